@@ -22,7 +22,7 @@ ROUNDS = 3
 def time_log(folder: Path) -> tuple[float, float]:
     """Make a curator's log of RECORDS records by its own code; return the seconds to make it, and to verify the export.
 
-    A query with private answers is two records, and one exchange of the shared log.
+    A query makes two records, its charge and its exchange, and one record of the shared log. Its study has no noise.
     """
     filled = FilledCurator(folder)
     context = filled.curator.context

@@ -6,7 +6,7 @@ A command imports what it needs when it runs: `token` and `audit` do without the
 import json
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,19 +15,19 @@ from curator_service import store
 from curator_service.context import open_context
 from curator_service.settings import Settings
 from curator_service.use_cases.integrity import log_checks
-from service_kit.cli import main as cli
+from service_kit.cli.main import build
+from service_kit.cli.program import Program, plain_errors
 from service_kit.context.context import ServiceContext
-from service_kit.settings import ServiceSettings
 from service_kit.store.database import Connection
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
 
-def _build(settings: ServiceSettings) -> "FastAPI":
+def _build(settings: Settings) -> "FastAPI":
     from curator_service.app import build
 
-    return build(cast(Settings, settings))
+    return build(settings)
 
 
 def _restored(db: Connection, context: ServiceContext) -> None:
@@ -43,19 +43,20 @@ _FORGOTTEN = (
 )
 
 
-app = cli.build(
+PROGRAM = Program(
     service="blindopt-curator",
     about="Hold a data owner's records: release candidates, answer queries by row.",
     main_role="owner",
     roles=("owner", "measurer", "auditor", "monitor"),
     settings=Settings,
-    open_context=lambda settings: open_context(cast(Settings, settings)),
+    open_context=open_context,
     app=_build,
     check=log_checks.check,
     files=lambda db: [f"files/{name}" for name in store.file_names(db)],
     restored=_restored,
     after_restore=_FORGOTTEN,
 )
+app = build(PROGRAM)
 
 
 @app.command()
@@ -71,9 +72,9 @@ def attack(
     from curator_service.use_cases.studies import attack_preview
     from curator_service.vault import Vault
 
-    with cli.plain_errors():
-        chosen = cli.existing(Settings)
-        with open_context(cast(Settings, chosen)) as context:
+    with plain_errors():
+        chosen = PROGRAM.existing()
+        with open_context(chosen) as context:
             view, findings = attack_preview.on_study(context.database, Vault(chosen.data_dir / "files"), study)
     if as_json:
         report = {"study_id": view.id, "state": view.state, "findings": [finding.model_dump() for finding in findings]}
@@ -117,7 +118,7 @@ def tune(
     """
     from blindopt.client import OwnerClient
 
-    with cli.plain_errors():
+    with plain_errors():
         tuning = wire.TuningCreate.model_validate_json(request.read_bytes())
         with OwnerClient(url, token_file.read_text().strip(), timeout_s=_TUNE_SECONDS) as owner:
             if preview:
@@ -151,7 +152,7 @@ def make_report(
     """Print the privacy report of a study or a dataset at a running curator, as JSON."""
     from blindopt.client import OwnerClient
 
-    with cli.plain_errors(), OwnerClient(url, token_file.read_text().strip(), timeout_s=_TUNE_SECONDS) as owner:
+    with plain_errors(), OwnerClient(url, token_file.read_text().strip(), timeout_s=_TUNE_SECONDS) as owner:
         typer.echo(owner.report(identity).model_dump_json(indent=2))
 
 
@@ -166,7 +167,7 @@ def verify_report(
     from blindopt.audit import signed_documents
     from blindopt.audit.checkpoints import Verifier
 
-    with cli.plain_errors():
+    with plain_errors():
         content = file.read_bytes()
         report = wire.SignedPrivacyReport.model_validate_json(content).report
         verifier = Verifier.parse(key or report.log_key)

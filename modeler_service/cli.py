@@ -5,26 +5,26 @@ A command imports what it needs when it runs: `token` does without the web frame
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from blindopt.audit.merkle_log import Json
 from modeler_service.context import open_context
 from modeler_service.settings import Settings
-from service_kit.cli import main as cli
+from service_kit.cli.main import build
+from service_kit.cli.program import Program, plain_errors
 from service_kit.context.context import ServiceContext
-from service_kit.settings import ServiceSettings
 from service_kit.store.database import Connection
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
 
-def _build(settings: ServiceSettings) -> "FastAPI":
+def _build(settings: Settings) -> "FastAPI":
     from modeler_service.app import build
 
-    return build(cast(Settings, settings))
+    return build(settings)
 
 
 def _check(db: Connection, records: Iterable[Json]) -> None:
@@ -39,18 +39,19 @@ def _restored(db: Connection, context: ServiceContext) -> None:
     record_restore(db, context)
 
 
-app = cli.build(
+PROGRAM = Program(
     service="blindopt-modeler",
     about="Optimize over a curator's records without seeing them.",
     main_role="vendor",
     roles=("vendor", "viewer", "monitor"),
     settings=Settings,
-    open_context=lambda settings: open_context(cast(Settings, settings)),
+    open_context=open_context,
     app=_build,
     check=_check,
     files=lambda db: [],  # candidates are fetched again, and checked against their digest
     restored=_restored,  # runs ask again under the same keys: nothing is lost
 )
+app = build(PROGRAM)
 
 
 @app.command()
@@ -63,8 +64,8 @@ def recommendation(
     """Print the row to take by the answers of a run, with its mean and a 95 % interval, as JSON."""
     from modeler_service.runs.posterior_views import PosteriorViews
 
-    with cli.plain_errors():
-        settings = cast(Settings, cli.existing(Settings))
+    with plain_errors():
+        settings = PROGRAM.existing()
         with open_context(settings) as context:
             views = PosteriorViews(context.database, settings.data_dir / "candidates", settings.look_memory_max_bytes)
             best = views.recommendation(run, over)
@@ -90,13 +91,13 @@ def replay(
     from modeler_service.integrity import replay as replays
     from modeler_service.runs.candidates import path_of
 
-    with cli.plain_errors():
+    with plain_errors():
         if (export is None) != (log is None):
             raise StateConflict("--export and --log belong together: the one is held against the other")
         if export is not None and log is not None:
             record, log_export = replays.read_export(export), reconciliation.read(log)
         else:
-            with open_context(cast(Settings, cli.existing(Settings))) as context, context.database.read() as db:
+            with PROGRAM.opened() as context, context.database.read() as db:
                 log_export = context.audit_trail.export(db)
                 record = replays.read_stored(db, run)
         if record.identity != run:
@@ -105,7 +106,7 @@ def replay(
         if log_export.service != "blindopt-modeler":
             raise LogBroken(f"the log is of {log_export.service}, not of the modeler")
         if candidates is None:
-            folder = cast(Settings, cli.existing(Settings)).data_dir / "candidates"
+            folder = PROGRAM.existing().data_dir / "candidates"
             candidates = path_of(folder, record.study.release_sha256)
         matrix = replays.candidates_of(record, candidates)
         summary = replays.summarize_log((entry.record for entry in log_export.own), record)

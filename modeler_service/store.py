@@ -15,6 +15,7 @@ from sqlalchemy import (
     MetaData,
     PrimaryKeyConstraint,
     Row,
+    Select,
     Table,
     Text,
     UniqueConstraint,
@@ -144,15 +145,17 @@ def run(db: Connection, identity: str) -> Any:
     return row
 
 
-def run_page(db: Connection, *, after: int, limit: int) -> list[Row[Any]]:
-    """Runs in order of sequence number."""
-    return list(db.execute(select(runs).where(runs.c.seq > after).order_by(runs.c.seq).limit(limit)))
+def run_page(db: Connection, *, position: int | None, newest: bool, limit: int) -> list[Row[Any]]:
+    """Runs after a sequence number in order, or before it with the newest first; None: from the first or the last."""
+    return _page(db, select(runs), runs.c.seq, position=position, newest=newest, limit=limit)
 
 
-def newest_runs(db: Connection, *, before: int | None, limit: int) -> list[Row[Any]]:
-    """Runs with a smaller sequence number, the largest first; None: from the newest on."""
-    where = true() if before is None else runs.c.seq < before
-    return list(db.execute(select(runs).where(where).order_by(runs.c.seq.desc()).limit(limit)))
+def _page(
+    db: Connection, query: Select[Any], order: Column[int], *, position: int | None, newest: bool, limit: int
+) -> list[Row[Any]]:
+    if position is not None:
+        query = query.where(order < position if newest else order > position)
+    return list(db.execute(query.order_by(order.desc() if newest else order).limit(limit)))
 
 
 def states(db: Connection) -> list[tuple[str, str | None, int]]:
@@ -244,16 +247,12 @@ def query_rows(db: Connection, run_id: str, first: int) -> list[int]:
     return list(db.execute(select(trials.c.row).where(where).order_by(trials.c.number)).scalars())
 
 
-def trial_page(db: Connection, run_id: str, *, after: int = 0, limit: int = -1) -> list[Row[Any]]:
-    """Trials in order of number."""
-    where = (trials.c.run_id == run_id) & (trials.c.number > after)
-    return list(db.execute(select(trials).where(where).order_by(trials.c.number).limit(limit)))
-
-
-def newest_trials(db: Connection, run_id: str, *, before: int | None, limit: int) -> list[Row[Any]]:
-    """Trials with a smaller number, the largest first; None: from the newest on."""
-    where = (trials.c.run_id == run_id) & (true() if before is None else trials.c.number < before)
-    return list(db.execute(select(trials).where(where).order_by(trials.c.number.desc()).limit(limit)))
+def trial_page(
+    db: Connection, run_id: str, *, position: int | None = None, newest: bool = False, limit: int = -1
+) -> list[Row[Any]]:
+    """Trials after a number in order, or before it with the newest first; None: from the first or the last."""
+    query = select(trials).where(trials.c.run_id == run_id)
+    return _page(db, query, trials.c.number, position=position, newest=newest, limit=limit)
 
 
 def curve(db: Connection, run_id: str, points: int, *, largest: bool) -> tuple[int, list[Row[Any]]]:

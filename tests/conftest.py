@@ -145,6 +145,7 @@ class Service:
             "RATE_PER_SECOND": "100000",
             "RATE_BURST": "100000",
             "BAD_TOKENS_PER_MINUTE": "100000",
+            "PASSWORD_HASH": "minimal",
             # Ten times as long as a test waits for an end: a shutdown that waits for no end of its own is told from
             # one that does, however busy the machine is.
             "DRAIN_SECONDS": "2400",

@@ -68,19 +68,16 @@ def spent(account: dict[str, Any], curve: dict[str, Any]) -> list[Chart]:
     x = [hour / per for hour in hours]
     along = f"{unit} since the release was charged"
     caps = account["budget"]
+    curves = [
+        ("epsilon", "release and all answers", [real(p["total_epsilon"]) for p in points], caps.get("epsilon_total")),
+        ("measurements", "measurements", [p["total_plays"] for p in points], caps.get("queries")),
+    ]
     charts = []
-    if any(p["total_epsilon"] is not None for p in points):
-        levels = [Level(float(caps["epsilon_total"]), "cap")] if caps.get("epsilon_total") else []
-        y = [real(p["total_epsilon"]) for p in points]
-        total = Series("release and all answers", x, y, is_step=True)
-        charts.append(
-            line("epsilon", "Epsilon spent over time", [total], x=along, y="epsilon", zero=True, levels=levels)
-        )
-    levels = [Level(float(caps["queries"]), "cap")] if caps.get("queries") else []
-    plays = Series("measurements", x, [p["total_plays"] for p in points], is_step=True)
-    charts.append(
-        line("measurements", "Measurements over time", [plays], x=along, y="measurements", zero=True, levels=levels)
-    )
+    for key, name, y, cap in curves:
+        if any(value is not None for value in y):
+            total, levels = Series(name, x, y, is_step=True), [Level(float(cap), "cap")] if cap else []
+            title = f"{key.capitalize()}{' spent' if key == 'epsilon' else ''} over time"
+            charts.append(line(key, title, [total], x=along, y=key, zero=True, levels=levels))
     return charts
 
 

@@ -190,49 +190,38 @@ async def answer(page: Page, form: Form) -> Response:
         if problem.status == 409:
             return await _measurement(page, _meanwhile(form, problem), 409)
         return await _refused(page, _beside(form, problem), item, problem.status)
-    charged = f" It cost epsilon {entered['charged']}." if entered["charged"] else ""
     done = "Corrected" if verb == "correct" else "Saved"
-    return _onward(page, form, item, f"{done} record {item['record']:,}.{charged}")
+    return _onward(page, form, item, f"{done} record {item['record']:,}.{_charged(entered)}")
 
 
 @pages.post("/inbox/{measurement_id}:decline", roles=("owner", "measurer"))
 async def decline(page: Page, form: Form) -> Response:
     """Decline a measurement with a reason."""
-    item = await page.api.get(f"/v1/inbox/measurements/{page.path['measurement_id']}")
-    body = {
-        "measurement_ids": [item["id"]],
-        "reason": form.text("reason", "A reason"),
-        "note": form.get("decline_note") or None,
-    }
-    if not form.ok:
-        return await _refused(page, form.again(), item, 422)
-    try:
-        await page.api.post(f"/v1/queries/{item['query_id']}:decline", body, key=form.key)
-    except ApiProblem as problem:
-        return await _refused(page, form.failed(problem, {"note": "decline_note"}), item, problem.status)
-    return _onward(
-        page, form, item, f"Declined record {item['record']:,}. The modeler is told that there is no answer."
-    )
+    return await _without_value(page, form, "decline", "measurement_ids", "Declined record {record:,}.")
 
 
 @pages.post("/inbox/{measurement_id}:void", roles=("owner", "measurer"))
 async def void(page: Page, form: Form) -> Response:
     """Declare an answer void."""
+    return await _without_value(page, form, "correct", "void", "Taken back: record {record:,} counts as declined.")
+
+
+async def _without_value(page: Page, form: Form, verb: str, field: str, done: str) -> Response:
+    """Leave a measurement without a value: its id goes to the API in ``field``, with the reason of the form."""
     item = await page.api.get(f"/v1/inbox/measurements/{page.path['measurement_id']}")
-    body = {
-        "void": [item["id"]],
-        "reason": form.text("reason", "A reason"),
-        "note": form.get("decline_note") or None,
-    }
+    body = {field: [item["id"]], "reason": form.text("reason", "A reason"), "note": form.get("decline_note") or None}
     if not form.ok:
         return await _refused(page, form.again(), item, 422)
     try:
-        entered = await page.api.post(f"/v1/queries/{item['query_id']}:correct", body, key=form.key)
+        entered = await page.api.post(f"/v1/queries/{item['query_id']}:{verb}", body, key=form.key)
     except ApiProblem as problem:
         return await _refused(page, form.failed(problem, {"note": "decline_note"}), item, problem.status)
-    charged = f" It cost epsilon {entered['charged']}." if entered["charged"] else ""
-    done = f"Taken back: record {item['record']:,} counts as declined. The modeler is told that there is no answer."
-    return _onward(page, form, item, done + charged)
+    message = f"{done.format(**item)} The modeler learns that there is no answer."
+    return _onward(page, form, item, message + _charged(entered))
+
+
+def _charged(entered: dict[str, Any]) -> str:
+    return f" It cost epsilon {entered['charged']}." if entered["charged"] else ""
 
 
 @pages.post("/inbox/{measurement_id}:release_mean", roles=("owner",))

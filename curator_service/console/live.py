@@ -29,6 +29,16 @@ async def follow(page: Page, look: Look) -> Response:
     return StreamingResponse(stream, headers=headers, media_type=MEDIA_TYPE)
 
 
+async def follow_job(page: Page, path: str) -> Response:
+    """A stream with an event ``change`` whenever the state or the progress of the job at ``path`` differs."""
+
+    async def look() -> object:
+        view = await page.api.get(path)
+        return view["state"], view["progress"]
+
+    return await follow(page, look)
+
+
 async def _changes(page: Page, look: Look) -> Batches:
     end = time.monotonic() + STREAM_SECONDS
     last = None

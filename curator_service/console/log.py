@@ -3,8 +3,8 @@
 from starlette.responses import Response
 
 from curator_service.console.reading import every
-from service_kit.console import Form, Page, Pages, downloads
-from service_kit.console.records import row_of, verify_log
+from service_kit.console import Page, Pages
+from service_kit.console.records import add_log_pages, log_values
 
 pages = Pages()
 
@@ -26,25 +26,19 @@ KINDS = (
     *("user.added", "user.disabled", "user.password_set"),
 )
 _STUDIES = 20
-_COLUMNS = ("seq", "body", "leaf", "peaks", "grant_id")
 
 
 @pages.get("/log", roles=("owner", "auditor"), nav="Log")
 async def log(page: Page) -> Response:
     """Records, and the state of the log."""
     kind, grant = page.query.get("kind") or None, page.query.get("grant") or None
-    query = {"order": "newest", "kind": kind, "grant_id": grant, "page_token": page.query.get("page_token")}
-    listing = await page.api.get("/v1/audit/entries", **query)
     context = {
-        "entries": [row_of(entry) for entry in listing["entries"]],
-        "next": listing["next_page_token"],
         "kind": kind,
         "kinds": KINDS,
         "grant": grant,
         "grants": await _grants(page, grant),
-        "state": await page.api.get("/v1/audit/verification"),
-        "head": await page.api.get("/v1/audit/checkpoint", grant_id=grant),
         "meta": await page.api.get("/v1/meta"),
+        **await log_values(page, kind, grant),
     }
     return page.show("log.html", title="Audit log", **context)
 
@@ -61,14 +55,4 @@ async def _grants(page: Page, chosen: str | None) -> list[tuple[str, str]]:
     return list(dict(named).items())
 
 
-@pages.post("/log:verify", roles=("owner", "auditor"))
-async def verify(page: Page, form: Form) -> Response:
-    """Verify the whole log now."""
-    return await verify_log(page)
-
-
-@pages.get("/log/file", roles=("owner", "auditor"))
-async def file(page: Page) -> Response:
-    """The whole log as a file, from its first record."""
-    query = {"kind": page.query.get("kind") or None, "grant_id": page.query.get("grant") or None}
-    return await downloads.listing(page, "/v1/audit/entries", "entries", "audit-log", _COLUMNS, **query)
+add_log_pages(pages, ("owner", "auditor"))

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from blindopt import wire
 from blindopt.errors import BlindoptError
-from curator_service.console.live import follow
+from curator_service.console.live import follow_job
 from curator_service.console.reading import every, shares
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
 
@@ -79,12 +79,7 @@ async def state(page: Page) -> Response:
 @pages.get("/studies/{study_id}/events", roles=("owner",))
 async def events(page: Page) -> Response:
     """Events at each change of that state."""
-
-    async def look() -> object:
-        view = await page.api.get(f"/v1/studies/{page.path['study_id']}")
-        return view["state"], view["progress"]
-
-    return await follow(page, look)
+    return await follow_job(page, f"/v1/studies/{page.path['study_id']}")
 
 
 @pages.post("/studies/{study_id}:preview", roles=("owner",))

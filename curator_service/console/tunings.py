@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from blindopt import wire
 from curator_service.console import tuning_form
-from curator_service.console.live import follow
+from curator_service.console.live import follow_job
 from curator_service.console.reading import every
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
 
@@ -149,12 +149,7 @@ async def part(page: Page) -> Response:
 @pages.get("/tunings/{tuning_id}/events", roles=("owner",))
 async def events(page: Page) -> Response:
     """Events at each change of its state or progress."""
-
-    async def look() -> object:
-        view = await page.api.get(_path(page))
-        return view["state"], view["progress"]
-
-    return await follow(page, look)
+    return await follow_job(page, _path(page))
 
 
 @pages.post("/tunings/{tuning_id}:cancel", roles=("owner",))

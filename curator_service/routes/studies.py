@@ -85,7 +85,7 @@ def report_study(study_id: StudyId, curator: CuratorDep) -> wire.SignedPrivacyRe
 def create_grant(
     study_id: StudyId, grant: wire.GrantCreate, caller: RequestContextDep, curator: CuratorDep
 ) -> Response:
-    """A token for one modeler, shown once."""
+    """Create a grant for one modeler. Its token is shown once."""
     return RecordedReply(curator.grants.grant(caller, study_id, grant))
 
 
@@ -98,7 +98,7 @@ def list_grants(study_id: StudyId, curator: CuratorDep, paging: PagingDep) -> wi
 
 @router.post("/{study_id}/grants/{grant_id}:revoke", response_model=wire.GrantView, responses=documented(409))
 def revoke_grant(study_id: StudyId, grant_id: GrantId, caller: RequestContextDep, curator: CuratorDep) -> Response:
-    """Refuse all of its tokens from now on."""
+    """Refuse every token of a grant from now on."""
     return RecordedReply(curator.grants.revoke(caller, study_id, grant_id))
 
 
@@ -108,7 +108,7 @@ def revoke_grant(study_id: StudyId, grant_id: GrantId, caller: RequestContextDep
 def rotate_grant(
     study_id: StudyId, grant_id: GrantId, rotation: wire.Rotation, caller: RequestContextDep, curator: CuratorDep
 ) -> Response:
-    """A further token, shown once; the older one stays good until it is revoked. At most two are live."""
+    """Issue a further token, shown once. The older one stays valid until it is revoked; at most two are live."""
     return RecordedReply(curator.grants.rotate(caller, study_id, grant_id, rotation))
 
 

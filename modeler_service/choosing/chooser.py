@@ -4,8 +4,8 @@ It uses no clock, no database and no network: anyone who has a run's record can 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -42,46 +42,24 @@ class Proposal:
     ties: int
 
 
-class Plan(Protocol):
-    """The settings of a run that its choices depend on."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Settings that choices depend on, where there is no run: those of a ``wire.RunSpec`` have the same names."""
 
-    @property
-    def algorithm(self) -> wire.AlgorithmSpec: ...
-    @property
-    def iterations(self) -> int: ...
-    @property
-    def initial_rows(self) -> int: ...
-    @property
-    def initial_design(self) -> Literal["random", "maximin"]: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def batch_size(self) -> int: ...
-    @property
-    def repeats(self) -> Literal["algorithm", "never", "after_all"]: ...
-    @property
-    def stop(self) -> wire.StopRules: ...
-    @property
-    def kernel(self) -> wire.Kernel | None: ...
-    @property
-    def fit(self) -> wire.Fit | None: ...
+    algorithm: wire.AlgorithmSpec
+    iterations: int
+    initial_rows: int
+    initial_design: Literal["random", "maximin"]
+    seed: int
+    batch_size: int
+    repeats: Literal["algorithm", "never", "after_all"]
+    kernel: wire.Kernel | None
+    fit: wire.Fit | None
+    stop: wire.StopRules = field(default_factory=wire.StopRules)
 
 
-class Problem(Protocol):
-    """The properties of a study that a run's choices depend on."""
-
-    @property
-    def n(self) -> int: ...
-    @property
-    def direction(self) -> Literal["maximize", "minimize"]: ...
-    @property
-    def kernel(self) -> wire.Kernel | None: ...
-    @property
-    def noise(self) -> wire.NoiseLaw: ...
-    @property
-    def answers(self) -> wire.Answers: ...
-    @property
-    def privacy_unit(self) -> Literal["row", "answer"]: ...
+Study = wire.StudyView | wire.InlineStudy
+"""What choices depend on besides the candidates."""
 
 
 class RowChooser:
@@ -98,8 +76,8 @@ class RowChooser:
 
     def __init__(
         self,
-        spec: Plan,
-        study: Problem,
+        spec: wire.RunSpec | Plan,
+        study: Study,
         candidates: Matrix,
         observations: Sequence[wire.Observation] = (),
         *,

@@ -1,6 +1,7 @@
 """Charts of runs: answers, estimates of the chosen rows, and the posterior at the candidates."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from blindopt import wire
 from service_kit.console import charts
@@ -69,8 +70,5 @@ def _group(name: str, points: Sequence[wire.MapPoint], *, is_ring: bool) -> Poin
 
 def compared(runs: Sequence[tuple[wire.RunView, Sequence[wire.CurvePoint]]]) -> Chart:
     """The best so far of several runs."""
-    series = []
-    for run, points in runs:
-        best = best_so_far(points)
-        series.append(Series(f"{run.name} ({run.id[-6:]})", best.x, best.y, is_step=True))
+    series = [replace(best_so_far(points), name=f"{run.name} ({run.id[-6:]})") for run, points in runs]
     return charts.line("compared", "Best answer so far", series, x="trial", y="y")

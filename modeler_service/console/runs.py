@@ -140,39 +140,29 @@ async def compare(page: Page) -> Response:
 # --- a vendor's commands ------------------------------------------------------------------------------
 
 
-@pages.post("/runs/{run_id}:pause", roles=("vendor",))
-async def pause(page: Page, form: Form) -> Response:
-    """Pause a run."""
-    return await _do(page, form, "pause", "The run pauses after the query under way.")
+def _add_command(name: str, done: str) -> None:
+    """Add a command of a run without further fields; ``done`` is shown when the API has taken it."""
+
+    @pages.post(f"/runs/{{run_id}}:{name}", roles=("vendor",))
+    async def command(page: Page, form: Form) -> Response:
+        return await _do(page, form, name, done)
 
 
-@pages.post("/runs/{run_id}:resume", roles=("vendor",))
-async def resume(page: Page, form: Form) -> Response:
-    """Resume a run."""
-    return await _do(page, form, "resume", "The run goes on.")
-
-
-@pages.post("/runs/{run_id}:stop", roles=("vendor",))
-async def stop(page: Page, form: Form) -> Response:
-    """Stop a run."""
-    return await _do(page, form, "stop", "The run ends after the query under way; what was answered is kept.")
-
-
-async def _do(page: Page, form: Form, what: str, message: str) -> Response:
-    run_id = page.path["run_id"]
-    try:
-        await page.api.post(f"/v1/runs/{run_id}:{what}", key=form.key)
-    except ApiProblem as problem:
-        return page.go(f"/runs/{run_id}", str(problem), mood="bad")
-    return page.go(f"/runs/{run_id}", message)
+_add_command("pause", "The run pauses after the query under way.")
+_add_command("resume", "The run goes on.")
+_add_command("stop", "The run ends after the query under way; what was answered is kept.")
 
 
 @pages.post("/runs/{run_id}:replace_token", roles=("vendor",))
 async def replace_token(page: Page, form: Form) -> Response:
     """Replace the token of a run by another one of the same grant."""
-    run_id = page.path["run_id"]
+    return await _do(page, form, "replace_token", "The run goes on under the new token.", {"token": form.get("token")})
+
+
+async def _do(page: Page, form: Form, command: str, done: str, body: object = None) -> Response:
+    where = f"/runs/{page.path['run_id']}"
     try:
-        await page.api.post(f"/v1/runs/{run_id}:replace_token", {"token": form.get("token")}, key=form.key)
+        await page.api.post(f"/v1{where}:{command}", body, key=form.key)
     except ApiProblem as problem:
-        return page.go(f"/runs/{run_id}", f"The token was not taken: {problem}", mood="bad")
-    return page.go(f"/runs/{run_id}", "The run goes on under the new token.")
+        return page.go(where, str(problem), mood="bad")
+    return page.go(where, done)

@@ -47,14 +47,13 @@ def _blank(**more: object) -> Form:
 
 async def _like(page: Page) -> Form:
     run = await page.api.read(f"/v1/runs/{id_of('run', page.query['like'])}", wire.RunView)
-    values: dict[str, object] = {"name": run.name, "curator_url": run.curator_url, "study_id": run.study_id}
-    values |= {"algorithm": run.algorithm.name, "iterations": run.iterations, "initial_rows": run.initial_rows}
-    values |= {"batch_size": run.batch_size, "seed": run.seed + 1, "initial_design": run.initial_design}
-    values |= {"repeats": run.repeats, "target": run.stop.target, "improvement": run.stop.improvement}
+    names = {"name", "curator_url", "study_id", "iterations", "initial_rows", "batch_size", "initial_design"}
+    values = run.model_dump(include=names)
+    values |= {"algorithm": run.algorithm.name, "repeats": run.repeats, "seed": run.seed + 1}
+    values |= {"target": run.stop.target, "improvement": run.stop.improvement}
     if run.kernel is not None:
-        kernel = {"lengthscale": run.kernel.lengthscale, "signal_variance": run.kernel.signal_variance}
-        values |= kernel | {"noise_variance": run.kernel.noise_variance, "mean": run.kernel.mean}
-        values |= {"hyper": "told", "kernel": run.kernel.kind}
+        values |= run.kernel.model_dump(include={"lengthscale", "signal_variance", "noise_variance", "mean"})
+        values |= {"hyper": "given", "kernel": run.kernel.kind}
     if run.fit is not None:
         values["hyper"] = "fitted"
     return _blank(**values)
@@ -120,7 +119,7 @@ def _spec(form: Form) -> dict[str, Any]:
     rules = {name: form.real(name, needed=False) for name in ("target", "improvement")}
     if any(value is not None for value in rules.values()):
         body["stop"] = rules | {"target_by": form.get("target_by", "observed")}
-    if form.get("hyper") == "told":
+    if form.get("hyper") == "given":
         numbers = {name: form.real(name) for name in ("lengthscale", "signal_variance", "noise_variance")}
         mean = form.real("mean", needed=False) or 0.0
         body["kernel"] = numbers | {"kind": form.get("kernel", "squared_exponential"), "mean": mean}

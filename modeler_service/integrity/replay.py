@@ -106,11 +106,8 @@ def _versions(export: wire.RunExport) -> list[Version]:
         version = versions.setdefault(
             (first, item.version), Version(first, item.version, item.after, item.at, [], reply=None)
         )
-        answer = None
-        if item.y is not None and item.plays is not None and item.passport is not None:
-            answer = wire.Answer(row=row, play=1, plays=item.plays, y=item.y, passport=item.passport)
         assert version.answers is not None
-        version.answers.append(answer)
+        version.answers.append(_answer(item, row))
     return list(versions.values())
 
 
@@ -201,7 +198,7 @@ class _History:
     def take(self, trials: list[wire.TrialView]) -> Iterator[Difference]:
         """Take the first answers to a query into account."""
         versions = [version for version in self.versions.get(trials[0].number, []) if version.version]
-        answers = (versions[0].answers or []) if versions else [_answer(trial) for trial in trials]
+        answers = (versions[0].answers or []) if versions else [_answer(trial, trial.row) for trial in trials]
         for trial, answer in zip(trials, answers, strict=True):
             self._answers.append((trial.row, answer))
             yield from self._observe(trial.number, trial.row, answer)
@@ -220,10 +217,10 @@ def _is_settled(trial: wire.TrialView) -> bool:
     return trial.y is not None or trial.declined
 
 
-def _answer(trial: wire.TrialView) -> wire.Answer | None:
-    if trial.y is None or trial.plays is None or trial.passport is None:
+def _answer(item: wire.TrialView | wire.AnswerVersion, row: int) -> wire.Answer | None:
+    if item.y is None or item.plays is None or item.passport is None:
         return None
-    return wire.Answer(row=trial.row, play=1, plays=trial.plays, y=trial.y, passport=trial.passport)
+    return wire.Answer(row=row, play=1, plays=item.plays, y=item.y, passport=item.passport)
 
 
 def _against_choices(

@@ -11,8 +11,8 @@ router = api_router("runs", "vendor")
 
 @router.post("/v1/connections:test")
 def test_connection(request: Request, access: wire.StudyAccess, modeler: ModelerDep) -> wire.ConnectionReport:
-    """Whether a run could be started with these; if not, why. Creates and spends nothing: no key is needed.
+    """Test whether a run could be started with these settings. Creates and spends nothing: no key is needed.
 
-    One at a time for each user or token's holder: 503 `busy` for another.
+    Each principal has one test at a time: another gets 503 `busy`.
     """
     return modeler.try_connection(access, request.state.principal)

@@ -19,7 +19,7 @@ from service_kit.web.dependencies import (
     body_of,
     request_context,
 )
-from service_kit.web.listings import PagingDep
+from service_kit.web.listings import Order, PagingDep
 from service_kit.web.problems import documented
 
 router = api_router("runs", prefix="/v1/runs")
@@ -58,7 +58,7 @@ def start_run(run: wire.RunCreate, caller: RequestContextDep, modeler: ModelerDe
 def list_runs(
     modeler: ModelerDep,
     paging: PagingDep,
-    order: Annotated[Literal["oldest", "newest"], Query(description="Which come first.")] = "oldest",
+    order: Order = "oldest",
 ) -> wire.RunPage:
     """Runs in the order of their creation, or the newest first."""
     numbered = modeler.runs(paging.token, paging.limit, newest=order == "newest")
@@ -103,7 +103,7 @@ def list_trials(
     run_id: RunId,
     modeler: ModelerDep,
     paging: PagingDep,
-    order: Annotated[Literal["oldest", "newest"], Query(description="Which come first.")] = "oldest",
+    order: Order = "oldest",
 ) -> wire.TrialPage:
     """Chosen rows with their answers, in the order of their choice, or the newest first."""
     trials = modeler.trials(run_id, paging.token, paging.limit, newest=order == "newest")
@@ -115,9 +115,9 @@ def list_trials(
 def get_run_curve(
     run_id: RunId,
     modeler: ModelerDep,
-    points: Annotated[int, Query(ge=2, le=5_000, description="At most so many.")] = 500,
+    points: Annotated[int, Query(ge=2, le=5_000, description="Largest number of points.")] = 500,
 ) -> wire.RunCurve:
-    """The course of a run, thinned for a chart: y, the best y so far, and the estimate of the row before."""
+    """The course of a run, thinned for a chart: y, the best y so far, and the moments at the choice."""
     return modeler.curve(run_id, points)
 
 
@@ -172,7 +172,8 @@ def get_posterior(
     modeler: ModelerDep,
     paging: PagingDep,
     top: Annotated[
-        int | None, Query(ge=1, le=1_000, description="So many rows of the best means instead of a page.")
+        int | None,
+        Query(ge=1, le=1_000, description="Return this many rows, those of the best means, instead of a page."),
     ] = None,
 ) -> wire.PosteriorPage:
     """The posterior of f after the answers so far: by row, or the best rows."""
@@ -189,7 +190,9 @@ def get_posterior(
 def get_map(
     run_id: RunId,
     modeler: ModelerDep,
-    points: Annotated[int, Query(ge=1, le=5_000, description="About how many rows besides those asked.")] = 1_000,
+    points: Annotated[
+        int, Query(ge=1, le=5_000, description="Approximate number of rows besides those asked.")
+    ] = 1_000,
 ) -> wire.PosteriorMap:
     """The posterior of f over the first two principal axes of Z, for a chart."""
     return modeler.posteriors.map(run_id, points)

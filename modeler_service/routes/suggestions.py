@@ -15,7 +15,7 @@ router = api_router("suggestions", "vendor")
 
 @router.post(PATH, response_model=wire.SuggestionReply, responses=documented(502))
 async def suggest(request: wire.SuggestionRequest) -> Response:
-    """Rows to ask next, from observations so far. Creates and spends nothing: no Idempotency-Key is needed."""
+    """Suggest rows to ask next, from the observations so far. Creates and spends nothing: no key is needed."""
     raise AssertionError("documented here, answered by `_suggest`")
 
 

@@ -2,7 +2,8 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -47,7 +48,7 @@ class PosteriorViews:
             return run.begun.n if over == "all" else min(run.begun.n, run.outcomes)
 
         record = self._record(identity, rows_needed)
-        with _Exclusive(self._lock):
+        with self._alone():
             recommendation = recommendation_of(self._state(identity, record, rows_needed(record.outline)), over)
         if recommendation is None:
             raise Invalid(f"{record.spec.algorithm.name} estimates nothing: only the rows asked can be compared")
@@ -57,13 +58,13 @@ class PosteriorViews:
         """Return the number of outcomes, and the posterior of ``limit`` rows from row ``after`` on."""
         record = self._record(identity, lambda run: max(0, min(limit, run.begun.n - after)))
         rows = np.arange(after, min(after + limit, record.begun.n))
-        with _Exclusive(self._lock):
+        with self._alone():
             return record.outcomes, _points(self._state(identity, record, len(rows)), rows)
 
     def top(self, identity: str, count: int) -> tuple[int, list[wire.PosteriorPoint]]:
         """Return the ``count`` rows of the best means, the best first; the smaller row of equals."""
         record = self._record(identity, lambda run: run.begun.n)
-        with _Exclusive(self._lock):
+        with self._alone():
             chooser = self._state(identity, record, record.begun.n)
             mean, _ = _learner(chooser).moments(np.arange(record.begun.n))
             rows = np.argsort(-mean, kind="stable")[:count]
@@ -78,7 +79,7 @@ class PosteriorViews:
         rows = np.union1d(spread, np.array(sorted(queried), dtype=np.intp))
         coordinates, shares = on_axes(record.candidates(self._folder), rows)
         points: list[wire.PosteriorPoint] | None
-        with _Exclusive(self._lock):
+        with self._alone():
             chooser = self._state(identity, record, len(rows))
             points = None if chooser.learner is None else _points(chooser, rows)
         return wire.PosteriorMap(
@@ -97,6 +98,16 @@ class PosteriorViews:
                 for index, (row, (first, second)) in enumerate(zip(rows, coordinates, strict=True))
             ],
         )
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Allow one computation at a time. Raises StillRunning if another one takes long."""
+        if not self._lock.acquire(timeout=WAIT_SECONDS):
+            raise StillRunning("another posterior is being computed: try again")
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _record(self, identity: str, rows: Callable[[Outline], int]) -> Record:
         """Read a run's record for a view of ``rows``; refuse before reading it if that would take too much."""
@@ -123,20 +134,6 @@ class PosteriorViews:
         if record.outline.memory <= KEPT_BYTES:
             self._kept = *key, chooser
         return chooser
-
-
-class _Exclusive:
-    """Allows one computation at a time; raises StillRunning if another one takes long."""
-
-    def __init__(self, lock: threading.Lock) -> None:
-        self._lock = lock
-
-    def __enter__(self) -> None:
-        if not self._lock.acquire(timeout=WAIT_SECONDS):
-            raise StillRunning("another posterior is being computed: try again")
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
 
 
 def on_axes(candidates: Matrix, rows: Rows, block: int = _BLOCK) -> tuple[Matrix, list[float]]:

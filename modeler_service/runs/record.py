@@ -18,27 +18,36 @@ from service_kit.store.database import Connection
 
 
 @dataclass(frozen=True, slots=True)
-class Outline:
-    """Settings and study of a run, and its number of answers and past measurements, read without reading these."""
+class _RunOfStudy:
+    """Settings and study of a run."""
 
     spec: wire.RunSpec
     study: wire.StudyView | None
+
+    @property
+    def begun(self) -> wire.StudyView:
+        """The curator's view of the study. Raises StateConflict before the curator has sent it."""
+        if self.study is None:
+            raise StateConflict("the run has not begun: its curator has sent nothing yet")
+        return self.study
+
+
+def _of_row(row: Any) -> tuple[wire.RunSpec, wire.StudyView | None]:
+    study = wire.StudyView.model_validate_json(row.study) if row.study else None
+    return wire.RunSpec.model_validate_json(row.spec), study
+
+
+@dataclass(frozen=True, slots=True)
+class Outline(_RunOfStudy):
+    """Settings and study of a run, and its number of answers and past measurements, read without reading these."""
+
     outcomes: int
 
     @classmethod
     def of(cls, db: Connection, identity: str) -> "Outline":
         """The outline of a run. Raises NotFound."""
         row = store.run(db, identity)
-        return cls(
-            spec=wire.RunSpec.model_validate_json(row.spec),
-            study=wire.StudyView.model_validate_json(row.study) if row.study else None,
-            outcomes=store.observation_count(db, identity) + store.answered(db, identity),
-        )
-
-    @property
-    def begun(self) -> wire.StudyView:
-        """The curator's view of the study. Raises StateConflict before the curator has sent it."""
-        return _begun(self.study)
+        return cls(*_of_row(row), store.observation_count(db, identity) + store.answered(db, identity))
 
     @property
     def memory(self) -> int:
@@ -48,14 +57,12 @@ class Outline:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class Record(_RunOfStudy):
     """All data of a run but the candidates; ``trials`` are those that were answered or declined.
 
     ``last_version`` is the sequence number of the last stored answer version.
     """
 
-    spec: wire.RunSpec
-    study: wire.StudyView | None
     observations: list[wire.Observation]
     trials: list[Any]
     last_version: int
@@ -64,23 +71,13 @@ class Record:
     def of(cls, db: Connection, identity: str) -> "Record":
         """The record of a run. Raises NotFound."""
         row = store.run(db, identity)
-        return cls(
-            spec=wire.RunSpec.model_validate_json(row.spec),
-            study=wire.StudyView.model_validate_json(row.study) if row.study else None,
-            observations=observations_of(db, identity),
-            trials=[trial for trial in store.trial_page(db, identity) if trial.answered_at is not None],
-            last_version=store.last_version(db, identity),
-        )
+        trials = [trial for trial in store.trial_page(db, identity) if trial.answered_at is not None]
+        return cls(*_of_row(row), observations_of(db, identity), trials, store.last_version(db, identity))
 
     @property
     def outcomes(self) -> int:
         """The number of answers and past measurements."""
         return len(self.observations) + sum(trial.y is not None for trial in self.trials)
-
-    @property
-    def begun(self) -> wire.StudyView:
-        """The curator's view of the study. Raises StateConflict before the curator has sent it."""
-        return _begun(self.study)
 
     @property
     def outline(self) -> Outline:
@@ -103,12 +100,6 @@ class Record:
             else:
                 chooser.observe(trial.row, trial.y, wire.NoisePassport.model_validate_json(trial.passport))
         return chooser
-
-
-def _begun(study: wire.StudyView | None) -> wire.StudyView:
-    if study is None:
-        raise StateConflict("the run has not begun: its curator has told nothing yet")
-    return study
 
 
 @dataclass(frozen=True, slots=True)

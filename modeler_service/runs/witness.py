@@ -6,6 +6,7 @@ they record a request that this side made.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from blindopt import wire
 from blindopt.audit import merkle_log
@@ -138,7 +139,8 @@ class Witness:
             )
         while have < size:
             entries = curator.shared_entries(have - 1)
-            before, have = have, self._add_entries(grant, entries)
+            before = have
+            have = self._context.database.write(partial(self._add_entries, grant=grant, entries=entries))
             if have <= before:
                 raise ProtocolViolated("the curator's shared log is shorter than its checkpoint")
         with self._context.database.read() as db:
@@ -170,10 +172,7 @@ class Witness:
 
         return self._context.database.write(work)
 
-    def _add_entries(self, grant: str, entries: list[wire.AuditEntry]) -> int:
-        return self._context.database.write(lambda db: self._add_entries_in(db, grant, entries))
-
-    def _add_entries_in(self, db: Connection, grant: str, entries: list[wire.AuditEntry]) -> int:
+    def _add_entries(self, db: Connection, grant: str, entries: list[wire.AuditEntry]) -> int:
         """Add entries that the curator sent to the copy, after checks; return its size then."""
         size = audit_log.shared_size(db, grant)
         for entry in entries:
@@ -225,13 +224,11 @@ class Witness:
 
 def record_restore(db: Connection, context: ServiceContext) -> None:
     """Record the restore of a backup, with the known size of each shared log: later entries are forgotten."""
-    context.audit_trail.record_restored(
-        db, {"known": {grant: _size_seen(db, grant) for grant in checkpoints.grants(db)}}
-    )
-
-
-def _size_seen(db: Connection, grant: str) -> int:
-    return max(audit_log.shared_size(db, grant), checkpoints.last_receipt(db, grant) + 1)
+    sizes = {
+        grant: max(audit_log.shared_size(db, grant), checkpoints.last_receipt(db, grant) + 1)
+        for grant in checkpoints.grants(db)
+    }
+    context.audit_trail.record_restored(db, {"known": sizes})
 
 
 def _is_forgotten(db: Connection, grant: str, seq: int) -> bool:

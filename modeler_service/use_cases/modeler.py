@@ -29,6 +29,9 @@ from service_kit.store.base import moment, stamp, states
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
 
+_SETTINGS = wire.RunSpec.model_fields.keys() & wire.RunView.model_fields.keys()
+"""Settings of a run that its view repeats."""
+
 
 class Modeler:
     """Runs and their trials. Safe to call from several threads."""
@@ -135,7 +138,7 @@ class Modeler:
         """Return answered trials after trial ``after``, and the run if its state is not that of ``mark``."""
         with self.context.database.read() as db:
             now = store.progress(db, identity)
-            rows = store.trial_page(db, identity, after=after, limit=TRIALS_MAX) if now[-1] > after else []
+            rows = store.trial_page(db, identity, position=after, limit=TRIALS_MAX) if now[-1] > after else []
             trials = [trial_view(row) for row in rows if row.answered_at is not None]
             # A client that connects again may have missed corrections: it gets all of them.
             sent, last = int(mark[-2]) if mark is not None else 0, now[-2]  # type: ignore[call-overload]
@@ -226,10 +229,7 @@ class Modeler:
     def runs(self, after: int | None, limit: int, *, newest: bool = False) -> list[tuple[int, wire.RunView]]:
         """Return runs with their sequence numbers: those after ``after``, or before it with the ``newest`` first."""
         with self.context.database.read() as db:
-            if newest:
-                rows = store.newest_runs(db, before=after, limit=limit)
-            else:
-                rows = store.run_page(db, after=after or 0, limit=limit)
+            rows = store.run_page(db, position=after, newest=newest, limit=limit)
             counted = store.counts(db, [row.id for row in rows])
             return [(row.seq, self._view_of(db, row, counted[row.id])) for row in rows]
 
@@ -246,11 +246,8 @@ class Modeler:
         """Return trials of a run: those after number ``after`` in order, or before it with the ``newest`` first."""
         with self.context.database.read() as db:
             store.run(db, identity)
-            if newest:
-                rows = store.newest_trials(db, identity, before=after, limit=limit)
-            else:
-                rows = store.trial_page(db, identity, after=after or 0, limit=limit)
-            return [trial_view(row) for row in rows]
+            page = store.trial_page(db, identity, position=after, newest=newest, limit=limit)
+            return [trial_view(row) for row in page]
 
     def curve(self, identity: str, points: int) -> wire.RunCurve:
         """Return the course of a run, for a chart."""
@@ -309,22 +306,10 @@ class Modeler:
             ended_because=row.ended_because,
             problem=wire.RunProblem(**json.loads(row.problem)) if row.problem else None,
             warnings=[*warnings, fitted.problem] if fitted and fitted.problem else warnings,
-            name=spec.name,
-            curator_url=spec.curator_url,
-            study_id=spec.study_id,
-            algorithm=spec.algorithm,
-            iterations=spec.iterations,
-            initial_rows=spec.initial_rows,
-            seed=spec.seed,
-            kernel=spec.kernel,
-            fit=spec.fit,
             fitted=fitted,
-            batch_size=spec.batch_size,
-            repeats=spec.repeats,
-            initial_design=spec.initial_design,
-            stop=spec.stop,
             observations=counted.observations,
             recommendation=recommendation and wire.Recommendation.model_validate_json(recommendation),
+            **{name: getattr(spec, name) for name in _SETTINGS},
         )
 
 

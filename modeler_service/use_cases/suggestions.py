@@ -4,8 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from typing import Literal
+from dataclasses import asdict
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from blindopt.errors import CuratorRefused, Draining, Invalid, NumericalFailure,
 from blindopt.gp.progress import Tick
 from blindopt.wire.runs import FITTED
 from modeler_service.algorithms.factory import memory_of
-from modeler_service.choosing.chooser import RowChooser
+from modeler_service.choosing.chooser import Plan, RowChooser, Study
 from modeler_service.runs.candidates import fetch_candidates
 from modeler_service.runs.curator_session import open_session
 from modeler_service.runs.posterior_views import recommendation_of
@@ -25,38 +24,6 @@ from service_kit.context.context import ServiceContext
 
 WAITING_MAX = 8
 """The most requests that wait for a thread: each holds its body in memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class SuggestionProblem:
-    """Candidates (n, r) and the properties of their study: a ``chooser.Problem``."""
-
-    candidates: Matrix
-    direction: Literal["maximize", "minimize"]
-    kernel: wire.Kernel | None
-    noise: wire.NoiseLaw
-    answers: wire.Answers
-    privacy_unit: Literal["row", "answer"]
-
-    @property
-    def n(self) -> int:
-        return len(self.candidates)
-
-
-@dataclass(frozen=True, slots=True)
-class SuggestionPlan:
-    """The settings of a request that its choices depend on: a ``chooser.Plan``."""
-
-    algorithm: wire.AlgorithmSpec
-    iterations: int
-    initial_rows: int
-    initial_design: Literal["random", "maximin"]
-    seed: int
-    batch_size: int
-    repeats: Literal["algorithm", "never", "after_all"]
-    stop: wire.StopRules
-    kernel: wire.Kernel | None
-    fit: wire.Fit | None
 
 
 _ENDING = "the service is ending: ask again"
@@ -102,15 +69,15 @@ class Suggestions:
         deadline = time.monotonic() + self._settings.suggestion_seconds
         request = read()
         if request.study is not None and request.inline is None:
-            problem = self._from_study(request.study, actor, request)
+            study, candidates = self._from_study(request.study, actor, request)
         elif request.inline is not None and request.study is None:
-            problem = _from_inline(request.inline)
+            study, candidates = request.inline, _from_inline(request.inline)
         else:
             raise _invalid("study", "give study or inline: one of the two, not both")
-        _check(request, problem)
-        self._check_memory(request, problem.n, problem.candidates.shape[1])
+        _check(request, study)
+        self._check_memory(request, *candidates.shape)
         try:
-            return self._suggest(request, problem, deadline).model_dump_json().encode()
+            return self._suggest(request, study, candidates, deadline).model_dump_json().encode()
         except NumericalFailure as error:
             raise _invalid("observations" if request.inline is None else "inline", str(error)) from None
         except MemoryError:
@@ -137,7 +104,9 @@ class Suggestions:
 
     # --- a study's candidates ---------------------------------------------------------------------
 
-    def _from_study(self, access: wire.StudyAccess, actor: str, request: wire.SuggestionRequest) -> SuggestionProblem:
+    def _from_study(
+        self, access: wire.StudyAccess, actor: str, request: wire.SuggestionRequest
+    ) -> tuple[Study, Matrix]:
         """Fetch study and candidates from a curator. Each exchange is recorded, as in a run."""
         check_address(access.curator_url, "study.curator_url", plain_http=self._settings.allow_plain_http)
         context, settings = self._context, self._settings
@@ -151,16 +120,14 @@ class Suggestions:
             raise CuratorRefused(error) from None
         except NumericalFailure as error:
             raise _invalid("study", str(error)) from None
-        return SuggestionProblem(
-            candidates, study.direction, study.kernel, study.noise, study.answers, study.privacy_unit
-        )
+        return study, candidates
 
     # --- choices ----------------------------------------------------------------------------------
 
     def _suggest(
-        self, request: wire.SuggestionRequest, problem: SuggestionProblem, deadline: float
+        self, request: wire.SuggestionRequest, study: Study, candidates: Matrix, deadline: float
     ) -> wire.SuggestionReply:
-        chooser = _chooser(request, problem, lambda: self._check_time(deadline))
+        chooser = _chooser(request, study, candidates, lambda: self._check_time(deadline))
         for index, observation in enumerate(request.observations):
             self._check_time(deadline)
             _observe(chooser, index, observation)
@@ -180,66 +147,56 @@ def _invalid(field: str, message: str) -> Invalid:
     return Invalid("no rows can be suggested: errors says where and why", [{"field": field, "message": message}])
 
 
-def _from_inline(study: wire.InlineStudy) -> SuggestionProblem:
+def _from_inline(study: wire.InlineStudy) -> Matrix:
+    """Return the candidates (n, r). Raises Invalid if they are no matrix, or the noise is incomplete."""
     r = len(study.candidates[0])
     for index, row in enumerate(study.candidates):
         if len(row) != r:
             raise _invalid(f"inline.candidates.{index}", f"has {len(row)} numbers; the first row has {r}")
     if study.noise.family not in ("none", "random_projection") and not 1e-50 <= (study.noise.sd or 0.0) <= 1e50:
         raise _invalid("inline.noise.sd", f"{study.noise.family} noise needs its standard deviation")
-    candidates = np.array(study.candidates, dtype=np.float64)
-    return SuggestionProblem(candidates, study.direction, study.kernel, study.noise, study.answers, study.privacy_unit)
+    return np.array(study.candidates, dtype=np.float64)
 
 
-def _check(request: wire.SuggestionRequest, problem: SuggestionProblem) -> None:
+def _check(request: wire.SuggestionRequest, study: Study) -> None:
     """Check what the types do not. Raises Invalid."""
     spec = request.algorithm
     if request.fit is not None and not isinstance(spec, FITTED):
         raise _invalid("fit", f"{spec.name} takes hyper-parameters as they are told: leave it out")
-    if (
-        request.fit is None
-        and not isinstance(spec, wire.RandomRows)
-        and request.kernel is None
-        and problem.kernel is None
-    ):
+    if not (request.fit or request.kernel or study.kernel or isinstance(spec, wire.RandomRows)):
         raise _invalid("kernel", f"{spec.name} needs one: the study has none")
     if request.count > 1 and not isinstance(spec, wire.GpUcb | wire.GpBucb | wire.RandomRows):
         raise _invalid("count", f"{spec.name} chooses one row at a time: for more take gp_bucb or random")
     if request.repeats != "algorithm" and isinstance(spec, wire.LdpMoma | wire.Moma):
         raise _invalid("repeats", f"{spec.name} plays each row several times: repeats must be algorithm")
     for index, observation in enumerate(request.observations):
-        if observation.row >= problem.n:
-            raise _invalid(f"observations.{index}.row", f"there are {problem.n} candidates, counted from 0")
+        if observation.row >= study.n:
+            raise _invalid(f"observations.{index}.row", f"there are {study.n} candidates, counted from 0")
         if observation.noise_variance is not None and isinstance(spec, wire.FewArmsSpec):
             message = f"{spec.name} takes the noise from the law of the answers: leave it out"
             raise _invalid(f"observations.{index}.noise_variance", message)
 
 
-def _chooser(request: wire.SuggestionRequest, problem: SuggestionProblem, tick: Tick) -> RowChooser:
+def _chooser(request: wire.SuggestionRequest, study: Study, candidates: Matrix, tick: Tick) -> RowChooser:
     """Build the chooser of a request. Raises Invalid if the algorithm is not for these candidates or answers."""
-    initial, outcomes = min(request.initial_rows, problem.n), len(request.observations) + request.count
+    initial, outcomes = min(request.initial_rows, study.n), len(request.observations) + request.count
     iterations = request.iterations if request.iterations is not None else max(outcomes - initial, 0)
     if len(request.observations) > initial + iterations:
         raise _invalid("observations", "there are more than initial_rows and iterations together")
     algorithm = request.algorithm
     if isinstance(algorithm, wire.GpUcb) and request.count > 1:
         algorithm = wire.GpBucb(**algorithm.model_dump() | {"name": "gp_bucb"})
-    plan = SuggestionPlan(
-        algorithm,
-        iterations,
-        initial,
-        request.initial_design,
-        request.seed,
-        request.count,
-        request.repeats,
-        wire.StopRules(),
-        request.kernel,
-        request.fit,
+    plan = Plan(
+        algorithm=algorithm,
+        iterations=iterations,
+        initial_rows=initial,
+        batch_size=request.count,
+        **{name: getattr(request, name) for name in ("initial_design", "seed", "repeats", "kernel", "fit")},
     )
     default_step = max(len(request.observations) - initial, 0) + 1
     skipped = request.step - default_step if request.step is not None else 0
     try:
-        return RowChooser(plan, problem, problem.candidates, outcomes=outcomes, skipped=skipped, tick=tick)
+        return RowChooser(plan, study, candidates, outcomes=outcomes, skipped=skipped, tick=tick)
     except ProtocolViolated as error:
         raise _invalid("algorithm", str(error)) from None
     except Invalid as error:

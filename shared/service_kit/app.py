@@ -1,5 +1,6 @@
 """Builds the FastAPI application of a service."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,8 @@ from service_kit.web.metrics import Jobs, Metrics
 from service_kit.web.metrics import router as metrics_router
 from service_kit.web.middleware import RequestMiddleware
 from service_kit.web.rate_limit import RateLimit
+
+log = logging.getLogger("blindopt.start")
 
 
 def build(
@@ -67,6 +70,8 @@ def build(
     metrics = Metrics(jobs) if settings.metrics else None
     on_failed_login = metrics.count_failed_login if metrics is not None else lambda: None
     app.state.console = console.open(app, context, settings, on_failed_login) if console is not None else None
+    if settings.password_hash == "minimal":  # noqa: S105  a setting and not a password
+        log.warning("PASSWORD_HASH is minimal: stored passwords are not protected")
     app.state.notice_delivery = delivery
     problems.install(app)
     app.add_middleware(

@@ -9,6 +9,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from blindopt.wire import NoticeEvent
 
+PasswordCost = Literal["standard", "minimal"]
+"""What hashing a password costs: as RFC 9106 recommends, or as little as argon2 allows."""
+
 
 class ServiceSettings(BaseSettings):
     """Read from the environment once, by the command line; the prefix is the service's own."""
@@ -16,7 +19,7 @@ class ServiceSettings(BaseSettings):
     model_config = SettingsConfigDict(frozen=True, extra="ignore")
 
     EVENTS: ClassVar[tuple[NoticeEvent, ...]] = ()
-    """What this service has to tell by webhook."""
+    """Events of which this service can send notices."""
 
     data_dir: Path
     host: str = Field("127.0.0.1", description="Address to listen on.")
@@ -33,12 +36,16 @@ class ServiceSettings(BaseSettings):
     logins_per_minute: int = Field(
         10, ge=1, description="Logins tried of one name; three times as many at once from one address."
     )
+    password_hash: PasswordCost = Field(
+        "standard", description="What hashing a password costs: standard; minimal is for tests and protects nothing."
+    )
     drain_seconds: int = Field(20, ge=1, description="How long a shutdown waits for requests under way.")
     first_token_file: Path | None = Field(
         None, description="At first start, write a token of the main role here (mode 0600); kept if it exists."
     )
     metrics: bool = Field(
-        False, description="Tell Prometheus counts at /metrics, to tokens of the role monitor (extra metrics)."
+        False,
+        description="Serve metrics for Prometheus at /metrics to the role monitor (extra metrics).",
     )
     tls_cert: FilePath | None = Field(None, description="Certificate chain in PEM; TLS is on when set.")
     tls_key: FilePath | None = Field(None, description="Private key in PEM.")
@@ -49,7 +56,7 @@ class ServiceSettings(BaseSettings):
         None, description="File with the key that signs notices: 32 characters or more."
     )
     notify_ca: FilePath | None = Field(None, description="CA in PEM of the receiver's certificate; else the system's.")
-    notify_events: str = Field("all", description="Events that are told, with commas between; or all.")
+    notify_events: str = Field("all", description="Events that send notices, separated by commas; or all.")
     notify_timeout_seconds: float = Field(10.0, gt=0, le=300, description="How long a receiver may take to answer.")
 
     @model_validator(mode="after")
@@ -69,7 +76,7 @@ class ServiceSettings(BaseSettings):
 
     @property
     def enabled_events(self) -> frozenset[str]:
-        """The events that are told; none where there is no receiver."""
+        """The events that send notices; none without a receiver."""
         return frozenset(self._events() if self.notify_url is not None else ())
 
     @model_validator(mode="after")

@@ -38,6 +38,7 @@ QUIET = (
     "--disable-component-update",
     "--disable-default-apps",
     "--disable-domain-reliability",
+    "--disable-gpu",  # there is none: what stands in for it costs more than pages do
     "--disable-features=OptimizationHints,MediaRouter,Translate,AutofillServerCommunication",
     "--disable-sync",
     "--metrics-recording-only",

@@ -1,4 +1,4 @@
-"""A town whose every name is hostile: markup, formulas of spreadsheets, text that turns itself around, huge numbers."""
+"""Two services with hostile names alone: markup, spreadsheet formulas, text that turns itself around, huge numbers."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from blindopt import wire
 from blindopt.client import MeasurerClient, OwnerClient, VendorClient
-from tests.browser.two_services import Town
+from tests.browser.two_services import BothServices
 from tests.conftest import _until as until
 from tests.curator_service import tuning_case
 
@@ -34,7 +34,7 @@ KERNEL = wire.Kernel(lengthscale=0.5, signal_variance=1.0, noise_variance=0.1)
 
 @dataclass(frozen=True)
 class Ids:
-    """What there is in the town, by the names of parameters of addresses."""
+    """Ids of what the services hold, by the names of parameters of addresses."""
 
     dataset_id: str
     study_id: str
@@ -65,14 +65,14 @@ def spec(dataset: str, measurement: wire.MeasurementSpec, **more: object) -> wir
     )
 
 
-def furnished(town: Town) -> Ids:
+def furnished(services: BothServices) -> Ids:
     """Everything that a page can be about, made through the API."""
-    made = town.curator.run_in_process("token", "create", "--role", "measurer", "--name", FORMULA)
+    made = services.curator.run_in_process("token", "create", "--role", "measurer", "--name", FORMULA)
     assert made.returncode == 0, made.stderr
     with (
-        OwnerClient(town.curator.url, town.curator.token, timeout_s=120) as owner,
-        VendorClient(town.modeler.url, town.modeler.token, timeout_s=120) as vendor,
-        MeasurerClient(town.curator.url, made.stdout.strip(), timeout_s=120) as measurer,
+        OwnerClient(services.curator.url, services.curator.token, timeout_s=120) as owner,
+        VendorClient(services.modeler.url, services.modeler.token, timeout_s=120) as vendor,
+        MeasurerClient(services.curator.url, made.stdout.strip(), timeout_s=120) as measurer,
     ):
         dataset = owner.register(script(DATASET), csv()).id
         column = wire.ColumnMeasurement(column=COLUMNS[2], direction="maximize")
@@ -81,8 +81,8 @@ def furnished(town: Town) -> Ids:
         forecast_spec = wire.ForecastCreate(epsilons=["1", "4"], functions=2, queries=5, rows_max=40)
         forecast = owner.start_forecast(study, forecast_spec).id
         owner.release(study)
-        runs = [_ran(town, owner, vendor, study, name) for name in (f"{script(RUN)} {TURNED}", FORMULA)]
-        measurement = _measured(town, owner, vendor, measurer, dataset)
+        runs = [_ran(services, owner, vendor, study, name) for name in (f"{script(RUN)} {TURNED}", FORMULA)]
+        measurement = _measured(services, owner, vendor, measurer, dataset)
         case = tuning_case.registered(owner, m=60)
         tuning = owner.start_tuning(case.spec("1", name=script(DATASET))).id
         owner.wait_tuning(tuning, timeout_s=120)
@@ -91,12 +91,19 @@ def furnished(town: Town) -> Ids:
 
 
 def _ran(
-    town: Town, owner: OwnerClient, vendor: VendorClient, study: str, name: str, *, wait: bool = True, **more: int
+    services: BothServices,
+    owner: OwnerClient,
+    vendor: VendorClient,
+    study: str,
+    name: str,
+    *,
+    wait: bool = True,
+    **more: int,
 ) -> str:
     grant = owner.grant(study, wire.GrantCreate(name=f"{markup(GRANT)} {TURNED}"))
     spec = wire.RunCreate(
         name=name,
-        curator_url=town.curator.url,
+        curator_url=services.curator.url,
         study_id=study,
         token=grant.token,
         algorithm=wire.GpBucb(name="gp_bucb"),
@@ -108,14 +115,16 @@ def _ran(
     return run
 
 
-def _measured(town: Town, owner: OwnerClient, vendor: VendorClient, measurer: MeasurerClient, dataset: str) -> str:
+def _measured(
+    services: BothServices, owner: OwnerClient, vendor: VendorClient, measurer: MeasurerClient, dataset: str
+) -> str:
     """A study by hand: one measurement answered, one declined, two open; which one was declined."""
     by_hand = wire.InboxMeasurement(
         direction="minimize", question=f"{script(QUESTION)} {TURNED}", unit=markup(QUESTION), shown=list(COLUMNS)
     )
     study = owner.create_study(spec(dataset, by_hand)).id
     owner.release(study)
-    _ran(town, owner, vendor, study, "-1+1|cmd", wait=False)
+    _ran(services, owner, vendor, study, "-1+1|cmd", wait=False)
     items = until(lambda: len(waiting_items := list(measurer.inbox(study_id=study))) == 4 and waiting_items)
     value = wire.Measured(measurement_id=items[0].id, value=1e49)
     measurer.answer(items[0].query_id, wire.AnswerCreate(values=[value], note=FORMULA))
@@ -126,15 +135,15 @@ def _measured(town: Town, owner: OwnerClient, vendor: VendorClient, measurer: Me
     return items[1].id
 
 
-def waiting(town: Town) -> tuple[str, str]:
+def waiting(services: BothServices) -> tuple[str, str]:
     """A study by hand, and a run of two queries that waits for its first: their ids."""
     with (
-        OwnerClient(town.curator.url, town.curator.token, timeout_s=120) as owner,
-        VendorClient(town.modeler.url, town.modeler.token, timeout_s=120) as vendor,
+        OwnerClient(services.curator.url, services.curator.token, timeout_s=120) as owner,
+        VendorClient(services.modeler.url, services.modeler.token, timeout_s=120) as vendor,
     ):
         by_hand = wire.InboxMeasurement(direction="maximize", question="How much?")
         study = owner.create_study(spec(owner.register("to wait for", csv()).id, by_hand)).id
         owner.release(study)
-        run = _ran(town, owner, vendor, study, "patient", wait=False, initial_rows=1, iterations=1, batch_size=1)
+        run = _ran(services, owner, vendor, study, "patient", wait=False, initial_rows=1, iterations=1, batch_size=1)
         until(lambda: vendor.run(run).open_measurements == 1)
         return study, run

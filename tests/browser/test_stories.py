@@ -23,19 +23,19 @@ KERNEL = {
 
 
 @pytest.fixture(scope="module")
-def town(make_service, tmp_path_factory):
+def services(make_service, tmp_path_factory):
     """Both services, and everybody who may log in; nothing else."""
-    with opened(make_service, tmp_path_factory.mktemp("town")) as town:
-        yield town
+    with opened(make_service, tmp_path_factory.mktemp("services")) as services:
+        yield services
 
 
 @pytest.fixture
-def enter(town, browser):
+def enter(services, browser):
     """Lets somebody in, each at a browser of their own."""
     visitors = []
 
     def come(name, **more):
-        visitors.append(Visitor(browser, town.service_of(name).url, **more))
+        visitors.append(Visitor(browser, services.service_of(name).url, **more))
         visitors[-1].login(name, PASSWORD)
         return visitors[-1]
 
@@ -70,14 +70,14 @@ def by_hand(scripts=True):
     }
 
 
-def test_both_stories_from_an_empty_installation(town, enter):
+def test_both_stories_from_an_empty_installation(services, enter):
     olga, vera, mia, ada = (enter(name) for name in ("olga", "vera", "mia", "ada"))
     access = owner_opens_a_study(olga)
     run = vendor_starts_a_run(vera, access)
     measurer_answers_ten(mia)
     vendor_finds_the_house(vera, run)
     auditor_verifies(ada, access.study)
-    for service in (town.curator, town.modeler):
+    for service in (services.curator, services.modeler):
         verified = service.run_in_process("audit", "verify")
         assert verified.returncode == 0, verified.stderr
 
@@ -251,8 +251,8 @@ WIDE = """() => document.documentElement.scrollWidth <= innerWidth ? [] : [...do
 
 
 @pytest.fixture(scope="module")
-def ids(town):
-    return vars(hostile_names.furnished(town))
+def ids(services):
+    return vars(hostile_names.furnished(services))
 
 
 def addresses(service, role, ids):
@@ -381,17 +381,17 @@ def again_until(person, address, text):
         time.sleep(0.3)
 
 
-def test_a_run_that_waits_for_people_outlives_both_services(town, enter):
+def test_a_run_that_waits_for_people_outlives_both_services(services, enter):
     mia, vera = enter("mia"), enter("vera")
     for person in (mia, vera):
         person.expects("ERR_CONNECTION_REFUSED")
         person.expects("ERR_INCOMPLETE_CHUNKED_ENCODING")
         person.expects("ERR_CONNECTION_RESET")
         person.expects("ERR_EMPTY_RESPONSE")
-    study, run = hostile_names.waiting(town)
+    study, run = hostile_names.waiting(services)
     vera.open(f"/console/runs/{run}")
     expect(vera.page.locator("main")).to_contain_text("waits for a person")
-    for service in (town.modeler, town.curator):
+    for service in (services.modeler, services.curator):
         service.kill()
         service.start()
     for value in ("300", "400"):  # under the session of before

@@ -38,19 +38,19 @@ def houses_csv() -> bytes:
 
 
 @dataclass(frozen=True)
-class Town:
-    """Both services."""
+class BothServices:
+    """The two services, started."""
 
     curator: Service
     modeler: Service
 
     def service_of(self, name: str) -> Service:
-        """The one whose console knows somebody."""
+        """The service at whose console a person logs in."""
         return self.curator if name in PEOPLE["curator"] else self.modeler
 
 
 @contextmanager
-def opened(make_service: Callable[..., Service], folder: Path) -> Iterator[Town]:
+def opened(make_service: Callable[..., Service], folder: Path) -> Iterator[BothServices]:
     """From an empty folder: people by the command line, then both services."""
     file = folder / "password"
     file.write_text(PASSWORD + "\n")
@@ -61,6 +61,6 @@ def opened(make_service: Callable[..., Service], folder: Path) -> Iterator[Town]
             done = service.run_in_process("user", "add", name, "--role", role, "--password-file", str(file))
             assert done.returncode == 0, done.stderr
         service.start()
-    yield Town(*services)
+    yield BothServices(*services)
     for service in services:
         service.stop()

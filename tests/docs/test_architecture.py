@@ -1,4 +1,4 @@
-"""docs/architecture.md names files and folders that exist, and leaves out no folder of the product."""
+"""docs/architecture.md and docs/testing.md name files that exist; the first leaves out no folder of the product."""
 
 import re
 from pathlib import Path
@@ -26,6 +26,16 @@ def test_every_path_in_the_text_exists():
     named = [path for path in re.findall(r"`([\w./]+)`", prose) if path.startswith(TOPS)]
     assert len(named) > 40
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_what_is_said_of_tests_names_files_and_verbs_that_exist():
+    testing, makefile = (ROOT / "docs/testing.md").read_text(), (ROOT / "Makefile").read_text()
+    named = [path for path in re.findall(r"`([\w./]+)`", testing) if path.startswith(TOPS)]
+    assert len(named) > 60
+    assert [path for path in named if not (ROOT / path).exists()] == []
+    verbs = set(re.findall(r"`make ([\w-]+)`", testing))
+    assert len(verbs) >= 8
+    assert verbs <= set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))
 
 
 def test_the_tree_is_the_tree():

@@ -429,7 +429,7 @@ def test_a_modeler_sees_of_a_study_what_is_listed_here_and_nothing_else(name, cu
 
 
 @pytest.mark.parametrize(("epsilon", "family"), [("0.5", "one_bit"), ("2", "piecewise"), ("100", "laplace")])
-def test_a_modeler_is_told_by_name_what_auto_does_to_answers(epsilon, family, curator, owner, dataset, open_study):
+def test_a_modeler_sees_by_name_what_auto_does_to_answers(epsilon, family, curator, owner, dataset, open_study):
     said = wire.AutoAnswers(mechanism="auto", epsilon=epsilon, value_bound=0.5, noise_bound=0.1, centre=0.5)
     study = open_study(owner, dataset, GAUSSIAN, answers=said)
     with StudyClient(curator.url, study.token, study.id) as modeler:
@@ -465,7 +465,7 @@ def test_a_modeler_sees_of_private_answers_what_is_listed_here_and_nothing_else(
             assert set(_paths(refusal)) <= VISIBLE_REFUSAL
 
 
-def test_what_a_modeler_is_told_of_answers_does_not_depend_on_the_values(small, curator, owner, open_study):
+def test_what_a_modeler_sees_of_answers_does_not_depend_on_the_values(small, curator, owner, open_study):
     """The same questions about data that are stretched: but for y and what is random, both replies read alike."""
     bodies = []
     for stretch in (1.0, 0.01):
@@ -502,7 +502,7 @@ def test_a_modeler_s_preview_is_refused_before_anything_is_looked_at(curator, ow
 
 
 @pytest.mark.parametrize("name", [name for name in MECHANISMS if name != "identity"])
-def test_what_a_modeler_is_told_does_not_depend_on_the_values(name, curator, open_by):
+def test_what_a_modeler_sees_does_not_depend_on_the_values(name, curator, open_by):
     """Two data sets with the same number of rows: but for ids and digests, the two studies read alike."""
     replies = []
     for stretch in (1.0, 0.01):
@@ -560,7 +560,7 @@ def test_a_run_is_sent_as_much_whatever_the_values(name, curator, vendor, open_b
 
 
 @pytest.mark.parametrize("reason", ["unknown_row", "study_not_open", "unauthenticated"])
-def test_a_refused_query_is_told_alike_by_both_parties(reason, curator, owner, dataset, open_study):
+def test_a_refused_query_is_recorded_alike_by_both_parties(reason, curator, owner, dataset, open_study):
     """Refusals are records too: the same fields on both sides, one each. So is that of a revoked grant."""
     study, replies = open_study(owner, dataset), []
     if reason == "study_not_open":

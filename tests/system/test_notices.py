@@ -75,7 +75,7 @@ def _private(owner, data, small):
     return draft.id, owner.grant(draft.id, wire.GrantCreate(name="zq-vendor")).token
 
 
-def test_a_private_study_is_told_by_ids_and_counts_alone(parties, own, small, until):
+def test_notices_of_a_private_study_hold_ids_and_counts_alone(parties, own, small, until):
     curator, _ = parties
     owner, _ = own
     with _listening(curator) as listener:
@@ -150,7 +150,7 @@ def test_a_kill_between_cause_and_delivery_loses_nothing_and_tells_each_once(par
     assert "nothing listens there" in owner.test_notices().problem
 
 
-def test_runs_that_end_fail_and_wait_are_told(parties, own, small, open_study, run_of, until):
+def test_runs_that_end_fail_and_wait_send_notices(parties, own, small, open_study, run_of, until):
     curator, modeler = parties
     owner, vendor = own
     study = open_study(owner, owner.register("small", small.csv, public=True))
@@ -186,7 +186,7 @@ def _break_the_log(service):
         db.commit()
 
 
-def test_a_log_that_does_not_verify_is_told_when_it_is_found(parties, until):
+def test_a_log_that_does_not_verify_sends_a_notice_when_it_is_found(parties, until):
     _, modeler = parties
     with _listening(modeler) as listener:
         _break_the_log(modeler)
@@ -201,7 +201,7 @@ def test_a_log_that_does_not_verify_is_told_when_it_is_found(parties, until):
     assert listener.events[before:] in ([], ["log_failed"])
 
 
-def test_a_log_that_does_not_verify_is_told_at_start(parties, until):
+def test_a_log_that_does_not_verify_sends_a_notice_at_start(parties, until):
     curator, _ = parties
     curator.stop()
     _break_the_log(curator)

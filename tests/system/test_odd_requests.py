@@ -4,7 +4,7 @@ import socket
 import uuid
 
 
-def test_a_body_without_end_where_none_is_read_is_answered_and_told(curator, opened):
+def test_a_body_without_end_where_none_is_read_is_answered_and_logged(curator, opened):
     before = curator.rows("SELECT count(*) FROM log")
     name = uuid.uuid4().hex
     with socket.create_connection(("127.0.0.1", curator.port), timeout=120) as wire:

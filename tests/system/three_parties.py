@@ -1,4 +1,4 @@
-"""A curator with a study that people measure, a modeler, somebody at the inbox: for tests of all three."""
+"""A curator with a study that people measure, a modeler and a measurer: for tests of all three."""
 
 import threading
 from collections import defaultdict
@@ -20,8 +20,8 @@ QUICK = {
 }
 
 
-class Village:
-    """Both services, already started, and everybody who has to do with them."""
+class ThreeParties:
+    """Both services, already started, with clients of the owner, the vendor and a measurer."""
 
     def __init__(self, curator, modeler, small):
         self.curator, self.modeler, self.small = curator, modeler, small

@@ -25,6 +25,8 @@ from service_kit.store.stored_replies import StoredReply
 
 Filter = Literal["open", "answered", "declined", "overdue", "all"]
 STATES = ("open", "answered", "declined", "overdue")
+_COLUMNS = ("seq", "id", "query_id", "study_id", "play", "plays", "state", "version", "reason", "note")
+"""Columns that an item of the inbox shows as they are."""
 _DONE: dict[Act, str] = {"answer": "answered", "decline": "declined", "correct": "corrected"}
 
 
@@ -84,10 +86,6 @@ class Inbox:
         if row.state != "open" and row.query_id not in held:
             held[row.query_id] = held_back(db, row.query_id, released.spec)
         return wire.InboxItem(
-            seq=row.seq,
-            id=row.id,
-            query_id=row.query_id,
-            study_id=row.study_id,
             study=released.spec.name,
             question=measurement.question if isinstance(measurement, wire.InboxMeasurement) else None,
             unit=measurement.unit,
@@ -95,20 +93,15 @@ class Inbox:
             upper=measurement.upper,
             record=released.record(row.row),
             shown=released.shown(row.row),
-            play=row.play,
-            plays=row.plays,
             asked_at=moment(row.created_at),
             due_at=moment(row.due_at) if row.due_at else None,
-            state=row.state,
             value=row.value if row.kind == "answered" else None,
-            version=row.version,
-            reason=row.reason,
-            note=row.note,
             changed_at=moment(row.changed_at) if row.changed_at else None,
             changed_by=row.name,
             problem=row.problem if row.next_at is None else None,
             mean_held_back=row.place in held.get(row.query_id, ()),
             system=system_of(row),
+            **{name: getattr(row, name) for name in _COLUMNS},
         )
 
     # --- entering ---------------------------------------------------------------------------------

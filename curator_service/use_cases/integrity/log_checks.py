@@ -4,7 +4,7 @@ Each summary follows the log record by record, then checks that its tables hold 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from blindopt import wire
@@ -16,7 +16,7 @@ from curator_service.store import advisories, withheld
 from curator_service.store import ledger as lines
 from curator_service.use_cases.inbox.withholding import digest
 from curator_service.use_cases.integrity.inbox_checks import InboxLogSummary
-from curator_service.use_cases.integrity.tuning_checks import TuningLogSummary
+from curator_service.use_cases.integrity.tuning_checks import TuningLogSummary, check_rows
 from service_kit.store import stored_replies
 from service_kit.store.database import Connection
 
@@ -69,17 +69,20 @@ class _StudyLogSummary:
         if kind == "study.created":
             self._studies[details["study_id"]] = _LoggedStudy(details["spec_sha256"])
         elif kind == "study.changed":
-            study = self._studies[details["study_id"]]
+            study = self._created(details["study_id"])
             if study.release_sha256 is not None or study.closed or study.spec_sha256 != details["replaces"]:
                 raise LogBroken(f"study {details['study_id']} was changed when it was no draft, or from another one")
             study.spec_sha256 = details["spec_sha256"]
         elif kind == "study.released":
-            self._studies[details["study_id"]].release_sha256 = details["sha256"]
-        elif kind == "study.closed":
-            self._studies[details["study_id"]].closed = True
-        elif kind == "log.restored":
-            for study_id in details["closed_studies"]:
-                self._studies[study_id].closed = True
+            self._created(details["study_id"]).release_sha256 = details["sha256"]
+        elif kind in ("study.closed", "log.restored"):
+            for study_id in [details["study_id"]] if kind == "study.closed" else details["closed_studies"]:
+                self._created(study_id).closed = True
+
+    def _created(self, study_id: str) -> _LoggedStudy:
+        if (study := self._studies.get(study_id)) is None:
+            raise LogBroken(f"study {study_id} is in the log and was never created there")
+        return study
 
     def check(self, db: Connection) -> None:
         missing = dict(self._studies)
@@ -110,12 +113,8 @@ class _AdvisoryLogSummary:
             self._advisories[details["advisory_id"]] = content
 
     def check(self, db: Connection) -> None:
-        missing = dict(self._advisories)
-        for row in advisories.every(db):
-            if missing.pop(row.id, None) != (row.mechanism, row.version, sha256(row.reason.encode())):
-                raise LogBroken(f"advisory {row.id} is not what the log says: it was changed, or was never made")
-        for name in missing:
-            raise LogBroken(f"advisory {name} is missing")
+        stored = {row.id: (row.mechanism, row.version, sha256(row.reason.encode())) for row in advisories.every(db)}
+        check_rows("advisory", stored, self._advisories)
 
 
 class _WithheldLogSummary:
@@ -224,30 +223,22 @@ class _Account:
             cost, old = units(details["epsilon"]), self.balance
             self.balance = Balance(old.release + cost, old.total + cost, old.plays)
             self._add("release", None, None, 0, cost, None, RowBalance())
-        elif "version" in details:
-            for row, releases in details["rows"]:
-                self._correct(details["query_id"], row, releases)
-            if details["epsilon"] != text(sum(releases for _, releases in details["rows"]) * self.prices.answer):
-                raise LogBroken(
-                    f"query {details['query_id']}: the log has another epsilon of a correction than it costs"
-                )
         else:
-            for row, plays in details["rows"]:
-                self._answer(details["query_id"], row, plays)
-            if details["epsilon"] != text(sum(self.prices.cost(plays) for _, plays in details["rows"])):
+            before = self.balance.total
+            for row, count in details["rows"]:
+                if "version" in details:
+                    self._charge("correction", details["query_id"], row, 0, count * self.prices.answer)
+                else:
+                    self._charge("answers", details["query_id"], row, count, self.prices.cost(count))
+            if details["epsilon"] != text(self.balance.total - before):
                 raise LogBroken(f"query {details['query_id']}: the log has another epsilon than its study's price")
 
-    def _answer(self, query_id: str, row: int, plays: int) -> None:
-        cost, old, before = self.prices.cost(plays), self.rows.get(row, RowBalance()), self.balance
-        self.rows[row] = RowBalance(old.queries + 1, old.plays + plays, old.total + cost)
+    def _charge(self, kind: str, query_id: str, row: int, plays: int, cost: int) -> None:
+        """Add a line of answers, or of a correction, which releases answers again and is no query."""
+        old, before = self.rows.get(row, RowBalance()), self.balance
+        self.rows[row] = RowBalance(old.queries + (kind == "answers"), old.plays + plays, old.total + cost)
         self.balance = Balance(before.release, before.total + cost, before.plays + plays)
-        self._add("answers", query_id, row, plays, cost, None, self.rows[row])
-
-    def _correct(self, query_id: str, row: int, releases: int) -> None:
-        cost, old, before = releases * self.prices.answer, self.rows.get(row, RowBalance()), self.balance
-        self.rows[row] = replace(old, total=old.total + cost)
-        self.balance = replace(before, total=before.total + cost)
-        self._add("correction", query_id, row, 0, cost, None, self.rows[row])
+        self._add(kind, query_id, row, plays, cost, None, self.rows[row])
 
     def _refuse(self, details: Json) -> None:
         row, cap = details["row"], details["cap"]

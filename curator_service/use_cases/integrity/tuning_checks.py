@@ -1,5 +1,6 @@
 """Check tunings and the lines of dataset accounts against the audit log: part of `audit verify`."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -36,9 +37,10 @@ class TuningLogSummary:
         elif kind == "dataset.caps" and details["act"] != "unchanged":
             self._change_caps(details)
         elif kind in ("tuning.ended", "tuning.cancelled"):
-            spec, _, _ = self._tunings[details["tuning_id"]]
+            if (started := self._tunings.get(details["tuning_id"])) is None:
+                raise LogBroken(f"tuning {details['tuning_id']} has ended in the log and was never started there")
             state = details.get("state", "cancelled")
-            self._tunings[details["tuning_id"]] = spec, state, details.get("outcome_sha256")
+            self._tunings[details["tuning_id"]] = started[0], state, details.get("outcome_sha256")
         elif kind == "log.restored":
             for account in details.get("closed_accounts", []):
                 self._add(account, "closed", None, "0", "0", None)
@@ -85,13 +87,18 @@ class TuningLogSummary:
                 raise LogBroken(f"line {row.seq} of the accounts of datasets is not what the log says")
         if next(lines, None) is not None:
             raise LogBroken("the accounts of datasets lack lines that are in the log")
-        missing = dict(self._tunings)
-        for row in tunings.every(db):
-            if missing.pop(row.id, None) != (
-                salted_digest(row.spec, row.salt),
-                row.state,
-                salted_digest(row.outcome, row.salt),
-            ):
-                raise LogBroken(f"tuning {row.id} is not what the log says: it was changed, or was never started")
-        for name in missing:
-            raise LogBroken(f"tuning {name} is missing")
+        stored = {
+            row.id: (salted_digest(row.spec, row.salt), row.state, salted_digest(row.outcome, row.salt))
+            for row in tunings.every(db)
+        }
+        check_rows("tuning", stored, self._tunings)
+
+
+def check_rows(what: str, stored: Mapping[str, object], logged: Mapping[str, object]) -> None:
+    """Raise LogBroken unless the rows of a table, by id, have the contents that the log records."""
+    for name, content in stored.items():
+        if logged.get(name) != content:
+            raise LogBroken(f"{what} {name} is not what the log says: it was changed, or is not in the log")
+    for name in logged:
+        if name not in stored:
+            raise LogBroken(f"{what} {name} is missing")

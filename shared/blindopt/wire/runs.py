@@ -25,35 +25,48 @@ from blindopt.wire.queries import NoisePassport
 from blindopt.wire.studies import Kernel, StudyView
 
 Precision = Literal["double", "single"]
-PRECISION = (
-    "Precision of the numbers stored for each candidate. single takes half the memory, for a million candidates or "
-    "more, and chooses the same rows: bounds within its rounding error of the largest are recomputed in double "
-    "precision."
-)
+StudyId = Annotated[str, Field(pattern=r"^std_[0-9a-f]{16}$")]
+GrantToken = Annotated[str, Field(max_length=200, pattern=r"^[\x21-\x7e]+$", repr=False)]
+Repeats = Annotated[
+    Literal["algorithm", "never", "after_all"],
+    Field(
+        description=(
+            "Whether a candidate may be queried again. algorithm: as the algorithm chooses; never: the run ends when "
+            "all were queried; after_all: once all were. Imported candidates count as queried."
+        )
+    ),
+]
 
 
-class GpUcb(Request):
-    """GP-UCB, Algorithm 2 of Kharkovskii et al. (2020)."""
+class GpAlgorithm(Request):
+    """Fields of GP-UCB and of GP-BUCB."""
 
-    name: Literal["gp_ucb"] = Field(description="Name of the algorithm.")
+    name: str
     delta_ucb: float = Field(0.05, ge=1e-50, lt=1, description="Theorem 3; delta' is half of it.")
     noise_aware: bool = Field(
         True, description="Average the kernel over the release's noise, if its law is known; otherwise use Z as X."
     )
     scale: PositiveFloat = Field(1.0, description="Factor of beta_t; 1 is the theorem's, smaller factors explore less.")
-    precision: Precision = Field("double", description=PRECISION)
+    precision: Precision = Field(
+        "double",
+        description=(
+            "Precision of the numbers stored for each candidate. single takes half the memory, for a million "
+            "candidates or more, and chooses the same rows: bounds within its rounding error of the largest are "
+            "recomputed in double precision."
+        ),
+    )
 
 
-class GpBucb(Request):
+class GpUcb(GpAlgorithm):
+    """GP-UCB, Algorithm 2 of Kharkovskii et al. (2020)."""
+
+    name: Literal["gp_ucb"] = Field(description="Name of the algorithm.")
+
+
+class GpBucb(GpAlgorithm):
     """GP-BUCB, Desautels et al. (2014): GP-UCB in batches, with hallucinated outcomes of pending queries."""
 
     name: Literal["gp_bucb"] = Field(description="Name of the algorithm.")
-    delta_ucb: float = Field(0.05, ge=1e-50, lt=1, description="As for gp_ucb; delta' is half of it.")
-    noise_aware: bool = Field(
-        True, description="Average the kernel over the release's noise, if its law is known; otherwise use Z as X."
-    )
-    scale: PositiveFloat = Field(1.0, description="Factor of beta_t; 1 is the theorem's, smaller factors explore less.")
-    precision: Precision = Field("double", description=PRECISION)
 
 
 class RandomRows(Request):
@@ -150,7 +163,7 @@ class RunSpec(Request):
 
     name: Name = Field("run", description="Name, for people.")
     curator_url: CuratorUrl = Field(description="Address of the curator; https, except on loopback.")
-    study_id: Annotated[str, Field(pattern=r"^std_[0-9a-f]{16}$")] = Field(description="The study to optimize.")
+    study_id: StudyId = Field(description="The study to optimize.")
     algorithm: AlgorithmSpec = Field(GpUcb(name="gp_ucb"), description="Algorithm that chooses candidates.")
     iterations: int = Field(50, ge=1, le=100_000, description="T: number of queries after the initial ones.")
     initial_rows: int = Field(
@@ -160,13 +173,7 @@ class RunSpec(Request):
     batch_size: int = Field(
         1, ge=1, le=100, description="Candidates in one query; more than one for gp_bucb and random."
     )
-    repeats: Literal["algorithm", "never", "after_all"] = Field(
-        "algorithm",
-        description=(
-            "Whether a candidate may be queried again. algorithm: as the algorithm chooses; never: the run ends when "
-            "all were queried; after_all: once all were. Imported candidates count as queried."
-        ),
-    )
+    repeats: Repeats = "algorithm"
     initial_design: Literal["random", "maximin"] = Field(
         "random",
         description=(
@@ -212,9 +219,7 @@ OBSERVATIONS_MAX = 10_000
 class RunCreate(RunSpec):
     """One optimization against one study of a curator."""
 
-    token: Annotated[str, Field(max_length=200, pattern=r"^[\x21-\x7e]+$", repr=False)] = Field(
-        description="Token of the grant: stored encrypted, never shown again."
-    )
+    token: GrantToken = Field(description="Token of the grant: stored encrypted, never shown again.")
     observations: list[Observation] = Field(
         [],
         max_length=OBSERVATIONS_MAX,
@@ -258,9 +263,7 @@ class ImportReport(Reply):
 class TokenReplacement(Request):
     """Another token of the same grant, for a run that outlives its first token."""
 
-    token: Annotated[str, Field(max_length=200, pattern=r"^[\x21-\x7e]+$", repr=False)] = Field(
-        description="New token of the grant: stored encrypted, never shown again."
-    )
+    token: GrantToken = Field(description="New token of the grant: stored encrypted, never shown again.")
 
 
 RunState = Literal["queued", "running", "paused", "waiting", "completed", "failed", "stopped"]
@@ -336,9 +339,7 @@ class RunView(Reply):
     initial_rows: int = Field(description="Number of candidates of the initial design, queried first.")
     seed: int = Field(description="Decides initial rows and ties.")
     batch_size: int = Field(1, description="Candidates in one query.")
-    repeats: Literal["algorithm", "never", "after_all"] = Field(
-        "algorithm", description="Whether candidates are queried again."
-    )
+    repeats: Repeats = "algorithm"
     initial_design: Literal["random", "maximin"] = Field("random", description="How the initial candidates are chosen.")
     stop: StopRules = Field(StopRules(), description="Rules that end the run early.")
     observations: int = Field(0, description="Number of past measurements that it started with.")

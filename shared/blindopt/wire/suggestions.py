@@ -9,7 +9,17 @@ from blindopt.wire.base import FEATURES_MAX, PositiveFloat, Reply, Request, Seed
 from blindopt.wire.fits import Fit, Fitted
 from blindopt.wire.queries import NoisePassport
 from blindopt.wire.releases import NoiseLaw
-from blindopt.wire.runs import OBSERVATIONS_MAX, AlgorithmSpec, CuratorUrl, GpUcb, Outcome, Recommendation
+from blindopt.wire.runs import (
+    OBSERVATIONS_MAX,
+    AlgorithmSpec,
+    CuratorUrl,
+    GpUcb,
+    GrantToken,
+    Outcome,
+    Recommendation,
+    Repeats,
+    StudyId,
+)
 from blindopt.wire.studies import Kernel
 
 INLINE_ROWS_MAX = 100_000
@@ -21,12 +31,8 @@ class StudyAccess(Request):
     """A study at a curator, with the token of a grant."""
 
     curator_url: CuratorUrl = Field(description="Address of the curator; https, except on loopback.")
-    study_id: Annotated[str, Field(pattern=r"^std_[0-9a-f]{16}$")] = Field(
-        description="The study whose candidates to use."
-    )
-    token: Annotated[str, Field(max_length=200, pattern=r"^[\x21-\x7e]+$", repr=False)] = Field(
-        description="Token of the grant: used for this request and not stored."
-    )
+    study_id: StudyId = Field(description="The study whose candidates to use.")
+    token: GrantToken = Field(description="Token of the grant: used for this request and not stored.")
     log_key: str | None = Field(
         None,
         max_length=400,
@@ -53,6 +59,11 @@ class InlineStudy(Request):
     privacy_unit: Literal["row", "answer"] = Field(
         "row", description="row: answers about one record add up; answer: they do not."
     )
+
+    @property
+    def n(self) -> int:
+        """The number of candidates."""
+        return len(self.candidates)
 
 
 class SuggestionObservation(Request):
@@ -117,12 +128,7 @@ class SuggestionRequest(Request):
         ),
     )
     initial_design: Literal["random", "maximin"] = Field("random", description="How the initial candidates are chosen.")
-    repeats: Literal["algorithm", "never", "after_all"] = Field(
-        "algorithm",
-        description=(
-            "Whether a candidate may be queried again: as the algorithm chooses, never, or once all were queried."
-        ),
-    )
+    repeats: Repeats = "algorithm"
     iterations: int | None = Field(
         None,
         ge=1,

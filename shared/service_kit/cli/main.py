@@ -9,87 +9,42 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
-from pydantic import ValidationError
 
 from blindopt.audit import reconciliation
 from blindopt.audit.merkle_log import Head
-from blindopt.errors import BlindoptError, LogBroken, StateConflict
+from blindopt.errors import LogBroken, StateConflict
 from service_kit.cli import log_format, users
+from service_kit.cli.program import Program, S, plain_errors
 from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Role
-from service_kit.settings import ServiceSettings
 from service_kit.store import sessions
-from service_kit.store.database import Connection, only_process
+from service_kit.store.database import only_process
 from service_kit.store.tokens import is_live
 from service_kit.version import VERSION
 
 if TYPE_CHECKING:
     import uvicorn
-    from fastapi import FastAPI
-
-Check = Callable[[Connection, Iterable[dict[str, Any]]], None]
 
 
-@contextmanager
-def plain_errors() -> Iterator[None]:
-    """Report errors in words on standard error, and exit with status 1."""
-    try:
-        yield
-    except ValidationError as error:
-        for fault in error.errors():
-            name = str(fault["loc"][0]).upper() if fault["loc"] else "settings"
-            typer.echo(f"error: {name}: {fault['msg']}", err=True)
-        raise typer.Exit(1) from None
-    except (BlindoptError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
-
-
-def build(
-    *,
-    service: str,
-    about: str,
-    main_role: Role,
-    roles: tuple[Role, ...],
-    settings: Callable[[], ServiceSettings],
-    open_context: Callable[[ServiceSettings], ServiceContext],
-    app: Callable[[ServiceSettings], "FastAPI"],
-    check: Check,
-    files: Callable[[Connection], Iterable[str]],
-    restored: Callable[[Connection, ServiceContext], None],
-    after_restore: str = "",
-) -> typer.Typer:
-    """The command line of one service.
-
-    ``check`` verifies its tables against its log, ``files`` returns the names of the files that its database needs,
-    and ``restored`` updates its database after a restore. ``after_restore`` tells the operator what remains to be done.
-    """
-    cli = typer.Typer(help=about, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-    cli.add_typer(_tokens(service, main_role, roles, settings, open_context), name="token")
-    cli.add_typer(_audit(settings, open_context, check), name="audit")
-    people = users.build(
-        service,
-        main_role,
-        roles,
-        lambda: open_context(_checked(settings)),
-        lambda: open_context(existing(settings)),
-        plain_errors,
-    )
-    cli.add_typer(people, name="user")
+def build(program: Program[S]) -> typer.Typer:
+    """The command line of one service."""
+    cli = typer.Typer(help=program.about, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+    cli.add_typer(_tokens(program), name="token")
+    cli.add_typer(_audit(program), name="audit")
+    cli.add_typer(users.build(program), name="user")
 
     @cli.callback(invoke_without_command=True)
     def start(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
         os.umask(0o077)  # files are readable by this user only
         if version:
-            typer.echo(f"{service} {VERSION}")
+            typer.echo(f"{program.service} {VERSION}")
             raise typer.Exit
 
     @cli.command()
@@ -98,9 +53,9 @@ def build(
         from service_kit.cli import backup
 
         with plain_errors():
-            chosen = existing(settings)
-            with open_context(chosen) as opened:
-                count = backup.backup(opened, chosen.data_dir, target, files)
+            chosen = program.existing()
+            with program.open_context(chosen) as opened:
+                count = backup.backup(opened, chosen.data_dir, target, program.files)
         typer.echo(f"{count} files in {target}; copy {chosen.data_dir.absolute() / 'secrets'} by another way")
 
     @cli.command()
@@ -112,18 +67,18 @@ def build(
         from service_kit.cli import backup
 
         with plain_errors():
-            chosen = _checked(settings)
+            chosen = program.checked_settings()
             with only_process(chosen.data_dir):
                 partial = backup.unpack(source, chosen.data_dir, secrets)
-                with open_context(chosen.model_copy(update={"data_dir": partial})) as opened:
-                    backup.check(source, opened, files)
-                    head = _verified(opened, check)
-                    opened.database.write(lambda db: restored(db, opened))
+                with program.open_context(chosen.model_copy(update={"data_dir": partial})) as opened:
+                    backup.check(source, opened, program.files)
+                    head = _verified(program, opened)
+                    opened.database.write(lambda db: program.restored(db, opened))
                     opened.database.write(lambda db: sessions.end_all(db, opened.clock()))
                 backup.settle(partial)
         typer.echo(f"restored {head.size} records, root {head.root}")
-        if after_restore:
-            typer.echo(after_restore, err=True)
+        if program.after_restore:
+            typer.echo(program.after_restore, err=True)
 
     @cli.command()
     def serve() -> None:
@@ -131,15 +86,15 @@ def build(
         import uvicorn
 
         with plain_errors():
-            chosen = _checked(settings)
+            chosen = program.checked_settings()
         log_format.configure(chosen.log_level)
         # uvicorn drains, then raises the signal again: an orderly end is exit code 0.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         with plain_errors(), only_process(chosen.data_dir):
             listening = _listen(chosen.host, chosen.port)
-            application = app(chosen)
+            application = program.app(chosen)
             if chosen.first_token_file is not None:
-                first_token(application.state.context, main_role, chosen.first_token_file)
+                first_token(application.state.context, program.main_role, chosen.first_token_file)
             config = uvicorn.Config(
                 application,
                 log_config=None,
@@ -171,29 +126,14 @@ def _server(config: "uvicorn.Config") -> "uvicorn.Server":
     return Server(config)
 
 
-def _verified(opened: ServiceContext, check: Check, key: str | None = None) -> Head:
+def _verified(program: Program[S], opened: ServiceContext, key: str | None = None) -> Head:
     """Verify a service's own data: logs, signatures, and its tables against its log."""
     gc.disable()  # millions of parsed values without cycles: collecting garbage would take longer than the work
     with opened.database.read() as db:
         export = opened.audit_trail.export(db)
         head = reconciliation.verify_export(export, key=key)
-        check(db, (entry.record for entry in export.own))
+        program.check(db, (entry.record for entry in export.own))
     return head
-
-
-def _checked(settings: Callable[[], ServiceSettings]) -> ServiceSettings:
-    chosen = settings()
-    for name in chosen.unknown(os.environ):
-        raise StateConflict(f"there is no setting {name}: see docs/operations.md")
-    return chosen
-
-
-def existing(settings: Callable[[], ServiceSettings]) -> ServiceSettings:
-    """The settings, if their folder holds the data of a service. Raises StateConflict otherwise."""
-    chosen = _checked(settings)
-    if not any(chosen.data_dir.glob("*.sqlite")):
-        raise StateConflict(f"{chosen.data_dir.absolute()} holds no data of a service: set DATA_DIR as for serve")
-    return chosen
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -219,26 +159,19 @@ def first_token(context: ServiceContext, role: Role, path: Path) -> None:
     partial.replace(path)
 
 
-def _tokens(
-    service: str,
-    main_role: Role,
-    roles: tuple[Role, ...],
-    settings: Callable[[], ServiceSettings],
-    open_context: Callable[[ServiceSettings], ServiceContext],
-) -> typer.Typer:
+def _tokens(program: Program[S]) -> typer.Typer:
     cli = typer.Typer(no_args_is_help=True, help="Credentials of people and programs.")
 
     @cli.command()
     def create(
         name: Annotated[str, typer.Option(help="For whom: shown in listings.")],
-        role: Annotated[str, typer.Option(help=f"One of {', '.join(roles)}.")] = main_role,
+        role: Annotated[str, typer.Option(help=f"One of {', '.join(program.roles)}.")] = program.main_role,
         days: Annotated[int, typer.Option(min=1, max=3_660, help="Days until it expires.")] = 90,
     ) -> None:
         """Print a new token, once."""
-        if role not in roles or role not in get_args(Role):
-            raise typer.BadParameter(f"{service} knows {', '.join(roles)}", param_hint="--role")
-        with plain_errors(), open_context(_checked(settings)) as opened:
-            token, _ = opened.authentication.issue(role, name, days=days)
+        program.check_role(role)
+        with program.opened(new=True) as opened:
+            token, _ = opened.authentication.issue(cast(Role, role), name, days=days)
         typer.echo(token.text)
 
     @cli.command()
@@ -247,7 +180,7 @@ def _tokens(
         days: Annotated[int, typer.Option(min=1, max=3_660, help="Days until the new token expires.")] = 90,
     ) -> None:
         """Print a further token of a person or program; the older one stays until it is revoked."""
-        with plain_errors(), open_context(existing(settings)) as opened:
+        with program.opened() as opened:
             token, _ = opened.database.write(
                 lambda db: opened.authentication.rotate(db, principal, days=days, actor="cli")
             )
@@ -256,14 +189,14 @@ def _tokens(
     @cli.command()
     def revoke(kid: Annotated[str, typer.Argument(help="Key id: the 16 hex digits after blindopt_.")]) -> None:
         """Refuse a token from now on."""
-        with plain_errors(), open_context(existing(settings)) as opened:
+        with program.opened() as opened:
             opened.database.write(lambda db: opened.authentication.revoke(db, kid, actor="cli"))
         typer.echo(f"revoked {kid}")
 
     @cli.command("list")
     def listed() -> None:
         """Key ids, principals, roles, expiry, last use, names; never a secret."""
-        with plain_errors(), open_context(existing(settings)) as opened:
+        with program.opened() as opened:
             for row in opened.authentication.tokens():
                 state = "revoked" if row.revoked_at else "live" if is_live(row, datetime.now(UTC)) else "expired"
                 used = f"used {row.last_used_at[:16]}" if row.last_used_at else "never used"
@@ -273,11 +206,7 @@ def _tokens(
     return cli
 
 
-def _audit(
-    settings: Callable[[], ServiceSettings],
-    open_context: Callable[[ServiceSettings], ServiceContext],
-    check: Check,
-) -> typer.Typer:
+def _audit(program: Program[S]) -> typer.Typer:
     cli = typer.Typer(no_args_is_help=True, help="The audit log. Everything here works offline.")
 
     @cli.command("verify")
@@ -290,9 +219,9 @@ def _audit(
             if export is not None:
                 head = reconciliation.verify_export(reconciliation.read(export), key=key)
             else:
-                with open_context(existing(settings)) as opened:
+                with program.opened() as opened:
                     try:
-                        head = _verified(opened, check, key)
+                        head = _verified(program, opened, key)
                     except LogBroken as error:
                         opened.audit_trail.notify_broken(str(error))
                         raise
@@ -301,7 +230,7 @@ def _audit(
     @cli.command()
     def export() -> None:
         """Write logs and signatures to standard output, one JSON object a line."""
-        with plain_errors(), open_context(existing(settings)) as opened, opened.database.read() as db:
+        with program.opened() as opened, opened.database.read() as db:
             sys.stdout.writelines(reconciliation.write(opened.audit_trail.export(db)))
 
     @cli.command("reconcile")
@@ -331,7 +260,7 @@ def _audit(
     @cli.command()
     def key() -> None:
         """Print the service's verifier key. Send it to the other party over another channel."""
-        with plain_errors(), open_context(existing(settings)) as opened:
+        with program.opened() as opened:
             typer.echo(opened.signer.verifier.vkey)
 
     return cli

@@ -1,15 +1,15 @@
 """`user add|list|password|disable`: the users of the console. It works beside a running service, too."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
 from blindopt.errors import Invalid, NotFound, StateConflict
+from service_kit.cli.program import Program, S, plain_errors
 from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Role, new_principal
+from service_kit.settings import PasswordCost
 from service_kit.store import audit_log, sessions, users
 from service_kit.store.base import stamp
 from service_kit.store.database import Connection
@@ -21,52 +21,44 @@ PasswordFile = Annotated[
 ]
 
 
-def build(
-    service: str,
-    main_role: Role,
-    roles: tuple[Role, ...],
-    opened: Callable[[], ServiceContext],
-    opened_existing: Callable[[], ServiceContext],
-    plain_errors: Callable[[], AbstractContextManager[None]],
-) -> typer.Typer:
-    """The commands. ``opened`` creates the data folder if it does not exist."""
+def build(program: Program[S]) -> typer.Typer:
+    """The commands; only `add` creates the data folder if it does not exist."""
     cli = typer.Typer(no_args_is_help=True, help="People who log in at the console.")
 
     @cli.command()
     def add(
         name: Annotated[str, typer.Argument(help="What they log in with.")],
-        role: Annotated[str, typer.Option(help=f"One of {', '.join(roles)}.")] = main_role,
+        role: Annotated[str, typer.Option(help=f"One of {', '.join(program.roles)}.")] = program.main_role,
         password_file: PasswordFile = None,
     ) -> None:
         """Let a person in, with a password."""
-        if role not in roles:
-            raise typer.BadParameter(f"{service} knows {', '.join(roles)}", param_hint="--role")
+        program.check_role(role)
         with plain_errors():
-            password_hash = _hash_of(password_file)
-            with opened() as context:
-                user = context.database.write(lambda db: add_user(db, context, name, role, password_hash))
+            password_hash = _hash_of(password_file, program.checked_settings().password_hash)
+        with program.opened(new=True) as context:
+            user = context.database.write(lambda db: add_user(db, context, name, cast(Role, role), password_hash))
         typer.echo(f"{user.id} {user.name} ({user.role})")
 
     @cli.command()
     def password(name: Annotated[str, typer.Argument()], password_file: PasswordFile = None) -> None:
         """Set another password. Every session of the person ends."""
-        with plain_errors(), opened_existing() as context:
+        with program.opened() as context:
             context.database.write(lambda db: _by_name(db, name))
-            password_hash = _hash_of(password_file)
+            password_hash = _hash_of(password_file, program.checked_settings().password_hash)
             context.database.write(lambda db: _set_password(db, context, name, password_hash))
         typer.echo(f"a new password for {name}; open sessions have ended")
 
     @cli.command()
     def disable(name: Annotated[str, typer.Argument()]) -> None:
         """Let a person in no more. Every session of theirs ends at once."""
-        with plain_errors(), opened_existing() as context:
+        with program.opened() as context:
             context.database.write(lambda db: _disable(db, context, name))
         typer.echo(f"disabled {name}")
 
     @cli.command("list")
     def listed() -> None:
         """Ids, roles, states, names; never a password or its hash."""
-        with plain_errors(), opened_existing() as context, context.database.read() as db:
+        with program.opened() as context, context.database.read() as db:
             for user in users.list_all(db):
                 state = f"disabled {user.disabled_at[:10]}" if user.disabled_at else "live"
                 typer.echo(f"{user.id}  {user.role:8}  {state:19}  since {user.created_at[:10]}  {user.name}")
@@ -74,10 +66,10 @@ def build(
     return cli
 
 
-def _hash_of(file: Path | None) -> str:
+def _hash_of(file: Path | None, cost: PasswordCost) -> str:
     from service_kit.identity import passwords  # slow to import, and no other command needs it
 
-    return passwords.hash_of(_password(file))
+    return passwords.hash_of(_password(file), cost)
 
 
 def _password(file: Path | None) -> str:

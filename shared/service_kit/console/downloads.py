@@ -1,7 +1,5 @@
 """Whole listings of the API as files, read and sent page by page."""
 
-import csv
-import io
 import json
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -9,9 +7,8 @@ from typing import Any
 from pydantic import BaseModel
 from starlette.responses import Response, StreamingResponse
 
-from blindopt.formats.csv_files import harmless
 from service_kit.console.api import ApiProblem
-from service_kit.console.exports import file_name
+from service_kit.console.exports import csv_text, file_name
 from service_kit.console.pages import Page
 
 PAGE = 1_000
@@ -27,7 +24,8 @@ async def listing(page: Page, path: str, member: str, name: str, columns: Column
     head = columns if isinstance(columns, Sequence) else tuple(columns.model_fields)
     first = await page.api.get(path, page_size=PAGE, **query)
     as_json = page.query.get("as") == "json"
-    pieces = _lines(page, path, member, first, query) if as_json else _rows(page, path, member, first, head, query)
+    pages = _pages(page, path, member, first, query)
+    pieces = _lines(pages) if as_json else _rows(pages, head)
     media, ending = ("application/x-ndjson", "jsonl") if as_json else ("text/csv; charset=utf-8", "csv")
     headers = {"content-disposition": f'attachment; filename="{file_name(name)}.{ending}"'}
     return StreamingResponse(pieces, headers=headers, media_type=media)
@@ -49,27 +47,15 @@ async def _pages(
             raise ConnectionAbortedError(str(problem)) from None
 
 
-async def _lines(
-    page: Page, path: str, member: str, first: dict[str, Any], query: dict[str, object]
-) -> AsyncIterator[str]:
-    async for items in _pages(page, path, member, first, query):
+async def _lines(pages: AsyncIterator[list[dict[str, Any]]]) -> AsyncIterator[str]:
+    async for items in pages:
         yield "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in items)
 
 
-async def _rows(
-    page: Page, path: str, member: str, first: dict[str, Any], columns: Sequence[str], query: dict[str, object]
-) -> AsyncIterator[str]:
-    yield _csv([columns])
-    async for items in _pages(page, path, member, first, query):
-        yield _csv([[_cell(item.get(name)) for name in columns] for item in items])
-
-
-def _csv(rows: Sequence[Sequence[object]]) -> str:
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    for row in rows:
-        writer.writerow([harmless(cell) for cell in row])
-    return text.getvalue()
+async def _rows(pages: AsyncIterator[list[dict[str, Any]]], columns: Sequence[str]) -> AsyncIterator[str]:
+    yield csv_text([columns])
+    async for items in pages:
+        yield csv_text([_cell(item.get(name)) for name in columns] for item in items)
 
 
 def _cell(value: object) -> object:

@@ -14,11 +14,14 @@ from service_kit.console.charts import Chart
 
 def csv_file(name: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> Response:
     """A table as a CSV file (RFC 4180, UTF-8)."""
+    return _file(csv_text((head, *rows)), f"{name}.csv", "text/csv; charset=utf-8")
+
+
+def csv_text(rows: Iterable[Sequence[object]]) -> str:
+    """Rows as lines of a CSV file."""
     text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    for row in (head, *rows):
-        writer.writerow([harmless(cell) for cell in row])
-    return _file(text.getvalue(), f"{name}.csv", "text/csv; charset=utf-8")
+    csv.writer(text).writerows([harmless(cell) for cell in row] for row in rows)
+    return text.getvalue()
 
 
 def numbers(chart: Chart, form: str) -> Response:

@@ -5,7 +5,6 @@ import json
 from starlette.requests import Request
 from starlette.responses import Response
 
-from blindopt.errors import StateConflict
 from service_kit.console.sessions import Session, cookie
 from service_kit.context.context import ServiceContext
 
@@ -32,16 +31,10 @@ class Flashes:
 
     def take(self, request: Request, session: Session) -> list[tuple[str, str]]:
         """Mood and text of the messages to show."""
-        value = cookie(request.headers.get("cookie", ""), self.cookie)
-        if not value:
+        clear = self._context.seal.open_labelled(_LABEL, cookie(request.headers.get("cookie", ""), self.cookie))
+        if clear is None:
             return []
-        try:
-            clear = self._context.seal.open(value.encode())
-        except StateConflict:
-            return []
-        if not clear.startswith(_LABEL):
-            return []
-        session_id, mood, message = json.loads(clear.removeprefix(_LABEL))
+        session_id, mood, message = json.loads(clear)
         return [(mood, message)] if session_id == session.id_sha256.hex() else []
 
     def clear(self, response: Response) -> None:

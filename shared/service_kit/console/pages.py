@@ -170,13 +170,13 @@ class Page:
             self.site.flashes.put(response, self.session, message, mood)
         return response
 
-    def stream(self, path: str, *, accept: str | None = None, **query: object) -> Response:
+    def stream(self, path: str, **query: object) -> Response:
         """Relay a reply of the API as it comes: an export, events. Last-Event-ID and Range are passed on.
 
         It ends within seconds of the session.
         """
         passed_on = {k: v for k in ("last-event-id", "range") if (v := self.request.headers.get(k)) is not None}
-        scope = self.api.scope_of("GET", path, query, passed_on | ({"accept": accept} if accept else {}))
+        scope = self.api.scope_of("GET", path, query, passed_on)
 
         def refusal_page(reply: Reply) -> Response:
             return self.site.show_problem(self, problem_of(reply, path, self.request.state.request_id))

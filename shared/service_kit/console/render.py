@@ -13,7 +13,6 @@ from starlette.responses import Response
 
 from blindopt.errors import NotFound
 from service_kit.console import words
-from service_kit.console.api import ApiProblem
 from service_kit.version import VERSION
 
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".png": "image/png"}
@@ -73,18 +72,8 @@ class Renderer:
         html = self._env.get_template(template).render({"form": None, "page": page, "ui": self._ui, **context})
         return Response(html, 200, media_type="text/html")
 
-    def error(
-        self,
-        page: object | None,
-        status: int,
-        title: str,
-        detail: str,
-        request_id: str | None,
-        headers: Mapping[str, str],
-        problem: ApiProblem | None,
-    ) -> Response:
-        """An error page."""
-        fields = {"title": title, "detail": detail, "request_id": request_id, "problem": problem}
-        response = self.page(page, "error.html", status, **fields)
+    def error(self, page: object | None, status: int, headers: Mapping[str, str], **fields: object) -> Response:
+        """An error page; ``fields`` are title, detail, request_id, and the problem of a refusal."""
+        response = self.page(page, "error.html", status, **{"problem": None, **fields})
         response.headers.update(headers)
         return response

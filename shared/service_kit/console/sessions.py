@@ -17,10 +17,11 @@ from typing import Any
 
 from anyio import CapacityLimiter, to_thread
 
-from blindopt.errors import AuditUnavailable, RateLimited, StateConflict, Unauthenticated
+from blindopt.errors import AuditUnavailable, RateLimited, Unauthenticated
 from service_kit.context.context import ServiceContext
 from service_kit.identity import passwords
 from service_kit.identity.tokens import Principal
+from service_kit.settings import PasswordCost
 from service_kit.store import audit_log, sessions, users
 from service_kit.store.database import Connection
 from service_kit.store.sessions import NewSession
@@ -72,6 +73,7 @@ class Sessions:
         idle: timedelta,
         life: timedelta,
         logins_per_minute: int,
+        password_cost: PasswordCost,
         on_failed_login: Callable[[], None] = lambda: None,
     ) -> None:
         self.cookie = COOKIE.format(context.service)
@@ -79,6 +81,7 @@ class Sessions:
         self._context = context
         self._idle = idle
         self._life = life
+        self._password_cost = password_cost
         self._address_rate = RateLimit(logins_per_minute / 20, 3 * logins_per_minute)
         self._name_rate = RateLimit(logins_per_minute / 60, logins_per_minute)
         self._use_recorded_at: dict[bytes, tuple[float, datetime]] = {}
@@ -91,16 +94,8 @@ class Sessions:
 
         ``is_use`` is False for requests that a page sends without its user: they keep no session alive.
         """
-        value = cookie(header, self.cookie)
-        if not value:
+        if (secret := self._context.seal.open_labelled(_LABEL, cookie(header, self.cookie))) is None:
             return None
-        try:
-            clear = self._context.seal.open(value.encode())
-        except StateConflict:
-            return None
-        if not clear.startswith(_LABEL):
-            return None
-        secret = clear.removeprefix(_LABEL)
         row = self._context.database.read_row(sessions.FIND, id_sha256=hashlib.sha256(secret).digest())
         if not self._is_good(row):
             return None
@@ -147,13 +142,15 @@ class Sessions:
         if self._checks is None:
             self._checks = CapacityLimiter(_CHECKS_AT_ONCE)
         stored = user.password_hash if user is not None else None
-        is_right = await to_thread.run_sync(passwords.matches, password, stored, limiter=self._checks)
+        is_right = await to_thread.run_sync(
+            passwords.matches, password, stored, self._password_cost, limiter=self._checks
+        )
         if not is_right or user is None or user.disabled_at is not None:
             raise Unauthenticated(_WRONG)
         secret = secrets.token_bytes(32)
         new_hash = None
-        if passwords.is_dated(user.password_hash):
-            new_hash = await to_thread.run_sync(passwords.hash_of, password, limiter=self._checks)
+        if passwords.is_dated(user.password_hash, self._password_cost):
+            new_hash = await to_thread.run_sync(passwords.hash_of, password, self._password_cost, limiter=self._checks)
         await self._context.database.write_soon(lambda db: self._begin(db, user, secret, new_hash))
         return self._context.seal.close(_LABEL + secret).decode()
 

@@ -77,6 +77,7 @@ class Console:
             idle=timedelta(minutes=settings.session_idle_minutes),
             life=timedelta(hours=settings.session_hours),
             logins_per_minute=settings.logins_per_minute,
+            password_cost=settings.password_hash,
             on_failed_login=on_failed_login,
         )
         return self
@@ -102,7 +103,8 @@ class Console:
         page = None if session is None else Page(Request(scope), self, session)
         headers = {k.lower(): v for k, v in error.headers.items()}
         request_id = scope["state"]["request_id"] if error.status >= 500 else None
-        return self._renderer.error(page, error.status, error.title, str(error), request_id, headers, None)
+        fields = {"title": error.title, "detail": str(error), "request_id": request_id}
+        return self._renderer.error(page, error.status, headers, **fields)
 
     def is_live(self, session: Session) -> bool:
         """Whether a session is still live, for long responses."""
@@ -255,9 +257,8 @@ class Console:
         """A page that shows a refusal of the API."""
         problem = refused.problem
         headers = {k: v for k, v in refused.headers.items() if k == "retry-after"}
-        return self._renderer.error(
-            page, problem.status, problem.title, problem.detail, problem.request_id, headers, refused
-        )
+        fields = {"title": problem.title, "detail": problem.detail, "request_id": problem.request_id}
+        return self._renderer.error(page, problem.status, headers, **fields, problem=refused)
 
 
 def _same_origin(request: Request) -> None:

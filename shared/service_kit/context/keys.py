@@ -42,6 +42,14 @@ class Seal:
         except InvalidToken:
             raise StateConflict("a stored secret cannot be opened: the key file was replaced") from None
 
+    def open_labelled(self, label: bytes, text: str | None) -> bytes | None:
+        """Decrypt a text from a browser without its ``label``; None for anything that was not sealed with it here."""
+        try:
+            clear = self.open((text or "").encode())
+        except StateConflict:
+            return None
+        return clear.removeprefix(label) if clear.startswith(label) else None
+
 
 def signer(path: Path, kind: str) -> Signer:
     """The Ed25519 key in ``path`` (hex), which is created with mode 0600 at first use."""

@@ -1,6 +1,6 @@
 """/v1/audit: the log over REST. A modeler sees only the shared log of its own grant."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 
@@ -12,7 +12,7 @@ from service_kit.context.log_verification import LogVerification
 from service_kit.identity.tokens import Principal, Role
 from service_kit.store import audit_log
 from service_kit.web.dependencies import allowed, api_router
-from service_kit.web.listings import PagingDep
+from service_kit.web.listings import Order, PagingDep
 
 GrantId = Annotated[
     str | None, Query(pattern=r"^grt_[0-9a-f]{16}$", description="The shared log of this grant; default: the own log.")
@@ -47,9 +47,7 @@ def router(auditors: tuple[Role, ...]) -> APIRouter:
                 pattern=r"^[a-z_]{1,40}([.][a-z_]{1,40})?$", description="Records of this kind alone, of the own log."
             ),
         ] = None,
-        order: Annotated[
-            Literal["oldest", "newest"], Query(description="Which records come first; ask each page in the same order.")
-        ] = "oldest",
+        order: Order = "oldest",
     ) -> wire.AuditPage:
         """Records of a log, from its first or from its last."""
         own_kind = None if log_id is not None else kind  # an exchange of a shared log has no kind
@@ -90,7 +88,7 @@ def router(auditors: tuple[Role, ...]) -> APIRouter:
 
     @routes.get("/verification", dependencies=[_readers_of_all(auditors)])
     def get_audit_verification(request: Request) -> wire.VerificationState:
-        """When the log was last verified, and with what result."""
+        """Return the time and the result of the last verification."""
         return _log_verification(request).state()
 
     return routes

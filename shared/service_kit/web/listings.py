@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from fastapi import Depends, Query
 
 T = TypeVar("T")
 PageSize = Annotated[int, Query(ge=1, le=1_000, description="Most items of one page.")]
+Order = Annotated[Literal["oldest", "newest"], Query(description="Which come first: the same for each page.")]
 PageToken = Annotated[str | None, Query(pattern=r"^[0-9]{1,15}$", description="next_page_token of the page before.")]
 
 

@@ -84,7 +84,7 @@ class _JobStates:
         self._jobs = jobs
 
     def describe(self) -> list[Any]:
-        """Nothing, so that registering it counts nothing."""
+        """Return no metrics, so that nothing is counted when this collector is registered."""
         return []
 
     def collect(self) -> Iterator["GaugeMetricFamily"]:
@@ -108,7 +108,7 @@ def router(metrics: Metrics, readers: tuple[Role, ...]) -> APIRouter:
         operation_id="metrics",
     )
     def get_metrics() -> Response:
-        """Requests and jobs of this process, for Prometheus: counts alone, of nothing private."""
+        """Counts of requests and jobs of this process, for Prometheus. Nothing in them is private."""
         return metrics.exposition()
 
     return routes

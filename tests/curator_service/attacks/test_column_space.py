@@ -187,7 +187,7 @@ def test_a_turned_release_that_was_tried_too_few_times_is_said_to_be_so(epsilon,
     assert not any(word in finding.sentence.split("too few")[0] for word in SAFE)
 
 
-def test_less_noise_needs_fewer_trials_and_a_planar_release_is_told_its_own_number():
+def test_less_noise_needs_fewer_trials_and_a_planar_release_needs_its_own_number():
     few = [trials_needed(few_trials(epsilon, 10).sentence) for epsilon in ("0.3", "1", "2")]
     assert few == sorted(few, reverse=True)
     planar = few_trials("0.3", 10, sd=2 / 0.3, family="planar_laplace")

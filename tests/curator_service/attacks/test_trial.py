@@ -171,7 +171,7 @@ def test_a_large_study_takes_no_more_memory_nor_time():
     assert took < 15  # a safeguard against passes over all rows in Python, not a measure
 
 
-def test_a_turned_release_of_little_epsilon_is_told_to_need_more_trials_than_a_preview_has():
+def test_a_turned_release_of_little_epsilon_is_reported_to_need_more_trials_than_a_preview_has():
     """Nothing of what an owner reads may sound like an all-clear where nothing could have been seen.
 
     Of ten trials a side five judge: not even five right guesses tell anything.

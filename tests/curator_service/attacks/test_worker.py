@@ -122,7 +122,7 @@ class Killed(Worker):
         yield from super().work(job, array)
 
 
-def test_a_process_that_dies_is_told_and_not_taken_for_a_preview_without_findings(job):
+def test_a_process_that_dies_is_reported_and_not_taken_for_a_preview_without_findings(job):
     preview = attack_preview.on_draft(job(), run=partial(attempt, worker=Killed()))
     assert preview.findings == []
     assert preview.assessment == Assessment()
@@ -130,7 +130,7 @@ def test_a_process_that_dies_is_told_and_not_taken_for_a_preview_without_finding
     assert "ended with status -9; memory may be short" in preview.not_tried
 
 
-def test_records_that_cannot_be_read_are_told_without_their_path(job):
+def test_records_that_cannot_be_read_are_reported_without_their_path(job):
     missing = job().records.with_name("nowhere.npy")
     result = attempt(job().model_copy(update={"records": missing}), LONG)
     assert (result.assessment, result.findings) == (None, {})
@@ -160,7 +160,7 @@ def held():
     run.go.set()
 
 
-def test_a_second_preview_waits_shortly_and_is_then_told_to_come_again(held, job):
+def test_a_second_preview_waits_shortly_and_is_then_refused_as_busy(held, job):
     first = []
     thread = threading.Thread(target=lambda: first.append(attack_preview.on_draft(job(), run=held)))
     thread.start()

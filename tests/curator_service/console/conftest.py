@@ -2,11 +2,11 @@
 
 import httpx
 import pytest
-from argon2 import PasswordHasher
 
 from curator_service.context import open_context
 from curator_service.settings import Settings
 from service_kit.cli import users
+from service_kit.identity import passwords
 from tests.plain_browser import Browser
 
 PASSWORD = "correct horse battery staple"
@@ -22,7 +22,7 @@ def settings():
 @pytest.fixture(scope="module")
 def service(make_service, tmp_path_factory, settings):
     made = make_service("curator", tmp_path_factory.mktemp("console"), logins_per_minute="1000", **settings)
-    cheap = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1).hash(PASSWORD)
+    cheap = passwords.hash_of(PASSWORD, "minimal")
     with open_context(Settings(data_dir=made.data)) as context:
         for role in ROLES:
             context.database.write(lambda db, role=role: users.add_user(db, context, role, role, cheap))

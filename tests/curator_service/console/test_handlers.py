@@ -63,7 +63,7 @@ def test_the_log_asks_for_grants_of_the_newest_studies_alone_and_keeps_the_one_t
     assert choices("grt_1") == [("grt_1", "s: m")]
 
 
-def test_two_tabs_that_release_are_each_told_of_their_own(monkeypatch):
+def test_two_tabs_that_release_each_show_their_own_result(monkeypatch):
     problem = wire.Problem(
         type="x", title="x", status=409, detail="it is being drawn", instance="/", code="state_conflict",
         retryable=False, request_id="0" * 32,

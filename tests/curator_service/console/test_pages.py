@@ -168,7 +168,7 @@ def test_names_with_markup_are_text_on_every_page_and_no_formula_in_a_file(
 # --- forms --------------------------------------------------------------------------------------------
 
 
-def test_a_refused_file_is_told_by_row_and_column_and_what_was_typed_stays(owner):
+def test_a_refused_file_is_reported_by_row_and_column_and_what_was_typed_stays(owner):
     before = len(owner.get("/datasets").text)
     _upload(owner, "a,b\n1,2\nx,3\n4,\n", name="My data", public="yes")
     assert owner.status == 422
@@ -432,7 +432,7 @@ def test_the_owner_releases_the_mean_that_is_left_by_a_button_and_a_measurer_has
 
 
 @pytest.mark.parametrize("page", ["/inbox?after={before}", "/inbox/{id}"])
-def test_a_form_of_an_open_measurement_never_corrects_what_another_told_meanwhile(measurer, service, study, page):
+def test_a_form_of_an_open_measurement_never_corrects_a_value_entered_meanwhile(measurer, service, study, page):
     query = _ask(service, study, f"meanwhile {page}", 12)
     with MeasurerClient(service.url, service.token) as other, OwnerClient(service.url, service.token) as owner:
         (mine,) = other.inbox(query_id=query)

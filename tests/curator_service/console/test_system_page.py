@@ -1,12 +1,12 @@
 """The page of the system that measures: its failures, and the button that tries again."""
 
 import pytest
-from argon2 import PasswordHasher
 
 from blindopt.client import OwnerClient
 from curator_service.context import open_context
 from curator_service.settings import Settings
 from service_kit.cli import users
+from service_kit.identity import passwords
 from tests.curator_service.console.conftest import PASSWORD, ROLES
 from tests.curator_service.use_cases.inbox.measured_study import open_measured_study
 from tests.curator_service.use_cases.inbox.owners_system import KEY, serve_owners_system
@@ -32,7 +32,7 @@ def service(make_service, tmp_path_factory, owners_system):
         "measurer_hours": "0.00001",
     }
     made = make_service("curator", folder, logins_per_minute="1000", **chosen)
-    cheap = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1).hash(PASSWORD)
+    cheap = passwords.hash_of(PASSWORD, "minimal")
     with open_context(Settings(data_dir=made.data)) as context:
         for role in ROLES:
             context.database.write(lambda db, role=role: users.add_user(db, context, role, role, cheap))
@@ -74,7 +74,7 @@ def test_one_that_was_given_up_is_seen_and_tried_again(owners_system, study, mea
     assert "Nothing waits for it" in measurer.shown
 
 
-def test_one_that_is_busy_is_told_and_all_are_tried_by_one_button(owners_system, study, owner, until):
+def test_a_busy_system_is_reported_and_all_are_tried_by_one_button(owners_system, study, owner, until):
     owners_system.fails = lambda call, before: BUSY
     queries = [study.ask(row, key=f"busy {row}") for row in (11, 12)]
     until(lambda: study.measurer.system().given_up == 2)  # it was asked, is old, and comes back in an hour

@@ -261,7 +261,7 @@ def test_what_is_wrong_stands_at_its_field_and_nothing_is_charged(owner, api, ca
     assert _account(api, case) == before
 
 
-def test_wrong_rows_of_several_hyperparameters_are_told_at_their_row(owner, case):
+def test_wrong_rows_of_several_hyperparameters_are_reported_at_their_row(owner, case):
     _choose(owner, case, "gp_design", "http")
     owner.submit("/tunings/new", go="look", **HTTP | PRIOR | {"centre": "", "values_3": "0, 1"})
     assert owner.status == 422
@@ -281,7 +281,7 @@ def test_what_was_changed_after_a_look_is_shown_again_before_it_is_charged(owner
     assert _account(api, case) == before + 9
 
 
-def test_a_cap_that_is_spent_is_told_and_charges_nothing(owner, api):
+def test_a_cap_that_is_spent_is_reported_and_charges_nothing(owner, api):
     own = registered(api, seed=77)
     _choose(owner, own, "grid_exponential")
     owner.submit("/tunings/new", go="look", **SCORE | {"cap_epsilon": "0.5"})

@@ -13,7 +13,7 @@ from curator_service.release.po_gp_ucb import largest_r, omega, spectrum
 IDENTITY = wire.IdentityRelease(mechanism="identity")
 
 
-def test_identity_comes_first_and_what_is_told_twice_is_tried_once(study_of):
+def test_identity_comes_first_and_a_repeated_cell_is_tried_once(study_of):
     forecast = wire.ForecastCreate(epsilons=["2", "1.0", "1", "2.00"], mechanisms=["gaussian", "identity", "gaussian"])
     tried = [(cell.name, cell.epsilon) for cell in cells_of(study_of(), forecast)]
     assert tried == [("identity", None), ("gaussian", "2"), ("gaussian", "1.0")]
@@ -47,7 +47,7 @@ def test_po_gp_ucb_has_the_studys_r_or_that_of_the_papers_rule(study_of, rows_of
     assert large == largest_r(sigma_min, 90.0, 1e-5) > 1
 
 
-def test_features_that_depend_on_each_other_are_told_before_anything_is_drawn(study_of, rows_of):
+def test_features_that_depend_on_each_other_are_reported_before_anything_is_drawn(study_of, rows_of):
     rows = rows_of(50)
     rows.values[:, 1] = rows.values[:, 0]
     _, cell = cells_of(study_of(), wire.ForecastCreate(epsilons=["1"], mechanisms=["po_gp_ucb"]))

@@ -106,7 +106,7 @@ def convolved(parts: list[Part], epsilon: float, step: float, *, up: bool) -> fl
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [("0.1", 1e-3), ("1", 1e-5), ("1", 1e-15), ("4", 1e-6), ("20", 1e-9)])
-def test_one_gaussian_release_is_told_at_its_analytic_value(epsilon, delta):
+def test_one_gaussian_release_has_its_analytic_value(epsilon, delta):
     size = 1 / gaussian_sd(Decimal(epsilon), delta, 1.0, 1)
     for at in (delta, 1e-3, 1e-8):
         exact = brentq(lambda e, at=at: balle_wang(size, e) - at, 0, 200, xtol=1e-12)
@@ -240,7 +240,7 @@ def test_a_report_never_exceeds_pure_composition(release, epsilon, kind, answers
 
 
 @pytest.mark.parametrize(("release", "answers"), [(REFUTED, laplace()), (IDENTITY, NONE), (GAUSSIAN, NONE)])
-def test_where_nothing_is_bounded_no_number_is_told(release, answers):
+def test_where_nothing_is_bounded_no_number_is_stated(release, answers):
     report = accounting.report(study(release, answers), {0: 3, 2: 1}, 2, 1e-6)
     queried = report.rows[1]
     assert (queried.answers, queried.rows, queried.epsilon, queried.tight_epsilon) == (2, 1, None, None)

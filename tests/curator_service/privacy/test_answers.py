@@ -208,7 +208,7 @@ BOUNDS = st.floats(1e-50, 1e50)
     variance=st.just(0.0) | st.floats(0, 1e50, exclude_min=True),
     y=st.floats(allow_nan=False, allow_infinity=False),
 )
-def test_whatever_a_draft_may_say_an_answer_can_be_drawn_and_told(epsilon, value_bound, noise_bound, variance, y):
+def test_whatever_a_draft_may_say_an_answer_can_be_drawn_and_described(epsilon, value_bound, noise_bound, variance, y):
     """What fails here would fail after the charge."""
     spec = study(answers(epsilon, value_bound, noise_bound), variance)
     (answer,) = measure(np.array([y]), [wire.RowPlays(row=0)], spec)

@@ -74,14 +74,14 @@ def text_of(release: ReleaseSpec, *given, **more) -> str:
     return guarantee(study(release, *given, **more))
 
 
-def test_a_sound_release_is_told_with_its_parameters():
+def test_a_sound_release_is_stated_with_its_parameters():
     text = text_of(GAUSSIAN)
     assert "(1.25, 2e-06)-differential privacy" in text
     assert "at most 0.4 in scaled units" in text
 
 
 @pytest.mark.parametrize("d", [1, 4, 20])
-def test_the_published_release_is_told_to_be_refuted(d):
+def test_the_published_release_is_stated_to_be_refuted(d):
     text = text_of(PUBLISHED, d)
     assert "refuted" in text
     assert "no differential privacy" in text
@@ -96,13 +96,13 @@ def test_an_unprotected_release_promises_nothing():
 
 
 @pytest.mark.parametrize("release", [GAUSSIAN, PUBLISHED, IDENTITY], ids=lambda s: s.mechanism)
-def test_answers_without_noise_are_told_to_be_exact_and_no_others(release):
+def test_answers_without_noise_are_stated_to_be_exact_and_no_others(release):
     assert text_of(release).endswith(EXACT_ANSWERS)
     assert "without privacy noise" in EXACT_ANSWERS
     assert EXACT_ANSWERS not in text_of(release, answers=LAPLACE)
 
 
-def test_private_answers_are_told_with_their_epsilon_and_how_they_add_up():
+def test_private_answers_are_stated_with_their_epsilon_and_how_they_add_up():
     sentence = "Each released y is 0.75-differentially private"
     alone = text_of(GAUSSIAN, answers=LAPLACE, unit="answer")
     summed = text_of(GAUSSIAN, answers=LAPLACE)
@@ -143,7 +143,7 @@ def test_a_cap_on_the_study_caps_what_is_said_of_a_row():
         assert not any(sentence.startswith("Answers about one row") for sentence in not_protected(spec))
 
 
-def test_pure_privacy_is_told_without_a_delta():
+def test_pure_privacy_is_stated_without_a_delta():
     text = text_of(PLANAR)
     assert text.startswith("1.25-differential privacy")
     assert "at most 0.4 in scaled units" in text
@@ -156,7 +156,7 @@ def test_auto_promises_what_it_takes_and_a_study_what_ran():
 
 
 @pytest.mark.parametrize("answers", ANSWERS[1:], ids=lambda a: a.mechanism)
-def test_each_answer_mechanism_is_told_with_its_epsilon(answers):
+def test_each_answer_mechanism_is_stated_with_its_epsilon(answers):
     text = text_of(GAUSSIAN, answers=answers)
     assert "Each released y is 0.75-differentially private (clipped" in text
     assert "released once, as their mean" not in text
@@ -165,7 +165,7 @@ def test_each_answer_mechanism_is_told_with_its_epsilon(answers):
 
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda r: r.mechanism)
-def test_a_withdrawn_mechanism_is_told_first_with_its_reason(release):
+def test_a_withdrawn_mechanism_is_stated_first_with_its_reason(release):
     text = guarantee(study(release, answers=LAPLACE), "its proof has a hole.")
     assert text.startswith("Withdrawn: its proof has a hole. Do not rely on")
     assert "until its owner closes it" in text

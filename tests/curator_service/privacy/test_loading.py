@@ -25,27 +25,27 @@ from curator_service.privacy.composition import Part, tight_epsilon
 from curator_service.privacy.calibration import gaussian_sd
 from curator_service.privacy.loading import Loading
 
-told = ["dp_accounting" in sys.modules]
-def look():
-    told.append(tight_epsilon([Part("gaussian", 0.27), Part("laplace", 0.2, 30)], 1e-6))
+results = ["dp_accounting" in sys.modules]
+def compute():
+    results.append(tight_epsilon([Part("gaussian", 0.27), Part("laplace", 0.2, 30)], 1e-6))
 
 def calibrated():  # by another name of the library
-    told.append(gaussian_sd(Decimal(1), 1e-5, 1.0, 2))
+    results.append(gaussian_sd(Decimal(1), 1e-5, 1.0, 2))
 
-loading, looks = Loading(0.0), [threading.Thread(target=act) for act in (look, look, calibrated)]
-threads = [*looks[:2], loading, looks[2]] if sys.argv[1] == "before" else [loading, *looks]
+loading, computations = Loading(0.0), [threading.Thread(target=act) for act in (compute, compute, calibrated)]
+threads = [*computations[:2], loading, computations[2]] if sys.argv[1] == "before" else [loading, *computations]
 for thread in threads:
     thread.start()
-for thread in looks:
+for thread in computations:
     thread.join()
 loading.close()
-print(json.dumps([*sorted(told), "dp_accounting" in sys.modules]))
+print(json.dumps([*sorted(results), "dp_accounting" in sys.modules]))
 """
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_who_looks_while_the_library_is_loaded_is_told_the_same(when):
-    """In a fresh process: looks from before its import beside them was begun, and from after."""
+def test_a_computation_while_the_library_is_loaded_has_the_same_result(when):
+    """In a fresh process: computations that begin before the import beside them, and after."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, when], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )

@@ -78,7 +78,7 @@ def test_independent_laplace_coordinates_would_be_caught():
         assert by_squares(proposed) < MISTAKEN
 
 
-def test_the_standard_deviation_is_the_one_that_is_told(drawn):
+def test_the_standard_deviation_is_the_stated_one(drawn):
     d, sample = drawn
     sd = PlanarLaplaceLaw.of(DELTA, EPSILON, d).sd
     assert sd == pytest.approx(math.sqrt(d + 1) * DELTA / float(EPSILON), rel=1e-9)

@@ -78,7 +78,7 @@ def test_the_public_law_is_the_calibrated_one():
     assert mechanism.noise(7) == NoiseLaw(family="gaussian", sd=mechanism.sd(7))
 
 
-def test_nothing_told_to_the_owner_depends_on_the_data():
+def test_nothing_in_the_owner_s_report_depends_on_the_data():
     mechanism = GaussianMechanism(Decimal(1), 1e-5, 1.0)
     for x in (np.zeros((5, 2)), np.random.default_rng(1).normal(size=(50, 2))):
         assert mechanism.assess(rows_of(x)) == Assessment()

@@ -201,7 +201,7 @@ def test_a_rotation_does_not_change_the_law_of_the_noise():
     assert mechanism.noise(3) == PlanarLaplaceMechanism(Decimal(1), 0.5).noise(3)
 
 
-def test_a_projected_release_is_the_projection_and_noise_of_the_sd_that_is_told():
+def test_a_projected_release_is_the_projection_and_noise_of_the_stated_sd():
     columns = entropy.orthonormal(13, 4)
     x = np.random.default_rng(0).uniform(-0.5, 0.5, size=(8_000, 13))
     features = [Feature(column=f"c{j}", lower=-0.5, upper=0.5) for j in range(13)]

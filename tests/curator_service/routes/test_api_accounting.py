@@ -98,7 +98,7 @@ def test_ledger_exposure_price_and_accounting_tell_the_same_of_a_release(release
     assert views(owner, study) == {"release": {cost}, "study": {spent}, "row": {spent}}
 
 
-def test_of_a_draft_nothing_is_spent_and_of_no_study_nothing_is_told(made, owner, opened):
+def test_a_draft_has_spent_nothing_and_an_unknown_study_is_not_found(made, owner, opened):
     spec = opened.view.spec.model_copy(update={"release": GAUSSIAN, "answers": laplace()})
     accounting = owner.accounting(owner.create_study(spec).id)
     assert [(row.answers, row.rows, row.epsilon, row.tight_epsilon) for row in accounting.rows] == [(0, 400, "0", 0.0)]

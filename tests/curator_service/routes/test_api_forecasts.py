@@ -266,7 +266,7 @@ class FailsOnce(StoredForecasts):
         return super()._sample(*arguments)
 
 
-def test_a_fault_in_the_curator_itself_is_told_without_its_text(tmp_path, small, until, caplog):
+def test_a_fault_in_the_curator_itself_is_reported_without_its_text(tmp_path, small, until, caplog):
     settings = Settings(data_dir=tmp_path)
     context, vault = open_context(settings), Vault(tmp_path / "files")
     first, second = _stored(context, vault, small, 2)

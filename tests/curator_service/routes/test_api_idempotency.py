@@ -84,7 +84,7 @@ def test_a_key_is_its_bearer_s_own(curator, owner, noisy, modeler):
     assert theirs.json()["id"] != mine.json()["id"]
 
 
-def test_an_answer_is_read_again_by_who_asked_and_by_nobody_else(curator, owner, noisy, modeler):
+def test_an_answer_is_read_again_by_its_own_grant_and_by_no_other(curator, owner, noisy, modeler):
     path = f"/v1/studies/{noisy.id}/queries"
     queried = modeler.post(path, json=QUERY, headers=_key("mine"))
     assert modeler.get(f"{path}/{queried.json()['id']}").content == queried.content

@@ -492,7 +492,7 @@ def test_a_bad_request_is_refused_as_documented_and_changes_nothing(case, every_
         assert client.get("/healthz").json() == client.get("/readyz").json() == {"status": "ok"}
 
 
-def test_why_a_token_is_refused_is_not_told(every_state):
+def test_the_reply_does_not_say_why_a_token_is_refused(every_state):
     """No token, an unknown one, a wrong secret, an expired one, a revoked one: one answer."""
     codes = set()
     for case in WHO:

@@ -332,7 +332,7 @@ def test_grants_and_refusals_of_every_kind_take_equally_long(paced, curator):
         assert min(others) < 0.8 * period
 
 
-def test_without_a_deadline_a_refusal_is_told_from_a_grant_by_its_time(paced, curator):
+def test_without_a_deadline_the_time_tells_a_refusal_from_a_grant(paced, curator):
     """The control."""
     quickest = quickest_seconds(curator, paced(), 12)
     assert all(took < 0.2 for took in quickest.values())

@@ -640,7 +640,7 @@ METHODS = {
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_is_previewed_charged_run_and_told(owner, case, name):
+def test_every_method_is_previewed_charged_run_and_reported(owner, case, name):
     """In its own words; what is released is what the method releases."""
     assumes = "prior" in type(METHODS[name]).model_fields
     budget = wire.TuningBudget(epsilon="2", delta=0.05 if assumes else 0.0)

@@ -117,7 +117,7 @@ def test_nothing_private_is_in_what_a_run_leaves(name):
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("name", METHODS)
-def test_a_score_that_is_not_finite_fails_the_tuning_and_is_not_told(name, bad):
+def test_a_score_that_is_not_finite_fails_the_tuning_and_is_not_released(name, bad):
     with pytest.raises(TuningFailed, match="not a finite number") as failed:
         plan(name).run(lambda index: bad)
     assert str(bad) not in str(failed.value)
@@ -168,7 +168,7 @@ def test_records_are_clipped_one_by_one_so_that_no_scorer_breaks_the_sensitivity
 
 
 @pytest.mark.parametrize("records", ["scored", "averaged"])
-def test_of_scores_that_are_told_the_promise_names_its_condition_and_that_a_failure_is_seen(records):
+def test_the_promise_of_scores_over_http_names_its_condition_and_that_a_failure_is_seen(records):
     """Scores that all depend on one record move by the whole range: only the scorer can keep them from it."""
     tuning = plan("grid", epsilon="1000", share="0", records=records)
     first, other = (
@@ -183,7 +183,7 @@ def test_of_scores_that_are_told_the_promise_names_its_condition_and_that_a_fail
 
 
 @pytest.mark.parametrize("end", [1e12, 2.0**40])
-def test_a_mean_that_is_told_far_from_zero_is_rounded_and_its_sensitivity_holds_that(end):
+def test_a_replied_mean_far_from_zero_is_rounded_and_its_sensitivity_covers_that(end):
     """Two neighbouring doubles are further apart than the range over m; of scores one by one nothing is lost."""
     moved = [
         plan("grid", m=10**6, lower=end, upper=end + 1, records=records).noise.value_sensitivity
@@ -247,7 +247,7 @@ def test_a_score_is_asked_for_again_only_where_its_noise_is_its_own(noise):
     assert set(calls) == set(tuning.search.arms.tolist())
 
 
-def test_added_noise_is_fresh_and_of_the_sd_that_was_told():
+def test_added_noise_is_fresh_and_of_the_stated_sd():
     """Of one hyper-parameter scored once the posterior mean is v / (1 + sigma^2); Laplace noise is 1 in 1,000 of it."""
     tuning = plan(
         {"name": "gp_design", "prior": PRIOR | {"noise_sd": 0.5, "evaluations": 1}},
@@ -280,7 +280,7 @@ def test_lambda_is_drawn_as_often_as_the_exponential_mechanism_says():
         assert bool(fit > MISTAKEN) is good
 
 
-def test_v_has_laplace_noise_of_the_scale_that_was_told():
+def test_v_has_laplace_noise_of_the_stated_scale():
     tuning = plan("grid", epsilon="2", m=5, grid=GRID[:1])
     noise = [tuning.run(lambda index: 0.25).value - 0.25 for _ in range(scaled(4_000))]
     assert tuning.noise.value_scale == pytest.approx(0.2, rel=1e-6)
@@ -399,7 +399,7 @@ def warnings_of(tuning) -> str:
     return "\n".join(caution.message for caution in tuning.cautions)
 
 
-def test_noise_that_drowns_the_score_is_told_beforehand():
+def test_noise_that_drowns_the_score_is_reported_beforehand():
     assert "close to random" in warnings_of(plan("algorithm 1"))
     assert "next to nothing" in warnings_of(plan("algorithm 3", epsilon="0.1"))
     assert "Noise larger" not in warnings_of(plan("grid", m=2_000))
@@ -413,7 +413,7 @@ def test_a_prior_from_private_data_promises_nothing():
 
 
 @pytest.mark.parametrize("name", ["gp_ucb_simulated", "kusner_1"])
-def test_noise_that_the_built_in_score_does_not_have_is_told(name):
+def test_noise_that_the_built_in_score_does_not_have_is_reported(name):
     own = {"name": name, "prior": PRIOR | {"noise": "own"}}
     assert "rests on noise that is not there" in warnings_of(plan(own, records="computed"))
     assert "not there" not in warnings_of(plan(own, records="scored"))

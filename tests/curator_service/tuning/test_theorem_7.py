@@ -108,7 +108,7 @@ def test_the_printed_form_is_charged_for_what_its_noise_keeps():
 
 
 @pytest.mark.parametrize("missing", ["lipschitz", "lambda_min", "lambda_max"])
-def test_nothing_is_assumed_that_is_not_told(missing):
+def test_nothing_is_assumed_that_is_not_stated(missing):
     with pytest.raises(TuningImpossible, match="public"):
         plan("corrected", **{missing: None})
 

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from argon2 import PasswordHasher
 
 from blindopt import wire
 from blindopt.client import VendorClient
 from modeler_service.context import open_context
 from modeler_service.settings import Settings
 from service_kit.cli import users
+from service_kit.identity import passwords
 from tests.plain_browser import Browser
 
 PASSWORD = "correct horse battery staple"
@@ -20,7 +20,7 @@ ROLES = ("vendor", "viewer")
 @pytest.fixture(scope="module")
 def service(make_service, tmp_path_factory):
     made = make_service("modeler", tmp_path_factory.mktemp("console"), logins_per_minute="1000")
-    cheap = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1).hash(PASSWORD)
+    cheap = passwords.hash_of(PASSWORD, "minimal")
     with open_context(Settings(data_dir=made.data)) as context:
         for role in ROLES:
             context.database.write(lambda db, role=role: users.add_user(db, context, role, role, cheap))

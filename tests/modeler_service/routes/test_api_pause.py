@@ -434,7 +434,7 @@ def test_a_run_that_is_paused_or_stopped_at_the_moment_it_is_taken_halts(modeler
     def halt(number):
         if number == 1:
             with modeler.context.database.read() as db:
-                identity = store.run_page(db, after=0, limit=1)[0].id
+                identity = store.run_page(db, position=None, newest=False, limit=1)[0].id
             getattr(modeler, command)(request_of(modeler), identity)
 
     modeler.context.database.after_write = halt

@@ -11,7 +11,7 @@ def test_a_run_that_is_stopped_between_its_queue_and_its_start_is_never_shown_as
         """Just before the write that says that the run is running."""
         if number == 1:
             with modeler.context.database.read() as db:
-                stopped.append(store.run_page(db, after=0, limit=1)[0].id)
+                stopped.append(store.run_page(db, position=None, newest=False, limit=1)[0].id)
             modeler.stop(request_of(modeler), stopped[0])
 
     with modeler_at_work(tmp_path, concurrent_runs=1) as modeler:

@@ -52,8 +52,8 @@ def test_each_point_has_the_best_of_all_trials_until_it(database, points):
 
 def test_the_newest_trials_come_first_and_lead_to_those_before(database):
     with database.read() as db:
-        first = [row.number for row in store.newest_trials(db, "run_1", before=None, limit=5)]
-        then = [row.number for row in store.newest_trials(db, "run_1", before=first[-1], limit=50)]
+        first = [row.number for row in store.trial_page(db, "run_1", newest=True, limit=5)]
+        then = [row.number for row in store.trial_page(db, "run_1", position=first[-1], newest=True, limit=50)]
     assert first + then == list(range(len(OUTCOMES), 0, -1))
 
 

@@ -403,7 +403,7 @@ def test_a_service_that_ends_leaves_what_is_under_way(tmp_path):
         app.state.context.database.close()
 
 
-def test_requests_that_wait_or_come_while_the_service_closes_are_told_to_retry(tmp_path):
+def test_requests_that_wait_or_come_while_the_service_closes_get_a_retryable_refusal(tmp_path):
     app, go = modeler_app.build(Settings(data_dir=tmp_path, concurrent_suggestions=1)), threading.Event()
     suggestions = app.state.modeler.suggestions
 

@@ -66,7 +66,7 @@ def test_a_modeler_sees_the_shared_log_of_its_grant_and_nothing_else(modeler_of,
     assert head == merkle_log.verify(entries, index="position")
 
 
-def test_asking_for_the_log_is_not_told_in_it(modeler_of):
+def test_reading_the_log_is_not_recorded_in_it(modeler_of):
     """Else no checkpoint would ever be of the whole log."""
     first = modeler_of.get("/v1/audit/checkpoint").json()
     listed(modeler_of)
@@ -160,7 +160,7 @@ def kept(curator: Any, study: Any) -> list[tuple[int, str]]:
     return rows
 
 
-def test_a_countersignature_is_kept_and_told_in_the_own_log(modeler_of, curator, study):
+def test_a_countersignature_is_stored_and_recorded_in_the_own_log(modeler_of, curator, study):
     note = MODELER.countersign(checkpoint(modeler_of), 1_790_000_000)
     reply = send(modeler_of, note)
     assert (reply.status_code, reply.json()) == (201, {"grant_id": study.grant_id, "size": 4, "time": 1_790_000_000})

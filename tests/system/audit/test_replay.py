@@ -226,7 +226,7 @@ def test_a_log_that_does_not_verify_is_no_ground_for_a_replay(copy, runs):
     assert (code, output.startswith("error: record 9")) == (1, True), output
 
 
-def test_candidates_that_are_gone_or_others_are_told_with_what_to_do(copy, runs):
+def test_candidates_that_are_missing_or_changed_are_reported_with_what_to_do(copy, runs):
     run = runs["gp_ucb"]
     body = json.loads(copy.rows("SELECT study FROM runs WHERE id = ?", run)[0][0])
     file = copy.data / "candidates" / f"{body['release_sha256']}.npy"
@@ -242,7 +242,7 @@ def test_candidates_that_are_gone_or_others_are_told_with_what_to_do(copy, runs)
     assert replayed(copy, run, "--candidates", str(elsewhere))[0] == 0
 
 
-def test_a_run_that_is_not_there_is_told_as_such(copy):
+def test_a_run_that_does_not_exist_is_reported_as_such(copy):
     assert replayed(copy, "run_0000000000000000") == (1, "error: there is no such run")
 
 

@@ -738,7 +738,7 @@ def test_a_curator_whose_log_is_not_what_it_was_answers_no_query_and_shows_its_l
     service.kill()
 
 
-def test_a_modeler_is_told_503_by_a_curator_whose_log_was_cut(serving, finished, until):
+def test_a_modeler_gets_503_from_a_curator_whose_log_was_cut(serving, finished, until):
     service = serving("curator", cut, process=False)
     until(lambda: answers(service))
     with service.http(finished.token) as modeler:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.system.crashes.crashing_service import Shot
 from tests.system.crashes.test_crash_matrix import PATIENCE_SECONDS, Parties
-from tests.system.three_parties import QUICK, Village
+from tests.system.three_parties import QUICK, ThreeParties
 
 # Each point, and the passage at which it kills.
 POINTS = {
@@ -22,7 +22,7 @@ POINTS = {
 
 
 @pytest.fixture(scope="module")
-def parties(make_service, tmp_path_factory):
+def services(make_service, tmp_path_factory):
     folder = tmp_path_factory.mktemp("people")
     made = Parties(make_service("curator", folder), make_service("modeler", folder, **QUICK))
     yield made
@@ -31,25 +31,25 @@ def parties(make_service, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def village(parties, small):
-    made = Village(parties.curator, parties.modeler, small)
+def parties(services, small):
+    made = ThreeParties(services.curator, services.modeler, small)
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_run_that_a_kill_interrupts_while_people_answer_goes_on(point, parties, village, tmp_path):
+def test_a_run_that_a_kill_interrupts_while_people_answer_goes_on(point, services, parties, tmp_path):
     """Some rows are declined on the way."""
-    study, grant = village.opened()
-    Shot(point, POINTS[point]).aim(parties.control(parties.modeler))
-    with village.somebody(study, declines=lambda item: item.record % 5 == 0):
-        run, deadline = village.start((study, grant)), time.monotonic() + PATIENCE_SECONDS
-        while not parties.has_died(parties.modeler):
+    study, grant = parties.opened()
+    Shot(point, POINTS[point]).aim(services.control(services.modeler))
+    with parties.somebody(study, declines=lambda item: item.record % 5 == 0):
+        run, deadline = parties.start((study, grant)), time.monotonic() + PATIENCE_SECONDS
+        while not services.has_died(services.modeler):
             assert time.monotonic() < deadline, "the point was not passed"
             time.sleep(0.02)
-        parties.modeler.start()
-        ended = village.vendor.wait(run, timeout_s=240)
+        services.modeler.start()
+        ended = parties.vendor.wait(run, timeout_s=240)
     assert (ended.state, ended.trials + ended.declined) == ("completed", 10)
-    charged = village.charges(study)
+    charged = parties.charges(study)
     assert len({line.query_id for line in charged}) == len(charged) == 10
-    village.check(study, run, folder=tmp_path)
+    parties.check(study, run, folder=tmp_path)

@@ -197,21 +197,24 @@ def neighbour(owner, wrong: int, share: str) -> wire.TuningCreate:
 def speaks_for_the_first(result: wire.TuningResult) -> float:
     """1 where lambda~ and v~, as far as they are told, lie where the first neighbour's would without noise.
 
-    Its scores are -3/8 and -1/2, the other one's -5/8 and -1/2. Half of Laplace's draws lie above what they are added
-    to: no other threshold tells the two further apart.
+    Its scores are -3/8 and -1/2, the other one's -5/8 and -1/2. v~ lies above -0.44 in 0.61 of the first one's draws
+    and 0.24 of the other's; where noise is for eight times the epsilon, in 0.94 and 0.0013.
     """
-    return float(result.index in (None, 0) and (result.value is None or result.value > -0.375))
+    return float(result.index in (None, 0) and (result.value is None or result.value > -0.44))
 
 
-@pytest.mark.parametrize("share", ["0", "0.5", "1"])
-def test_an_audit_over_http_finds_no_more_than_epsilon_in_tunings(share, started):
-    """From 50 tunings a side, at full size 1,000: v~ alone, both, lambda~ alone."""
-    assert audited_tunings(started(), share, scaled(50)) <= 1.0
+@pytest.mark.parametrize(("share", "trials"), [("0", 100), ("0.5", 20), ("1", 20)])
+def test_an_audit_over_http_finds_no_more_than_epsilon_in_tunings(share, trials, started):
+    """v~ alone, both, lambda~ alone: at full size from 1,000 tunings a side.
+
+    100 a side find eight times the epsilon, as the control shows; 20 find nothing and only show that the audit runs.
+    """
+    assert audited_tunings(started(), share, trials if scaled(1) == 1 else scaled(50)) <= 1.0
 
 
 def test_tunings_that_are_drawn_for_eight_times_the_epsilon_are_caught_over_http(started):
-    """The control: 240 tunings a side miss it once in 10^8 times, 200 once in 40,000 (by the two binomial laws)."""
-    assert audited_tunings(started("eight_times_the_epsilon_in_tunings"), "0", 240) > 1.0
+    """The control: 100 tunings a side miss it twice in 10^9 times, 90 once in 10^6 (by the two binomial laws)."""
+    assert audited_tunings(started("eight_times_the_epsilon_in_tunings"), "0", 100) > 1.0
 
 
 # --- a restart repeats no noise -------------------------------------------------------------------

@@ -82,7 +82,7 @@ def test_a_fitted_run_that_was_killed_goes_on_as_if_it_had_not(
     assert run.fitted.answers == 40
 
 
-def test_a_fit_that_fails_is_told_by_the_run(curator, owner, small, open_study, vendor, run_of):
+def test_a_fit_that_fails_is_reported_by_the_run(curator, owner, small, open_study, vendor, run_of):
     """All answers are equal: nothing can be fitted, and the kernel's values stay."""
     lines = small.csv.decode().splitlines()
     flat = "\n".join([lines[0], *(line.rsplit(",", 1)[0] + ",1.5" for line in lines[1:])]) + "\n"

@@ -1,4 +1,4 @@
-"""Points in the plane, with a third value as colour and a fourth as size."""
+"""Points in the plane, with a third value as colour."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from service_kit.console.charts.scales import Scale, finite, scale_of, thinned
 
 _DRAWN_MAX = 3_000
 _SHADES = 7
-_RADIUS, _RADIUS_MIN, _RADIUS_MAX = 3.5, 2.5, 11.0
+_RADIUS = 3.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,6 @@ class Points:
     x: Sequence[float | None]
     y: Sequence[float | None]
     colour: Sequence[float | None] = ()
-    size: Sequence[float | None] = ()
     labels: Sequence[str] = ()
     is_ring: bool = False
     """Whether they are drawn as rings, such as the chosen points."""
@@ -37,19 +36,16 @@ def scatter(
     x: str,
     y: str,
     colour: str = "colour",
-    size: str = "size",
-    description: str = "",
 ) -> Chart:
-    """A chart of groups of points; ``x``, ``y``, ``colour`` and ``size`` name what they mean, with units."""
+    """A chart of groups of points; ``x``, ``y`` and ``colour`` name what they mean, with units."""
     groups = [_clean(p) for p in points]
     bottom, right = chart.HEIGHT - chart.MARGIN_BOTTOM, chart.WIDTH - chart.MARGIN_RIGHT
     xs = scale_of((v for g in groups for v in g.x), chart.MARGIN_LEFT + 8, right - 8, close=True)
     ys = scale_of((v for g in groups for v in g.y), bottom - 8, chart.MARGIN_TOP + 8, close=True)
     shades = scale_of((v for g in groups for v in g.colour), 0, _SHADES)
-    sizes = scale_of((v for g in groups for v in g.size), _RADIUS_MIN**2, _RADIUS_MAX**2, zero=True)
-    drawn = [mark for i, g in enumerate(groups) for mark in _marks(g, i, (xs, ys, shades, sizes), (x, y, colour, size))]
+    drawn = [mark for i, g in enumerate(groups) for mark in _marks(g, i, (xs, ys, shades), (x, y, colour))]
     count = sum(len(g.x) for g in groups)
-    described = description or f"{words.number(count)} points: {y} against {x}."
+    described = f"{words.number(count)} points: {y} against {x}."
     has_colour = any(v is not None for g in groups for v in g.colour)
     svg = chart.picture(
         key,
@@ -59,35 +55,31 @@ def scatter(
         *drawn,
         *(_ramp(shades, colour) if has_colour else chart.legend([g.name for g in groups])),
     )
-    return Chart(key, title, described, svg, *_numbers(groups, (x, y, colour, size)))
+    return Chart(key, title, described, svg, *_numbers(groups, (x, y, colour)))
 
 
 def _clean(p: Points) -> Points:
-    x, y, colour, size = (tuple(finite(v) for v in part) for part in (p.x, p.y, p.colour, p.size))
-    if any(part and len(part) != len(x) for part in (colour, size, p.labels)) or len(x) != len(y):
+    x, y, colour = (tuple(finite(v) for v in part) for part in (p.x, p.y, p.colour))
+    if any(part and len(part) != len(x) for part in (colour, p.labels)) or len(x) != len(y):
         raise ValueError("a group of points has as many x as y, and of all else as many or none")
-    return Points(p.name, x, y, colour, size, tuple(p.labels), p.is_ring)
+    return Points(p.name, x, y, colour, tuple(p.labels), p.is_ring)
 
 
-def _marks(
-    g: Points, number: int, scales: tuple[Scale, Scale, Scale, Scale], names: tuple[str, str, str, str]
-) -> list[Markup]:
-    xs, ys, shades, sizes = scales
+def _marks(g: Points, number: int, scales: tuple[Scale, Scale, Scale], names: tuple[str, str, str]) -> list[Markup]:
+    xs, ys, shades = scales
     elements = []
     for i in thinned(len(g.x), _DRAWN_MAX):
         px, py = xs.position(g.x[i]), ys.position(g.y[i])
         if px is None or py is None:
             continue
         shade = shades.position(g.colour[i]) if g.colour else None
-        area = sizes.position(g.size[i]) if g.size else None
         look = f"c{number % chart.COLOURS}" if shade is None else f"k{min(int(shade), _SHADES - 1)}"
-        values = (g.x[i], g.y[i], g.colour[i] if g.colour else None, g.size[i] if g.size else None)
+        values = (g.x[i], g.y[i], g.colour[i] if g.colour else None)
         text = ", ".join(f"{n} {words.number(v)}" for n, v in zip(names, values, strict=True) if v is not None)
         named = g.labels[i] if g.labels else g.name
-        radius = round(area**0.5, 2) if area is not None else _RADIUS
         kind = "ring" if g.is_ring else "point"
         title = tag("title", chart.label_whole(f"{named}: {text}"))
-        elements.append(tag("circle", title, class_=f"{kind} {look}", cx=px, cy=py, r=radius))
+        elements.append(tag("circle", title, class_=f"{kind} {look}", cx=px, cy=py, r=_RADIUS))
     return elements
 
 
@@ -100,15 +92,12 @@ def _ramp(shades: Scale, name: str) -> list[Markup]:
 
 
 def _numbers(
-    groups: Sequence[Points], names: tuple[str, str, str, str]
+    groups: Sequence[Points], names: tuple[str, str, str]
 ) -> tuple[tuple[str, ...], tuple[tuple[object, ...], ...]]:
-    has = [any(getattr(g, part) for g in groups) for part in ("colour", "size")]
-    head = ("point", *names[:2], *(name for name, used in zip(names[2:], has, strict=True) if used))
-    rows = []
+    has_colour = any(g.colour for g in groups)
+    rows: list[tuple[object, ...]] = []
     for g in groups:
         for i in range(len(g.x)):
-            more = [
-                (part[i] if part else None) for part, is_used in zip((g.colour, g.size), has, strict=True) if is_used
-            ]
-            rows.append((g.labels[i] if g.labels else g.name, g.x[i], g.y[i], *more))
-    return head, tuple(rows)
+            colour = (g.colour[i] if g.colour else None,) if has_colour else ()
+            rows.append((g.labels[i] if g.labels else g.name, g.x[i], g.y[i], *colour))
+    return ("point", *names[: 2 + has_colour]), tuple(rows)

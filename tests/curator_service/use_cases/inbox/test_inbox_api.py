@@ -111,7 +111,7 @@ def test_a_long_look_wakes_as_soon_as_the_answer_is_stored(exact):
     assert time.monotonic() - began >= 0.2
 
 
-def test_rows_that_nobody_measures_are_told_as_declined_and_why_is_not(exact, curator):
+def test_rows_that_nobody_measures_are_declined_without_the_reason(exact, curator):
     query = exact.ask(31, 32, 33, plays=2)
     items = exact.items(query.id)
     exact.measurer.answer(query.id, answers_for(items[:1], 1.25, note="on paper slip 7"))
@@ -174,7 +174,7 @@ def test_a_correction_releases_and_charges_what_changed_and_nothing_else(private
     assert (private.reply(query.id), private.items(query.id), charges_of(private)) == before
 
 
-def test_a_correction_of_what_was_told_anew_meanwhile_changes_and_charges_nothing(private):
+def test_a_correction_of_a_value_that_was_entered_anew_meanwhile_changes_and_charges_nothing(private):
     query = private.ask(54)
     items = private.items(query.id)
     private.measurer.answer(query.id, answers_for(items, 1.0))
@@ -191,7 +191,7 @@ def test_a_correction_of_what_was_told_anew_meanwhile_changes_and_charges_nothin
     assert (private.reply(query.id), private.items(query.id), charges_of(private)) == before
 
 
-def test_a_correction_before_the_modeler_was_told_costs_nothing(private):
+def test_a_correction_before_the_modeler_got_the_answer_costs_nothing(private):
     query = private.ask(61, 62)
     items = private.items(query.id)
     private.measurer.answer(query.id, answers_for(items[:1], 1.0))

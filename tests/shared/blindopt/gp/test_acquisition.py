@@ -32,7 +32,7 @@ def test_the_bound_is_mean_plus_root_beta_sd():
     np.testing.assert_allclose(bound, [7.0, -0.5, 0.0], rtol=1e-15)
 
 
-def test_the_largest_is_chosen_and_told_with_its_moments():
+def test_the_largest_is_chosen_and_returned_with_its_moments():
     mean, variance = np.array([0.0, 5.0, 1.0]), np.array([9.0, 4.0, 0.0])
     chosen = choose_maximum(np.array([3.0, 7.0, 1.0]), mean, variance, np.random.default_rng(0))
     assert (chosen.row, chosen.mean, chosen.sd, chosen.acquisition, chosen.ties) == (1, 5.0, 2.0, 7.0, 1)

@@ -183,7 +183,7 @@ def test_the_prior_is_a_normal_density_of_the_logarithm():
     assert abs(slope) > 0.5
 
 
-def test_without_priors_of_the_request_a_kernel_that_was_told_is_one():
+def test_without_priors_of_the_request_a_given_kernel_is_the_prior():
     data, settings = evidence(6), wire.Fit()
     far = Hyper(0.7, 500.0, 0.05)
     loose = fit(data, "matern_32", NO_NOISE, far, settings, distance=1.7, seed=[0])
@@ -225,7 +225,7 @@ def test_outcomes_that_tell_nothing_are_refused(outcomes):
         fit(data, "matern_12", NO_NOISE, START, wire.Fit(), distance=1.0, seed=[0])
 
 
-def test_a_covariance_that_cannot_be_factored_is_told():
+def test_a_covariance_that_cannot_be_factored_is_reported():
     """Two rows with equal coordinates and no noise at all."""
     data = evidence(8, fitted=False)
     with pytest.raises(NumericalFailure, match="factored"):

@@ -167,7 +167,14 @@ def test_every_request_reads_back_what_it_writes_and_takes_no_unknown_field(kind
 
 
 def test_every_kind_of_request_is_in_this_list():
-    bases = {wire.Request, PrivateAnswers, wire.FewArmsSpec, wire.PaperSpec, wire.HeavyTails}  # never sent themselves
+    bases = {
+        wire.Request,
+        wire.GpAlgorithm,
+        PrivateAnswers,
+        wire.FewArmsSpec,
+        wire.PaperSpec,
+        wire.HeavyTails,
+    }  # not sent
 
     def descendants(kind: type[BaseModel]) -> set[type[BaseModel]]:
         return {kind, *(d for child in kind.__subclasses__() for d in descendants(child))}
@@ -222,11 +229,10 @@ NUMBERS = [
 NOT_NUMBERS = ["true", "false", '"1"', "1e400", "-1e400", "NaN", "Infinity", "-Infinity", "[1]", "{}", "1" + "0" * 400]
 
 
-@pytest.mark.parametrize("literal", NOT_NUMBERS)
 @pytest.mark.parametrize(("kind", "body", "field"), NUMBERS)
-def test_a_number_is_a_finite_json_number(kind, body, field, literal):
-    text = json.dumps({**body, field: "HERE"}).replace('"HERE"', literal)
-    refused(kind, text)
+def test_a_number_is_a_finite_json_number(kind, body, field):
+    for literal in NOT_NUMBERS:
+        refused(kind, json.dumps({**body, field: "HERE"}).replace('"HERE"', literal))
 
 
 @pytest.mark.parametrize(

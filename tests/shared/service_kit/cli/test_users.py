@@ -3,23 +3,16 @@
 import tempfile
 
 import pytest
-from argon2 import PasswordHasher
 from typer.testing import CliRunner
 
 from curator_service import app as curator_app
 from curator_service import cli as curator_cli
 from curator_service.settings import Settings as CuratorSettings
 from modeler_service import cli as modeler_cli
-from service_kit.identity import passwords
 from tests.shared.service_kit.console.conftest import Browser
 
 PASSWORD = "a password of some length"
 OTHER = "another one of some length"
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch):
-    monkeypatch.setattr(passwords, "_HASHER", PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
 
 
 @pytest.fixture(params=["curator", "modeler"])
@@ -27,6 +20,7 @@ def user(request, tmp_path, monkeypatch):
     """Runs the command line: ``user("add", "ann", input=...)``."""
     name = request.param
     monkeypatch.setenv(f"BLINDOPT_{name.upper()}_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv(f"BLINDOPT_{name.upper()}_PASSWORD_HASH", "minimal")
     cli = {"curator": curator_cli, "modeler": modeler_cli}[name].app
 
     def run(*arguments, **more):
@@ -81,8 +75,9 @@ def test_what_cannot_be_is_refused_in_words(user, tmp_path):
 
 def test_a_new_password_and_disabling_end_sessions_of_a_running_console(tmp_path, monkeypatch):
     monkeypatch.setenv("BLINDOPT_CURATOR_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("BLINDOPT_CURATOR_PASSWORD_HASH", "minimal")
     monkeypatch.setattr(tempfile, "tempdir", tempfile.tempdir)
-    app = curator_app.build(CuratorSettings(data_dir=tmp_path))
+    app = curator_app.build(CuratorSettings())
     file = tmp_path / "password"
     file.write_text(PASSWORD)
 

@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 
 import httpx
 import pytest
-from argon2 import PasswordHasher
 
-from service_kit.identity import passwords
 from tests.shared.service_kit.console import sample_service
 
 HOST = "http://127.0.0.1:8410"
@@ -59,14 +57,6 @@ class Browser:
 
     def login(self, name, password=sample_service.PASSWORD, headers=FROM_HERE, **more):
         return self.send("POST", "/console/login", data={"name": name, "password": password, **more}, headers=headers)
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch, request):
-    """Cheap hashes, but where a test is about them."""
-    if "rfc_9106" not in request.node.name:
-        monkeypatch.setattr(passwords, "_HASHER", PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
-        passwords._nobody.cache_clear()
 
 
 @pytest.fixture

@@ -201,20 +201,19 @@ def charts(name: str = "hostile") -> list:
             "posterior",
             f"Posterior {text}",
             [
-                Points("rows", z, [z[-i] for i in steps], colour=regret, size=[n % 9 for n in steps]),
+                Points("rows", z, [z[-i] for i in steps], colour=regret),
                 Points("chosen", [0.0, 0.5], [0.1, -0.4], labels=[text, "row 17"], is_ring=True),
             ],
             x="first axis of Z",
             y="second axis of Z",
             colour="mean",
-            size="sd",
         ),
         bars(
             "attacks",
             "What attacks recover",
-            [Bar("known rows", 0.93, 0.88, 0.97, "bad"), Bar("linkage", 0.12, 0.05, 0.2), Bar(text, 0.02, 0.0, 0.05)],
+            [Bar("known rows", 0.93), Bar("linkage", 0.12), Bar(text, 0.02)],
             value="advantage",
-            levels=[Level(0.5, "half")],
+            name="attack",
         ),
     ]
 
@@ -245,13 +244,13 @@ class Site(Console):
 
 @cache
 def _stored() -> str:
-    return passwords.hash_of(PASSWORD)
+    return passwords.hash_of(PASSWORD, "minimal")
 
 
 def build(folder: Path, clock: Clock | None = None, kind: str = "curator", **chosen: object) -> FastAPI:
     """The service over ``folder``, with three people who know ``PASSWORD``; ``kind`` is in the names of its cookies."""
     clock = clock or Clock()
-    settings = Settings(data_dir=folder, **chosen)
+    settings = Settings(data_dir=folder, **{"password_hash": "minimal", **chosen})
     database = Database(folder / "samples.sqlite", (METADATA,), append_only=APPEND_ONLY)
     keys = folder / "secrets"
     context = ServiceContext.open(

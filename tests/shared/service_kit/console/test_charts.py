@@ -57,10 +57,8 @@ def test_a_band_goes_out_along_its_top_and_back_along_its_bottom():
 
 
 def test_points_have_an_area_by_size_and_a_shade_by_colour():
-    chart = scatter("a", "A", [Points("p", [0, 1, 2], [0, 1, 2], colour=[0, 5, 10], size=[0, 50, 100])], x="x", y="y")
+    chart = scatter("a", "A", [Points("p", [0, 1, 2], [0, 1, 2], colour=[0, 5, 10])], x="x", y="y")
     marks = _with(_parsed(chart), "point")
-    areas = [float(m.get("r")) ** 2 for m in marks]
-    assert areas[1] - areas[0] == pytest.approx(areas[2] - areas[1], rel=1e-2)
     assert [m.get("class") for m in marks] == ["point k0", "point k3", "point k6"]
     xs = [float(m.get("cx")) for m in marks]
     assert xs[1] == (80 + 732) / 2
@@ -69,14 +67,13 @@ def test_points_have_an_area_by_size_and_a_shade_by_colour():
 
 
 def test_bars_start_at_zero_whatever_their_sign():
-    chart = bars("a", "A", [Bar("up", 10), Bar("down", -10), Bar("none", None)], value="v", levels=[Level(5, "half")])
+    chart = bars("a", "A", [Bar("up", 10), Bar("down", -10), Bar("none", None)], value="v", name="n")
     up, down = _with(_parsed(chart), "bar")
     zero = (200 + 690) / 2
     assert float(up.get("x")) == zero
     assert float(down.get("x")) + float(down.get("width")) == zero
     assert up.get("width") == down.get("width") == "245.0"
-    (level,) = (e for e in _with(_parsed(chart), "level") if e.tag.endswith("line"))
-    assert float(level.get("x1")) == pytest.approx(zero + 245 / 2)
+    assert chart.rows == (("up", 10), ("down", -10), ("none", None))
 
 
 @pytest.mark.parametrize("make", ["line", "scatter", "bars"])
@@ -89,11 +86,9 @@ def test_hostile_text_and_numbers_are_drawn_harmlessly(make):
             for log in (False, True)
         ]
     elif make == "scatter":
-        charts = [
-            scatter("a", text, [Points(text, HUGE, HUGE[::-1], HUGE, HUGE, [text] * n)], x=text, y=text, colour=text)
-        ]
+        charts = [scatter("a", text, [Points(text, HUGE, HUGE[::-1], HUGE, [text] * n)], x=text, y=text, colour=text)]
     else:
-        charts = [bars("a", text, [Bar(text, v, v, v, text) for v in HUGE], value=text, levels=[Level(1, text)])]
+        charts = [bars("a", text, [Bar(text, v) for v in HUGE], value=text, name=text)]
     for chart in charts:
         root = _parsed(chart)  # well-formed
         tags = {e.tag.removeprefix(SVG) for e in root.iter()}
@@ -116,7 +111,7 @@ def test_a_chart_of_nothing_is_a_chart(count):
         line("a", "A", [Series("s", [1] * count, [2] * count)], x="x", y="y"),
         line("a", "A", [], x="x", y="y"),
         scatter("a", "A", [Points("s", [1] * count, [2] * count)], x="x", y="y"),
-        bars("a", "A", [Bar("b", 1)] * count, value="v"),
+        bars("a", "A", [Bar("b", 1)] * count, value="v", name="n"),
     ):
         assert _parsed(chart).get("role") == "img"
 

@@ -4,13 +4,14 @@ import asyncio
 from urllib.parse import urlencode
 
 import pytest
-from argon2 import extract_parameters
+from argon2 import PasswordHasher, extract_parameters
 from argon2.low_level import Type
 
 from blindopt.errors import Invalid, Unauthenticated
 from service_kit.console import api
 from service_kit.identity import passwords
 from service_kit.identity.tokens import Principal
+from service_kit.settings import ServiceSettings
 from service_kit.store import audit_log, sessions, users
 from service_kit.web import in_process
 from tests.shared.service_kit.console import sample_service
@@ -165,10 +166,26 @@ def test_passwords_are_hashed_by_argon2id_with_the_parameters_of_rfc_9106():
         passwords.hash_of("elevenchars")
 
 
-def test_a_wrong_name_and_a_wrong_password_are_told_alike_and_take_the_same_work(browser, monkeypatch):
+def test_a_hash_of_another_cost_is_replaced_at_login_by_one_of_the_default(tmp_path, clock):
+    app = sample_service.build(tmp_path, clock, password_hash=ServiceSettings.model_fields["password_hash"].default)
+    assert Browser(app).login("ann").status_code == 303
+    with app.state.context.database.read() as db:
+        password_hash = users.by_name(db, "ann").password_hash
+    assert extract_parameters(password_hash).memory_cost == 65_536
+    assert passwords.matches(sample_service.PASSWORD, password_hash)
+    assert not passwords.is_dated(password_hash)
+
+
+@pytest.mark.parametrize(("cost", "warned"), [("standard", False), ("minimal", True)])
+def test_a_service_whose_hashes_protect_nothing_says_so_at_its_start(tmp_path, caplog, cost, warned):
+    sample_service.build(tmp_path, password_hash=cost).state.context.database.close()
+    assert ("PASSWORD_HASH is minimal" in caplog.text) == warned
+
+
+def test_a_wrong_name_and_a_wrong_password_get_the_same_reply_for_the_same_work(browser, monkeypatch):
     checked = []
-    real = passwords._HASHER.verify
-    monkeypatch.setattr(type(passwords._HASHER), "verify", lambda self, *a: checked.append(a[0][:10]) or real(*a))
+    real = PasswordHasher.verify
+    monkeypatch.setattr(PasswordHasher, "verify", lambda self, *a: checked.append(a[0][:10]) or real(self, *a))
     replies = [browser.login(name, "wrong password here") for name in ("ann", "nobody")]
     assert [r.status_code for r in replies] == [401, 401]
     assert replies[0].text.replace('value="ann"', "") == replies[1].text.replace('value="nobody"', "")
@@ -196,7 +213,7 @@ def test_throttled_logins_are_logged_once_and_failed_ones_are_counted(tmp_path, 
     with caplog.at_level("WARNING", logger="blindopt.logins"):
         for _ in range(15):
             browser.login("ann", "guess of ann's")
-    (record,) = caplog.records
+    (record,) = (record for record in caplog.records if record.name == "blindopt.logins")
     assert (record.getMessage(), record.fields) == ("logins throttled", {"by": "name"})
     metrics = browser.get("/metrics", headers={"authorization": f"Bearer {token.text}"}).text
     assert "blindopt_login_failed_total 15.0\n" in metrics
@@ -207,10 +224,10 @@ def test_a_login_that_began_before_the_password_was_changed_opens_nothing_and_ch
     browser, app, clock, monkeypatch
 ):
     context, real = app.state.context, passwords.matches
-    new = passwords.hash_of("another long enough password")
+    new = passwords.hash_of("another long enough password", "minimal")
 
-    def slow(password, stored):
-        right = real(password, stored)
+    def slow(password, stored, cost):
+        right = real(password, stored, cost)
         context.database.write(lambda db: users.set_hash(db, "usr_ann", new))
         return right
 
@@ -225,9 +242,9 @@ def test_a_login_that_began_before_the_password_was_changed_opens_nothing_and_ch
 def test_a_login_that_began_before_the_user_was_disabled_opens_nothing(browser, app, clock, monkeypatch):
     context, real = app.state.context, passwords.matches
 
-    def slow(password, stored):
+    def slow(password, stored, cost):
         context.database.write(lambda db: users.disable(db, "usr_ann", clock()))
-        return real(password, stored)
+        return real(password, stored, cost)
 
     monkeypatch.setattr(passwords, "matches", slow)
     assert browser.login("ann").status_code == 401

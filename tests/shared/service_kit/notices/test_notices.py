@@ -174,7 +174,7 @@ def test_events_that_were_not_chosen_are_not_written(posting):
     assert [view.notice.event for view in post.views()] == ["budget_80", "log_failed"]
 
 
-def test_what_did_not_happen_is_not_told(posting):
+def test_no_notice_is_written_of_what_did_not_happen(posting):
     post = posting("http://127.0.0.1:1/", start=False)
 
     def cause(db):
@@ -186,7 +186,7 @@ def test_what_did_not_happen_is_not_told(posting):
     assert post.views() == []
 
 
-def test_what_is_told_once_is_told_once_also_after_it_was_pruned(posting):
+def test_a_notice_that_is_sent_once_is_not_sent_again_after_it_was_pruned(posting):
     post = posting("http://127.0.0.1:1/", start=False)
     for name in ("a", "a", "b", None, None):
         post.tell(once=name)
@@ -213,7 +213,7 @@ def test_a_notice_that_waited_for_a_receiver_for_a_month_is_given_up(posting):
     assert "no receiver was set" in post.views()[0].problem
 
 
-def test_a_log_that_does_not_verify_is_told_once_a_day_for_each_fault(posting):
+def test_a_log_that_does_not_verify_is_notified_once_a_day_for_each_fault(posting):
     post = posting("http://127.0.0.1:1/", start=False)
     post.database.write(lambda db: audit_log.append(db, "test", actor="cli", now=NOW))
     post.context.audit_trail.guard()

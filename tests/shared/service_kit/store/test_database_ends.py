@@ -137,7 +137,7 @@ def test_what_raises_after_a_commit_undoes_nothing_and_stops_nothing(served, dat
     assert _recorded(database) == 2
 
 
-def test_a_commit_that_cannot_even_be_tried_fails_for_who_waits_and_the_next_goes_on(database, monkeypatch):
+def test_a_commit_that_cannot_even_be_tried_fails_for_its_waiters_and_the_next_goes_on(database, monkeypatch):
     commit, broken = database._commit, [True]
 
     def once_broken(done):
@@ -171,7 +171,7 @@ def test_a_read_without_a_free_descriptor_may_be_tried_again(database):
     assert _recorded(database) == 1
 
 
-def test_what_a_read_is_refused_is_told_without_the_driver_s_words(database):
+def test_a_refused_read_is_reported_without_the_driver_s_words(database):
     canary = "canary" + "7f3a9c"  # in two parts: a traceback quotes this source
     for statement, kind in (
         ("SELECT :v FROM nothing", StorageUnavailable),

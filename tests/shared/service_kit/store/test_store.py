@@ -434,7 +434,7 @@ def test_a_second_process_on_the_same_folder_is_refused_and_the_first_goes_on(cu
     assert before in curator.log
 
 
-def test_who_opens_a_new_database_waits_for_who_is_making_it(tmp_path):
+def test_opening_a_new_database_waits_for_the_process_that_makes_it(tmp_path):
     """SQLite itself gives up at once where it would turn a file to write-ahead logging that another writes."""
     path = tmp_path / "x.sqlite"
     with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as another:

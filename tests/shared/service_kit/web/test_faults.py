@@ -266,7 +266,7 @@ def test_without_its_record_an_exchange_does_not_happen(method, curator_app_, gr
 
 
 @pytest.mark.parametrize("kind", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE])
-def test_a_full_disk_is_told_as_one_and_stores_nothing(kind, curator_app_, owner, monkeypatch):
+def test_a_full_disk_is_reported_and_stores_nothing(kind, curator_app_, owner, monkeypatch):
     def full(*args, **kwargs):
         raise OSError(kind, CANARY, CANARY)
 
@@ -280,7 +280,7 @@ def test_a_full_disk_is_told_as_one_and_stores_nothing(kind, curator_app_, owner
     assert ask(curator_app_, owner, "POST", "/v1/datasets", **sent).status_code == 201
 
 
-def test_a_database_that_cannot_be_read_for_now_is_told_as_such(curator_app_, owner):
+def test_a_database_that_cannot_be_read_for_now_is_reported_as_such(curator_app_, owner):
     """As many slow readers as there are connections."""
     database = curator_app_.state.context.database
     database._reader.pool._timeout = 0.05

@@ -128,7 +128,7 @@ def test_the_check_would_find_a_path_or_a_value(played):
     assert any(ID.search(" ".join(labels.values())) for _, labels, _ in _samples(text))
 
 
-def test_a_duration_is_told_to_the_millisecond():
+def test_a_duration_is_reported_to_the_millisecond():
     """The time of a draw depends on what was drawn. The control: a millisecond more is visible."""
 
     def exposition(seconds):
