@@ -15,6 +15,7 @@ from curator_service.console import (
     mechanisms,
     notices,
     privacy_reports,
+    private_bounds,
     studies,
     system,
     tunings,
@@ -28,6 +29,7 @@ def build() -> Console:
     modules = (
         home,
         datasets,
+        private_bounds,
         drafts,  # before studies: /studies/new is no study
         studies,
         forecasts,

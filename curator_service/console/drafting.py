@@ -1,7 +1,8 @@
 """The forms of a new study, step by step, and the study that they make."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
+from types import MappingProxyType
 from typing import Any
 
 from service_kit.console import Form
@@ -232,8 +233,19 @@ def like(spec: Mapping[str, Any], dataset: Mapping[str, Any]) -> dict[str, objec
     return values | {"privacy_unit": spec["privacy_unit"], "reply_after_ms": spec["reply_after_ms"]}
 
 
-def suggest(form: Form, step: str) -> None:
-    """Fill in empty fields whose values follow from earlier steps."""
+def suggest(
+    form: Form,
+    step: str,
+    columns: Sequence[str] = (),
+    ranges: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+) -> None:
+    """Fill in empty fields whose values follow from earlier steps, and bounds that are in private ``ranges``."""
+    if step == "features":
+        for i, column in enumerate(columns):
+            if column in ranges and f"lower_{i}" not in form.values and f"upper_{i}" not in form.values:
+                form.values[f"lower_{i}"], form.values[f"upper_{i}"] = ([end] for end in ranges[column])
+    if step == "answers" and not form.get("answers_value_bound") and (y := private_y(form, ranges)) is not None:
+        form.values["answers_centre"], form.values["answers_value_bound"] = ([end] for end in y)
     if step == "answers" and not form.get("answers_value_bound"):
         lower, upper = (_number(form.get(name)) for name in ("y_lower", "y_upper"))
         if form.get("source") in ("inbox", "webhook") and lower is not None and upper is not None and lower < upper:
@@ -243,6 +255,14 @@ def suggest(form: Form, step: str) -> None:
         form.values["budget_queries"] = ["100"]
     if step == "budget" and "budget_epsilon_per_row" not in form.values and (cap := _row_cap(form)) is not None:
         form.values["budget_epsilon_per_row"] = [cap]
+
+
+def private_y(form: Form, ranges: Mapping[str, tuple[str, str]]) -> tuple[str, str] | None:
+    """Centre and value bound of a column of y whose bounds were found privately; None for another y."""
+    if form.get("source") != "column" or form.get("column") not in ranges:
+        return None
+    lower, upper = map(float, ranges[form.get("column")])
+    return repr((lower + upper) / 2), repr((upper - lower) / 2)
 
 
 def _row_cap(form: Form) -> str | None:

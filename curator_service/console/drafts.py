@@ -9,7 +9,7 @@ from typing import Any
 from starlette.responses import Response
 
 from blindopt.errors import NotFound
-from curator_service.console import drafting
+from curator_service.console import drafting, private_bounds
 from curator_service.console.drafting import NAMES, STEPS
 from curator_service.console.reading import every
 from service_kit.console import ApiProblem, Form, Page, Pages, id_of
@@ -124,8 +124,12 @@ def _first_wrong(form: Form, step: str) -> str:
 async def _show(
     page: Page, form: Form, step: str, dataset: dict[str, Any] | None, checked: dict[str, Any] | None = None
 ) -> Response:
-    drafting.suggest(form, step)
+    ranges: private_bounds.PrivateRanges = {}
+    if dataset is not None and step in ("features", "answers"):
+        ranges = await private_bounds.latest(page.api, dataset["id"])
+    drafting.suggest(form, step, [c["name"] for c in dataset["columns"]] if dataset is not None else [], ranges)
     context: dict[str, Any] = {"form": form, "step": step, "dataset": dataset, "checked": checked, "spec": None}
+    context |= {"ranges": ranges, "private_y": drafting.private_y(form, ranges)}
     if step == "data":
         datasets = await every(page.api, "/v1/datasets", "datasets")
         context["datasets"] = [d for d in datasets if d["state"] == "active"]

@@ -272,3 +272,14 @@ def as_markdown() -> str:
     """All gaps, as docs/privacy.md lists them."""
     items = (f"- **{gap.heading}**: {gap.says}" for gap in GAPS)
     return "\n".join(fill(item, 120, subsequent_indent="  ", break_on_hyphens=False) for item in items)
+
+
+def of_bounds(epsilon: str, records: int, *, person: bool) -> str:
+    """The guarantee of bounds that were found privately."""
+    unit = f"person, with up to {records} records" if person else "record"
+    replaced = "the records of one person by any others" if person else "one record by any other"
+    return (
+        f"{epsilon}-differential privacy of each {unit}, without a delta: replacing {replaced} makes no "
+        f"quantiles more than e^{epsilon} times likelier. The number of records is public, and so is what was "
+        "asked: columns, outer ranges, quantiles and epsilon."
+    )

@@ -146,6 +146,25 @@ def report_dataset(dataset_id: DatasetId, curator: CuratorDep) -> wire.SignedPri
     return curator.privacy_reports.of_dataset(dataset_id)
 
 
+@router.post("/{dataset_id}:bounds", response_model=wire.PrivateBounds, responses=documented(403, 409))
+def find_bounds(
+    dataset_id: DatasetId, body: wire.BoundsCreate, caller: RequestContextDep, curator: CuratorDep
+) -> Response:
+    """Find quantiles of columns privately, for use as public bounds, or as centre and bound of y.
+
+    epsilon is charged to every record of the dataset's file before the draw. After a crash the same request under its
+    key is not charged again.
+    """
+    return RecordedReply(curator.bounds.find(caller, dataset_id, body))
+
+
+@router.get("/{dataset_id}/bounds")
+def list_bounds(dataset_id: DatasetId, curator: CuratorDep, paging: PagingDep) -> wire.BoundsPage:
+    """Bounds of a dataset's file that were found privately, in the order of their charges."""
+    bounds, token = paging.read(lambda after, limit: curator.bounds.page(dataset_id, after, limit))
+    return wire.BoundsPage(bounds=bounds, next_page_token=token)
+
+
 @router.post("/{dataset_id}:archive", response_model=wire.DatasetView, responses=documented(409))
 def archive_dataset(dataset_id: DatasetId, caller: RequestContextDep, curator: CuratorDep) -> Response:
     """Refuse new studies on a dataset."""

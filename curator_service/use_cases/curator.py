@@ -23,6 +23,7 @@ from curator_service.use_cases.queries.wakeups import Wakeups
 from curator_service.use_cases.studies.advisories import Advisories
 from curator_service.use_cases.studies.datasets import Datasets
 from curator_service.use_cases.studies.grants import Grants
+from curator_service.use_cases.studies.private_bounds import BoundsSearch
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
 from curator_service.use_cases.studies.releases import Releases
 from curator_service.use_cases.studies.sandboxes import Sandboxes
@@ -43,6 +44,7 @@ class Curator:
             vault.keep_only(store.with_files(db))
         self.limits = wire.Limits(rows_per_query=settings.query_rows_max, plays_per_row=settings.query_plays_max)
         self.datasets = Datasets(context, vault, settings)
+        self.bounds = BoundsSearch(context, vault)
         self.studies = Studies(context, settings)
         self.advisories = Advisories(context)
         self.releases = Releases(context, vault)

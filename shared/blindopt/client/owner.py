@@ -49,6 +49,14 @@ class OwnerClient(ServiceClient):
         wanted = wire.WithholdCreate(record=record, person=person)
         return self._post(f"/v1/datasets/{dataset_id}:withhold", wire.WithheldReply, wanted, key)
 
+    def find_bounds(self, dataset_id: str, wanted: wire.BoundsCreate, *, key: str | None = None) -> wire.PrivateBounds:
+        """Find quantiles of columns privately; charged to the account of the dataset's file."""
+        return self._post(f"/v1/datasets/{dataset_id}:bounds", wire.PrivateBounds, wanted, key)
+
+    def bounds(self, dataset_id: str) -> list[wire.PrivateBounds]:
+        """The first thousand bounds of a dataset's file that were found privately."""
+        return self._get(f"/v1/datasets/{dataset_id}/bounds", wire.BoundsPage, page_size=1_000).bounds
+
     def create_study(self, study: wire.StudyCreate, *, key: str | None = None) -> wire.StudyOwnerView:
         """Make a draft."""
         return self._post("/v1/studies", wire.StudyOwnerView, study, key)

@@ -1,11 +1,19 @@
 """Registered tables, as their owner sees them."""
 
 from datetime import datetime
-from typing import Literal, Self
+from itertools import pairwise
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from blindopt.wire.base import Page, Reply, Request, Sha256
+from blindopt.wire.base import Epsilon, Name, Page, Reply, Request, Sha256
+
+BOUNDS_COLUMNS_MAX = 100
+BOUNDS_QUANTILES_MAX = 9
+BOUNDS_VALUES_MAX = 10_000_000
+"""The most values that the draws of a request may read, which takes half a minute."""
+_End = Annotated[float, Field(ge=-1e50, le=1e50)]
+_Quantile = Annotated[float, Field(ge=0.001, le=0.999)]
 
 ROWS_PER_PERSON_MAX = 1_000
 
@@ -90,3 +98,91 @@ class DatasetPage(Page):
     """A page of datasets."""
 
     datasets: list[DatasetView] = Field(description="Datasets, in the order of registration.")
+
+
+# --- bounds that are found privately -----------------------------------------------------------------
+
+
+class OuterRange(Request):
+    """A column with a public range that its values are clamped to."""
+
+    column: Name = Field(description="Name of a column of the dataset.")
+    outer: list[_End] = Field(
+        min_length=2,
+        max_length=2,
+        description="Lower and upper end, in units of the column: public, and surely wide enough.",
+    )
+
+    @model_validator(mode="after")
+    def _has_room(self) -> Self:
+        lower, upper = self.outer
+        if upper - lower <= 1e-9 * max(abs(lower), abs(upper)):
+            raise ValueError("outer must be [lower, upper], with room between them")
+        return self
+
+
+class BoundsCreate(Request):
+    """Columns whose quantiles are to be found privately. All of it is public."""
+
+    columns: list[OuterRange] = Field(
+        min_length=1, max_length=BOUNDS_COLUMNS_MAX, description="Columns, each with its outer range; none twice."
+    )
+    quantiles: list[_Quantile] | None = Field(
+        None,
+        min_length=2,
+        max_length=BOUNDS_QUANTILES_MAX,
+        description=(
+            "Shares of records below, in ascending order. Null: the two outermost that epsilon and the number of "
+            "records allow, from 0.01 and 0.99 to 0.25 and 0.75."
+        ),
+    )
+    epsilon: Epsilon = Field(
+        description="epsilon of all quantiles together, for replacing one record, or one person's records."
+    )
+
+    @model_validator(mode="after")
+    def _is_ordered(self) -> Self:
+        names = [column.column for column in self.columns]
+        if len(set(names)) < len(names):
+            raise ValueError("a column is named twice")
+        if self.quantiles is not None and any(a >= b for a, b in pairwise(self.quantiles)):
+            raise ValueError("quantiles must ascend")
+        return self
+
+
+class ColumnBounds(Reply):
+    """Quantiles of one column, found privately: public from now on."""
+
+    column: str = Field(description="Name of the column.")
+    outer: list[float] = Field(description="The public range that its values were clamped to.")
+    quantiles: list[float] = Field(description="One for each of the quantiles, in ascending order.")
+    lower: float = Field(description="Lower bound: the first quantile, a step lower where all are equal.")
+    upper: float = Field(description="Upper bound: the last quantile, a step higher where all are equal.")
+
+
+class PrivateBounds(Reply):
+    """Bounds found privately, or charged and not yet drawn."""
+
+    id: str = Field(description="bnd_...")
+    dataset_id: str = Field(description="ds_...")
+    state: Literal["found", "interrupted"] = Field(
+        description="interrupted: charged, and stopped before its draw; the same request under its key draws."
+    )
+    epsilon: Epsilon = Field(description="epsilon that every record was charged.")
+    unit: Literal["record", "person"] = Field(description="Whose protection epsilon is about.")
+    quantiles: list[float] = Field(description="Shares of records below.")
+    rank_error: float = Field(
+        description=(
+            "Number of records by which the rank of each quantile is off at most, with probability 0.95, compared with "
+            "the best candidate."
+        )
+    )
+    columns: list[ColumnBounds] = Field(description="One for each column; empty if interrupted.")
+    guarantee: str = Field(description="What is promised, in words.")
+    created_at: datetime = Field(description="When it was charged.")
+
+
+class BoundsPage(Page):
+    """A page of private bounds."""
+
+    bounds: list[PrivateBounds] = Field(description="In the order of their charges.")
