@@ -133,7 +133,7 @@ def _names(db: Connection, dataset_id: str) -> list[str]:
 def _check(wanted: wire.BoundsCreate, dataset: Any, n: int) -> None:
     """Raise Invalid for columns that the dataset does not have, and for more values than a request may read."""
     names = [column["name"] for column in json.loads(dataset.columns)]
-    missing = [
+    missing: list[dict[str, object]] = [
         {"field": f"columns.{i}.column", "message": "the dataset has no such column"}
         for i, column in enumerate(wanted.columns)
         if column.column not in names

@@ -183,6 +183,22 @@ def test_of_persons_with_several_rows_the_noise_is_for_all_of_them():
     assert view.rank_error == pytest.approx(3 * 2 / 0.1 * np.log(129 / 0.05))
 
 
+def test_a_dataset_with_a_person_column_has_bounds_for_persons(curator):
+    rows = "".join(f"{i % 150},{20 + i % 50}\n" for i in range(ROWS))
+    files = {"file": ("a.csv", f"patient,age\n{rows}".encode())}
+    data = {"name": "n", "public": "false", "person": "patient", "rows_per_person": "2"}
+    dataset = curator.call("owner", "POST", "/v1/datasets", files=files, data=data)["id"]
+    body = {"columns": [{"column": "age", "outer": [0.0, 128.0]}], "epsilon": "0.5"}
+    reply = find(curator, dataset, body)
+    assert reply.status_code == 200, reply.text
+    bounds = reply.json()
+    assert bounds["unit"] == "person"
+    assert "each person, with up to 2 records" in bounds["guarantee"]
+    assert bounds["rank_error"] == pytest.approx(2 * 2 / 0.25 * np.log(129 / 0.05))
+    account = curator.call("owner", "GET", f"/v1/datasets/{dataset}/account")
+    assert (account["unit"], account["epsilon"]) == ("person", "0.5")
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [
