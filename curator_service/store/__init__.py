@@ -126,6 +126,11 @@ def releases_of(db: Connection, study_ids: Sequence[str]) -> dict[str, Row[Any]]
     return {row.study_id: row for row in rows}
 
 
+def datasets_of(db: Connection, identities: Iterable[str]) -> dict[str, Row[Any]]:
+    """These datasets, by id."""
+    return {row.id: row for row in db.execute(select(datasets).where(datasets.c.id.in_(set(identities))))}
+
+
 def state_of(db: Connection, study_id: str) -> str:
     """The state of a study: draft, releasing, open or closed. Raises NotFound."""
     row = _STATE.row(db, identity=study_id)

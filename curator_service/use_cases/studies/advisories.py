@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
@@ -119,14 +120,19 @@ def _present(withdrawn: Reasons) -> set[str]:
 
 
 def release_status(
-    db: Connection, spec: wire.StudyCreate, report: wire.ReleaseReport | None, withdrawn: Reasons | None = None
+    db: Connection,
+    spec: wire.StudyCreate,
+    report: wire.ReleaseReport | None,
+    withdrawn: Reasons | None = None,
+    dataset: Any = None,
 ) -> ReleaseStatus:
     """The release of a study: the one that ran if there is a report of it, else the one that would run today.
 
-    ``withdrawn``: ``reasons``, if the caller has read them.
+    ``withdrawn`` and ``dataset``: ``reasons``, and the row of the study's dataset, if the caller has read them.
     """
     why_withdrawn = reasons(db) if withdrawn is None else withdrawn
-    dataset = store.find(db, store.datasets, spec.dataset_id)
+    if dataset is None:
+        dataset = store.find(db, store.datasets, spec.dataset_id)
     kind = {"public": bool(dataset.public), "sandbox": bool(dataset.sandbox)}
     if report is not None:
         release = as_run(spec, report.mechanism)

@@ -113,7 +113,10 @@ class Studies:
             rows = store.page(db, store.studies, after=after, limit=limit)
             released = store.releases_of(db, [row.id for row in rows])
             withdrawn = reasons(db)
-            return [(row.seq, view_of(db, row, released.get(row.id), withdrawn)) for row in rows]
+            datasets = store.datasets_of(db, {row.dataset_id for row in rows})
+            return [
+                (row.seq, view_of(db, row, released.get(row.id), withdrawn, datasets[row.dataset_id])) for row in rows
+            ]
 
     def close(self, request: RequestContext, identity: str) -> StoredReply:
         """Refuse queries from now on. Candidates that were downloaded stay with the modeler."""
@@ -133,11 +136,11 @@ def owner_view(db: Connection, identity: str) -> wire.StudyOwnerView:
     return view_of(db, store.find(db, store.studies, identity), store.release_of(db, identity), reasons(db))
 
 
-def view_of(db: Connection, row: Any, release: Any, withdrawn: Reasons) -> wire.StudyOwnerView:
-    """The same from the study's row, its release's row (None before it), and the reasons of withdrawals."""
+def view_of(db: Connection, row: Any, release: Any, withdrawn: Reasons, dataset: Any = None) -> wire.StudyOwnerView:
+    """The same from the study's row, its release's (None before it), the reasons of withdrawals, its dataset's row."""
     spec = wire.StudyCreate.model_validate_json(row.spec)
     report = wire.ReleaseReport.model_validate_json(release.report) if release else None
-    current = release_status(db, spec, report, withdrawn)
+    current = release_status(db, spec, report, withdrawn, dataset)
     promise = current.promise(spec)
     gaps = not_protected(spec, current.release, withdrawn=current.withdrawn is not None)
     if report is not None:  # the view says what holds now, not what held when the report was written

@@ -27,7 +27,7 @@ def test_noise_has_a_feature_s_unit_only_where_a_column_is_a_feature(release):
     )
     rows = ScaledRows(np.zeros((20, 13)), list(range(13)), features, np.arange(20))
     mechanism = mechanism_of(spec, release)
-    report = _report(spec, rows, mechanism, ReleaseStatus(release, None, None), mechanism.assess(rows), is_public=False)
+    report = _report(spec, rows, mechanism, ReleaseStatus(release, None, None), mechanism.assess(rows))
     assert [feature.sensitivity for feature in report.features] == [0.5 * (1 + j) for j in range(13)]
     expected = [None] * 13 if release is PROJECTION else [report.noise_sd * (1 + j) for j in range(13)]
     assert [feature.noise_sd for feature in report.features] == expected
