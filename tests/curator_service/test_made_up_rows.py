@@ -22,6 +22,7 @@ def study(**changed):
         ],
         "measurement": wire.ColumnMeasurement(column="y", direction="maximize"),
         "release": wire.IdentityRelease(mechanism="identity"),
+        "answers": wire.NONE,
     }
     return wire.StudyCreate(**(spec | changed))
 
