@@ -270,3 +270,23 @@ def test_the_error_of_a_projection_is_twice_the_condition_number_times_the_round
     """The condition number is 10,000 at most; a matrix errs by 2^-50, and d r units of 2^-53 in its factorization."""
     rounding = math.sqrt(r) * (2.0**-50 + d * r * 2.0**-53)
     assert projection_error(d, r) == pytest.approx(2 * 10_000 * rounding, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epsilon": Decimal("0.0000009")},
+        {"epsilon": Decimal("1000.5")},
+        {"delta": 0.0},
+        {"delta": 1.0},
+        {"delta": 1.5},
+        {"sensitivity": 0.0},
+        {"sensitivity": math.inf},
+        {"slack": -0.1},
+        {"slack": math.inf},
+    ],
+)
+def test_each_number_of_a_projection_has_its_range(wrong):
+    numbers = {"epsilon": Decimal(1), "delta": 1e-5, "sensitivity": 1.0, "d": 20, "r": 3, "slack": 0.0} | wrong
+    with pytest.raises(ValueError, match="between 0.000001 and 1000"):
+        projected_gaussian_sd(**numbers)

@@ -2,6 +2,7 @@
 
 import math
 from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import opendp.prelude as dp
@@ -10,7 +11,7 @@ from scipy import stats
 
 from blindopt.errors import NumericalFailure
 from curator_service.privacy import noise
-from curator_service.privacy.noise import PlanarLaplaceLaw, add_gaussian, add_laplace, lattice
+from curator_service.privacy.noise import PlanarLaplaceLaw, add_gaussian, add_laplace, laplace_scale, lattice
 from tests.scale import scaled
 
 N = 100_000
@@ -168,3 +169,19 @@ def test_the_largest_and_the_smallest_doubles_are_noised_on_the_lattice(value):
     out = add_gaussian(np.full(20, value), 1.0)
     assert np.isfinite(out).all()
     assert (np.fmod(out, 2.0**-40) == 0).all()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"bound": 0.0}, {"bound": math.inf}, {"epsilon": Decimal("Infinity")}, {"epsilon": Decimal(0)}]
+)
+def test_a_scale_needs_a_bound_and_an_epsilon(wrong):
+    with pytest.raises(ValueError, match="positive, finite"):
+        laplace_scale(**{"bound": 1.0, "epsilon": Decimal(1)} | wrong)
+
+
+@pytest.mark.parametrize("epsilon", ["0.001", "0.3", "1", "7"])
+def test_the_scale_pays_for_rounding_two_answers_to_the_lattice(epsilon):
+    """Each of two answers moves by half a step at most: the scale covers 2 bound and a step, and hardly more."""
+    scale, exact = Fraction(laplace_scale(3.0, Decimal(epsilon))), Fraction(epsilon)
+    step = Fraction(2) ** lattice(float(scale))
+    assert 6 + step <= scale * exact <= 6 * (1 + Fraction(2) ** -36 * max(1, 1 / exact))

@@ -3,6 +3,7 @@
 import itertools
 import math
 from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import opendp.prelude as dp
@@ -138,3 +139,24 @@ def test_a_scale_that_does_not_cost_epsilon_draws_nothing(law, wrong, monkeypatc
     monkeypatch.undo()
     selection._noisy_max.cache_clear()
     assert 0 <= select(SCORES, SENSITIVITY, EPSILON, law) < len(SCORES)
+
+
+@pytest.mark.parametrize(
+    ("sensitivity", "epsilon"), [(0.0, "1"), (math.inf, "1"), (-1.0, "0"), (1.0, "0"), (1.0, "Infinity"), (0.0, "0")]
+)
+def test_a_scale_needs_a_sensitivity_and_an_epsilon(sensitivity, epsilon):
+    with pytest.raises(ValueError, match="positive, finite"):
+        selection_scale(sensitivity, Decimal(epsilon))
+
+
+def test_scores_are_a_vector_with_something_in_it():
+    for scores in (np.empty(0), np.zeros((2, 2)), np.empty((0, 2))):
+        with pytest.raises(ValueError, match="needs scores"):
+            select(scores, 1.0, Decimal(1), "permute_and_flip")
+
+
+@pytest.mark.parametrize("sensitivity", [1.0, 0.3, 1e-9])
+def test_the_scale_pays_for_a_step_of_the_lattice_and_no_more(sensitivity):
+    exact = 2 * (Fraction(sensitivity) + Fraction(2) ** lattice(sensitivity))
+    scale = Fraction(selection_scale(sensitivity, Decimal(1)))
+    assert exact <= scale <= exact * (1 + Fraction(2) ** -48)
