@@ -288,5 +288,5 @@ def test_the_error_of_a_projection_is_twice_the_condition_number_times_the_round
 )
 def test_each_number_of_a_projection_has_its_range(wrong):
     numbers = {"epsilon": Decimal(1), "delta": 1e-5, "sensitivity": 1.0, "d": 20, "r": 3, "slack": 0.0} | wrong
-    with pytest.raises(ValueError, match="between 0.000001 and 1000"):
+    with pytest.raises(ValueError, match=r"between 0\.000001 and 1000"):
         projected_gaussian_sd(**numbers)
