@@ -125,7 +125,7 @@ def defaults(method: str, score: str) -> dict[str, object]:
         **({"loss": "ramp"} if method in LIPSCHITZ else {}),
         # Simulated neighbours must be 7 / delta or more.
         "delta": 0.005 if method == "gp_ucb_simulated" else 1e-6,
-        "cap_delta": 0.01 if method == "gp_ucb_simulated" else 2e-6 if method in ASSUMING else 0.0,
+        "cap_delta": 0.01 if method == "gp_ucb_simulated" else 2e-6 if method in ASSUMING else None,
     }
 
 
@@ -147,7 +147,7 @@ def body_of(form: Form) -> Body:
         },
         "caps": {
             "epsilon": form.text("cap_epsilon", "A cap"),
-            "delta": form.real("cap_delta", needed=False) or 0.0,
+            "delta": form.real("cap_delta", needed=False),
         },
     }
 

@@ -355,6 +355,8 @@ def at_curator(curator, opened, small) -> World:
             "POST /v1/queries/{query_id}:decline": lambda body: {"reason": "other"},
             "POST /v1/queries/{query_id}:correct": lambda body: _value(inbox[2][1]),
             "POST /v1/inbox:import": lambda body: f"measurement_id,value\n{inbox[3][1]},\n",
+            # Its answers have no noise: no cap can hold.
+            "PUT /v1/datasets/{dataset_id}/account/caps": lambda body: {"epsilon": None, "delta": None},
             "POST /v1/tunings": lambda body: tuning,
             "POST /v1/tunings:preview": lambda body: tuning,
             "POST /v1/audit/countersignatures": lambda body: {"note": signed, "key": witness.verifier.vkey},

@@ -47,7 +47,8 @@ class TuningLogSummary:
 
     def _start(self, details: Json) -> None:
         account = details["account"]
-        caps = wire.TuningCaps(epsilon=details["cap_epsilon"], delta=float(details["cap_delta"]))
+        delta = None if details["cap_delta"] is None else float(details["cap_delta"])
+        caps = wire.TuningCaps(epsilon=details["cap_epsilon"], delta=delta)
         before = lowered(self._accounts.get(account, Account()), caps)
         self._charge("tuning", details["tuning_id"], before, details)
         self._tunings[details["tuning_id"]] = details["spec_sha256"], "running", None

@@ -136,7 +136,7 @@ class Tunings(Jobs):
             "epsilon": report.epsilon,
             "delta": report.delta,
             "cap_epsilon": tuning.caps.epsilon,
-            "cap_delta": repr(tuning.caps.delta),
+            "cap_delta": None if tuning.caps.delta is None else repr(tuning.caps.delta),
             "spec_sha256": salted_digest(spec, salt),
         }
         return Effect(self._view(table.find(db, identity)), "tuning.started", details, 202)
@@ -376,6 +376,6 @@ def _with_account(report: wire.TuningReport, file: FileLosses, caps: wire.Tuning
         "spent_epsilon": exact(file.epsilon),
         "spent_delta": exact(file.delta),
         "cap_epsilon": exact(bound.cap_epsilon or Decimal(0)),
-        "cap_delta": exact(bound.cap_delta or Decimal(0)),
+        "cap_delta": None if bound.cap_delta is None else exact(bound.cap_delta),
     }
     return report.model_copy(update=amounts)

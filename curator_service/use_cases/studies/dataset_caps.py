@@ -36,12 +36,12 @@ CLOSED = (
 
 def lowered(account: Account, caps: wire.TuningCaps) -> Account:
     """The account with the caps of a tuning: the lowest counts, until the owner raises it."""
-    epsilon, delta = Decimal(caps.epsilon), Decimal(repr(caps.delta))
-    return replace(
-        account,
-        cap_epsilon=epsilon if account.cap_epsilon is None else min(epsilon, account.cap_epsilon),
-        cap_delta=delta if account.cap_delta is None else min(delta, account.cap_delta),
-    )
+    declared = Decimal(caps.epsilon), None if caps.delta is None else Decimal(repr(caps.delta))
+    lowest = [
+        min((cap for cap in pair if cap is not None), default=None)
+        for pair in zip(declared, (account.cap_epsilon, account.cap_delta), strict=True)
+    ]
+    return replace(account, cap_epsilon=lowest[0], cap_delta=lowest[1])
 
 
 def spend(

@@ -92,8 +92,11 @@ class TuningCaps(Request):
     """Caps on the account of the validation dataset: what studies, tunings and bounds may cost a record together."""
 
     epsilon: BudgetEpsilon = Field(description="Cap on epsilon; the lowest counts, until the owner raises it.")
-    delta: float = Field(
-        0.0, ge=0, le=0.5, description="Cap on the sum of deltas; the lowest counts, until the owner raises it."
+    delta: float | None = Field(
+        None,
+        ge=0,
+        le=0.5,
+        description="Cap on the sum of deltas; the lowest counts, until the owner raises it. Null: it stays as it is.",
     )
 
 
@@ -147,7 +150,7 @@ class TuningReport(Reply):
     spent_epsilon: str = Field(description="epsilon that the record which lost most has lost before.")
     spent_delta: str = Field(description="Sum of the deltas of the validation dataset's account before.")
     cap_epsilon: str = Field(description="Lowest declared cap on epsilon, including this tuning's.")
-    cap_delta: str = Field(description="Lowest declared cap on delta, including this tuning's.")
+    cap_delta: str | None = Field(description="Lowest declared cap on delta, including this tuning's; null: none.")
 
     @model_validator(mode="before")
     @classmethod

@@ -56,6 +56,13 @@ def test_the_lowest_cap_counts_for_each_by_itself():
     assert (account.cap_epsilon, account.cap_delta) == (Decimal("2.5"), Decimal("0.01"))
 
 
+def test_a_tuning_that_says_nothing_of_delta_leaves_its_cap_as_it_is():
+    """Else a tuning of pure epsilon would be refused where a release has a delta, or would forbid one."""
+    assert lowered(Account(), wire.TuningCaps(epsilon="3")).cap_delta is None
+    capped = Account(cap_delta=Decimal("0.1"))
+    assert lowered(capped, wire.TuningCaps(epsilon="3")).cap_delta == Decimal("0.1")
+
+
 def test_a_salt_makes_the_digest_of_what_can_be_guessed_another_one():
     assert salted_digest("a", "salt") not in (salted_digest("a", "other"), salted_digest("a", ""))
     assert salted_digest("a", "salt") == salted_digest("a", "salt")

@@ -136,6 +136,7 @@ REQUESTS = [
     (wire.PublicWeights, {"name": "public_weights", "search": {"lengthscale": 0.2}}),
     (wire.TuningAxis, AXIS),
     (wire.TuningCaps, {"epsilon": "3", "delta": 0.01}),
+    (wire.DatasetCaps, {"epsilon": "3", "delta": 0.01, "raise_caps": True, "reason": "agreed"}),
     (wire.LogisticScore, LOGISTIC | {"loss": "clipped_logistic", "clip": 2.0, "threshold": -1.0}),
     (wire.HttpScore, {"kind": "http", "model": "trees", "lower": 0.0, "upper": 1.0, "reply": "records"}),
     (wire.TuningCreate, TUNING),

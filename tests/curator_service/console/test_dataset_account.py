@@ -1,0 +1,68 @@
+"""The pages of a dataset's account: what it says in words, the form for the caps, and what auditors see."""
+
+import json
+
+import pytest
+
+from blindopt import wire
+from blindopt.client import OwnerClient
+from tests.curator_service.use_cases.accounts.file_of_records import CSV, spec_of
+
+
+@pytest.fixture(scope="module")
+def used(service):
+    """A dataset with a released study of epsilon 1, and a draft."""
+    with OwnerClient(service.url, service.token) as owner:
+        dataset = owner.register("records", CSV).id
+        studies = [
+            owner.create_study(wire.StudyCreate.model_validate_json(json.dumps(spec_of(dataset, name=name)))).id
+            for name in ("released", "drafted")
+        ]
+        owner.release(studies[0])
+    return dataset, studies
+
+
+def test_the_pages_of_a_dataset_and_of_a_draft_say_what_it_has_spent(owner, used):
+    dataset, (_, draft) = used
+    owner.get(f"/datasets/{dataset}")
+    assert "Each record of this file has lost at most epsilon 1, over 1 study." in owner.shown
+    assert "two files that share records are two accounts" in owner.shown
+    owner.get(f"/studies/{draft}")
+    assert "This dataset has spent epsilon 1 over 1 study; with this one epsilon 2" in owner.shown
+    owner.get("/accounts")
+    assert "Each record of this file has lost at most epsilon 1" in owner.shown
+
+
+def test_caps_are_declared_lowered_and_raised_with_a_reason(owner, used):
+    path = f"/datasets/{used[0]}/account"
+    owner.get(path)
+    owner.submit(path, epsilon="3", delta="")
+    assert "The caps are stored" in owner.shown
+    owner.submit(path, epsilon="0.5", delta="")
+    assert owner.status == 409
+    assert "epsilon 1 is spent already" in owner.shown
+    owner.get(path)
+    owner.submit(path, epsilon="1.5", delta="1e-6")
+    owner.submit(path, epsilon="2.5", delta="1e-6")
+    assert owner.status == 409
+    assert "would raise the cap" in owner.shown
+    owner.get(path)
+    owner.submit(path, epsilon="2.5", delta="1e-6", raise_caps="yes")
+    assert owner.status == 422
+    assert "Say why" in owner.shown
+    owner.get(path)
+    owner.submit(path, epsilon="2.5", delta="1e-6", raise_caps="yes", reason="the ethics board agreed")
+    assert "raised: the ethics board agreed" in owner.shown
+    assert "epsilon 1.5 to 2.5" in owner.shown
+
+
+def test_an_auditor_reads_the_account_and_cannot_change_it(owner, auditor, used):
+    dataset, _ = used
+    auditor.get(f"/datasets/{dataset}/account")
+    assert auditor.status == 200
+    assert "Store the caps" not in auditor.shown
+    assert "has lost most" not in auditor.shown
+    file = auditor.get(f"/datasets/{dataset}/account?as=csv").text
+    assert file.splitlines()[1].startswith("1,")
+    auditor.get("/accounts")
+    assert f"/datasets/{dataset}/account" in auditor.text
