@@ -30,12 +30,20 @@ def spec_of(dataset: str, **more: Any) -> dict[str, Any]:
 class FileOfRecords:
     """One file at a curator; every act is a request over ASGI."""
 
-    def __init__(self, folder: Any, *, public: bool = False, csv: bytes = CSV, **settings: Any) -> None:
+    def __init__(
+        self,
+        folder: Any,
+        *,
+        public: bool = False,
+        csv: bytes = CSV,
+        fields: dict[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
         self._folder, self._settings = folder, settings
         self._names = itertools.count()
         self.open()
         self.csv = csv
-        self.dataset = self.register(public=public)
+        self.dataset = self.register(public=public, **(fields or {}))
 
     def open(self) -> None:
         """Open the data folder: again after ``close``, as a service that was killed does."""

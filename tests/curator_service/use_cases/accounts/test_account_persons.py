@@ -1,27 +1,18 @@
-"""Accounts whose units are persons with several records, and a file that is registered both ways."""
+"""Accounts whose units are persons with several records."""
 
-import numpy as np
 import pytest
 
-from curator_service.store import datasets
 from tests.curator_service.use_cases.accounts.file_of_records import FileOfRecords
 
 PERSONS = (0, 0, 1, 1, 1, 2)
 """The person behind each record."""
-
-
-def _give_persons(file, dataset, column="pid", persons=PERSONS):
-    """What a registration with a person column stores: a keyed digest for each record."""
-    digests = np.array([[7 * person + 1] * 16 for person in persons], dtype=np.uint8)
-    file.in_process.curator.releases._vault.keep_persons(dataset, digests)
-    change = datasets.update().where(datasets.c.id == dataset)
-    values = {"person_column": column, "rows_per_person": 3, "persons": 3, "person_rows_dropped": 0}
-    file.in_process.context.database.write(lambda db: db.execute(change.values(**values)))
+CSV = b"pid,a,b,y\n" + b"".join(b"%d,%d,%d,%d\n" % (p, i % 3, i % 2, i % 4) for i, p in enumerate(PERSONS))
+WITH_PERSONS = {"person": "pid", "rows_per_person": "3"}
 
 
 @pytest.fixture
 def file(tmp_path):
-    made = FileOfRecords(tmp_path)
+    made = FileOfRecords(tmp_path, csv=CSV, fields=WITH_PERSONS)
     yield made
     made.close()
 
@@ -31,7 +22,6 @@ def _ask(file, study, *records):
 
 
 def test_answers_about_all_records_of_a_person_add_up_over_studies(file):
-    _give_persons(file, file.dataset)
     first, second = file.study(), file.study()
     assert _ask(file, first, 2, 3).status_code == 201
     assert _ask(file, second, 4, 0).status_code == 201
@@ -43,7 +33,6 @@ def test_answers_about_all_records_of_a_person_add_up_over_studies(file):
 
 
 def test_a_cap_counts_the_rows_of_a_person_together(file):
-    _give_persons(file, file.dataset)
     study = file.study()
     assert file.caps("2").status_code == 200
     assert _ask(file, study, 2, 3, 4).status_code == 403  # together 1.5 about one person
@@ -53,25 +42,25 @@ def test_a_cap_counts_the_rows_of_a_person_together(file):
     assert file.account().epsilon == "2"
 
 
-def test_registrations_whose_units_cannot_be_matched_add_their_largest_losses(file):
-    again = file.register()
-    _give_persons(file, again)
-    of_records, of_persons = file.study(), file.study(again)
-    assert file.caps("3.5").status_code == 200
-    _ask(file, of_records, 0)
-    _ask(file, of_persons, 2, 3)
-    for dataset, unit in ((file.dataset, "record"), (again, "person")):
-        account = file.account(dataset)
-        assert (account.unit, account.epsilon) == (unit, "3.5")
-        assert "Some registrations of the file count persons" in account.sentence
-    assert _ask(file, of_records, 0).status_code == 403
-    assert _ask(file, of_persons, 4).status_code == 403
-
-
 def test_two_registrations_with_persons_name_the_same_person_alike(file):
-    again = file.register()
-    _give_persons(file, file.dataset)
-    _give_persons(file, again, persons=(2, 2, 2, 1, 1, 0))
-    _ask(file, file.study(), 0)
-    _ask(file, file.study(again), 5)
-    assert file.account().epsilon == "3"  # person 0: 2 releases, and an answer in each
+    again = file.register(**WITH_PERSONS)
+    assert _ask(file, file.study(), 2).status_code == 201
+    assert _ask(file, file.study(again), 4).status_code == 201
+    account = file.account(again)
+    assert (account.epsilon, account.losses[0].units) == ("3", 1)  # two releases, and an answer in each
+
+
+def test_a_registration_without_persons_that_was_never_used_changes_no_figure(tmp_path):
+    """Units of two kinds cannot be matched: their largest losses are added, and those of the unused one are 0."""
+    file = FileOfRecords(tmp_path, csv=CSV)
+    file.in_process.call("owner", "POST", f"/v1/datasets/{file.dataset}:archive")
+    with_persons = file.register(**WITH_PERSONS)
+    study = file.study(with_persons)
+    assert file.caps("2").status_code == 200
+    assert _ask(file, study, 2, 3).status_code == 201
+    assert _ask(file, study, 4).status_code == 403
+    for dataset, unit in ((file.dataset, "record"), (with_persons, "person")):
+        account = file.account(dataset)
+        assert (account.unit, account.epsilon) == (unit, "2")
+        assert "their largest losses are added" in account.sentence
+    file.close()
