@@ -9,7 +9,8 @@ from service_kit.console.records import add_log_pages, log_values
 pages = Pages()
 
 KINDS = (
-    *("charge", "charge.refused", "checkpoint.countersigned", "dataset.archived", "dataset.registered", "exchange"),
+    *("charge", "charge.refused", "checkpoint.countersigned", "dataset.archived", "dataset.caps", "dataset.registered"),
+    "exchange",
     *("forecast.cancelled", "forecast.started", "grant.created", "grant.revoked", "grant.rotated", "log.restored"),
     *("measurement.answered", "measurement.corrected", "measurement.declined", "measurement.tried_again"),
     *("mechanism.withdrawn", "query.answered", "query.corrected", "query.declined", "query.mean_released"),
