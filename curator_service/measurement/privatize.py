@@ -7,7 +7,8 @@ import numpy as np
 
 from blindopt.arrays import Vector
 from blindopt.wire import Answer, ColumnMeasurement, NoAnswerNoise, NoisePassport, StudyCreate
-from curator_service.privacy.answers import mechanism_of
+from curator_service.privacy.answers import AnswerMechanism, mechanism_of
+from curator_service.privacy.ledger import answers_add_up
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -29,13 +30,22 @@ def releases_mean(spec: StudyCreate) -> bool:
     return not isinstance(spec.answers, NoAnswerNoise) and spec.answers.plays == "mean"
 
 
+def mechanism_for(spec: StudyCreate, plays: int) -> AnswerMechanism | None:
+    """The mechanism for a released number that is the mean of ``plays`` measurements; None where y has no noise.
+
+    Where each measurement is another person's, it is for a move of one of them. Where they are one record's, or where
+    the record's stored value is behind them all, it is for all of them.
+    """
+    return mechanism_of(spec.answers, 1 if answers_add_up(spec) else plays)
+
+
 def release(measured: list[Measured], spec: StudyCreate) -> list[Answer]:
     """Clip and randomize measurements if y is private; else release them as they are.
 
     One answer per play, each with independent randomness; or, where the study releases means, one per item: the mean
     of its clipped measurements. A mean lies within the clip like a measurement, so one release of it is
-    epsilon-DP for replacing all of them. Items without a measurement have no answer. Source: Zhou & Tan (2021),
-    Algorithm CTL, the curator's part.
+    epsilon-DP for replacing all of them; where each is another person's, its noise is for replacing one of them. Items
+    without a measurement have no answer. Source: Zhou & Tan (2021), Algorithm CTL, the curator's part.
     """
     items = [item for item in measured if item.plays]
     counts = [len(item.plays) for item in items]
@@ -48,7 +58,7 @@ def release(measured: list[Measured], spec: StudyCreate) -> list[Answer]:
         return []
     if (mechanism := mechanism_of(spec.answers)) is not None:
         values = mechanism.clipped(values)
-        values = mechanism.release(_means(values, counts) if mean else values)
+        values = _released_means(values, counts, spec) if mean else mechanism.release(values)
     passports = {plays: passport_of(spec, plays) for plays in {plays for *_, plays in released}}
     return [
         Answer(row=row, play=play, plays=plays, y=float(y), passport=passports[plays])
@@ -56,9 +66,18 @@ def release(measured: list[Measured], spec: StudyCreate) -> list[Answer]:
     ]
 
 
-def _means(values: Vector, counts: list[int]) -> Vector:
-    parts = np.split(values, np.cumsum(counts)[:-1])
-    return np.array([math.fsum(part) / len(part) for part in parts])
+def _released_means(offsets: Vector, counts: list[int], spec: StudyCreate) -> Vector:
+    """The randomized means of the first ``counts[0]`` clipped offsets, of the next ``counts[1]``, and so on."""
+    parts = np.split(offsets, np.cumsum(counts)[:-1])
+    means = np.array([math.fsum(part) / len(part) for part in parts])
+    # One draw for all means that have the same noise.
+    shares = np.ones(len(counts)) if answers_add_up(spec) else np.array(counts)
+    for share in sorted(set(shares.tolist())):
+        mechanism, same = mechanism_for(spec, int(share)), np.flatnonzero(shares == share)
+        assert mechanism is not None
+        for index, y in zip(same, mechanism.release(means[same]), strict=True):
+            means[index] = y
+    return means
 
 
 def passport_of(spec: StudyCreate, plays: int = 1) -> NoisePassport:
@@ -68,7 +87,7 @@ def passport_of(spec: StudyCreate, plays: int = 1) -> NoisePassport:
     """
     variance = spec.measurement.noise_variance / plays
     is_known = isinstance(spec.measurement, ColumnMeasurement) or variance > 0
-    if (mechanism := mechanism_of(spec.answers)) is None:
+    if (mechanism := mechanism_for(spec, plays)) is None:
         return NoisePassport(measurement_variance=variance, measurement_variance_known=is_known)
     return NoisePassport(
         privacy=mechanism.noise,

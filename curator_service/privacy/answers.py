@@ -18,7 +18,7 @@ from blindopt.wire import (
     amount,
 )
 from curator_service.privacy.noise import bounded
-from curator_service.privacy.noise.laplace import add_laplace, laplace_scale
+from curator_service.privacy.noise.laplace import add_laplace, laplace_scale, mean_reach
 from curator_service.privacy.noise.lattice import check_finite
 
 _Private = LaplaceAnswers | OneBitAnswers | PiecewiseAnswers
@@ -57,25 +57,29 @@ class AnswerMechanism:
         return self.centre + self.draw(offsets)
 
 
-@lru_cache(maxsize=256)
-def mechanism_of(answers: Answers) -> AnswerMechanism | None:
-    """The mechanism for the answers of a study; None where y is released as it was measured."""
+@lru_cache(maxsize=1024)
+def mechanism_of(answers: Answers, persons: int = 1) -> AnswerMechanism | None:
+    """The mechanism for the answers of a study; None where y is released as it was measured.
+
+    ``persons``: how many different persons' numbers an answer is the mean of. It is then epsilon-DP for replacing one
+    of these numbers, which needs less noise with laplace and one_bit; piecewise has the noise of one number.
+    """
     match concrete_answers(answers):
         case NoAnswerNoise():
             return None
         case LaplaceAnswers() as spec:
             bound, epsilon = spec.bound, amount(spec.epsilon)
-            scale = laplace_scale(bound, epsilon)
+            scale = laplace_scale(mean_reach(bound, persons), epsilon)
             noise = PrivacyNoise(family="laplace", scale=scale, bound=bound, variance=2 * scale**2)
             return AnswerMechanism(
                 noise,
                 spec.centre,
                 bound,
-                draw=lambda values: add_laplace(values, bound, epsilon),
+                draw=lambda values: add_laplace(values, bound, epsilon, persons),
                 variance_at=lambda values: np.full(len(values), 2 * scale**2),
             )
         case spec:
-            law = _bounded_law(spec)
+            law = _bounded_law(spec, persons)
             noise = PrivacyNoise(family=spec.mechanism, scale=law.size, bound=spec.bound, variance=law.variance)
             return AnswerMechanism(noise, spec.centre, spec.bound, law.draw, law.variance_at)
 
@@ -111,9 +115,10 @@ def faults(answers: Answers) -> list[dict[str, object]]:
     return []
 
 
-def _bounded_law(answers: OneBitAnswers | PiecewiseAnswers) -> bounded.OneBit | bounded.Piecewise:
-    make = bounded.one_bit if isinstance(answers, OneBitAnswers) else bounded.piecewise
-    return make(answers.bound, amount(answers.epsilon))
+def _bounded_law(answers: OneBitAnswers | PiecewiseAnswers, persons: int = 1) -> bounded.OneBit | bounded.Piecewise:
+    bound, epsilon = answers.bound, amount(answers.epsilon)
+    one_bit = isinstance(answers, OneBitAnswers)
+    return bounded.one_bit(bound, epsilon, persons) if one_bit else bounded.piecewise(bound, epsilon)
 
 
 def _variance(answers: _Private) -> float:

@@ -137,7 +137,8 @@ def _answers(spec: StudyCreate, release: Concrete | None) -> str:
         "which rows are asked is chosen by the modeler."
     )
     if answers.plays == "mean":
-        text += " Several plays of a row in one query are released once, as their mean: so much holds for all of them."
+        text += " Several plays of a row in one query are released once, as their mean: so much holds for "
+        text += "all of them." if answers_add_up(spec) else "each of them, as another person's."
     if not isinstance(spec.measurement, ColumnMeasurement):
         text += " A corrected answer is released anew: that adds up with what it replaces."
     if not answers_add_up(spec):

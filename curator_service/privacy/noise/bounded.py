@@ -30,6 +30,10 @@ class OneBit:
     whatever the rounding does: by OpenDP's own map, and checked here in fractions against a lower bound of e^epsilon.
     The two values are public.
 
+    A mean of k values, each within the bound: one of them moves y / bound by 2 / k at most, and with it the probability
+    of a bit by (2 prob - 1) / k, from no less than 1 - prob. That multiplies it by at most
+    1 + (2 prob - 1) / (k (1 - prob)), which ``one_bit`` compares with e^epsilon, so that a larger prob will do.
+
     Mean: size (2 prob - 1) y / bound = y, but for rounding y / bound to 53 bits. Variance: size^2 - y^2.
     """
 
@@ -157,10 +161,15 @@ class Piecewise:
         return outside if outside < centre - self.half else outside + self._window
 
 
-@lru_cache(maxsize=64)
-def one_bit(bound: float, epsilon: Decimal) -> OneBit:
-    """The law of one-bit answers that are epsilon-DP. Raises NumericalFailure if that cannot be shown."""
+@lru_cache(maxsize=1024)
+def one_bit(bound: float, epsilon: Decimal, k: int = 1) -> OneBit:
+    """The law of one-bit answers that are epsilon-DP for replacing one of the ``k`` values that each is the mean of.
+
+    Raises NumericalFailure if that cannot be shown.
+    """
     _check(bound, epsilon)
+    if k > 1:
+        return _one_bit_of_mean(bound, epsilon, k)
     most = _exp_below(epsilon)
     prob = _below(most / (1 + most))
     for _ in range(_STEPS):  # OpenDP rounds its epsilon up
@@ -169,6 +178,23 @@ def one_bit(bound: float, epsilon: Decimal) -> OneBit:
         prob = math.nextafter(prob, 0)
     exact = Fraction(prob)
     if not (0.5 * float(epsilon) < _coin(prob).map(1) <= epsilon and exact <= most * (1 - exact) and prob > 0.5):
+        raise untrusted()
+    return OneBit(bound, prob)
+
+
+def _one_bit_of_mean(bound: float, epsilon: Decimal, k: int) -> OneBit:
+    """The law for a mean of ``k`` > 1: prob / (1 - prob) = 1 + (e^epsilon - 1) / move, ``move`` being 1 / k.
+
+    A mean of doubles errs by 2^-52 of the bound, its share of the range by 2^-51, and the coin's first stage takes 53
+    bits of that: for two means that makes less than 2^-48, which is added to the move.
+    """
+    move = Fraction(1, k) + Fraction(1, 2**48)
+    most = 1 + (_exp_below(epsilon) - 1) / move
+    prob = _below(most / (1 + most))
+    exact, spent = Fraction(prob), Fraction(math.log1p(float(most) - 1))
+    # Tripwire for upgrades: the library's own account of the coin is that of ``most``, but for its rounding.
+    sound = exact < 1 and move * (2 * exact - 1) <= (_exp_below(epsilon) - 1) * (1 - exact)
+    if not (sound and prob > 0.5 and 0.5 * spent < _coin(prob).map(1) <= spent * (1 + Fraction(1, 10**9))):
         raise untrusted()
     return OneBit(bound, prob)
 
@@ -208,7 +234,7 @@ def _below(exact: Fraction) -> float:
     return near if Fraction(near) <= exact else math.nextafter(near, -math.inf)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
 def _coin(prob: float) -> Any:
     """OpenDP's randomized response: a bit is kept with probability ``prob``, exactly, else flipped."""
     from opendp import measurements, mod  # its prelude takes a second, and twice the memory

@@ -26,13 +26,22 @@ def sensitivity_scale(sensitivity: float, epsilon: Decimal) -> float:
     return laplace_scale(sensitivity / 2, epsilon)
 
 
-def add_laplace(values: Vector, bound: float, epsilon: Decimal) -> Vector:
+def mean_reach(bound: float, k: int) -> float:
+    """Half of what one of ``k`` values in [-bound, bound] can move their mean by, for ``laplace_scale``.
+
+    bound / k, and bound for k = 1. Each of two means of doubles errs by 2^-52 of the bound at most, which is added.
+    """
+    return bound if k == 1 else math.nextafter(bound / k * (1 + k * 2.0**-51), math.inf)
+
+
+def add_laplace(values: Vector, bound: float, epsilon: Decimal, k: int = 1) -> Vector:
     """Clip ``values`` (m,) to [-bound, bound] and add independent Laplace noise of ``laplace_scale``.
 
-    Each is epsilon-DP by itself, whatever the value. Raises NumericalFailure for a value that is not finite.
+    Each is epsilon-DP by itself, whatever the value; where it is the mean of ``k`` values in that range, for replacing
+    one of them. Raises NumericalFailure for a value that is not finite.
     """
     check_finite(values)
-    draw = _laplace(bound, epsilon)
+    draw = _laplace(mean_reach(bound, k), epsilon)
     # OpenDP neither clamps nor refuses values outside the bounds that it is given.
     noisy: Vector = np.array([draw(value) for value in np.clip(values, -bound, bound).tolist()])
     return noisy
@@ -47,7 +56,7 @@ def add_laplace_to_number(value: float, sensitivity: float, epsilon: Decimal) ->
     return float(_laplace(sensitivity / 2, epsilon)(value))  # halving is exact, so the distance is the sensitivity
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
 def _laplace(bound: float, epsilon: Decimal) -> Any:
     from opendp import domains, measurements, metrics, mod  # its prelude would load twice the memory
 

@@ -40,6 +40,8 @@ class RewardLaw:
     scale: float
     privacy_variance: float
     epsilon: float | None
+    means: bool = False
+    """Whether a reward may be a mean of several people's, which has less noise than this."""
 
     @classmethod
     def of(cls, answers: Answers, kernel: Kernel) -> Self:
@@ -55,7 +57,8 @@ class RewardLaw:
         laws = {family: _noise(family, bound, epsilon) for family in _families(answers, epsilon)}
         family = min(laws, key=lambda name: laws[name][1])
         scale, variance = laws[family]
-        return cls(family, answers.centre, answers.value_bound, answers.noise_bound, scale, variance, epsilon)
+        means = answers.plays == "mean"
+        return cls(family, answers.centre, answers.value_bound, answers.noise_bound, scale, variance, epsilon, means)
 
     @property
     def bound(self) -> float:
@@ -88,11 +91,13 @@ class RewardLaw:
         return self.noise_bound**2 + self.privacy_variance
 
     def check(self, passport: NoisePassport) -> None:
-        """Raise ProtocolViolated for an answer whose noise is not that of the study."""
+        """Raise ProtocolViolated for an answer whose noise is not that of the study, or less for a mean."""
         noise = passport.privacy
         if noise.family != self.family:
             raise ProtocolViolated(f"an answer has {noise.family} noise, the study says {self.family}")
         if self.family == "none":
+            return
+        if noise.scale is not None and self.means and 0 < noise.scale < self.scale:
             return
         if noise.scale is None or not isclose(noise.scale, self.scale, rel_tol=_NEAR):
             raise ProtocolViolated(f"the {noise.family} noise of an answer has another scale than the study says")

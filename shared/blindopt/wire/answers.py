@@ -27,7 +27,8 @@ class PrivateAnswers(Request):
         "each",
         description=(
             "Several plays of a row in one query. each: every play is released and charged; mean: their mean is "
-            "released once, for one charge."
+            "released once, for one charge. With privacy_unit answer each play is another person's, who moves the mean "
+            "of k by 2C / k at most: laplace and one_bit then have less noise, as the passport says."
         ),
     )
 

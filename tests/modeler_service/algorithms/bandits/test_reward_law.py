@@ -32,6 +32,19 @@ def test_scale_and_variance_are_those_of_the_curators_mechanism(kind, epsilon):
     law.check(wire.NoisePassport(privacy=noise, measurement_variance=0.0))
 
 
+@pytest.mark.parametrize("kind", ["laplace", "one_bit"])
+def test_a_mean_may_have_less_noise_than_one_reward_and_never_more(kind):
+    each = answers_of(kind, "1")
+    mean = each.model_copy(update={"plays": "mean"})
+    passport = wire.NoisePassport(privacy=mechanism_of(mean, 16).noise, measurement_variance=0.0)
+    RewardLaw.of(mean, KERNEL).check(passport)
+    with pytest.raises(ProtocolViolated):
+        RewardLaw.of(each, KERNEL).check(passport)
+    more = passport.privacy.model_copy(update={"scale": 1.001 * mechanism_of(mean).noise.scale})
+    with pytest.raises(ProtocolViolated):
+        RewardLaw.of(mean, KERNEL).check(passport.model_copy(update={"privacy": more}))
+
+
 @pytest.mark.parametrize("epsilon", ["0.2", "1.2", "1.4", "5", "20", "20.5", "900"])
 def test_auto_is_what_the_curator_takes_it_for(epsilon):
     answers = answers_of("auto", epsilon)

@@ -9,6 +9,7 @@ from blindopt import wire
 from blindopt.errors import Invalid, NumericalFailure
 from blindopt.gp.marginal_likelihood import ANSWERS_MAX, Evidence, Hyper, fit, typical_distance
 from blindopt.gp.posterior import Posterior
+from curator_service.privacy.answers import mechanism_of
 from modeler_service.algorithms.factory import build_algorithm, fitted_of
 from modeler_service.algorithms.gp import surrogate as module
 from modeler_service.algorithms.gp.gp_ucb import GpUcb
@@ -279,3 +280,17 @@ def test_the_scale_is_a_factor_of_beta():
         spec = wire.GpUcb(name="gp_ucb", scale=scale)
         choice = build_algorithm(spec, z, KERNEL, sign=1, seed=1, capacity=9).choose(1)
         assert choice.acquisition == pytest.approx(0.5 + math.sqrt(scale * beta * 2.0), rel=1e-12)
+
+
+@pytest.mark.parametrize("plays", [1, 4, 64])
+def test_a_mean_of_many_people_counts_with_the_variance_of_its_passport(plays):
+    """Against the closed form for one outcome: the more plays, the more it is believed."""
+    z, kernel = candidates(3), KERNEL
+    answers = wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=1.0, plays="mean")
+    privacy = mechanism_of(answers, plays).noise
+    algorithm = make(z, kernel, settings=None)
+    algorithm.observe(1, 2.5, wire.NoisePassport(privacy=privacy, measurement_variance=0.0))
+    means, variances = algorithm.moments([1])
+    signal, noise = kernel.signal_variance, kernel.noise_variance + 2 * (2 / plays) ** 2
+    assert means[0] == pytest.approx(kernel.mean + signal / (signal + noise) * (2.5 - kernel.mean), rel=1e-6)
+    assert variances[0] == pytest.approx(signal * noise / (signal + noise), rel=1e-6)
