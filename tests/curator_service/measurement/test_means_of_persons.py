@@ -60,8 +60,8 @@ def up_probability(law: bounded.OneBit, mean: float) -> Fraction:
 def worst_bit(law: bounded.OneBit, k: int) -> Fraction:
     """The largest ratio of the probabilities of a released bit."""
     worst = Fraction(0)
-    for one, other in neighbours(k):
-        p, q = up_probability(law, one), up_probability(law, other)
+    for left, right in neighbours(k):
+        p, q = up_probability(law, left), up_probability(law, right)
         worst = max(worst, p / q, (1 - p) / (1 - q))
     return worst
 
@@ -84,7 +84,7 @@ def test_one_bit_for_twice_as_many_people_is_caught(epsilon):
 def worst_laplace(scale: float, k: int) -> Fraction:
     """The largest loss of the discrete Laplace noise: the distance of two means on its lattice over its scale."""
     step = Fraction(2) ** lattice(scale)
-    steps = [abs(round(Fraction(one) / step) - round(Fraction(other) / step)) for one, other in neighbours(k)]
+    steps = [abs(round(Fraction(left) / step) - round(Fraction(right) / step)) for left, right in neighbours(k)]
     return max(steps) * step / Fraction(scale)
 
 
