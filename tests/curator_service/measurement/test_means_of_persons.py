@@ -60,8 +60,8 @@ def up_probability(law: bounded.OneBit, mean: float) -> Fraction:
 def worst_bit(law: bounded.OneBit, k: int) -> Fraction:
     """The largest ratio of the probabilities of a released bit."""
     worst = Fraction(0)
-    for left, right in neighbours(k):
-        p, q = up_probability(law, left), up_probability(law, right)
+    for first, second in neighbours(k):
+        p, q = up_probability(law, first), up_probability(law, second)
         worst = max(worst, p / q, (1 - p) / (1 - q))
     return worst
 
@@ -84,7 +84,7 @@ def test_one_bit_for_twice_as_many_people_is_caught(epsilon):
 def worst_laplace(scale: float, k: int) -> Fraction:
     """The largest loss of the discrete Laplace noise: the distance of two means on its lattice over its scale."""
     step = Fraction(2) ** lattice(scale)
-    steps = [abs(round(Fraction(left) / step) - round(Fraction(right) / step)) for left, right in neighbours(k)]
+    steps = [abs(round(Fraction(first) / step) - round(Fraction(second) / step)) for first, second in neighbours(k)]
     return max(steps) * step / Fraction(scale)
 
 
@@ -92,8 +92,8 @@ def worst_laplace(scale: float, k: int) -> Fraction:
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_laplace_noise_of_a_mean_costs_epsilon_and_for_twice_as_many_people_twice(k, epsilon):
     of = [mechanism_of(study("laplace", epsilon).answers, people).noise.scale for people in (k, 2 * k)]
-    right, wrong = (worst_laplace(scale, k) for scale in of)
-    assert Fraction(epsilon) * Fraction(999_999, 1_000_000) < right <= Fraction(epsilon)
+    enough, wrong = (worst_laplace(scale, k) for scale in of)
+    assert Fraction(epsilon) * Fraction(999_999, 1_000_000) < enough <= Fraction(epsilon)
     assert wrong > Fraction(epsilon) * Fraction(3, 2)
 
 
