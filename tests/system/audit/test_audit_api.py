@@ -2,6 +2,7 @@
 
 import itertools
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -11,11 +12,44 @@ from blindopt import wire
 from blindopt.audit import merkle_log
 from blindopt.audit.checkpoints import Checkpoint, Signer, Verifier
 from blindopt.audit.merkle_log import Head
-from blindopt.client import StudyClient
+from blindopt.client import OwnerClient, StudyClient, VendorClient
 from service_kit.context.keys import signer
-from tests.conftest import as_entry
+from tests.conftest import Opened, Service, as_entry
 
 MODELER, OTHER = Signer.of("modeler", b"m" * 32), Signer.of("modeler", b"o" * 32)
+
+
+@pytest.fixture(scope="module")
+def curator(make_service, tmp_path_factory) -> Service:
+    """One of its own, as the modeler: whole logs are read page by page here, and those of all tests are long."""
+    return make_service("curator", tmp_path_factory.mktemp("audit")).start()
+
+
+@pytest.fixture(scope="module")
+def modeler(make_service, tmp_path_factory) -> Service:
+    return make_service("modeler", tmp_path_factory.mktemp("audit")).start()
+
+
+@pytest.fixture(scope="module")
+def owner(curator) -> Iterator[OwnerClient]:
+    with OwnerClient(curator.url, curator.token, timeout_s=240) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def vendor(modeler) -> Iterator[VendorClient]:
+    with VendorClient(modeler.url, modeler.token, timeout_s=240) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def dataset(owner, small) -> wire.DatasetView:
+    return owner.register("small", small.csv, public=True)
+
+
+@pytest.fixture(scope="module")
+def opened(owner, dataset, open_study) -> Opened:
+    return open_study(owner, dataset)
 
 
 @pytest.fixture(scope="module")
