@@ -22,7 +22,7 @@ from blindopt.errors import AuditUnavailable, IdempotencyKeyReused, NotFound, St
 from blindopt.wire import Health
 from curator_service import store as curator_store
 from curator_service.privacy.ledger import Balance, Charge
-from curator_service.store import advisories, inbox, ledger, tunings
+from curator_service.store import advisories, dataset_accounts, inbox, ledger
 from curator_service.store import base as curator_base
 from service_kit.context.context import ServiceContext
 from service_kit.context.keys import Seal, signer
@@ -97,7 +97,8 @@ def filled(database, context):
         ledger.add(db, "std_1", "release", [Charge(None, 0, 1, Balance(1, 1, 0))], query_id=None, at=stamp(NOW))
         withdrawn = {"id": "adv_1", "mechanism": "m", "version": 1, "reason": "r"}
         curator_store.insert(db, advisories.advisories, **withdrawn, **created)
-        tunings.add(db, "ds_1", "tuning", after=tunings.Account(), at=stamp(NOW), tuning_id="tun_1")
+        account = dataset_accounts.Account()
+        dataset_accounts.add(db, "ds_1", "tuning", after=account, at=stamp(NOW), subject="tun_1")
         inquiry = {"query_id": "qry_1", "study_id": "std_1", **created}
         measured = {
             "id": "msr_1",
