@@ -38,6 +38,11 @@ class Worker(Generic[ReplyT]):
         """The process id."""
         return self._process.pid
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process has ended by itself, or was killed."""
+        return self._process.poll() is not None
+
     def work(self, job: Message, array: Matrix | None = None) -> Iterator[ReplyT]:
         """Send a job, with an array where it needs one, and yield its replies up to the last one.
 

@@ -2,25 +2,23 @@
 
 import json
 import secrets
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from decimal import Context, Decimal
 from typing import Any
 
 from blindopt import wire
 from blindopt.arrays import Vector
-from blindopt.errors import BudgetExhausted, Busy, Invalid, NotFound, StateConflict, TuningFailed, TuningImpossible
+from blindopt.errors import BudgetExhausted, Invalid, NotFound, StateConflict, TuningFailed
 from curator_service import store
 from curator_service.privacy.ledger import exact
 from curator_service.scoring import logistic, problems
-from curator_service.scoring.worker import Ended, Job, Reply, Scorer, Source, Worker, plan_light
+from curator_service.scoring.worker import Ended, Job, Reply, Scorer, Source, Worker
 from curator_service.settings import Settings
 from curator_service.store import dataset_accounts
 from curator_service.store import tunings as table
 from curator_service.use_cases import notices
 from curator_service.use_cases.accounts.salted_digests import salted_digest
 from curator_service.use_cases.jobs.jobs import Jobs
+from curator_service.use_cases.jobs.planner import Planner
 from curator_service.use_cases.studies import dataset_caps
 from curator_service.use_cases.studies.dataset_losses import DatasetLosses, FileLosses
 from curator_service.use_cases.studies.withheld_records import withheld_records
@@ -32,7 +30,6 @@ from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
 
 SECRET_MIN = 32
-_WAIT_SECONDS = 1.0
 _EXACT = Context(prec=100)
 NO_SCORER = "this curator has no scorer: set SCORER_URL and SCORER_SECRET_FILE where it runs"
 
@@ -52,9 +49,8 @@ class Tunings(Jobs):
         self._vault = vault
         self._losses = DatasetLosses(vault)
         self._waiting_max = settings.tunings_waiting_max
-        self._plan_seconds_max = settings.tuning_plan_seconds_max
+        self._planner = Planner(settings.tuning_plan_seconds_max)
         self._scorer = scorer_of(settings)
-        self._planning = threading.Lock()
         self._worker: Worker | None = None
         super().__init__(context, settings.tuning_seconds_max)
 
@@ -65,7 +61,7 @@ class Tunings(Jobs):
 
         Raises Invalid and TuningImpossible if it cannot be run.
         """
-        report = self._planned(self._job("tun_", tuning))
+        report = self._planner.report(self._job("tun_", tuning))
         with self._context.database.read() as db:
             dataset = store.find(db, store.datasets, tuning.validation_dataset_id)
             report = _of_persons(report, dataset.rows_per_person or 1)
@@ -79,7 +75,7 @@ class Tunings(Jobs):
         if (stored := self._context.idempotency.earlier(request)) is not None:
             return stored
         identity = new_id("tun")
-        report = self._planned(self._job(identity, tuning))
+        report = self._planner.report(self._job(identity, tuning))
         with self._context.database.read() as db:
             dataset = store.find(db, store.datasets, tuning.validation_dataset_id)
         report = _of_persons(report, dataset.rows_per_person or 1)
@@ -169,6 +165,7 @@ class Tunings(Jobs):
 
     def close(self) -> None:
         super().close()
+        self._planner.close()
         self._rest()
 
     def _view(self, row: Any) -> wire.TuningView:
@@ -234,37 +231,6 @@ class Tunings(Jobs):
         if not 0 < above < len(labels):
             message = "all training records are of one class by this threshold: nothing can be trained"
             raise Invalid("the training dataset has one class", [_fault("score.threshold", message)])
-
-    def _planned(self, job: Job) -> wire.TuningReport:
-        """The report of a plan, made in a process of its own if that takes long. Raises TuningImpossible, Busy."""
-        if problems.is_light(job.tuning):
-            return plan_light(job.tuning, job.m)
-        with self._turn():
-            worker, last = Worker(), Reply()
-            try:
-                with worker.deadline(self._plan_seconds_max) as late:
-                    for reply in worker.work(job):
-                        last = reply
-            finally:
-                worker.end()
-        if last.report is not None:
-            return last.report
-        if late.is_set():
-            raise TuningImpossible(
-                f"its plan took longer than {self._plan_seconds_max} s (TUNING_PLAN_SECONDS_MAX): ask for a smaller "
-                "grid, or fewer evaluations or simulated pairs"
-            )
-        raise TuningImpossible(last.problem or "its plan could not be made: memory may be short", last.field)
-
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """One plan at a time: each takes a processor and the memory of a process."""
-        if not self._planning.acquire(timeout=_WAIT_SECONDS):
-            raise Busy("another tuning is being planned, and one is planned at a time: try again", seconds=5)
-        try:
-            yield
-        finally:
-            self._planning.release()
 
     # --- the work ---------------------------------------------------------------------------------
 
