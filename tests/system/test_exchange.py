@@ -12,13 +12,46 @@ from typer.testing import CliRunner
 from blindopt import wire
 from blindopt.audit import merkle_log, reconciliation
 from blindopt.audit.checkpoints import Checkpoint, Signer, Verifier
-from blindopt.client import StudyClient
+from blindopt.client import OwnerClient, StudyClient, VendorClient
 from blindopt.errors import Remote
 from curator_service.cli import app as curator_cli
 from service_kit.context.keys import signer
 
 LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=1.0)
 GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5)
+
+
+@pytest.fixture(scope="module")
+def curator(make_service, tmp_path_factory):
+    """One of its own, as the modeler: whole logs are exported, forged and compared, and those of all tests are long."""
+    return make_service("curator", tmp_path_factory.mktemp("exchange")).start()
+
+
+@pytest.fixture(scope="module")
+def modeler(make_service, tmp_path_factory):
+    return make_service("modeler", tmp_path_factory.mktemp("exchange")).start()
+
+
+@pytest.fixture(scope="module")
+def owner(curator):
+    with OwnerClient(curator.url, curator.token, timeout_s=240) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def vendor(modeler):
+    with VendorClient(modeler.url, modeler.token, timeout_s=240) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def dataset(owner, small):
+    return owner.register("small", small.csv, public=True)
+
+
+@pytest.fixture(scope="module")
+def opened(owner, dataset, open_study):
+    return open_study(owner, dataset)
 
 
 @pytest.fixture(scope="module")
