@@ -415,7 +415,7 @@ def _until(what: Callable[[], Any], within: float = WAIT_SECONDS) -> Any:
     deadline = time.monotonic() + within
     while not (value := what()):
         assert time.monotonic() < deadline, "what was waited for did not come"
-        time.sleep(0.01)
+        time.sleep(0.025)  # to ask a service costs it and the test a tenth of that
     return value
 
 

@@ -361,7 +361,9 @@ def stopped(make_service, tmp_path_factory, study, until):
         run, _, _ = corrected_run(inbox_curator, vendor, until)
         export = vendor.export(run).model_dump_json()
     own.stop()
-    return Party("modeler", own.data), run, export
+    party = Party("modeler", own.data)
+    assert party.command("replay", run)[0] == party.command("audit", "verify")[0] == 0
+    return party, run, export
 
 
 LATER = "query = 2 AND version = 2"
@@ -385,7 +387,6 @@ CHANGES = {
 def test_whatever_is_changed_of_a_version_is_named_by_replay_and_by_verify(what, stopped, tmp_path):
     original, run, _ = stopped
     copy = original.copy(tmp_path / "copy")
-    assert copy.command("replay", run)[0] == copy.command("audit", "verify")[0] == 0
     with copy.open() as db:
         assert db.execute(CHANGES[what]).rowcount >= 1
     code, output = copy.command("replay", run)
