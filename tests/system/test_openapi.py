@@ -317,6 +317,7 @@ def at_curator(curator, opened, small) -> World:
         ended_early = _cancelled(owner, case)
     spec = opened.view.spec.model_dump(mode="json")
     real = {name: spec[name] for name in ("dataset_id", "features", "measurement")}
+    column = {"column": small.names[0], "outer": [-10.0, 10.0]}
     return World(
         ids={
             "dataset_id": spec["dataset_id"],
@@ -342,6 +343,7 @@ def at_curator(curator, opened, small) -> World:
         },
         bodies={
             "POST /v1/datasets": lambda body: {"name": body["name"], "file": "a,b\n1,2\n3,4\n"},
+            "POST /v1/datasets/{dataset_id}:bounds": lambda body: {"columns": [column], "epsilon": "1"},
             "POST /v1/studies": lambda body: body | real | {"budget": {}},
             "POST /v1/studies:check": lambda body: body | real | {"budget": {}},
             # Once: then it is another draft, and 409.
