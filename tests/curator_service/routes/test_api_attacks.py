@@ -85,9 +85,9 @@ def test_a_modeler_gets_no_preview_and_nothing_of_an_attack(curator, owner, draf
         assert nobody.post(f"/v1/studies/{draft}:preview").status_code == 401
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize("release", ["identity", "gaussian"])
+@pytest.mark.parametrize(("rows", "release"), [(1, "gaussian"), (2, "identity"), (4, "gaussian")])
 def test_a_study_of_few_rows_is_previewed(owner, small, releases, release, rows):
+    """Over REST; the attacks themselves are tried on each number of few rows and each release in test_trial.py."""
     lines = small.csv.splitlines()[: rows + 1]
     few = owner.register(f"few {rows} {release}", b"\n".join(lines) + b"\n", public=True)
     spec = wire.StudyCreate(

@@ -90,14 +90,14 @@ def test_the_same_rows_are_chosen_to_the_last_bit_also_where_some_are_hidden(kin
     z = np.random.default_rng(2).uniform(0, 4, size=(N, 2))
     y = np.sin(2 * z).sum(axis=1)
     pair, hidden = build_pair(z, kernel_of(kind, 0.8, 1.0), dtype=dtype), []
-    for step in range(40):
+    for step in range(24):
         choice, plain_choice = (posterior.choose(20.0 + step, generator) for posterior in pair)
         assert choice == plain_choice
         hidden.append(choice.row)
         for posterior in pair:
             posterior.observe(choice.row, float(y[choice.row]))
-            posterior.hide(np.array(hidden if step >= 20 else [], dtype=np.intp))
-    assert len(set(hidden)) > 20
+            posterior.hide(np.array(hidden if step >= 12 else [], dtype=np.intp))
+    assert len(set(hidden)) > 12
 
 
 def test_a_hidden_row_is_not_chosen_however_few_are_shown():
