@@ -60,7 +60,8 @@ TABLES = (
 
 def _database_state(curator):
     """Everything that a refused request may not change."""
-    counts = {table: curator.rows(f"SELECT count(*) FROM {table}")[0][0] for table in TABLES}
+    (numbers,) = curator.rows(f"SELECT {', '.join(f'(SELECT count(*) FROM {table})' for table in TABLES)}")
+    counts = dict(zip(TABLES, numbers, strict=True))
     states = curator.rows("SELECT id, state, releasing_key FROM studies ORDER BY id")
     files = sorted(str(path.relative_to(curator.data)) for path in (curator.data / "files").rglob("*"))
     return counts, states, files
