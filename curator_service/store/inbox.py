@@ -220,11 +220,12 @@ def view(db: Connection, identity: str) -> Row[Any]:
     return rows[0]
 
 
-def queries_of_open(db: Connection, study_id: str, rows: Sequence[int]) -> list[str]:
-    """Queries of a study that wait for a measurement of any of these rows."""
-    where = (measurements.c.study_id == study_id) & (measurements.c.state == "open")
-    waiting, wanted = select(measurements.c.query_id, measurements.c.row).where(where), set(rows)
-    requested = db.execute(waiting.order_by(measurements.c.seq))
+def unanswered_queries(db: Connection, study_id: str, rows: Sequence[int]) -> list[str]:
+    """Queries of a study of which nothing was released yet, with a measurement of any of these rows."""
+    joined = measurements.join(inquiries, inquiries.c.query_id == measurements.c.query_id)
+    where = (measurements.c.study_id == study_id) & (inquiries.c.begun == 0)
+    waiting = select(measurements.c.query_id, measurements.c.row).select_from(joined).where(where)
+    requested, wanted = db.execute(waiting.order_by(measurements.c.seq)), set(rows)
     return list(dict.fromkeys(query_id for query_id, row in requested if row in wanted))
 
 

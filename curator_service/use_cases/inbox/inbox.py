@@ -225,13 +225,16 @@ class Inbox:
         self._versions.begin(db, query_id, actor=measurement_entries.CURATOR.actor)
 
     def decline_withheld(self, db: Connection, query_id: str) -> None:
-        """Decline the open measurements of a query whose record is withheld."""
+        """Decline the measurements of a query whose record is withheld, before anything of the query is released.
+
+        One that was answered while others are open is declined too: its value does not leave.
+        """
         inquiry, now = table.inquiry(db, query_id), self._context.clock()
-        still_open = [row for row in table.of_query(db, query_id) if row.state == "open"]
+        still_open = [row for row in table.of_query(db, query_id) if row.state in ("open", "answered")]
         released = self._studies.of(db, inquiry.study_id)
         rows = withheld_rows(db, self._vault, released, {row.row for row in still_open})
         entries = [(MeasurementEntry(row.id), row) for row in still_open if row.row in rows]
-        if not entries or inquiry.lost:
+        if not entries or inquiry.lost or inquiry.begun:
             return
         details = measurement_entries.append(db, inquiry, entries, measurement_entries.CURATOR, now)
         audit_log.append(db, "measurement.declined", actor=measurement_entries.CURATOR.actor, now=now, details=details)

@@ -80,12 +80,12 @@ class Withholding:
         return withheld.person_unit(column.digests[0].tobytes())
 
     def _decline_open(self, db: Connection, dataset: Any) -> list[str]:
-        """Decline the open measurements of withheld records in all studies of the file; the ids of their queries."""
+        """Decline what is not released yet of withheld records in all studies of the file; the ids of the queries."""
         queries: list[str] = []
         for study_id, dataset_id in store.released_studies(db, dataset.sha256):
             order = self._studies.of(db, study_id).order
             rows = np.flatnonzero(np.isin(order, withheld_records(db, self._vault, dataset_id))).tolist()
-            queries += inbox.queries_of_open(db, study_id, rows)
+            queries += inbox.unanswered_queries(db, study_id, rows)
         for query_id in queries:
             self._inbox.decline_withheld(db, query_id)
         return queries

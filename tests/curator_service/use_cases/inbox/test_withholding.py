@@ -115,6 +115,19 @@ def test_open_measurements_are_declined_at_once_and_take_no_value(answers, opene
     in_process.check()
 
 
+@pytest.mark.parametrize("answers", ["none", "laplace", "mean"])
+def test_a_value_that_waits_for_others_of_its_query_does_not_leave(answers, opened, in_process):
+    identity, dataset, row_of = opened(source="inbox", answers=answers)
+    query = in_process.ask(identity, [row_of[RECORD], row_of[5]])
+    items = in_process.items(query)
+    assert in_process.enter("answer", query, items[:1], 1.0).is_success
+    withhold(in_process, dataset)
+    assert in_process.enter("answer", query, items[1:], 2.0).is_success
+    answer = in_process.reply(identity, query)
+    assert (answer.declined, [a.row for a in answer.answers]) == ([row_of[RECORD]], [row_of[5]])
+    in_process.check()
+
+
 def test_an_answer_that_has_left_can_be_voided_and_not_corrected(opened, in_process):
     identity, dataset, row_of = opened(source="inbox", answers="laplace")
     query = in_process.ask(identity, [row_of[RECORD]])
