@@ -2,9 +2,11 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from benchmarks.papers import bandits, printed, report, sources, synthetic
 from benchmarks.papers.__main__ import NEEDED, PARTS, reproduce, summaries
@@ -25,11 +27,11 @@ SEEDED = {"heavy": "ATA", "synthetic": synthetic.NON_PRIVATE}
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_every_part_runs_and_its_page_is_written(name, tmp_path, console):
+def test_every_part_runs_and_its_page_is_written(name, reproduced):
     if name in NEEDED and not sources.have(NEEDED[name]):
         pytest.skip("its data are not here: `make data` fetches them")
-    page = reproduce([PARTS[name]], TINY, tmp_path / "kept", tmp_path, 1, console)
-    (summary,) = summaries(tmp_path)
+    page = reproduced(name)
+    (summary,) = summaries(page.parent)
     assert summary["part"] == name
     assert summary["size"] == "tiny"
     assert {len(column["curve"]) for group in summary["groups"].values() for column in group.values()} == {
@@ -40,11 +42,16 @@ def test_every_part_runs_and_its_page_is_written(name, tmp_path, console):
     assert f"Tiny form, {1 if name in SETTINGS else 2} runs of each column" in text
 
 
-@pytest.fixture
-def console():
-    from rich.console import Console
+@pytest.fixture(scope="module")
+def reproduced(tmp_path_factory):
+    """``reproduced(part)``: its page, in a folder of the part's own; a part is played once for all tests."""
 
-    return Console(quiet=True)
+    @cache
+    def reproduced(name):
+        folder = tmp_path_factory.mktemp(name)
+        return reproduce([PARTS[name]], TINY, folder / "kept", folder, 1, Console(quiet=True))
+
+    return reproduced
 
 
 def test_every_part_has_a_chapter_and_the_page_names_those_not_run(tmp_path):
@@ -52,34 +59,35 @@ def test_every_part_has_a_chapter_and_the_page_names_those_not_run(tmp_path):
     assert report.write(tmp_path, []).read_text().count("Not run.") == len(PARTS)
 
 
-def test_the_page_shows_the_numbers_of_the_summary(tmp_path, console):
+def test_the_page_shows_the_numbers_of_the_summary(tmp_path, reproduced):
     """A changed number of the summary changes that number of the page: the page computes nothing else."""
-    reproduce([PARTS["frontier"]], TINY, tmp_path / "kept", tmp_path, 1, console)
-    (summary,) = summaries(tmp_path)
+    (summary,) = summaries(reproduced("frontier").parent)
     column = summary["groups"]["synthetic"]["planar Laplace, noise-aware kernel, e^1.1"]
     column["mean"], column["se"] = 0.12345, 0.00678
     text = report.write(tmp_path, [summary]).read_text()
     assert "| 0.1235 (0.0068) | 0.0128 |" in text or "| 0.1234 (0.0068) | 0.0128 |" in text
 
 
-def test_figures_are_the_same_bytes_for_the_same_numbers(tmp_path, console):
-    reproduce([PARTS["heavy"]], TINY, tmp_path / "kept", tmp_path, 1, console)
-    path = tmp_path / "results" / "heavy.svg"
-    first = path.read_bytes()
-    report.draw(tmp_path, summaries(tmp_path)[0])
-    assert path.read_bytes() == first
+def test_figures_are_the_same_bytes_for_the_same_numbers(tmp_path, reproduced):
+    folder = reproduced("heavy").parent
+    first = (folder / "results" / "heavy.svg").read_bytes()
+    (tmp_path / "results").mkdir()
+    report.draw(tmp_path, summaries(folder)[0])
+    assert (tmp_path / "results" / "heavy.svg").read_bytes() == first
     assert b"dc:date" not in first
 
 
-def test_results_do_not_depend_on_the_number_of_workers():
-    for name, column in SEEDED.items():
-        part = PARTS[name]
-        tasks = part.tasks(TINY)
-        alone, two = (
-            {run.task: run.curves[column] for run in run_tasks(part, TINY, tasks, workers)} for workers in (1, 2)
-        )
-        assert alone == two
-        assert len(alone) == len(tasks)
+@pytest.mark.parametrize(("name", "workers"), [("heavy", 2), ("synthetic", 1)])
+def test_results_do_not_depend_on_the_number_of_workers_or_on_what_was_run_before(name, workers):
+    """Alone and in order; then by two new processes, or after the tasks that came later."""
+    part, column = PARTS[name], SEEDED[name]
+    tasks = part.tasks(TINY)
+    alone, again = (
+        {run.task: run.curves[column] for run in run_tasks(part, TINY, order, how_many)}
+        for order, how_many in ((tasks, 1), (tasks[::-1], workers))
+    )
+    assert alone == again
+    assert len(alone) == len(tasks) > 1
 
 
 def test_finished_runs_survive_an_interruption(tmp_path):
@@ -213,8 +221,7 @@ def test_a_table_that_needs_other_code_is_refused():
         sources._Numbers(__import__("io").BytesIO(pickle.dumps(__import__("os").system))).load()
 
 
-def test_summaries_are_json(tmp_path, console):
-    reproduce([PARTS["heavy"]], TINY, tmp_path / "kept", tmp_path, 1, console)
-    text = (tmp_path / "results" / "heavy.json").read_text()
+def test_summaries_are_json(reproduced):
+    text = (reproduced("heavy").parent / "results" / "heavy.json").read_text()
     assert json.loads(text)["groups"]["SE"]["TGP"]["runs"] == 2
     assert "NaN" not in text

@@ -1,4 +1,4 @@
-"""`python -m demo`, as a newcomer runs it."""
+"""`python -m demo`, as a newcomer runs it; where it only refuses, in forks."""
 
 import csv
 import io
@@ -18,28 +18,35 @@ from blindopt.audit import reconciliation
 from demo import report, story
 from demo.property_data import csv_bytes
 from service_kit.store.database import only_process
+from tests import processes
 
 ROOT = Path(__file__).parents[2]
+QUERIES = 20
+"""Of each run: a third of what the demo asks unless told, more than its random first rows."""
 METHODS = ("non-private GP-UCB", "po_gp_ucb, r = ", "gaussian", "auto: planar_laplace", "uniform random rows")
 
 
-def _demo(*arguments, start_seconds=None):
-    """Run the command; ``start_seconds`` shortens its wait for running services."""
-    program = "import sys, demo.parties, demo.__main__ as m; "
-    if start_seconds is not None:
-        program += f"demo.parties.START_SECONDS = {start_seconds}; "
-    program += "sys.exit(m.main())"
-    command = [sys.executable, "-m", "demo"] if start_seconds is None else [sys.executable, "-c", program]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("DEMO_", "BLINDOPT_"))}
-    return subprocess.run(
-        [*command, *map(str, arguments)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600
-    )
+def _environment():
+    return {k: v for k, v in os.environ.items() if not k.startswith(("DEMO_", "BLINDOPT_"))}
+
+
+def _demo(*arguments):
+    """Run the command in a fork, which spares the start of an interpreter."""
+    return processes.run("demo", *map(str, arguments), env=_environment(), timeout=600)
+
+
+def _shorter_demo(change, *arguments):
+    """Run the command in a new interpreter after ``change``, which sets a constant of ``story`` or ``parties``."""
+    program = f"import sys, demo.__main__ as m; from demo import parties, story; {change}; sys.exit(m.main())"
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, env=_environment(), capture_output=True, text=True, timeout=600)
 
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo")
-    done = _demo("--runs", "1", "--json", folder / "table.json", "--out", folder / "out")
+    arguments = ("--runs", "1", "--json", folder / "table.json", "--out", folder / "out")
+    done = _shorter_demo(f"story.QUERIES = {QUERIES}", *arguments)
     assert (done.returncode, done.stderr) == (0, "")
     return SimpleNamespace(
         text=done.stdout, folder=folder / "out", table=json.loads((folder / "table.json").read_text())
@@ -52,7 +59,7 @@ def test_the_demo_prints_the_methods_with_what_each_guarantees(played):
         assert [line for line in lines if line.startswith(f"│ {method}")], method
     assert any("4" in line and "no DP: as published, refuted" in line for line in lines)
     numbers = [line.split("│")[-2].strip() for line in lines if line.startswith("│ uniform")]
-    assert numbers == ["60"]
+    assert numbers == [str(QUERIES)]
     assert "nan" not in played.text  # the spread of a single run
     assert max(len(line) for line in lines if line.startswith("│")) <= 120
 
@@ -102,7 +109,7 @@ def test_the_table_in_json_has_a_regret_for_every_query_of_every_method(played):
     for method in played.table["methods"]:
         assert method.keys() >= {"method", "study_id", "epsilon", "guarantee", "known_rows", "best", "regret", "runs"}
         (run,) = method["runs"]
-        assert (run["seed"], run["queries"], len(run["regrets"])) == (0, 60, 60)
+        assert (run["seed"], run["queries"], len(run["regrets"])) == (0, QUERIES, QUERIES)
         assert all(a >= b >= 0 for a, b in zip(run["regrets"], run["regrets"][1:], strict=False))
         assert method["regret"] == run["regrets"][-1]
         assert run["seconds"] > 0
@@ -134,10 +141,10 @@ def test_the_demo_leaves_two_logs_that_agree_and_no_process(played):
         database = played.folder / name / "data" / f"{name}.sqlite"
         assert str(database) in played.text
         with only_process(database.parent):  # its service has ended
-            command = [sys.executable, "-m", f"{name}_service", "audit", "export"]
             environment = os.environ | {f"BLINDOPT_{name.upper()}_DATA_DIR": str(database.parent)}
-            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True)
-        (played.folder / f"{name}.jsonl").write_bytes(done.stdout)
+            done = processes.run(f"{name}_service", "audit", "export", env=environment)
+        assert done.returncode == 0, done.stderr
+        (played.folder / f"{name}.jsonl").write_text(done.stdout)
         exchanges.append(reconciliation.read(played.folder / f"{name}.jsonl"))
         reconciliation.verify_export(exchanges[-1])
     compared, differences = reconciliation.reconcile(*exchanges, study)
@@ -146,7 +153,7 @@ def test_the_demo_leaves_two_logs_that_agree_and_no_process(played):
     about = [path for path in paths if path.startswith(f"/v1/studies/{study}")]
     assert compared == len(about)
     # gp_ucb and random share the study, each under a grant of its own
-    assert about.count(f"/v1/studies/{study}/queries") == 120
+    assert about.count(f"/v1/studies/{study}/queries") == 2 * QUERIES
 
 
 def _rows(text):
@@ -164,7 +171,7 @@ def test_a_curator_that_cannot_be_reached_ends_the_demo_with_an_error_line(tmp_p
     (tmp_path / "token").write_text("x")
     tokens = ("--curator-token-file", tmp_path / "token", "--modeler-token-file", modeler.folder / "first-token")
     services = ("--curator", "http://127.0.0.1:9", "--modeler", modeler.url)
-    done = _demo(*services, *tokens, "--out", tmp_path / "out", start_seconds=0.5)
+    done = _shorter_demo("parties.START_SECONDS = 0.5", *services, *tokens, "--out", tmp_path / "out")
     _check_error_line(done)
     assert "http://127.0.0.1:9" in done.stderr
 
@@ -197,7 +204,7 @@ def test_arguments_that_do_not_fit_are_a_usage_error(arguments):
 def test_the_table_of_tuning_methods_is_printed_and_a_large_epsilon_finds_the_best_lambda():
     """One row of it: with epsilon 1000 noise is nearly none, and the program's own scores must be the curator's."""
     command = [sys.executable, "-m", "demo", "--tuning", "--methods", "grid_exponential", "--epsilons", "1000"]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("BLINDOPT_")} | {"COLUMNS": "140"}
+    environment = _environment() | {"COLUMNS": "140"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (0, "")
     (row,) = [line for line in done.stdout.splitlines() if "grid_exponential" in line]

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from blindopt.client import VendorClient
 from curator_service.settings import Settings as CuratorSettings
-from demo.parties import start_services
 from modeler_service.settings import Settings as ModelerSettings
 from service_kit.settings import ServiceSettings
 
@@ -19,26 +18,28 @@ def blocks(document: str) -> str:
     return "\n".join(re.findall(r"```bash\n(.*?)```", (ROOT / "docs" / document).read_text(), re.DOTALL))
 
 
-def test_the_first_hours_of_owner_and_vendor_run_as_they_are_written(tmp_path):
+def test_the_first_hours_of_owner_and_vendor_run_as_they_are_written(tmp_path, make_service):
     owner = "set -euo pipefail\n" + blocks("owner.md")
     vendor = "set -euo pipefail; set -a; . ./for-the-vendor; set +a\n" + blocks("vendor.md")
-    with start_services(tmp_path / "services") as (curator, modeler):
-        environment = os.environ | {
-            "CURATOR": curator.url,
-            "OWNER_TOKEN": curator.token,
-            "MODELER": modeler.url,
-            "VENDOR_TOKEN": modeler.token,
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        }
-        output = ""
-        for script in (owner, vendor):  # each in a shell of its own
-            done = subprocess.run(
-                ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
-            )
-            assert done.returncode == 0, done.stdout + done.stderr
-            output += done.stdout
-        with VendorClient(modeler.url, modeler.token) as client:
-            (run,) = client.runs()
+    curator, modeler = (make_service(name, tmp_path / "services").start() for name in ("curator", "modeler"))
+    environment = os.environ | {
+        "CURATOR": curator.url,
+        "OWNER_TOKEN": curator.token,
+        "MODELER": modeler.url,
+        "VENDOR_TOKEN": modeler.token,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    output = ""
+    for script in (owner, vendor):  # each in a shell of its own
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        output += done.stdout
+    with VendorClient(modeler.url, modeler.token) as client:
+        (run,) = client.runs()
+    for service in (modeler, curator):
+        service.stop()
     assert (run.state, run.ended_because, run.problem) == ("completed", "budget", None)
     assert "\n3-differential privacy of each row's features" in output
     assert "planar_laplace: noise" in output  # what auto took, and why
