@@ -110,6 +110,14 @@ class Visitor:
         with self.page.expect_navigation():
             self.page.get_by_role(role, name=name, exact=True).click()
 
+    def again_until(self, address: str, text: str) -> None:
+        """Ask for a page again and again until it holds ``text``, then open it: no page is drawn in vain."""
+        deadline = time.monotonic() + PATIENCE_MS / 1000
+        while text not in self.context.request.get(address).text():
+            assert time.monotonic() < deadline, text
+            time.sleep(0.3)
+        self.open(address)
+
     def shoot(self, name: str) -> None:
         """A picture of the whole page, for whoever works on pages."""
         if SCREENSHOTS == "all":
@@ -138,8 +146,9 @@ class Visitor:
             self.page.evaluate(AXE.axe_script)
         for scheme, options in (("light", IN_BOTH), ("dark", IN_DARK))[: 1 + dark]:
             self.page.emulate_media(color_scheme=scheme)
-            results = AxeResults(self.page.evaluate("options => axe.run(options)", options))
-            if results.violations_count:
+            violated = self.page.evaluate("async (options) => (await axe.run(options)).violations", options)
+            if violated:
+                results = AxeResults({"violations": violated, "url": self.page.url})
                 violations.append(f"{self.page.url} ({scheme}): {results.generate_report()[:3000]}")
         self.page.emulate_media(color_scheme="light")
         return violations
@@ -149,10 +158,21 @@ class Visitor:
         violations = self.faults(dark=dark)
         assert violations == [], "\n".join(violations)
 
+    def leave(self) -> None:
+        """The end of a test after which this person stays: nothing unexpected was seen, and nothing is expected now."""
+        self.page.goto("about:blank")  # ends what the page has open; what it said until now has then been heard
+        unexpected = self._unexpected()
+        self.faults_seen.clear()
+        self._expected.clear()
+        assert unexpected == [], unexpected
+
     def close(self) -> None:
         self.context.close()
-        unexpected = [text for text in self.faults_seen if not any(word in text for word in self._expected)]
+        unexpected = self._unexpected()
         assert unexpected == [], unexpected
+
+    def _unexpected(self) -> list[str]:
+        return [text for text in self.faults_seen if not any(word in text for word in self._expected)]
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import served
+from tests.browser.conftest import Visitor, served
 from tests.shared.service_kit.console import sample_service
 
 
@@ -22,11 +22,20 @@ def url(app):
     app.state.context.database.close()
 
 
-@pytest.fixture
-def owner(visit, url):
-    visitor = visit(url)
+@pytest.fixture(scope="module")
+def ann(browser, url):
+    """Logs in once; each test then looks at what its own pages said."""
+    visitor = Visitor(browser, url)
     visitor.login("ann", sample_service.PASSWORD)
-    return visitor
+    yield visitor
+    visitor.close()
+
+
+@pytest.fixture
+def owner(ann):
+    ann.page.set_viewport_size({"width": 1200, "height": 860})
+    yield ann
+    ann.leave()
 
 
 @pytest.mark.parametrize("name", ["hostile", "Regret against answers"])
@@ -72,7 +81,7 @@ def test_a_form_shows_what_is_wrong_and_then_what_was_done(owner, app):
     owner.page.get_by_role("button", name="Make it").click()
     expect(owner.page.locator("#e-size")).to_have_text("must not be negative")
     expect(owner.page.get_by_role("alert")).to_be_focused()
-    owner.audit(dark=False)
+    owner.audit()  # the colours of what is wrong, for all forms
     expect(name).to_have_value(sample_service.HOSTILE)
     size.fill("2.5")
     owner.page.get_by_role("button", name="Make it").click()
@@ -131,8 +140,6 @@ def test_the_menu_is_reached_by_keyboard_and_the_first_stop_skips_it(owner):
 
 def test_the_guards_of_these_tests_do_find_what_they_look_for(browser, url):
     """The control: a visitor to a page that breaks the policy and asks elsewhere does not close in peace."""
-    from tests.browser.conftest import Visitor
-
     visitor = Visitor(browser, url)
     visitor.open("/console/login")
     visitor.page.evaluate("document.body.setAttribute('style', 'color: red')")

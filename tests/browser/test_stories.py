@@ -2,7 +2,6 @@
 
 import csv
 import re
-import time
 
 import pytest
 from playwright.sync_api import expect
@@ -29,19 +28,32 @@ def services(make_service, tmp_path_factory):
         yield services
 
 
+@pytest.fixture(scope="module")
+def people(services, browser):
+    """Who has logged in so far."""
+    visitors = {}
+    yield visitors
+    for visitor in visitors.values():
+        visitor.close()
+
+
 @pytest.fixture
-def enter(services, browser):
-    """Lets somebody in, each at a browser of their own."""
-    visitors = []
+def enter(services, browser, people):
+    """Lets somebody in, each at a browser of their own; who was in already is at the first page again."""
+    entered = []
 
     def come(name, **more):
-        visitors.append(Visitor(browser, services.service_of(name).url, **more))
-        visitors[-1].login(name, PASSWORD)
-        return visitors[-1]
+        if (key := (name, *more)) in people:
+            people[key].open("/console")
+        else:
+            people[key] = Visitor(browser, services.service_of(name).url, **more)
+            people[key].login(name, PASSWORD)
+        entered.append(people[key])
+        return people[key]
 
     yield come
-    for visitor in visitors:
-        visitor.close()
+    for visitor in entered:
+        visitor.leave()
 
 
 def by_hand(scripts=True):
@@ -122,7 +134,7 @@ def refused_then_taken(olga):
     olga.press("Check and store")
     expect(olga.page.get_by_role("alert")).to_be_visible()
     expect(olga.page.locator("main")).to_contain_text("house")
-    olga.audit()
+    olga.audit(dark=False)
     olga.shoot("dataset-refused")
     return user_actions.upload(olga, "Houses", houses_csv())
 
@@ -181,7 +193,7 @@ def refuse_a_slip(mia, value, typed):
         mia.page.keyboard.press("Enter")
     expect(mia.page.locator("#e-value")).to_be_visible()
     expect(value).to_be_focused()
-    mia.audit()
+    mia.audit(dark=False)
 
 
 def vendor_finds_the_house(vera, run):
@@ -363,22 +375,14 @@ def test_without_scripts_one_uploads_defines_a_study_measures_and_runs(enter):
     access = user_actions.grant(olga, study, "Vera")
     vera.open("/console/start")
     run = user_actions.start(vera, access, {"Queries": "1", "Rows asked first": "0", "Algorithm": "random"})
-    again_until(mia, f"/console/inbox?study={study}", "Save and next")
+    mia.again_until(f"/console/inbox?study={study}", "Save and next")
     mia.page.get_by_label("Value").fill("321")
     mia.press("Save and next")
     expect(mia.page.get_by_role("status").filter(has_text="Saved record")).to_be_visible()
-    again_until(vera, f"/console/runs/{run}", "All its queries were answered.")
+    vera.again_until(f"/console/runs/{run}", "All its queries were answered.")
     expect(vera.page.locator("main")).to_contain_text("321")
     vera.page.get_by_text("Numbers of this chart").first.click()
     expect(vera.page.get_by_role("cell", name="321").first).to_be_visible()
-
-
-def again_until(person, address, text):
-    """Load a page again and again until it holds ``text``: what a script does where there is one."""
-    deadline = time.monotonic() + 240
-    while text not in (person.open(address).text()):
-        assert time.monotonic() < deadline, text
-        time.sleep(0.3)
 
 
 def test_a_run_that_waits_for_people_outlives_both_services(services, enter):
@@ -395,7 +399,7 @@ def test_a_run_that_waits_for_people_outlives_both_services(services, enter):
         service.kill()
         service.start()
     for value in ("300", "400"):  # under the session of before
-        again_until(mia, f"/console/inbox?study={study}", "Save and next")
+        mia.again_until(f"/console/inbox?study={study}", "Save and next")
         mia.page.get_by_label("Value").fill(value)
         mia.press("Save and next")
     # Her page was open all the time: it has found the service again.
