@@ -24,7 +24,7 @@ _OF_STEP = {
         *("direction", "source", "column", "column_noise", "question", "unit"),
         *("y_lower", "y_upper", "y_noise", "due_hours", "shown_"),
     ),
-    "release": ("release",),
+    "release": ("release", "rows_per_person"),
     "answers": ("answers", "privacy_unit"),
     "budget": ("budget", "kernel", "reply_after_ms"),
 }
@@ -62,6 +62,8 @@ def body_of(form: Form, dataset: Mapping[str, Any], upto: str) -> Body:
         body["measurement"] = _measurement(form, dataset)
     if "release" in steps:
         body["release"] = _release(form)
+        if dataset["person_column"] is None:  # else it is the dataset's
+            body["rows_per_person"] = form.integer("rows_per_person", needed=False) or 1
     if "answers" in steps:
         body["answers"] = _answers(form)
         body["privacy_unit"] = form.get("privacy_unit") or "row"
@@ -202,6 +204,7 @@ def defaults(dataset: Mapping[str, Any] | None) -> dict[str, object]:
         "answers_epsilon": "1",
         "answers_plays": "each",
         "privacy_unit": "row",
+        "rows_per_person": 1,
         "kernel_kind": "squared_exponential",
         "kernel_lengthscale": 0.3,
         "kernel_signal_variance": 1.0,
@@ -230,7 +233,7 @@ def like(spec: Mapping[str, Any], dataset: Mapping[str, Any]) -> dict[str, objec
     values |= {f"budget_{name}": "" if value is None else value for name, value in spec["budget"].items()}
     if spec["kernel"] is not None:
         values |= {f"kernel_{name}": value for name, value in spec["kernel"].items()} | {"kernel": "yes"}
-    return values | {"privacy_unit": spec["privacy_unit"], "reply_after_ms": spec["reply_after_ms"]}
+    return values | {name: spec[name] for name in ("privacy_unit", "rows_per_person", "reply_after_ms")}
 
 
 def suggest(

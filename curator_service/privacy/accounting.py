@@ -204,7 +204,10 @@ def _price_in_words(spec: StudyCreate, costs: Costs, of_row: int | None, of_stud
     else:
         total = "" if of_study is None else f", and {_answers(of_study, '')} in all"
         buys = f"buys {_answers(of_row, 'more ')} per {unit}{total}"
-    return f"{joined}: this budget {buys}."
+    sentence, k = f"{joined}: this budget {buys}.", spec.rows_per_person
+    if k > 1 and not spec.person_column:  # declared, not enforced
+        sentence += f" These figures are per record: a person with {k} records, as declared, loses {k} times as much."
+    return sentence
 
 
 def _with_delta(epsilon: str, failure: float) -> str:
@@ -253,17 +256,21 @@ def report(
         ]
         study = costs.loss(total, delta)
     failure = costs.failure if released else 0.0
-    sentence = _report_in_words(losses, study, delta, failure, _unit(spec))
+    k = 1 if spec.person_column else spec.rows_per_person
+    declared = (
+        f" (per record: a person with {k} records, as declared, may have lost {k} times as much)" if k > 1 else ""
+    )
+    sentence = _report_in_words(losses, study, delta, failure, _unit(spec), declared)
     return Accounting(delta=delta, rows=losses, study=study, sentence=sentence)
 
 
-def _report_in_words(rows: list[RowsLoss], study: Loss, delta: float, failure: float, unit: str) -> str:
+def _report_in_words(rows: list[RowsLoss], study: Loss, delta: float, failure: float, unit: str, declared: str) -> str:
     if not rows:
         return "There are no rows."
     worst, whole = rows[-1], _loss_in_words(study, delta, failure)
     return (
         f"The {unit} that was asked most has lost {_loss_in_words(worst, delta, failure)} "
-        f"by {_answers(worst.answers, '')}; the study in all {whole}. The sum holds however the "
+        f"by {_answers(worst.answers, '')}{declared}; the study in all {whole}. The sum holds however the "
         "modeler chose what to ask; the tight figure takes the numbers of answers as if they had been fixed before."
     )
 

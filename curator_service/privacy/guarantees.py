@@ -12,12 +12,13 @@ from blindopt.wire import (
     NoAnswerNoise,
     PlanarLaplaceRelease,
     PoGpUcbRelease,
+    SoundRelease,
     StudyCreate,
     amount,
 )
 from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.choice import Concrete, concrete
-from curator_service.privacy.ledger import answers_add_up
+from curator_service.privacy.ledger import answers_add_up, exact
 
 EXACT_ANSWERS = (
     "The measurement y of each queried row is released without privacy noise, and the number of rows is public."
@@ -165,11 +166,12 @@ class Gap:
     heading: str
     says: str
     applies: Callable[[StudyCreate, Concrete], bool] = lambda spec, release: True
+    adds: Callable[[StudyCreate], str] = lambda spec: ""
+    """What a study's own numbers add to it."""
 
-    @property
-    def sentence(self) -> str:
-        """The gap as one sentence with its heading."""
-        return f"{self.heading}: {self.says}"
+    def sentence(self, spec: StudyCreate) -> str:
+        """The gap of a study with its heading."""
+        return f"{self.heading}: {self.says}{self.adds(spec)}"
 
 
 def _is_sound(release: Concrete) -> bool:
@@ -207,6 +209,13 @@ GAPS: tuple[Gap, ...] = (
         "Answers about one person",
         "each is counted as another person's; where one person is behind several, what they tell adds up.",
         lambda spec, release: not isinstance(spec.answers, NoAnswerNoise) and not answers_add_up(spec),
+    ),
+    Gap(
+        "A person with several rows",
+        "without a person column the promise is for a row: a person with k rows loses k times as much (and with a "
+        "delta k e^((k - 1) epsilon) times the delta).",
+        lambda spec, release: _is_sound(release) and not spec.person_column,
+        lambda spec: _declared(spec),
     ),
     Gap(
         "Rows of one person",
@@ -266,7 +275,16 @@ GAPS: tuple[Gap, ...] = (
 def not_protected(spec: StudyCreate, release: Concrete | None = None, *, withdrawn: bool = False) -> list[str]:
     """The gaps of a study, in words for every party. A release that is ``withdrawn`` is not sound."""
     ran: Concrete = IdentityRelease(mechanism="identity") if withdrawn else release or concrete(spec)[0]
-    return [gap.sentence for gap in GAPS if gap.applies(spec, ran)]
+    return [gap.sentence(spec) for gap in GAPS if gap.applies(spec, ran)]
+
+
+def _declared(spec: StudyCreate) -> str:
+    """The loss of a person with as many rows as the owner declares, where that is more than one."""
+    k = spec.rows_per_person
+    if k == 1 or not isinstance(spec.release, SoundRelease):
+        return ""
+    epsilon = exact(k * amount(spec.release.epsilon))
+    return f" The owner declares {k} rows of a person at most: by the release she loses {k} times as much, {epsilon}."
 
 
 def as_markdown() -> str:

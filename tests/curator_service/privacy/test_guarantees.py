@@ -24,6 +24,7 @@ from blindopt.wire import (
     ReleaseSpec,
     StudyCreate,
 )
+from curator_service.privacy import accounting
 from curator_service.privacy.guarantees import EXACT_ANSWERS, GAPS, SIMULATION, as_markdown, guarantee, not_protected
 
 GAUSSIAN = GaussianRelease(mechanism="gaussian", epsilon="1.25", delta=2e-6, sensitivity=0.4)
@@ -195,7 +196,7 @@ ALWAYS = {
 
 
 def test_what_is_not_protected_follows_from_the_study():
-    sound, bare = {"Changes larger than Delta"}, {"Features"}
+    sound, bare = {"Changes larger than Delta", "A person with several rows"}, {"Features"}
     assert headings(GAUSSIAN) == ALWAYS | sound | {"y", "Timing"}
     assert headings(GAUSSIAN, pace=50) == ALWAYS | sound | {"y"}
     assert headings(AUTO, answers=LAPLACE, cap="3", pace=50) == ALWAYS | sound
@@ -204,6 +205,19 @@ def test_what_is_not_protected_follows_from_the_study():
     assert headings(PLANAR, answers=ONE_BIT, unit="answer", pace=50) == ALWAYS | sound | by_hand
     for release in (PUBLISHED, IDENTITY):
         assert headings(release, answers=LAPLACE, cap="3", pace=50) == ALWAYS | bare
+
+
+def test_a_declared_number_of_rows_multiplies_what_a_person_loses():
+    def gap(**more):
+        spec = study(GAUSSIAN).model_copy(update=more)
+        return [text for text in not_protected(spec) if text.startswith("A person with several rows")]
+
+    assert gap(rows_per_person=1)[0].endswith("times the delta).")
+    assert "declares 20 rows of a person at most" in gap(rows_per_person=20)[0]
+    assert gap(rows_per_person=20)[0].endswith("she loses 20 times as much, 25.")
+    assert gap(rows_per_person=20, person_column=True) == []
+    words = accounting.price(study(GAUSSIAN).model_copy(update={"rows_per_person": 20})).sentence
+    assert words.endswith("a person with 20 records, as declared, loses 20 times as much.")
 
 
 def test_nothing_is_said_to_be_safe_in_a_list_of_what_is_not():
