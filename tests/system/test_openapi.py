@@ -339,6 +339,7 @@ def at_curator(curator, opened, small) -> World:
             **{f"POST /v1/queries/{{query_id}}:{verb}": {"query_id": [inbox[n][0]]} for n, verb in enumerate(VERBS)},
             "POST /v1/datasets/{dataset_id}:archive": {"dataset_id": [archived.id]},
             "POST /v1/datasets/{dataset_id}:bounds": {"dataset_id": [apart]},
+            "POST /v1/datasets/{dataset_id}:withhold": {"dataset_id": [apart]},
             "POST /v1/studies/{study_id}:release": {"study_id": drafts},
             "PUT /v1/studies/{study_id}": {"study_id": [changed]},
             "POST /v1/studies/{study_id}:close": {"study_id": [closed]},
@@ -351,6 +352,7 @@ def at_curator(curator, opened, small) -> World:
         },
         bodies={
             "POST /v1/datasets": lambda body: {"name": body["name"], "file": "a,b\n1,2\n3,4\n"},
+            "POST /v1/datasets/{dataset_id}:withhold": lambda body: {"record": 3},
             "POST /v1/datasets/{dataset_id}:bounds": lambda body: {"columns": [column], "epsilon": "40"},
             "POST /v1/studies": lambda body: body | real | {"budget": {}},
             "POST /v1/studies:check": lambda body: body | real | {"budget": {}},

@@ -22,7 +22,7 @@ from blindopt.errors import AuditUnavailable, IdempotencyKeyReused, NotFound, St
 from blindopt.wire import Health
 from curator_service import store as curator_store
 from curator_service.privacy.ledger import Balance, Charge
-from curator_service.store import advisories, dataset_accounts, inbox, ledger
+from curator_service.store import advisories, dataset_accounts, inbox, ledger, withheld
 from curator_service.store import base as curator_base
 from service_kit.context.context import ServiceContext
 from service_kit.context.keys import Seal, signer
@@ -99,6 +99,7 @@ def filled(database, context):
         curator_store.insert(db, advisories.advisories, **withdrawn, **created)
         account = dataset_accounts.Account()
         dataset_accounts.add(db, "ds_1", "tuning", after=account, at=stamp(NOW), subject="tun_1")
+        withheld.add(db, "ds_1", withheld.record_unit(1), "s", stamp(NOW))
         inquiry = {"query_id": "qry_1", "study_id": "std_1", **created}
         measured = {
             "id": "msr_1",
@@ -169,7 +170,7 @@ def test_an_upsert_cannot_change_a_stored_reply(database, filled):
 def test_the_tables_that_are_append_only_are_these():
     evidence = {"log", "shared", "receipts", "keys", "countersignatures"}
     measured = {"entries", "rounds", "revisions"}
-    account = {"replies", "releases", "queries", "ledger", "advisories", "tuning_ledger"}
+    account = {"replies", "releases", "queries", "ledger", "advisories", "tuning_ledger", "withheld"}
     assert set(TABLES) == evidence | measured | account
 
 
@@ -318,7 +319,7 @@ def test_a_schema_of_a_newer_program_is_refused_and_not_touched(tmp_path):
         db.execute("PRAGMA user_version = 99")
         db.execute("DROP TRIGGER log_UPDATE")
         db.commit()
-    with pytest.raises(StateConflict, match="the database has schema 99, this program needs 6"):
+    with pytest.raises(StateConflict, match="the database has schema 99, this program needs 7"):
         _open(path)
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (99,)
