@@ -1,9 +1,10 @@
-"""`blindopt-curator`: serve, token, audit, backup, restore, attack, tune, report.
+"""`blindopt-curator`: serve, token, audit, backup, restore, attack, audit-privacy, tune, report.
 
 A command imports what it needs when it runs: `token` and `audit` do without the web framework and the numerics.
 """
 
 import json
+import sys
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,6 +23,8 @@ from service_kit.store.database import Connection
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+    from curator_service.use_cases.studies.privacy_audit import PartAudit
 
 
 def _build(settings: Settings) -> "FastAPI":
@@ -96,6 +99,74 @@ def _table(view: wire.StudyOwnerView, findings: list[wire.Finding]) -> str:
         lines.append(textwrap.indent(f"{finding.unit}", " " * 4))
         lines.append(textwrap.fill(finding.sentence, 100, initial_indent=" " * 4, subsequent_indent=" " * 4))
     return "\n".join(lines)
+
+
+@app.command("audit-privacy")
+def audit_privacy(
+    study: Annotated[str, typer.Argument(help="Study id: a draft, or one that was released.")],
+    draws: Annotated[int, typer.Option(min=100, max=10_000_000, help="Draws of each neighbour that judge.")] = 20_000,
+    confidence: Annotated[
+        float, typer.Option(min=0.5, max=0.999999999, help="Probability that a bound is right, each by itself.")
+    ] = 0.999,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the bounds as JSON.")] = False,
+) -> None:
+    """Compare what a study's mechanisms promise with what they draw, on two neighbours made of public values.
+
+    Reads no record and changes nothing; the service may be running. Exits with 3 where the draws contradict a promise.
+    """
+    from curator_service.use_cases.studies import privacy_audit
+
+    with cli.plain_errors():
+        chosen = cli.existing(Settings)
+        with open_context(chosen) as context:
+            view, parts = privacy_audit.on_study(
+                context.database, study, draws=draws, confidence=confidence, on_progress=_on_terminal
+            )
+    if as_json:
+        typer.echo(json.dumps({"study_id": view.id, "audits": [_audit_fields(part) for part in parts]}, indent=2))
+    else:
+        typer.echo("\n".join(_audit_in_words(part) for part in parts))
+    if any(part.audit is not None and part.audit.exceeds for part in parts):
+        raise typer.Exit(_FALSE_CLAIM)
+
+
+_FALSE_CLAIM = 3
+"""The exit status of an audit that contradicts a promise; 1 and 2 are those of errors."""
+
+
+def _on_terminal(part: str, share: float) -> None:
+    if sys.stderr.isatty():
+        typer.echo(f"\r{part} {share:4.0%}", nl=share >= 1, err=True)
+
+
+def _audit_fields(part: "PartAudit") -> dict[str, object]:
+    fields: dict[str, object] = {"part": part.part, "mechanism": part.mechanism, "version": part.version}
+    if part.audit is None:
+        return fields | {"claimed": None}
+    return fields | {
+        "claimed": {"epsilon": str(part.audit.claim.epsilon), "delta": part.audit.claim.delta},
+        "epsilon_at_least": part.audit.bound,
+        "most_that_could_be_seen": part.audit.most,
+        "draws": part.audit.draws,
+        "confidence": part.audit.confidence,
+        "contradicts": part.audit.exceeds,
+    }
+
+
+def _audit_in_words(part: "PartAudit") -> str:
+    version = "" if part.version is None else f", version {part.version}"
+    name = f"{part.part} ({part.mechanism}{version})"
+    if part.audit is None:
+        return f"{name}: nothing is promised, so there is nothing to check."
+    claim = f"epsilon {part.audit.claim.epsilon}"
+    claim += f" at delta {part.audit.claim.delta:g}" if part.audit.claim.delta else ""
+    verdict = "THE PROMISE IS FALSE" if part.audit.exceeds else "no contradiction, which proves nothing"
+    text = (
+        f"{name}: {claim} is promised; {part.audit.draws:,} draws of each of two neighbours imply at least "
+        f"{part.audit.bound:.3g}, with confidence {100 * part.audit.confidence:g} %: {verdict}. So many draws show "
+        f"a loss of {part.audit.most:.3g} at most."
+    )
+    return textwrap.fill(text, 100, subsequent_indent="    ")
 
 
 @app.command()

@@ -74,7 +74,7 @@ def test_two_releases_have_different_noise():
 def test_the_public_law_is_the_calibrated_one():
     mechanism = GaussianMechanism(Decimal("1.5"), 1e-6, 0.25)
     assert mechanism.columns(7) == 7
-    assert mechanism.sd(7) == gaussian_sd(Decimal("1.5"), 1e-6, 0.25, 7)
+    assert mechanism.sd(7) == pytest.approx(gaussian_sd(Decimal("1.5"), 1e-6, 0.25, 7), rel=1e-15)
     assert mechanism.noise(7) == NoiseLaw(family="gaussian", sd=mechanism.sd(7))
 
 

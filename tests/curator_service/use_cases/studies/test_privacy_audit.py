@@ -1,0 +1,93 @@
+"""`blindopt-curator audit-privacy`: what it prints, when it fails, and that no record is read."""
+
+import json
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+from blindopt import wire
+from curator_service import cli
+from curator_service.measurement import privatize
+from curator_service.privacy.answers import mechanism_of as answers_of
+from curator_service.release.registry import mechanism_of
+from curator_service.use_cases.studies import privacy_audit
+from tests.curator_service.routes.test_api_advisories import InProcess
+
+RELEASE = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1")
+ANSWERS = wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=1.0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, small):
+    """A curator's folder without any file of records, its studies by what they promise."""
+    data = tmp_path_factory.mktemp("audited")
+    service = InProcess(data, small)
+    ids = {}
+    for name, release, answers in (
+        ("private", RELEASE, ANSWERS),
+        ("public", wire.IdentityRelease(mechanism="identity"), wire.NoAnswerNoise(mechanism="none")),
+    ):
+        service.spec = service.spec.model_copy(update={"release": release, "answers": answers})
+        ids[name] = service.draft(name)
+    service.curator.context.close()
+    shutil.rmtree(data / "files")
+    return data, ids
+
+
+def run(folder, name, *options, draws="400"):
+    data, ids = folder
+    arguments = ["audit-privacy", ids.get(name, name), "--draws", draws, *options]
+    return CliRunner().invoke(cli.app, arguments, env={"DATA_DIR": str(data)})
+
+
+def test_a_right_study_is_not_contradicted_and_no_record_is_read(folder):
+    done = run(folder, "private")
+    assert done.exit_code == 0, done.output
+    words = " ".join(done.stdout.split())
+    assert "release (planar_laplace, version 2): epsilon 1 is promised" in words
+    assert "answers (laplace): epsilon 1 is promised" in words
+    assert words.count("no contradiction, which proves nothing") == 2
+
+
+def test_as_json_it_has_the_bounds(folder):
+    done = run(folder, "private", "--json", "--confidence", "0.99")
+    body = json.loads(done.stdout)
+    assert [part["part"] for part in body["audits"]] == ["release", "answers"]
+    for part in body["audits"]:
+        assert (part["claimed"], part["draws"], part["confidence"]) == ({"epsilon": "1", "delta": 0.0}, 400, 0.99)
+        assert part["epsilon_at_least"] <= 1 < part["most_that_could_be_seen"]
+        assert part["contradicts"] is False
+
+
+def test_a_broken_release_exits_with_three(folder, monkeypatch):
+    wrong = RELEASE.model_copy(update={"epsilon": "8"})
+    monkeypatch.setattr(privacy_audit, "mechanism_of", lambda spec, release: mechanism_of(spec, wrong))
+    done = run(folder, "private", "--json")
+    assert done.exit_code == 3
+    assert [part["contradicts"] for part in json.loads(done.stdout)["audits"]] == [True, False]
+
+
+def test_a_broken_answer_exits_with_three(folder, monkeypatch):
+    broken = answers_of(ANSWERS.model_copy(update={"epsilon": "8"}))
+    monkeypatch.setattr(privatize, "mechanism_of", lambda answers: broken)
+    done = run(folder, "private")
+    assert done.exit_code == 3
+    assert done.stdout.count("THE PROMISE IS FALSE") == 1
+
+
+def test_where_nothing_is_promised_there_is_nothing_to_check(folder):
+    done = run(folder, "public")
+    assert done.exit_code == 0
+    assert done.stdout.count("nothing is promised") == 2
+
+
+@pytest.mark.parametrize("options", [["--draws", "99"], ["--confidence", "1"]])
+def test_numbers_out_of_range_are_refused(folder, options):
+    assert run(folder, "private", *options).exit_code == 2
+
+
+def test_a_study_that_does_not_exist_is_an_error(folder):
+    done = run(folder, "std_0000000000000000")
+    assert done.exit_code == 1
+    assert "there is no such study" in done.output
