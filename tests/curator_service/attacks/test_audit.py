@@ -26,7 +26,7 @@ RELEASES = {
     ),
 }
 ANSWERS = {
-    "laplace": wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=2.0, value_centre=3.0),
+    "laplace": wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=2.0, centre=3.0),
     "one_bit": wire.OneBitAnswers(mechanism="one_bit", epsilon="1", value_bound=2.0),
     "piecewise": wire.PiecewiseAnswers(mechanism="piecewise", epsilon="1", value_bound=2.0),
 }
@@ -61,8 +61,8 @@ def test_a_right_release_is_not_contradicted(name):
 
 @pytest.mark.parametrize("name", RELEASES)
 def test_the_noise_of_eight_epsilon_is_caught(name):
-    """By 500 draws; the averaged projection, where a turn of the row hides a part of its move, by 1,000."""
-    assert released(name, "8", draws=1_000 if name == "projection" else 500).exceeds
+    """By 500 draws; of the averaged projection, which hides a part of the row's move, that of 20 epsilon."""
+    assert released(name, "20" if name == "projection" else "8").exceeds
 
 
 class OneNoiseForAllRows(GaussianMechanism):
@@ -83,10 +83,10 @@ def test_noise_that_rows_share_is_caught():
 
 
 def test_a_person_with_several_rows_moves_all_of_them():
-    """Four rows that each cost epsilon 1 cost 4 together: noise for one row does not keep a promise for four."""
+    """16 rows that each cost epsilon 1 cost 16 together: noise for one row does not keep a promise for 16."""
     mechanism = choice_of(study()).mechanism
-    assert audit.audit_release(study(), mechanism, ONE, rows=4, draws=2_000).exceeds
-    assert not audit.audit_release(study(), mechanism, Claim(Decimal(4)), rows=4, draws=500).exceeds
+    assert audit.audit_release(study(), mechanism, ONE, rows=16, draws=300).exceeds
+    assert not audit.audit_release(study(), mechanism, Claim(Decimal(16)), rows=16, draws=100).exceeds
 
 
 def test_a_box_that_is_smaller_than_delta_bounds_the_move():

@@ -38,7 +38,7 @@ def folder(tmp_path_factory, small):
 def run(folder, name, *options, draws="400"):
     data, ids = folder
     arguments = ["audit-privacy", ids.get(name, name), "--draws", draws, *options]
-    return CliRunner().invoke(cli.app, arguments, env={"DATA_DIR": str(data)})
+    return CliRunner().invoke(cli.app, arguments, env={"BLINDOPT_CURATOR_DATA_DIR": str(data)})
 
 
 def test_a_right_study_is_not_contradicted_and_no_record_is_read(folder):
