@@ -45,6 +45,7 @@ def on_study(
             spec,
             mechanism,
             claim,
+            rows=spec.protected_rows,
             draws=draws,
             confidence=confidence,
             on_progress=lambda share: on_progress("release", share),

@@ -87,6 +87,10 @@ def test_a_person_with_several_rows_moves_all_of_them():
     mechanism = choice_of(study()).mechanism
     assert audit.audit_release(study(), mechanism, ONE, rows=16, draws=300).exceeds
     assert not audit.audit_release(study(), mechanism, Claim(Decimal(16)), rows=16, draws=100).exceeds
+    of_persons = study().model_copy(update={"rows_per_person": 16, "person_column": True})
+    assert of_persons.protected_rows == 16
+    right = choice_of(of_persons).mechanism
+    assert not audit.audit_release(of_persons, right, ONE, rows=16, draws=300).exceeds
 
 
 def test_a_box_that_is_smaller_than_delta_bounds_the_move():
