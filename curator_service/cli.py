@@ -116,8 +116,8 @@ def audit_privacy(
     """
     from curator_service.use_cases.studies import privacy_audit
 
-    with cli.plain_errors():
-        chosen = cli.existing(Settings)
+    with plain_errors():
+        chosen = PROGRAM.existing()
         with open_context(chosen) as context:
             view, parts = privacy_audit.on_study(
                 context.database, study, draws=draws, confidence=confidence, on_progress=_on_terminal
