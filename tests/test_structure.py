@@ -112,7 +112,7 @@ def test_the_curator_draws_from_no_generator_that_has_a_seed():
     """But for attackers and simulations: what they draw is thrown away, and nothing that releases imports them."""
     curator = [path for path in FILES if path.is_relative_to(ROOT / "curator_service")]
     for name, importers in {
-        "attacks": {"curator_service.use_cases.studies.attack_preview"},
+        "attacks": {f"curator_service.use_cases.studies.{name}" for name in ("attack_preview", "privacy_audit")},
         "forecasts": {"curator_service.use_cases.jobs.forecasts"},
     }.items():
         simulations, package = ROOT / "curator_service" / name, f"curator_service.{name}"
