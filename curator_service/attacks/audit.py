@@ -186,7 +186,8 @@ def _audit(draw: Draw, claim: Claim, draws: int, confidence: float, on_progress:
             done += count
             on_progress(done / whole)
 
-    event = _best(*(np.concatenate(list(batches(moved, learnt))) for moved in (False, True)), claim.delta, alpha)
+    first, second = (np.concatenate(list(batches(moved, learnt))) for moved in (False, True))
+    event = _best(first, second, claim.delta, alpha)
     hits = [sum(event.hits(scores) for scores in batches(moved, draws)) for moved in (False, True)]
     bound = _implied(event, hits, draws, claim.delta, alpha)
     return Audit(claim, bound, epsilon_bound(draws, draws, 0, draws, claim.delta, alpha), draws, confidence)
