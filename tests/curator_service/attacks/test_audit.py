@@ -15,7 +15,7 @@ from curator_service.privacy.answers import mechanism_of as answers_of
 from curator_service.release.gaussian import GaussianMechanism
 from curator_service.release.registry import choice_of
 
-ONE = Claim(Decimal(1))
+CLAIM = Claim(Decimal(1))
 RELEASES = {
     "planar_laplace": (wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1"), 2),
     "turned": (wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1", rotate=True), 2),
@@ -85,12 +85,12 @@ def test_noise_that_rows_share_is_caught():
 def test_a_person_with_several_rows_moves_all_of_them():
     """16 rows that each cost epsilon 1 cost 16 together: noise for one row does not keep a promise for 16."""
     mechanism = choice_of(study()).mechanism
-    assert audit.audit_release(study(), mechanism, ONE, rows=16, draws=300).exceeds
+    assert audit.audit_release(study(), mechanism, CLAIM, rows=16, draws=300).exceeds
     assert not audit.audit_release(study(), mechanism, Claim(Decimal(16)), rows=16, draws=100).exceeds
     of_persons = study().model_copy(update={"rows_per_person": 16, "person_column": True})
     assert of_persons.protected_rows == 16
     right = choice_of(of_persons).mechanism
-    assert not audit.audit_release(of_persons, right, ONE, rows=16, draws=300).exceeds
+    assert not audit.audit_release(of_persons, right, CLAIM, rows=16, draws=300).exceeds
 
 
 def test_a_box_that_is_smaller_than_delta_bounds_the_move():
@@ -106,11 +106,11 @@ def test_a_box_that_is_smaller_than_delta_bounds_the_move():
 @pytest.mark.parametrize("name", ANSWERS)
 def test_a_right_answer_is_not_contradicted_and_the_noise_of_eight_epsilon_is(name, monkeypatch):
     """Answers spend epsilon whole at the ends of the clip: 4,000 draws prove more than half of it."""
-    right = audit.audit_answers(study(answers=ANSWERS[name]), ONE, draws=4_000)
+    right = audit.audit_answers(study(answers=ANSWERS[name]), CLAIM, draws=4_000)
     assert 0.5 < right.bound <= 1
     broken = answers_of(ANSWERS[name].model_copy(update={"epsilon": "8"}))
     monkeypatch.setattr(privatize, "mechanism_of", lambda answers: broken)
-    assert audit.audit_answers(study(answers=ANSWERS[name]), ONE, draws=1_000).exceeds
+    assert audit.audit_answers(study(answers=ANSWERS[name]), CLAIM, draws=1_000).exceeds
 
 
 def coin(epsilon, delta, rng):
@@ -152,7 +152,7 @@ def test_draws_are_held_a_few_at_a_time_and_progress_ends_at_one():
         counts.append(count)
         return rng.normal(size=(count, 2))
 
-    audit._audit(draw, ONE, 100_000, 0.999, shares.append)
+    audit._audit(draw, CLAIM, 100_000, 0.999, shares.append)
     assert max(counts) <= audit._BATCH
     assert sum(counts) == 2 * (100_000 + audit._LEARNT_MAX)
     assert shares == sorted(shares)
@@ -162,10 +162,10 @@ def test_draws_are_held_a_few_at_a_time_and_progress_ends_at_one():
 @pytest.mark.parametrize(("draws", "confidence"), [(99, 0.9), (10**7 + 1, 0.9), (100, 0.0), (100, 1.0)])
 def test_an_audit_without_meaning_is_refused(draws, confidence):
     with pytest.raises(ValueError, match="draws"):
-        audit.audit_answers(study(answers=ANSWERS["laplace"]), ONE, draws=draws, confidence=confidence)
+        audit.audit_answers(study(answers=ANSWERS["laplace"]), CLAIM, draws=draws, confidence=confidence)
 
 
 def test_an_audit_is_what_it_says():
-    result = audit.Audit(ONE, 0.9, 5.0, 100, 0.99)
+    result = audit.Audit(CLAIM, 0.9, 5.0, 100, 0.99)
     assert not result.exceeds
     assert replace(result, bound=1.1).exceeds
