@@ -684,3 +684,37 @@ def test_a_plan_that_takes_too_long_is_refused_and_names_the_setting(hurried):
         with pytest.raises(Remote, match="TUNING_PLAN_SECONDS_MAX"):
             owner.start_tuning(spec)
         assert owner.uses(case.validation.id) == []
+
+
+# --- persons, and records that are withheld ----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def visits(owner):
+    """A case whose validation records are the visits of 60 persons, of whom two visits each are kept."""
+    head, *lines = csv_of(rows_of(150, 9)).decode().splitlines()
+    csv = "\n".join([f"{head},who", *(f"{line},P{number % 60}" for number, line in enumerate(lines))]) + "\n"
+    validation = owner.register("visits", csv.encode(), person="who", rows_per_person=2)
+    return Case(owner.register("training", csv_of(rows_of(150, 1)), public=True), validation)
+
+
+def test_a_tuning_on_persons_costs_each_of_them_k_times(owner, visits):
+    report = owner.preview_tuning(visits.spec("1"))
+    assert (report.records, report.epsilon) == (120, "2")
+    assert "2-differential privacy" in report.guarantee
+    assert _ended(owner, visits.spec("1")).state == "completed"
+    assert owner.account(visits.validation.id).everyone_epsilon == "2"
+
+
+def test_a_method_with_a_delta_is_not_proved_for_persons_with_several_records(owner, visits):
+    method = METHODS["gp_design"]
+    with pytest.raises(Remote, match="several records") as refused:
+        owner.preview_tuning(visits.spec("1", method=method, budget=wire.TuningBudget(epsilon="1", delta=1e-3)))
+    assert refused.value.remote_status == 422
+
+
+def test_withheld_records_are_not_scored(owner, visits):
+    owner.withhold(visits.validation.id, person="P7")
+    assert owner.preview_tuning(visits.spec("1")).records == 118
+    ended = _ended(owner, visits.spec("1"))
+    assert (ended.state, ended.report.records) == ("completed", 118)
