@@ -450,3 +450,49 @@ def test_only_bounded_answers_have_a_largest_epsilon():
 
 def test_a_one_bit_law_is_the_same_for_every_bound():
     assert one_bit(1.0, Decimal(2)) == OneBit(1.0, one_bit(7.0, Decimal(2)).prob)
+
+
+# --- edges of a draw, and the coin as it is built --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.75, 1.0])
+def test_the_first_stage_of_one_bit_rounds_up_exactly_as_often_as_its_share(monkeypatch, share):
+    """Of 2^53 equally likely integers those below the share go up: at -bound none does, at the bound all do."""
+    law, edge = OneBit(C, 0.7), int(share * 2**53)
+    monkeypatch.setattr(bounded, "_coin", lambda prob: lambda bit: bit)
+    for drawn, up in ((edge - 1, True), (edge, False)):
+        if 0 <= drawn < 2**53:
+            monkeypatch.setattr(bounded.secrets, "randbits", lambda bits, drawn=drawn: drawn if bits == 53 else None)
+            assert law.draw(np.array([C * (2 * share - 1)])).tolist() == [law.size if up else -law.size]
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("y", [1.7e308, -1.7e308])
+def test_the_largest_doubles_are_clipped_at_either_end(kind, y):
+    law = MAKERS[kind](0.5, Decimal(2))
+    assert np.abs(law.draw(np.full(5, y))).max() <= law.size
+
+
+def test_the_coin_takes_as_long_whatever_it_shows(monkeypatch):
+    options = {}
+    monkeypatch.setattr(dp.m, "make_randomized_response_bool", lambda prob, **more: options.update(more))
+    bounded._coin.__wrapped__(0.75)
+    assert options == {"constant_time": True}
+
+
+@pytest.mark.parametrize("excess", [1e-9, 0.1, 0.25])
+def test_a_probability_above_e_to_epsilon_is_refused_though_the_library_would_take_it(monkeypatch, excess):
+    """The account in fractions stands by itself."""
+    right = bounded._below
+    coin = type("Coin", (), {"map": lambda self, distance: Decimal(1)})
+    monkeypatch.setattr(bounded, "_coin", lambda prob: coin())
+    assert one_bit.__wrapped__(C, Decimal(1)).prob == right(
+        bounded._exp_below(Decimal(1)) / (1 + bounded._exp_below(Decimal(1)))
+    )
+    monkeypatch.setattr(bounded, "_below", lambda exact: right(exact) * (1 + excess))
+    with pytest.raises(NumericalFailure, match="nothing was drawn"):
+        one_bit.__wrapped__(C, Decimal(1))
+
+
+def test_a_fraction_that_is_a_double_stays_what_it_is():
+    assert bounded._below(Fraction(3, 4)) == 0.75

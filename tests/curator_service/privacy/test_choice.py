@@ -6,8 +6,9 @@ from decimal import Decimal
 import pytest
 
 from blindopt import wire
+from curator_service.privacy import choice
 from curator_service.privacy.calibration import gaussian_sd
-from curator_service.privacy.choice import concrete
+from curator_service.privacy.choice import as_run, concrete
 from curator_service.privacy.noise import PLANAR_FEATURES_MAX
 from curator_service.release.registry import choice_of
 
@@ -63,3 +64,36 @@ def test_parameters_are_handed_on():
     assert (chosen.epsilon, chosen.sensitivity, chosen.rotate) == ("0.7", 0.3, True)
     chosen, _ = concrete(study(18, epsilon="0.7", sensitivity=0.3, rotate=True, delta=1e-6))
     assert (chosen.epsilon, chosen.sensitivity, chosen.rotate, chosen.delta) == ("0.7", 0.3, True, 1e-6)
+
+
+def test_of_equal_noise_the_one_without_a_delta_is_taken(monkeypatch):
+    monkeypatch.setattr(choice, "gaussian_sd", lambda epsilon, delta, sensitivity, d, k: math.sqrt(d + 1))
+    assert concrete(study(15))[0].mechanism == "planar_laplace"
+
+
+def test_auto_passes_over_what_is_withdrawn_and_says_so():
+    draft = study(2)
+    assert "withdrawn" not in concrete(draft)[1]
+    release, why = concrete(draft, {"planar_laplace"})
+    assert release.mechanism == "gaussian"
+    assert why.endswith(" (planar_laplace withdrawn)")
+    release, why = concrete(draft, {"planar_laplace", "gaussian"})
+    assert release.mechanism == "planar_laplace"
+    assert why.startswith("planar_laplace: ")
+    assert "nothing else" in why
+    taken = choice_of(draft, {"planar_laplace"})
+    assert taken.mechanism.name == "gaussian"
+    assert taken.why.endswith(" (planar_laplace withdrawn)")
+
+
+def test_a_release_that_ran_is_made_again_whatever_auto_would_take_today():
+    draft = study(2, epsilon="0.7", sensitivity=0.3)
+    planar, gaussian = (as_run(draft, name) for name in ("planar_laplace", "gaussian"))
+    assert (planar.mechanism, planar.epsilon, planar.sensitivity) == ("planar_laplace", "0.7", 0.3)
+    assert (gaussian.mechanism, gaussian.epsilon, gaussian.delta) == ("gaussian", "0.7", 1e-5)
+    with pytest.raises(ValueError, match="never took identity"):
+        as_run(draft, "identity")
+    with pytest.raises(ValueError, match="never took gaussian"):
+        as_run(study(2, delta=None), "gaussian")
+    chosen = draft.model_copy(update={"release": wire.IdentityRelease(mechanism="identity")})
+    assert as_run(chosen, "gaussian") == chosen.release

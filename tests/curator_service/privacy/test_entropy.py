@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from curator_service.privacy import entropy
-from curator_service.privacy.entropy import gaussian_matrix, orthonormal, permutation, sample
+from curator_service.privacy.entropy import choose_rows, gaussian_matrix, orthonormal, permutation, sample
 
 N = 100_000
 MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hundreds in a run of all tests
@@ -46,6 +46,7 @@ def test_entries_are_independent(entries):
     [
         (0x0000000000000000, stats.norm.ppf(2.0**-65)),  # the far end of the lower tail
         (0x8000000000000000, -stats.norm.ppf(2.0**-65)),
+        (0x0000000000000001, stats.norm.ppf(1.5 * 2.0**-64)),  # the last bit counts
         (0x7FFFFFFFFFFFFFFF, 0.0),  # the middle, from both sides
         (0xFFFFFFFFFFFFFFFF, 0.0),
         (0x4000000000000000, stats.norm.ppf(0.25)),
@@ -134,7 +135,10 @@ def test_a_badly_conditioned_draw_is_drawn_again(monkeypatch):
     np.testing.assert_allclose(drawn[:, 0], good[:, 0] / np.linalg.norm(good[:, 0]))
 
 
-@pytest.mark.parametrize("draw", [lambda: gaussian_matrix(2, 2), lambda: orthonormal(3, 2), lambda: permutation(5)])
+@pytest.mark.parametrize(
+    "draw",
+    [lambda: gaussian_matrix(2, 2), lambda: orthonormal(3, 2), lambda: permutation(5), lambda: choose_rows(9, 2)],
+)
 def test_without_entropy_nothing_is_drawn(monkeypatch, draw):
     def fail(size: int) -> bytes:
         raise OSError("no entropy")
@@ -156,3 +160,21 @@ def test_a_sample_is_of_different_rows_and_every_set_is_as_likely():
     assert len(counts) == 10
     assert stats.chisquare(list(counts.values())).pvalue > MISTAKEN
     assert sample(4, 4).tolist() == [0, 1, 2, 3]
+
+
+def test_chosen_rows_are_different_and_every_row_is_as_likely_at_every_position():
+    """12 ordered pairs of 4 rows."""
+    drawn = np.array([choose_rows(4, 2) for _ in range(6_000)])
+    assert drawn.dtype == np.int64
+    pairs, counts = np.unique(drawn, axis=0, return_counts=True)
+    assert len(pairs) == 12
+    assert (pairs[:, 0] != pairs[:, 1]).all()
+    assert (pairs.min(), pairs.max()) == (0, 3)
+    assert stats.chisquare(counts).pvalue > MISTAKEN
+
+
+def test_no_more_rows_are_chosen_than_there_are():
+    assert sorted(choose_rows(3, 10).tolist()) == [0, 1, 2]
+    for none in (choose_rows(3, 0), sample(3, 0)):
+        assert none.shape == (0,)
+        assert none.dtype == np.int64

@@ -11,7 +11,18 @@ from scipy import stats
 
 from blindopt.errors import NumericalFailure
 from curator_service.privacy import noise
-from curator_service.privacy.noise import PlanarLaplaceLaw, add_gaussian, add_laplace, laplace_scale, lattice
+from curator_service.privacy.noise import (
+    PlanarLaplaceLaw,
+    add_gaussian,
+    add_laplace,
+    bounded,
+    gaussian,
+    laplace,
+    laplace_scale,
+    lattice,
+    planar,
+    selection,
+)
 from tests.scale import scaled
 
 N = 100_000
@@ -185,3 +196,61 @@ def test_the_scale_pays_for_rounding_two_answers_to_the_lattice(epsilon):
     scale, exact = Fraction(laplace_scale(3.0, Decimal(epsilon))), Fraction(epsilon)
     step = Fraction(2) ** lattice(float(scale))
     assert 6 + step <= scale * exact <= 6 * (1 + Fraction(2) ** -36 * max(1, 1 / exact))
+
+
+# --- the library, where it would account otherwise -----------------------------------------------------------
+
+
+def accounting(monkeypatch, make: str, cost) -> None:
+    """The library's maker, with ``cost`` of a distance in place of its map."""
+    library = type("Library", (), {"map": lambda self, distance: cost(distance)})
+    monkeypatch.setattr(dp.m, make, lambda *args, **options: library())
+
+
+@pytest.mark.parametrize(("rho", "trusted"), [(0.4999999, False), (0.5, True), (0.5 * (1 + 1e-6), True)])
+def test_gaussian_noise_costs_one_half_and_hardly_more(monkeypatch, rho, trusted):
+    accounting(monkeypatch, "make_gaussian", lambda distance: rho)
+    if trusted:
+        gaussian._gaussian.__wrapped__(3, SD)
+    for wrong in (0.51, 0.8, 1.2) if trusted else (rho,):
+        accounting(monkeypatch, "make_gaussian", lambda distance, wrong=wrong: wrong)
+        with pytest.raises(NumericalFailure, match="account"):
+            gaussian._gaussian.__wrapped__(3, SD)
+
+
+@pytest.mark.parametrize("factor", [0.5, 1 - 1e-9, 1 + 1e-6, 1.5])
+@pytest.mark.parametrize("scale", [1.7, 2.0**40])
+def test_a_step_of_planar_noise_costs_one_in_scale(monkeypatch, scale, factor):
+    accounting(monkeypatch, "make_laplace", lambda steps: factor * steps / scale)
+    with pytest.raises(NumericalFailure, match="account"):
+        planar._laplace.__wrapped__(scale)
+    accounting(monkeypatch, "make_laplace", lambda steps: steps / scale)
+    planar._laplace.__wrapped__(scale)
+
+
+@pytest.mark.parametrize(("law", "trusted"), [("permute_and_flip", False), ("exponential", True)])
+def test_only_the_root_of_the_exponential_mechanism_may_be_off_by_its_rounding(monkeypatch, law, trusted):
+    spent = 1.3 * (1 + 5e-13)
+    accounting(monkeypatch, "make_noisy_max", lambda distance: spent**2 / 8 if trusted else spent)
+    if trusted:
+        selection._noisy_max.__wrapped__(0.25, Decimal("1.3"), law)
+    else:
+        with pytest.raises(NumericalFailure, match="account"):
+            selection._noisy_max.__wrapped__(0.25, Decimal("1.3"), law)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: gaussian._gaussian.__wrapped__(3, SD),
+        lambda: laplace._laplace.__wrapped__(1.0, Decimal(1)),
+        lambda: planar._laplace.__wrapped__(5.0),
+        lambda: selection._noisy_max.__wrapped__(0.25, Decimal(1), "exponential"),
+        lambda: bounded._coin.__wrapped__(0.75),
+    ],
+)
+def test_each_law_opens_the_same_part_of_the_library_and_no_other(monkeypatch, make):
+    opened = []
+    monkeypatch.setattr("opendp.mod.enable_features", lambda *names: opened.extend(names))
+    make()
+    assert opened == ["contrib"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from blindopt.errors import ReleaseImpossible
 from blindopt.wire import Feature, NoiseLaw
 from curator_service.privacy import entropy
-from curator_service.release.po_gp_ucb import PoGpUcb, largest_r, omega, spectrum
+from curator_service.release.po_gp_ucb import PoGpUcb, Spectrum, largest_r, omega, spectrum, transform
 from curator_service.scaling import BLOCK_ROWS, ScaledRows
 
 
@@ -272,3 +272,18 @@ def test_one_row_more_than_features_can_be_released(d):
     out = np.full((d + 1, 3), np.nan)
     PoGpUcb(Decimal(1), 1e-5, 1.0, 3).draw(rows_of(x), out)
     assert np.isfinite(out).all()
+
+
+@pytest.mark.parametrize("r", [*range(1, 18), 1_000])
+def test_a_singular_value_equal_to_omega_is_enough_for_that_r(r):
+    most = largest_r(omega(r, 1.0, 1e-5), 1.0, 1e-5)
+    assert most == r
+    assert type(most) is int
+
+
+def test_a_singular_value_equal_to_omega_is_not_lifted():
+    mechanism = PoGpUcb(Decimal(1), 1e-5, 1.0, 3)
+    at_omega = Spectrum(np.zeros(2), np.eye(2)[::-1], np.array([2.0, 1.0]) * mechanism.threshold)
+    projection = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    np.testing.assert_array_equal(transform(at_omega, projection, mechanism.threshold), projection / math.sqrt(3))
+    assert mechanism._assessment(at_omega).branch == "project"

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 from blindopt import wire
 from blindopt.errors import Invalid
 from blindopt.wire import Feature
+from curator_service.release import registry
 from curator_service.release.gaussian import GaussianMechanism
 from curator_service.release.gaussian_projection import GaussianProjection
 from curator_service.release.identity import Identity
@@ -135,6 +136,7 @@ def refused(release, d: int, **bounds) -> tuple[str, str]:
     with pytest.raises(Invalid) as caught:
         choice_of(study_of(release, d, **bounds))
     (fault,) = caught.value.errors
+    assert set(fault) == {"field", "message"}
     return fault["field"], str(caught.value)
 
 
@@ -148,6 +150,7 @@ def test_a_projection_is_for_thirteen_features_and_fewer_columns():
     field, why = refused(projection(2), 12)
     assert field == "release.r"
     assert "13 features" in why
+    assert "keeps every feature" in why
     for r in (13, 14):
         field, why = refused(projection(r), 13)
         assert field == "release.r"
@@ -167,3 +170,23 @@ def test_planar_laplace_is_for_twenty_features():
     assert field == "release.mechanism"
     assert "20 features" in why
     assert choice_of(study_of(release, 20)).mechanism.name == "planar_laplace"
+
+
+@pytest.mark.parametrize("share", [0.00101, 0.5])
+def test_rounding_beyond_a_thousandth_of_the_sensitivity_is_refused_and_a_thousandth_is_not(monkeypatch, share):
+    gaussian = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5, sensitivity=0.5)
+    planar = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1", sensitivity=0.5)
+    releases = [projection(2), gaussian, planar]
+    for release in releases:
+        monkeypatch.setattr(registry, "rounding_of", lambda features, s=release.sensitivity: share * s)
+        assert refused(release, 13)[0] == "release.sensitivity"
+        monkeypatch.setattr(registry, "rounding_of", lambda features, s=release.sensitivity: 1e-3 * s)
+        monkeypatch.setattr(GaussianProjection, "slack", lambda self, d: 1e-3 * self.sensitivity)
+        assert choice_of(study_of(release, 13)).mechanism.name == release.mechanism
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("share", [0.00101, 0.5])
+def test_a_projection_is_refused_where_its_slack_would_show(monkeypatch, share):
+    monkeypatch.setattr(GaussianProjection, "slack", lambda self, d: share)
+    assert refused(projection(2), 13)[0] == "release.sensitivity"
