@@ -224,7 +224,7 @@ def curator(gun: Gun) -> Callable[[], None]:
     commits.mark(queries.Queries, "_settle", "answer", lambda self, db, caller, *_: str(caller.key))
     commits.mark(checkpoints, "countersign", "countersigned", lambda db, grant, size, *_: f"{grant}:{size}")
     commits.mark(Datasets, "_add", "registered")
-    commits.mark(releases.Releases, "_charge", "release", lambda self, db, request, identity, spec: identity)
+    commits.mark(releases.Releases, "_charge", "release", lambda self, db, request, identity, *_: identity)
     commits.mark(releases.Releases, "_publish", "published", lambda self, db, identity, *_: identity)
     commits.mark(releases.Releases, "_abandon", "abandoned", lambda self, db, identity, actor: identity)
     _call(gun, vault.Vault, "_settle", "file", lambda self, partial, identity: identity)
@@ -243,7 +243,7 @@ def curator(gun: Gun) -> Callable[[], None]:
     )
     commits.mark(Tunings, "_add", "tuning", lambda self, db, identity, *_: identity)
     commits.mark(Tunings, "_settle", "tuned", lambda self, db, identity, **_: identity)
-    _call(gun, Worker, "work", "tuning.work", lambda self, job: str(job.tuning_id))
+    _call(gun, Worker, "work", "tuning.work", lambda self, job, *_: str(job.tuning_id))
     _call(gun, Tunings, "_ending", "tuning.drawn")
 
     def named(ask: Callable[..., Any]) -> Callable[..., Any]:
@@ -345,11 +345,11 @@ def _break_curator(gun: Gun) -> None:
         return begins
 
     def settling(settle: Callable[..., Any]) -> Callable[..., Any]:
-        def settles(self: Any, db: Any, caller: Any, identity: str, query_id: str, answers: Any) -> Any:
+        def settles(self: Any, db: Any, caller: Any, identity: str, query_id: str, *rest: Any) -> Any:
             if query_id in pending:
                 begin, *what = pending.pop(query_id)
                 query_id = begin(self, db, *what)
-            return settle(self, db, caller, identity, query_id, answers)
+            return settle(self, db, caller, identity, query_id, *rest)
 
         return settles
 
