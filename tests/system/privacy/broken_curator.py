@@ -23,7 +23,7 @@ def twice_the_epsilon() -> None:
     def doubled(said):
         return said.model_copy(update={"epsilon": str(2 * amount(said.epsilon))}) if hasattr(said, "epsilon") else said
 
-    privatize.mechanism_of = lambda answers: of_answers(doubled(answers))
+    privatize.mechanism_of = lambda answers, *persons: of_answers(doubled(answers), *persons)
     releases.mechanism_of = lambda spec, chosen: released(spec, doubled(chosen))
 
 
