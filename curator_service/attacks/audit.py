@@ -14,7 +14,8 @@ import numpy as np
 from blindopt.arrays import Matrix, Vector
 from blindopt.wire import StudyCreate
 from curator_service.attacks.intervals import epsilon_bound
-from curator_service.measurement.privatize import Measured, release
+from curator_service.measurement.privatize import Measured, release, releases_mean
+from curator_service.privacy.ledger import answers_add_up
 from curator_service.privacy.noise import OnProgress, ignore_progress
 from curator_service.release.mechanism import Mechanism
 from curator_service.scaling import ScaledRows
@@ -28,6 +29,8 @@ _BATCH = 250
 """Draws that are held at once: memory does not depend on the number of draws."""
 _ANCHORS = 4
 """Rows at each of two far corners, which tell how Z was turned or projected."""
+_OTHER_PERSONS = 2
+"""Whose measurements an answer averages with the person's, where each is another person's."""
 _SHARES = np.concatenate([[0.002, 0.005], np.linspace(0.01, 0.99, 99), [0.995, 0.998]])
 
 Draw = Callable[[bool, int], Matrix]
@@ -89,11 +92,16 @@ def audit_answers(
     confidence: float = CONFIDENCE,
     on_progress: OnProgress = ignore_progress,
 ) -> Audit:
-    """Audit the answers of a study, each about one measurement, which is at one end of the clip or at the other."""
+    """Audit the answers of a study on a person's measurement that is at one end of the clip or at the other.
+
+    Where an answer is the mean of several people's measurements, the others' are in the middle.
+    """
+    others = _OTHER_PERSONS if releases_mean(spec) and not answers_add_up(spec) else 0
 
     def scores(moved: bool, count: int) -> Matrix:
         low, high = _clip(spec)
-        item = Measured(row=0, plays=[1], values=[high if moved else low])
+        values = [high if moved else low, *[(low + high) / 2] * others]
+        item = Measured(row=0, plays=list(range(1, len(values) + 1)), values=values)
         y = np.array([answer.y for answer in release([item] * count, spec)])
         return np.column_stack([y, np.abs(y - (low + high) / 2)])
 

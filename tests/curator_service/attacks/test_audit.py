@@ -109,8 +109,18 @@ def test_a_right_answer_is_not_contradicted_and_the_noise_of_eight_epsilon_is(na
     right = audit.audit_answers(study(answers=ANSWERS[name]), CLAIM, draws=4_000)
     assert 0.5 < right.bound <= 1
     broken = answers_of(ANSWERS[name].model_copy(update={"epsilon": "8"}))
-    monkeypatch.setattr(privatize, "mechanism_of", lambda answers: broken)
+    monkeypatch.setattr(privatize, "mechanism_of", lambda answers, persons=1: broken)
     assert audit.audit_answers(study(answers=ANSWERS[name]), CLAIM, draws=1_000).exceeds
+
+
+def test_a_mean_of_several_people_is_audited_for_a_move_of_a_single_person(monkeypatch):
+    """Three people: epsilon is spent whole. Noise for nine, which is a third of it, is caught."""
+    inbox = wire.InboxMeasurement(direction="maximize", question="How well did it go?")
+    apart = {"privacy_unit": "answer", "measurement": inbox}
+    means = study(answers=ANSWERS["laplace"].model_copy(update={"plays": "mean"})).model_copy(update=apart)
+    assert 0.5 < audit.audit_answers(means, CLAIM, draws=4_000).bound <= 1
+    monkeypatch.setattr(privatize, "mechanism_of", lambda answers, persons=1: answers_of(answers, 3 * persons))
+    assert audit.audit_answers(means, CLAIM, draws=2_000).exceeds
 
 
 def coin(epsilon, delta, rng):

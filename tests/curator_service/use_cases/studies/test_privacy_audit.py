@@ -70,7 +70,7 @@ def test_a_broken_release_exits_with_three(folder, monkeypatch):
 
 def test_a_broken_answer_exits_with_three(folder, monkeypatch):
     broken = answers_of(ANSWERS.model_copy(update={"epsilon": "8"}))
-    monkeypatch.setattr(privatize, "mechanism_of", lambda answers: broken)
+    monkeypatch.setattr(privatize, "mechanism_of", lambda answers, persons=1: broken)
     done = run(folder, "private")
     assert done.exit_code == 3
     assert done.stdout.count("THE PROMISE IS FALSE") == 1
