@@ -64,7 +64,7 @@ def pieces(rows: NDArray[np.int64], size: int = 10_000) -> Iterator[NDArray[np.i
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RowsOfPersons:
-    """Which rows of a release are the same person's. ``persons`` (n,): the person of each row, from 0."""
+    """Which rows of a release are the same person's. ``persons`` (n,): the person of each row, from 0, without gaps."""
 
     persons: NDArray[np.int64]
     _by_person: NDArray[np.int64]
@@ -72,7 +72,8 @@ class RowsOfPersons:
 
     @classmethod
     def of(cls, persons: NDArray[np.int64]) -> "RowsOfPersons":
-        """Group rows by their persons (n,), every number from 0 to the largest being somebody's."""
+        """Group rows by their persons (n,), of which some numbers may be nobody's: a person's who was withheld."""
+        persons = np.unique(persons, return_inverse=True)[1].reshape(-1).astype(np.int64)
         by_person = np.argsort(persons, kind="stable")
         return cls(persons, by_person, np.append(_starts(persons[by_person]), len(persons)))
 

@@ -117,6 +117,11 @@ def test_rows_of_the_same_person_are_told_of_each_of_them():
         assert rows.of_row(row) == np.flatnonzero(persons == person).tolist()
 
 
+def test_rows_of_a_person_are_hers_where_persons_before_her_were_withheld():
+    rows = RowsOfPersons.of(np.array([3, 1, 3, 5, 1]))
+    assert [rows.of_row(row) for row in range(5)] == [[0, 2], [1, 4], [0, 2], [3], [1, 4]]
+
+
 def test_pieces_are_all_rows_once():
     rows = np.arange(7) * 2
     assert [piece.tolist() for piece in pieces(rows, 3)] == [[0, 2, 4], [6, 8, 10], [12]]

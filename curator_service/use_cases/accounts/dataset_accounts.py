@@ -13,6 +13,7 @@ from curator_service.store import ledger as lines
 from curator_service.use_cases.studies import dataset_caps
 from curator_service.use_cases.studies.dataset_losses import DatasetLosses, FileLosses, StudyLoss
 from curator_service.use_cases.studies.dataset_outlook import uses_in_words
+from curator_service.use_cases.studies.withheld_records import file_numbers
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
@@ -29,6 +30,7 @@ class DatasetAccounts:
 
     def __init__(self, context: ServiceContext, vault: Vault) -> None:
         self._context = context
+        self._vault = vault
         self._losses = DatasetLosses(vault)
 
     def account(self, dataset_id: str, after: int, limit: int, *, with_records: bool) -> wire.DatasetAccount:
@@ -63,7 +65,9 @@ class DatasetAccounts:
         of_unit = file.units[dataset.person_column]
         unit = _unit(dataset)
         totals = file.totals[dataset.person_column]
-        worst = int(totals.argmax()) if with_records and len(totals) and totals.max() > totals.min() else None
+        worst = None
+        if with_records and len(totals) and totals.max() > totals.min():
+            worst = of_unit.records(dataset.id, int(totals.argmax()))[0]
         epsilon = None if unbounded else exact(file.epsilon)
         return wire.DatasetAccount(
             account=name,
@@ -77,7 +81,7 @@ class DatasetAccounts:
             epsilon=epsilon,
             delta=exact(file.delta),
             everyone_epsilon=None if unbounded else exact(file.everyone),
-            worst_record=None if worst is None else of_unit.records(dataset.id, worst)[0] + 1,
+            worst_record=None if worst is None else int(file_numbers(self._vault, dataset)[worst]),
             losses=_shares(file, dataset, bounded=not unbounded),
             cap_epsilon=None if account.cap_epsilon is None else exact(account.cap_epsilon),
             cap_delta=None if account.cap_delta is None else exact(account.cap_delta),

@@ -224,7 +224,10 @@ class DatasetAccount(Page):
     delta: str = Field(description="Sum of the deltas of releases, tunings and bounds.")
     everyone_epsilon: str | None = Field(description="The part of epsilon that every record has lost.")
     worst_record: int | None = Field(
-        description="Number of a record that has lost most, from 1; null to auditors, and where all have lost the same."
+        description=(
+            "Number in the file, from 1, of a record that has lost most; null to auditors, and where all have lost the "
+            "same."
+        )
     )
     losses: list[LossShare] = Field(
         description="How many have lost how much, largest first: 50 groups at most, each with its largest."

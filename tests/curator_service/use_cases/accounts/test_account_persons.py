@@ -2,6 +2,7 @@
 
 import pytest
 
+from blindopt import wire
 from tests.curator_service.use_cases.accounts.file_of_records import FileOfRecords
 
 PERSONS = (0, 0, 1, 1, 1, 2)
@@ -63,4 +64,23 @@ def test_a_registration_without_persons_that_was_never_used_changes_no_figure(tm
         account = file.account(dataset)
         assert (account.unit, account.epsilon) == (unit, "2")
         assert "their largest losses are added" in account.sentence
+    file.close()
+
+
+@pytest.mark.parametrize("withheld", ["0", "1", "2"])
+def test_the_cap_on_a_person_holds_in_a_study_that_was_released_after_another_one_was_withheld(file, withheld):
+    """The numbers of persons in its release have a gap: each row is still counted with those of its own person."""
+    file.in_process.call("owner", "POST", f"/v1/datasets/{file.dataset}:withhold", json={"person": withheld})
+    study = file.study(budget=wire.Budget(epsilon_per_row="2"))  # the release, and two answers about a person
+    for person in {0, 1, 2} - {int(withheld)}:
+        records = [record for record, owner in enumerate(PERSONS) if owner == person]
+        for allowed, record in enumerate([*records, *records][:3]):
+            assert _ask(file, study, record).status_code == (201 if allowed < 2 else 403)
+
+
+def test_the_record_that_lost_most_has_its_number_in_the_file_also_where_rows_were_dropped(tmp_path):
+    file = FileOfRecords(tmp_path, csv=CSV, fields={"person": "pid", "rows_per_person": "1"})
+    study = file.study()
+    assert _ask(file, study, 2).status_code == 201  # the third record that is kept: row 6 of the file
+    assert file.account().worst_record == 6
     file.close()
