@@ -49,7 +49,8 @@ class FileOfRecords:
         """Open the data folder: again after ``close``, as a service that was killed does."""
         self.in_process = InProcessCurator(self._folder, **self._settings)
         self.tokens: dict[str, str] = getattr(self, "tokens", {})
-        self.in_process.tokens |= self.tokens
+        self._roles: dict[str, str] = getattr(self, "_roles", dict(self.in_process.tokens))
+        self.in_process.tokens |= self._roles | self.tokens  # a retry is the same caller's
         self.in_process._keys = self._names  # a key is used once, before and after
 
     def reopen(self) -> None:

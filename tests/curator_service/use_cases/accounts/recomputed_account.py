@@ -14,14 +14,15 @@ def recomputed(
     spec_of: Callable[[str], dict[str, Any]],
     order_of: Callable[[str], list[int]],
     persons: dict[str, list[Any]] | None = None,
-    n: int = 0,
+    units_of_file: Iterable[Any] = (),
 ) -> tuple[Fraction, Counter[Any]]:
     """What every unit has lost, and what each has lost beyond that, from records of one file's log.
 
     ``spec_of`` and ``order_of``: by study. ``persons``: by dataset, the person behind each record; None: each record is
-    a unit. To add an act: give its charge to everyone, or to units.
+    a unit. ``units_of_file``: every unit, also if it lost nothing. To add an act: give its charge to everyone, or to
+    units.
     """
-    everyone, units = Fraction(0), Counter({unit: Fraction(0) for unit in range(n)})
+    everyone, units = Fraction(0), Counter({unit: Fraction(0) for unit in units_of_file})
     alone: dict[str, list[Fraction]] = {}
     """By study whose answers are each another person's: the release, and the dearest answer with its corrections."""
     corrected: dict[str, Counter[Any]] = defaultdict(Counter)
@@ -56,3 +57,15 @@ def recomputed(
                 else:
                     alone[study][1] = max(alone[study][1], price)
     return everyone + sum(map(max, alone.values())), units
+
+
+def recomputed_delta(records: Iterable[dict[str, Any]], spec_of: Callable[[str], dict[str, Any]]) -> Fraction:
+    """The sum of the deltas of releases, tunings and bounds, from records of one file's log; answers have none."""
+    delta = Fraction(0)
+    for record in records:
+        kind, details = record["kind"], record.get("details", {})
+        if kind in ("tuning.started", "bounds.started"):
+            delta += Fraction(details["delta"])
+        elif kind == "charge" and details["rows"] == "all":
+            delta += Fraction(repr(spec_of(details["study_id"])["release"].get("delta", 0)))
+    return delta
