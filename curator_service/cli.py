@@ -6,16 +6,17 @@ A command imports what it needs when it runs: `token` and `audit` do without the
 import json
 import sys
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from blindopt import wire
+from blindopt.audit.merkle_log import Json
 from curator_service import store
 from curator_service.context import open_context
 from curator_service.settings import Settings
-from curator_service.use_cases.integrity import log_checks
 from service_kit.cli.main import build
 from service_kit.cli.program import Program, plain_errors
 from service_kit.context.context import ServiceContext
@@ -39,6 +40,12 @@ def _restored(db: Connection, context: ServiceContext) -> None:
     close_after_restore(db, context)
 
 
+def _check(db: Connection, records: Iterable[Json]) -> None:
+    from curator_service.use_cases.integrity import log_checks
+
+    log_checks.check(db, records)
+
+
 _FORGOTTEN = (
     "Studies of that time, and accounts of tunings on files of that time, are closed. Files that were registered after "
     "the backup are forgotten, with what tunings spent on them: if you register one again, its account starts at 0. "
@@ -54,7 +61,7 @@ PROGRAM = Program(
     settings=Settings,
     open_context=open_context,
     app=_build,
-    check=log_checks.check,
+    check=_check,
     files=lambda db: [f"files/{name}" for name in store.file_names(db)],
     restored=_restored,
     after_restore=_FORGOTTEN,

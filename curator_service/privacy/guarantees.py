@@ -212,8 +212,8 @@ GAPS: tuple[Gap, ...] = (
     ),
     Gap(
         "A person with several rows",
-        "without a person column the promise is for a row: a person with k rows loses k times as much (and with a "
-        "delta k e^((k - 1) epsilon) times the delta).",
+        "where the file does not say whose each row is, the promise is for a row: a person with k rows loses k times "
+        "as much (and with a delta k e^((k - 1) epsilon) times the delta).",
         lambda spec, release: _is_sound(release) and not spec.person_column,
         lambda spec: _declared(spec),
     ),

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from blindopt import wire
-from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Invalid
 from curator_service import store
 from curator_service.persons import PersonColumn
 from curator_service.store import dataset_accounts, inbox, withheld
+from curator_service.use_cases.accounts.salted_digests import salted_digest
 from curator_service.use_cases.inbox.inbox import Inbox
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
 from curator_service.use_cases.studies.withheld_records import file_numbers, withheld_records
@@ -46,7 +46,7 @@ class Withholding:
             details: dict[str, Any] = {"dataset_id": dataset_id, "account": account}
             if unit not in withheld.units(db, account):
                 withheld.add(db, account, unit, salt, stamp(self._context.clock()))
-                details["unit_sha256"] = digest(unit, salt)
+                details["unit_sha256"] = salted_digest(unit, salt)
                 queries.extend(self._decline_open(db, dataset))
             count = len(withheld_records(db, self._vault, dataset_id))
             return Effect(wire.WithheldReply(dataset_id=dataset_id, records=count), "record.withheld", details, 200)
@@ -89,11 +89,6 @@ class Withholding:
         for query_id in queries:
             self._inbox.decline_withheld(db, query_id)
         return queries
-
-
-def digest(unit: str, salt: str) -> str:
-    """The salted digest of a unit, for the log: it does not say which record it is."""
-    return sha256(f"{salt}{unit}".encode())
 
 
 def _view(row: Any) -> wire.WithheldRecord:

@@ -14,7 +14,7 @@ from curator_service import store
 from curator_service.privacy.ledger import Balance, Prices, RowBalance, text, units
 from curator_service.store import advisories, withheld
 from curator_service.store import ledger as lines
-from curator_service.use_cases.inbox.withholding import digest
+from curator_service.use_cases.accounts.salted_digests import salted_digest
 from curator_service.use_cases.integrity.inbox_checks import InboxLogSummary
 from curator_service.use_cases.integrity.tuning_checks import TuningLogSummary, check_rows
 from service_kit.store import stored_replies
@@ -129,7 +129,7 @@ class _WithheldLogSummary:
             self._units.append((details["account"], details["unit_sha256"]))
 
     def check(self, db: Connection) -> None:
-        if [(row.account, digest(row.unit, row.salt)) for row in withheld.every(db)] != self._units:
+        if [(row.account, salted_digest(row.unit, row.salt)) for row in withheld.every(db)] != self._units:
             raise LogBroken("the withheld records are not those of the log: one was changed, added or removed")
 
 

@@ -134,7 +134,14 @@ class Local:
         self.app = curator_app.build(Settings(data_dir=folder, rate_per_second=1e6, rate_burst=10**6))
         tempfile.tempdir = tempdir
         context, curator = self.app.state.context, self.app.state.curator
-        curator.queries = queries(context, Vault(folder / "files"), curator.limits, curator.released, curator.wakeups)
+        curator.queries = queries(
+            context,
+            Vault(folder / "files"),
+            curator.limits,
+            curator.released,
+            curator.inbox.decline_withheld,
+            curator.wakeups,
+        )
         self.owner, self.small, self.chosen = context.authentication.issue("owner", "o", days=1)[0].text, small, chosen
 
     async def open(self, http):

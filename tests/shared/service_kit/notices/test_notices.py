@@ -137,8 +137,10 @@ def test_every_event_has_a_sentence_of_its_fields(posting):
     )  # fmt: skip
     counts = wire.NoticeCounts(measurements=2, percent=80, answers=7, minutes=61)
     sentences = {}
+    of_dataset = wire.NoticeSubject(dataset_id="ds_" + "6" * 16, cap="epsilon")
     for event in wire.NoticeEvent.__args__:
-        sentences[event] = outbox.new_notice("blindopt-curator", event, NOW, whole, counts).sentence
+        subject = of_dataset if event == "cap_raised" else whole
+        sentences[event] = outbox.new_notice("blindopt-curator", event, NOW, subject, counts).sentence
         assert "None" not in sentences[event]
     assert len(set(sentences.values())) == len(sentences)
     assert (
@@ -147,7 +149,7 @@ def test_every_event_has_a_sentence_of_its_fields(posting):
     notice = outbox.new_notice(
         "blindopt-curator", "budget_80", NOW, wire.NoticeSubject(dataset_id="ds_" + "6" * 16), counts
     )
-    assert "of tunings on ds_6666666666666666 is spent" in notice.sentence
+    assert "of dataset ds_6666666666666666 is spent" in notice.sentence
 
 
 @pytest.mark.parametrize("field", wire.NoticeSubject.model_fields)

@@ -118,6 +118,8 @@ ALLOWED = {
         "POST /v1/datasets/{dataset_id}:report": OWNER,
         "POST /v1/datasets/{dataset_id}:withhold": OWNER,
         "GET /v1/datasets/{dataset_id}/withheld": OWNER,
+        "GET /v1/datasets/{dataset_id}/bounds": OWNER,
+        "POST /v1/datasets/{dataset_id}:bounds": OWNER,
         "POST /v1/studies/{study_id}:report": OWNER,
         **{f"{method} /v1/studies": OWNER for method in ("GET", "POST")},
         f"PUT {STUDY}": OWNER,
