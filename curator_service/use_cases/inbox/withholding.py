@@ -10,9 +10,9 @@ from blindopt.errors import Invalid
 from curator_service import store
 from curator_service.persons import PersonColumn
 from curator_service.store import dataset_accounts, inbox, withheld
-from curator_service.use_cases.accounts.salted_digests import salted_digest
 from curator_service.use_cases.inbox.inbox import Inbox
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
+from curator_service.use_cases.studies.salted_digests import salted_digest
 from curator_service.use_cases.studies.withheld_records import file_numbers, withheld_records
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext

@@ -14,9 +14,9 @@ from curator_service import store
 from curator_service.privacy.ledger import Balance, Prices, RowBalance, text, units
 from curator_service.store import advisories, withheld
 from curator_service.store import ledger as lines
-from curator_service.use_cases.accounts.salted_digests import salted_digest
 from curator_service.use_cases.integrity.inbox_checks import InboxLogSummary
 from curator_service.use_cases.integrity.tuning_checks import TuningLogSummary, check_rows
+from curator_service.use_cases.studies.salted_digests import salted_digest
 from service_kit.store import stored_replies
 from service_kit.store.database import Connection
 

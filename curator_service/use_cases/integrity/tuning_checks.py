@@ -11,8 +11,8 @@ from blindopt.errors import BudgetExhausted, LogBroken
 from curator_service.privacy.ledger import exact
 from curator_service.store import dataset_accounts, tunings
 from curator_service.store.dataset_accounts import Account
-from curator_service.use_cases.accounts.salted_digests import salted_digest
 from curator_service.use_cases.studies.dataset_caps import is_raised, lowered, spend
+from curator_service.use_cases.studies.salted_digests import salted_digest
 from service_kit.store.database import Connection
 
 

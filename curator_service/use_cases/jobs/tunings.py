@@ -16,11 +16,11 @@ from curator_service.settings import Settings
 from curator_service.store import dataset_accounts
 from curator_service.store import tunings as table
 from curator_service.use_cases import notices
-from curator_service.use_cases.accounts.salted_digests import salted_digest
 from curator_service.use_cases.jobs.jobs import Jobs
 from curator_service.use_cases.jobs.planner import Planner
 from curator_service.use_cases.studies import dataset_caps
 from curator_service.use_cases.studies.dataset_losses import DatasetLosses, FileLosses
+from curator_service.use_cases.studies.salted_digests import salted_digest
 from curator_service.use_cases.studies.withheld_records import withheld_records
 from curator_service.vault import Vault, new_id
 from service_kit.context.context import ServiceContext

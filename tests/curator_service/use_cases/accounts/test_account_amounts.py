@@ -11,8 +11,8 @@ from blindopt import wire
 from blindopt.errors import BudgetExhausted
 from curator_service.privacy.ledger import exact
 from curator_service.store.dataset_accounts import Account
-from curator_service.use_cases.accounts.salted_digests import salted_digest
 from curator_service.use_cases.studies.dataset_caps import lowered, spend
+from curator_service.use_cases.studies.salted_digests import salted_digest
 
 AMOUNTS = st.decimals(min_value=0, max_value=1000, places=12)
 DELTAS = st.floats(min_value=0, max_value=0.1).map(lambda value: Decimal(repr(value)))
