@@ -677,7 +677,8 @@ def test_a_method_that_does_not_fit_its_score_is_refused_before_any_charge(owner
 
 
 def test_a_plan_that_takes_too_long_is_refused_and_names_the_setting(hurried):
-    method = METHODS["gp_ucb_simulated"].model_copy(update={"pairs": 100_000})
+    prior = PRIOR.model_copy(update={"evaluations": 400})  # far more than a second's work on any machine
+    method = wire.GpUcbSimulated(name="gp_ucb_simulated", prior=prior, pairs=100_000)
     with hurried("tuning_plan_seconds_max") as owner:
         case = registered(owner, m=20)
         spec = case.spec(method=method, budget=wire.TuningBudget(epsilon="1", delta=0.05))
