@@ -50,9 +50,7 @@ class Vault:
 
     def keep_persons(self, identity: str, digests: NDArray[np.uint8]) -> None:
         """Store the keyed digest of each record's person (n, 16), for a dataset with a person column."""
-        partial = self.scratch / f"{identity}.persons.npy"
-        _save(partial, digests)
-        self._settle(partial, f"{identity}.persons")
+        self._keep(f"{identity}.persons", digests)
 
     def persons(self, identity: str) -> NDArray[np.uint8]:
         """The keyed digest of each record's person (n, 16), memory-mapped."""
@@ -61,9 +59,7 @@ class Vault:
 
     def keep_numbers(self, identity: str, numbers: NDArray[np.int64]) -> None:
         """Store the number in its file, from 1, of each record (n,), for a dataset with a person column."""
-        partial = self.scratch / f"{identity}.numbers.npy"
-        _save(partial, numbers)
-        self._settle(partial, f"{identity}.numbers")
+        self._keep(f"{identity}.numbers", numbers)
 
     def numbers(self, identity: str) -> NDArray[np.int64]:
         """The number in its file, from 1, of each record (n,), memory-mapped."""
@@ -80,9 +76,7 @@ class Vault:
 
     def keep_release(self, identity: str, order: NDArray[np.int64]) -> str:
         """Store the filled Z and its row order, and return the digest of Z."""
-        partial = self.scratch / f"{identity}.order.npy"
-        _save(partial, order)
-        self._settle(partial, f"{identity}.order")
+        self._keep(f"{identity}.order", order)
         filled = self.scratch / f"{identity}.npy"
         digest = npy_files.digest(filled)
         self._settle(filled, identity)
@@ -118,6 +112,11 @@ class Vault:
         for name in (identity, f"{identity}.order", f"{identity}.persons", f"{identity}.numbers"):
             self._path(name).unlink(missing_ok=True)
             (self.scratch / f"{name}.npy").unlink(missing_ok=True)
+
+    def _keep(self, name: str, values: NDArray[Any]) -> None:
+        partial = self.scratch / f"{name}.npy"
+        _save(partial, values)
+        self._settle(partial, name)
 
     def _path(self, identity: str) -> Path:
         return self._folder / f"{identity}.npy"

@@ -4,6 +4,8 @@ import asyncio
 from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
+
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import BudgetExhausted, MechanismWithdrawn, StateConflict, StillRunning, StorageUnavailable
@@ -21,6 +23,7 @@ from curator_service.use_cases.studies.dataset_losses import DatasetLosses
 from curator_service.use_cases.studies.dataset_outlook import outlook
 from curator_service.use_cases.studies.datasets import cautions_from_records, dataset_view
 from curator_service.use_cases.studies.studies import owner_view
+from curator_service.use_cases.studies.withheld_records import withheld_records
 from curator_service.vault import Vault, new_id
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
@@ -197,8 +200,14 @@ class Releases:
     def _publish(
         self, db: Connection, identity: str, release_id: str, digest: str, report: wire.ReleaseReport
     ) -> Effect:
-        # The mechanism may have been withdrawn since the draw began.
-        _refuse_withdrawn(release_status(db, owner_view(db, identity).spec, report))
+        # The mechanism may have been withdrawn since the draw began, and a record withheld.
+        spec = owner_view(db, identity).spec
+        _refuse_withdrawn(release_status(db, spec, report))
+        if np.isin(self._vault.order(release_id), withheld_records(db, self._vault, spec.dataset_id)).any():
+            raise StateConflict(
+                "a record was withheld while the release was drawn, so nothing was released: release it again, which "
+                "charges nothing more"
+            )
         now = stamp(self._context.clock())
         store.insert(
             db,

@@ -242,3 +242,22 @@ def test_records_are_named_by_their_numbers_in_the_file_where_some_were_not_kept
     path = f"/v1/datasets/{registered}:withhold"
     assert in_process.send("owner", "POST", path, json={"record": dropped}).status_code == 422
     assert in_process.call("owner", "POST", path, json={"record": kept[-1]})["records"] == 1
+
+
+def test_a_record_that_is_withheld_while_a_release_is_drawn_does_not_leave_with_it(opened, in_process, monkeypatch):
+    _, dataset, _ = opened()
+    draft = in_process.call("owner", "POST", "/v1/studies", json=study()(dataset).model_dump(mode="json"))["id"]
+    keep = in_process.curator.vault.keep_release
+
+    def withheld_meanwhile(*parts):
+        digest = keep(*parts)
+        withhold(in_process, dataset)
+        return digest
+
+    monkeypatch.setattr(in_process.curator.vault, "keep_release", withheld_meanwhile)
+    refused = in_process.send("owner", "POST", f"/v1/studies/{draft}:release")
+    assert (refused.status_code, refused.json()["code"]) == (409, "state_conflict")
+    assert "withheld" in refused.json()["detail"]
+    monkeypatch.undo()
+    assert in_process.call("owner", "POST", f"/v1/studies/{draft}:release")["report"]["n"] == ROWS - 1
+    in_process.check()
