@@ -13,6 +13,8 @@ from curator_service.settings import Settings
 from curator_service.store import forecasts
 from curator_service.store import ledger as lines
 from curator_service.use_cases.studies.advisories import Reasons, names, reasons, release_status
+from curator_service.use_cases.studies.dataset_losses import DatasetLosses
+from curator_service.use_cases.studies.dataset_outlook import outlook
 from curator_service.use_cases.studies.datasets import dataset_view
 from curator_service.vault import new_id
 from service_kit.context.context import ServiceContext
@@ -31,8 +33,9 @@ ONE_VALUE = (
 class Studies:
     """Creates, changes, lists and closes studies. ``Releases`` opens them."""
 
-    def __init__(self, context: ServiceContext, settings: Settings) -> None:
+    def __init__(self, context: ServiceContext, losses: DatasetLosses, settings: Settings) -> None:
         self._context = context
+        self._losses = losses
         self._has_measurer = settings.measurer_url is not None
 
     def create(self, request: RequestContext, spec: wire.StudyCreate) -> StoredReply:
@@ -56,7 +59,7 @@ class Studies:
                 "mechanism": fit.release.mechanism,
                 "spec_sha256": sha256(text.encode()),
             }
-            return Effect(owner_view(db, identity), "study.created", details)
+            return Effect(self._with_account(db, identity), "study.created", details)
 
         return self._context.idempotency.once(request, effect)
 
@@ -87,9 +90,15 @@ class Studies:
                 "spec_sha256": sha256(text.encode()),
                 "forecasts_dropped": dropped,
             }
-            return Effect(owner_view(db, identity), "study.changed", details, 200)
+            return Effect(self._with_account(db, identity), "study.changed", details, 200)
 
         return self._context.idempotency.once(request, effect)
+
+    def _with_account(self, db: Connection, identity: str) -> wire.StudyOwnerView:
+        """A draft, which is not charged yet, with the account of its dataset."""
+        view = owner_view(db, identity)
+        account = outlook(db, self._losses, view.spec, release_status(db, view.spec, None).release)
+        return view.model_copy(update={"account": account})
 
     def _fitted(self, db: Connection, study: wire.StudyCreate) -> wire.StudyCreate:
         """The study with what follows from its dataset.

@@ -206,7 +206,11 @@ class StudyOwnerView(Reply):
     release_sha256: Sha256 | None = Field(description="SHA-256 of the npy file of Z; null before the release.")
     report: ReleaseReport | None = Field(description="Report on the release, for the owner only.")
     account: DatasetOutlook | None = Field(
-        None, description="In the reply to a release: the account of the dataset's file, without and with this study."
+        None,
+        description=(
+            "In the reply to creating or changing a draft and to a release: the account of the dataset's file, without "
+            "and with this study."
+        ),
     )
 
 

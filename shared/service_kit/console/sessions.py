@@ -113,10 +113,14 @@ class Sessions:
         return row is not None and sessions.is_live(row, now, now - self._idle)
 
     def _record_use(self, session: Session) -> None:
-        """Store when a session was used, once a minute unless the clock jumps, without waiting for the write."""
+        """Store when a session was used, without waiting for the write: once a minute, or ten times an idle limit.
+
+        A clock that jumps counts as time.
+        """
         key, now, used_at = session.id_sha256, time.monotonic(), self._context.clock()
-        recent = {k: v for k, v in self._use_recorded_at.items() if now - v[0] < _USE_RECORDED_EVERY.total_seconds()}
-        if key in recent and abs(used_at - recent[key][1]) < _USE_RECORDED_EVERY:
+        every = min(_USE_RECORDED_EVERY, self._idle / 10)
+        recent = {k: v for k, v in self._use_recorded_at.items() if now - v[0] < every.total_seconds()}
+        if key in recent and abs(used_at - recent[key][1]) < every:
             return
         self._use_recorded_at = recent | {key: (now, used_at)}
         with suppress(AuditUnavailable):

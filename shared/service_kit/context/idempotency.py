@@ -62,8 +62,12 @@ class Idempotency:
         return replace(reply, body=self._seal.open(reply.body)) if sealed else reply
 
     def earlier(self, request: RequestContext) -> StoredReply | None:
-        """``stored`` in a transaction of its own, before work that is too long for a transaction."""
+        """``stored`` in a transaction of its own, before work that is too long for a transaction.
+
+        Raises Unauthenticated for a token that was revoked since the head of the request, as ``once`` does.
+        """
         with self._database.read() as db:
+            self._authentication.check_live(db, request.principal)
             return self.stored(db, request)
 
     def settle(self, db: Connection, request: RequestContext, effect: Effect, *, secret: bool = False) -> StoredReply:

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from blindopt import wire
-from tests.curator_service.use_cases.accounts.file_of_records import FileOfRecords, N
+from tests.curator_service.use_cases.accounts.file_of_records import FileOfRecords, N, spec_of
 
 GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="0.7", delta=1e-5)
 INBOX = wire.InboxMeasurement(question="How much?", direction="maximize", shown=["a"])
@@ -268,6 +268,21 @@ def test_check_preview_and_release_say_what_the_dataset_has_spent_and_will_have(
     refused = file.in_process.call("owner", "POST", "/v1/studies:check", json=body)["account"]
     assert refused["problem"] == "dataset.epsilon: 1 requested with 2.7 of 3 spent"
     assert refused["sentence"].endswith("It would be refused: dataset.epsilon: 1 requested with 2.7 of 3 spent.")
+
+
+def test_the_replies_to_a_new_and_a_changed_draft_say_what_the_dataset_has_spent(file):
+    file.study()
+    send, body = file.in_process.send, spec_of(file.dataset)
+    made = send("owner", "POST", "/v1/studies", json=body, key="made")
+    said = "This dataset has spent epsilon 1 over 1 study; with this one epsilon 2, and more with its answers."
+    assert made.json()["account"]["sentence"] == said
+    draft = f"/v1/studies/{made.json()['id']}"
+    body["release"]["epsilon"] = "3"
+    changed = send("owner", "PUT", draft, json=body | {"replaces": made.json()["spec_sha256"]}).json()
+    assert (changed["account"]["spent_epsilon"], changed["account"]["with_epsilon"]) == ("1", "4")
+    file.study()  # what the dataset has spent afterwards changes no stored reply
+    assert send("owner", "POST", "/v1/studies", json=spec_of(file.dataset), key="made").content == made.content
+    assert file.in_process.call("owner", "GET", draft)["account"] is None
 
 
 def test_uses_come_in_pages(file):

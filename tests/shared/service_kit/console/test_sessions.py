@@ -1,6 +1,7 @@
 """Who is let in at a console, for how long, and what a form must show."""
 
 import asyncio
+from datetime import timedelta
 from urllib.parse import urlencode
 
 import pytest
@@ -9,6 +10,7 @@ from argon2.low_level import Type
 
 from blindopt.errors import Invalid, Unauthenticated
 from service_kit.console import api
+from service_kit.console.sessions import Sessions
 from service_kit.identity import passwords
 from service_kit.identity.tokens import Principal
 from service_kit.settings import ServiceSettings
@@ -61,6 +63,19 @@ def test_half_an_hour_without_a_click_ends_a_session(owner, clock):
     assert _is_in(owner)
     clock.forward(minutes=30)
     assert not _is_in(owner)
+
+
+def test_the_shortest_session_lasts_while_it_is_used(owner, app, clock):
+    context = app.state.context
+    idle, life = timedelta(minutes=1), timedelta(hours=1)
+    short = Sessions(context, idle=idle, life=life, logins_per_minute=9, password_cost="minimal")
+    header = "; ".join(f"{name}={value}" for name, value in owner.cookies.items())
+    for _ in range(4):
+        clock.forward(seconds=40)
+        assert short.of_cookie(header) is not None
+        context.database.write(lambda db: None)  # its use, which nobody waits for, is stored before
+    clock.forward(seconds=60)
+    assert short.of_cookie(header) is None
 
 
 def test_a_disabled_user_is_out_at_once_and_the_principal_is_live_no_more(owner, app, clock):
