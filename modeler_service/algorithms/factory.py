@@ -86,13 +86,15 @@ def build_algorithm(
     fit: wire.Fit | None = None,
     tick: Tick = NO_TICK,
     repeats: bool = False,
+    exact: bool = False,
 ) -> Algorithm:
     """Build the algorithm of a run; ``sign`` is -1 for minimization.
 
     It is shown at most ``capacity`` outcomes, the first ``initial`` of them of random rows. ``unit_is_row``: answers
     about one row add up in the privacy budget; ``noise``: the law of the release's noise; ``fit``: how hyper-parameters
     are fitted, None for not at all; ``repeats``: rows may be chosen again once each was chosen (for an algorithm that
-    would stop). Raises Invalid if it needs a kernel and there is none, or other answers.
+    would stop); ``exact``: answers are exact values of records. Raises Invalid if it needs a kernel and there is none,
+    or other answers.
     """
     if isinstance(spec, wire.RandomRows):
         return RandomRows(len(candidates), seed, repeats=repeats)
@@ -100,7 +102,10 @@ def build_algorithm(
         raise Invalid(f"{spec.name} needs a kernel: the study has none, so give one with the run")
     if isinstance(spec, wire.GpUcb | wire.GpBucb):
         law = noise if spec.noise_aware else NO_NOISE
-        settings = GpSettings(kernel, sign, seed, capacity, initial, law, fit, spec.precision, tick)
+        # The papers' rules take the residual of a record for noise, with the kernel that they are given.
+        settings = GpSettings(
+            kernel, sign, seed, capacity, initial, law, fit, spec.precision, tick, exact and fit is not None
+        )
         kind = GpUcb if isinstance(spec, wire.GpUcb) else GpBucb
         return kind(candidates, settings, spec.delta_ucb, scale=spec.scale)
     if kernel is None or fit is not None:

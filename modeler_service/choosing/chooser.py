@@ -25,6 +25,7 @@ from modeler_service.algorithms.factory import (
 )
 from modeler_service.algorithms.gp.gp_ucb import GpUcb
 from modeler_service.choosing import initial_design
+from modeler_service.choosing.exact import exact_answers
 
 Phase = Literal["initial", "algorithm"]
 EndReason = Literal["budget", "exhausted", "target", "improvement"]
@@ -58,6 +59,8 @@ class Plan:
     stop: wire.StopRules = field(default_factory=wire.StopRules)
 
 
+_PUBLISHED = wire.GpUcb | wire.GpBucb | wire.RandomRows | wire.FewArmsSpec
+"""Algorithms that may ask for a candidate again although its answer would be the same, as their authors wrote them."""
 Study = wire.StudyView | wire.InlineStudy
 """What choices depend on besides the candidates."""
 
@@ -113,7 +116,9 @@ class RowChooser:
             fit=spec.fit,
             tick=tick,
             repeats=spec.repeats == "after_all",
+            exact=exact_answers(study),
         )
+        self._asks_once = exact_answers(study) and not isinstance(spec.algorithm, _PUBLISHED)
         self.warnings = warnings_of(self._algorithm)
         self.seen = 0
         """The number of trials so far, answered and declined."""
@@ -190,7 +195,7 @@ class RowChooser:
 
     def _hide(self, pending: Rows) -> bool:
         """Hide from the algorithm the rows that it may not choose; False if no row remains."""
-        repeats, declined = self._spec.repeats, self._declined
+        repeats, declined = "never" if self._asks_once else self._spec.repeats, self._declined
         if len(declined) == self._n:
             return False
         if repeats == "algorithm":
@@ -199,9 +204,10 @@ class RowChooser:
             return True
         hidden = np.union1d(np.union1d(self._observed, declined) if len(declined) else self._observed, pending)
         if len(hidden) == self._n:
-            if repeats == "never":
+            again = np.union1d(declined, pending)
+            if repeats == "never" or len(again) == self._n:
                 return False
-            hidden = declined
+            hidden = again
         self._algorithm.hide(hidden)
         return True
 

@@ -25,6 +25,7 @@ from blindopt.gp.progress import NO_TICK, Tick
 
 NO_NOISE = wire.NoiseLaw(family="none")
 _STREAM = 3  # of the draws of a fit, apart from those of initial rows, ties and normals
+_JITTER = 1e-8  # noise variance of an exact answer, as a share of the prior variance: keeps covariances positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,8 @@ class GpSettings:
     ``kernel`` holds the hyper-parameters; None only where ``fit`` says how to fit them. ``sign`` is -1 for
     minimization. ``capacity`` is the largest number of outcomes, of which the first ``initial`` belong to rows that the
     algorithm did not choose. ``noise`` is the law of the release's noise, and ``tick`` is called between the parts of a
-    long computation. Raises Invalid without both kernel and fit.
+    long computation. ``exact``: an answer is the exact value of a record, so the kernel's noise variance is that of a
+    part of f that each record has for itself. Raises Invalid without both kernel and fit.
     """
 
     kernel: wire.Kernel | None
@@ -46,6 +48,7 @@ class GpSettings:
     fit: wire.Fit | None = None
     precision: wire.Precision = "double"
     tick: Tick = NO_TICK
+    exact: bool = False
 
     def __post_init__(self) -> None:
         if self.kernel is None and self.fit is None:
@@ -77,7 +80,9 @@ class Surrogate:
     alone, and not on which fits were made before. A fit that fails keeps the values of the fit before it, and reports
     the problem.
 
-    Where ``noise`` gives the law of the release's noise, the kernel is averaged over it.
+    Where ``noise`` gives the law of the release's noise, the kernel is averaged over it. Where answers are ``exact``,
+    what would be their noise is part of f instead, a nugget besides that of the release: a row that was asked has
+    next to no variance, and all others have at least the nugget.
     """
 
     def __init__(self, candidates: Matrix, settings: GpSettings) -> None:
@@ -92,6 +97,7 @@ class Surrogate:
             self._given = Hyper(kernel.lengthscale, kernel.signal_variance, kernel.noise_variance, mean)
         self._distance = typical_distance(self._candidates, settings.noise) if self._fit is not None else 0.0
         self._outcomes: list[_Outcome] = []
+        self._jitter = 0.0  # of the last posterior that was built
         self._hyper, self._fitted_to = self._start(0), 0
         self._posterior: Posterior | None = None
         self.fitted: wire.Fitted | None = None
@@ -130,11 +136,14 @@ class Surrogate:
             raise NumericalFailure(
                 "kernel and noise of the release are too large or small to be computed with"
             ) from None
+        if settings.exact:
+            nugget += hyper.noise_variance
+            self._jitter = _JITTER * (kernel.variance + nugget)
         posterior = Posterior(
             self._candidates,
             kernel,
             nugget=nugget,
-            noise_variance=hyper.noise_variance,
+            noise_variance=self._jitter if settings.exact else hyper.noise_variance,
             prior_mean=hyper.mean,
             capacity=settings.capacity,
             dtype=self._dtype,
@@ -151,6 +160,8 @@ class Surrogate:
 
     def _variance_of(self, outcome: _Outcome) -> float:
         """The noise variance of an outcome in the posterior."""
+        if self._settings.exact:
+            return (outcome.measurement_variance if outcome.is_declared else self._jitter) + outcome.privacy_variance
         variance = max(self._hyper.noise_variance, outcome.measurement_variance)
         if self._fit is not None:
             variance = outcome.measurement_variance if outcome.is_declared else self._hyper.noise_variance
@@ -159,7 +170,9 @@ class Surrogate:
     @property
     def pending_variance(self) -> float:
         """The noise variance assumed of a pending outcome: that of the last outcome, or of the kernel without one."""
-        return self._variance_of(self._outcomes[-1]) if self._outcomes else self._hyper.noise_variance
+        if self._outcomes:
+            return self._variance_of(self._outcomes[-1])
+        return self._jitter if self._settings.exact else self._hyper.noise_variance
 
     # --- fits -------------------------------------------------------------------------------------
 
