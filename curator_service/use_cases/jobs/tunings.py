@@ -5,6 +5,8 @@ import secrets
 from decimal import Context, Decimal
 from typing import Any
 
+import numpy as np
+
 from blindopt import wire
 from blindopt.arrays import Vector
 from blindopt.errors import BudgetExhausted, Invalid, NotFound, StateConflict, TuningFailed
@@ -31,6 +33,7 @@ from service_kit.store.stored_replies import StoredReply
 
 SECRET_MIN = 32
 _EXACT = Context(prec=100)
+WITHHELD = "a record was withheld meanwhile, so the result was dropped; what it was charged stays spent: ask again"
 NO_SCORER = "this curator has no scorer: set SCORER_URL and SCORER_SECRET_FILE where it runs"
 
 
@@ -38,7 +41,8 @@ class Tunings(Jobs):
     """At most one tuning runs, others wait in their order. Only what its method releases leaves its process.
 
     A tuning draws at most once: one that was interrupted is ``failed`` from the next start on, and its charge stays
-    spent. Its result is stored before it is shown.
+    spent. Its result is stored before it is shown. One that ends after a record was withheld, which it may have read,
+    is ``failed`` too: nobody sees its result.
     """
 
     noun = "tuning"
@@ -52,6 +56,8 @@ class Tunings(Jobs):
         self._planner = Planner(settings.tuning_plan_seconds_max)
         self._scorer = scorer_of(settings)
         self._worker: Worker | None = None
+        self._withheld = 0
+        """How many records were withheld when the tuning that runs read them."""
         super().__init__(context, settings.tuning_seconds_max)
 
     # --- requests ---------------------------------------------------------------------------------
@@ -201,6 +207,7 @@ class Tunings(Jobs):
                     raise Invalid(NO_SCORER, [{"field": "score.kind", "message": NO_SCORER}])
                 return job.model_copy(update={"scorer": self._scorer})
             training = _dataset(db, "score.training_dataset_id", score.training_dataset_id)
+            withheld_of_training = withheld_records(db, self._vault, training.id)
         if not training.public:
             message = "must be a dataset that was declared public: trained weights are protected by nothing"
             raise Invalid("the training dataset is not public", [_fault("score.training_dataset_id", message)])
@@ -210,23 +217,25 @@ class Tunings(Jobs):
             raise Invalid("training and validation records are the same", [fault])
         logistic.check_trainer()
         sources = [
-            self._source(training, score, "training"),
-            self._source(validation, score, "validation").model_copy(update={"withheld": withheld}),
+            self._source(training, score, "training", withheld_of_training),
+            self._source(validation, score, "validation", withheld),
         ]
         self._check_classes(sources[0], score)
         return job.model_copy(update={"training": sources[0], "validation": sources[1]})
 
-    def _source(self, dataset: Any, score: wire.LogisticScore, role: str) -> Source:
+    def _source(self, dataset: Any, score: wire.LogisticScore, role: str, withheld: list[int]) -> Source:
         columns = [column["name"] for column in json.loads(dataset.columns)]
         wanted = [(f"score.features.{j}.column", f.column) for j, f in enumerate(score.features)]
         wanted.append(("score.label", score.label))
         message = f"the {role} dataset has no such column: name columns that both datasets have"
         if faults := [_fault(field, message) for field, name in wanted if name not in columns]:
             raise Invalid("the columns do not fit the datasets", faults)
-        return Source(file=self._vault.records(dataset.id), columns=[columns.index(name) for _, name in wanted])
+        used = [columns.index(name) for _, name in wanted]
+        return Source(file=self._vault.records(dataset.id), columns=used, withheld=withheld)
 
     def _check_classes(self, training: Source, score: wire.LogisticScore) -> None:
         labels: Vector = self._vault.dataset(score.training_dataset_id)[:, training.columns[-1]]
+        labels = np.delete(labels, training.withheld)
         above = int((labels > score.threshold).sum())
         if not 0 < above < len(labels):
             message = "all training records are of one class by this threshold: nothing can be trained"
@@ -239,10 +248,11 @@ class Tunings(Jobs):
         with self._context.database.read() as db:
             row = table.find(db, identity)
             rows_per_person = store.find(db, store.datasets, row.dataset_id).rows_per_person or 1
+            tuning = wire.TuningCreate.model_validate_json(row.spec)
+            self._withheld = self._count_withheld(db, tuning)
         if row.state != "running":
             return None
         report = wire.TuningReport.model_validate_json(row.report)
-        tuning = wire.TuningCreate.model_validate_json(row.spec)
         try:
             of_record = exact(_EXACT.divide(Decimal(report.epsilon), rows_per_person))
             job = self._job(identity, tuning, (of_record, report.delta))
@@ -274,6 +284,19 @@ class Tunings(Jobs):
             if late:
                 problem = f"it took longer than {self._seconds_max} s (TUNING_SECONDS_MAX)"
         return {"state": "failed", "problem": f"{problem}; what it was charged stays spent"}
+
+    def _count_withheld(self, db: Connection, tuning: wire.TuningCreate) -> int:
+        datasets = [tuning.validation_dataset_id]
+        if isinstance(tuning.score, wire.LogisticScore):
+            datasets.append(tuning.score.training_dataset_id)
+        return sum(len(withheld_records(db, self._vault, identity)) for identity in datasets)
+
+    def _settle(self, db: Connection, identity: str, **ending: Any) -> None:
+        if ending["state"] == "completed":
+            tuning = wire.TuningCreate.model_validate_json(table.find(db, identity).spec)
+            if self._count_withheld(db, tuning) != self._withheld:
+                ending = {"state": "failed", "problem": WITHHELD}
+        super()._settle(db, identity, **ending)
 
     def _rest(self) -> None:
         if self._worker is not None:

@@ -2,7 +2,8 @@
 
 A version is begun (which charges every answer that it releases again), drawn, and published, as the answer of a query
 to a column is. A version that a crash leaves begun is drawn at the next start under the same charge, and published
-once. An answer whose measurements did not change is copied from the version before, bit for bit. A mean from which a
+once; an answer of it whose record was withheld meanwhile is declined. An answer whose measurements did not change is
+copied from the version before, bit for bit. A mean from which a
 measurement was taken back is declined, without a new number and a charge; the mean of what is left is released, and
 charged, when the owner requests it or another value of the item is entered.
 """
@@ -35,6 +36,7 @@ from curator_service.use_cases.queries.released_units import (
 from curator_service.use_cases.queries.wakeups import Wakeups
 from curator_service.use_cases.studies import dataset_caps
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
+from curator_service.use_cases.studies.withheld_records import withheld_rows
 from service_kit.context.context import ServiceContext
 from service_kit.store import audit_log
 from service_kit.store.base import stamp
@@ -55,13 +57,12 @@ class BegunVersion:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _DrawnVersion:
-    """A version that can be published; ``fresh``: how many of its answers are released anew."""
+    """A version that can be published; ``fresh``: the rows of its answers that are released anew, one for each."""
 
     query_id: str
     version: int
     answers: list[wire.Answer]
-    declined: list[int]
-    fresh: int
+    fresh: list[int]
 
 
 class AnswerVersions:
@@ -190,9 +191,9 @@ class AnswerVersions:
         fresh = fresh_units(versions[-1])
         drawn = release([measurements_of(items, unit, units[unit]) for unit in fresh], spec)
         answers = self._published(db, query_id, spec, versions[:-1]) | dict(zip(fresh, drawn, strict=True))
-        answered = {items[index].row for index, _ in units}
-        declined = list(dict.fromkeys(item.row for item in items if item.row not in answered))
-        return _DrawnVersion(query_id, len(versions), [answers[unit] for unit in units], declined, len(fresh))
+        # A unit without an answer is of a record that was withheld before an earlier version was published.
+        released = [answers[unit] for unit in units if unit in answers]
+        return _DrawnVersion(query_id, len(versions), released, [items[index].row for index, _ in fresh])
 
     def _published(
         self, db: Connection, query_id: str, spec: wire.StudyCreate, versions: list[Any]
@@ -200,28 +201,36 @@ class AnswerVersions:
         """The answers of the last of these versions, which is published; none without a version."""
         if not versions:
             return {}
-        units = published_units(db, query_id, spec, versions)
+        items, units = request_of(db, query_id), published_units(db, query_id, spec, versions)
         reply = wire.QueryReply.model_validate_json(table.revision(db, query_id, len(versions)).body)
-        return dict(zip(units, reply.answers, strict=True))
+        answered = [unit for unit in units if items[unit[0]].row not in reply.declined]
+        return dict(zip(answered, reply.answers, strict=True))
 
     def _publish_all(self, versions: list[_DrawnVersion], db: Connection) -> None:
         for drawn in versions:
             self._publish(db, drawn)
 
     def _publish(self, db: Connection, drawn: _DrawnVersion) -> None:
-        """Store a version with its log record, unless another thread has: no version is published twice."""
+        """Store a version with its log record, unless another thread has: no version is published twice.
+
+        A row with an answer that is released anew is declined if its record is withheld, whenever that was measured.
+        """
         inquiry = table.inquiry(db, drawn.query_id)
         if inquiry.lost or inquiry.version != drawn.version - 1:
             return
-        now = self._context.clock()
+        now, released = self._context.clock(), self._studies.of(db, inquiry.study_id)
+        withheld = withheld_rows(db, self._studies.vault, released, drawn.fresh)
+        answers = [answer for answer in drawn.answers if answer.row not in withheld]
+        answered = {answer.row for answer in answers}
+        rows = dict.fromkeys(item.row for item in request_of(db, drawn.query_id))
         reply = wire.QueryReply(
             id=drawn.query_id,
             study_id=inquiry.study_id,
             state="answered",
             version=drawn.version,
             created_at=now,
-            answers=drawn.answers,
-            declined=drawn.declined,
+            answers=answers,
+            declined=[row for row in rows if row not in answered],
             salt=secrets.token_hex(16),
         )
         body = reply.model_dump_json().encode()
@@ -230,7 +239,7 @@ class AnswerVersions:
             "study_id": inquiry.study_id,
             "query_id": drawn.query_id,
             "version": drawn.version,
-            "released": drawn.fresh,
+            "released": len(drawn.fresh),
             "reply_sha256": sha256(body),
         }
         audit_log.append(db, "query.answered", actor="curator", now=now, details=details)

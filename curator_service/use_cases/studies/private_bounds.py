@@ -60,9 +60,14 @@ class BoundsSearch:
             return stored
         if refusals:
             raise refusals[0]
-        drawn = self._drawn(identity)
+        drawn, records = self._drawn(identity)
 
         def effect(db: Connection) -> Effect:
+            if len(kept_records(db, self._vault, dataset_id)) != records:
+                raise StateConflict(
+                    "a record was withheld while the bounds were drawn, so nothing was released: send the same request "
+                    "again, under the same key, which charges nothing more"
+                )
             table.settle(db, identity, drawn)
             view = _view(table.find(db, identity))
             return Effect(view, "bounds.released", {"bounds_id": identity, "dataset_id": dataset_id}, 200)
@@ -110,20 +115,21 @@ class BoundsSearch:
         audit_log.append(db, "bounds.started", actor=request.principal.actor, now=now, details=details)
         return None
 
-    def _drawn(self, identity: str) -> str:
-        """Draw the quantiles of each column, as JSON. A draw that is not stored is shown to nobody."""
+    def _drawn(self, identity: str) -> tuple[str, int]:
+        """Draw the quantiles of each column, as JSON, from so many records. A draw not stored is shown to nobody."""
         with self._context.database.read() as db:
             row = table.find(db, identity)
-            if row.result is not None:
-                return str(row.result)
             kept, columns = kept_records(db, self._vault, row.dataset_id), _names(db, row.dataset_id)
+            if row.result is not None:
+                return str(row.result), len(kept)
         spec = json.loads(row.spec)
         wanted = wire.BoundsCreate.model_validate_json(json.dumps(spec["wanted"]))
         records = self._vault.dataset(row.dataset_id)
         values: Matrix = np.column_stack([records[kept, columns.index(c.column)] for c in wanted.columns])
         outer = [Outer(*c.outer) for c in wanted.columns]
         epsilon = Decimal(wanted.epsilon)
-        return json.dumps(private_quantiles(values, outer, spec["quantiles"], epsilon, spec["records"]).tolist())
+        quantiles = private_quantiles(values, outer, spec["quantiles"], epsilon, spec["records"])
+        return json.dumps(quantiles.tolist()), len(kept)
 
 
 def _names(db: Connection, dataset_id: str) -> list[str]:

@@ -77,7 +77,7 @@ class ReleasedStudies:
     """
 
     def __init__(self, vault: Vault) -> None:
-        self._vault = vault
+        self.vault = vault
         self.losses = DatasetLosses(vault)
         self._lock = threading.Lock()
         self._cache: OrderedDict[str, Released] = OrderedDict()
@@ -97,11 +97,11 @@ class ReleasedStudies:
             if release is None:
                 raise StudyNotOpen("the study has not released its candidates yet")
             spec = wire.StudyCreate.model_validate_json(study.spec)
-            dataset, order = store.find(db, store.datasets, spec.dataset_id), self._vault.order(release.id)
+            dataset, order = store.find(db, store.datasets, spec.dataset_id), self.vault.order(release.id)
             columns, persons, numbers = json.loads(dataset.columns), None, None
             if dataset.person_column is not None:
-                persons = RowsOfPersons.of(numbers_of(self._vault.persons(dataset.id))[order])
-                numbers = self._vault.numbers(dataset.id)
+                persons = RowsOfPersons.of(numbers_of(self.vault.persons(dataset.id))[order])
+                numbers = self.vault.numbers(dataset.id)
             released = Released(
                 spec=spec,
                 report=wire.ReleaseReport.model_validate_json(release.report),
@@ -124,5 +124,5 @@ class ReleasedStudies:
     def _dataset(self, identity: str) -> Matrix:
         with self._lock:
             if (records := self._records.get(identity)) is None:
-                records = self._records[identity] = self._vault.dataset(identity)
+                records = self._records[identity] = self.vault.dataset(identity)
             return records

@@ -100,7 +100,7 @@ class FileOfRecords:
     def order(self, study: str) -> list[int]:
         """The record of each row of Z, from 0: the secret that no reply shows."""
         release = self.in_process.call("owner", "GET", f"/v1/studies/{study}")["release_id"]
-        return [int(record) for record in self.in_process.curator.released._vault.order(release)]
+        return [int(record) for record in self.in_process.curator.vault.order(release)]
 
     def row_of(self, study: str, record: int) -> int:
         return self.order(study).index(record)

@@ -7,6 +7,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.errors import LogBroken
+from curator_service.use_cases.queries.answer_versions import AnswerVersions
 from service_kit.store import audit_log
 
 ROWS = 6
@@ -125,6 +126,50 @@ def test_a_value_that_waits_for_others_of_its_query_does_not_leave(answers, open
     assert in_process.enter("answer", query, items[1:], 2.0).is_success
     answer = in_process.reply(identity, query)
     assert (answer.declined, [a.row for a in answer.answers]) == ([row_of[RECORD]], [row_of[5]])
+    in_process.check()
+
+
+@pytest.mark.parametrize("answers", ["laplace", "mean"])
+def test_a_version_that_a_crash_left_undrawn_does_not_publish_a_record_that_was_withheld(
+    answers, opened, in_process, monkeypatch
+):
+    identity, dataset, row_of = opened(source="inbox", answers=answers)
+    rows = [row_of[5], row_of[RECORD], row_of[1]]
+    query = in_process.ask(identity, rows, plays=2)
+    items = in_process.items(query)
+    monkeypatch.setattr(AnswerVersions, "settle", lambda *_: None)  # a crash after the charge, before the draw
+    assert in_process.enter("answer", query, items, *range(6)).is_success
+    withhold(in_process, dataset)
+    monkeypatch.undo()
+    in_process.curator.inbox.publish([query])
+    first = in_process.reply(identity, query)
+    assert (first.declined, {a.row for a in first.answers}) == ([rows[1]], {rows[0], rows[2]})
+    assert in_process.enter("correct", query, items[:1], 7.0).is_success
+    second = in_process.reply(identity, query)
+    assert (second.version, second.declined, {a.row for a in second.answers}) == (2, [rows[1]], {rows[0], rows[2]})
+    assert [a.y for a in second.answers if a.row == rows[2]] == [a.y for a in first.answers if a.row == rows[2]]
+    body = {"values": [], "void": [items[2]["id"], items[3]["id"]], "reason": "consent"}
+    assert in_process.send("measurer", "POST", f"/v1/queries/{query}:correct", json=body).is_success
+    third = in_process.reply(identity, query)
+    assert (third.declined, third.answers) == (second.declined, second.answers)
+    in_process.check()
+
+
+def test_a_row_of_which_one_play_has_left_is_declined_when_another_is_withheld_undrawn(opened, in_process, monkeypatch):
+    identity, dataset, row_of = opened(source="inbox", answers="laplace")
+    query = in_process.ask(identity, [row_of[RECORD]], plays=2)
+    items = in_process.items(query)
+    assert in_process.enter("answer", query, items[:1], 1.0).is_success
+    body = {"measurement_ids": [items[1]["id"]], "reason": "impossible"}
+    assert in_process.send("measurer", "POST", f"/v1/queries/{query}:decline", json=body).is_success
+    assert [a.play for a in in_process.reply(identity, query).answers] == [1]
+    monkeypatch.setattr(AnswerVersions, "settle", lambda *_: None)
+    assert in_process.enter("answer", query, items[1:], 2.0).is_success
+    withhold(in_process, dataset)
+    monkeypatch.undo()
+    in_process.curator.inbox.publish([query])
+    last = in_process.reply(identity, query)
+    assert (last.version, last.answers, last.declined) == (2, [], [row_of[RECORD]])
     in_process.check()
 
 

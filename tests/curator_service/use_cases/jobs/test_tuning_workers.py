@@ -50,28 +50,63 @@ class FakeWorker:
         self.killed = True
 
 
+def _case(in_process):
+    """A public training dataset and a private validation dataset."""
+    datasets = []
+    for number, public in enumerate((True, False)):
+        files = {"file": ("a.csv", csv_of(rows_of(40, number)))}
+        data = {"name": "n", "public": "true" if public else "false"}
+        view = in_process.call("owner", "POST", "/v1/datasets", files=files, data=data)
+        datasets.append(wire.DatasetView.model_validate_json(json.dumps(view)))
+    return Case(*datasets)
+
+
+def _started(in_process, case):
+    """The path of a tuning that was started."""
+    body = case.spec().model_dump(mode="json")
+    return f"/v1/tunings/{in_process.call('owner', 'POST', '/v1/tunings', json=body)['id']}"
+
+
 def test_a_process_whose_messages_could_not_be_read_does_not_serve_the_next_tuning(in_process, monkeypatch, until):
     """Its later messages would be taken for the outcome of the next one: of other records, at another charge."""
-    workers, datasets = [], []
+    workers = []
 
     def start_worker():
         workers.append(FakeWorker(broken=not workers))
         return workers[-1]
 
     monkeypatch.setattr(tunings, "Worker", start_worker)
-    for number, public in enumerate((True, False)):
-        files = {"file": ("a.csv", csv_of(rows_of(40, number)))}
-        data = {"name": "n", "public": "true" if public else "false"}
-        view = in_process.call("owner", "POST", "/v1/datasets", files=files, data=data)
-        datasets.append(wire.DatasetView.model_validate_json(json.dumps(view)))
-    states = []
+    case, states = _case(in_process), []
     for _ in range(3):
-        body = Case(*datasets).spec().model_dump(mode="json")
-        path = f"/v1/tunings/{in_process.call('owner', 'POST', '/v1/tunings', json=body)['id']}"
+        path = _started(in_process, case)
         until(lambda path=path: in_process.call("owner", "GET", path)["state"] != "running")
         states.append(in_process.call("owner", "GET", path)["state"])
     assert states == ["failed", "completed", "completed"]
     assert [(len(worker.jobs), worker.ends) for worker in workers] == [(1, 1), (2, 0)]
+
+
+@pytest.mark.parametrize("role", ["training", "validation"])
+def test_a_tuning_that_runs_while_a_record_is_withheld_shows_no_result(role, in_process, monkeypatch, until):
+    reads, goes_on = threading.Event(), threading.Event()
+
+    class Paused(FakeWorker):
+        def work(self, job):
+            reads.set()
+            goes_on.wait()
+            yield from super().work(job)
+
+    monkeypatch.setattr(tunings, "Worker", lambda: Paused(broken=False))
+    case = _case(in_process)
+    path = _started(in_process, case)
+    reads.wait()
+    withheld = f"/v1/datasets/{getattr(case, role).id}:withhold"
+    in_process.call("owner", "POST", withheld, json={"record": 1})
+    goes_on.set()
+    until(lambda: in_process.call("owner", "GET", path)["state"] != "running")
+    view = in_process.call("owner", "GET", path)
+    assert (view["state"], view["result"], "withheld" in view["problem"]) == ("failed", None, True)
+    path = _started(in_process, case)  # another one, which leaves the record out
+    until(lambda: in_process.call("owner", "GET", path)["state"] == "completed")
 
 
 def test_the_outcome_of_another_tuning_is_not_taken(monkeypatch):

@@ -168,6 +168,22 @@ def test_withheld_records_are_not_read(curator, dataset, monkeypatch):
     np.testing.assert_array_equal(seen[0][:, 0], np.delete(AGES, 2))
 
 
+def test_bounds_that_a_record_was_withheld_from_meanwhile_are_drawn_again_under_one_charge(
+    curator, dataset, monkeypatch
+):
+    def withheld_meanwhile(values, *rest):
+        curator.call("owner", "POST", f"/v1/datasets/{dataset}:withhold", json={"record": 3})
+        return np.zeros((2, 2))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(private_bounds, "private_quantiles", withheld_meanwhile)
+        refused = find(curator, dataset, key="k")
+    assert (refused.status_code, "withheld" in refused.json()["detail"]) == (409, True)
+    assert listed(curator, dataset)[0]["columns"] == []
+    assert find(curator, dataset, key="k").status_code == 200
+    assert len(charges(curator, dataset)) == 1
+
+
 def test_of_persons_with_several_rows_the_noise_is_for_all_of_them():
     wanted = wire.BoundsCreate.model_validate_json(json.dumps(BODY | {"epsilon": "0.4"}))
     persons = SimpleNamespace(person_column="patient", rows_per_person=3)
