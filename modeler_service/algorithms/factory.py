@@ -10,14 +10,16 @@ from blindopt.gp.progress import NO_TICK, Tick
 from blindopt.wire.answers import NONE
 from modeler_service.algorithms.bandits.factory import build_few_arms, plays_of
 from modeler_service.algorithms.bandits.few_arms import ARMS_MAX, MATRICES, FewArms
+from modeler_service.algorithms.gp.ei import Ei
 from modeler_service.algorithms.gp.gp_bucb import GpBucb
+from modeler_service.algorithms.gp.gp_rule import GpRule
 from modeler_service.algorithms.gp.gp_ucb import GpUcb
 from modeler_service.algorithms.gp.surrogate import NO_NOISE, GpSettings
 from modeler_service.algorithms.random_rows import RandomRows
 
 NAMES = (
-    "gp_ucb", "gp_bucb", "random", "ldp_ata", "ldp_tgp", "tgp_tight", "ldp_moma", "ata", "tgp", "moma", "laplace_adf",
-    "bounded_igp", "igp_ucb", "thompson",
+    "gp_ucb", "gp_bucb", "ei", "random", "ldp_ata", "ldp_tgp", "tgp_tight", "ldp_moma", "ata", "tgp", "moma",
+    "laplace_adf", "bounded_igp", "igp_ucb", "thompson",
 )  # fmt: skip
 
 
@@ -100,14 +102,18 @@ def build_algorithm(
         return RandomRows(len(candidates), seed, repeats=repeats)
     if kernel is None and fit is None:
         raise Invalid(f"{spec.name} needs a kernel: the study has none, so give one with the run")
-    if isinstance(spec, wire.GpUcb | wire.GpBucb):
+    if isinstance(spec, wire.GpUcb | wire.GpBucb | wire.Ei):
         law = noise if spec.noise_aware else NO_NOISE
         # The papers' rules take the residual of a record for noise, with the kernel that they are given.
-        settings = GpSettings(
-            kernel, sign, seed, capacity, initial, law, fit, spec.precision, tick, exact and fit is not None
-        )
-        kind = GpUcb if isinstance(spec, wire.GpUcb) else GpBucb
-        return kind(candidates, settings, spec.delta_ucb, scale=spec.scale)
+        is_exact = exact and (fit is not None or isinstance(spec, wire.Ei))
+        settings = GpSettings(kernel, sign, seed, capacity, initial, law, fit, spec.precision, tick, is_exact)
+        match spec:
+            case wire.GpUcb():
+                return GpUcb(candidates, settings, spec.delta_ucb, scale=spec.scale, nugget=spec.nugget)
+            case wire.GpBucb():
+                return GpBucb(candidates, settings, spec.delta_ucb, scale=spec.scale)
+            case wire.Ei():
+                return Ei(candidates, settings, spec.optimism)
     if kernel is None or fit is not None:
         raise Invalid(f"{spec.name} takes hyper-parameters as they are told: give a kernel, and leave out fit")
     return build_few_arms(
@@ -130,7 +136,7 @@ def warnings_of(algorithm: Algorithm) -> list[str]:
 
 def fitted_of(algorithm: Algorithm) -> wire.Fitted | None:
     """Return the last fit of hyper-parameters that a choice was made with, if there is one."""
-    return algorithm.fitted if isinstance(algorithm, GpUcb) else None
+    return algorithm.fitted if isinstance(algorithm, GpRule) else None
 
 
 def memory_of(spec: wire.AlgorithmSpec, n: int, r: int, capacity: int) -> int:
@@ -138,5 +144,5 @@ def memory_of(spec: wire.AlgorithmSpec, n: int, r: int, capacity: int) -> int:
     if isinstance(spec, wire.FewArmsSpec):
         plays = min(plays_of(spec, capacity), capacity) if isinstance(spec, wire.LdpMoma | wire.Moma) else 0
         return 8 * n * (MATRICES * min(n, ARMS_MAX) + r + 8 + plays) + 32 * plays**2
-    bytes_per_number = 4 if isinstance(spec, wire.GpUcb | wire.GpBucb) and spec.precision == "single" else 8
+    bytes_per_number = 4 if isinstance(spec, wire.GpRule) and spec.precision == "single" else 8
     return n * (bytes_per_number * (capacity + r + 2) + 8 * 6)

@@ -12,7 +12,7 @@ from blindopt import wire
 from blindopt.arrays import Matrix
 from blindopt.errors import CuratorRefused, Draining, Invalid, NumericalFailure, ProtocolViolated, RateLimited, Remote
 from blindopt.gp.progress import Tick
-from blindopt.wire.runs import FITTED
+from blindopt.wire.runs import BATCHED, FITTED
 from modeler_service.algorithms.factory import memory_of
 from modeler_service.choosing.chooser import Plan, RowChooser, Study
 from modeler_service.runs.candidates import fetch_candidates
@@ -87,7 +87,7 @@ class Suggestions:
         capacity = len(request.observations) + request.count
         # Inline candidates are held as Python numbers, too. The covariance of the outcomes needs room for its factor.
         need = memory_of(request.algorithm, n, r, capacity) + (40 * n * r if request.inline else 0)
-        if isinstance(request.algorithm, wire.GpUcb | wire.GpBucb):
+        if isinstance(request.algorithm, wire.GpRule):
             need += 16 * capacity**2
         if need > self._settings.suggestion_memory_max_bytes:
             raise _invalid(
@@ -165,8 +165,8 @@ def _check(request: wire.SuggestionRequest, study: Study) -> None:
         raise _invalid("fit", f"{spec.name} takes hyper-parameters as they are told: leave it out")
     if not (request.fit or request.kernel or study.kernel or isinstance(spec, wire.RandomRows)):
         raise _invalid("kernel", f"{spec.name} needs one: the study has none")
-    if request.count > 1 and not isinstance(spec, wire.GpUcb | wire.GpBucb | wire.RandomRows):
-        raise _invalid("count", f"{spec.name} chooses one row at a time: for more take gp_bucb or random")
+    if request.count > 1 and not (isinstance(spec, BATCHED) or (isinstance(spec, wire.GpUcb) and spec.nugget == "in")):
+        raise _invalid("count", f"{spec.name} chooses one row at a time: for more take gp_bucb, ei or random")
     if request.repeats != "algorithm" and isinstance(spec, wire.LdpMoma | wire.Moma):
         raise _invalid("repeats", f"{spec.name} plays each row several times: repeats must be algorithm")
     for index, observation in enumerate(request.observations):
@@ -185,7 +185,7 @@ def _chooser(request: wire.SuggestionRequest, study: Study, candidates: Matrix, 
         raise _invalid("observations", "there are more than initial_rows and iterations together")
     algorithm = request.algorithm
     if isinstance(algorithm, wire.GpUcb) and request.count > 1:
-        algorithm = wire.GpBucb(**algorithm.model_dump() | {"name": "gp_bucb"})
+        algorithm = wire.GpBucb(**algorithm.model_dump(exclude={"nugget"}) | {"name": "gp_bucb"})
     plan = Plan(
         algorithm=algorithm,
         iterations=iterations,

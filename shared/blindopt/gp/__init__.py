@@ -12,7 +12,7 @@ y           ``Posterior.observe(outcome)``     ()            outcome      one ob
 k           ``Kernel(variance)``               ()            outcome^2    prior variance of f, without the nugget
 l           ``Kernel(lengthscale)``            ()            candidate    lengthscale of the kernel
 m           ``Posterior(prior_mean)``          ()            outcome      prior mean of f
-            ``Posterior(nugget)``              ()            outcome^2    variance of f that each row has for itself
+            ``Posterior.nugget``               ()            outcome^2    variance of f that each row has for itself
 sigma_n^2   ``Posterior(noise_variance)``      ()            outcome^2    variance of the noise in y
 mu_t        ``Posterior.mean``                 (n,)          outcome      posterior mean of f at each candidate
 sigma_t^2   ``Posterior.variance``             (n,)          outcome^2    posterior variance of f at each candidate
@@ -28,7 +28,7 @@ v           ``Solution.whitened``              (m, t)        outcome      L^-1 k
             ``Solution.mean``                  (m,)          outcome      their posterior means, solved for exactly
             ``Solution.variance``              (m,)          outcome^2    their posterior variances
             ``Solution.rows``                  (m,)          1            their row numbers in Z
-beta_t      ``Solution.choose(weight)``        ()            1            exploration weight of a confidence bound
+beta_t      ``Posterior.choose(weight)``       ()            1            exploration weight of a confidence bound
 C_t         ``ArmsPosterior.covariance``       (n, n)        outcome^2    posterior covariance of f at n arms
 mu_t        ``ArmsPosterior.mean``             (n,)          outcome      posterior mean of f at each arm
 N           ``ArmsPosterior.counts``           (n,)          1            plays of each arm

@@ -7,10 +7,12 @@ from types import ModuleType
 import numpy as np
 
 from blindopt.arrays import Mask, Rows, Vector
+from blindopt.gp.acquisition import Acquisition, plain_weight
 from blindopt.gp.candidates import Candidates, padded_columns
 from blindopt.gp.kernels import Kernel
 from blindopt.gp.moments import Moments
 from blindopt.gp.observations import Observations
+from blindopt.gp.updates import compared
 
 NORM_MAX = 1e12
 """``cov_rounding`` up to which squared distances stay far from overflow, also in float32."""
@@ -77,8 +79,14 @@ class CompiledUpdates:
         np.minimum(self._synced_counts, count, out=self._synced_counts)
         np.sqrt(self._moments.variance + self._moments.var_tol, out=self._deviation)
 
-    def contenders(self, weight: float, mean_tol: float, hidden: Mask | None) -> tuple[Rows, Vector]:
-        """Bring tiles up to date, the most promising ones first, until none that waits can hold the largest bound."""
+    def contenders(self, acquisition: Acquisition, mean_tol: float, hidden: Mask | None) -> tuple[Rows, Vector]:
+        """Bring tiles up to date, the most promising ones first, until none that waits can hold the largest bound.
+
+        For another acquisition than the plain bound, all tiles are brought up to date.
+        """
+        if (weight := plain_weight(acquisition)) is None:
+            self.refresh()
+            return compared(self._moments, acquisition, mean_tol, hidden, self._upper), self._upper
         observed, cumsum = self._observations.loop_arguments(), self._observations.weight_sq_cumsum
         buffers = self._none_hidden if hidden is None else hidden, self._upper, self._tops, self._rows
         count = self._loops.contenders(*self._fixed, *observed, cumsum, weight, mean_tol, *buffers)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from blindopt.arrays import Mask, Matrix, Rows, Vector
+from blindopt.gp.acquisition import Acquisition, plain_weight
 from blindopt.gp.updates import EPSILON, TogetherUpdates, leaders
 
 
@@ -58,15 +59,16 @@ class HotSetUpdates(TogetherUpdates):
         super().retract(count)
         self._hot = None
 
-    def contenders(self, weight: float, mean_tol: float, hidden: Mask | None) -> tuple[Rows, Vector]:
+    def contenders(self, acquisition: Acquisition, mean_tol: float, hidden: Mask | None) -> tuple[Rows, Vector]:
         """Compare the bounds of the hot set, or of all candidates where too many would have to join it."""
-        if hidden is None and 0 < self._synced_count < self._observations.count:
+        weight = plain_weight(acquisition)
+        if weight is not None and hidden is None and 0 < self._synced_count < self._observations.count:
             self._hot = self._extended(weight, mean_tol)
             if self._hot is not None:
                 rows, upper, tols = self._hot.rows, self._upper, (weight, mean_tol, self._moments.var_tol)
                 upper[rows] = self._hot.upper(*tols)
                 return np.sort(rows[upper[rows] >= self._hot.reached(*tols)]), upper
-        return super().contenders(weight, mean_tol, hidden)
+        return super().contenders(acquisition, mean_tol, hidden)
 
     def _extended(self, weight: float, mean_tol: float) -> HotSet | None:
         """The hot set with all candidates whose bound may be the largest, or None if these are more than its share.

@@ -1,4 +1,4 @@
-"""The candidates of the largest upper confidence bound, found without bringing all candidates up to date."""
+"""The candidates of the largest acquisition, found without bringing all candidates up to date."""
 
 import sys
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from blindopt.arrays import Mask, Matrix, Rows, Vector
-from blindopt.gp.acquisition import Choice, choose_maximum, upper_confidence_bound
+from blindopt.gp.acquisition import Acquisition, Choice, choose_maximum
 from blindopt.gp.candidates import Candidates, empty_columns
 from blindopt.gp.compiled import NORM_MAX, CompiledUpdates, loops_for
 from blindopt.gp.hot_set import HotSetUpdates
@@ -33,10 +33,10 @@ class Solution(NamedTuple):
     mean: Vector
     variance: Vector
 
-    def choose(self, weight: float, rng: Callable[[], np.random.Generator]) -> Choice:
-        """The row of largest mean + sqrt(weight variance); a draw from ``rng()`` breaks exact ties."""
-        bounds = upper_confidence_bound(self.mean, self.variance, weight)
-        choice = choose_maximum(bounds, self.mean, self.variance, rng)
+    def choose(self, acquisition: Acquisition, rng: Callable[[], np.random.Generator]) -> Choice:
+        """The row of the largest ``acquisition``; a draw from ``rng()`` breaks exact ties."""
+        values = acquisition(self.mean, self.variance)
+        choice = choose_maximum(values, self.mean, self.variance, rng)
         return Choice(int(self.rows[choice.row]), choice.mean, choice.sd, choice.acquisition, choice.ties)
 
 
@@ -47,11 +47,13 @@ class LazyMaximum:
     """Moments of all n candidates, brought up to date where a bound may be the largest.
 
     Let candidate i be up to date with the first s of t observations. By Cauchy-Schwarz on what its whitened row v_i
-    will gain,
+    will gain, its mean gains at most sqrt((variance_i(s) - variance_i(t)) W) with W = w_s^2 + ... + w_(t-1)^2, so that
 
-        mean_i(t) + sqrt(beta variance_i(t)) <= mean_i(s) + sqrt(variance_i(s) (beta + w_s^2 + ... + w_(t-1)^2)),
+        mean_i(t) + sqrt(beta variance_i(t)) <= mean_i(s) + sqrt(variance_i(s) (beta + W)).
 
-    so a candidate whose right-hand side is below a bound already reached cannot be the maximum, and waits. The others
+    A candidate whose right-hand side is below a bound already reached cannot be the maximum, and waits. (Of a variance
+    that holds a nugget, only the rest can shrink while the candidate itself is not observed: see ``acquisition`` for
+    the bounds of other rules.) The others
     are brought up to date many observations at a time, with matrix products. In the worst case, when none can wait, a
     step costs O(n (t + r)), as if each were updated at each observation.
 
@@ -108,19 +110,19 @@ class LazyMaximum:
             self._moments.restore(rows, weights)
         self.updates.retract(count)
 
-    def maximum(self, weight: float, hidden: Mask | None, solve: Solve) -> Solution:
-        """Exact moments of the candidates that are not ``hidden`` (n,) and may have the largest bound, in order.
+    def maximum(self, acquisition: Acquisition, hidden: Mask | None, solve: Solve) -> Solution:
+        """Exact moments of the candidates that are not ``hidden`` (n,) and may have the largest value, in order.
 
-        The bound is mean + sqrt(weight variance). ``solve`` computes exact moments; its whitened rows are passed on
-        where one call of it was enough, and are empty otherwise.
+        ``solve`` computes exact moments; its whitened rows are passed on where one call of it was enough, and are
+        empty otherwise.
         """
         if self._observations.count == 0:
             rows = np.arange(len(self._moments.mean)) if hidden is None else np.flatnonzero(~hidden)
             return Solution(rows, np.empty((len(rows), 0)), *self.moments(rows))
-        rows, upper = self.updates.contenders(weight, self._mean_tol(), hidden)
+        rows, upper = self.updates.contenders(acquisition, self._mean_tol(), hidden)
         if len(rows) > self._thresholds.leaders:
             first = solve(rows[[int(upper[rows].argmax())]])
-            reached = min(upper[rows].max(), upper_confidence_bound(first.mean, first.variance, weight)[0])
+            reached = min(upper[rows].max(), acquisition(first.mean, first.variance)[0])
             rows = rows[upper[rows] >= reached]
         size = self._thresholds.solve_block
         if len(rows) <= size:

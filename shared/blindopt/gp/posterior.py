@@ -1,4 +1,4 @@
-"""The exact posterior of a Gaussian process at every candidate, and the candidate of the largest upper bound."""
+"""The exact posterior of a Gaussian process at every candidate, and the candidate of the largest acquisition."""
 
 from collections.abc import Callable
 
@@ -6,12 +6,14 @@ import numpy as np
 
 from blindopt.arrays import Mask, Matrix, Rows, Vector
 from blindopt.errors import NumericalFailure
-from blindopt.gp.acquisition import Choice
+from blindopt.gp.acquisition import Acquisition, Choice, ExpectedImprovement, UpperConfidenceBound
 from blindopt.gp.candidates import Candidates, Frame, Precision
 from blindopt.gp.kernels import Kernel
 from blindopt.gp.lazy_maximum import LazyMaximum, Solution, uses_compiled_loops
 from blindopt.gp.observations import OUTCOME_MAX, Observations
 from blindopt.gp.updates import THRESHOLDS, Thresholds
+
+_LEAST = 1e-16  # share of the prior variance: what is less is lost to rounding
 
 
 class Posterior:
@@ -46,7 +48,7 @@ class Posterior:
     ) -> None:
         self.n, r = candidates.shape
         self._candidates, self._kernel, self._prior_mean = candidates, kernel, float(prior_mean)
-        self._prior_variance, self._nugget = kernel.variance + nugget, nugget
+        self._prior_variance, self.nugget = kernel.variance + nugget, nugget
         column_major = uses_compiled_loops(self.n, kernel, capacity, thresholds)
         prepared = Candidates(candidates, kernel, dtype, column_major=column_major, frame=frame)
         self.frame = prepared.frame  # spares another posterior of the same candidates a pass over them
@@ -96,8 +98,8 @@ class Posterior:
         """
         t, observed = self.count, self.observations
         cross = self._kernel(np.asarray(self._candidates[rows]), observed.inputs[:t])
-        if self._nugget:
-            cross += self._nugget * (rows[:, None] == observed.rows[:t])
+        if self.nugget:
+            cross += self.nugget * (rows[:, None] == observed.rows[:t])
         factor, inverse = observed.factor[:t, :t], observed.inverse[:t, :t]
         whitened = np.einsum("ij,kj->ik", cross, inverse)
         cross -= np.einsum("ij,kj->ik", whitened, factor)
@@ -134,9 +136,22 @@ class Posterior:
 
     def choose(self, weight: float, rng: Callable[[], np.random.Generator]) -> Choice:
         """The row not hidden of largest mean + sqrt(weight variance); a draw from ``rng()`` breaks exact ties."""
+        return self.maximize(UpperConfidenceBound(weight), rng)
+
+    def maximize(self, acquisition: Acquisition, rng: Callable[[], np.random.Generator]) -> Choice:
+        """The row not hidden of the largest ``acquisition``; a draw from ``rng()`` breaks exact ties."""
         if self._hidden is not None and self._hidden.all():
             raise IndexError("every row is hidden")
-        return self.lazy.maximum(weight, self._hidden, self.solve).choose(weight, rng)
+        return self.lazy.maximum(acquisition, self._hidden, self.solve).choose(acquisition, rng)
+
+    def improvement(self, optimism: float) -> ExpectedImprovement:
+        """Expected improvement on the largest mean of the rows observed; on the prior mean before the first.
+
+        ``optimism`` is the number of learnable standard deviations that are added to a mean.
+        """
+        observed = np.unique(self.observations.rows[: self.count])
+        best = self.best(observed)[1] if len(observed) else self._prior_mean
+        return ExpectedImprovement(best, optimism**2, self.nugget, _LEAST * self._prior_variance)
 
     def _next_row(self, row: int, noise_variance: float | None) -> tuple[Vector, float, float]:
         """Whitened row (t,) and pivot that an observation at ``row`` adds to L; between them, the mean there."""

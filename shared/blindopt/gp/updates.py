@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from blindopt.arrays import Mask, Matrix, Rows, Vector
+from blindopt.gp.acquisition import Acquisition, Tolerance
 from blindopt.gp.candidates import Candidates
 from blindopt.gp.moments import Moments
 from blindopt.gp.observations import Observations
@@ -64,8 +65,8 @@ class Updates(Protocol):
     def retract(self, count: int) -> None:
         """Moments are those of at most the first ``count`` observations again."""
 
-    def contenders(self, weight: float, mean_tol: float, hidden: Mask | None) -> tuple[Rows, Vector]:
-        """Rows, rising and not hidden, whose bound may be the largest; and upper bounds of all (n,)."""
+    def contenders(self, acquisition: Acquisition, mean_tol: float, hidden: Mask | None) -> tuple[Rows, Vector]:
+        """Rows, rising and not hidden, whose value may be the largest; and upper bounds of all (n,)."""
 
 
 class TogetherUpdates:
@@ -101,20 +102,10 @@ class TogetherUpdates:
         """Moments are those of at most the first ``count`` observations again."""
         self._synced_count = min(self._synced_count, count)
 
-    def contenders(self, weight: float, mean_tol: float, hidden: Mask | None) -> tuple[Rows, Vector]:
-        """Bring all candidates up to date and compare their bounds."""
+    def contenders(self, acquisition: Acquisition, mean_tol: float, hidden: Mask | None) -> tuple[Rows, Vector]:
+        """Bring all candidates up to date and compare their values."""
         self.refresh()
-        moments = self._moments
-        upper = np.add(moments.variance, moments.var_tol, out=self._upper)
-        upper *= weight
-        np.sqrt(upper, out=upper)
-        upper += moments.mean
-        upper += mean_tol
-        if hidden is not None:
-            upper[hidden] = -np.inf
-        top = int(upper.argmax())
-        least_variance = max(moments.variance[top] - moments.var_tol, 0.0)
-        return np.flatnonzero(upper >= moments.mean[top] - mean_tol + np.sqrt(weight * least_variance)), upper
+        return compared(self._moments, acquisition, mean_tol, hidden, self._upper), self._upper
 
     def _append_column(self, s: int) -> None:
         """Append column s of all whitened rows, by forward substitution."""
@@ -185,48 +176,47 @@ class SeparateUpdates:
         """Moments are those of at most the first ``count`` observations again."""
         np.minimum(self._synced_counts, count, out=self._synced_counts)
 
-    def contenders(self, weight: float, mean_tol: float, hidden: Mask | None) -> tuple[Rows, Vector]:
-        """Update leaders all over the rows, then batches of those whose bounds still reach the largest.
+    def contenders(self, acquisition: Acquisition, mean_tol: float, hidden: Mask | None) -> tuple[Rows, Vector]:
+        """Update leaders all over the rows, then batches of those whose bounds still reach the largest value.
 
         This ends, because each pass brings at least one stale row up to date, and no row is added.
         """
         upper, counts, t = self._upper, self._synced_counts, self._observations.count
-        self._bound(weight, mean_tol)
+        tolerance = Tolerance(mean_tol, self._moments.var_tol)
+        if acquisition.nugget:  # the bounds hold for candidates without observations of their own
+            self.refresh(np.unique(self._observations.rows[:t]))
+        self._bound(acquisition, tolerance)
         if hidden is not None:
             upper[hidden] = -np.inf
         first = leaders(upper, self._thresholds.leaders)
-        reached = self._settle(first if hidden is None else first[~hidden[first]], weight, mean_tol)
+        reached = self._settle(first if hidden is None else first[~hidden[first]], acquisition, tolerance)
         rows, batch = np.flatnonzero(upper >= reached), self._thresholds.next_batch
         while len(stale := rows[counts[rows] < t]):
             if batch < len(stale) < len(upper) // 2:
                 stale = np.sort(stale[np.argpartition(upper[stale], -batch)[-batch:]])
-            reached, batch = max(reached, self._settle(stale, weight, mean_tol)), batch * 8
+            reached, batch = max(reached, self._settle(stale, acquisition, tolerance)), batch * 8
+            rows = rows[upper[rows] >= reached]
+        if not acquisition.is_tight:
+            reached = max(reached, self._settle(rows, acquisition, tolerance))
             rows = rows[upper[rows] >= reached]
         return rows, upper
 
-    def _bound(self, weight: float, mean_tol: float) -> None:
+    def _bound(self, acquisition: Acquisition, tolerance: Tolerance) -> None:
         """Write the upper bounds of all candidates, which ``LazyMaximum`` derives."""
         t, cumsum, moments = self._observations.count, self._observations.weight_sq_cumsum, self._moments
-        growth = weight + (cumsum[t] - cumsum[: t + 1])
+        growth = cumsum[t] - cumsum[: t + 1]
         growth += 4 * EPSILON * t * cumsum[t]  # what the difference may have lost to rounding
         for start in range(0, len(self._upper), self._thresholds.scan):
             part = slice(start, start + self._thresholds.scan)
-            upper = self._upper[part]
-            growth.take(self._synced_counts[part], out=upper, mode="clip")
-            upper *= moments.variance[part] + moments.var_tol
-            np.sqrt(upper, out=upper)
-            upper += moments.mean[part]
-            upper += mean_tol
+            own = growth.take(self._synced_counts[part], mode="clip")
+            acquisition.upper(moments.mean[part], moments.variance[part], own, tolerance, self._upper[part])
 
-    def _settle(self, rows: Rows, weight: float, mean_tol: float) -> float:
-        """Bring ``rows`` up to date and write their upper bounds. Return a lower bound of the largest of theirs."""
-        reached, var_tol = _LOWEST, self._moments.var_tol
+    def _settle(self, rows: Rows, acquisition: Acquisition, tolerance: Tolerance) -> float:
+        """Bring ``rows`` up to date and write their upper bounds. Return a lower bound of the largest value."""
+        reached = _LOWEST
         for block in blocks(rows, self._thresholds.scan):
-            self._update(block)
-            mean, variance = self._moments.mean[block], self._moments.variance[block]
-            self._upper[block] = mean + mean_tol + np.sqrt(weight * (variance + var_tol))
-            lower = mean - mean_tol + np.sqrt(weight * np.maximum(variance - var_tol, 0.0))
-            reached = max(reached, float(lower.max()))
+            self._update(block[self._synced_counts[block] < self._observations.count])
+            reached = max(reached, settled(self._moments, block, acquisition, tolerance, self._upper))
         return reached
 
     def _update(self, rows: Rows) -> None:
@@ -258,6 +248,26 @@ class SeparateUpdates:
         variance -= np.einsum("ij,ij->i", new, new)
         moments.mean[rows], moments.variance[rows] = mean, np.maximum(variance, 0.0)
         self._synced_counts[rows] = t
+
+
+def compared(moments: Moments, acquisition: Acquisition, mean_tol: float, hidden: Mask | None, upper: Vector) -> Rows:
+    """Rows, rising and not hidden, whose value may be the largest, if all are up to date. Writes ``upper`` (n,)."""
+    tolerance = Tolerance(mean_tol, moments.var_tol)
+    acquisition.upper(moments.mean, moments.variance, 0.0, tolerance, upper)
+    if hidden is not None:
+        upper[hidden] = -np.inf
+    top = slice(int(upper.argmax()), int(upper.argmax()) + 1)
+    rows = np.flatnonzero(upper >= acquisition.lower(moments.mean[top], moments.variance[top], tolerance))
+    if not acquisition.is_tight:
+        rows = rows[upper[rows] >= settled(moments, rows, acquisition, tolerance, upper)]
+    return rows
+
+
+def settled(moments: Moments, rows: Rows, acquisition: Acquisition, tolerance: Tolerance, upper: Vector) -> float:
+    """Write the upper bounds of ``rows``, which are up to date. Return a lower bound of the largest value of theirs."""
+    mean, variance = moments.mean[rows], moments.variance[rows]
+    upper[rows] = acquisition(mean + tolerance.mean, variance + tolerance.variance)
+    return float(acquisition.lower(mean, variance, tolerance).max())
 
 
 def leaders(upper: Vector, count: int) -> Rows:

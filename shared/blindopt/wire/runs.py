@@ -38,15 +38,16 @@ Repeats = Annotated[
 ]
 
 
-class GpAlgorithm(Request):
-    """Fields of GP-UCB and of GP-BUCB."""
+NoiseAware = Annotated[
+    bool,
+    Field(description="Average the kernel over the release's noise, if its law is known; otherwise use Z as X."),
+]
+
+
+class GpRule(Request):
+    """Fields of all algorithms over the posterior of a Gaussian process at the candidates."""
 
     name: str
-    delta_ucb: float = Field(0.05, ge=1e-50, lt=1, description="Theorem 3; delta' is half of it.")
-    noise_aware: bool = Field(
-        True, description="Average the kernel over the release's noise, if its law is known; otherwise use Z as X."
-    )
-    scale: PositiveFloat = Field(1.0, description="Factor of beta_t; 1 is the theorem's, smaller factors explore less.")
     precision: Precision = Field(
         "double",
         description=(
@@ -57,16 +58,46 @@ class GpAlgorithm(Request):
     )
 
 
+class GpAlgorithm(GpRule):
+    """Fields of GP-UCB and of GP-BUCB."""
+
+    delta_ucb: float = Field(0.05, ge=1e-50, lt=1, description="Theorem 3; delta' is half of it.")
+    noise_aware: NoiseAware = True
+    scale: PositiveFloat = Field(1.0, description="Factor of beta_t; 1 is the theorem's, smaller factors explore less.")
+
+
 class GpUcb(GpAlgorithm):
     """GP-UCB, Algorithm 2 of Kharkovskii et al. (2020)."""
 
     name: Literal["gp_ucb"] = Field(description="Name of the algorithm.")
+    nugget: Literal["in", "out"] = Field(
+        "in",
+        description=(
+            "Whether the bound counts the variance that a candidate has for itself (the nugget: what the release's "
+            "noise hides of it). in: as in the article; out: no, so that only what can be learned is explored. out has "
+            "no theorem."
+        ),
+    )
 
 
 class GpBucb(GpAlgorithm):
     """GP-BUCB, Desautels et al. (2014): GP-UCB in batches, with hallucinated outcomes of pending queries."""
 
     name: Literal["gp_bucb"] = Field(description="Name of the algorithm.")
+
+
+class Ei(GpRule):
+    """Expected improvement, where the variance that can be learned counts as optimism, and the nugget as luck."""
+
+    name: Literal["ei"] = Field(description="Name of the algorithm.")
+    noise_aware: NoiseAware = True
+    optimism: Annotated[float, Field(ge=0, le=1e6)] | None = Field(
+        None,
+        description=(
+            "Number of learnable standard deviations that are added to the mean; 0: plain expected improvement. "
+            "Null: 2 where answers are exact, 1 where they are noisy."
+        ),
+    )
 
 
 class RandomRows(Request):
@@ -78,6 +109,7 @@ class RandomRows(Request):
 AlgorithmSpec = Annotated[
     GpUcb
     | GpBucb
+    | Ei
     | RandomRows
     | LdpAta
     | LdpTgp
@@ -94,8 +126,11 @@ AlgorithmSpec = Annotated[
 ]
 
 
-FITTED = (GpUcb, GpBucb)
+FITTED = (GpUcb, GpBucb, Ei)
 """Algorithms whose hyper-parameters can be fitted."""
+
+BATCHED = (GpBucb, Ei, RandomRows)
+"""Algorithms that can choose several candidates for one query."""
 
 
 def _address(url: str) -> str:
@@ -140,7 +175,7 @@ class StopRules(Request):
         description=(
             "Stop when no remaining candidate can beat the best queried one by more than this, in units of y, with "
             "probability 1 - delta_ucb: the largest upper bound minus the largest lower bound of queried candidates. "
-            "For gp_ucb and gp_bucb; null: never."
+            "For gp_ucb (with nugget in) and gp_bucb; null: never."
         ),
     )
 
@@ -153,7 +188,7 @@ class Observation(Request):
     noise_variance: Annotated[float, Field(ge=0, le=1e100)] | None = Field(
         None,
         description=(
-            "Noise variance of y, used if it is larger than the kernel's; null: the kernel's. For gp_ucb and gp_bucb."
+            "Noise variance of y, used if it is larger than the kernel's; null: the kernel's. For gp_ucb, gp_bucb, ei."
         ),
     )
 
@@ -171,7 +206,7 @@ class RunSpec(Request):
     )
     seed: Seed = Field(0, description="Seed of the initial design and of ties: the same seed makes the same choices.")
     batch_size: int = Field(
-        1, ge=1, le=100, description="Candidates in one query; more than one for gp_bucb and random."
+        1, ge=1, le=100, description="Candidates in one query; more than one for gp_bucb, ei and random."
     )
     repeats: Repeats = "algorithm"
     initial_design: Literal["random", "maximin"] = Field(
@@ -187,7 +222,7 @@ class RunSpec(Request):
         None,
         description=(
             "Fit hyper-parameters to the answers, starting at the kernel's; without a kernel, a squared-exponential "
-            "one of the candidates' scale is used. Null: they stay fixed. For gp_ucb and gp_bucb."
+            "one of the candidates' scale is used. Null: they stay fixed. For gp_ucb, gp_bucb and ei."
         ),
     )
     log_key: str | None = Field(
@@ -198,14 +233,17 @@ class RunSpec(Request):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        name, plain = self.algorithm.name, isinstance(self.algorithm, GpUcb | GpBucb)
-        if self.batch_size > 1 and not isinstance(self.algorithm, GpBucb | RandomRows):
-            other = "gp_bucb" if name == "gp_ucb" else "gp_bucb or random"
+        name = self.algorithm.name
+        if self.batch_size > 1 and not isinstance(self.algorithm, BATCHED):
+            other = "gp_bucb" if name == "gp_ucb" else "gp_bucb, ei or random"
             raise ValueError(f"{name} asks one row at a time: for a batch_size above 1 choose {other}")
         if self.repeats != "algorithm" and isinstance(self.algorithm, LdpMoma | Moma):
             raise ValueError(f"{name} plays each row several times: repeats must be algorithm")
-        if self.stop.improvement is not None and not plain:
-            raise ValueError(f"stop.improvement is for gp_ucb and gp_bucb, not for {name}")
+        if self.stop.improvement is not None:
+            if not isinstance(self.algorithm, GpUcb | GpBucb):
+                raise ValueError(f"stop.improvement is for gp_ucb and gp_bucb, not for {name}")
+            if isinstance(self.algorithm, GpUcb) and self.algorithm.nugget == "out":
+                raise ValueError("stop.improvement needs a theorem: there is none for gp_ucb with nugget out")
         if self.stop.target_by == "mean" and isinstance(self.algorithm, RandomRows):
             raise ValueError("stop.target_by must be observed for random, which estimates nothing")
         if self.fit is not None and not isinstance(self.algorithm, FITTED):

@@ -109,7 +109,7 @@ class SuggestionRequest(Request):
         le=SUGGESTIONS_MAX,
         description=(
             "Number of candidates for one query: each is chosen as if those before it had been answered with their "
-            "posterior mean. More than 1: for gp_bucb and random; gp_ucb is then treated as gp_bucb."
+            "posterior mean. More than 1: for gp_bucb, ei and random; gp_ucb is then treated as gp_bucb."
         ),
     )
     seed: Seed = Field(0, description="Seed of the initial design and of ties: the same seed makes the same choices.")

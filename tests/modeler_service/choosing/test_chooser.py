@@ -119,7 +119,7 @@ def test_a_batch_at_the_end_of_the_rows_has_those_that_remain():
 def test_only_algorithms_that_can_ask_several_rows_at_once():
     for name in NAMES:
         algorithm = {"name": name} | (HEAVY if name in ("ata", "tgp", "moma") else {})
-        if name in ("gp_bucb", "random"):
+        if name in ("gp_bucb", "ei", "random"):
             assert spec(algorithm=algorithm, batch_size=100).batch_size == 100
             continue
         with pytest.raises(ValidationError, match="choose gp_bucb"):
@@ -137,6 +137,9 @@ OPTIONS = [
     {"repeats": "after_all", "iterations": 80},
     {"batch_size": 5, "algorithm": {"name": "gp_bucb"}},
     {"batch_size": 5, "algorithm": {"name": "random"}, "repeats": "after_all", "iterations": 80},
+    {"algorithm": {"name": "ei"}, "repeats": "never"},
+    {"batch_size": 5, "algorithm": {"name": "ei", "optimism": 0.5}},
+    {"algorithm": {"name": "gp_ucb", "nugget": "out", "scale": 0.2}},
     {"initial_design": "maximin", "initial_rows": 9},
     {"stop": {"improvement": 0.05}},
     {"stop": {"target": 2.2, "target_by": "mean"}},

@@ -61,7 +61,7 @@ def example(outcome=1.0, candidate=1.0):
     }
     parameters = {f"Posterior({name})": value for name, value in settings.items()}
     parameters |= {f"Kernel({name})": value for name, value in kernel.items()}
-    parameters |= {"Posterior.observe(outcome)": outcome, "Solution.choose(weight)": 9.0}
+    parameters |= {"Posterior.observe(outcome)": outcome, "Posterior.choose(weight)": 9.0}
     return objects, parameters
 
 

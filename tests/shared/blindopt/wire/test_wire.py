@@ -114,6 +114,7 @@ REQUESTS = [
     (wire.Moma, HEAVY | {"name": "moma", "plays": 9}),
     (wire.LaplaceAdf, {"name": "laplace_adf", "beta": 1.5}),
     (wire.BoundedIgp, {"name": "bounded_igp", "mode": "guaranteed"}),
+    (wire.Ei, {"name": "ei", "noise_aware": True, "precision": "double", "optimism": 1.5}),
     (wire.IgpUcb, {"name": "igp_ucb", "theory": False}),
     (wire.Thompson, {"name": "thompson", "scale": 1.0}),
     (wire.LogNormal, {"median": 2.0, "spread": 0.5}),
@@ -178,6 +179,7 @@ def test_every_request_reads_back_what_it_writes_and_takes_no_unknown_field(kind
 def test_every_kind_of_request_is_in_this_list():
     bases = {
         wire.Request,
+        wire.GpRule,
         wire.GpAlgorithm,
         PrivateAnswers,
         wire.FewArmsSpec,
@@ -228,6 +230,7 @@ NUMBERS = [
     (wire.OneBitAnswers, ONE_BIT, "centre"),
     (wire.PiecewiseAnswers, PIECEWISE, "value_bound"),
     (wire.GpUcb, {"name": "gp_ucb"}, "delta_ucb"),
+    (wire.Ei, {"name": "ei"}, "optimism"),
     (wire.LdpAta, {"name": "ldp_ata"}, "accuracy"),
     (wire.LdpTgp, {"name": "ldp_tgp"}, "lam"),
     (wire.Ata, HEAVY | {"name": "ata"}, "alpha"),
@@ -304,6 +307,8 @@ def test_a_number_is_a_finite_json_number(kind, body, field):
         (wire.RunCreate, RUN, "seed", [-1, 2**53, 0.5, True]),
         (wire.RunCreate, RUN, "study_id", ["std_1", "std_0123456789ABCDEF", "std_0123456789abcdef\n", "../std"]),
         (wire.GpUcb, {"name": "gp_ucb"}, "delta_ucb", [0, 1, -0.1]),
+        (wire.GpUcb, {"name": "gp_ucb"}, "nugget", ["", "IN", None, True]),
+        (wire.Ei, {"name": "ei"}, "optimism", [-0.1, 1e7, "2", True]),
         (wire.LdpAta, {"name": "ldp_ata"}, "accuracy", [0, 1, -0.1]),
         (wire.LdpTgp, {"name": "ldp_tgp"}, "theory", [1, "true", None]),
         (wire.LdpTgp, {"name": "ldp_tgp"}, "scale", [0, -1, 1e51]),

@@ -1,0 +1,197 @@
+"""Expected improvement with optimism about what can be learned: values, bounds, and the maximum of many candidates."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import mpmath
+import numpy as np
+import pytest
+
+from blindopt.gp.acquisition import ExpectedImprovement, Tolerance, UpperConfidenceBound, log_improvement
+from blindopt.gp.kernels import SquaredExponential
+from blindopt.gp.posterior import Posterior
+from blindopt.gp.updates import SeparateUpdates
+from tests.shared.blindopt.gp.test_posterior import PATHS, WAYS, first
+
+EXACT = Tolerance(0.0, 0.0)
+
+
+def by_quadrature(t):
+    """Log of the integral of (t + u)+ under a standard normal density, in 50 digits: no formula of h is used."""
+    with mpmath.workdps(50):
+        t = mpmath.mpf(t)
+        # With u = w - t the integrand is w exp(-w^2 / 2 + w t) exp(-t^2 / 2) / sqrt(2 pi), for w > 0.
+        scale = 1 / (abs(t) + 1)
+        points = [0, scale, 5 * scale, 30 * scale, mpmath.inf] if t < 0 else [0, t, t + 2, t + 12, mpmath.inf]
+        integral = mpmath.quad(lambda w: w * mpmath.exp(-w * w / 2 + w * t - (t * t / 2 if t > 0 else 0)), points)
+        return float(mpmath.log(integral / mpmath.sqrt(2 * mpmath.pi)) - (t * t / 2 if t <= 0 else 0))
+
+
+@pytest.mark.parametrize(
+    "t", [30.0, 2.5, 0.0, -0.5, -0.999999, -1.0, -1.000001, -7.0, -38.0, -49.9, -50.1, -300.0, -1e6]
+)
+def test_the_logarithm_of_the_improvement_is_that_of_its_integral(t):
+    assert log_improvement(np.array([t]))[0] == pytest.approx(by_quadrature(t), rel=1e-14, abs=1e-12)
+
+
+def test_the_logarithm_rises_everywhere_and_stays_a_number():
+    t = np.concatenate([-np.logspace(100, 1, 2_000), np.linspace(-9.99, 50, 2_000), np.linspace(-51, -49, 2_001)])
+    values = log_improvement(np.sort(t))
+    assert np.isfinite(values).all()
+    assert (np.diff(values) > -1e-11).all()  # rounding of a difference near -50, of slope 50
+
+
+def in_mpmath(mean, variance, *, best, xi, nugget):
+    with mpmath.workdps(40):
+        spread = mpmath.sqrt(mpmath.mpf(float(variance)))
+        learnable = max(mpmath.mpf(float(variance)) - nugget, 0)
+        t = (float(mean) + xi * mpmath.sqrt(learnable) - best) / spread
+        return float(mpmath.log(spread * (mpmath.npdf(t) + t * mpmath.ncdf(t))))
+
+
+def test_the_value_of_a_candidate_is_the_formula():
+    rng = np.random.default_rng(0)
+    mean, variance = rng.normal(size=40), rng.uniform(0.3, 2.0, size=40)
+    for xi, nugget in itertools.product([0.0, 1.0, 2.0], [0.0, 0.8]):
+        rule = ExpectedImprovement(0.7, xi**2, nugget, 1e-16)
+        expected = [in_mpmath(m, v, best=0.7, xi=xi, nugget=nugget) for m, v in zip(mean, variance, strict=True)]
+        np.testing.assert_allclose(rule(mean, variance), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("rule", [
+    ExpectedImprovement(0.7, 4.0, 0.4, 1e-16), ExpectedImprovement(0.7, 0.0, 0.0, 1e-16),
+    ExpectedImprovement(60.0, 1.0, 0.0, 1e-16), UpperConfidenceBound(9.0, 0.4), UpperConfidenceBound(9.0),
+], ids=repr)  # fmt: skip
+def test_no_upper_bound_is_below_a_value_and_few_are_far_above_the_largest(rule):
+    """100,000 candidates; the bound of the best of them is no more than rounding above its value."""
+    rng = np.random.default_rng(1)
+    mean, variance = rng.normal(size=100_000), rng.uniform(1e-9, 3.0, size=100_000) ** rng.integers(1, 4, size=100_000)
+    upper, values = np.empty(len(mean)), rule(mean, variance)
+    rule.upper(mean, variance, 0.0, EXACT, upper)
+    assert (upper >= values).all()
+    assert (rule.lower(mean, variance, EXACT) <= values).all()
+    assert (upper >= values.max()).sum() <= 0.02 * len(mean)
+    assert upper[values.argmax()] == pytest.approx(values.max(), abs=1e-8)
+
+
+def test_a_bound_holds_for_all_later_observations_and_fails_without_their_weights():
+    """Moments after s and after t observations of random functions; rows observed later are left out of the claim."""
+    rng = np.random.default_rng(2)
+    broken = 0
+    for nugget in (0.0, 0.5):
+        z = rng.uniform(0, 4, size=(400, 2))
+        posterior = Posterior(z, SquaredExponential(0.8), noise_variance=1e-2, nugget=nugget, capacity=30)
+        history = []
+        for row in rng.integers(0, 400, size=30):
+            posterior.observe(int(row), float(3 * rng.normal()))
+            history.append(
+                (
+                    posterior.mean.copy(),
+                    posterior.variance.copy(),
+                    posterior.observations.weight_sq_cumsum[posterior.count],
+                )
+            )
+        rows = posterior.observations.rows
+        for (_, (mean, variance, before)), (t, (later_mean, later_variance, after)) in itertools.combinations(
+            enumerate(history), 2
+        ):
+            others = np.setdiff1d(np.arange(400), rows[: t + 1])
+            for rule in (UpperConfidenceBound(4.0, nugget), ExpectedImprovement(1.0, 4.0, nugget, 1e-16)):
+                upper = np.empty(len(others))
+                values = rule(later_mean[others], later_variance[others])
+                rule.upper(mean[others], variance[others], after - before, Tolerance(1e-9, 1e-9), upper)
+                assert (upper >= values).all()
+                rule.upper(mean[others], variance[others], 0.0, Tolerance(1e-9, 1e-9), upper)
+                broken += (upper < values).any()
+    assert broken > 100
+
+
+def dense(z, kernel, rows, outcomes, *, noise, nugget):
+    """Means and variances of all rows from scratch, in long double."""
+    long = np.longdouble
+    z, rows = z.astype(long), np.asarray(rows)
+
+    def k(a, b, same):
+        squared = ((a[:, None, :] - b[None, :, :]) ** 2).sum(axis=2) / long(kernel.lengthscale) ** 2
+        return long(kernel.variance) * np.exp(-squared / 2) + long(nugget) * same
+
+    gram = k(z[rows], z[rows], rows[:, None] == rows) + long(noise) * np.eye(len(rows), dtype=long)
+    cross, t = k(z[rows], z, rows[:, None] == np.arange(len(z))), len(rows)
+    right = np.concatenate([cross, np.asarray(outcomes, dtype=long)[:, None]], axis=1)
+    factor = np.zeros((t, t), dtype=long)
+    for i in range(t):
+        for j in range(i):
+            factor[i, j] = (gram[i, j] - factor[i, :j] @ factor[j, :j]) / factor[j, j]
+        factor[i, i] = np.sqrt(gram[i, i] - factor[i, :i] @ factor[i, :i])
+        right[i] = (right[i] - factor[i, :i] @ right[:i]) / factor[i, i]
+    return (right[:, :-1].T @ right[:, -1]).astype(float), (
+        long(kernel.variance) + long(nugget) - (right[:, :-1] ** 2).sum(axis=0)
+    ).astype(float)
+
+
+@pytest.mark.parametrize(("way", "dtype"), PATHS, ids=str)
+@pytest.mark.parametrize(("nugget", "noise", "hides"), [(0.0, 1e-3, True), (0.5, 1e-3, True), (0.5, 0.3, False)])
+def test_the_chosen_row_has_the_true_maximum_at_every_step(way, dtype, nugget, noise, hides):
+    """25 steps of 300 candidates on each way of computing, with exact answers, and with noisy ones that may repeat."""
+    z = np.random.default_rng(0).uniform(0, 4, size=(300, 2))
+    kernel, y = SquaredExponential(0.8, 2.0), np.sin(2 * z[:, 0]) + np.cos(3 * z[:, 1]) * z[:, 0] / 2
+    y = y + math.sqrt(noise) * np.random.default_rng(1).normal(size=300)
+    thresholds = replace(WAYS[way][1], next_batch=16, scan=100, block_numbers=500)
+    posterior = Posterior(
+        z, kernel, noise_variance=noise, nugget=nugget, capacity=40, dtype=dtype, thresholds=thresholds
+    )
+    rows = [7, 100, 200]
+    for row in rows:
+        posterior.observe(row, float(y[row]))
+    for _ in range(25):
+        if hides:
+            posterior.hide(np.unique(rows))
+        choice = posterior.maximize(posterior.improvement(1.5), first)
+        mean, variance = dense(z, kernel, rows, y[rows], noise=noise, nugget=nugget)
+        best = mean[np.unique(rows)].max()
+        values = ExpectedImprovement(best, 1.5**2, nugget, 1e-16)(mean, variance)
+        if hides:
+            values[rows] = -np.inf
+        assert values[choice.row] == pytest.approx(values.max(), rel=1e-8, abs=1e-8)
+        assert choice.acquisition == pytest.approx(values.max(), rel=1e-8, abs=1e-8)
+        rows.append(choice.row)
+        posterior.observe(choice.row, float(y[choice.row]))
+
+
+@pytest.mark.parametrize("rule", ["ei", "bound"])
+def test_every_way_of_computing_chooses_the_same_to_the_last_bit_and_many_candidates_wait(rule):
+    z = np.random.default_rng(1).uniform(0, 4, size=(2_000, 3))
+    y = np.sin(2 * z).sum(axis=1)
+    runs = []
+    for (way, (_, thresholds)), dtype in itertools.product(WAYS.items(), [np.float64, np.float32]):
+        posterior = Posterior(
+            z, SquaredExponential(1.0), noise_variance=1e-4, nugget=0.5, capacity=31, dtype=dtype, thresholds=thresholds
+        )
+        posterior.observe(7, float(y[7]))
+        choices = []
+        for step in range(30):
+            acquisition = posterior.improvement(2.0) if rule == "ei" else UpperConfidenceBound(4.0 + step / 10, 0.5)
+            choices.append(posterior.maximize(acquisition, first))
+            posterior.observe(choices[-1].row, float(y[choices[-1].row]))
+        runs.append(choices)
+        if way == "separate":
+            assert isinstance(posterior.lazy.updates, SeparateUpdates)
+            assert len(posterior.lazy.updates.ahead_of(posterior.count - 6)) < 0.7 * len(z)
+    assert all(choices == runs[0] for choices in runs)
+    assert len({choice.row for choice in runs[0]}) > 10
+
+
+def test_a_row_that_was_observed_is_not_left_waiting_at_a_bound_for_others():
+    """Its own later outcome explains its nugget too, so that its mean moves further than any bound for others says."""
+    z = np.linspace(0, 50, 400).reshape(-1, 1)
+    thresholds = replace(WAYS["separate"][1], leaders=1, next_batch=1)
+    posterior = Posterior(
+        z, SquaredExponential(0.1, 0.01), noise_variance=1.0, nugget=4.0, capacity=9, thresholds=thresholds
+    )
+    posterior.observe(0, 3.0)
+    posterior.maximize(posterior.improvement(1.0), first)
+    for _ in range(5):
+        posterior.observe(333, 5.0)
+    choice = posterior.maximize(UpperConfidenceBound(0.01, posterior.nugget), first)
+    assert choice.row == 333
