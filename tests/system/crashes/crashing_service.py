@@ -209,9 +209,10 @@ def curator(gun: Gun) -> Callable[[], None]:
     from curator_service.measurement.column import is_exact
     from curator_service.privacy import noise
     from curator_service.scoring.worker import Worker
+    from curator_service.store import bounds, withheld
     from curator_service.use_cases.jobs.tunings import Tunings
     from curator_service.use_cases.queries import answer_versions, measurement_entries, queries
-    from curator_service.use_cases.studies import releases
+    from curator_service.use_cases.studies import dataset_caps, private_bounds, releases
     from curator_service.use_cases.studies.datasets import Datasets
     from service_kit.store import checkpoints
 
@@ -245,6 +246,11 @@ def curator(gun: Gun) -> Callable[[], None]:
     commits.mark(Tunings, "_settle", "tuned", lambda self, db, identity, **_: identity)
     _call(gun, Worker, "work", "tuning.work", lambda self, job, *_: str(job.tuning_id))
     _call(gun, Tunings, "_ending", "tuning.drawn")
+    commits.mark(dataset_caps, "change_caps", "caps")
+    commits.mark(bounds, "add", "bounds")
+    _call(gun, private_bounds, "private_quantiles", "bounds.draw")
+    commits.mark(bounds, "settle", "bounded")
+    commits.mark(withheld, "add", "withheld")
 
     def named(ask: Callable[..., Any]) -> Callable[..., Any]:
         async def asks(self: Any, caller: Any, *rest: Any) -> Any:
