@@ -19,6 +19,9 @@ from blindopt.wire import (
 from curator_service.privacy.choice import Concrete
 from curator_service.privacy.ledger import Balance, Prices, answers_add_up
 
+_EXP = Context(prec=30)
+_DIGITS = Context(prec=6, rounding=ROUND_CEILING)
+_EXPONENT_MAX = 10_000
 _SUM = Context(prec=400, rounding=ROUND_CEILING)  # more digits than two amounts have: sums are exact
 _NANO = -12  # the ledger's unit is 1e-12
 
@@ -26,6 +29,11 @@ _NANO = -12  # the ledger's unit is 1e-12
 def add(a: Decimal, b: Decimal) -> Decimal:
     """The exact sum."""
     return _SUM.add(a, b)
+
+
+def times(k: int, amount: Decimal) -> Decimal:
+    """The exact product."""
+    return _SUM.multiply(k, amount)
 
 
 def decimal(units: int) -> Decimal:
@@ -53,6 +61,22 @@ def release_delta(release: Concrete) -> Decimal:
     if isinstance(release, GaussianRelease | GaussianProjectionRelease):
         return Decimal(repr(release.delta))
     return Decimal(0)
+
+
+def group_delta(epsilon: Decimal, delta: Decimal, k: int) -> Decimal:
+    """The delta of an (epsilon, delta) mechanism for ``k`` records that change together, rounded up; 1 at most.
+
+    It is k e^((k - 1) epsilon) delta, with k epsilon (Dwork & Roth 2014, Theorem 2.2; Vadhan 2017, Lemma 2.2).
+
+    >>> group_delta(Decimal("0.5"), Decimal("0.00001"), 3)
+    Decimal('0.0000815485')
+    """
+    exponent = (k - 1) * epsilon
+    if k == 1 or delta == 0:
+        return delta
+    if exponent > _EXPONENT_MAX:
+        return Decimal(1)
+    return min(Decimal(1), _DIGITS.multiply(times(k, delta), exponent.exp(_EXP).next_plus(_EXP)))
 
 
 def release_is_unbounded(release: Concrete, *, public: bool) -> str | None:

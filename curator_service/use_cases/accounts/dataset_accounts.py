@@ -12,7 +12,7 @@ from curator_service.store import dataset_accounts as table
 from curator_service.store import ledger as lines
 from curator_service.use_cases.studies import dataset_caps
 from curator_service.use_cases.studies.dataset_losses import DatasetLosses, FileLosses, StudyLoss
-from curator_service.use_cases.studies.dataset_outlook import uses_in_words
+from curator_service.use_cases.studies.dataset_outlook import of_declared_person, person_in_words, uses_in_words
 from curator_service.use_cases.studies.withheld_records import file_numbers
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
@@ -69,6 +69,7 @@ class DatasetAccounts:
         if with_records and len(totals) and totals.max() > totals.min():
             worst = of_unit.records(dataset.id, int(totals.argmax()))[0]
         epsilon = None if unbounded else exact(file.epsilon)
+        person = None if (k := file.declared_rows) == 1 else of_declared_person(file, k)
         return wire.DatasetAccount(
             account=name,
             registrations=[
@@ -81,6 +82,7 @@ class DatasetAccounts:
             epsilon=epsilon,
             delta=exact(file.delta),
             everyone_epsilon=None if unbounded else exact(file.everyone),
+            person=person,
             worst_record=None if worst is None else int(file_numbers(self._vault, dataset)[worst]),
             losses=_shares(file, dataset, bounded=not unbounded),
             cap_epsilon=None if account.cap_epsilon is None else exact(account.cap_epsilon),
@@ -90,7 +92,7 @@ class DatasetAccounts:
             tunings=tunings,
             unbounded=unbounded,
             uses=uses[after : after + limit],
-            sentence=_in_words(file, unit, epsilon, uses_in_words(len(file.studies), tunings)),
+            sentence=_in_words(file, unit, epsilon, uses_in_words(len(file.studies), tunings), person),
             next_page_token=None,
         )
 
@@ -99,7 +101,7 @@ def _unit(dataset: Any) -> Any:
     return "record" if dataset.person_column is None else "person"
 
 
-def _in_words(file: FileLosses, unit: str, epsilon: str | None, uses: str) -> str:
+def _in_words(file: FileLosses, unit: str, epsilon: str | None, uses: str, person: wire.DeclaredPerson | None) -> str:
     lost = (
         f"at most epsilon {epsilon}" if epsilon is not None else "more than any finite epsilon: see what has no bound"
     )
@@ -110,8 +112,8 @@ def _in_words(file: FileLosses, unit: str, epsilon: str | None, uses: str) -> st
         else (" Some registrations of the file count persons and others records: their largest losses are added.")
     )
     return (
-        f"Each {unit} of this file has lost {lost}{delta}, over {uses}.{mixed} The account is of this file: two files "
-        f"that share records are two accounts, and what a {unit} loses in both adds up."
+        f"Each {unit} of this file has lost {lost}{delta}, over {uses}.{person_in_words(person)}{mixed} The account is "
+        f"of this file: two files that share records are two accounts, and what a {unit} loses in both adds up."
     )
 
 

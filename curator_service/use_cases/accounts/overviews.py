@@ -119,6 +119,7 @@ class Overviews:
             budget=spec.budget,
             release_epsilon=text(now.release) if prices.release_bounded else None,
             row_epsilon=text(of_row) if bounded else None,
+            person_epsilon=text(of_row * (1 if spec.person_column else spec.rows_per_person)) if bounded else None,
             total_epsilon=text(now.total) if bounded else None,
             total_plays=now.plays,
         )

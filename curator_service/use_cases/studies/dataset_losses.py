@@ -101,6 +101,24 @@ class FileLosses:
         """The sum of the deltas."""
         return dataset_account.add(self.account.delta, self.of_studies[1])
 
+    @property
+    def declared_rows(self) -> int:
+        """The most rows of one person that a study declares of which no column says whose they are; 1: none does."""
+        return max((s.spec.rows_per_person for s in self.studies if not s.spec.person_column), default=1)
+
+    def of_person(self, k: int) -> tuple[Decimal, Decimal] | None:
+        """Epsilon and delta that a person with ``k`` records may have lost, by group privacy; None: no finite bound.
+
+        Of a tuning with a delta nothing is proved for several records.
+        """
+        if self.unbounded or self.account.delta:
+            return None
+        delta = Decimal(0)
+        for study in self.studies:
+            released = dataset_account.decimal(study.balance.release)
+            delta = dataset_account.add(delta, dataset_account.group_delta(released, study.delta, k))
+        return dataset_account.times(k, self.epsilon), delta
+
     def of_other_units(self, column: str | None) -> int:
         """The largest sums of answers about units of other kinds, added, in the ledger's units."""
         return sum(_largest(totals) for other, totals in self.totals.items() if other != column)

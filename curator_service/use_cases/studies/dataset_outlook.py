@@ -36,6 +36,10 @@ def outlook(
     spent = None if before.unbounded else exact(before.epsilon)
     then = None if after.unbounded or why else exact(with_epsilon)
     uses = uses_in_words(len(before.studies), tunings)
+    k = max(after.declared_rows, 1 if spec.person_column else spec.rows_per_person)
+    cost = dataset_account.decimal(price)
+    more = dataset_account.times(k, cost), dataset_account.group_delta(cost, delta, k)
+    person = None if k == 1 else of_declared_person(after, k, bounded=then is not None, more=more)
     deltas = exact(before.delta), exact(dataset_account.add(after.delta, delta))
     return wire.DatasetOutlook(
         studies=len(before.studies),
@@ -47,9 +51,32 @@ def outlook(
         cap_epsilon=None if account.cap_epsilon is None else exact(account.cap_epsilon),
         cap_delta=None if account.cap_delta is None else exact(account.cap_delta),
         problem=problem,
+        person=person,
         sentence=f"This dataset has spent {_amount(spent, deltas[0])} over {uses}; "
-        f"with this one {_amount(then, deltas[1])}{_answers_in_words(spec, then)}.{_limits(before, problem)}",
+        f"with this one {_amount(then, deltas[1])}{_answers_in_words(spec, then)}."
+        f"{person_in_words(person)}{_limits(before, problem)}",
     )
+
+
+def of_declared_person(
+    file: FileLosses, k: int, *, bounded: bool = True, more: tuple[Decimal, Decimal] = (Decimal(0), Decimal(0))
+) -> wire.DeclaredPerson:
+    """What a person with ``k`` records, as declared, has lost.
+
+    ``more``: epsilon and delta that are to come; ``bounded``: whether they have a finite bound.
+    """
+    if not bounded or (lost := file.of_person(k)) is None:
+        return wire.DeclaredPerson(rows=k, epsilon=None, delta=None)
+    epsilon, delta = (exact(dataset_account.add(a, b)) for a, b in zip(lost, more, strict=True))
+    return wire.DeclaredPerson(rows=k, epsilon=epsilon, delta=delta)
+
+
+def person_in_words(person: wire.DeclaredPerson | None) -> str:
+    """What a person with several records has lost, for the end of a sentence about one record."""
+    if person is None:
+        return ""
+    lost = _amount(person.epsilon, person.delta or "0")
+    return f" These amounts are per record: for a person with {person.rows} records, as declared, {lost}."
 
 
 def _amount(epsilon: str | None, delta: str) -> str:

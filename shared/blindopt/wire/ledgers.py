@@ -136,6 +136,16 @@ class DatasetCaps(Request):
         return self
 
 
+class DeclaredPerson(Reply):
+    """What a person with several records may have lost, where no column says which records are one person's."""
+
+    rows: int = Field(ge=2, description="The most rows of one person that a study of the file declares.")
+    epsilon: str | None = Field(description="So many times what the record that lost most has lost; null: no bound.")
+    delta: str | None = Field(
+        description="Sum over the releases of k e^((k - 1) epsilon) times their delta, rounded up; null as epsilon is."
+    )
+
+
 class DatasetOutlook(Reply):
     """What a dataset's account says with and without a study. Amounts are exact decimals; null: no finite bound."""
 
@@ -148,6 +158,7 @@ class DatasetOutlook(Reply):
     cap_epsilon: str | None = Field(description="Cap of the account on epsilon; null: none.")
     cap_delta: str | None = Field(description="Cap of the account on delta; null: none.")
     problem: str | None = Field(description="Why the account would refuse the release, in words; null if it would not.")
+    person: DeclaredPerson | None = Field(description="With this study: as in the account. The caps are per record.")
     sentence: str = Field(description="The same in words, for the owner.")
 
 
@@ -223,6 +234,12 @@ class DatasetAccount(Page):
     )
     delta: str = Field(description="Sum of the deltas of releases, tunings and bounds.")
     everyone_epsilon: str | None = Field(description="The part of epsilon that every record has lost.")
+    person: DeclaredPerson | None = Field(
+        description=(
+            "Where a study declares several rows of one person: what such a person may have lost. All other amounts, "
+            "and the caps, are per record. Null: none does."
+        )
+    )
     worst_record: int | None = Field(
         description=(
             "Number in the file, from 1, of a record that has lost most; null to auditors, and where all have lost the "

@@ -59,6 +59,11 @@ class StudyAccount(Reply):
     budget: Budget = Field(description="Caps of the study.")
     release_epsilon: str | None = Field(description="Epsilon that the release charged every record.")
     row_epsilon: str | None = Field(description="Largest amount that counts against the cap per record.")
+    person_epsilon: str | None = Field(
+        description=(
+            "row_epsilon times the rows of one person that the owner declares, where no column says whose each row is."
+        )
+    )
     total_epsilon: str | None = Field(description="Sum of the release and all answers.")
     total_plays: int = Field(description="Number of measurements.")
 

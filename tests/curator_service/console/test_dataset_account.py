@@ -33,6 +33,19 @@ def test_the_pages_of_a_dataset_and_of_a_draft_say_what_it_has_spent(owner, used
     assert "Each record of this file has lost at most epsilon 1" in owner.shown
 
 
+def test_where_a_study_declares_several_rows_of_a_person_the_pages_show_that_persons_loss_too(owner, service):
+    csv = b"a,b,y\n" + b"".join(b"%d,%d,%d\n" % (i % 3, i % 2, i % 5) for i in range(7))
+    with OwnerClient(service.url, service.token) as api:
+        dataset = api.register("visits", csv).id
+        body = spec_of(dataset, rows_per_person=4)
+        study = api.release(api.create_study(wire.StudyCreate.model_validate_json(json.dumps(body))).id).id
+    owner.get(f"/datasets/{dataset}/account")
+    assert "for a person with 4 records, as declared, epsilon 4." in owner.shown
+    assert "Person with 4 records, as declared epsilon 4" in " ".join(owner.shown.split())
+    owner.get(f"/accounts/{study}")
+    assert "Person with as many rows as declared 4" in " ".join(owner.shown.split())
+
+
 def test_caps_are_declared_lowered_and_raised_with_a_reason(owner, used):
     path = f"/datasets/{used[0]}/account"
     owner.get(path)

@@ -1,9 +1,16 @@
 """Accounts whose units are persons with several records."""
 
+import math
+from decimal import Decimal
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import optimize, stats
 
 from blindopt import wire
-from tests.curator_service.use_cases.accounts.file_of_records import FileOfRecords
+from curator_service.privacy import dataset_account
+from tests.curator_service.use_cases.accounts.file_of_records import FileOfRecords, spec_of
 
 PERSONS = (0, 0, 1, 1, 1, 2)
 """The person behind each record."""
@@ -65,6 +72,42 @@ def test_a_registration_without_persons_that_was_never_used_changes_no_figure(tm
         assert (account.unit, account.epsilon) == (unit, "2")
         assert "their largest losses are added" in account.sentence
     file.close()
+
+
+def test_a_person_with_as_many_rows_as_declared_has_lost_so_many_times_as_much(tmp_path):
+    """Without a person column: the caps are per record, and the account shows both figures."""
+    file = FileOfRecords(tmp_path, csv=CSV)
+    study = file.study(rows_per_person=3)
+    assert file.account().person == wire.DeclaredPerson(rows=3, epsilon="3", delta="0")
+    assert _ask(file, study, 2).status_code == 201
+    gaussian = wire.GaussianRelease(mechanism="gaussian", epsilon="0.5", delta=1e-5)
+    file.study(release=gaussian)  # of a file whose persons have three rows, whatever this study declares
+    account = file.account()
+    assert (account.epsilon, account.delta) == ("2", "0.00001")
+    assert (account.person.epsilon, float(account.person.delta)) == ("6", pytest.approx(3e-5 * math.exp(2 * 0.5)))
+    assert Decimal(account.person.delta) > Decimal("3e-5") * Decimal(1).exp()  # rounded up
+    assert "for a person with 3 records, as declared, epsilon 6 (delta 0.0000815485)." in account.sentence
+    body = spec_of(file.dataset, rows_per_person=4)
+    checked = file.in_process.call("owner", "POST", "/v1/studies:check", json=body)["account"]
+    assert (checked["with_epsilon"], checked["person"]["rows"], checked["person"]["epsilon"]) == ("3", 4, "12")
+    assert file.caps("2.5").status_code == 200  # of a record
+    shown = file.in_process.call("owner", "GET", f"/v1/studies/{study}/account")
+    assert (shown["row_epsilon"], shown["person_epsilon"]) == ("1.5", "4.5")
+    file.close()
+
+
+@given(st.integers(2, 9), st.floats(0.01, 5.0), st.floats(1e-12, 1e-3))
+@settings(deadline=None, derandomize=True, max_examples=50)
+def test_the_delta_of_several_records_bounds_that_of_the_gaussian_law_itself(k, epsilon, delta):
+    """The exact delta of a Gaussian mechanism whose mean moves k times as far (Balle & Wang 2018, Theorem 8)."""
+
+    def of(shift, loss):
+        a, b = shift / 2 - loss / shift, -shift / 2 - loss / shift
+        return stats.norm.cdf(a) - math.exp(loss) * stats.norm.cdf(b)
+
+    shift = optimize.brentq(lambda s: of(s, epsilon) - delta, 1e-3, 50.0)
+    bound = dataset_account.group_delta(Decimal(repr(epsilon)), Decimal(repr(delta)), k)
+    assert float(bound) >= of(k * shift, k * epsilon) * (1 - 1e-6)
 
 
 @pytest.mark.parametrize("withheld", ["0", "1", "2"])
