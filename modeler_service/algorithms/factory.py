@@ -73,6 +73,18 @@ class BatchAlgorithm(Algorithm, Protocol):
         ...
 
 
+@runtime_checkable
+class Improver(Algorithm, Protocol):
+    """An algorithm that computes an expected improvement."""
+
+    def expected_improvement(self, choice: Choice) -> float:
+        """Expected improvement of the last ``choice``, the largest of all that may be chosen, in units of the outcome.
+
+        It is at least the plain expected improvement of every row on the largest posterior mean of those observed.
+        """
+        ...
+
+
 def build_algorithm(
     spec: wire.AlgorithmSpec,
     candidates: Matrix,

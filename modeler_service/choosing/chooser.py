@@ -17,6 +17,7 @@ from blindopt.gp.progress import NO_TICK, Tick
 from modeler_service.algorithms.bandits.few_arms import FewArms
 from modeler_service.algorithms.factory import (
     BatchAlgorithm,
+    Improver,
     Learner,
     build_algorithm,
     fitted_of,
@@ -93,6 +94,7 @@ class RowChooser:
         self._is_observed = np.zeros(study.n, dtype=np.bool_)
         self._declined = np.empty(0, dtype=np.intp)
         self._sums: dict[int, tuple[float, int]] = {}
+        self._outcomes: list[float] = []  # in the run's direction
         self._best: float | None = None  # the best outcome, in the run's direction
         _check(observations, study.n)
         self._initial = self._design(candidates, np.unique([o.row for o in observations]).astype(np.intp))
@@ -186,6 +188,7 @@ class RowChooser:
         self._is_observed[row] = True
         total, count = self._sums.get(row, (0.0, 0))
         self._sums[row] = total + outcome, count + 1
+        self._outcomes.append(outcome)
         self._best = outcome if self._best is None else max(self._best, outcome)
         self.outcomes += 1
 
@@ -233,11 +236,17 @@ class RowChooser:
         return reached >= self._sign * rules.target
 
     def _is_good_enough(self, choice: Choice, step: int) -> bool:
-        threshold = self._spec.stop.improvement
-        if threshold is None or self._best is None:
+        rules = self._spec.stop
+        if self._best is None:
             return False
-        assert isinstance(self._algorithm, GpUcb), "the settings were checked"
-        return self._algorithm.regret(choice, step, self._observed) <= threshold
+        if rules.improvement is not None:
+            assert isinstance(self._algorithm, GpUcb), "the settings were checked"
+            return self._algorithm.regret(choice, step, self._observed) <= rules.improvement
+        if rules.expected_improvement is not None:
+            assert isinstance(self._algorithm, Improver), "the settings were checked"
+            spread = float(np.std(self._outcomes))
+            return self._algorithm.expected_improvement(choice) < rules.expected_improvement * spread
+        return False
 
     # --- estimates --------------------------------------------------------------------------------
 

@@ -132,6 +132,9 @@ FITTED = (GpUcb, GpBucb, Ei)
 BATCHED = (GpBucb, Ei, RandomRows)
 """Algorithms that can choose several candidates for one query."""
 
+IMPROVING = (Ei,)
+"""Algorithms that compute an expected improvement."""
+
 
 def _address(url: str) -> str:
     try:
@@ -176,6 +179,13 @@ class StopRules(Request):
             "Stop when no remaining candidate can beat the best queried one by more than this, in units of y, with "
             "probability 1 - delta_ucb: the largest upper bound minus the largest lower bound of queried candidates. "
             "For gp_ucb (with nugget in) and gp_bucb; null: never."
+        ),
+    )
+    expected_improvement: PositiveFloat | None = Field(
+        None,
+        description=(
+            "Stop when the largest expected improvement on the best queried candidate is below this share of the "
+            "standard deviation of the outcomes so far. A rule of thumb without a promise. For ei; null: never."
         ),
     )
 
@@ -244,6 +254,8 @@ class RunSpec(Request):
                 raise ValueError(f"stop.improvement is for gp_ucb and gp_bucb, not for {name}")
             if isinstance(self.algorithm, GpUcb) and self.algorithm.nugget == "out":
                 raise ValueError("stop.improvement needs a theorem: there is none for gp_ucb with nugget out")
+        if self.stop.expected_improvement is not None and not isinstance(self.algorithm, IMPROVING):
+            raise ValueError(f"stop.expected_improvement is for ei, not for {name}")
         if self.stop.target_by == "mean" and isinstance(self.algorithm, RandomRows):
             raise ValueError("stop.target_by must be observed for random, which estimates nothing")
         if self.fit is not None and not isinstance(self.algorithm, FITTED):
@@ -406,7 +418,7 @@ class RunView(Reply):
     ended_because: EndedBecause | None = Field(
         description=(
             "budget: all queries were answered or declined; exhausted: no candidate remains; target: it was reached; "
-            "improvement: no candidate can improve by more than the run's rule requires."
+            "improvement: no candidate can improve, or is expected to, by more than the run's rule requires."
         )
     )
     problem: RunProblem | None = Field(description="Why it failed, was refused, or waits; otherwise null.")

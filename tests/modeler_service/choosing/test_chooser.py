@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from scipy.stats import norm
 
 from blindopt import wire
 from blindopt.errors import Invalid
@@ -142,6 +143,7 @@ OPTIONS = [
     {"algorithm": {"name": "gp_ucb", "nugget": "out", "scale": 0.2}},
     {"initial_design": "maximin", "initial_rows": 9},
     {"stop": {"improvement": 0.05}},
+    {"algorithm": {"name": "ei"}, "stop": {"expected_improvement": 0.02}},
     {"stop": {"target": 2.2, "target_by": "mean"}},
 ]
 
@@ -261,6 +263,37 @@ def test_a_run_ends_when_no_row_can_be_better_by_much(direction):
     assert flat(played(plain, y))[: len(rows)] == rows  # the rule changes no choice
 
 
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+def test_a_rule_of_thumb_ends_a_run_when_little_improvement_is_expected(direction):
+    """Expected improvement with the dense posterior's moments, against a share of the spread of the outcomes."""
+    sign, z, share = 1 if direction == "maximize" else -1, candidates(), 0.05
+    y = sign * outcome_of(z)
+
+    def chooser(**stop):
+        return RowChooser(
+            spec("ei", iterations=60, initial_rows=3, stop=stop),
+            study(direction=direction, measurement_source="inbox"),
+            z,
+        )
+
+    run, rows, ratios = chooser(expected_improvement=share), [], []
+    while proposals := run.next():
+        if proposals[0].phase == "algorithm":
+            ratios.append(_improvement(rows, y, z, sign))
+        rows.append(proposals[0].row)
+        run.observe(rows[-1], float(y[rows[-1]]))
+    assert run.ended_because == "improvement"
+    assert 5 < len(rows) < 60
+    assert min(ratios) >= share > _improvement(rows, y, z, sign)
+    assert flat(played(chooser(), y))[: len(rows)] == rows  # the rule changes no choice
+
+
+def _improvement(rows, y, z, sign):
+    mean, sd = dense(rows, y, z, sign)
+    t = (mean + sd - mean[rows].max()) / sd
+    return (sd * (norm.pdf(t) + t * norm.cdf(t))).max() / np.std(y[rows])
+
+
 def _gap(rows, y, z, step, sign):
     mean, sd = dense(rows, y, z, sign)
     width = math.sqrt(beta(N, step, 0.025))
@@ -302,6 +335,7 @@ def _moments(rows, run, z):
     [
         ({"algorithm": {"name": "random"}, "stop": {"improvement": 0.1}}, "for gp_ucb and gp_bucb"),
         ({"algorithm": {"name": "thompson"}, "stop": {"improvement": 0.1}}, "for gp_ucb and gp_bucb"),
+        ({"algorithm": {"name": "gp_ucb"}, "stop": {"expected_improvement": 0.1}}, "for ei, not for gp_ucb"),
         ({"algorithm": {"name": "random"}, "stop": {"target": 1.0, "target_by": "mean"}}, "estimates nothing"),
     ],
     ids=str,

@@ -51,6 +51,7 @@ def observed(trials):
 
 FAMILIES = {
     "gp_ucb": (wire.GpUcb(name="gp_ucb"), None),
+    "ei": (wire.Ei(name="ei"), None),
     "random": (wire.RandomRows(name="random"), None),
     "ldp_ata": (wire.LdpAta(name="ldp_ata"), LAPLACE),
     "ldp_moma": (wire.LdpMoma(name="ldp_moma"), LAPLACE),

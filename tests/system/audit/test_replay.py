@@ -19,6 +19,7 @@ HEAVY = {"value_bound": 1.0, "noise_moment": 1.0}
 FAMILIES = [
     (wire.GpUcb(name="gp_ucb"), None),
     (wire.GpBucb(name="gp_bucb"), None),
+    (wire.Ei(name="ei"), None),
     (wire.RandomRows(name="random"), None),
     (wire.LdpAta(name="ldp_ata"), LAPLACE),
     (wire.LdpTgp(name="ldp_tgp"), LAPLACE),
@@ -73,6 +74,7 @@ def runs(play):
             "batch_size": 4, "repeats": "never", "initial_design": "maximin",
             "observations": [wire.Observation(row=5, y=0.1, noise_variance=0.5)],
         },
+        "ei": {"batch_size": 2, "fit": wire.Fit(every=4)},
         "random": {"batch_size": 3},
     }  # fmt: skip
     made = {}
