@@ -15,7 +15,7 @@ from benchmarks.choosing import DELTA_PRIME, NOISE_VARIANCE, Problem, problems
 from benchmarks.table import Cell, Table
 from blindopt import wire
 from blindopt.gp.acquisition import beta, choose_maximum
-from blindopt.gp.marginal_likelihood import fit
+from blindopt.gp.fitting import fit
 from modeler_service.algorithms.gp.gp_ucb import GpUcb
 from modeler_service.algorithms.gp.surrogate import GpSettings
 

@@ -1,30 +1,34 @@
 """The law that an algorithm assumes of the outcomes: a posterior with given or fitted hyper-parameters."""
 
 from dataclasses import dataclass, replace
+from math import exp
 
 import numpy as np
 
 from blindopt import wire
-from blindopt.arrays import Matrix
+from blindopt.arrays import Matrix, Vector
 from blindopt.errors import Invalid, NumericalFailure
 from blindopt.gp.candidates import Frame
-from blindopt.gp.input_noise import noise_aware
-from blindopt.gp.kernels import Kind, kernel_of
-from blindopt.gp.marginal_likelihood import (
+from blindopt.gp.fitting import (
     ANSWERS_MAX,
     ANSWERS_MIN,
-    Evidence,
     FitResult,
-    Hyper,
     fit,
     suggest_hyper,
     typical_distance,
+    typical_distances,
 )
+from blindopt.gp.input_noise import noise_aware
+from blindopt.gp.kernels import Kind, kernel_of
+from blindopt.gp.leave_one_out import LeaveOneOut
+from blindopt.gp.marginal_likelihood import Evidence, Hyper
 from blindopt.gp.posterior import Posterior
 from blindopt.gp.progress import NO_TICK, Tick
 
 NO_NOISE = wire.NoiseLaw(family="none")
 _STREAM = 3  # of the draws of a fit, apart from those of initial rows, ties and normals
+_ARD_MAX = 20  # coordinates with length-scales of their own
+_ARD_NUMBERS_MAX = 1 << 24  # of candidates that are copied for it
 _JITTER = 1e-8  # noise variance of an exact answer, as a share of the prior variance: keeps covariances positive
 
 
@@ -95,7 +99,11 @@ class Surrogate:
             mean = settings.sign * kernel.mean
             self._kind = kernel.kind
             self._given = Hyper(kernel.lengthscale, kernel.signal_variance, kernel.noise_variance, mean)
-        self._distance = typical_distance(self._candidates, settings.noise) if self._fit is not None else 0.0
+        self._distance: float | Vector = 0.0
+        if self._fit is not None:
+            own = self._fit.ard == "auto" and _has_own_lengthscales(self._candidates, settings.noise)
+            distance = typical_distances(self._candidates) if own else None
+            self._distance = typical_distance(self._candidates, settings.noise) if distance is None else distance
         self._outcomes: list[_Outcome] = []
         self._jitter = 0.0  # of the last posterior that was built
         self._hyper, self._fitted_to = self._start(0), 0
@@ -140,20 +148,27 @@ class Surrogate:
             nugget += hyper.noise_variance
             self._jitter = _JITTER * (kernel.variance + nugget)
         posterior = Posterior(
-            self._candidates,
+            self._scaled(hyper),
             kernel,
             nugget=nugget,
             noise_variance=self._jitter if settings.exact else hyper.noise_variance,
             prior_mean=hyper.mean,
             capacity=settings.capacity,
             dtype=self._dtype,
-            frame=self._frame,
+            frame=None if hyper.lengthscales else self._frame,
         )
-        self._frame = posterior.frame
+        self._frame = self._frame if hyper.lengthscales else posterior.frame
         for outcome in self._outcomes[:count]:
             settings.tick()
             self._condition(posterior, outcome)
         return posterior
+
+    def _scaled(self, hyper: Hyper) -> Matrix:
+        """The candidates in coordinates in which one length-scale holds."""
+        if not hyper.lengthscales:
+            return self._candidates
+        scaled: Matrix = self._candidates * (hyper.lengthscale / np.array(hyper.lengthscales))
+        return scaled
 
     def _condition(self, posterior: Posterior, outcome: _Outcome) -> None:
         posterior.observe(outcome.row, outcome.value, self._variance_of(outcome))
@@ -200,8 +215,9 @@ class Surrogate:
         """Hyper-parameters without a fit: those of the kernel, or a guess from the first ``count`` outcomes."""
         if self._given is not None:
             return self._given
-        hyper = suggest_hyper(np.array([outcome.value for outcome in self._outcomes[:count]]), self._distance)
         assert self._fit is not None
+        distance = exp(float(np.mean(np.log(self._distance))))
+        hyper = suggest_hyper(np.array([outcome.value for outcome in self._outcomes[:count]]), distance)
         return hyper if self._fit.mean == "fitted" else replace(hyper, mean=0.0)
 
     def _refit(self, due: int) -> None:
@@ -229,18 +245,7 @@ class Surrogate:
     def _fit_to(self, count: int) -> FitResult:
         """The fit to the first ``count`` outcomes. Raises NumericalFailure."""
         assert self._fit is not None
-        outcomes = self._outcomes[:count]
-        rows = np.array([outcome.row for outcome in outcomes], dtype=np.intp)
-        declared = [outcome.measurement_variance if outcome.is_declared else 0.0 for outcome in outcomes]
-        evidence = Evidence(
-            points=self._candidates[rows],
-            rows=rows,
-            outcomes=np.array([outcome.value for outcome in outcomes]),
-            declared_noise=np.array(
-                [o.privacy_variance + variance for o, variance in zip(outcomes, declared, strict=True)]
-            ),
-            has_fitted_noise=np.array([not outcome.is_declared for outcome in outcomes]),
-        )
+        evidence = self._evidence(self._used(count))
         return fit(
             evidence,
             self._kind,
@@ -253,15 +258,52 @@ class Surrogate:
             tick=self._settings.tick,
         )
 
+    def _used(self, count: int) -> list[_Outcome]:
+        """The outcomes of a fit to the first ``count``: the exact value of a record counts once."""
+        outcomes = self._outcomes[:count]
+        if not self._settings.exact:
+            return outcomes
+        first = {o.row: o for o in reversed(outcomes) if not o.is_declared}
+        return [o for o in outcomes if o.is_declared or first[o.row] is o]
+
+    def _evidence(self, outcomes: list[_Outcome]) -> Evidence:
+        rows = np.array([outcome.row for outcome in outcomes], dtype=np.intp)
+        declared = [outcome.measurement_variance if outcome.is_declared else 0.0 for outcome in outcomes]
+        return Evidence(
+            points=np.asarray(self._candidates[rows]),
+            rows=rows,
+            outcomes=np.array([outcome.value for outcome in outcomes]),
+            declared_noise=np.array(
+                [o.privacy_variance + variance for o, variance in zip(outcomes, declared, strict=True)]
+            ),
+            has_fitted_noise=np.array([not outcome.is_declared for outcome in outcomes]),
+            exact=self._settings.exact,
+        )
+
     def _view(self, due: int, result: FitResult | None, problem: str | None) -> wire.Fitted:
         hyper = self._hyper
         return wire.Fitted(
             answers=due,
             lengthscale=hyper.lengthscale,
+            lengthscales=list(hyper.lengthscales) or None,
             signal_variance=hyper.signal_variance,
             noise_variance=hyper.noise_variance,
             mean=self._settings.sign * hyper.mean,
             log_likelihood=result.log_likelihood if result else None,
             at_bounds=list(result.at_bounds) if result else [],
             problem=problem,
+            check=_check_view(result.check, self._used(due)[result.check.worst].row) if result else None,
         )
+
+
+def _has_own_lengthscales(candidates: Matrix, noise: wire.NoiseLaw) -> bool:
+    """Whether each coordinate has a length-scale of its own: noise, and a secret projection, are the same in all."""
+    n, r = candidates.shape
+    return noise.family == "none" and 2 <= r <= _ARD_MAX and n * r <= _ARD_NUMBERS_MAX
+
+
+def _check_view(check: LeaveOneOut, row: int) -> wire.FitCheck:
+    density, baseline, residual = (
+        float(f"{value:.3e}") for value in (check.log_density, check.baseline, check.largest_residual)
+    )
+    return wire.FitCheck(log_density=density, baseline=baseline, largest_residual=residual, row=row)

@@ -7,7 +7,8 @@ import pytest
 
 from blindopt import wire
 from blindopt.errors import Invalid, NumericalFailure
-from blindopt.gp.marginal_likelihood import ANSWERS_MAX, Evidence, Hyper, fit, typical_distance
+from blindopt.gp.fitting import ANSWERS_MAX, fit, typical_distance
+from blindopt.gp.marginal_likelihood import Evidence, Hyper
 from blindopt.gp.posterior import Posterior
 from curator_service.privacy.answers import mechanism_of
 from modeler_service.algorithms.factory import build_algorithm, fitted_of
@@ -16,7 +17,7 @@ from modeler_service.algorithms.gp.gp_ucb import GpUcb
 from modeler_service.algorithms.gp.surrogate import GpSettings, Surrogate
 
 KERNEL = wire.Kernel(lengthscale=0.8, signal_variance=2.0, noise_variance=1e-3, mean=0.5)
-FIT = wire.Fit(every=4, starts=3)
+FIT = wire.Fit(every=4, starts=3, ard="off")
 PLANAR = wire.NoiseLaw(family="planar_laplace", sd=0.2)
 
 
@@ -86,6 +87,48 @@ def test_a_choice_is_that_of_a_posterior_with_the_values_of_the_fit(noise):
 
 
 HYPER = Hyper(0.8, 2.0, 1e-3, 0.5)
+
+
+def test_length_scales_of_coordinates_are_one_length_scale_of_scaled_candidates():
+    """y depends on the first coordinate: the choice is that with both coordinates divided by their length-scales."""
+    z = candidates()
+    y = np.sin(2 * z[:, 0]) + 3.0
+    algorithm = make(z, settings=wire.Fit(starts=2), initial=20)
+    for row in range(20):
+        algorithm.observe(row, float(y[row]))
+    choice, fitted = algorithm.choose(1), algorithm.fitted
+    assert fitted is not None
+    assert fitted.lengthscales is not None
+    assert 5 * fitted.lengthscales[0] < fitted.lengthscales[1]
+    assert fitted.lengthscale == pytest.approx(np.sqrt(np.prod(fitted.lengthscales)), rel=1e-3)
+    values = {name: getattr(fitted, name) for name in ("signal_variance", "noise_variance", "mean")}
+    fixed = make(z / np.array(fitted.lengthscales), wire.Kernel(lengthscale=1.0, **values), settings=None)
+    for row in range(20):
+        fixed.observe(row, float(y[row]))
+    again = fixed.choose(1)
+    assert (again.row, again.ties) == (choice.row, choice.ties)
+    assert again.acquisition == pytest.approx(choice.acquisition, rel=1e-9)
+    noisy = make(z, settings=wire.Fit(starts=2), initial=20, noise=PLANAR)
+    for row in range(20):
+        noisy.observe(row, float(y[row]))
+    noisy.choose(1)
+    assert noisy.fitted is not None
+    assert noisy.fitted.lengthscales is None
+
+
+def test_an_exact_value_that_is_repeated_is_no_evidence():
+    z, y = candidates(), outcome_of(candidates())
+    fits = []
+    for rows in ([*range(12)], [*range(12), 3, 3, 7]):
+        surrogate = Surrogate(z, GpSettings(None, 1, 0, 60, len(rows), fit=FIT, exact=True))
+        for row in rows:
+            surrogate.observe(row, float(y[row]), wire.NoisePassport(measurement_variance=0.0))
+        surrogate.posterior  # noqa: B018
+        fits.append(surrogate.fitted)
+    seed_apart = {"answers", "log_likelihood", "check", "lengthscale", "signal_variance", "noise_variance", "mean"}
+    assert fits[0].model_dump(exclude=seed_apart) == fits[1].model_dump(exclude=seed_apart)
+    assert fits[0].log_likelihood == pytest.approx(fits[1].log_likelihood, abs=1e-3)
+    assert (fits[0].answers, fits[1].answers) == (12, 15)
 
 
 @pytest.mark.parametrize("kernel", [KERNEL, None], ids=["given", "none"])

@@ -12,17 +12,10 @@ from threadpoolctl import threadpool_limits
 
 from blindopt import wire
 from blindopt.errors import NumericalFailure
+from blindopt.gp.fitting import ANSWERS_MAX, fit, suggest_hyper, typical_distance
 from blindopt.gp.input_noise import averaged, correlations, declared_noise
 from blindopt.gp.kernels import KERNELS, kernel_of
-from blindopt.gp.marginal_likelihood import (
-    ANSWERS_MAX,
-    Evidence,
-    Hyper,
-    MarginalLikelihood,
-    fit,
-    suggest_hyper,
-    typical_distance,
-)
+from blindopt.gp.marginal_likelihood import Evidence, Hyper, MarginalLikelihood
 
 NO_NOISE = wire.NoiseLaw(family="none")
 LAWS = [NO_NOISE, wire.NoiseLaw(family="gaussian", sd=0.3), wire.NoiseLaw(family="planar_laplace", sd=0.3)]
