@@ -166,26 +166,26 @@ class _Priors:
 
     def __init__(self, settings: Fit, kernel: Hyper | None, variance: float, distances: Vector) -> None:
         k = len(distances)
-        one = np.eye(k + 2)
+        unit = np.eye(k + 2)
         parts: list[tuple[Vector, float, float, float]] = []  # what is added up, the median, the spreads
 
         def add(direction: Vector, median: float, below: float, above: float | None = None) -> None:
             parts.append((direction, log(median), below, above or below))
 
         if (given := settings.priors) is not None:
-            of_signal = [(one[k], given.signal_variance), (one[k + 1], given.noise_variance)]
-            for direction, prior in [*((one[j], given.lengthscale) for j in range(k)), *of_signal]:
+            of_signal = [(unit[k], given.signal_variance), (unit[k + 1], given.noise_variance)]
+            for direction, prior in [*((unit[j], given.lengthscale) for j in range(k)), *of_signal]:
                 if prior is not None:
                     add(direction, prior.median, prior.spread)
         else:
             for j in range(k):
-                add(one[j], _MEDIAN * distances[j], _SPREAD)
+                add(unit[j], _MEDIAN * distances[j], _SPREAD)
             if kernel is not None:
-                add(one[k], kernel.signal_variance, _SPREAD)
-                add(one[k + 1], kernel.noise_variance, _SPREAD)
+                add(unit[k], kernel.signal_variance, _SPREAD)
+                add(unit[k + 1], kernel.noise_variance, _SPREAD)
             else:
-                add(one[k], variance, _SIGNAL_SPREAD)
-                add(one[k + 1] - one[k], _RATIO_MEDIAN, *_RATIO_SPREADS)
+                add(unit[k], variance, _SIGNAL_SPREAD)
+                add(unit[k + 1] - unit[k], _RATIO_MEDIAN, *_RATIO_SPREADS)
         self._sums = np.array([direction for direction, *_ in parts]).reshape(len(parts), k + 2)
         self._medians, self._below, self._above = np.array([rest for _, *rest in parts]).reshape(len(parts), 3).T
 
