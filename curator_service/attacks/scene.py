@@ -36,8 +36,8 @@ class Public:
             unit=release.sensitivity,
             name="Delta",
             epsilon=release.epsilon,
-            # Planar Laplace noise gives pure epsilon-DP, even where the draft has a delta.
-            delta=0.0 if law.family == "planar_laplace" else getattr(release, "delta", None) or 0.0,
+            # The mechanism's: a draft may grant a delta that its mechanism does without.
+            delta=getattr(mechanism, "delta", None) or 0.0,
         )
 
     @property

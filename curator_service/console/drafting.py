@@ -29,7 +29,7 @@ _OF_STEP = {
     "budget": ("budget", "kernel", "reply_after_ms"),
 }
 SOUND = ("auto", "planar_laplace", "gaussian", "gaussian_projection")
-WITH_DELTA = ("auto", "gaussian", "gaussian_projection", "po_gp_ucb")
+WITH_DELTA = ("auto", "planar_laplace", "gaussian", "gaussian_projection", "po_gp_ucb")
 ANSWERS_PER_ROW = 5
 """The number of answers about one row that a new study's suggested cap allows."""
 WITH_R = ("gaussian_projection", "po_gp_ucb")
@@ -121,7 +121,7 @@ def _release(form: Form) -> Body:
         return body
     body |= {"epsilon": form.text("release_epsilon", "epsilon"), "sensitivity": form.real("release_sensitivity")}
     if mechanism in WITH_DELTA:
-        body["delta"] = form.real("release_delta", needed=mechanism != "auto")
+        body["delta"] = form.real("release_delta", needed=mechanism not in ("auto", "planar_laplace"))
     if mechanism in WITH_R:
         body["r"] = form.integer("release_r")
     elif mechanism in SOUND:

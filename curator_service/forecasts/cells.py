@@ -95,7 +95,7 @@ def _release(study: StudyCreate, name: str, epsilon: str) -> ReleaseSpec:
         case "auto":  # without a delta it takes pure epsilon-DP alone, as the study would
             return AutoRelease(delta=own_delta, **shared)
         case "planar_laplace":
-            return PlanarLaplaceRelease(**shared)
+            return PlanarLaplaceRelease(delta=own_delta if isinstance(own, PlanarLaplaceRelease) else None, **shared)
         case "gaussian":
             return GaussianRelease(delta=delta, **shared)
         case "gaussian_projection":

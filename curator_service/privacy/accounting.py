@@ -28,10 +28,11 @@ from blindopt.wire import (
 )
 from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.calibration import gaussian_sd
-from curator_service.privacy.choice import Concrete, concrete
+from curator_service.privacy.choice import Concrete, concrete, failure
 from curator_service.privacy.composition import Part, tight_epsilon
 from curator_service.privacy.ledger import Prices, answers_add_up, text, units
 from curator_service.privacy.noise import LATTICE_BITS
+from curator_service.privacy.planar_slope import slope_of_row
 
 DELTA = 1e-6
 """The delta of a report where a study has none of its own."""
@@ -61,7 +62,7 @@ class Costs:
             answer=prices.answer if prices.answers_bounded else None,
             release_part=_release_part(release, len(spec.features), spec.protected_rows),
             answer_part=_answer_part(spec),
-            failure=release.delta if isinstance(release, GaussianRelease | GaussianProjectionRelease) else 0.0,
+            failure=failure(release),
             black_box=isinstance(release, GaussianProjectionRelease),
         )
 
@@ -115,8 +116,10 @@ def _release_part(release: Concrete, d: int, k: int) -> Part | None:
         case GaussianRelease():
             return Part("gaussian", 1 / _noise_per_sensitivity(amount(release.epsilon), release.delta))
         case PlanarLaplaceRelease():
-            # One row in one dimension is a Laplace mechanism; else nothing better than pure epsilon is proved.
-            return Part("laplace" if d == k == 1 else "pure", float(amount(release.epsilon)))
+            # One row in one dimension is a Laplace mechanism; else nothing better is used than that noise of slope a is
+            # a-private without a delta, whether or not the release has one.
+            pure = k * float(slope_of_row(amount(release.epsilon), release.delta, d, k)) * (1 + 2.0**-50)
+            return Part("laplace" if d == k == 1 else "pure", pure if release.delta else float(amount(release.epsilon)))
         case GaussianProjectionRelease():
             # Its Renyi divergences are infinite from some order on, so it is treated as a black box.
             return Part("pure", float(amount(release.epsilon)))

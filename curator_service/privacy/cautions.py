@@ -9,8 +9,6 @@ from math import exp, lgamma, log, pi
 from blindopt.wire import (
     Caution,
     Feature,
-    GaussianProjectionRelease,
-    GaussianRelease,
     IdentityRelease,
     NoAnswerNoise,
     PoGpUcbRelease,
@@ -18,7 +16,7 @@ from blindopt.wire import (
     StudyCreate,
     amount,
 )
-from curator_service.privacy.choice import Concrete
+from curator_service.privacy.choice import Concrete, failure
 from curator_service.privacy.ledger import answers_add_up
 
 EPSILON_LARGE = Decimal(10)
@@ -63,8 +61,8 @@ def _of_release(spec: StudyCreate, release: Concrete, n: int) -> list[Caution]:
     if isinstance(release, IdentityRelease | PoGpUcbRelease):
         return []  # which promise nothing; the study says so
     cautions = of_epsilon("release.epsilon", amount(release.epsilon))
-    if isinstance(release, GaussianRelease | GaussianProjectionRelease):
-        cautions += of_delta("release.delta", release.delta, n)
+    if delta := failure(release):
+        cautions += of_delta("release.delta", delta, n)
     if n > 1 and release.sensitivity < (spacing := mean_spacing(spec.features, n)):
         message = (
             f"Delta is {release.sensitivity:g}, in scaled units. If {n:,} rows were spread evenly over the declared "

@@ -15,7 +15,11 @@ from blindopt.wire import (
 )
 from curator_service.privacy.calibration import gaussian_sd
 from curator_service.privacy.noise import PLANAR_FEATURES_MAX
+from curator_service.privacy.planar_slope import slope_of_row
 
+DELTA_FEATURES_MIN = 5
+GAIN_MIN = 0.02
+"""`auto` spends a delta on planar Laplace noise from so many features on, where that makes it so much smaller."""
 Concrete = IdentityRelease | PoGpUcbRelease | GaussianRelease | PlanarLaplaceRelease | GaussianProjectionRelease
 
 
@@ -37,21 +41,35 @@ def concrete(study: StudyCreate, withdrawn: Collection[str] = ()) -> tuple[Concr
     return release, f"{why} ({' and '.join(skipped)} withdrawn)" if skipped else why
 
 
-def as_run(study: StudyCreate, mechanism: str) -> Concrete:
-    """The release of a study that ran with ``mechanism``, even if ``auto`` would take another one today."""
+def failure(release: Concrete) -> float:
+    """The delta that a release charges every record; 0 where it promises pure epsilon, or nothing."""
+    if isinstance(release, IdentityRelease | PoGpUcbRelease):
+        return 0.0
+    return release.delta or 0.0
+
+
+def as_run(study: StudyCreate, mechanism: str, delta: float | None = None) -> Concrete:
+    """The release of a study that ran with ``mechanism``, even if ``auto`` would take another one today.
+
+    ``delta``: that of its report, which says whether planar Laplace noise was drawn with one.
+    """
     spec = study.release
     if not isinstance(spec, AutoRelease):
         return spec
     if mechanism == "planar_laplace":
-        return _planar(spec)
+        return _planar(spec, delta)
     if mechanism == "gaussian" and spec.delta is not None:
         return _gaussian(spec, spec.delta)
     raise ValueError(f"auto never took {mechanism} for this study")
 
 
-def _planar(spec: AutoRelease) -> PlanarLaplaceRelease:
+def _planar(spec: AutoRelease, delta: float | None) -> PlanarLaplaceRelease:
     return PlanarLaplaceRelease(
-        mechanism="planar_laplace", epsilon=spec.epsilon, sensitivity=spec.sensitivity, rotate=spec.rotate
+        mechanism="planar_laplace",
+        epsilon=spec.epsilon,
+        delta=delta,
+        sensitivity=spec.sensitivity,
+        rotate=spec.rotate,
     )
 
 
@@ -64,20 +82,26 @@ def _gaussian(spec: AutoRelease, delta: float) -> GaussianRelease:
 def _choices(study: StudyCreate, spec: AutoRelease) -> list[tuple[Concrete, str]]:
     """The choices of ``auto`` with reasons, best first: by the standard deviation of the noise per coordinate.
 
-    That is sqrt(d + 1) k Delta / epsilon of planar Laplace for k rows of a person, or that of the analytic Gaussian
-    mechanism.
+    That is sqrt(d + 1) k Delta / a of planar Laplace with slope a, for k rows of a person, or that of the analytic
+    Gaussian mechanism.
     """
     d, k = len(study.features), study.protected_rows
-    planar = _planar(spec)
-    planar_sd = sqrt(d + 1) * k * spec.sensitivity / float(amount(spec.epsilon))
     if spec.delta is None:
-        return [(planar, "planar_laplace: without a delta, only pure epsilon-differential privacy will do")]
+        return [
+            (_planar(spec, None), "planar_laplace: without a delta, only pure epsilon-differential privacy will do")
+        ]
     gaussian = _gaussian(spec, spec.delta)
     if d > PLANAR_FEATURES_MAX:
         return [(gaussian, f"gaussian: planar_laplace is for {PLANAR_FEATURES_MAX} features at most")]
+    planar = _planar(spec, None)
+    planar_sd = sqrt(d + 1) * k * spec.sensitivity / float(amount(spec.epsilon))
+    if d >= DELTA_FEATURES_MIN:
+        with_delta = sqrt(d + 1) * spec.sensitivity / float(slope_of_row(amount(spec.epsilon), spec.delta, d, k))
+        if with_delta <= (1 - GAIN_MIN) * planar_sd:
+            planar, planar_sd = _planar(spec, spec.delta), with_delta
     gaussian_noise = gaussian_sd(amount(spec.epsilon), spec.delta, spec.sensitivity, d, k)
     comparison = f"noise {planar_sd:.4g} per coordinate with planar_laplace, {gaussian_noise:.4g} with gaussian"
     better_planar = planar_sd <= gaussian_noise
-    of_planar = (planar, f"planar_laplace: {comparison}; it needs no delta")
+    of_planar = (planar, f"planar_laplace: {comparison}{'' if planar.delta else '; it needs no delta'}")
     of_gaussian = (gaussian, f"gaussian: {comparison}")
     return [of_planar, of_gaussian] if better_planar else [of_gaussian, of_planar]

@@ -9,14 +9,12 @@ pure epsilons, and of deltas, hold under such adaptive choices, and a cap on the
 from decimal import ROUND_CEILING, Context, Decimal
 
 from blindopt.wire import (
-    GaussianProjectionRelease,
-    GaussianRelease,
     IdentityRelease,
     NoAnswerNoise,
     PoGpUcbRelease,
     StudyCreate,
 )
-from curator_service.privacy.choice import Concrete
+from curator_service.privacy.choice import Concrete, failure
 from curator_service.privacy.ledger import Balance, Prices, answers_add_up
 
 _EXP = Context(prec=30)
@@ -58,9 +56,8 @@ def for_everyone(spec: StudyCreate, balance: Balance, again: int) -> int:
 
 def release_delta(release: Concrete) -> Decimal:
     """The failure probability of a release, in every record's account; 0 where it promises nothing or pure epsilon."""
-    if isinstance(release, GaussianRelease | GaussianProjectionRelease):
-        return Decimal(repr(release.delta))
-    return Decimal(0)
+    delta = failure(release)
+    return Decimal(repr(delta)) if delta else Decimal(0)
 
 
 def group_delta(epsilon: Decimal, delta: Decimal, k: int) -> Decimal:

@@ -17,7 +17,7 @@ from blindopt.wire import (
     amount,
 )
 from curator_service.privacy.answers import concrete_answers
-from curator_service.privacy.choice import Concrete, concrete
+from curator_service.privacy.choice import Concrete, concrete, failure
 from curator_service.privacy.ledger import answers_add_up, exact
 
 EXACT_ANSWERS = (
@@ -112,14 +112,14 @@ def _release(release: Concrete, spec: StudyCreate) -> str:
                 f"{d + 1} known rows reconstruct the rest where r >= {d}, and r exact linear functionals of every "
                 f"other row where r < {d}."
             )
-        case GaussianRelease() | GaussianProjectionRelease():
+        case GaussianRelease() | GaussianProjectionRelease() | PlanarLaplaceRelease() if delta := failure(release):
             return (
-                f"({release.epsilon}, {release.delta!r})-differential privacy of each {whose} features: for two "
+                f"({release.epsilon}, {delta!r})-differential privacy of each {whose} features: for two "
                 f"datasets that {differ} by at most {release.sensitivity!r} in scaled units, no event is more "
-                f"than e^{release.epsilon} times likelier under one than under the other, but for {release.delta!r}, "
+                f"than e^{release.epsilon} times likelier under one than under the other, but for {delta!r}, "
                 "whatever an attacker knows."
             )
-        case PlanarLaplaceRelease():
+        case _:  # planar Laplace without a delta
             return (
                 f"{release.epsilon}-differential privacy of each {whose} features: for two datasets that {differ} "
                 f"by at most {release.sensitivity!r} in scaled units, no event is more than "

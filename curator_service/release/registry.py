@@ -67,7 +67,8 @@ def mechanism_of(study: StudyCreate, spec: Concrete) -> Mechanism:
                 what = f"planar_laplace is for {PLANAR_FEATURES_MAX} features at most: take gaussian"
                 raise _invalid("release.mechanism", f"{what} for these {d}")
             rounding = _rounding(study, spec)
-            return PlanarLaplaceMechanism(amount(spec.epsilon), spec.sensitivity, rounding, spec.rotate, k)
+            epsilon = amount(spec.epsilon)
+            return PlanarLaplaceMechanism(epsilon, spec.sensitivity, rounding, spec.rotate, k, spec.delta)
         case GaussianProjectionRelease():
             return _projection(study, spec, d)
 

@@ -135,7 +135,7 @@ def release_status(
         dataset = store.find(db, store.datasets, spec.dataset_id)
     kind = {"public": bool(dataset.public), "sandbox": bool(dataset.sandbox)}
     if report is not None:
-        release = as_run(spec, report.mechanism)
+        release = as_run(spec, report.mechanism, report.delta)
         return ReleaseStatus(release, report.why, why_withdrawn.get((report.mechanism, report.version)), **kind)
     release, why = concrete(spec, _present(why_withdrawn))
     version = _versions().get(release.mechanism, 0)

@@ -7,6 +7,7 @@ from typing import Literal
 from blindopt import wire
 from curator_service.attacks import audit
 from curator_service.privacy.answers import concrete_answers
+from curator_service.privacy.choice import failure
 from curator_service.release.registry import mechanism_of
 from curator_service.use_cases.studies.advisories import release_status
 from curator_service.use_cases.studies.studies import owner_view
@@ -40,7 +41,7 @@ def on_study(
     mechanism = mechanism_of(spec, release)
     on_release = on_answers = None
     if isinstance(release, wire.SoundRelease) and current.withdrawn is None:
-        claim = audit.Claim(wire.amount(release.epsilon), getattr(release, "delta", 0.0))
+        claim = audit.Claim(wire.amount(release.epsilon), failure(release))
         on_release = audit.audit_release(
             spec,
             mechanism,

@@ -11,6 +11,7 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.errors import BudgetExhausted, MechanismWithdrawn, StateConflict, StillRunning, StorageUnavailable
 from curator_service import store
 from curator_service.privacy import accounting, cautions, entropy, ledger
+from curator_service.privacy.choice import failure
 from curator_service.privacy.guarantees import CHOOSING, not_protected
 from curator_service.release.mechanism import Assessment, Mechanism
 from curator_service.release.registry import mechanism_of
@@ -266,6 +267,7 @@ def _report(
         mechanism=mechanism.name,
         version=mechanism.version,
         why=current.why,
+        delta=None if withdrawn else failure(current.release) or None,
         guarantee=current.promise(spec),
         not_protected=not_protected(spec, current.release, withdrawn=withdrawn),
         status="withdrawn" if withdrawn else mechanism.status,

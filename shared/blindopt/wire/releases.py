@@ -61,10 +61,16 @@ class GaussianRelease(Request):
 
 
 class PlanarLaplaceRelease(Request):
-    """Z = X plus noise of density proportional to exp(-epsilon |u| / Delta) in d dimensions: pure epsilon-DP."""
+    """Z = X plus noise of density proportional to exp(-a |u| / Delta) in d dimensions.
+
+    Without a delta a = epsilon: pure epsilon-DP. With a delta a is larger, and the release is (epsilon, delta)-DP.
+    """
 
     mechanism: Literal["planar_laplace"] = Field(description="Name of the release mechanism.")
     epsilon: Epsilon
+    delta: FailureProbability | None = Field(
+        None, description="delta of (epsilon, delta), for less noise; null: pure epsilon-DP."
+    )
     sensitivity: Delta = 1.0
     rotate: bool = Field(False, description=_ROTATE)
 
@@ -174,6 +180,9 @@ class ReleaseReport(Reply):
     mechanism: str = Field(description="Name of the release mechanism.")
     version: int = Field(description="Version of the mechanism.")
     why: str | None = Field(description="Why auto chose it; null if the owner chose.")
+    delta: float | None = Field(
+        None, description="delta of the release; null if it promises pure epsilon or nothing, and in earlier reports."
+    )
     guarantee: str = Field(description="Guarantee for the records, in words.")
     not_protected: list[str] = Field(description="What the guarantee does not cover, in words.")
     status: Status = Field(

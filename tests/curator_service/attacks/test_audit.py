@@ -19,6 +19,7 @@ CLAIM = Claim(Decimal(1))
 RELEASES = {
     "planar_laplace": (wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1"), 2),
     "turned": (wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1", rotate=True), 2),
+    "with delta": (wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1", delta=0.01), 5),
     "gaussian": (wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5), 3),
     "projection": (
         wire.GaussianProjectionRelease(mechanism="gaussian_projection", epsilon="1", delta=1e-5, r=4),
@@ -47,7 +48,7 @@ def released(name, epsilon="1", draws=500):
     """The audit of a claim of epsilon 1, by a mechanism with the noise of ``epsilon``."""
     release, d = RELEASES[name]
     wrong = choice_of(study(release.model_copy(update={"epsilon": epsilon}), d)).mechanism
-    claim = Claim(Decimal(1), getattr(release, "delta", 0.0))
+    claim = Claim(Decimal(1), release.delta or 0.0)
     return audit.audit_release(study(release, d), wrong, claim, draws=draws)
 
 

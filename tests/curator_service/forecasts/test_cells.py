@@ -28,6 +28,13 @@ def test_each_has_the_studys_own_delta_and_sensitivity(study_of):
         assert (mechanism.epsilon, mechanism.delta, mechanism.sensitivity) == (Decimal("0.5"), 1e-7, 2.5)
 
 
+def test_planar_laplace_has_a_delta_where_the_study_has_it_with_one(study_of):
+    forecast = wire.ForecastCreate(epsilons=["0.5"], mechanisms=["planar_laplace"])
+    planar = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="3", delta=1e-7)
+    pure = wire.AutoRelease(mechanism="auto", epsilon="3", delta=1e-7)
+    assert [cells_of(study_of(release=own), forecast)[1].mechanism.delta for own in (planar, pure)] == [1e-7, None]
+
+
 def test_a_study_without_a_delta_gets_one_where_it_is_needed(study_of):
     forecast = wire.ForecastCreate(epsilons=["0.5"], mechanisms=["gaussian"])
     for release in (IDENTITY, wire.AutoRelease(mechanism="auto", epsilon="1")):

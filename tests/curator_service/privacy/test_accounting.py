@@ -19,7 +19,9 @@ from blindopt.errors import BudgetExhausted
 from curator_service.privacy import accounting
 from curator_service.privacy.calibration import gaussian_sd
 from curator_service.privacy.composition import Part, distribution_epsilon, renyi_epsilon, tight_epsilon
+from curator_service.privacy.dataset_account import release_delta
 from curator_service.privacy.ledger import Balance, RowBalance, charge_answers, charge_release
+from curator_service.privacy.planar_slope import planar_slope
 from tests.scale import scaled
 
 GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5)
@@ -303,6 +305,26 @@ def test_in_one_dimension_planar_laplace_is_a_laplace_mechanism():
     assert line == pytest.approx(1 + 2 * math.log1p(-1e-2), rel=1e-3)
     assert plane == pytest.approx(math.log(math.e - 1e-2 * (1 + math.e)), rel=1e-3)
     assert line < plane < 1
+
+
+def test_planar_laplace_with_a_delta_is_charged_as_a_pair_and_counts_as_pure_of_its_slope():
+    spread = PLANAR.model_copy(update={"delta": 1e-5})
+    spec = study(spread, laplace("0.2"), d=8, epsilon_per_row="3")
+    assert accounting.Costs.of(spec).failure == 1e-5
+    assert accounting.price(spec).sentence.startswith("The release costs every row (1, 1e-05), each answer costs 0.2")
+    slope = float(planar_slope(Decimal(1), 1e-5, 8))
+    at_its_delta, below = (accounting.report(spec, {5: 1}, 5, delta).rows[0] for delta in (1e-5, 1e-9))
+    assert (at_its_delta.epsilon, below.epsilon) == ("2", "2")
+    assert at_its_delta.tight_epsilon <= 2
+    assert 2 < below.tight_epsilon <= slope + 1  # the sum does not hold there
+    parts = [Part("pure", slope), Part("laplace", 0.2, 5)]
+    assert below.tight_epsilon == pytest.approx(tight_epsilon(parts, 1e-9), rel=1e-6)
+    assert (release_delta(spread), release_delta(PLANAR)) == (Decimal("0.00001"), 0)
+    line = accounting.Costs.of(study(spread, d=1)).release_part
+    assert (line.kind, line.size) == ("laplace", pytest.approx(1 - 2 * math.log1p(-1e-5), rel=2e-6))
+    of_three = study(spread, d=8).model_copy(update={"rows_per_person": 3, "person_column": True})
+    each = float(planar_slope(Decimal(1) / 3, 1e-5 / 3, 8))
+    assert accounting.Costs.of(of_three).release_part.size == pytest.approx(3 * each, rel=1e-6)
 
 
 def test_each_answer_about_another_person_does_not_add_up_for_a_row_and_does_for_the_study():

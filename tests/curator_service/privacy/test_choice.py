@@ -10,6 +10,7 @@ from curator_service.privacy import choice
 from curator_service.privacy.calibration import gaussian_sd
 from curator_service.privacy.choice import as_run, concrete
 from curator_service.privacy.noise import PLANAR_FEATURES_MAX
+from curator_service.privacy.planar_slope import planar_slope
 from curator_service.release.registry import choice_of
 
 
@@ -26,9 +27,10 @@ def study(d: int, **release) -> wire.StudyCreate:
 
 
 @pytest.mark.parametrize("d", range(1, 26))
-def test_at_epsilon_1_and_delta_1e5_planar_laplace_wins_up_to_twelve_features(d):
+def test_at_epsilon_1_and_delta_1e5_planar_laplace_wins_up_to_twenty_features_and_spends_delta_from_five_on(d):
     chosen, why = concrete(study(d))
-    assert chosen.mechanism == ("planar_laplace" if d <= 12 else "gaussian")
+    assert chosen.mechanism == ("planar_laplace" if d <= PLANAR_FEATURES_MAX else "gaussian")
+    assert chosen.delta == (None if d < 5 else 1e-5)
     assert why.startswith(chosen.mechanism)
 
 
@@ -36,20 +38,30 @@ def test_at_epsilon_1_and_delta_1e5_planar_laplace_wins_up_to_twelve_features(d)
 @pytest.mark.parametrize("delta", [1e-12, 1e-5, 1e-2])
 @pytest.mark.parametrize("d", [1, 3, 8, 14, PLANAR_FEATURES_MAX])
 def test_the_mechanism_with_the_smaller_noise_is_taken(epsilon, delta, d):
-    planar = math.sqrt(d + 1) * 0.25 / float(epsilon)
+    pure, slope = math.sqrt(d + 1) * 0.25 / float(epsilon), planar_slope(Decimal(epsilon), delta, d)
+    with_delta = math.sqrt(d + 1) * 0.25 / float(slope)
+    spends = d >= 5 and with_delta <= 0.98 * pure
+    planar = with_delta if spends else pure
     gaussian = gaussian_sd(Decimal(epsilon), delta, 0.25, d)
     draft = study(d, epsilon=epsilon, delta=delta, sensitivity=0.25)
     mechanism = choice_of(draft).mechanism
     assert mechanism.name == ("planar_laplace" if planar <= gaussian else "gaussian")
     assert mechanism.noise(d).sd == pytest.approx(min(planar, gaussian), rel=1e-6)
     assert mechanism.noise(d).family == mechanism.name
+    if mechanism.name == "planar_laplace":
+        assert mechanism.delta == (delta if spends else None)
 
 
 def test_the_reason_names_both():
     assert concrete(study(2))[1] == (
         "planar_laplace: noise 1.732 per coordinate with planar_laplace, 3.731 with gaussian; it needs no delta"
     )
-    assert concrete(study(15))[1] == "gaussian: noise 4 per coordinate with planar_laplace, 3.731 with gaussian"
+    why = concrete(study(15))[1]
+    assert why == "planar_laplace: noise 3.137 per coordinate with planar_laplace, 3.731 with gaussian"
+    loose = {"epsilon": "0.1", "delta": 1e-2}
+    assert (
+        concrete(study(3, **loose))[1] == "gaussian: noise 20 per coordinate with planar_laplace, 9.542 with gaussian"
+    )
     assert concrete(study(PLANAR_FEATURES_MAX + 1))[1] == "gaussian: planar_laplace is for 20 features at most"
     assert concrete(study(2, delta=None))[1].startswith("planar_laplace: without a delta")
 
@@ -63,12 +75,23 @@ def test_parameters_are_handed_on():
     chosen, _ = concrete(study(2, epsilon="0.7", sensitivity=0.3, rotate=True))
     assert (chosen.epsilon, chosen.sensitivity, chosen.rotate) == ("0.7", 0.3, True)
     chosen, _ = concrete(study(18, epsilon="0.7", sensitivity=0.3, rotate=True, delta=1e-6))
+    assert (chosen.mechanism, chosen.delta) == ("planar_laplace", 1e-6)
+    chosen, _ = concrete(study(21, epsilon="0.7", sensitivity=0.3, rotate=True, delta=1e-6))
     assert (chosen.epsilon, chosen.sensitivity, chosen.rotate, chosen.delta) == ("0.7", 0.3, True, 1e-6)
 
 
 def test_of_equal_noise_the_one_without_a_delta_is_taken(monkeypatch):
     monkeypatch.setattr(choice, "gaussian_sd", lambda epsilon, delta, sensitivity, d, k: math.sqrt(d + 1))
-    assert concrete(study(15))[0].mechanism == "planar_laplace"
+    assert concrete(study(4))[0].mechanism == "planar_laplace"
+
+
+def test_a_person_with_several_rows_counts_in_the_choice():
+    """With four rows the Gaussian needs twice the noise, planar Laplace four times and more than the delta saves."""
+    draft = study(8).model_copy(update={"rows_per_person": 4, "person_column": True})
+    chosen, why = concrete(draft)
+    each = planar_slope(Decimal("0.25"), 2.5e-6, 8)
+    assert chosen.mechanism == "gaussian"
+    assert f"noise {3 / float(each):.4g} per coordinate with planar_laplace" in why
 
 
 def test_auto_passes_over_what_is_withdrawn_and_says_so():
@@ -91,6 +114,9 @@ def test_a_release_that_ran_is_made_again_whatever_auto_would_take_today():
     planar, gaussian = (as_run(draft, name) for name in ("planar_laplace", "gaussian"))
     assert (planar.mechanism, planar.epsilon, planar.sensitivity) == ("planar_laplace", "0.7", 0.3)
     assert (gaussian.mechanism, gaussian.epsilon, gaussian.delta) == ("gaussian", "0.7", 1e-5)
+    assert planar.delta is None
+    assert as_run(study(8), "planar_laplace", 1e-5).delta == 1e-5
+    assert as_run(study(8), "planar_laplace").delta is None  # a release of an earlier version
     with pytest.raises(ValueError, match="never took identity"):
         as_run(draft, "identity")
     with pytest.raises(ValueError, match="never took gaussian"):

@@ -151,6 +151,13 @@ def test_pure_privacy_is_stated_without_a_delta():
     assert "2e-06" not in text
 
 
+def test_planar_laplace_with_a_delta_is_stated_as_the_pair():
+    spread = PLANAR.model_copy(update={"delta": 2e-6})
+    assert text_of(spread) == text_of(GAUSSIAN)
+    assert guarantee(study(spread, answers=LAPLACE, cap="3")).endswith("to (3, 2e-06) at most.")
+    assert text_of(AUTO, 8) == text_of(spread, 8)  # which spends the delta where that pays
+
+
 def test_auto_promises_what_it_takes_and_a_study_what_ran():
     assert text_of(AUTO) == text_of(PLANAR)  # at d = 3 the smaller noise
     assert guarantee(study(AUTO), None, GAUSSIAN) == text_of(GAUSSIAN)

@@ -263,7 +263,7 @@ def test_a_number_is_a_finite_json_number(kind, body, field):
         (wire.GaussianRelease, GAUSSIAN, "mechanism", ["Gaussian", "identity", "curator_service.release"]),
         (wire.AutoRelease, AUTO, "delta", [0, -1e-5, 1e-19, 0.11, 1]),
         (wire.PlanarLaplaceRelease, PLANAR, "sensitivity", [0, -1, 1e-51]),
-        (wire.PlanarLaplaceRelease, PLANAR, "delta", [1e-5, None]),  # it has none
+        (wire.PlanarLaplaceRelease, PLANAR, "delta", [0, 0.11, 1e-19]),
         (wire.GaussianProjectionRelease, PROJECTION, "r", [0, -1, 1_001, 2.0, "2", True]),
         (wire.AutoAnswers, LAPLACE | {"mechanism": "auto"}, "plays", ["both", None, 1]),
         (wire.AdvisoryCreate, ADVISORY, "version", [0, -1, 2**31, 1.0, "1", True]),
