@@ -149,7 +149,10 @@ class Suggestion(Reply):
     mean: float | None = Field(description="Posterior mean at the candidate; null for a random one.")
     sd: float | None = Field(description="Posterior standard deviation; null for a random candidate.")
     acquisition: float | None = Field(
-        description="Value of the acquisition function, in the direction of maximization."
+        description=(
+            "Value of the acquisition function, in the direction of maximization; for ei the logarithm of the expected "
+            "improvement."
+        )
     )
     ties: int = Field(description="Number of candidates that shared the maximum; one was drawn with the seed.")
 

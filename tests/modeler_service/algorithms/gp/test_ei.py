@@ -11,7 +11,7 @@ from blindopt.errors import Invalid
 from blindopt.gp.acquisition import beta
 from blindopt.gp.input_noise import averaged
 from blindopt.gp.kernels import kernel_of
-from modeler_service.algorithms.factory import BatchAlgorithm, Learner, build_algorithm, memory_of
+from modeler_service.algorithms.factory import BatchAlgorithm, Learner, build_algorithm, fitted_of, memory_of
 from modeler_service.algorithms.gp.ei import Ei
 from modeler_service.algorithms.gp.gp_ucb import GpUcb
 from modeler_service.algorithms.gp.surrogate import GpSettings
@@ -166,6 +166,20 @@ def test_a_promise_without_a_theorem_is_refused(body):
             {"curator_url": "http://127.0.0.1:1", "study_id": "std_0123456789abcdef", "algorithm": body}
             | {"stop": {"improvement": 0.1}}
         )
+
+
+def test_hyper_parameters_are_fitted_as_for_gp_ucb():
+    z = candidates(150)
+    y, fit = outcome_of(z), wire.Fit(every=5, starts=1)
+    algorithms = [
+        build_algorithm(spec_of({"name": name}), z, None, sign=1, seed=0, capacity=40, initial=8, fit=fit)
+        for name in ("ei", "gp_ucb")
+    ]
+    for algorithm, row in itertools.product(algorithms, range(0, 150, 15)):
+        algorithm.observe(row, float(y[row]))
+    for algorithm in algorithms:
+        algorithm.choose(1)
+    assert fitted_of(algorithms[0]) == fitted_of(algorithms[1]) is not None
 
 
 def test_without_a_kernel_nothing_is_built():
