@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from math import exp
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from blindopt.gp.fitting import (
     typical_distances,
 )
 from blindopt.gp.input_noise import noise_aware
-from blindopt.gp.kernels import Kind, kernel_of
+from blindopt.gp.kernels import Kernel, Kind, kernel_of
 from blindopt.gp.leave_one_out import LeaveOneOut
 from blindopt.gp.marginal_likelihood import Evidence, Hyper
 from blindopt.gp.posterior import Posterior
@@ -69,6 +70,18 @@ class _Outcome:
     privacy_variance: float
     is_declared: bool
     """Whether the passport declares the noise of the measurement."""
+
+
+class Prior(NamedTuple):
+    """What is assumed of f before the outcomes, in the direction of maximization and units of the outcome."""
+
+    kernel: Kernel
+    """Covariance of f, not averaged over the noise of the release."""
+    mean: float
+    residual: float
+    """Variance that exact answers have beyond f."""
+    since: int
+    """Number of outcomes that it may have been made from."""
 
 
 class Surrogate:
@@ -127,6 +140,19 @@ class Surrogate:
         if self._fit is not None and self._fitted_to != (due := self._due(len(self._outcomes))):
             self._refit(due)
         return self._current()
+
+    @property
+    def prior(self) -> Prior:
+        """What is assumed of f, after the fit that is due."""
+        _, hyper, settings = self.posterior, self._hyper, self._settings
+        kernel = kernel_of(self._kind, hyper.lengthscale, hyper.signal_variance)
+        since = max(abs(self._fitted_to), settings.initial)
+        return Prior(kernel, hyper.mean, hyper.noise_variance if settings.exact else 0.0, since)
+
+    @property
+    def outcomes(self) -> list[tuple[int, float, float]]:
+        """Rows, values and noise variances of all outcomes."""
+        return [(outcome.row, outcome.value, self._variance_of(outcome)) for outcome in self._outcomes]
 
     def _current(self) -> Posterior:
         """The posterior given all outcomes, with the present hyper-parameters."""

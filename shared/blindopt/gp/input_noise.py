@@ -58,8 +58,10 @@ def declared_noise(law: NoiseLaw) -> tuple[Law, float] | None:
     return "planar_laplace" if law.family == "planar_laplace" else "gaussian", law.sd
 
 
-def averaged(kernel: Kernel, law: Law, sd: float, r: int) -> tuple[Kernel, float]:
+def averaged(kernel: Kernel, law: Law, sd: float, r: int, draws: Literal[1, 2] = 2) -> tuple[Kernel, float]:
     """The mean of ``kernel`` over the noise of two different candidates, and the nugget of each.
+
+    With ``draws`` = 1 it is the mean over the noise of one candidate: its covariance with f at a known place.
 
     Candidates are z = x + u, u of ``law`` with standard deviation ``sd`` in each of the r coordinates. The second
     moment of f given all z is E k(|z - z' + w|), w = u' - u, for two rows and the full variance for one: the
@@ -70,15 +72,15 @@ def averaged(kernel: Kernel, law: Law, sd: float, r: int) -> tuple[Kernel, float
     The others are mixtures of that one, over a Gamma variable for each law that is not Gaussian: a Matern kernel of
     order v has l^2 H / v, H ~ Gamma(v), in the place of l^2 (its spectrum is Student's: Rasmussen & Williams 2006,
     section 4.2). Planar Laplace noise of density exp(-a |u|), a = sqrt(r + 1) / sd, has the characteristic function
-    (1 + q^2 / a^2)^(-(r + 1)/2), so w is Gaussian with variance 2 G / a^2, G ~ Gamma(r + 1). Both are integrated by the
-    trapezoidal rule in the logarithm, once, and tabulated.
+    (1 + q^2 / a^2)^(-(r + 1)/2), so w is Gaussian with variance 2 G / a^2, G ~ Gamma(r + 1), and u with G ~
+    Gamma((r + 1) / 2). Both are integrated by the trapezoidal rule in the logarithm, once, and tabulated.
     """
     square = kernel.lengthscale**2
     if isinstance(kernel, SquaredExponential) and law == "gaussian":
-        wide = square + 2 * sd**2
+        wide = square + draws * sd**2
         between = max(kernel.variance * (square / wide) ** (r / 2), SMALLEST)
         return SquaredExponential(sqrt(wide), between), max(kernel.variance - between, 0.0)
-    shares, squares = _mixture(kernel, law, sd, r)
+    shares, squares = _mixture(kernel, law, sd, r, draws)
     lengthscale, total = float(np.sqrt(np.exp(shares @ np.log(squares) / shares.sum()))), float(shares.sum())
     between = max(kernel.variance * total, SMALLEST)
 
@@ -105,13 +107,15 @@ def _spline(nodes: Vector, values: Matrix, at: Vector) -> Matrix:
     return evaluated
 
 
-def _mixture(kernel: Kernel, law: Law, sd: float, r: int) -> tuple[Vector, Vector]:
+def _mixture(kernel: Kernel, law: Law, sd: float, r: int, draws: int = 2) -> tuple[Vector, Vector]:
     """Shares p and squared lengthscales s with E k = variance * sum of p exp(-d^2 / (2 s))."""
-    shares, _, wide = _parts(kernel, law, sd, r, _SHARE_MIN)
+    shares, _, wide = _parts(kernel, law, sd, r, draws, _SHARE_MIN)
     return shares, wide
 
 
-def _parts(kernel: Kernel, law: Law, sd: float, r: int, share_min: float) -> tuple[Vector, Vector, Vector]:
+def _parts(
+    kernel: Kernel, law: Law, sd: float, r: int, draws: int, share_min: float
+) -> tuple[Vector, Vector, Vector]:
     """Shares p, the kernel's part of s, and s; without shares below ``share_min`` of the largest."""
     part, scale = np.ones(1), np.ones(1)
     if type(kernel) in _ORDERS:
@@ -120,9 +124,9 @@ def _parts(kernel: Kernel, law: Law, sd: float, r: int, share_min: float) -> tup
         scale = scale / order
     elif not isinstance(kernel, SquaredExponential):
         raise TypeError(f"{type(kernel).__name__} has no average over noise")
-    noise_part, spread = np.ones(1), np.array([2 * sd**2])
+    noise_part, spread = np.ones(1), np.array([draws * sd**2])
     if law == "planar_laplace":
-        noise_part, spread = _gamma(r + 1.0)
+        noise_part, spread = _gamma(draws * (r + 1) / 2)
         spread = spread * (2 * sd**2 / (r + 1))
     plain = kernel.lengthscale**2 * scale[:, None]
     wide = plain + spread
@@ -143,7 +147,7 @@ def correlations(kernel: Kernel, noise: tuple[Law, float] | None, r: int, square
         slopes = kernel.slope(scaled)
         kernel.correlate(scaled)
         return scaled, slopes
-    shares, plain, wide = _parts(kernel, *noise, r, _LIKELIHOOD_SHARE_MIN)
+    shares, plain, wide = _parts(kernel, *noise, r, 2, _LIKELIHOOD_SHARE_MIN)
     parts = np.stack([shares, shares * (r * (1.0 - plain / wide)), shares * plain / wide**2], axis=1)
 
     def mixed(at: Vector) -> Matrix:

@@ -1,0 +1,204 @@
+"""Means of a function of the place over the noise of candidates: on cells for few columns, by draws for more."""
+
+from functools import lru_cache
+from math import prod
+from typing import Protocol
+
+import numpy as np
+
+from blindopt.arrays import Matrix, Rows, Vector
+from blindopt.gp.deblurred import Deblurred
+from blindopt.gp.input_noise import Law
+from blindopt.gp.kernels import SquaredExponential
+from blindopt.gp.progress import NO_TICK, Tick
+
+CELLS_MAX = 1 << 15
+"""Most cells; where more are needed, draws are used."""
+COLUMNS_MAX = 3
+"""Most columns of Z for cells."""
+DRAWS = 64
+_PER_LENGTHSCALE = 4.0  # cells in a lengthscale of what was blurred once
+_MARGIN = 3.0  # standard deviations of the noise from the box to the outer cells: a Fourier series joins these
+_LOG_CUT = 10.0
+_BLOCK = 2_048  # places whose covariances are computed together
+
+
+class NoiseMeans(Protocol):
+    """Places where a belief about f is evaluated, and means over the noise of functions with values there."""
+
+    def adapt(self) -> None:
+        """Adapt the belief's variance of each outcome to the present posterior."""
+        ...
+
+    def moments(self, rows: Rows) -> tuple[Vector, Vector]:
+        """Means and variances of f at the places that the means at candidates ``rows`` need."""
+        ...
+
+    def mean_at(self, rows: Rows, values: Vector) -> Vector:
+        """Means (m,) over the noise of candidates ``rows`` of a function with these ``values`` at those places."""
+        ...
+
+    def log_mean_at(self, rows: Rows, logs: Vector) -> Vector:
+        """Logarithms (m,) of the means of a positive function, from its logarithms at those places."""
+        ...
+
+
+def noise_means(candidates: Matrix, belief: Deblurred, tick: Tick = NO_TICK) -> NoiseMeans:
+    """Cells for candidates (n, r) of few columns, if they are few enough; draws otherwise."""
+    if belief.r <= COLUMNS_MAX and prod(cells_of(candidates, belief)) <= CELLS_MAX:
+        return Cells(candidates, belief)
+    return Draws(candidates, belief, tick)
+
+
+class Cells:
+    """Cells over the box of all candidates (n, r) and a margin, with means over the noise by Fourier transforms.
+
+    The mean over the noise is a convolution: in the Fourier series, a product with the noise's characteristic
+    function. Cubic splines interpolate it at candidates. Holds a number for each cell and outcome.
+    """
+
+    def __init__(self, candidates: Matrix, belief: Deblurred) -> None:
+        self._belief, self._candidates = belief, candidates
+        self._shape, self._step = cells_of(candidates, belief), _step(belief)
+        low, high = candidates.min(axis=0), candidates.max(axis=0)
+        self._origin = (low + high - self._step * (np.array(self._shape) - 1)) / 2
+        grid = np.meshgrid(*map(np.arange, self._shape), indexing="ij")
+        self._places = self._origin + self._step * np.stack([axis.ravel() for axis in grid], axis=1)
+        waves = [np.fft.fftfreq(size, self._step) for size in self._shape[:-1]]
+        waves.append(np.fft.rfftfreq(self._shape[-1], self._step))
+        squared = sum(wave**2 for wave in np.meshgrid(*waves, indexing="ij", sparse=True))
+        self._blur = characteristic(belief.law, belief.sd, belief.r, (2 * np.pi) ** 2 * np.asarray(squared))
+        self._cross = np.empty((0, len(self._places)))
+
+    def adapt(self) -> None:
+        """Adapt the belief's variance of each outcome to the present posterior."""
+        mean, variance = self.moments()
+        first, second, third = (self._mean_at(self._belief.inputs, values) for values in (mean, mean**2, variance))
+        self._belief.adapt(np.maximum(second - first**2, 0.0), third)
+
+    def moments(self, rows: Rows | None = None) -> tuple[Vector, Vector]:
+        """Means and variances of f at all cells."""
+        added = self._belief.inputs[len(self._cross) :]
+        if len(added):
+            self._cross = np.vstack([self._cross, self._belief.single(added, self._places)])
+        return self._belief.moments(self._cross)
+
+    def mean_at(self, rows: Rows, values: Vector) -> Vector:
+        """Means (m,) over the noise of candidates ``rows`` of a function with these ``values`` at the cells."""
+        return self._mean_at(self._candidates[rows], values)
+
+    def log_mean_at(self, rows: Rows, logs: Vector) -> Vector:
+        """Logarithms (m,) of the means of a positive function, from its logarithms at the cells.
+
+        Values far above all those at the candidates' own coordinates, in corners that no candidate reaches, are cut:
+        rounding errors of a Fourier series are a share of its largest value.
+        """
+        nearest = np.rint((self._candidates[rows] - self._origin) / self._step).astype(np.intp)
+        top = logs[np.ravel_multi_index(tuple(nearest.T), self._shape)].max()
+        means = self.mean_at(rows, np.exp(np.minimum(logs - top, _LOG_CUT)))
+        logarithms: Vector = top + np.log(np.maximum(means, np.finfo(np.float64).tiny))
+        return logarithms
+
+    def _mean_at(self, centres: Matrix, values: Vector) -> Vector:
+        from scipy.ndimage import map_coordinates  # late, for a fast start
+
+        series = self._blur * np.fft.rfftn(values.reshape(self._shape))
+        blurred = np.fft.irfftn(series, self._shape, axes=range(len(self._shape)))
+        at = (centres - self._origin) / self._step
+        means: Vector = map_coordinates(blurred, at.T, order=3, mode="grid-wrap")
+        return means
+
+
+class Draws:
+    """The same quasi-random draws of the noise for all candidates (n, r): they come in pairs u, -u."""
+
+    def __init__(self, candidates: Matrix, belief: Deblurred, tick: Tick = NO_TICK) -> None:
+        self._belief, self._candidates, self._tick = belief, candidates, tick
+        self._noise = belief.sd * unit_draws(belief.law, belief.r)
+
+    def adapt(self) -> None:
+        """Adapt the belief's variance of each outcome to the present posterior."""
+        mean, variance = self._moments(self._belief.inputs)
+        self._belief.adapt(mean.reshape(-1, DRAWS).var(axis=1), variance.reshape(-1, DRAWS).mean(axis=1))
+
+    def moments(self, rows: Rows) -> tuple[Vector, Vector]:
+        """Means and variances (64 m,) of f at the draws about candidates ``rows``."""
+        return self._moments(self._candidates[rows])
+
+    def mean_at(self, rows: Rows, values: Vector) -> Vector:
+        """Means (m,) of ``values`` (64 m,) for each candidate of ``rows``."""
+        means: Vector = values.reshape(len(rows), DRAWS).mean(axis=1)
+        return means
+
+    def log_mean_at(self, rows: Rows, logs: Vector) -> Vector:
+        """Logarithms (m,) of the means of a positive function, from its logarithms (64 m,)."""
+        logs = logs.reshape(len(rows), DRAWS)
+        top = logs.max(axis=1)
+        logarithms: Vector = top + np.log(np.exp(logs - top[:, None]).mean(axis=1))
+        return logarithms
+
+    def _moments(self, centres: Matrix) -> tuple[Vector, Vector]:
+        places = (centres[:, None] + self._noise).reshape(-1, self._belief.r)
+        mean, variance = np.empty(len(places)), np.empty(len(places))
+        for start in range(0, len(places), _BLOCK):
+            self._tick()
+            block = slice(start, start + _BLOCK)
+            cross = self._belief.single(self._belief.inputs, places[block])
+            mean[block], variance[block] = self._belief.moments(cross)
+        return mean, variance
+
+
+def cells_of(candidates: Matrix, belief: Deblurred) -> tuple[int, ...]:
+    """Cells along each column: the box of the candidates, and room for the noise."""
+    with np.errstate(over="ignore"):
+        length = (np.ptp(candidates, axis=0) + 2 * _MARGIN * belief.sd) / _step(belief)
+    return tuple(_smooth_number(min(size, 2.0 * CELLS_MAX)) for size in length.tolist())
+
+
+def _step(belief: Deblurred) -> float:
+    """Side of a cell: what was blurred once varies over sqrt(l^2 + sd^2), but with bends of size sd if k has them."""
+    step = belief.single.lengthscale / _PER_LENGTHSCALE
+    return step if isinstance(belief.kernel, SquaredExponential) else min(step, belief.sd)
+
+
+def _smooth_number(size: float) -> int:
+    """The first whole number from ``size`` on without a prime factor above 5: Fourier transforms of it are fast."""
+    number = int(np.ceil(size)) + 1
+    while True:
+        rest = number
+        for factor in (2, 3, 5):
+            while rest % factor == 0:
+                rest //= factor
+        if rest == 1:
+            return number
+        number += 1
+
+
+def characteristic(law: Law, sd: float, r: int, squared: Matrix) -> Matrix:
+    """E exp(i q.u) at squared frequencies |q|^2 of noise u with standard deviation ``sd`` in each of r coordinates."""
+    scaled = sd**2 * squared
+    if law == "gaussian":
+        return np.exp(-0.5 * scaled)
+    curve: Matrix = (1.0 + scaled / (r + 1)) ** (-0.5 * (r + 1))
+    return curve
+
+
+@lru_cache(maxsize=4)
+def unit_draws(law: Law, r: int) -> Matrix:
+    """64 quasi-random draws (64, r) of noise with standard deviation 1 in each coordinate, in pairs u, -u.
+
+    Scrambled Sobol points with a fixed seed: normal quantiles give the Gaussian law, or the direction of the planar
+    law, whose length has the law Gamma(r) / a, a = sqrt(r + 1).
+    """
+    from scipy.special import gammaincinv, ndtri  # late, for a fast start
+    from scipy.stats import qmc
+
+    planar = law == "planar_laplace"
+    uniform = qmc.Sobol(r + planar, seed=0).random(DRAWS // 2)
+    noise: Matrix = ndtri(uniform[:, :r])
+    if planar:
+        lengths = gammaincinv(r, uniform[:, r]) / np.sqrt(r + 1)
+        noise *= (lengths / np.linalg.norm(noise, axis=1))[:, None]
+    both = np.concatenate([noise, -noise])
+    both.setflags(write=False)
+    return both
