@@ -6,11 +6,13 @@ from blindopt import wire
 from blindopt.arrays import Matrix, Rows, Vector
 from blindopt.errors import Invalid
 from blindopt.gp.acquisition import Choice, Estimate
+from blindopt.gp.noise_means import CELLS_MAX, COLUMNS_MAX, DRAWS
 from blindopt.gp.progress import NO_TICK, Tick
 from blindopt.wire.answers import NONE
 from modeler_service.algorithms.bandits.factory import build_few_arms, plays_of
 from modeler_service.algorithms.bandits.few_arms import ARMS_MAX, MATRICES, FewArms
 from modeler_service.algorithms.gp.ei import Ei
+from modeler_service.algorithms.gp.ei_deblurred import SHORTLIST, EiDeblurred
 from modeler_service.algorithms.gp.gp_bucb import GpBucb
 from modeler_service.algorithms.gp.gp_rule import GpRule
 from modeler_service.algorithms.gp.gp_ucb import GpUcb
@@ -18,8 +20,8 @@ from modeler_service.algorithms.gp.surrogate import NO_NOISE, GpSettings
 from modeler_service.algorithms.random_rows import RandomRows
 
 NAMES = (
-    "gp_ucb", "gp_bucb", "ei", "random", "ldp_ata", "ldp_tgp", "tgp_tight", "ldp_moma", "ata", "tgp", "moma",
-    "laplace_adf", "bounded_igp", "igp_ucb", "thompson",
+    "gp_ucb", "gp_bucb", "ei", "ei_deblurred", "random", "ldp_ata", "ldp_tgp", "tgp_tight", "ldp_moma", "ata", "tgp",
+    "moma", "laplace_adf", "bounded_igp", "igp_ucb", "thompson",
 )  # fmt: skip
 
 
@@ -93,6 +95,7 @@ def build_algorithm(
     sign: int,
     seed: int,
     capacity: int,
+    horizon: int | None = None,
     answers: wire.Answers = NONE,
     initial: int = 0,
     unit_is_row: bool = False,
@@ -104,20 +107,20 @@ def build_algorithm(
 ) -> Algorithm:
     """Build the algorithm of a run; ``sign`` is -1 for minimization.
 
-    It is shown at most ``capacity`` outcomes, the first ``initial`` of them of random rows. ``unit_is_row``: answers
-    about one row add up in the privacy budget; ``noise``: the law of the release's noise; ``fit``: how hyper-parameters
-    are fitted, None for not at all; ``repeats``: rows may be chosen again once each was chosen (for an algorithm that
-    would stop); ``exact``: answers are exact values of records. Raises Invalid if it needs a kernel and there is none,
-    or other answers.
+    It is shown at most ``capacity`` outcomes, the first ``initial`` of them of random rows, and chooses ``horizon``
+    rows (None: as many as that). ``unit_is_row``: answers about one row add up in the privacy budget; ``noise``: the
+    law of the release's noise; ``fit``: how hyper-parameters are fitted, None for not at all; ``repeats``: rows may be
+    chosen again once each was chosen (for an algorithm that would stop); ``exact``: answers are exact values of
+    records. Raises Invalid if it needs a kernel and there is none, or other answers.
     """
     if isinstance(spec, wire.RandomRows):
         return RandomRows(len(candidates), seed, repeats=repeats)
     if kernel is None and fit is None:
         raise Invalid(f"{spec.name} needs a kernel: the study has none, so give one with the run")
-    if isinstance(spec, wire.GpUcb | wire.GpBucb | wire.Ei):
-        law = noise if spec.noise_aware else NO_NOISE
+    if isinstance(spec, wire.GpRule):
+        law = NO_NOISE if isinstance(spec, wire.GpAlgorithm | wire.Ei) and not spec.noise_aware else noise
         # The papers' rules take the residual of a record for noise, with the kernel that they are given.
-        is_exact = exact and (fit is not None or isinstance(spec, wire.Ei))
+        is_exact = exact and (fit is not None or not isinstance(spec, wire.GpAlgorithm))
         settings = GpSettings(kernel, sign, seed, capacity, initial, law, fit, spec.precision, tick, is_exact)
         match spec:
             case wire.GpUcb():
@@ -126,6 +129,8 @@ def build_algorithm(
                 return GpBucb(candidates, settings, spec.delta_ucb, scale=spec.scale)
             case wire.Ei():
                 return Ei(candidates, settings, spec.optimism)
+            case wire.EiDeblurred():
+                return EiDeblurred(candidates, settings, horizon or capacity)
     if kernel is None or fit is not None:
         raise Invalid(f"{spec.name} takes hyper-parameters as they are told: give a kernel, and leave out fit")
     return build_few_arms(
@@ -157,4 +162,7 @@ def memory_of(spec: wire.AlgorithmSpec, n: int, r: int, capacity: int) -> int:
         plays = min(plays_of(spec, capacity), capacity) if isinstance(spec, wire.LdpMoma | wire.Moma) else 0
         return 8 * n * (MATRICES * min(n, ARMS_MAX) + r + 8 + plays) + 32 * plays**2
     bytes_per_number = 4 if isinstance(spec, wire.GpRule) and spec.precision == "single" else 8
-    return n * (bytes_per_number * (capacity + r + 2) + 8 * 6)
+    places = 0
+    if isinstance(spec, wire.EiDeblurred):
+        places = CELLS_MAX * (capacity + 16) if r <= COLUMNS_MAX else SHORTLIST * DRAWS * (r + 8)
+    return n * (bytes_per_number * (capacity + r + 2) + 8 * 6) + 8 * places

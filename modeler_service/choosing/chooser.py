@@ -111,6 +111,7 @@ class RowChooser:
             sign=self._sign,
             seed=spec.seed,
             capacity=outcomes_max,
+            horizon=spec.iterations,
             answers=study.answers,
             initial=len(observations) + len(self._initial),
             unit_is_row=study.privacy_unit == "row",

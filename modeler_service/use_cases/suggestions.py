@@ -169,6 +169,10 @@ def _check(request: wire.SuggestionRequest, study: Study) -> None:
         raise _invalid("count", f"{spec.name} chooses one row at a time: for more take gp_bucb, ei or random")
     if request.repeats != "algorithm" and isinstance(spec, wire.LdpMoma | wire.Moma):
         raise _invalid("repeats", f"{spec.name} plays each row several times: repeats must be algorithm")
+    if request.iterations is None and isinstance(spec, wire.EiDeblurred):
+        raise _invalid(
+            "iterations", "ei_deblurred explores in the first half of the iterations: say how many there are"
+        )
     for index, observation in enumerate(request.observations):
         if observation.row >= study.n:
             raise _invalid(f"observations.{index}.row", f"there are {study.n} candidates, counted from 0")

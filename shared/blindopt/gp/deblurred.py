@@ -23,10 +23,10 @@ class Deblurred:
 
         C = Q + diag(N + noise),  mean(x) = K1 C^-1 y,  variance(x) = k(0) - K1 C^-1 K1^T.
 
-    Inputs are (t, r), variances in squared units of the outcome, outcomes relative to the prior mean. ``observe`` starts
-    N_i at k(0) - Q_ii, with which E_u mean(z + u) is the prediction of ``Posterior``; ``adapt`` replaces it by the
-    variance of f(z_i + u) under the present posterior, so that outcomes of steep places count less than those of flat
-    ones. Such adaptation is an input-noise GP (McHutchon & Rasmussen, 2011) with exact moments in place of a gradient.
+    Inputs are (t, r), variances in squared units of the outcome, outcomes relative to the prior mean. ``observe``
+    starts N_i at k(0) - Q_ii, with which E_u mean(z + u) is the prediction of ``Posterior``; ``adapt`` replaces it by
+    the variance of f(z_i + u) under the present posterior, so that outcomes of steep places count less than those of
+    flat ones: an input-noise GP (McHutchon & Rasmussen, 2011) with exact moments in place of a gradient.
     Sums do not depend on the number of threads.
     """
 

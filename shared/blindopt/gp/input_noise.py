@@ -113,9 +113,7 @@ def _mixture(kernel: Kernel, law: Law, sd: float, r: int, draws: int = 2) -> tup
     return shares, wide
 
 
-def _parts(
-    kernel: Kernel, law: Law, sd: float, r: int, draws: int, share_min: float
-) -> tuple[Vector, Vector, Vector]:
+def _parts(kernel: Kernel, law: Law, sd: float, r: int, draws: int, share_min: float) -> tuple[Vector, Vector, Vector]:
     """Shares p, the kernel's part of s, and s; without shares below ``share_min`` of the largest."""
     part, scale = np.ones(1), np.ones(1)
     if type(kernel) in _ORDERS:

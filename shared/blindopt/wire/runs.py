@@ -100,6 +100,14 @@ class Ei(GpRule):
     )
 
 
+class EiDeblurred(GpRule):
+    """Expected improvement of f itself, averaged over the places that the noisy coordinates of Z may stand for."""
+
+    name: Literal["ei_deblurred"] = Field(
+        description="Name of the algorithm. It needs a release with Gaussian or planar Laplace noise."
+    )
+
+
 class RandomRows(Request):
     """Uniform random candidates without repetition: a baseline."""
 
@@ -110,6 +118,7 @@ AlgorithmSpec = Annotated[
     GpUcb
     | GpBucb
     | Ei
+    | EiDeblurred
     | RandomRows
     | LdpAta
     | LdpTgp
@@ -126,7 +135,7 @@ AlgorithmSpec = Annotated[
 ]
 
 
-FITTED = (GpUcb, GpBucb, Ei)
+FITTED = (GpUcb, GpBucb, Ei, EiDeblurred)
 """Algorithms whose hyper-parameters can be fitted."""
 
 BATCHED = (GpBucb, Ei, RandomRows)
@@ -198,7 +207,8 @@ class Observation(Request):
     noise_variance: Annotated[float, Field(ge=0, le=1e100)] | None = Field(
         None,
         description=(
-            "Noise variance of y, used if it is larger than the kernel's; null: the kernel's. For gp_ucb, gp_bucb, ei."
+            "Noise variance of y, used if it is larger than the kernel's; null: the kernel's. For gp_ucb, gp_bucb, ei "
+            "and ei_deblurred."
         ),
     )
 
@@ -232,7 +242,7 @@ class RunSpec(Request):
         None,
         description=(
             "Fit hyper-parameters to the answers, starting at the kernel's; without a kernel, a squared-exponential "
-            "one of the candidates' scale is used. Null: they stay fixed. For gp_ucb, gp_bucb and ei."
+            "one of the candidates' scale is used. Null: they stay fixed. For gp_ucb, gp_bucb, ei and ei_deblurred."
         ),
     )
     log_key: str | None = Field(

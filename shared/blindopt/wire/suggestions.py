@@ -134,7 +134,8 @@ class SuggestionRequest(Request):
         ge=1,
         le=100_000,
         description=(
-            "T of the whole loop, after the initial rows: a parameter of ldp_*. Null: these candidates are the last."
+            "T of the whole loop, after the initial rows: a parameter of ldp_* and ei_deblurred. Null: these "
+            "candidates are the last."
         ),
     )
 

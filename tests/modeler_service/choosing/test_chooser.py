@@ -11,6 +11,7 @@ from blindopt import wire
 from blindopt.errors import Invalid
 from blindopt.gp.acquisition import beta
 from modeler_service.algorithms.factory import NAMES, build_algorithm
+from modeler_service.algorithms.gp.surrogate import NO_NOISE
 from modeler_service.choosing import initial_design
 from modeler_service.choosing.chooser import RowChooser
 from modeler_service.runs.posterior_views import recommendation_of
@@ -22,7 +23,9 @@ FREE = ("gp_ucb", "gp_bucb", "random", "igp_ucb", "thompson")
 
 
 def make(algorithm="gp_ucb", observations=(), direction="maximize", n=N, **chosen):
-    return RowChooser(spec(algorithm, **chosen), study(n, direction=direction), candidates(n), observations)
+    settings = spec(algorithm, **chosen)
+    noise = wire.NoiseLaw(family="planar_laplace", sd=0.3) if settings.algorithm.name == "ei_deblurred" else NO_NOISE
+    return RowChooser(settings, study(n, direction=direction, noise=noise), candidates(n), observations)
 
 
 def flat(queries):
@@ -140,6 +143,7 @@ OPTIONS = [
     {"batch_size": 5, "algorithm": {"name": "random"}, "repeats": "after_all", "iterations": 80},
     {"algorithm": {"name": "ei"}, "repeats": "never"},
     {"batch_size": 5, "algorithm": {"name": "ei", "optimism": 0.5}},
+    {"algorithm": {"name": "ei_deblurred"}, "repeats": "never"},
     {"algorithm": {"name": "gp_ucb", "nugget": "out", "scale": 0.2}},
     {"initial_design": "maximin", "initial_rows": 9},
     {"stop": {"improvement": 0.05}},

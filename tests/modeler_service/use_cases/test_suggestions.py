@@ -215,6 +215,7 @@ MADE = {
             "observations": seen((1, 0.0), passport=wire.NoisePassport(measurement_variance=0.0)),
         },
     ),
+    "no horizon to halve": ("iterations", {"algorithm": {"name": "ei_deblurred"}}),
     "more observations than the loop": ("observations", {"observations": seen((1, 0.0), (2, 0.0)), "iterations": 1}),
     "noise without its size": ("inline.noise.sd", {"inline": inline(noise=wire.NoiseLaw(family="gaussian"))}),
     "plain http to another machine": (

@@ -1,4 +1,4 @@
-"""The choices of ei_deblurred: against a dense implementation over a lattice of noise, and as a function of outcomes."""
+"""The choices of ei_deblurred: those of a dense implementation over a lattice of noise, and a function of outcomes."""
 
 from math import log, pi, sqrt
 
@@ -76,7 +76,7 @@ class Dense:
             return (mean + np.sqrt(beta / 2 * variance)) @ self.p
         best = max(self.y)
         if not self.exact:
-            _, q, inverse, dual = self.solve()
+            _, q, _, dual = self.solve()
             best = 0.5 + ((q + np.diag(self.spread)) @ dual).max()
         sd = np.sqrt(variance + (0.02 if self.exact else 0.0))
         t = (mean + np.sqrt(variance) - best) / sd

@@ -103,7 +103,7 @@ def test_before_the_first_outcome_the_moments_are_those_of_the_prior():
 @pytest.mark.parametrize("r", [1, 2])
 @pytest.mark.parametrize("kernel", [SquaredExponential(1.2, 2.0), Matern52(1.2, 2.0)], ids=["smooth", "matern"])
 def test_the_adapted_spread_is_the_variance_of_f_over_the_noise(law, r, kernel):
-    """Cells to 2 % of the largest (a margin of 3 sd), draws to 10 %, against sums over a lattice of places about each candidate."""
+    """Against sums over a lattice: cells to 2 % of the largest (a margin of 3 sd), draws to 10 %."""
     z, belief = a_belief(r, kernel, law)
     start = belief.spread.copy()
     assert start == pytest.approx(np.full(9, 2.0 - belief.double.variance))

@@ -115,6 +115,7 @@ REQUESTS = [
     (wire.LaplaceAdf, {"name": "laplace_adf", "beta": 1.5}),
     (wire.BoundedIgp, {"name": "bounded_igp", "mode": "guaranteed"}),
     (wire.Ei, {"name": "ei", "noise_aware": True, "precision": "double", "optimism": 1.5}),
+    (wire.EiDeblurred, {"name": "ei_deblurred", "precision": "single"}),
     (wire.IgpUcb, {"name": "igp_ucb", "theory": False}),
     (wire.Thompson, {"name": "thompson", "scale": 1.0}),
     (wire.LogNormal, {"median": 2.0, "spread": 0.5}),
