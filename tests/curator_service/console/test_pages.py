@@ -573,3 +573,42 @@ def test_a_privacy_report_is_a_page_to_print_and_a_signed_file(people, study):
     owner.submit(f"/studies/{study[0]}:report", **{"as": "json"})
     signed = wire.SignedPrivacyReport.model_validate_json(owner.text)
     assert signed.report.studies[0].id == study[0]
+
+
+# --- persons with several rows ------------------------------------------------------------------------
+
+WHO = "<script>alert(1)</script>"
+VISITS = f"{WHO},x,y\n" + "".join(f"P-{i % 4},{i % 7},{i % 5}\n" for i in range(12))
+
+
+@pytest.mark.parametrize(
+    ("filled", "fault"),
+    [
+        ({"person": WHO}, 'id="e-rows_per_person"><bdi>Say how many rows of one person are kept'),
+        ({"rows_per_person": "2"}, 'id="e-person"><bdi>Name the column that says whose each row is'),
+        ({"person": WHO, "rows_per_person": "none"}, 'id="e-rows_per_person"><bdi>'),
+        ({"person": "nobody", "rows_per_person": "2"}, "person names a column that the file does not have"),
+    ],
+)
+def test_a_person_column_and_its_rows_belong_together_and_what_was_typed_stays(owner, filled, fault):
+    _upload(owner, VISITS, **filled)
+    assert (owner.status, fault in owner.text) == (422, True), owner.shown[-800:]
+    kept = owner.form("/datasets")
+    assert {name: kept[name] for name in filled} == filled
+
+
+def test_the_page_of_a_dataset_shows_its_persons_and_withholds_one_without_a_word_of_the_name(owner):
+    _upload(owner, VISITS, filename="visits.csv", person=WHO, rows_per_person="2")
+    assert "Registered: 8 rows, 2 columns" in owner.shown
+    assert "4 rows left out, whose person has more" in owner.shown
+    assert f"Persons Column {WHO} Persons 4 Rows per person at most 2 Rows left out 4" in owner.shown
+    assert "for a person with up to 2 rows" in owner.shown
+    assert WHO not in owner.text  # escaped
+    path = f"/datasets/{owner.path.rpartition('/')[2]}"
+    owner.submit(f"{path}:withhold", record="", person="P-9")
+    assert (owner.status, "no record of the dataset is this person" in owner.shown) == (422, True)
+    owner.get(path)
+    owner.submit(f"{path}:withhold", record="", person="P-1")
+    assert "This person's records are withheld" in owner.shown
+    assert re.search("Withheld: person [0-9a-f]{8}… since", owner.shown)
+    assert "P-1" not in owner.text
