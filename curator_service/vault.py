@@ -54,8 +54,7 @@ class Vault:
 
     def persons(self, identity: str) -> NDArray[np.uint8]:
         """The keyed digest of each record's person (n, 16), memory-mapped."""
-        digests: NDArray[np.uint8] = np.load(self._path(f"{identity}.persons"), mmap_mode="r", allow_pickle=False)
-        return digests
+        return self._mapped(f"{identity}.persons")
 
     def keep_numbers(self, identity: str, numbers: NDArray[np.int64]) -> None:
         """Store the number in its file, from 1, of each record (n,), for a dataset with a person column."""
@@ -63,8 +62,7 @@ class Vault:
 
     def numbers(self, identity: str) -> NDArray[np.int64]:
         """The number in its file, from 1, of each record (n,), memory-mapped."""
-        numbers: NDArray[np.int64] = np.load(self._path(f"{identity}.numbers"), mmap_mode="r", allow_pickle=False)
-        return numbers
+        return self._mapped(f"{identity}.numbers")
 
     def records(self, identity: str) -> Path:
         """The npy file of a dataset, for a child process."""
@@ -92,8 +90,7 @@ class Vault:
 
     def order(self, identity: str) -> NDArray[np.int64]:
         """The row of the dataset of each candidate, memory-mapped. It never leaves the curator."""
-        order: NDArray[np.int64] = np.load(self._path(f"{identity}.order"), mmap_mode="r", allow_pickle=False)
-        return order
+        return self._mapped(f"{identity}.order")
 
     def keep_only(self, recorded: set[str]) -> None:
         """Delete what a crash left: scratch files, and files of datasets and releases that are not ``recorded``.
@@ -117,6 +114,10 @@ class Vault:
         partial = self.scratch / f"{name}.npy"
         _save(partial, values)
         self._settle(partial, name)
+
+    def _mapped(self, name: str) -> NDArray[Any]:
+        values: NDArray[Any] = np.load(self._path(name), mmap_mode="r", allow_pickle=False)
+        return values
 
     def _path(self, identity: str) -> Path:
         return self._folder / f"{identity}.npy"

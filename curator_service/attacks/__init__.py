@@ -4,6 +4,6 @@ They run at the curator, for the owner alone. What they draw is thrown away. The
 comes from numpy; that of mechanisms never does.
 """
 
-from curator_service.attacks.trial import ATTACKS, on_release, on_trial
+from curator_service.attacks.trial import ATTACKS, findings
 
-__all__ = ["ATTACKS", "on_release", "on_trial"]
+__all__ = ["ATTACKS", "findings"]

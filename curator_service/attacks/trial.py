@@ -44,26 +44,20 @@ class _Study:
     seconds: float
 
 
-def on_trial(
+def findings(
     spec: StudyCreate,
     rows: ScaledRows,
     outcomes: Vector | None,
     mechanism: Mechanism,
+    z: Matrix | None = None,
     *,
     rng: np.random.Generator | None = None,
     seconds: float = 3.0,
     row_seconds: float | None = None,
 ) -> list[Finding]:
-    """Findings of every attack that applies, on a release of up to 2,000 random rows that is thrown away.
-
-    ``outcomes`` (n,) is the measurement column, None where y is not measured yet. Takes about ``seconds`` with few
-    features, once the noise library is loaded: with slow draws, fewer rows are tried. ``row_seconds`` is the time of a
-    row's draw, which is measured unless given. An attack does not apply where there are too few rows, or where the
-    mechanism cannot release its rows.
-    """
-    each = one_by_one(spec, rows, outcomes, mechanism, rng=rng, seconds=seconds, row_seconds=row_seconds)
-    findings = dict(each)
-    return _applicable(*(findings[attack] for attack in ATTACKS))
+    """Findings of every attack that applies, in the order of ``ATTACKS``; arguments as of ``one_by_one``."""
+    each = dict(one_by_one(spec, rows, outcomes, mechanism, z, rng=rng, seconds=seconds, row_seconds=row_seconds))
+    return [finding for attack in ATTACKS if (finding := each[attack]) is not None]
 
 
 def one_by_one(
@@ -71,6 +65,7 @@ def one_by_one(
     rows: ScaledRows,
     outcomes: Vector | None,
     mechanism: Mechanism,
+    z: Matrix | None = None,
     *,
     rng: np.random.Generator | None = None,
     seconds: float = 3.0,
@@ -78,55 +73,28 @@ def one_by_one(
 ) -> Iterator[tuple[str, Finding | None]]:
     """Yield the name and finding of each attack as soon as it ends; the finding is None for one that does not apply.
 
+    ``z`` (n, r) is the actual release, with ``rows`` in its order; without it a release of up to 2,000 random rows is
+    drawn and thrown away, as all further releases are. ``outcomes`` (n,) is the measurement column, None where y is not
+    measured yet. Takes about ``seconds`` with few features, once the noise library is loaded: with slow draws, fewer
+    rows are tried. ``row_seconds`` is the time of a row's draw, which is measured unless given. An attack does not
+    apply where there are too few rows, or where the mechanism cannot release its rows.
+
     The attack on answers comes first, because it alone does not take longer for more features.
     """
     rng = rng or np.random.default_rng()
     yield "averaging", averaging.attack(spec, outcomes, rng)
     study = _study(spec, rows, outcomes, mechanism, rng, seconds, row_seconds)
-    try:
-        scene = Scene(study.x, draw(mechanism, study.x), study.public, study.n)
-    except ReleaseImpossible:
-        yield from ((attack, None) for attack in _ON_SCENE)
+    if z is not None:
+        row_numbers = entropy.choose_rows(rows.n, ROWS)
+        scene = Scene(_rows_at(rows, row_numbers), np.asarray(z[row_numbers]), study.public, study.n)
+        yield from _on_scene(study, scene, z, row_numbers)
     else:
-        yield from _on_scene(study, scene, scene.z, np.arange(len(study.x)))
-    yield from _on_more(study)
-
-
-def on_release(
-    spec: StudyCreate,
-    rows: ScaledRows,
-    outcomes: Vector | None,
-    mechanism: Mechanism,
-    z: Matrix,
-    *,
-    rng: np.random.Generator | None = None,
-    seconds: float = 3.0,
-    row_seconds: float | None = None,
-) -> list[Finding]:
-    """Like ``on_trial``, on the released Z (n, r), with ``rows`` in its order. Further releases are trial releases."""
-    each = on_release_one_by_one(spec, rows, outcomes, mechanism, z, rng=rng, seconds=seconds, row_seconds=row_seconds)
-    findings = dict(each)
-    return _applicable(*(findings[attack] for attack in ATTACKS))
-
-
-def on_release_one_by_one(
-    spec: StudyCreate,
-    rows: ScaledRows,
-    outcomes: Vector | None,
-    mechanism: Mechanism,
-    z: Matrix,
-    *,
-    rng: np.random.Generator | None = None,
-    seconds: float = 3.0,
-    row_seconds: float | None = None,
-) -> Iterator[tuple[str, Finding | None]]:
-    """Like ``one_by_one``, on the released Z."""
-    rng = rng or np.random.default_rng()
-    yield "averaging", averaging.attack(spec, outcomes, rng)
-    study = _study(spec, rows, outcomes, mechanism, rng, seconds, row_seconds)
-    row_numbers = entropy.choose_rows(rows.n, ROWS)
-    scene = Scene(_rows_at(rows, row_numbers), np.asarray(z[row_numbers]), study.public, study.n)
-    yield from _on_scene(study, scene, z, row_numbers)
+        try:
+            scene = Scene(study.x, draw(mechanism, study.x), study.public, study.n)
+        except ReleaseImpossible:
+            yield from ((attack, None) for attack in _ON_SCENE)
+        else:
+            yield from _on_scene(study, scene, scene.z, np.arange(len(study.x)))
     yield from _on_more(study)
 
 
@@ -195,7 +163,3 @@ def _if_possible(act: Callable[[], Finding | None]) -> Finding | None:
         return act()
     except ReleaseImpossible:
         return None
-
-
-def _applicable(*findings: Finding | None) -> list[Finding]:
-    return [finding for finding in findings if finding is not None]

@@ -100,17 +100,14 @@ def attempt(job: Job, within: float, worker: Worker | None = None) -> PreviewRes
 def _work(job: Job, _: Matrix | None, sender: child.Sender[Reply]) -> Reply:
     values = npy_files.load(job.records)
     y = None if job.outcome is None else values[:, job.outcome]
+    mechanism, z = mechanism_of(job.study, job.release), None
     if (published := job.published) is not None:
-        rows = ScaledRows(values, job.columns, job.study.features, np.load(published.order, allow_pickle=False))
-        z, mechanism = npy_files.load(published.candidates), mechanism_of(job.study, job.release)
-        sender.send(Reply(assessment=Assessment()))
-        for attack, finding in trial.on_release_one_by_one(job.study, rows, y, mechanism, z, seconds=job.seconds):
-            sender.send(Reply(attack=attack, finding=finding))
-        return Reply()
-    rows = ScaledRows(values, job.columns, job.study.features, np.delete(np.arange(len(values)), job.withheld))
-    mechanism = mechanism_of(job.study, job.release)
-    sender.send(Reply(assessment=mechanism.assess(rows)))
-    for attack, finding in trial.one_by_one(job.study, rows, y, mechanism, seconds=job.seconds):
+        order, z = np.load(published.order, allow_pickle=False), npy_files.load(published.candidates)
+    else:
+        order = np.delete(np.arange(len(values)), job.withheld)
+    rows = ScaledRows(values, job.columns, job.study.features, order)
+    sender.send(Reply(assessment=mechanism.assess(rows) if z is None else Assessment()))
+    for attack, finding in trial.one_by_one(job.study, rows, y, mechanism, z, seconds=job.seconds):
         sender.send(Reply(attack=attack, finding=finding))
     return Reply()
 

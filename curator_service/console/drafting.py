@@ -261,7 +261,7 @@ def suggest(
 
 
 def private_y(form: Form, ranges: Mapping[str, tuple[str, str]]) -> tuple[str, str] | None:
-    """Centre and value bound of a column of y whose bounds were found privately; None for another y."""
+    """Centre and value bound of a column of y that has private bounds; None for another y."""
     if form.get("source") != "column" or form.get("column") not in ranges:
         return None
     lower, upper = map(float, ranges[form.get("column")])

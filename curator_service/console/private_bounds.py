@@ -1,4 +1,4 @@
-"""Bounds that are found privately: the form, what was found, and offers of it to the form of a study."""
+"""Private bounds: the form, the bounds of a dataset, and offers of them to the form of a study."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ PrivateRanges = Mapping[str, tuple[str, str]]
 
 @pages.get("/datasets/{dataset_id}/bounds", roles=("owner",))
 async def listed(page: Page) -> Response:
-    """The bounds that were found, and a form for more."""
+    """The private bounds of a dataset, and a form for more."""
     return await _shown(page, Form.blank(epsilon="0.5"))
 
 
@@ -63,11 +63,11 @@ async def _shown(page: Page, form: Form, status: int = 200) -> Response:
     bounds = await every(page.api, f"/v1{where}/bounds", "bounds")
     trail = [("Datasets", "/datasets"), (dataset["name"], where)]
     context = {"dataset": dataset, "bounds": bounds, "form": form, "status": status}
-    return page.show("dataset_bounds.html", title="Bounds found privately", trail=trail, **context)
+    return page.show("dataset_bounds.html", title="Private bounds", trail=trail, **context)
 
 
 async def latest(api: Api, dataset_id: str) -> PrivateRanges:
-    """The latest bounds of each column that were found privately."""
+    """The latest private bounds of each column."""
     bounds = await every(api, f"/v1/datasets/{dataset_id}/bounds", "bounds")
     return of_columns([column for each in bounds for column in each["columns"]])
 

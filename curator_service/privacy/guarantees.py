@@ -294,7 +294,7 @@ def as_markdown() -> str:
 
 
 def of_bounds(epsilon: str, records: int, *, person: bool) -> str:
-    """The guarantee of bounds that were found privately."""
+    """The guarantee of private bounds."""
     unit = f"person, with up to {records} records" if person else "record"
     replaced = "the records of one person by any others" if person else "one record by any other"
     return (

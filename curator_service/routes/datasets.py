@@ -160,7 +160,7 @@ def find_bounds(
 
 @router.get("/{dataset_id}/bounds")
 def list_bounds(dataset_id: DatasetId, curator: CuratorDep, paging: PagingDep) -> wire.BoundsPage:
-    """Bounds of a dataset's file that were found privately, in the order of their charges."""
+    """Private bounds of a dataset's file, in the order of their charges."""
     bounds, token = paging.read(lambda after, limit: curator.bounds.page(dataset_id, after, limit))
     return wire.BoundsPage(bounds=bounds, next_page_token=token)
 

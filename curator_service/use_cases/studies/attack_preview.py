@@ -128,8 +128,7 @@ def on_study(database: Database, vault: Vault, identity: str) -> tuple[wire.Stud
         spec, order = view.spec, vault.order(release.id) if release else None
         rows, outcomes = dataset_rows.scaled_rows(db, vault, spec, order), dataset_rows.outcomes(db, vault, spec)
         mechanism = mechanism_of(spec, release_status(db, spec, view.report).release)
-    if release is None:
+    z = None if release is None else npy_files.load(vault.candidates(release.id))
+    if z is None:
         mechanism.assess(rows)  # raises ReleaseImpossible, which says why
-        return view, attacks.on_trial(spec, rows, outcomes, mechanism, seconds=COMMAND_SECONDS)
-    z = npy_files.load(vault.candidates(release.id))
-    return view, attacks.on_release(spec, rows, outcomes, mechanism, z, seconds=COMMAND_SECONDS)
+    return view, attacks.findings(spec, rows, outcomes, mechanism, z, seconds=COMMAND_SECONDS)

@@ -177,7 +177,7 @@ def _view(row: Any) -> wire.PrivateBounds:
     return wire.PrivateBounds(
         id=row.id,
         dataset_id=row.dataset_id,
-        state="interrupted" if row.result is None else "found",
+        state="interrupted" if row.result is None else "drawn",
         epsilon=wanted.epsilon,
         unit=spec["unit"],
         quantiles=spec["quantiles"],

@@ -54,7 +54,7 @@ class OwnerClient(ServiceClient):
         return self._post(f"/v1/datasets/{dataset_id}:bounds", wire.PrivateBounds, wanted, key)
 
     def bounds(self, dataset_id: str) -> list[wire.PrivateBounds]:
-        """The first thousand bounds of a dataset's file that were found privately."""
+        """The first thousand private bounds of a dataset's file."""
         return self._get(f"/v1/datasets/{dataset_id}/bounds", wire.BoundsPage, page_size=1_000).bounds
 
     def create_study(self, study: wire.StudyCreate, *, key: str | None = None) -> wire.StudyOwnerView:

@@ -100,7 +100,7 @@ class DatasetPage(Page):
     datasets: list[DatasetView] = Field(description="Datasets, in the order of registration.")
 
 
-# --- bounds that are found privately -----------------------------------------------------------------
+# --- private bounds ----------------------------------------------------------------------------------
 
 
 class OuterRange(Request):
@@ -122,7 +122,7 @@ class OuterRange(Request):
 
 
 class BoundsCreate(Request):
-    """Columns whose quantiles are to be found privately. All of it is public."""
+    """A request for private quantiles of columns. All of it is public."""
 
     columns: list[OuterRange] = Field(
         min_length=1, max_length=BOUNDS_COLUMNS_MAX, description="Columns, each with its outer range; none twice."
@@ -151,7 +151,7 @@ class BoundsCreate(Request):
 
 
 class ColumnBounds(Reply):
-    """Quantiles of one column, found privately: public from now on."""
+    """Private quantiles of one column: public from now on."""
 
     column: str = Field(description="Name of the column.")
     outer: list[float] = Field(description="The public range that its values were clamped to.")
@@ -161,11 +161,11 @@ class ColumnBounds(Reply):
 
 
 class PrivateBounds(Reply):
-    """Bounds found privately, or charged and not yet drawn."""
+    """Private bounds of columns, or bounds that were charged and are not drawn yet."""
 
     id: str = Field(description="bnd_...")
     dataset_id: str = Field(description="ds_...")
-    state: Literal["found", "interrupted"] = Field(
+    state: Literal["drawn", "interrupted"] = Field(
         description="interrupted: charged, and stopped before its draw; the same request under its key draws."
     )
     epsilon: Epsilon = Field(description="epsilon that every record was charged.")

@@ -1,4 +1,4 @@
-"""Bounds that are found privately, from the page of a dataset to the form of a study."""
+"""Private bounds, from the page of a dataset to the form of a study."""
 
 import re
 
@@ -49,7 +49,7 @@ def test_bounds_are_found_shown_charged_and_offered_to_a_study(owner, dataset):
 def test_what_is_wrong_with_a_request_is_said_beside_its_field_and_costs_nothing(owner, dataset):
     path = f"/datasets/{dataset}/bounds"
     owner.get(path)
-    before = owner.shown.count("Found privately for")
+    before = owner.shown.count("Private bounds for")
     owner.submit(path, epsilon="1", drop=("use_0", "use_1"))
     assert (owner.status, "Choose at least one column" in owner.shown) == (422, True)
     owner.submit(path, use_0="yes", lower_0="5", upper_0="1", epsilon="1")
@@ -61,7 +61,7 @@ def test_what_is_wrong_with_a_request_is_said_beside_its_field_and_costs_nothing
     owner.submit(path, use_0="yes", lower_0="0", upper_0="1", epsilon="1", outermost="60")
     assert (owner.status, "from 0.1 to 49" in owner.shown) == (422, True)
     owner.get(path)
-    assert owner.shown.count("Found privately for") == before
+    assert owner.shown.count("Private bounds for") == before
 
 
 def test_the_outermost_share_can_be_said(owner, dataset):

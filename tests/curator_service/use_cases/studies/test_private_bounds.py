@@ -62,7 +62,7 @@ def test_bounds_are_drawn_within_the_outer_range_charged_and_public(curator, dat
     assert reply.status_code == 200, reply.text
     bounds = wire.PrivateBounds.model_validate_json(reply.content)
     age, same = bounds.columns
-    assert (bounds.state, bounds.epsilon, bounds.unit) == ("found", "40", "record")
+    assert (bounds.state, bounds.epsilon, bounds.unit) == ("drawn", "40", "record")
     assert bounds.quantiles == [0.01, 0.99] or bounds.quantiles[0] == pytest.approx(1 - bounds.quantiles[1])
     assert 0 < bounds.rank_error < 4
     assert abs(age.lower - np.quantile(AGES, bounds.quantiles[0])) < 10
@@ -118,7 +118,7 @@ def test_after_a_crash_between_charge_and_result_a_retry_draws_and_is_not_charge
     )  # not the request that was charged
     reply = find(curator, dataset, key="k")
     assert reply.status_code == 200, reply.text
-    assert (reply.json()["id"], reply.json()["state"]) == (waiting["id"], "found")
+    assert (reply.json()["id"], reply.json()["state"]) == (waiting["id"], "drawn")
     assert find(curator, dataset, key="k").content == reply.content
     assert len(charges(curator, dataset)) == 1
 
