@@ -1,6 +1,7 @@
 """The protocols that algorithms offer, and how an algorithm is built from a run's settings."""
 
-from typing import Protocol, runtime_checkable
+from dataclasses import replace
+from typing import Literal, Protocol, runtime_checkable
 
 from blindopt import wire
 from blindopt.arrays import Matrix, Rows, Vector
@@ -100,7 +101,7 @@ def build_algorithm(
     initial: int = 0,
     unit_is_row: bool = False,
     noise: wire.NoiseLaw = NO_NOISE,
-    fit: wire.Fit | None = None,
+    fit: wire.Fit | Literal["auto"] | None = None,
     tick: Tick = NO_TICK,
     repeats: bool = False,
     exact: bool = False,
@@ -109,9 +110,10 @@ def build_algorithm(
 
     It is shown at most ``capacity`` outcomes, the first ``initial`` of them of random rows, and chooses ``horizon``
     rows (None: as many as that). ``unit_is_row``: answers about one row add up in the privacy budget; ``noise``: the
-    law of the release's noise; ``fit``: how hyper-parameters are fitted, None for not at all; ``repeats``: rows may be
-    chosen again once each was chosen (for an algorithm that would stop); ``exact``: answers are exact values of
-    records. Raises Invalid if it needs a kernel and there is none, or other answers.
+    law of the release's noise; ``fit``: how hyper-parameters are fitted, None for not at all, auto for only if there is
+    no kernel that fits; ``repeats``: rows may be chosen again once each was chosen (for an algorithm that would stop);
+    ``exact``: answers are exact values of records. Raises Invalid if it needs a kernel and there is none, or other
+    answers.
     """
     if isinstance(spec, wire.RandomRows):
         return RandomRows(len(candidates), seed, repeats=repeats)
@@ -121,7 +123,10 @@ def build_algorithm(
         law = NO_NOISE if isinstance(spec, wire.GpAlgorithm | wire.Ei) and not spec.noise_aware else noise
         # The papers' rules take the residual of a record for noise, with the kernel that they are given.
         is_exact = exact and (fit is not None or not isinstance(spec, wire.GpAlgorithm))
-        settings = GpSettings(kernel, sign, seed, capacity, initial, law, fit, spec.precision, tick, is_exact)
+        own = wire.Fit() if fit == "auto" else fit
+        settings = GpSettings(kernel, sign, seed, capacity, initial, law, own, spec.precision, tick, is_exact)
+        if fit == "auto":
+            settings = replace(settings, fit_when="misfit")
         match spec:
             case wire.GpUcb():
                 return GpUcb(candidates, settings, spec.delta_ucb, scale=spec.scale, nugget=spec.nugget)
@@ -131,7 +136,7 @@ def build_algorithm(
                 return Ei(candidates, settings, spec.optimism)
             case wire.EiDeblurred():
                 return EiDeblurred(candidates, settings, horizon or capacity)
-    if kernel is None or fit is not None:
+    if kernel is None or isinstance(fit, wire.Fit):
         raise Invalid(f"{spec.name} takes hyper-parameters as they are told: give a kernel, and leave out fit")
     return build_few_arms(
         spec,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from math import exp
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -20,9 +20,10 @@ from blindopt.gp.fitting import (
     typical_distances,
 )
 from blindopt.gp.input_noise import noise_aware
+from blindopt.gp.kernel_check import KernelCheck, block_log_density, rival_log_density
 from blindopt.gp.kernels import Kernel, Kind, kernel_of
 from blindopt.gp.leave_one_out import LeaveOneOut
-from blindopt.gp.marginal_likelihood import Evidence, Hyper
+from blindopt.gp.marginal_likelihood import Evidence, Hyper, MarginalLikelihood
 from blindopt.gp.posterior import Posterior
 from blindopt.gp.progress import NO_TICK, Tick
 
@@ -41,7 +42,8 @@ class GpSettings:
     minimization. ``capacity`` is the largest number of outcomes, of which the first ``initial`` belong to rows that the
     algorithm did not choose. ``noise`` is the law of the release's noise, and ``tick`` is called between the parts of a
     long computation. ``exact``: an answer is the exact value of a record, so the kernel's noise variance is that of a
-    part of f that each record has for itself. Raises Invalid without both kernel and fit.
+    part of f that each record has for itself. ``fit_when`` is misfit to keep the kernel, if there is one, until the
+    answers do not fit it. Raises Invalid without both kernel and fit.
     """
 
     kernel: wire.Kernel | None
@@ -54,6 +56,7 @@ class GpSettings:
     precision: wire.Precision = "double"
     tick: Tick = NO_TICK
     exact: bool = False
+    fit_when: Literal["always", "misfit"] = "always"
 
     def __post_init__(self) -> None:
         if self.kernel is None and self.fit is None:
@@ -95,11 +98,12 @@ class Surrogate:
     candidates and outcomes. The noise variance of an outcome is that of its passport where it declares one, and fitted
     otherwise. Each fit starts from the same values and draws of ``seed``, so that a choice depends on the outcomes
     alone, and not on which fits were made before. A fit that fails keeps the values of the fit before it, and reports
-    the problem.
+    the problem. To be fitted when the kernel is a misfit, it is checked whenever a fit would be due (``KernelCheck``);
+    from the first check that it fails on, fits are made as if there were no kernel, of the same kind.
 
     Where ``noise`` gives the law of the release's noise, the kernel is averaged over it. Where answers are ``exact``,
     what would be their noise is part of f instead, a nugget besides that of the release: a row that was asked has
-    next to no variance, and all others have at least the nugget.
+    next to no variance, and all others have at least the nugget. The same value again changes nothing.
     """
 
     def __init__(self, candidates: Matrix, settings: GpSettings) -> None:
@@ -117,6 +121,10 @@ class Surrogate:
             own = self._fit.ard == "auto" and _has_own_lengthscales(self._candidates, settings.noise)
             distance = typical_distances(self._candidates) if own else None
             self._distance = typical_distance(self._candidates, settings.noise) if distance is None else distance
+        self._fits = self._fit is not None and (settings.fit_when == "always" or self._given is None)
+        self._check, self._next_check, self._checked = KernelCheck(), self._first, 0
+        self._rival: Hyper | None = None  # the fit at the last check
+        self._reason: str | None = None
         self._outcomes: list[_Outcome] = []
         self._jitter = 0.0  # of the last posterior that was built
         self._hyper, self._fitted_to = self._start(0), 0
@@ -131,13 +139,17 @@ class Surrogate:
             measurement, privacy = passport.measurement_variance, passport.privacy.variance or 0.0
             is_declared = passport.measurement_variance_known and measurement > 0
         outcome = _Outcome(row, value, measurement, privacy, is_declared)
+        if self._settings.exact and not is_declared and outcome in self._outcomes:
+            return
         self._condition(self._current(), outcome)
         self._outcomes.append(outcome)
 
     @property
     def posterior(self) -> Posterior:
         """The posterior given all outcomes, after the fit that is due."""
-        if self._fit is not None and self._fitted_to != (due := self._due(len(self._outcomes))):
+        if self._fit is not None and not self._fits:
+            self._check_kernel()
+        if self._fits and self._fitted_to != (due := self._due(len(self._outcomes))):
             self._refit(due)
         return self._current()
 
@@ -204,7 +216,7 @@ class Surrogate:
         if self._settings.exact:
             return (outcome.measurement_variance if outcome.is_declared else self._jitter) + outcome.privacy_variance
         variance = max(self._hyper.noise_variance, outcome.measurement_variance)
-        if self._fit is not None:
+        if self._fits:
             variance = outcome.measurement_variance if outcome.is_declared else self._hyper.noise_variance
         return variance + outcome.privacy_variance
 
@@ -239,8 +251,9 @@ class Surrogate:
 
     def _start(self, count: int) -> Hyper:
         """Hyper-parameters without a fit: those of the kernel, or a guess from the first ``count`` outcomes."""
-        if self._given is not None:
-            return self._given
+        return self._given if self._given is not None else self._guess(count)
+
+    def _guess(self, count: int) -> Hyper:
         assert self._fit is not None
         distance = exp(float(np.mean(np.log(self._distance))))
         hyper = suggest_hyper(np.array([outcome.value for outcome in self._outcomes[:count]]), distance)
@@ -255,7 +268,7 @@ class Surrogate:
         count, result = due, None
         while result is None and count > 0:
             try:
-                result = self._fit_to(count)
+                result = self._fit_to(count, self._given)
                 self._hyper = result.hyper
                 self._posterior = self._build(count)
             except NumericalFailure as error:
@@ -268,31 +281,56 @@ class Surrogate:
                 self._condition(self._current(), outcome)
         self.fitted = self._view(due, result if count == due else None, problem)
 
-    def _fit_to(self, count: int) -> FitResult:
-        """The fit to the first ``count`` outcomes. Raises NumericalFailure."""
+    def _fit_to(self, count: int, kernel: Hyper | None) -> FitResult:
+        """The fit to the first ``count`` outcomes, from a kernel if there is one. Raises NumericalFailure."""
         assert self._fit is not None
-        evidence = self._evidence(self._used(count))
         return fit(
-            evidence,
+            self._evidence(count),
             self._kind,
             self._settings.noise,
-            self._start(count),
+            kernel or self._guess(count),
             self._fit,
             distance=self._distance,
             seed=[self._settings.seed, count, _STREAM],
-            has_kernel=self._given is not None,
+            has_kernel=kernel is not None,
             tick=self._settings.tick,
         )
 
-    def _used(self, count: int) -> list[_Outcome]:
-        """The outcomes of a fit to the first ``count``: the exact value of a record counts once."""
-        outcomes = self._outcomes[:count]
-        if not self._settings.exact:
-            return outcomes
-        first = {o.row: o for o in reversed(outcomes) if not o.is_declared}
-        return [o for o in outcomes if o.is_declared or first[o.row] is o]
+    def _check_kernel(self) -> None:
+        """Check the given kernel whenever a fit would have been due; from the first check that it fails on, fit."""
+        assert self._fit is not None
+        initial, due = self._settings.initial, self._due(len(self._outcomes))
+        while not self._fits and self._next_check <= due:
+            count = self._next_check
+            if (problem := self._misfit(count)) is not None:
+                self._reason = f"after {count} answers the given kernel does not fit: {problem}"
+                self._fits, self._given, self._posterior, self._fitted_to = True, None, None, 0
+            self._checked = count
+            self._next_check = initial + ((count - initial) // self._fit.every + 1) * self._fit.every
 
-    def _evidence(self, outcomes: list[_Outcome]) -> Evidence:
+    def _misfit(self, count: int) -> str | None:
+        """Why the given kernel does not fit the first ``count`` outcomes, in words; None if it may."""
+        observed, since = self._current().observations, self._checked
+        white, pivots = observed.weights[:count], observed.factor.diagonal()[:count]
+        problem = self._check.surprise(white)
+        try:
+            if problem is None and self._rival is not None:
+                whole, before = (self._likelihood(number, self._rival) for number in (count, since))
+                rival = rival_log_density(whole, before, self._rival)
+                problem = self._check.loses(block_log_density(white[since:], pivots[since:]), rival)
+            self._rival = None
+            if problem is None:
+                self._rival = self._fit_to(count, None).hyper
+        except NumericalFailure:
+            pass  # a fit that fails is no rival
+        return problem
+
+    def _likelihood(self, count: int, hyper: Hyper) -> MarginalLikelihood:
+        law, scales = self._settings.noise, max(1, len(hyper.lengthscales))
+        return MarginalLikelihood(self._evidence(count), self._kind, law, hyper.mean, scales)
+
+    def _evidence(self, count: int) -> Evidence:
+        outcomes = self._outcomes[:count]
         rows = np.array([outcome.row for outcome in outcomes], dtype=np.intp)
         declared = [outcome.measurement_variance if outcome.is_declared else 0.0 for outcome in outcomes]
         return Evidence(
@@ -318,7 +356,8 @@ class Surrogate:
             log_likelihood=result.log_likelihood if result else None,
             at_bounds=list(result.at_bounds) if result else [],
             problem=problem,
-            check=_check_view(result.check, self._used(due)[result.check.worst].row) if result else None,
+            check=_check_view(result.check, self._outcomes[result.check.worst].row) if result else None,
+            reason=self._reason,
         )
 
 
