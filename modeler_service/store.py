@@ -33,7 +33,7 @@ from service_kit.store.prepared_statement import PreparedStatement
 from service_kit.store.schema import Migrations
 
 METADATA = MetaData()
-MIGRATIONS: Migrations = {7: []}
+MIGRATIONS: Migrations = {7: [], 8: ["ALTER TABLE runs ADD COLUMN plan TEXT"]}
 
 runs = Table(
     "runs",
@@ -61,6 +61,7 @@ runs = Table(
     Column("problem", Text),
     Column("warnings", Text),
     Column("recommendation", Text),
+    Column("plan", Text),  # with the study: how rows are chosen; null in runs from before version 8
 )
 trials = Table(
     "trials",

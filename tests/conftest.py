@@ -31,6 +31,7 @@ from blindopt import wire
 from blindopt.audit import merkle_log
 from blindopt.client import OwnerClient, StudyClient, VendorClient, is_ready
 from tests import processes
+from tests.given_settings import GIVEN
 
 START_SECONDS = 240.0
 WAIT_SECONDS = 240.0
@@ -400,13 +401,12 @@ def study_client(curator: Service, opened: Opened) -> Iterator[StudyClient]:
 
 @pytest.fixture(scope="session")
 def run_of() -> Callable[..., wire.RunCreate]:
-    """The settings of a run against an opened study."""
+    """The settings of a run against an opened study, none of them left to the defaults."""
 
     def make(curator_url: str, opened: Opened, **chosen: Any) -> wire.RunCreate:
         algorithm = wire.RandomRows(name="random") if chosen.pop("random", False) else wire.GpUcb(name="gp_ucb")
-        return wire.RunCreate(
-            curator_url=curator_url, study_id=opened.id, token=opened.token, algorithm=algorithm, **chosen
-        )
+        settings = {"algorithm": algorithm} | GIVEN | chosen
+        return wire.RunCreate(curator_url=curator_url, study_id=opened.id, token=opened.token, **settings)
 
     return make
 

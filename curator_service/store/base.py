@@ -12,7 +12,8 @@ MIGRATIONS: Migrations = {
         "ALTER TABLE datasets ADD COLUMN persons INTEGER",
         "ALTER TABLE datasets ADD COLUMN person_rows_dropped INTEGER",
         "ALTER TABLE datasets ADD COLUMN sandbox INTEGER DEFAULT 0 NOT NULL",
-    ]
+    ],
+    8: [],
 }
 APPEND_ONLY = (
     "releases",

@@ -1,7 +1,7 @@
 """The protocols that algorithms offer, and how an algorithm is built from a run's settings."""
 
 from dataclasses import replace
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from blindopt import wire
 from blindopt.arrays import Matrix, Rows, Vector
@@ -101,7 +101,7 @@ def build_algorithm(
     initial: int = 0,
     unit_is_row: bool = False,
     noise: wire.NoiseLaw = NO_NOISE,
-    fit: wire.Fit | Literal["auto"] | None = None,
+    fit: wire.FitChoice = None,
     tick: Tick = NO_TICK,
     repeats: bool = False,
     exact: bool = False,
@@ -117,9 +117,9 @@ def build_algorithm(
     """
     if isinstance(spec, wire.RandomRows):
         return RandomRows(len(candidates), seed, repeats=repeats)
-    if kernel is None and fit is None:
-        raise Invalid(f"{spec.name} needs a kernel: the study has none, so give one with the run")
     if isinstance(spec, wire.GpRule):
+        if kernel is None and fit is None:
+            raise Invalid(f'{spec.name} needs a kernel, and the study has none: leave out fit, or send fit: "auto"')
         law = NO_NOISE if isinstance(spec, wire.GpAlgorithm | wire.Ei) and not spec.noise_aware else noise
         # The papers' rules take the residual of a record for noise, with the kernel that they are given.
         is_exact = exact and (fit is not None or not isinstance(spec, wire.GpAlgorithm))
@@ -136,8 +136,10 @@ def build_algorithm(
                 return Ei(candidates, settings, spec.optimism)
             case wire.EiDeblurred():
                 return EiDeblurred(candidates, settings, horizon or capacity)
-    if kernel is None or isinstance(fit, wire.Fit):
-        raise Invalid(f"{spec.name} takes hyper-parameters as they are told: give a kernel, and leave out fit")
+    if isinstance(fit, wire.Fit):
+        raise Invalid(f'{spec.name} takes hyper-parameters as they are given: leave out fit, or send fit: "auto"')
+    if kernel is None and isinstance(answers, wire.NoAnswerNoise):
+        raise Invalid(f"{spec.name} needs a kernel, and the study has none: give one, or send algorithm: auto")
     return build_few_arms(
         spec,
         candidates,

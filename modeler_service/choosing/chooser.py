@@ -4,7 +4,7 @@ It uses no clock, no database and no network: anyone who has a run's record can 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -26,6 +26,7 @@ from modeler_service.algorithms.factory import (
 )
 from modeler_service.algorithms.gp.gp_ucb import GpUcb
 from modeler_service.choosing import initial_design
+from modeler_service.choosing.defaults import Study, Wishes, plan_of_run
 from modeler_service.choosing.exact import exact_answers
 
 Phase = Literal["initial", "algorithm"]
@@ -44,26 +45,8 @@ class Proposal:
     ties: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Settings that choices depend on, where there is no run: those of a ``wire.RunSpec`` have the same names."""
-
-    algorithm: wire.AlgorithmSpec
-    iterations: int
-    initial_rows: int
-    initial_design: Literal["random", "maximin"]
-    seed: int
-    batch_size: int
-    repeats: Literal["algorithm", "never", "after_all"]
-    kernel: wire.Kernel | None
-    fit: wire.Fit | None
-    stop: wire.StopRules = field(default_factory=wire.StopRules)
-
-
 _PUBLISHED = wire.GpUcb | wire.GpBucb | wire.RandomRows | wire.FewArmsSpec
 """Algorithms that may ask for a candidate again although its answer would be the same, as their authors wrote them."""
-Study = wire.StudyView | wire.InlineStudy
-"""What choices depend on besides the candidates."""
 
 
 class RowChooser:
@@ -75,22 +58,24 @@ class RowChooser:
     empty list ends the run; ``ended_because`` then says why. ``observations`` are measurements from before the run.
     ``outcomes`` is the number of outcomes it will be shown, where that is fewer than the run may ask for.
     ``skipped`` is the number of earlier steps whose answers it is not shown. ``tick`` is called after each part of
-    a long computation, and may raise to end it.
+    a long computation, and may raise to end it. ``plan`` is that of the run; None: ``plan_for`` makes it.
     """
 
     def __init__(
         self,
-        spec: wire.RunSpec | Plan,
+        spec: wire.RunSpec | Wishes,
         study: Study,
         candidates: Matrix,
         observations: Sequence[wire.Observation] = (),
         *,
+        plan: wire.Plan | None = None,
         outcomes: int | None = None,
         skipped: int = 0,
         tick: Tick = NO_TICK,
     ) -> None:
         self._skipped, self._tick = skipped, tick
         self._spec, self._sign, self._n = spec, 1 if study.direction == "maximize" else -1, study.n
+        self.plan = plan = plan or plan_of_run(spec, study, observations)
         self._is_observed = np.zeros(study.n, dtype=np.bool_)
         self._declined = np.empty(0, dtype=np.intp)
         self._sums: dict[int, tuple[float, int]] = {}
@@ -101,11 +86,11 @@ class RowChooser:
         self.last = len(self._initial) + spec.iterations
         """The largest number of trials."""
         outcomes_max = len(observations) + self.last
-        if outcomes is not None and not isinstance(spec.algorithm, wire.FewArmsSpec):
+        if outcomes is not None and not isinstance(plan.algorithm, wire.FewArmsSpec):
             # To an algorithm over few arms it is the horizon, part of what it computes; to others only memory.
             outcomes_max = max(outcomes, 1)
         self._algorithm = build_algorithm(
-            spec.algorithm,
+            plan.algorithm,
             candidates,
             spec.kernel or study.kernel,
             sign=self._sign,
@@ -116,12 +101,12 @@ class RowChooser:
             initial=len(observations) + len(self._initial),
             unit_is_row=study.privacy_unit == "row",
             noise=study.noise,
-            fit=spec.fit,
+            fit=plan.fit,
             tick=tick,
-            repeats=spec.repeats == "after_all",
+            repeats=plan.repeats == "after_all",
             exact=exact_answers(study),
         )
-        self._asks_once = exact_answers(study) and not isinstance(spec.algorithm, _PUBLISHED)
+        self._asks_once = exact_answers(study) and not isinstance(plan.algorithm, _PUBLISHED)
         self.warnings = warnings_of(self._algorithm)
         self.seen = 0
         """The number of trials so far, answered and declined."""
@@ -135,10 +120,11 @@ class RowChooser:
             self._learn(past.row, past.y, passport)
 
     def _design(self, candidates: Matrix, observed: Rows) -> Rows:
-        spec, taken = self._spec, observed if self._spec.repeats != "algorithm" else observed[:0]
-        if spec.initial_design == "random" or not spec.initial_rows:
-            return initial_design.random_rows(self._n, spec.initial_rows, spec.seed, taken)
-        return initial_design.maximin(candidates, spec.initial_rows, spec.seed, taken, self._tick)
+        plan, seed = self.plan, self._spec.seed
+        taken = observed if plan.repeats != "algorithm" else observed[:0]
+        if plan.initial_design == "random" or not plan.initial_rows:
+            return initial_design.random_rows(self._n, plan.initial_rows, seed, taken)
+        return initial_design.maximin(candidates, plan.initial_rows, seed, taken, self._tick)
 
     # --- choices ----------------------------------------------------------------------------------
 
@@ -148,10 +134,9 @@ class RowChooser:
             return self._ends("target")
         if self.seen >= self.last:
             return self._ends("budget")
-        if self.seen < len(self._initial):
-            rows = self._initial[self.seen : self.seen + self._spec.batch_size]
-            return [self._proposal("initial", Choice(int(row), None, None, None, 1)) for row in rows]
-        step, pending = self._skipped + self.seen - len(self._initial) + 1, np.empty(0, dtype=np.intp)
+        if rows := self._initial_rows():
+            return [self._proposal("initial", Choice(row, None, None, None, 1)) for row in rows]
+        step, pending = self._skipped + max(self.seen - len(self._initial), 0) + 1, np.empty(0, dtype=np.intp)
         size = min(self._spec.batch_size, self.last - self.seen)
         chosen: list[Choice] = []
         try:
@@ -171,6 +156,11 @@ class RowChooser:
             if isinstance(self._algorithm, BatchAlgorithm):
                 self._algorithm.retract()
         return [self._proposal("algorithm", choice) for choice in chosen] or self._ends("exhausted")
+
+    def _initial_rows(self) -> list[int]:
+        """The next rows of the initial design, without those that others than a run have observed already."""
+        rows = map(int, self._initial[self.seen : self.seen + self._spec.batch_size])
+        return [row for row in rows if self.plan.repeats == "algorithm" or not self._is_observed[row]]
 
     def observe(self, row: int, y: float, passport: wire.NoisePassport | None = None) -> None:
         """Take the answer of the next trial into account; y in units of the measurement."""
@@ -199,7 +189,7 @@ class RowChooser:
 
     def _hide(self, pending: Rows) -> bool:
         """Hide from the algorithm the rows that it may not choose; False if no row remains."""
-        repeats, declined = "never" if self._asks_once else self._spec.repeats, self._declined
+        repeats, declined = "never" if self._asks_once else self.plan.repeats, self._declined
         if len(declined) == self._n:
             return False
         if repeats == "algorithm":
@@ -289,10 +279,10 @@ class RowChooser:
         return Estimate(estimate.row, self._sign * estimate.mean, estimate.sd)
 
 
-def memory_needed(spec: wire.RunSpec, study: wire.StudyView, observations: int) -> int:
+def memory_needed(plan: wire.Plan, iterations: int, study: wire.StudyView, observations: int) -> int:
     """Estimate the most bytes that the choices of a run need."""
-    outcomes = spec.iterations + min(spec.initial_rows, study.n) + observations
-    return memory_of(spec.algorithm, study.n, study.r, outcomes)
+    outcomes = iterations + min(plan.initial_rows, study.n) + observations
+    return memory_of(plan.algorithm, study.n, study.r, outcomes)
 
 
 def _check(observations: Sequence[wire.Observation], n: int) -> None:

@@ -52,7 +52,7 @@ async def _live_values(page: Page, run_id: str) -> dict[str, Any]:
         "last": trials.trials,
         "curve": curve,
         "recommendation": recommendation,
-        "most": run.iterations + run.initial_rows,
+        "most": run.iterations + (run.plan.initial_rows if run.plan else run.initial_rows or 0),
     }
 
 

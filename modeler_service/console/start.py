@@ -1,4 +1,4 @@
-"""Starting a run: a form with sensible defaults, and a test of the connection before it."""
+"""Starting a run: a form whose empty fields are left to the service, and a test of the connection before it."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from service_kit.console import ApiProblem, Form, Page, Pages, id_of
 pages = Pages()
 _TRAIL = [("Runs", "/runs")]
 AUTO = "auto"
-_FEW_ARMS_MAX = 2_000
 ALGORITHMS = [
-    (AUTO, "Recommended for the study"),
-    ("gp_ucb", "GP-UCB: one row at a time"),
-    ("gp_bucb", "GP-BUCB: several rows at once"),
+    (AUTO, "The one that suits the study"),
+    ("ei", "Expected improvement: one candidate at a time, or several"),
+    ("gp_ucb", "GP-UCB: one candidate at a time"),
+    ("gp_bucb", "GP-BUCB: several candidates at once"),
     ("laplace_adf", "Laplace-ADF: answers with Laplace noise, few candidates"),
     ("bounded_igp", "Bounded IGP-UCB: one-bit or piecewise answers, few candidates"),
     ("thompson", "Thompson sampling: few candidates"),
@@ -22,7 +22,7 @@ ALGORITHMS = [
     ("ldp_ata", "ATA-GP-UCB as published, for private answers"),
     ("ldp_tgp", "TGP-UCB as published, for private answers"),
     ("ldp_moma", "MoMA-GP-UCB as published, for private answers"),
-    ("random", "Random rows: the yardstick"),
+    ("random", "Random candidates: the yardstick"),
 ]
 KERNELS = [
     ("squared_exponential", "Squared exponential"),
@@ -30,7 +30,8 @@ KERNELS = [
     ("matern_32", "Matern 3/2"),
     ("matern_12", "Matern 1/2"),
 ]
-_NAMES = {"stop.target": "target", "stop.improvement": "improvement", "algorithm.name": "algorithm"}
+_RULES = ("target", "improvement", "expected_improvement")
+_NAMES = {f"stop.{name}": name for name in _RULES} | {"algorithm.name": "algorithm"}
 
 
 @pages.get("/start", roles=("vendor",))
@@ -40,9 +41,8 @@ async def start_form(page: Page) -> Response:
 
 
 def _blank(**more: object) -> Form:
-    values: dict[str, object] = {"name": "run", "algorithm": AUTO, "iterations": 50, "initial_rows": 5}
-    values |= {"batch_size": 1, "seed": 0, "initial_design": "random", "repeats": "algorithm", "hyper": "study"}
-    return Form.blank(**(values | {"kernel": "squared_exponential"} | more))
+    values: dict[str, object] = {"name": "run", "algorithm": AUTO, "iterations": 50, "batch_size": 1, "seed": 0}
+    return Form.blank(**(values | {"hyper": AUTO, "kernel": "squared_exponential"} | more))
 
 
 async def _like(page: Page) -> Form:
@@ -50,12 +50,12 @@ async def _like(page: Page) -> Form:
     names = {"name", "curator_url", "study_id", "iterations", "initial_rows", "batch_size", "initial_design"}
     values = run.model_dump(include=names)
     values |= {"algorithm": run.algorithm.name, "repeats": run.repeats, "seed": run.seed + 1}
-    values |= {"target": run.stop.target, "improvement": run.stop.improvement}
+    values |= {name: getattr(run.stop, name) for name in _RULES}
     if run.kernel is not None:
         values |= run.kernel.model_dump(include={"lengthscale", "signal_variance", "noise_variance", "mean"})
         values |= {"hyper": "given", "kernel": run.kernel.kind}
-    if run.fit is not None:
-        values["hyper"] = "fitted"
+    elif run.fit != AUTO:
+        values["hyper"] = "fixed" if run.fit is None else "fitted"
     return _blank(**values)
 
 
@@ -97,34 +97,26 @@ async def test(page: Page, form: Form) -> Response:
 # --- the run ------------------------------------------------------------------------------------------
 
 
-def recommended_algorithm(study: wire.StudyView, batch: int) -> str:
-    """Return the recommended algorithm for a study (docs/algorithms.md)."""
-    # Algorithms for few arms repeat rows, which adds up in the budget where the privacy unit is the row.
-    few = study.n <= _FEW_ARMS_MAX and study.kernel is not None and study.privacy_unit == "answer"
-    if batch > 1:
-        return "gp_bucb"
-    if few and study.answers.mechanism == "laplace":
-        return "laplace_adf"
-    if few and study.answers.mechanism in ("one_bit", "piecewise"):
-        return "bounded_igp"
-    return "gp_ucb"
-
-
 def _spec(form: Form) -> dict[str, Any]:
-    """Return the body of the request, without the algorithm."""
+    """Return the body of the request. What was left empty is not sent: the service decides it from the study."""
     body: dict[str, Any] = _access(form) | {"name": form.text("name")}
-    for name in ("iterations", "initial_rows", "batch_size", "seed"):
+    for name in ("iterations", "batch_size", "seed"):
         body[name] = form.integer(name)
-    body |= {"initial_design": form.get("initial_design", "random"), "repeats": form.get("repeats", "algorithm")}
-    rules = {name: form.real(name, needed=False) for name in ("target", "improvement")}
+    if (initial := form.integer("initial_rows", needed=False)) is not None:
+        body["initial_rows"] = initial
+    body |= {name: form.get(name) for name in ("initial_design", "repeats") if form.get(name)}
+    if form.get("algorithm", AUTO) != AUTO:
+        body["algorithm"] = {"name": form.get("algorithm")}
+    rules = {name: form.real(name, needed=False) for name in _RULES}
     if any(value is not None for value in rules.values()):
         body["stop"] = rules | {"target_by": form.get("target_by", "observed")}
-    if form.get("hyper") == "given":
+    hyper = form.get("hyper", AUTO)
+    if hyper == "given":
         numbers = {name: form.real(name) for name in ("lengthscale", "signal_variance", "noise_variance")}
         mean = form.real("mean", needed=False) or 0.0
         body["kernel"] = numbers | {"kind": form.get("kernel", "squared_exponential"), "mean": mean}
-    elif form.get("hyper") == "fitted":
-        body["fit"] = {}
+    elif hyper != AUTO:
+        body["fit"] = {} if hyper == "fitted" else None
     if form.has("hold"):
         body["hold"] = True
     return body
@@ -132,24 +124,15 @@ def _spec(form: Form) -> dict[str, Any]:
 
 @pages.post("/start", roles=("vendor",))
 async def start(page: Page, form: Form) -> Response:
-    """Queue the run; with the recommended algorithm once the study is known."""
+    """Queue the run, once its connection works."""
     body = _spec(form)
-    name = form.get("algorithm", AUTO)
     if not form.ok:
         return _show(page, form.again(), status=422)
-    if name == AUTO:
-        form, report = await _try_connection(page, form)
-        if report is None or report.study is None or not report.ok:
-            return _show(page, form.again() if form.ok else form, report=report, status=422)
-        name = (
-            "gp_ucb"
-            if "fit" in body and body["batch_size"] == 1
-            else recommended_algorithm(report.study, body["batch_size"])
-        )
-        if report.study.kernel is None and "kernel" not in body and "fit" not in body:
-            body["fit"] = {}  # neither the study nor the form has a kernel
+    form, report = await _try_connection(page, form)
+    if report is None or not report.ok:
+        return _show(page, form.again() if form.ok else form, report=report, status=422)
     try:
-        run = await page.api.post("/v1/runs", body | {"algorithm": {"name": name}}, key=form.key)
+        run = await page.api.post("/v1/runs", body, key=form.key)
     except ApiProblem as problem:
         return _show(page, form.failed(problem, _NAMES), status=422)
-    return page.go(f"/runs/{run['id']}", f"The run is queued, with {name}.")
+    return page.go(f"/runs/{run['id']}", "The run is queued.")

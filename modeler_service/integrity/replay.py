@@ -18,7 +18,7 @@ from modeler_service.integrity import answer_history_check
 from modeler_service.integrity.answer_history_check import Exchanges, Sent
 from modeler_service.runs.candidates import open_candidates
 from modeler_service.runs.curator_queries import query_of
-from modeler_service.runs.record import Version, observations_of, versions_of
+from modeler_service.runs.record import Version, observations_of, plan_of, versions_of
 from modeler_service.runs.trial_views import trial_view
 from service_kit.store.database import Connection
 
@@ -32,7 +32,8 @@ _OTHER = "but the log records that another query was asked"
 class Recorded:
     """The record of a run. ``replies`` holds its curator's replies by the first trial of each query.
 
-    An export has no replies, and no digest of the settings: they are then None.
+    ``plan`` is None in a record from before there were plans: all settings were then given. An
+    export has no replies, and no digests of settings and plan: they are then None.
     """
 
     identity: str
@@ -42,7 +43,9 @@ class Recorded:
     trials: Sequence[wire.TrialView]
     versions: Sequence[Version]
     ended_because: str | None
+    plan: wire.Plan | None = None
     spec_sha256: str | None = None
+    plan_sha256: str | None = None
     replies: dict[int, bytes] | None = None
 
 
@@ -53,6 +56,7 @@ class RunLogSummary:
     exchanges: Exchanges
     spec_sha256: str | None
     releases: frozenset[str]
+    plan_sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,9 @@ def read_stored(db: Connection, identity: str) -> Recorded:
         [trial_view(trial) for trial in trials],
         versions_of(db, identity),
         row.ended_because,
+        plan_of(row),
         sha256(row.spec.encode()),
+        sha256(row.plan.encode()) if row.plan else None,
         {trial.number: trial.reply for trial in trials if trial.reply is not None},
     )
 
@@ -94,7 +100,9 @@ def read_export(path: Path) -> Recorded:
         raise StateConflict(f"{path} is no export of a run in JSON") from None
     if run.study is None or not export.trials:
         raise StateConflict(f"{run.id} has chosen nothing")
-    return Recorded(run.id, spec, run.study, export.observations, export.trials, _versions(export), run.ended_because)
+    return Recorded(
+        run.id, spec, run.study, export.observations, export.trials, _versions(export), run.ended_because, run.plan
+    )
 
 
 def _versions(export: wire.RunExport) -> list[Version]:
@@ -114,16 +122,18 @@ def _versions(export: wire.RunExport) -> list[Version]:
 def summarize_log(records: Iterable[Json], run: Recorded) -> RunLogSummary:
     """Summarize the records of the modeler's own log that concern a run."""
     exchanges = Exchanges()
-    spec_sha256, releases = None, set()
+    spec_sha256, plan_sha256, releases = None, None, set()
     for record in records:
         if record["kind"] == "run.created" and record["details"]["run_id"] == run.identity:
             spec_sha256 = record["details"].get("spec_sha256")
+        if record["kind"] == "run.planned" and record["details"]["run_id"] == run.identity:
+            plan_sha256 = record["details"]["plan_sha256"]
         if not (exchange := record.get("exchange")):
             continue
         exchanges.add(record, run.identity)
         if exchange["path"] == f"/v1/studies/{run.spec.study_id}/candidates" and exchange["status"] in (200, 206):
             releases.add(exchange["reply_sha256"])
-    return RunLogSummary(exchanges, spec_sha256, frozenset(releases))
+    return RunLogSummary(exchanges, spec_sha256, frozenset(releases), plan_sha256)
 
 
 def candidates_of(run: Recorded, path: Path) -> Matrix:
@@ -147,6 +157,8 @@ def replay(run: Recorded, summary: RunLogSummary, candidates: Matrix) -> Differe
 def _differences(run: Recorded, summary: RunLogSummary, candidates: Matrix) -> Iterator[Difference]:
     if None not in (summary.spec_sha256, run.spec_sha256) and summary.spec_sha256 != run.spec_sha256:
         yield Difference(None, "the run's settings are not those that the log records it was created with")
+    if run.spec_sha256 is not None and summary.plan_sha256 != run.plan_sha256:
+        yield Difference(None, "the run's plan is not the one that the log records")
     if summary.releases and run.study.release_sha256 not in summary.releases:
         yield Difference(None, "the log records that other candidates were fetched than those of the record")
     history = _History(run, candidates)
@@ -180,7 +192,8 @@ class _History:
         self._answers: list[tuple[int, wire.Answer | None]] = []
 
     def _build_chooser(self) -> RowChooser:
-        return RowChooser(self._run.spec, self._run.study, self._candidates, self._run.observations)
+        run = self._run
+        return RowChooser(run.spec, run.study, self._candidates, run.observations, plan=run.plan)
 
     def go_to(self, number: int) -> Iterator[Difference]:
         """Take the corrections into account that came before trial ``number`` was chosen."""

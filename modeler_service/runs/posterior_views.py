@@ -51,7 +51,7 @@ class PosteriorViews:
         with self._alone():
             recommendation = recommendation_of(self._state(identity, record, rows_needed(record.outline)), over)
         if recommendation is None:
-            raise Invalid(f"{record.spec.algorithm.name} estimates nothing: only the rows asked can be compared")
+            raise Invalid(f"{record.plan.algorithm.name} estimates nothing: only the rows asked can be compared")
         return recommendation
 
     def posterior(self, identity: str, after: int, limit: int) -> tuple[int, list[wire.PosteriorPoint]]:
@@ -160,7 +160,7 @@ def on_axes(candidates: Matrix, rows: Rows, block: int = _BLOCK) -> tuple[Matrix
 def work_of(run: Outline, rows: int) -> float:
     """Estimate the multiplications of a view of so many rows."""
     t, n = float(run.outcomes), float(run.begun.n)
-    match run.spec.algorithm:
+    match run.plan.algorithm:
         case wire.RandomRows():
             return t
         case wire.FewArmsSpec():

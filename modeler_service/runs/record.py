@@ -11,6 +11,7 @@ from blindopt.errors import ProtocolViolated, StateConflict
 from blindopt.formats import npy_files
 from modeler_service import store
 from modeler_service.choosing.chooser import RowChooser, memory_needed
+from modeler_service.choosing.defaults import plan_for
 from modeler_service.runs.answers import answers_of
 from modeler_service.runs.candidates import is_stored, path_of
 from service_kit.store.base import moment
@@ -19,10 +20,11 @@ from service_kit.store.database import Connection
 
 @dataclass(frozen=True, slots=True)
 class _RunOfStudy:
-    """Settings and study of a run."""
+    """Settings, study and plan of a run."""
 
     spec: wire.RunSpec
     study: wire.StudyView | None
+    stored_plan: wire.Plan | None
 
     @property
     def begun(self) -> wire.StudyView:
@@ -31,10 +33,20 @@ class _RunOfStudy:
             raise StateConflict("the run has not begun: its curator has sent nothing yet")
         return self.study
 
+    @property
+    def plan(self) -> wire.Plan:
+        """The plan of the run. Raises StateConflict before the curator has sent the study."""
+        return self.stored_plan or plan_for(self.spec, self.begun)
 
-def _of_row(row: Any) -> tuple[wire.RunSpec, wire.StudyView | None]:
+
+def _of_row(row: Any) -> tuple[wire.RunSpec, wire.StudyView | None, wire.Plan | None]:
     study = wire.StudyView.model_validate_json(row.study) if row.study else None
-    return wire.RunSpec.model_validate_json(row.spec), study
+    return wire.RunSpec.model_validate_json(row.spec), study, plan_of(row)
+
+
+def plan_of(row: Any) -> wire.Plan | None:
+    """Return the stored plan of a run; None before the first contact, and in a run from before there were plans."""
+    return wire.Plan.model_validate_json(row.plan) if row.plan else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +64,8 @@ class Outline(_RunOfStudy):
     @property
     def memory(self) -> int:
         """Estimate of the bytes that the state after all outcomes needs."""
-        spec = self.spec.model_copy(update={"iterations": self.outcomes, "initial_rows": 0})
-        return memory_needed(spec, self.begun, 0)
+        plan = self.plan.model_copy(update={"initial_rows": 0})
+        return memory_needed(plan, self.outcomes, self.begun, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +94,7 @@ class Record(_RunOfStudy):
     @property
     def outline(self) -> Outline:
         """The outline of this record."""
-        return Outline(self.spec, self.study, self.outcomes)
+        return Outline(self.spec, self.study, self.stored_plan, self.outcomes)
 
     def candidates(self, folder: Path) -> Matrix:
         """Map the candidates as they were fetched and checked. Raises StateConflict if they are not stored."""
@@ -93,7 +105,8 @@ class Record(_RunOfStudy):
 
     def replayed(self, candidates: Matrix) -> RowChooser:
         """Return a chooser that was shown all answers in their last version, for its estimates and not its choices."""
-        chooser = RowChooser(self.spec, self.begun, candidates, self.observations, outcomes=self.outcomes)
+        past = self.observations
+        chooser = RowChooser(self.spec, self.begun, candidates, past, plan=self.plan, outcomes=self.outcomes)
         for trial in self.trials:
             if trial.y is None:
                 chooser.decline(trial.row)

@@ -8,20 +8,23 @@ from typing import Any
 
 from blindopt import wire
 from blindopt.arrays import Matrix
+from blindopt.audit.merkle_log import sha256
 from blindopt.client import StudyClient
 from blindopt.errors import ProtocolViolated, Remote, Unreachable
 from modeler_service import store
 from modeler_service.choosing.chooser import Proposal, RowChooser, memory_needed
+from modeler_service.choosing.defaults import plan_of_run
 from modeler_service.runs.candidates import fetch_candidates
 from modeler_service.runs.curator_queries import CuratorQueries, is_run_query
 from modeler_service.runs.curator_session import connect
 from modeler_service.runs.interrupts import Interrupt
 from modeler_service.runs.lease import RunLease, can_retry
 from modeler_service.runs.posterior_views import recommendation_of
-from modeler_service.runs.record import observations_of
+from modeler_service.runs.record import observations_of, plan_of
 from modeler_service.runs.witness import Witness
 from modeler_service.settings import Settings
 from service_kit.context.context import ServiceContext
+from service_kit.store import audit_log
 from service_kit.store.base import stamp
 from service_kit.store.database import Connection
 
@@ -57,6 +60,7 @@ class RunWorker:
         self._stored_fit = _values(wire.Fitted.model_validate_json(last)) if last else None
         self._spec = wire.RunSpec.model_validate_json(row.spec)
         self._begun = wire.StudyView.model_validate_json(row.study) if row.study else None
+        self._plan = plan_of(row)
         self._token = context.seal.open(row.sealed_token).decode()
         self._witness = Witness(context, self._spec.study_id, identity, is_run_query)
         self._queries = CuratorQueries(lease, self._witness, crowded)
@@ -78,11 +82,11 @@ class RunWorker:
             study = self._lease.retry(curator.study)
             self._check_same(study)
             self._witness.trust(study, self._spec.log_key)
-            self._lease.write(lambda db: store.change_run(db, self._identity, study=study.model_dump_json()))
+            plan = self._begin(study)
             self._queries.takes_time = study.measurement_source != "column"
-            candidates = self._candidates(curator, study)
+            candidates = self._candidates(curator, study, plan)
             try:
-                return self._loop(curator, study, candidates)
+                return self._loop(curator, study, plan, candidates)
             except Remote as error:
                 if not can_retry(error):  # refused: the exchanges until then are settled all the same
                     self._conclude(curator, study)
@@ -97,15 +101,34 @@ class RunWorker:
             if self._begun is not None and getattr(self._begun, name) != getattr(study, name):
                 raise ProtocolViolated(f"the study's {name} is not what it was when the run began")
 
-    def _candidates(self, curator: StudyClient, study: wire.StudyView) -> Matrix:
-        if memory_needed(self._spec, study, len(self._observations)) > self._settings.run_memory_max_bytes:
+    def _begin(self, study: wire.StudyView) -> wire.Plan:
+        """Store the study, and at the first contact the plan: later versions of the defaults do not change the run."""
+        values, details = {"study": study.model_dump_json()}, {"run_id": self._identity}
+        if (plan := self._plan) is None:
+            plan = self._plan = plan_of_run(self._spec, study, self._observations)
+            values["plan"] = plan.model_dump_json()
+            details["plan_sha256"] = sha256(values["plan"].encode())  # a replay starts from this plan
+
+        def work(db: Connection) -> None:
+            store.change_run(db, self._identity, **values)
+            if "plan" in values:
+                audit_log.append(db, "run.planned", actor=self._identity, now=self._lease.now, details=details)
+
+        self._lease.write(work)
+        return plan
+
+    def _candidates(self, curator: StudyClient, study: wire.StudyView, plan: wire.Plan) -> Matrix:
+        if (
+            memory_needed(plan, self._spec.iterations, study, len(self._observations))
+            > self._settings.run_memory_max_bytes
+        ):
             raise MemoryError
         most = self._settings.candidates_max_bytes
         # The file is reread once for a run, and not each time that a run looks for the answers of people.
         reread = self._begun is None
         return fetch_candidates(curator, study, self._folder, most, self._lease.retry, reread=reread)
 
-    def _loop(self, curator: StudyClient, study: wire.StudyView, candidates: Matrix) -> Ending:
+    def _loop(self, curator: StudyClient, study: wire.StudyView, plan: wire.Plan, candidates: Matrix) -> Ending:
         queries, chooser = self._queries, None
         while True:
             first = (queries.settled if chooser is None else chooser.seen) + 1
@@ -113,7 +136,7 @@ class RunWorker:
             if queries.takes_time and not rows and queries.revise(curator):
                 chooser = None
             if chooser is None:
-                chooser = self._build_chooser(study, candidates)
+                chooser = self._build_chooser(study, plan, candidates)
             proposals = [] if rows else chooser.next()
             if not rows and not proposals:
                 break
@@ -135,9 +158,9 @@ class RunWorker:
             "recommendation": None if recommendation is None else recommendation.model_dump_json(),
         }
 
-    def _build_chooser(self, study: wire.StudyView, candidates: Matrix) -> RowChooser:
+    def _build_chooser(self, study: wire.StudyView, plan: wire.Plan, candidates: Matrix) -> RowChooser:
         """Build a chooser and show it all answers so far, as they are after the last correction."""
-        chooser = RowChooser(self._spec, study, candidates, self._observations, tick=self._tick)
+        chooser = RowChooser(self._spec, study, candidates, self._observations, plan=plan, tick=self._tick)
         warnings = json.dumps(chooser.warnings)
         self._lease.write(lambda db: store.change_run(db, self._identity, warnings=warnings))
         for trial in self._queries.trials[: self._queries.settled]:

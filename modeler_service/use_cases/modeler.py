@@ -10,10 +10,11 @@ from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Busy, Invalid, Remote, StateConflict
 from modeler_service import store
+from modeler_service.choosing.defaults import plan_for
 from modeler_service.runs.curator_queries import is_run_query
 from modeler_service.runs.curator_session import open_session
 from modeler_service.runs.posterior_views import Over, PosteriorViews
-from modeler_service.runs.record import observations_of, versions_of
+from modeler_service.runs.record import observations_of, plan_of, versions_of
 from modeler_service.runs.scheduler import RunScheduler, end, halted_state
 from modeler_service.runs.trial_views import trial_view
 from modeler_service.settings import Settings
@@ -281,6 +282,7 @@ class Modeler:
     def _view_of(self, db: Connection, row: Any, counted: store.Counts) -> wire.RunView:
         spec = wire.RunSpec.model_validate_json(row.spec)
         study = wire.StudyView.model_validate_json(row.study) if row.study else None
+        plan = plan_of(row)
         last = store.last_fit(db, row.id) if spec.fit else None
         fitted = wire.Fitted.model_validate_json(last) if last else None
         warnings = json.loads(row.warnings) if row.warnings else []
@@ -292,6 +294,7 @@ class Modeler:
             id=row.id,
             state=row.state,
             study=study,
+            plan=plan or (plan_for(spec, study) if study else None),
             waiting_for=waits_for,
             waiting_since=moment(since) if since else None,
             open_measurements=counted.pending,

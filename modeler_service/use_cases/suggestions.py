@@ -14,7 +14,8 @@ from blindopt.errors import CuratorRefused, Draining, Invalid, NumericalFailure,
 from blindopt.gp.progress import Tick
 from blindopt.wire.runs import BATCHED, FITTED
 from modeler_service.algorithms.factory import memory_of
-from modeler_service.choosing.chooser import Plan, RowChooser, Study
+from modeler_service.choosing.chooser import RowChooser
+from modeler_service.choosing.defaults import Study, Wishes, plan_for
 from modeler_service.runs.candidates import fetch_candidates
 from modeler_service.runs.curator_session import open_session
 from modeler_service.runs.posterior_views import recommendation_of
@@ -74,20 +75,21 @@ class Suggestions:
             study, candidates = request.inline, _from_inline(request.inline)
         else:
             raise _invalid("study", "give study or inline: one of the two, not both")
-        _check(request, study)
-        self._check_memory(request, *candidates.shape)
+        plan = _plan(request, study)
+        _check(request, plan, study)
+        self._check_memory(request, plan, *candidates.shape)
         try:
-            return self._suggest(request, study, candidates, deadline).model_dump_json().encode()
+            return self._suggest(request, plan, study, candidates, deadline).model_dump_json().encode()
         except NumericalFailure as error:
             raise _invalid("observations" if request.inline is None else "inline", str(error)) from None
         except MemoryError:
             raise _invalid("observations", "there is not enough memory: send fewer, or start a run") from None
 
-    def _check_memory(self, request: wire.SuggestionRequest, n: int, r: int) -> None:
+    def _check_memory(self, request: wire.SuggestionRequest, plan: wire.Plan, n: int, r: int) -> None:
         capacity = len(request.observations) + request.count
         # Inline candidates are held as Python numbers, too. The covariance of the outcomes needs room for its factor.
-        need = memory_of(request.algorithm, n, r, capacity) + (40 * n * r if request.inline else 0)
-        if isinstance(request.algorithm, wire.GpRule):
+        need = memory_of(plan.algorithm, n, r, capacity) + (40 * n * r if request.inline else 0)
+        if isinstance(plan.algorithm, wire.GpRule):
             need += 16 * capacity**2
         if need > self._settings.suggestion_memory_max_bytes:
             raise _invalid(
@@ -113,7 +115,7 @@ class Suggestions:
         try:
             session = open_session(context, settings, access, access.token, actor, cancelled=lambda: self._closing)
             with session as (curator, study):
-                self._check_memory(request, study.n, study.r)
+                self._check_memory(request, _plan(request, study), study.n, study.r)
                 folder = settings.data_dir / "candidates"
                 candidates = fetch_candidates(curator, study, folder, settings.candidates_max_bytes)
         except Remote as error:
@@ -125,9 +127,14 @@ class Suggestions:
     # --- choices ----------------------------------------------------------------------------------
 
     def _suggest(
-        self, request: wire.SuggestionRequest, study: Study, candidates: Matrix, deadline: float
+        self,
+        request: wire.SuggestionRequest,
+        plan: wire.Plan,
+        study: Study,
+        candidates: Matrix,
+        deadline: float,
     ) -> wire.SuggestionReply:
-        chooser = _chooser(request, study, candidates, lambda: self._check_time(deadline))
+        chooser = _chooser(request, plan, study, candidates, lambda: self._check_time(deadline))
         for index, observation in enumerate(request.observations):
             self._check_time(deadline)
             _observe(chooser, index, observation)
@@ -139,6 +146,7 @@ class Suggestions:
             ended_because="exhausted" if chooser.ended_because == "exhausted" else None if proposals else "budget",
             recommendation=recommendation_of(chooser, "asked"),
             fitted=chooser.fitted,
+            plan=plan,
             warnings=chooser.warnings,
         )
 
@@ -158,17 +166,39 @@ def _from_inline(study: wire.InlineStudy) -> Matrix:
     return np.array(study.candidates, dtype=np.float64)
 
 
-def _check(request: wire.SuggestionRequest, study: Study) -> None:
+_CONTINUED = 10**15
+"""Iterations of a loop that does not say how long it goes on."""
+
+
+def _wishes(request: wire.SuggestionRequest, iterations: int, algorithm: wire.AlgorithmChoice) -> Wishes:
+    names = ("initial_rows", "initial_design", "seed", "repeats", "kernel", "fit")
+    values = {name: getattr(request, name) for name in names}
+    return Wishes(algorithm=algorithm, iterations=iterations, batch_size=request.count, **values)
+
+
+def _plan(request: wire.SuggestionRequest, study: Study) -> wire.Plan:
+    """Return the plan for a request, whose observations count towards the initial design. Raises Invalid."""
+    algorithm = request.algorithm
+    if isinstance(algorithm, wire.GpUcb) and algorithm.nugget == "in" and request.count > 1:
+        algorithm = wire.GpBucb(**algorithm.model_dump(exclude={"nugget"}) | {"name": "gp_bucb"})
+    own = any(observation.noise_variance is not None for observation in request.observations)
+    wishes = _wishes(request, request.iterations or _CONTINUED, algorithm)
+    plan = plan_for(wishes, study, own_variances=own)
+    return plan.model_copy(update={"initial_rows": min(plan.initial_rows, study.n)})
+
+
+def _check(request: wire.SuggestionRequest, plan: wire.Plan, study: Study) -> None:
     """Check what the types do not. Raises Invalid."""
-    spec = request.algorithm
-    if request.fit is not None and not isinstance(spec, FITTED):
-        raise _invalid("fit", f"{spec.name} takes hyper-parameters as they are told: leave it out")
-    if not (request.fit or request.kernel or study.kernel or isinstance(spec, wire.RandomRows)):
-        raise _invalid("kernel", f"{spec.name} needs one: the study has none")
-    if request.count > 1 and not (isinstance(spec, BATCHED) or (isinstance(spec, wire.GpUcb) and spec.nugget == "in")):
-        raise _invalid("count", f"{spec.name} chooses one row at a time: for more take gp_bucb, ei or random")
-    if request.repeats != "algorithm" and isinstance(spec, wire.LdpMoma | wire.Moma):
-        raise _invalid("repeats", f"{spec.name} plays each row several times: repeats must be algorithm")
+    spec = plan.algorithm
+    if isinstance(plan.fit, wire.Fit) and not isinstance(spec, FITTED):
+        raise _invalid("fit", f'{spec.name} takes hyper-parameters as they are given: leave it out, or send "auto"')
+    few_private = isinstance(spec, wire.FewArmsSpec) and not isinstance(study.answers, wire.NoAnswerNoise)
+    if not (plan.fit or request.kernel or study.kernel or few_private or isinstance(spec, wire.RandomRows)):
+        raise _invalid("kernel", f"{spec.name} needs one, and there is none: give one, or send algorithm: auto")
+    if request.count > 1 and not isinstance(spec, BATCHED):
+        raise _invalid("count", f"{spec.name} chooses one row at a time: for more take auto, gp_bucb, ei or random")
+    if plan.repeats != "algorithm" and isinstance(spec, wire.LdpMoma | wire.Moma):
+        raise _invalid("repeats", f"{spec.name} plays each row several times: repeats must be auto or algorithm")
     if request.iterations is None and isinstance(spec, wire.EiDeblurred):
         raise _invalid(
             "iterations", "ei_deblurred explores in the first half of the iterations: say how many there are"
@@ -181,26 +211,19 @@ def _check(request: wire.SuggestionRequest, study: Study) -> None:
             raise _invalid(f"observations.{index}.noise_variance", message)
 
 
-def _chooser(request: wire.SuggestionRequest, study: Study, candidates: Matrix, tick: Tick) -> RowChooser:
+def _chooser(
+    request: wire.SuggestionRequest, plan: wire.Plan, study: Study, candidates: Matrix, tick: Tick
+) -> RowChooser:
     """Build the chooser of a request. Raises Invalid if the algorithm is not for these candidates or answers."""
-    initial, outcomes = min(request.initial_rows, study.n), len(request.observations) + request.count
+    initial, outcomes = plan.initial_rows, len(request.observations) + request.count
     iterations = request.iterations if request.iterations is not None else max(outcomes - initial, 0)
     if len(request.observations) > initial + iterations:
         raise _invalid("observations", "there are more than initial_rows and iterations together")
-    algorithm = request.algorithm
-    if isinstance(algorithm, wire.GpUcb) and request.count > 1:
-        algorithm = wire.GpBucb(**algorithm.model_dump(exclude={"nugget"}) | {"name": "gp_bucb"})
-    plan = Plan(
-        algorithm=algorithm,
-        iterations=iterations,
-        initial_rows=initial,
-        batch_size=request.count,
-        **{name: getattr(request, name) for name in ("initial_design", "seed", "repeats", "kernel", "fit")},
-    )
+    wishes = _wishes(request, iterations, plan.algorithm)
     default_step = max(len(request.observations) - initial, 0) + 1
     skipped = request.step - default_step if request.step is not None else 0
     try:
-        return RowChooser(plan, study, candidates, outcomes=outcomes, skipped=skipped, tick=tick)
+        return RowChooser(wishes, study, candidates, plan=plan, outcomes=outcomes, skipped=skipped, tick=tick)
     except ProtocolViolated as error:
         raise _invalid("algorithm", str(error)) from None
     except Invalid as error:

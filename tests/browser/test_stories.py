@@ -149,7 +149,12 @@ def vendor_starts_a_run(vera, access):
         vera.audit()
         vera.picture("vendor-1-start", 1130)
 
-    fields = {"Queries": "6", "Rows asked first": "4", "Rows asked together": "2", "Name of the run": "houses"}
+    fields = {
+        "Queries": "6",
+        "Candidates asked first": "4",
+        "Candidates asked together": "2",
+        "Name of the run": "houses",
+    }
     run = user_actions.start(vera, access, fields, look)
     expect(page.locator("main")).to_contain_text("for a person or a laboratory")
     vera.audit()
@@ -375,7 +380,7 @@ def test_without_scripts_one_uploads_defines_a_study_measures_and_runs(enter):
     user_actions.release(olga)
     access = user_actions.grant(olga, study, "Vera")
     vera.open("/console/start")
-    run = user_actions.start(vera, access, {"Queries": "1", "Rows asked first": "0", "Algorithm": "random"})
+    run = user_actions.start(vera, access, {"Queries": "1", "Candidates asked first": "0", "Algorithm": "random"})
     mia.again_until(f"/console/inbox?study={study}", "Save and next")
     mia.page.get_by_label("Value").fill("321")
     mia.press("Save and next")

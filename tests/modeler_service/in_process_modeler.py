@@ -11,6 +11,7 @@ from modeler_service.context import open_context
 from modeler_service.settings import Settings
 from modeler_service.use_cases.modeler import Modeler
 from service_kit.context.request import RequestContext
+from tests.given_settings import GIVEN
 
 SPEC = wire.RunCreate(
     curator_url="http://127.0.0.1:9",
@@ -18,6 +19,7 @@ SPEC = wire.RunCreate(
     token="blindopt_0123456789abcdef." + "A" * 43,
     algorithm=wire.RandomRows(name="random"),
     iterations=3,
+    **GIVEN,
 )
 
 

@@ -8,6 +8,7 @@ from blindopt import wire
 from blindopt.client import MeasurerClient, OwnerClient, VendorClient
 from blindopt.errors import Unreachable
 from tests.curator_service.use_cases.inbox.measured_study import answers_for
+from tests.given_settings import GP_UCB
 from tests.system.crashes import crash_checks as checks
 
 QUICK = {
@@ -49,7 +50,7 @@ class ThreeParties:
 
     def start(self, opened, url=None, **chosen):
         study, grant = opened
-        settings = {"iterations": 8, "initial_rows": 2, "seed": 3, **chosen}
+        settings = GP_UCB | {"iterations": 8, "initial_rows": 2, "seed": 3} | chosen
         run = wire.RunCreate(curator_url=url or self.curator.url, study_id=study, token=grant.token, **settings)
         return self.vendor.start(run).id
 

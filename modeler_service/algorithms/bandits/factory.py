@@ -3,8 +3,11 @@
 from dataclasses import replace
 from math import sqrt
 
+import numpy as np
+
 from blindopt import wire
 from blindopt.arrays import Matrix
+from blindopt.gp.fitting import suggest_hyper, typical_distance
 from modeler_service.algorithms.bandits.bounded_igp import BoundedIgp
 from modeler_service.algorithms.bandits.few_arms import BanditProblem, FewArms, gram_of, require_family
 from modeler_service.algorithms.bandits.igp_ucb import IgpUcb
@@ -24,7 +27,7 @@ MOMA_PLAYS = 5
 def build_few_arms(
     spec: wire.FewArms,
     candidates: Matrix,
-    kernel: wire.Kernel,
+    kernel: wire.Kernel | None,
     answers: wire.Answers,
     *,
     sign: int,
@@ -33,11 +36,22 @@ def build_few_arms(
     initial: int,
     unit_is_row: bool,
 ) -> FewArms:
-    """Build the algorithm of a run, with its warnings. Raises Invalid if it is not for the study's answers."""
+    """Build the algorithm of a run, with its warnings. Raises Invalid if it is not for the study's answers.
+
+    Without a kernel, which only answers without privacy noise need for their law, a squared-exponential one of the
+    candidates' scale is taken.
+    """
+    kernel = kernel or kernel_by_distance(candidates)
     law = RewardLaw.of(answers, kernel)
     _check(spec, law)  # before the covariances: they may be many
     gram = gram_of(candidates, kernel, spec.nugget)
     return build_on(spec, BanditProblem(gram, law, sign, seed, horizon, initial), unit_is_row=unit_is_row)
+
+
+def kernel_by_distance(candidates: Matrix) -> wire.Kernel:
+    """A kernel whose length-scale is that of the first guess of a fit; the law of the answers says the rest."""
+    guess = suggest_hyper(np.zeros(0), typical_distance(candidates, wire.NoiseLaw(family="none")))
+    return wire.Kernel(lengthscale=guess.lengthscale, signal_variance=1.0, noise_variance=1.0)
 
 
 def build_on(spec: wire.FewArms, problem: BanditProblem, *, unit_is_row: bool = False) -> FewArms:

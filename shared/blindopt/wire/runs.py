@@ -27,12 +27,35 @@ from blindopt.wire.studies import Kernel, StudyView
 Precision = Literal["double", "single"]
 StudyId = Annotated[str, Field(pattern=r"^std_[0-9a-f]{16}$")]
 GrantToken = Annotated[str, Field(max_length=200, pattern=r"^[\x21-\x7e]+$", repr=False)]
+PlannedRepeats = Literal["algorithm", "never", "after_all"]
 Repeats = Annotated[
-    Literal["algorithm", "never", "after_all"],
+    Literal["auto"] | PlannedRepeats,
     Field(
         description=(
             "Whether a candidate may be queried again. algorithm: as the algorithm chooses; never: the run ends when "
-            "all were queried; after_all: once all were. Imported candidates count as queried."
+            "all were queried; after_all: once all were; auto: only where a repeat teaches something, as the plan "
+            "says. Imported candidates count as queried."
+        )
+    ),
+]
+InitialDesign = Literal["random", "maximin"]
+InitialRows = Annotated[
+    int | None,
+    Field(
+        ge=0,
+        le=10_000,
+        description=(
+            "Number of candidates of the initial design, queried first. Null: 5 or twice the columns of Z, whichever "
+            "is more, less the past measurements; at most as many as are queried after them."
+        ),
+    ),
+]
+InitialDesignChoice = Annotated[
+    InitialDesign | None,
+    Field(
+        description=(
+            "How the initial candidates are chosen. random: uniformly; maximin: a random one, then repeatedly the one "
+            "farthest from those chosen; null: maximin, for random rows random."
         )
     ),
 ]
@@ -135,6 +158,37 @@ AlgorithmSpec = Annotated[
 ]
 
 
+class Auto(Request):
+    """The algorithm that suits the study, chosen when the study is first seen: see ``Plan``."""
+
+    name: Literal["auto"] = Field(description="Name of the choice.")
+
+
+AlgorithmChoice = Annotated[Auto | AlgorithmSpec, Field(discriminator="name")]
+FitChoice = Annotated[
+    Fit | Literal["auto"] | None,
+    Field(
+        description=(
+            "Fit hyper-parameters to the answers, starting at the kernel's; without a kernel, a squared-exponential "
+            "one of the candidates' scale is used. auto: where no kernel is given. Null: they stay fixed. For "
+            "gp_ucb, gp_bucb, ei and ei_deblurred."
+        )
+    ),
+]
+AUTO = Auto(name="auto")
+
+
+class Plan(Reply):
+    """How rows are chosen: the settings as they were given, and those left open as they follow from the study."""
+
+    algorithm: AlgorithmSpec = Field(description="Algorithm that chooses candidates.")
+    fit: Fit | Literal["auto"] | None = Field(description="How hyper-parameters are fitted; null: they stay fixed.")
+    initial_rows: int = Field(description="Number of candidates of the initial design.")
+    initial_design: InitialDesign = Field(description="How the initial candidates are chosen.")
+    repeats: PlannedRepeats = Field(description="Whether a candidate may be queried again.")
+    reasons: list[str] = Field(description="Why the settings that were left open are as they are, in words.")
+
+
 FITTED = (GpUcb, GpBucb, Ei, EiDeblurred)
 """Algorithms whose hyper-parameters can be fitted."""
 
@@ -219,32 +273,20 @@ class RunSpec(Request):
     name: Name = Field("run", description="Name, for people.")
     curator_url: CuratorUrl = Field(description="Address of the curator; https, except on loopback.")
     study_id: StudyId = Field(description="The study to optimize.")
-    algorithm: AlgorithmSpec = Field(GpUcb(name="gp_ucb"), description="Algorithm that chooses candidates.")
-    iterations: int = Field(50, ge=1, le=100_000, description="T: number of queries after the initial ones.")
-    initial_rows: int = Field(
-        1, ge=0, le=10_000, description="Number of candidates of the initial design, queried first."
+    algorithm: AlgorithmChoice = Field(
+        AUTO, description="Algorithm that chooses candidates; auto: the one that suits the study."
     )
+    iterations: int = Field(50, ge=1, le=100_000, description="T: number of queries after the initial ones.")
+    initial_rows: InitialRows = None
     seed: Seed = Field(0, description="Seed of the initial design and of ties: the same seed makes the same choices.")
     batch_size: int = Field(
         1, ge=1, le=100, description="Candidates in one query; more than one for gp_bucb, ei and random."
     )
-    repeats: Repeats = "algorithm"
-    initial_design: Literal["random", "maximin"] = Field(
-        "random",
-        description=(
-            "random: uniform random candidates; maximin: a random one, then repeatedly the one farthest from those "
-            "chosen."
-        ),
-    )
+    repeats: Repeats = "auto"
+    initial_design: InitialDesignChoice = None
     stop: StopRules = Field(StopRules(), description="Rules that end the run early.")
     kernel: Kernel | None = Field(None, description="Hyper-parameters; null: those of the study.")
-    fit: Fit | None = Field(
-        None,
-        description=(
-            "Fit hyper-parameters to the answers, starting at the kernel's; without a kernel, a squared-exponential "
-            "one of the candidates' scale is used. Null: they stay fixed. For gp_ucb, gp_bucb, ei and ei_deblurred."
-        ),
-    )
+    fit: FitChoice = "auto"
     log_key: str | None = Field(
         None,
         max_length=400,
@@ -254,11 +296,15 @@ class RunSpec(Request):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         name = self.algorithm.name
+        if isinstance(self.algorithm, Auto):
+            if None not in (self.stop.improvement, self.stop.expected_improvement):
+                raise ValueError("stop.improvement is for gp_ucb, stop.expected_improvement for ei: give one of them")
+            return self
         if self.batch_size > 1 and not isinstance(self.algorithm, BATCHED):
             other = "gp_bucb" if name == "gp_ucb" else "gp_bucb, ei or random"
-            raise ValueError(f"{name} asks one row at a time: for a batch_size above 1 choose {other}")
-        if self.repeats != "algorithm" and isinstance(self.algorithm, LdpMoma | Moma):
-            raise ValueError(f"{name} plays each row several times: repeats must be algorithm")
+            raise ValueError(f"{name} asks one row at a time: for a batch_size above 1 choose {other}, or auto")
+        if self.repeats not in ("auto", "algorithm") and isinstance(self.algorithm, LdpMoma | Moma):
+            raise ValueError(f"{name} plays each row several times: repeats must be auto or algorithm")
         if self.stop.improvement is not None:
             if not isinstance(self.algorithm, GpUcb | GpBucb):
                 raise ValueError(f"stop.improvement is for gp_ucb and gp_bucb, not for {name}")
@@ -268,8 +314,8 @@ class RunSpec(Request):
             raise ValueError(f"stop.expected_improvement is for ei, not for {name}")
         if self.stop.target_by == "mean" and isinstance(self.algorithm, RandomRows):
             raise ValueError("stop.target_by must be observed for random, which estimates nothing")
-        if self.fit is not None and not isinstance(self.algorithm, FITTED):
-            raise ValueError(f"{self.algorithm.name} takes fixed hyper-parameters: leave out fit")
+        if isinstance(self.fit, Fit) and not isinstance(self.algorithm, FITTED):
+            raise ValueError(f'{name} takes fixed hyper-parameters: leave out fit, or send fit: "auto"')
         return self
 
 
@@ -394,17 +440,26 @@ class RunView(Reply):
     open_measurements: int = Field(0, description="Number of queried candidates that are not measured yet.")
     curator_url: str = Field(description="Address of the curator.")
     study_id: str = Field(description="The study at the curator.")
-    algorithm: AlgorithmSpec = Field(description="Algorithm that chooses candidates.")
+    algorithm: AlgorithmChoice = Field(description="Algorithm given with the run; auto: that of the plan.")
+    plan: Plan | None = Field(
+        None, description="How candidates are chosen, and why; null before the first contact with the curator."
+    )
     iterations: int = Field(description="T: number of queries after the initial ones.")
-    initial_rows: int = Field(description="Number of candidates of the initial design, queried first.")
+    initial_rows: int | None = Field(
+        description="Size of the initial design given with the run; null: that of the plan."
+    )
     seed: int = Field(description="Decides initial rows and ties.")
     batch_size: int = Field(1, description="Candidates in one query.")
     repeats: Repeats = "algorithm"
-    initial_design: Literal["random", "maximin"] = Field("random", description="How the initial candidates are chosen.")
+    initial_design: InitialDesign | None = Field(
+        "random", description="How the initial candidates are chosen, as given with the run; null: as the plan says."
+    )
     stop: StopRules = Field(StopRules(), description="Rules that end the run early.")
     observations: int = Field(0, description="Number of past measurements that it started with.")
     kernel: Kernel | None = Field(description="Kernel given with the run; null: that of the study.")
-    fit: Fit | None = Field(None, description="Fit settings given with the run; null: hyper-parameters are fixed.")
+    fit: Fit | Literal["auto"] | None = Field(
+        None, description="Fit settings given with the run; auto: as the plan says; null: hyper-parameters are fixed."
+    )
     fitted: Fitted | None = Field(None, description="The last fit; null before the first.")
     study: StudyView | None = Field(
         description="The study, as the curator describes it; null before the first contact."

@@ -6,16 +6,20 @@ from pydantic import Field, model_validator
 
 from blindopt.wire.answers import NONE, Answers
 from blindopt.wire.base import FEATURES_MAX, PositiveFloat, Reply, Request, Seed
-from blindopt.wire.fits import Fit, Fitted
+from blindopt.wire.fits import Fitted
 from blindopt.wire.queries import NoisePassport
 from blindopt.wire.releases import NoiseLaw
 from blindopt.wire.runs import (
+    AUTO,
     OBSERVATIONS_MAX,
-    AlgorithmSpec,
+    AlgorithmChoice,
     CuratorUrl,
-    GpUcb,
+    FitChoice,
     GrantToken,
+    InitialDesignChoice,
+    InitialRows,
     Outcome,
+    Plan,
     Recommendation,
     Repeats,
     StudyId,
@@ -65,6 +69,11 @@ class InlineStudy(Request):
         """The number of candidates."""
         return len(self.candidates)
 
+    @property
+    def r(self) -> int:
+        """The number of columns."""
+        return len(self.candidates[0])
+
 
 class SuggestionObservation(Request):
     """An observed outcome."""
@@ -97,9 +106,9 @@ class SuggestionRequest(Request):
 
     study: StudyAccess | None = Field(None, description="Candidates of a curator's release.")
     inline: InlineStudy | None = Field(None, description="Candidates in this request.")
-    algorithm: AlgorithmSpec = Field(GpUcb(name="gp_ucb"), description="How rows are chosen.")
+    algorithm: AlgorithmChoice = Field(AUTO, description="How rows are chosen; auto: as suits the candidates.")
     kernel: Kernel | None = Field(None, description="Hyper-parameters, or null: those of the study.")
-    fit: Fit | None = Field(None, description="Fit hyper-parameters to the observations, as a run does. Null: no fit.")
+    fit: FitChoice = "auto"
     observations: list[SuggestionObservation] = Field(
         [], max_length=OBSERVATIONS_MAX, description="Outcomes, in the order in which they were observed."
     )
@@ -109,7 +118,7 @@ class SuggestionRequest(Request):
         le=SUGGESTIONS_MAX,
         description=(
             "Number of candidates for one query: each is chosen as if those before it had been answered with their "
-            "posterior mean. More than 1: for gp_bucb, ei and random; gp_ucb is then treated as gp_bucb."
+            "posterior mean. More than 1: for auto, gp_bucb, ei and random; gp_ucb is then treated as gp_bucb."
         ),
     )
     seed: Seed = Field(0, description="Seed of the initial design and of ties: the same seed makes the same choices.")
@@ -119,16 +128,9 @@ class SuggestionRequest(Request):
         lt=2**53,
         description="t of the exploration weight; null: 1 plus the number of observations after the initial rows.",
     )
-    initial_rows: int = Field(
-        0,
-        ge=0,
-        le=10_000,
-        description=(
-            "Size of the initial design. The first observations count towards it; if there are fewer, it is continued."
-        ),
-    )
-    initial_design: Literal["random", "maximin"] = Field("random", description="How the initial candidates are chosen.")
-    repeats: Repeats = "algorithm"
+    initial_rows: InitialRows = None
+    initial_design: InitialDesignChoice = None
+    repeats: Repeats = "auto"
     iterations: int | None = Field(
         None,
         ge=1,
@@ -177,4 +179,5 @@ class SuggestionReply(Reply):
     recommendation: Recommendation | None = Field(
         description="The best of the observed candidates; null before an observation."
     )
+    plan: Plan | None = Field(None, description="How candidates are chosen, and why.")
     warnings: list[str] = Field(description="Warnings about the chosen algorithm for these candidates, in words.")

@@ -6,6 +6,7 @@ import numpy as np
 
 from blindopt import wire
 from modeler_service.choosing.chooser import RowChooser
+from tests.given_settings import GIVEN
 
 KERNEL = wire.Kernel(lengthscale=0.8, signal_variance=2.0, noise_variance=1e-2, mean=0.5)
 N = 60
@@ -52,7 +53,7 @@ def study(n: int = N, **chosen: Any) -> wire.StudyView:
 def spec(algorithm: str | dict[str, Any] = "gp_ucb", **chosen: Any) -> wire.RunSpec:
     named = {"name": algorithm} if isinstance(algorithm, str) else algorithm
     required = {"curator_url": "http://127.0.0.1:9", "study_id": "std_0123456789abcdef", "algorithm": named}
-    return wire.RunSpec.model_validate(required | chosen)
+    return wire.RunSpec.model_validate(required | GIVEN | chosen)
 
 
 def played(chooser: RowChooser, y: np.ndarray, queries: int = 10_000) -> list[list[int]]:

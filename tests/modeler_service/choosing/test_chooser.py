@@ -96,7 +96,7 @@ def test_the_row_of_a_run_that_never_repeats_has_the_largest_bound_of_the_rest(b
 @pytest.mark.parametrize("repeats", ["never", "after_all"])
 def test_an_algorithm_that_plays_arms_in_epochs_repeats_as_it_will(repeats):
     for algorithm in ({"name": "ldp_moma"}, {"name": "moma", **HEAVY}):
-        with pytest.raises(ValidationError, match="repeats must be algorithm"):
+        with pytest.raises(ValidationError, match="repeats must be auto or algorithm"):
             spec(repeats=repeats, algorithm=algorithm)
 
 

@@ -9,6 +9,7 @@ from blindopt import wire
 from blindopt.client import StudyClient, VendorClient
 from blindopt.formats import npy_files
 from modeler_service.choosing.chooser import RowChooser
+from tests.given_settings import GIVEN
 from tests.modeler_service.runs.human_measured_curator import HumanMeasuredCurator
 from tests.system.audit.tampering import Party
 from tests.system.crashes.crash_checks import command
@@ -48,7 +49,7 @@ def inbox_curator(study):
 
 
 def spec_of(inbox_curator, algorithm="gp_ucb", **chosen):
-    settings = {"iterations": 4, "initial_rows": 2, "seed": 5} | chosen
+    settings = GIVEN | {"iterations": 4, "initial_rows": 2, "seed": 5} | chosen
     named = {"name": algorithm} if isinstance(algorithm, str) else algorithm
     required = {"curator_url": inbox_curator.url, "study_id": inbox_curator.study_id, "token": "t", "algorithm": named}
     return wire.RunCreate.model_validate(required | settings)

@@ -17,6 +17,7 @@ from modeler_service.context import open_context
 from modeler_service.runs.witness import Witness
 from modeler_service.settings import Settings
 from service_kit.store import audit_log, checkpoints
+from tests.given_settings import GIVEN
 from tests.modeler_service.lying_curator import FakeCurator, note_of, receipt
 from tests.system.crashes.crash_checks import command
 
@@ -59,7 +60,7 @@ def play(vendor) -> Callable[..., Any]:
             token="t",
             algorithm=wire.RandomRows(name="random"),
             iterations=iterations,
-            **chosen,
+            **GIVEN | chosen,
         )
         return vendor.wait(vendor.start(spec).id, timeout_s=60)
 
@@ -403,6 +404,7 @@ def test_several_runs_at_once_under_a_grant_share_its_log(liar, vendor, disputes
         token="t",
         algorithm=wire.RandomRows(name="random"),
         iterations=6,
+        **GIVEN,
     )
     runs = [vendor.start(spec).id for _ in range(4)]
     assert [vendor.wait(run, timeout_s=60).state for run in runs] == ["completed"] * 4
@@ -447,6 +449,7 @@ def test_a_modeler_killed_between_a_reply_and_its_commit_goes_on(study, make_ser
             token="t",
             algorithm=wire.RandomRows(name="random"),
             iterations=5,
+            **GIVEN,
         )
         run = vendor.start(spec).id
         until(lambda: modeler.process.poll() is not None)
@@ -474,6 +477,7 @@ def test_a_run_whose_last_reply_is_lost_for_good_leaves_a_log_that_verifies(stud
             token="t",
             algorithm=wire.RandomRows(name="random"),
             iterations=5,
+            **GIVEN,
         )
         ended = vendor.wait(vendor.start(spec).id, timeout_s=60)
         assert (ended.state, ended.problem.code) == ("failed", "unreachable")

@@ -16,6 +16,7 @@ from blindopt.errors import Remote
 from blindopt.gp.acquisition import beta
 from modeler_service import app as modeler_app
 from modeler_service.settings import Settings
+from tests.given_settings import GIVEN, GP_UCB
 
 TOKEN = "blindopt_0123456789abcdef." + "A" * 43
 KERNEL = wire.Kernel(lengthscale=1.0, signal_variance=1.0, noise_variance=0.01)
@@ -40,6 +41,10 @@ def opened(owner, dataset, open_study):
 
 def access(curator, opened, **chosen):
     return wire.StudyAccess(**{"curator_url": curator.url, "study_id": opened.id, "token": opened.token} | chosen)
+
+
+LOOP = GP_UCB | {"initial_rows": 0}
+"""A loop whose next row is always the algorithm's, with settings that are all given."""
 
 
 def observed(trials):
@@ -77,8 +82,8 @@ def test_suggestions_are_the_trials_of_a_run(name, owner, dataset, open_study, c
                 algorithm=algorithm,
                 observations=observed(trials[:number]),
                 seed=5,
-                initial_rows=3,
                 iterations=9,
+                **GIVEN | {"initial_rows": 3},
             )
         )
         (suggestion,), trial = reply.suggestions, trials[number]
@@ -86,9 +91,8 @@ def test_suggestions_are_the_trials_of_a_run(name, owner, dataset, open_study, c
             assert getattr(suggestion, field) == getattr(trial, field), (number, field)
         assert (reply.ended_because, reply.warnings) == (None, run.warnings)
         assert (reply.recommendation is None) == (number == 0)
-    done = wire.SuggestionRequest(
-        study=access(curator, opened), algorithm=algorithm, observations=observed(trials), initial_rows=3, iterations=9
-    )
+    settings = GIVEN | {"algorithm": algorithm, "initial_rows": 3, "iterations": 9}
+    done = wire.SuggestionRequest(study=access(curator, opened), observations=observed(trials), **settings)
     reply = vendor.suggest(done)
     assert (reply.suggestions, reply.ended_because, reply.recommendation) == ([], "budget", run.recommendation)
 
@@ -112,7 +116,7 @@ def test_a_batch_is_the_query_of_a_run(opened, curator, vendor):
 def test_candidates_in_the_request_are_answered_as_those_of_a_study(curator, opened, vendor, small, modeler):
     with StudyClient(curator.url, opened.token, opened.id) as client:
         study = client.study()
-    shown = {"observations": seen((3, 0.2), (77, 0.5), (3, 0.25)), "seed": 2, "count": 4}
+    shown = LOOP | {"observations": seen((3, 0.2), (77, 0.5), (3, 0.25)), "seed": 2, "count": 4}
     of_study = vendor.suggest(wire.SuggestionRequest(study=access(curator, opened), **shown))
     z = np.load(modeler.data / "candidates" / f"{study.release_sha256}.npy")
     own = wire.InlineStudy(candidates=z.tolist(), direction="maximize", kernel=small.kernel, noise=study.noise)
@@ -122,7 +126,7 @@ def test_candidates_in_the_request_are_answered_as_those_of_a_study(curator, ope
 
 
 def test_the_step_decides_the_weight(vendor):
-    shown = {"inline": inline(), "observations": seen((1, 0.5), (7, -0.5))}
+    shown = LOOP | {"inline": inline(), "observations": seen((1, 0.5), (7, -0.5))}
     usual, third, late = (vendor.suggest(wire.SuggestionRequest(**shown, step=step)) for step in (None, 3, 1000))
     assert usual == third != late
     (suggestion,) = late.suggestions
@@ -149,7 +153,7 @@ def test_a_batch_conditions_on_its_rows_and_keeps_the_mean_of_the_outcomes(vendo
     noise = [0.01, 0.5, 0.01]  # the second outcome has a noise of its own
     observations = seen((4, 0.3), (9, -0.2), (9, -0.1))
     observations[1] = wire.SuggestionObservation(row=9, y=-0.2, noise_variance=0.5)
-    reply = vendor.suggest(wire.SuggestionRequest(inline=own, observations=observations, count=6))
+    reply = vendor.suggest(wire.SuggestionRequest(inline=own, observations=observations, count=6, **LOOP))
     mean = posterior(x, rows, noise)[0] @ y
     for index, suggestion in enumerate(reply.suggestions):
         _, variance = posterior(x, rows, noise)
@@ -162,7 +166,8 @@ def test_a_batch_conditions_on_its_rows_and_keeps_the_mean_of_the_outcomes(vendo
 
 
 def test_random_rows_end_when_every_row_was_chosen(vendor):
-    shown = {"inline": inline(n=5), "algorithm": wire.RandomRows(name="random"), "observations": seen((2, 0.0))}
+    shown = LOOP | {"inline": inline(n=5), "algorithm": wire.RandomRows(name="random")}
+    shown["observations"] = seen((2, 0.0))
     reply = vendor.suggest(wire.SuggestionRequest(**shown, count=10))
     assert (sorted(suggestion.row for suggestion in reply.suggestions), reply.ended_because) == ([0, 1, 3, 4], None)
     shown["observations"] = seen(*((row, 0.0) for row in range(5)))
@@ -197,7 +202,9 @@ def _request(**chosen):
 
 MADE = {
     "neither": ("study", {"inline": None}),
-    "no kernel": ("kernel", {"inline": inline().model_copy(update={"kernel": None})}),
+    "no kernel": (
+        "kernel", {"inline": inline().model_copy(update={"kernel": None}), "algorithm": wire.IgpUcb(name="igp_ucb")},
+    ),
     "a row that is not there": ("observations.1.row", {"observations": seen((29, 0.0), (30, 0.0))}),
     "a batch of an algorithm for one": (
         "count", {"inline": inline(answers=LAPLACE), "algorithm": wire.LdpAta(name="ldp_ata"), "count": 2},
@@ -216,7 +223,7 @@ MADE = {
         },
     ),
     "no horizon to halve": ("iterations", {"algorithm": {"name": "ei_deblurred"}}),
-    "more observations than the loop": ("observations", {"observations": seen((1, 0.0), (2, 0.0)), "iterations": 1}),
+    "more observations than the loop": ("observations", {"observations": seen(*[(1, 0.0)] * 3), "iterations": 1}),
     "noise without its size": ("inline.noise.sd", {"inline": inline(noise=wire.NoiseLaw(family="gaussian"))}),
     "plain http to another machine": (
         "study.curator_url",
@@ -234,7 +241,7 @@ MADE = {
          "observations": seen(*[(1, 0.0)] * 9_000)},
     ),
     "noise that a kernel cannot be averaged over": (
-        "inline", {"inline": inline(noise=wire.NoiseLaw(family="gaussian", sd=1e50))},
+        "inline", {"inline": inline(noise=wire.NoiseLaw(family="gaussian", sd=1e50)), "initial_rows": 0},
     ),
     "an outcome that the kernel cannot take": (
         "observations.1",

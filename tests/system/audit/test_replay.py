@@ -9,6 +9,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.client import OwnerClient, VendorClient
+from tests.given_settings import GIVEN
 from tests.processes import ROOT
 from tests.system.audit.tampering import Party
 from tests.system.crashes.crash_checks import command
@@ -51,7 +52,8 @@ def play(parties, small, open_study):
             more = ({"answers": answers} if answers else {}) | ({"release": release} if release else {})
             study = open_study(owner, data, **more)
             target = {"curator_url": curator.url, "study_id": study.id, "token": study.token, "algorithm": algorithm}
-            return vendor.start(wire.RunCreate(iterations=iterations, initial_rows=2, seed=9, **target, **chosen)).id
+            settings = GIVEN | target | {"iterations": iterations, "initial_rows": 2, "seed": 9} | chosen
+            return vendor.start(wire.RunCreate(**settings)).id
 
         def ended(run):
             return vendor.wait(run, timeout_s=240)

@@ -28,6 +28,7 @@ from curator_service.settings import Settings as CuratorSettings
 from modeler_service import app as modeler_app
 from modeler_service.settings import Settings as ModelerSettings
 from tests.conftest import Service
+from tests.given_settings import GIVEN
 from tests.system.audit.tampering import Party, lines, receipts_under, rows_of, write_lines
 from tests.system.crashes import crash_checks as checks
 
@@ -79,6 +80,7 @@ def finished(make_service, small, run_of, tmp_path_factory):
             token=grant.token,
             algorithm=wire.RandomRows(name="random"),
             iterations=11,
+            **GIVEN,
         )
         run = vendor.wait(vendor.start(spec).id, timeout_s=240)
         assert (run.state, run.trials) == ("completed", 12)

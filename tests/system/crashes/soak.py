@@ -26,6 +26,7 @@ from blindopt.audit import reconciliation
 from blindopt.client import OwnerClient, VendorClient
 from blindopt.errors import BlindoptError, Unreachable
 from tests.conftest import Service, Small
+from tests.given_settings import GIVEN
 from tests.system.crashes import crash_checks as checks
 
 EPSILON = "0.1"
@@ -115,6 +116,7 @@ class Soak:
                 algorithm=algorithm,
                 iterations=TRIALS - 1,
                 seed=number * 1_000 + turn,
+                **GIVEN,
             )
             run, turn = self._start(modeler, order), turn + self.runs_each
             self.runs[study.id, number].append(run)

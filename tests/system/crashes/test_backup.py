@@ -14,6 +14,7 @@ from blindopt.audit.checkpoints import Checkpoint
 from blindopt.audit.merkle_log import Head
 from blindopt.client import OwnerClient, VendorClient
 from blindopt.formats.npy_files import digest
+from tests.given_settings import GIVEN
 from tests.system.audit.tampering import Party
 from tests.system.crashes import crash_checks as checks
 
@@ -37,6 +38,7 @@ def parties(make_service, small, tmp_path_factory):
             token=grant.token,
             algorithm=wire.RandomRows(name="random"),
             iterations=60,
+            **GIVEN,
         )
         run = vendor.start(spec).id
         while vendor.run(run).trials < 8:

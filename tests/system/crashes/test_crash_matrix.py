@@ -20,6 +20,7 @@ from blindopt import wire
 from blindopt.client import OwnerClient, VendorClient
 from blindopt.errors import Unreachable
 from blindopt.formats import npy_files
+from tests.given_settings import GP_UCB
 from tests.system.crashes import crash_checks as checks
 from tests.system.crashes.crashing_service import Shot, arm, shots
 
@@ -166,7 +167,7 @@ def _opened(parties, small, dataset, *, epsilon=EPSILON, answers=LENGTH, **chose
 
 
 def _run_of(parties, study, **chosen):
-    settings = {"iterations": LENGTH - 2, "initial_rows": 2, "seed": 3, **chosen}
+    settings = GP_UCB | {"iterations": LENGTH - 2, "initial_rows": 2, "seed": 3} | chosen
     return wire.RunCreate(curator_url=parties.curator.url, study_id=study.id, token=study.token, **settings)
 
 

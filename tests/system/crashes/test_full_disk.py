@@ -21,6 +21,7 @@ from curator_service.use_cases.studies.datasets import Upload
 from curator_service.vault import Vault
 from service_kit.context.request import RequestContext
 from service_kit.store.database import Database
+from tests.given_settings import GIVEN
 
 LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.1", value_bound=1.0)
 EXACT = wire.NoAnswerNoise(mechanism="none")
@@ -335,7 +336,7 @@ def test_a_run_whose_candidates_find_no_room_waits_and_goes_on(small_disk, make_
         token = owner.grant(draft.id, wire.GrantCreate(name="m")).token
         spec = wire.RunCreate(
             curator_url=curator.url, study_id=draft.id, token=token, iterations=3,
-            algorithm=wire.RandomRows(name="random"),
+            algorithm=wire.RandomRows(name="random"), **GIVEN,
         )  # fmt: skip
         with filled(modeler.data, leave=500_000):
             run = vendor.start(spec).id

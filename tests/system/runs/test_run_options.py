@@ -14,6 +14,7 @@ from blindopt.formats import npy_files
 from blindopt.gp.kernels import SquaredExponential
 from modeler_service.choosing.chooser import RowChooser
 from modeler_service.use_cases.exports import RUN_KEY
+from tests.given_settings import GIVEN
 
 LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=1.0)
 
@@ -33,7 +34,7 @@ def run(curator, vendor, opened):
             curator_url=curator.url,
             study_id=study.id,
             token=study.token,
-            **{"algorithm": {"name": algorithm}, "iterations": 12, "initial_rows": 2} | chosen,
+            **GIVEN | {"algorithm": {"name": algorithm}, "iterations": 12, "initial_rows": 2} | chosen,
         )
         made = vendor.start(spec)
         return vendor.wait(made.id, timeout_s=240) if wait else made

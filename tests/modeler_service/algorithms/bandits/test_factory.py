@@ -75,8 +75,15 @@ def test_every_request_builds_its_algorithm(spec, family, kind):
     algorithm = build_algorithm(spec, LINE, KERNEL, sign=1, seed=0, capacity=200, answers=answers_for(family))
     assert type(algorithm) is kind
     assert spec.name in NAMES
-    with pytest.raises(Invalid, match="kernel"):
-        build_algorithm(spec, LINE, None, sign=1, seed=0, capacity=200, answers=answers_for(family))
+    if family == "none":  # a kernel says how large outcomes and their noise are
+        with pytest.raises(Invalid, match="needs a kernel, and the study has none: give one, or send algorithm: auto"):
+            build_algorithm(spec, LINE, None, sign=1, seed=0, capacity=200, answers=answers_for(family))
+    else:  # the law of the answers says it
+        by_distance = build_algorithm(spec, LINE, None, sign=1, seed=0, capacity=200, answers=answers_for(family))
+        distance = math.sqrt(2 * LINE.var())
+        kernel = wire.Kernel(lengthscale=0.4 * distance, signal_variance=1.0, noise_variance=1.0)
+        given = build_algorithm(spec, LINE, kernel, sign=1, seed=0, capacity=200, answers=answers_for(family))
+        assert played(by_distance, 5) == played(given, 5)
 
 
 def test_every_request_has_a_case():

@@ -15,8 +15,8 @@ from service_kit.store.database import Database, StoreFault
 
 SIDES = {"curator": curator, "modeler": modeler}
 PINNED = {
-    "curator": (7, "05d512f39ba6de6030761dd30883b3173792815f27fb2b470ef5ef666d2017b0"),
-    "modeler": (7, "8739e4dd5bcd929b6da1b81eea83eabd84fcac9003d10cc97469f48a32c7b8c8"),
+    "curator": (8, "05d512f39ba6de6030761dd30883b3173792815f27fb2b470ef5ef666d2017b0"),
+    "modeler": (8, "b393e36a83a2f33b0371abfcf3080bb7903f21c7e3fd685bddd4b984a72f8db0"),
 }
 
 
