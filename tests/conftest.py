@@ -1,5 +1,6 @@
 """What the tests share: the services as real processes, small data whose answers are known, a bad network."""
 
+import gc
 import math
 import os
 import secrets
@@ -75,6 +76,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files of LONGEST first; within a file nothing moves."""
     rank = {name: position for position, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays until the end: no collection of garbage goes through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @cache

@@ -85,12 +85,13 @@ def build(
         console=app.state.console,
     )
     app.router.routes.extend(hot or [])
-    for router in [*routers, audit_routes.router(auditors), _health()]:
-        app.include_router(router)
+    included = [*routers, audit_routes.router(auditors), _health()]
     if delivery is not None:
-        app.include_router(notice_routes.router(noticed, noticed[:1]))
+        included.append(notice_routes.router(noticed, noticed[:1]))
     if metrics is not None:
-        app.include_router(metrics_router(metrics, monitors))
+        included.append(metrics_router(metrics, monitors))
+    for router in included:  # as they are: FastAPI's include_router builds each of them again, at the first request
+        app.router.routes.extend(router.routes)
     if console is not None:
         app.router.routes.extend(console.routes)
     app.openapi = lambda: _openapi(app, (wire.Problem, *read_by_hand))  # type: ignore[method-assign]

@@ -36,7 +36,10 @@ CONTRAST_ONCE = """() => {
   const FONT = ["fontSize", "fontWeight", "textShadow", "webkitTextStrokeColor", "webkitTextFillColor"];
   const GROUND = ["color", "backgroundColor", "backgroundImage", "opacity", "filter", "mixBlendMode", "position"];
   let digests = new Map(), measured = new Set();
-  const read = (element, names) => { const style = getComputedStyle(element); return names.map((name) => style[name]); };
+  const read = (element, names) => {
+    const style = getComputedStyle(element);
+    return names.map((name) => style[name]);
+  };
   const digest = (parts) => {
     let high = 0xdeadbeef, low = 0x41c6ce57;
     for (const character of parts.join()) {
