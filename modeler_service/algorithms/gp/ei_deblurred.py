@@ -18,7 +18,7 @@ from modeler_service.algorithms.gp.surrogate import GpSettings, Prior
 Rule = Callable[[float], Acquisition]
 """An acquisition, given the part of the variance that cannot be learned."""
 
-OUTCOMES_MAX = 1_000
+OUTCOMES_MAX = 500
 SHORTLIST = 256
 """Candidates whose averages are computed by draws: those that are best without them."""
 _DELTA_PRIME = 0.025
@@ -40,7 +40,7 @@ class EiDeblurred(GpRule):
 
     The variance N of each outcome is adapted once after each outcome, and three times to those that come before the
     first step or before a fit. Estimates are those of the posterior at candidates. No bound on the regret is known.
-    Raises Invalid without a declared noise, and for more than 1,000 outcomes: a step takes time that grows with their
+    Raises Invalid without a declared noise, and for more than 500 outcomes: a step takes time that grows with their
     square.
     """
 

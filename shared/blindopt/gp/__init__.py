@@ -29,6 +29,10 @@ v           ``Solution.whitened``              (m, t)        outcome      L^-1 k
             ``Solution.variance``              (m,)          outcome^2    their posterior variances
             ``Solution.rows``                  (m,)          1            their row numbers in Z
 beta_t      ``Posterior.choose(weight)``       ()            1            exploration weight of a confidence bound
+z_i         ``Deblurred.inputs``               (t, r)        candidate    candidates observed, known up to noise
+y - m       ``Deblurred.outcomes``             (t,)          outcome      their observations, less the prior mean
+sigma_i^2   ``Deblurred.noise``                (t,)          outcome^2    variance of the noise in each
+N_i         ``Deblurred.spread``               (t,)          outcome^2    variance of f over the noise of each candidate
 C_t         ``ArmsPosterior.covariance``       (n, n)        outcome^2    posterior covariance of f at n arms
 mu_t        ``ArmsPosterior.mean``             (n,)          outcome      posterior mean of f at each arm
 N           ``ArmsPosterior.counts``           (n,)          1            plays of each arm

@@ -166,7 +166,7 @@ def test_a_noisy_row_may_be_asked_again_and_an_exact_one_has_no_own_value():
 def test_without_a_declared_noise_or_for_too_many_outcomes_ei_is_named():
     with pytest.raises(Invalid, match="choose ei"):
         EiDeblurred(candidates(), settings(noise=wire.NoiseLaw(family="none")), 10)
-    with pytest.raises(Invalid, match="at most 1,000 outcomes: choose ei"):
+    with pytest.raises(Invalid, match="at most 500 outcomes: choose ei"):
         EiDeblurred(candidates(), settings(capacity=OUTCOMES_MAX + 1), 10)
 
 

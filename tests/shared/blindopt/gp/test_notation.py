@@ -9,13 +9,16 @@ import pytest
 from blindopt import gp
 from blindopt.gp.arms import ArmsPosterior
 from blindopt.gp.candidates import Candidates
+from blindopt.gp.deblurred import Deblurred
 from blindopt.gp.features import Root, features
 from blindopt.gp.kernels import Kernel, SquaredExponential
 from blindopt.gp.lazy_maximum import Solution
 from blindopt.gp.observations import Observations
 from blindopt.gp.posterior import Posterior
 
-CLASSES = {c.__name__: c for c in (ArmsPosterior, Candidates, Kernel, Observations, Posterior, Root, Solution)}
+CLASSES = {
+    c.__name__: c for c in (ArmsPosterior, Candidates, Deblurred, Kernel, Observations, Posterior, Root, Solution)
+}
 ENTRY = re.compile(r"``([\w.]+)(?:\((\w+)\))?``$")
 SIZES = {"n": 9, "r": 8, "q": 2, "t": 5, "m": 3}
 
@@ -46,6 +49,9 @@ def example(outcome=1.0, candidate=1.0):
     posterior = Posterior(kernel=SquaredExponential(**kernel), capacity=SIZES["t"], **settings)
     for row, y in zip([2, 0, 5, 2, 7], outcome * rng.normal(size=SIZES["t"]), strict=True):
         posterior.observe(row, y)
+    deblurred = Deblurred(SquaredExponential(**kernel), "gaussian", 0.2 * candidate, SIZES["r"])
+    for row, y in zip([2, 0, 5, 3, 7], rng.normal(size=SIZES["t"]), strict=True):
+        deblurred.observe(z[row], outcome * y, 0.5 * outcome**2)
     gram = SquaredExponential(**kernel)(z, z)
     arms, root = ArmsPosterior(gram, 0.5 * outcome**2), Root(features(gram, np.arange(SIZES["m"])), 0.5 * outcome**2)
     for arm in (1, 4, 1):
@@ -53,6 +59,7 @@ def example(outcome=1.0, candidate=1.0):
         root.play(arm)
     objects = {
         "Posterior": posterior,
+        "Deblurred": deblurred,
         "Observations": posterior.observations,
         "Solution": posterior.solve(np.arange(SIZES["m"])),
         "Candidates": Candidates(z, SquaredExponential(**kernel), np.float64),
