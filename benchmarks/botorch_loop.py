@@ -1,4 +1,4 @@
-"""BoTorch's loop over the same candidates, if the extra ``peers`` is installed; `make bench` does not need it."""
+"""BoTorch's loops over the same candidates, if the extra ``peers`` is installed; nothing else needs it."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -46,3 +46,29 @@ def chooser(candidates: Matrix, outcomes: Vector, lengthscale: float, noise_vari
         return int((z == best).all(dim=1).nonzero()[0, 0])
 
     return choose
+
+
+def next_by_log_ei(candidates: Matrix, rows: list[int], outcomes: Vector) -> int:
+    """Return the candidate, not yet queried, of largest log expected improvement, given the queried rows' outcomes.
+
+    A SingleTaskGP with its defaults (one length-scale a column, its priors, standardized outcomes) on candidates
+    scaled to the unit cube, fitted anew at each step; one thread, float64.
+    """
+    import torch
+    from botorch import fit_gpytorch_mll
+    from botorch.acquisition import LogExpectedImprovement
+    from botorch.models import SingleTaskGP
+    from botorch.models.transforms import Normalize
+    from gpytorch.mlls import ExactMarginalLogLikelihood
+
+    torch.set_num_threads(1)
+    z = torch.from_numpy(np.ascontiguousarray(candidates))
+    bounds = torch.stack([z.min(dim=0).values, z.max(dim=0).values])
+    y = torch.from_numpy(np.ascontiguousarray(outcomes)).unsqueeze(-1)
+    model: Any = SingleTaskGP(z[rows], y, input_transform=Normalize(z.shape[1], bounds=bounds))
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+    rule = LogExpectedImprovement(model, best_f=y.max())
+    with torch.no_grad():
+        values = torch.cat([rule(part.unsqueeze(1)) for part in z.split(1_024)]).numpy().copy()
+    values[rows] = -np.inf
+    return int(values.argmax())

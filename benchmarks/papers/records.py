@@ -5,8 +5,6 @@ are scaled to a largest norm of 25. First, each is divided by its standard devia
 in kilometres. The outcome is that of the record, in standard deviations, without added noise.
 """
 
-import csv
-import io
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,7 +23,7 @@ from blindopt import wire
 from blindopt.arrays import Matrix, Vector
 from curator_service.release.planar_laplace import PlanarLaplaceMechanism
 from curator_service.release.po_gp_ucb import largest_r, omega, spectrum
-from demo.property_data import KM_PER_DEGREE_LATITUDE, KM_PER_DEGREE_LONGITUDE, csv_bytes
+from demo.property_data import KM_PER_DEGREE_LATITUDE, KM_PER_DEGREE_LONGITUDE
 
 RS: dict[int, tuple[int, ...]] = {
     10: (3, 6, 8, 10, 15, 20),
@@ -66,13 +64,11 @@ def loans(side: int) -> tuple[Matrix, Vector]:
 
 def properties(side: int) -> tuple[Matrix, Vector]:
     """Position in kilometres of 2,004 sales, drawn once, and minus the logarithm of the price of a square metre."""
-    sales = list(csv.DictReader(io.StringIO(csv_bytes().decode())))
-    chosen = np.random.default_rng(5).choice(len(sales), PROPERTIES, replace=False)
-    rows = [sales[index] for index in chosen]
+    sales = sources.houses()
+    rows = np.random.default_rng(5).choice(len(sales["long"]), PROPERTIES, replace=False)
     units = {"long": KM_PER_DEGREE_LONGITUDE, "lat": KM_PER_DEGREE_LATITUDE}
-    x = np.array([[float(sale[name]) * unit for name, unit in units.items()] for sale in rows])
-    price = [float(sale["log10_price"]) - float(sale["log10_living_m2"]) for sale in rows]
-    return x, -np.array(price) * log(10)
+    x = np.column_stack([sales[name][rows] * unit for name, unit in units.items()])
+    return x, (sales["log10_living_m2"] - sales["log10_price"])[rows] * log(10)
 
 
 SETTINGS = {

@@ -29,16 +29,26 @@ class Domain:
 
     @cached_property
     def rows(self) -> ScaledRows:
-        """The rows as input of the curator's mechanisms: bounds of +-25, a unit of 1."""
-        n, d = self.x.shape
-        features = [wire.Feature(column=f"x{j}", lower=-NORM, upper=NORM, scale=1.0) for j in range(d)]
-        return ScaledRows(values=self.x, columns=list(range(d)), features=features, order=np.arange(n))
+        """The rows as input of the curator's mechanisms."""
+        return rows_of(self.x)
 
     def release(self, mechanism: Mechanism) -> Matrix:
         """Draw a fresh Z (n, r)."""
-        z = np.empty((self.rows.n, mechanism.columns(self.rows.d)))
-        mechanism.draw(self.rows, z)
-        return z
+        return release(self.rows, mechanism)
+
+
+def rows_of(x: Matrix) -> ScaledRows:
+    """Rows (n, d) as input of the curator's mechanisms: bounds of +-25, a unit of 1."""
+    n, d = x.shape
+    features = [wire.Feature(column=f"x{j}", lower=-NORM, upper=NORM, scale=1.0) for j in range(d)]
+    return ScaledRows(values=x, columns=list(range(d)), features=features, order=np.arange(n))
+
+
+def release(rows: ScaledRows, mechanism: Mechanism) -> Matrix:
+    """Draw a fresh Z (n, r)."""
+    z = np.empty((rows.n, mechanism.columns(rows.d)))
+    mechanism.draw(rows, z)
+    return z
 
 
 @dataclass(frozen=True, slots=True)

