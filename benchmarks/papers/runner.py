@@ -20,7 +20,8 @@ from benchmarks.papers.part import Curves, Part, Size, Task
 ROOT = Path(__file__).parents[2]
 _PLAYED = ("shared", "curator_service", "modeler_service", "benchmarks/papers")
 _REPORTING = {
-    f"{name}.py" for name in ("__main__", "chapters", "figures", "printed", "report", "summary", "tables")
+    f"{name}.py"
+    for name in ("__main__", "chapters", "figures", "printed", "report", "rule_tables", "summary", "tables")
 }  # they only report on the runs
 
 

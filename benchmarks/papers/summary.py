@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import sqrt
+from math import nan, sqrt
 from typing import Any
 
 import numpy as np
@@ -52,19 +52,36 @@ def _short(value: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A mean over runs; ``se`` is its standard error, None for one run."""
+    """A mean over runs; ``se`` is its standard error, None for one run; and the median and the 90 % quantile."""
 
     mean: float
     se: float | None
     runs: int
+    median: float = nan
+    high: float = nan
 
     @property
     def text(self) -> str:
         """The figure as tables show it."""
-        return f"{self.mean:.4f}" + (f" ({self.se:.4f})" if self.se is not None else "")
+        return self.rounded(4)
+
+    def rounded(self, digits: int) -> str:
+        """The figure with so many decimals."""
+        text = f"{self.mean:.{digits}f}" + (f" ({self.se:.{digits}f})" if self.se is not None else "")
+        return f"{text} [{self.median:.{digits}f}, {self.high:.{digits}f}]"
 
 
 def figure(summary: Summary, group: str, column: str) -> Figure:
     """Return a column's figure from a summary."""
     values = summary["groups"][group][column]
-    return Figure(values["mean"], values["se"], values["runs"])
+    median, high = np.quantile(values["last"], [0.5, 0.9])
+    return Figure(values["mean"], values["se"], values["runs"], float(median), float(high))
+
+
+def difference(summary: Summary, group: str, column: str, other: str) -> Figure:
+    """Return a column's figure minus another's of the same runs."""
+    columns = summary["groups"][group]
+    apart = np.subtract(columns[column]["last"], columns[other]["last"])
+    error = float(apart.std(ddof=1) / sqrt(len(apart))) if len(apart) > 1 else None
+    median, high = np.quantile(apart, [0.5, 0.9])
+    return Figure(float(apart.mean()), error, len(apart), float(median), float(high))

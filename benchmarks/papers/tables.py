@@ -13,7 +13,8 @@ from benchmarks.papers.synthetic import GROUP, NON_PRIVATE, RANDOM, cell
 Lines = list[str]
 
 
-def _table(columns: list[str], rows: list[list[str]]) -> Lines:
+def markdown_table(columns: list[str], rows: list[list[str]]) -> Lines:
+    """Write a table, with an empty line after it."""
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     return [*lines, *("| " + " | ".join(row) + " |" for row in rows), ""]
 
@@ -91,7 +92,7 @@ def synthetic_tables(summary: Summary) -> Lines:
     return [
         f"sigma_min is {facts['sigma_min']:.1f}; the largest r with sigma_min >= omega is {largest}.",
         "",
-        *_table(["epsilon and r", "printed", "here", "difference in its own errors"], [c.row for c in rows]),
+        *markdown_table(["epsilon and r", "printed", "here", "difference in its own errors"], [c.row for c in rows]),
         f"Within two standard errors of the difference: {within} of {len(rows)}.",
         f"Root mean square of the differences {rms:.4f}, expected of noise alone {noise:.4f};",
         f"two such experiments differ by more in {100 * by_chance(summary, rms):.0f} % of cases (runs resampled).",
@@ -119,7 +120,7 @@ def frontier_table(summary: Summary) -> Lines:
         for level, goal in printed.GOALS.items()
     ]
     columns = ["release", "private?", "epsilon = 1", "reference", "epsilon = e^1.1", "reference"]
-    return [*_table(columns, rows), f"Planar Laplace with the noise-aware kernel: {'; '.join(goals)}.", ""]
+    return [*markdown_table(columns, rows), f"Planar Laplace with the noise-aware kernel: {'; '.join(goals)}.", ""]
 
 
 # --- PO-GP-UCB on records ---------------------------------------------------------------------------
@@ -144,7 +145,7 @@ def records_tables(summary: Summary) -> Lines:
         rows = [["here", *(figures[r].text for r in figures)]]
         if elsewhere is not None:
             rows.append(["paper's data", *(f"{value:.3f}" for value in elsewhere[index])])
-        lines += _table([f"e^{power:.1f}, r", *(f"**{r}**" if r == kept else str(r) for r in figures)], rows)
+        lines += markdown_table([f"e^{power:.1f}, r", *(f"**{r}**" if r == kept else str(r) for r in figures)], rows)
         best, worst = figures[order[0]], figures[order[-1]]
         if worst.mean - best.mean > 2 * hypot(best.se or inf, worst.se or inf):
             rank = f"is number {order.index(kept) + 1} of {len(order)}"
@@ -166,7 +167,7 @@ def records_tables(summary: Summary) -> Lines:
         [f"{PLANAR}, epsilon = {level}, private", figure(summary, group, f"{PLANAR}, {level}").text, ""]
         for level in facts["planar"]
     ]
-    return [*lines, *_table(["", "here", "paper's data"], rows)]
+    return [*lines, *markdown_table(["", "here", "paper's data"], rows)]
 
 
 # --- locally private bandits ------------------------------------------------------------------------
@@ -187,14 +188,14 @@ def _ratios(summary: Summary) -> Lines:
         row = [column]
         for group in groups:
             result, reference = figure(summary, group, column), _reference(summary, group, column)
-            text = f"{result.mean:.3f}" + (f" ({result.se:.3f})" if result.se is not None else "")
+            text = result.rounded(3)
             if reference is not None:
                 text += f" / {reference[0]:.3f}"
                 apart.append((result.mean - reference[0]) / hypot(result.se or 0.0, reference[1]))
             row.append(text)
         stuck = [value for group in groups for value in summary["groups"][group][column]["last"]]
         rows.append([*row, f"{100 * sum(value > 0.5 for value in stuck) / len(stuck):.0f} %"])
-    lines = _table(["algorithm", *groups, "runs above 0.5"], rows)
+    lines = markdown_table(["algorithm", *groups, "runs above 0.5"], rows)
     if apart:
         near, above = sum(abs(z) <= 2 for z in apart), sum(z > 2 for z in apart)
         lines += [
