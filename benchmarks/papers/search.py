@@ -10,14 +10,14 @@ from blindopt import wire
 from blindopt.arrays import Matrix, Vector
 from curator_service.release.mechanism import Mechanism
 from curator_service.scaling import ScaledRows
-from modeler_service.algorithms.gp.gp_ucb import GpUcb
-from modeler_service.algorithms.gp.surrogate import NO_NOISE, GpSettings
+from modeler_service.algorithms.factory import Learner, build_algorithm
+from modeler_service.algorithms.gp.surrogate import NO_NOISE
 
 NORM = 25.0
 """Largest norm of a row, as in the papers' experiments."""
 START = 3
 """Number of random first rows: the paper's "different set of initializations", whose size is not printed."""
-DELTA_UCB = 0.05
+GP_UCB = wire.GpUcb(name="gp_ucb")
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,14 @@ def release(rows: ScaledRows, mechanism: Mechanism) -> Matrix:
 
 
 @dataclass(frozen=True, slots=True)
+class Regrets:
+    """Regret of the best queried row, and of the recommended one, after each step."""
+
+    best: list[float]
+    recommended: list[float]
+
+
+@dataclass(frozen=True, slots=True)
 class Search:
     """A function f (n,) on a domain, to be maximized; the first rows to query; the noise of y for each query."""
 
@@ -71,18 +79,61 @@ class Search:
         """T: queries after the first rows."""
         return len(self.noise) - len(self.first)
 
-    def regrets(self, domain: Domain, z: Matrix, law: wire.NoiseLaw = NO_NOISE) -> list[float]:
-        """Simple regret after each of the T steps of GP-UCB on ``z`` (n, r), with noise of law ``law``."""
-        capacity = len(self.noise)
-        modeler = GpUcb(z, GpSettings(domain.kernel, 1, self.seed, capacity, noise=law), DELTA_UCB)
+    def regrets(
+        self,
+        domain: Domain,
+        z: Matrix,
+        law: wire.NoiseLaw = NO_NOISE,
+        rule: wire.AlgorithmSpec = GP_UCB,
+        *,
+        once: bool = False,
+    ) -> list[float]:
+        """Simple regret after each of the T steps: see ``play``."""
+        return self.play(domain, z, law, rule, once=once, recommends=False).best
+
+    def play(
+        self,
+        domain: Domain,
+        z: Matrix,
+        law: wire.NoiseLaw,
+        rule: wire.AlgorithmSpec,
+        *,
+        once: bool,
+        recommends: bool = True,
+    ) -> "Regrets":
+        """Search by a rule on ``z`` (n, r), with noise of law ``law``.
+
+        ``once``: outcomes are taken for exact, and no row is queried twice. ``recommends``: whether the row of the
+        largest posterior mean is looked for after each step.
+        """
+        modeler = build_algorithm(
+            rule,
+            z,
+            domain.kernel,
+            sign=1,
+            seed=self.seed,
+            capacity=len(self.noise),
+            horizon=self.steps,
+            initial=len(self.first),
+            noise=law,
+            exact=once,
+        )
+        assert isinstance(modeler, Learner), "a rule of a Gaussian process"
         for row, error in zip(self.first, self.noise, strict=False):
             modeler.observe(int(row), float(self.f[row] + error))
-        rows = []
+        rows: list[int] = []
+        recommended: list[float] = []
         for step, error in enumerate(self.noise[len(self.first) :], start=1):
-            row = modeler.choose(step).row
-            modeler.observe(row, float(self.f[row] + error))
-            rows.append(row)
-        return self.simple_regrets(rows)
+            if once:
+                modeler.hide(np.unique([*self.first, *rows]))
+            choice = modeler.choose(step)
+            assert choice is not None, "fewer steps than rows"
+            modeler.observe(choice.row, float(self.f[choice.row] + error))
+            rows.append(choice.row)
+            if recommends:
+                best = modeler.best(np.unique([*self.first, *rows]))
+                recommended.append(float(self.f.max() - self.f[best.row]))
+        return Regrets(self.simple_regrets(rows), recommended)
 
     def random_regrets(self) -> list[float]:
         """Simple regret of T random rows instead of chosen ones."""

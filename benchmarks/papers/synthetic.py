@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.papers.oracle import oracle_regrets
 from benchmarks.papers.part import Curves, Size, Task
 from benchmarks.papers.search import NORM, Domain, Search
 from blindopt import wire
@@ -17,6 +18,7 @@ from blindopt.gp.kernels import SquaredExponential
 from curator_service.release.gaussian import GaussianMechanism
 from curator_service.release.planar_laplace import PlanarLaplaceMechanism
 from curator_service.release.po_gp_ucb import PoGpUcb, largest_r, spectrum
+from modeler_service.algorithms.gp.surrogate import NO_NOISE
 
 SIDE_PER_LENGTHSCALE = 6.4
 """The printed length-scale of 1.25 with inputs of norm 25 would be 28.3, which docs/results.md rules out."""
@@ -40,6 +42,16 @@ LAWS = {
     "planar Laplace, naive kernel": "planar_laplace",
     "planar Laplace, noise-aware kernel": "planar_laplace",
 }
+"""Mechanism by column: GP-UCB, as in the article."""
+RULES: dict[str, wire.AlgorithmSpec] = {
+    "gp_ucb, nugget out, scale 0.2": wire.GpUcb(name="gp_ucb", nugget="out", scale=0.2),
+    "ei": wire.Ei(name="ei"),
+    "ei_deblurred": wire.EiDeblurred(name="ei_deblurred"),
+}
+"""Other rules, on the same releases with the noise-aware kernel; no row is queried twice."""
+SOUND = {"Gaussian": "gaussian", "planar Laplace": "planar_laplace"}
+ORACLE = "f known, rows hidden"
+"""The best that a search can hope for: expected improvement by the true f, which knows Z only."""
 
 
 def cell(power: float, r: int) -> str:
@@ -124,13 +136,20 @@ class Frontier:
     def play(self, task: Task, size: Size) -> Curves:
         grid, search = domain(size.side), _search(2, task[1], size.side)
         curves = {NON_PRIVATE: search.regrets(grid, grid.x), RANDOM: search.random_regrets()}
+        curves[f"{NON_PRIVATE}, ei"] = search.regrets(grid, grid.x, rule=RULES["ei"], once=True)
         for level, epsilon in FRONTIER.items():
             mechanisms = (PoGpUcb(epsilon, DELTA, 1.0, 10), *_sound(epsilon))
             released = {mechanism.name: (mechanism, grid.release(mechanism)) for mechanism in mechanisms}
             for column, name in LAWS.items():
                 mechanism, z = released[name]
-                aware = [mechanism.noise(grid.rows.d)] if "aware" in column else []
-                curves[f"{column}, {level}"] = search.regrets(grid, z, *aware)
+                law = mechanism.noise(grid.rows.d) if "aware" in column else NO_NOISE
+                curves[f"{column}, {level}"] = search.regrets(grid, z, law)
+            for label, name in SOUND.items():
+                mechanism, z = released[name]
+                law = mechanism.noise(grid.rows.d)
+                for rule, spec in RULES.items():
+                    curves[f"{label}, {rule}, {level}"] = search.regrets(grid, z, law, spec, once=True)
+                curves[f"{label}, {ORACLE}, {level}"] = oracle_regrets(search, size.side, z, law)
         return curves
 
     def facts(self, size: Size) -> dict[str, Any]:

@@ -6,11 +6,14 @@ from math import hypot, inf, sqrt
 import numpy as np
 
 from benchmarks.papers import printed, synthetic
+from benchmarks.papers.property_rules import RECOMMENDED
 from benchmarks.papers.records import PLANAR
-from benchmarks.papers.summary import Figure, Summary, figure
+from benchmarks.papers.summary import Figure, Summary, difference, figure
 from benchmarks.papers.synthetic import GROUP, NON_PRIVATE, RANDOM, cell
 
 Lines = list[str]
+BASE = "IGP-UCB"
+"""The algorithm that the others are paired with."""
 
 
 def markdown_table(columns: list[str], rows: list[list[str]]) -> Lines:
@@ -114,13 +117,39 @@ def frontier_table(summary: Summary) -> Lines:
     for column, value in ((NON_PRIVATE, printed.REFERENCE_OPEN), (RANDOM, printed.REFERENCE_RANDOM)):
         text = figure(summary, GROUP, column).text
         rows.append([column, "no" if column == NON_PRIVATE else "yes", text, f"{value}", text, f"{value}"])
+    text = figure(summary, GROUP, f"{NON_PRIVATE}, ei").text
+    rows.append([f"{NON_PRIVATE}, ei", "no", text, "", text, ""])
     goals = [
         f"{figure(summary, GROUP, f'planar Laplace, noise-aware kernel, {level}').mean:.4f} at epsilon = {level} "
         f"(goal: at most {goal})"
         for level, goal in printed.GOALS.items()
     ]
     columns = ["release", "private?", "epsilon = 1", "reference", "epsilon = e^1.1", "reference"]
-    return [*markdown_table(columns, rows), f"Planar Laplace with the noise-aware kernel: {'; '.join(goals)}.", ""]
+    return [
+        *markdown_table(columns, rows),
+        f"Planar Laplace with the noise-aware kernel: {'; '.join(goals)}.",
+        "",
+        "Other rules on the same releases, with the noise-aware kernel; differences are to GP-UCB on the same runs.",
+        f'"{synthetic.ORACLE}": expected improvement by a modeler that knows f and only has to find out which row is',
+        "which. What lies between it and the rules above it is the price of not knowing f.",
+        "",
+        *_rules_table(summary),
+    ]
+
+
+def _rules_table(summary: Summary) -> Lines:
+    rows = []
+    for label in synthetic.SOUND:
+        for rule in ("noise-aware kernel", *synthetic.RULES, synthetic.ORACLE):
+            row = [f"{label}, {rule if rule != 'noise-aware kernel' else 'gp_ucb'}"]
+            for level in synthetic.FRONTIER:
+                column, other = f"{label}, {rule}, {level}", f"{label}, noise-aware kernel, {level}"
+                apart = difference(summary, GROUP, column, other)
+                error = f" ({apart.se:.4f})" if apart.se is not None else ""
+                row += [figure(summary, GROUP, column).text, "" if column == other else f"{apart.mean:+.4f}{error}"]
+            rows.append(row)
+    levels = [name for level in synthetic.FRONTIER for name in (f"epsilon = {level}", "difference")]
+    return markdown_table(["release, rule", *levels], rows)
 
 
 # --- PO-GP-UCB on records ---------------------------------------------------------------------------
@@ -167,7 +196,44 @@ def records_tables(summary: Summary) -> Lines:
         [f"{PLANAR}, epsilon = {level}, private", figure(summary, group, f"{PLANAR}, {level}").text, ""]
         for level in facts["planar"]
     ]
-    return [*lines, *markdown_table(["", "here", "paper's data"], rows)]
+    return [*lines, *markdown_table(["", "here", "paper's data"], rows), *_over_time(summary)]
+
+
+EARLY = (5, 10)
+
+
+def _over_time(summary: Summary) -> Lines:
+    """Write mean regrets after a few steps, beside those of the last."""
+    facts, columns = summary["facts"], summary["groups"][summary["part"]]
+    steps = [*EARLY, facts["steps"]]
+    quoted = [cell(quoted["power"], quoted["r"]) for quoted in facts["quoted"]]
+    rows = []
+    for name in (NON_PRIVATE, RANDOM, *quoted, *(f"{PLANAR}, {level}" for level in facts["planar"])):
+        means, errors = (columns[name][curve] for curve in ("curve", "curve_se"))
+        places = [summary["marks"].index(step) for step in steps]
+        rows.append([name, *(f"{means[p]:.4f}" + (f" ({errors[p]:.4f})" if errors else "") for p in places)])
+    return markdown_table(["", *(f"T = {step}" for step in steps)], rows)
+
+
+def property_rules_table(summary: Summary) -> Lines:
+    """Write the regret of the best queried record, and of the recommended one, with each kernel."""
+    facts, groups = summary["facts"], groups_of(summary)
+    lines = [
+        f"{name}: length-scale {facts['lengthscale'][name]:.2f}, residual variance {facts['noise_variance'][name]:.2f}."
+        for name in groups
+    ]
+    names = [name for name in summary["groups"][groups[0]] if not name.endswith(f", {RECOMMENDED}")]
+    rows = []
+    for name in names:
+        row = [name]
+        for group in groups:
+            row.append(figure(summary, group, name).rounded(3))
+            recommended = f"{name}, {RECOMMENDED}"
+            has = recommended in summary["groups"][group]
+            row.append(figure(summary, group, recommended).rounded(3) if has else "")
+        rows.append(row)
+    columns = [text for group in groups for text in (f"{group}: queried", "recommended")]
+    return [*lines, "", *markdown_table(["", *columns], rows)]
 
 
 # --- locally private bandits ------------------------------------------------------------------------
@@ -196,6 +262,7 @@ def _ratios(summary: Summary) -> Lines:
         stuck = [value for group in groups for value in summary["groups"][group][column]["last"]]
         rows.append([*row, f"{100 * sum(value > 0.5 for value in stuck) / len(stuck):.0f} %"])
     lines = markdown_table(["algorithm", *groups, "runs above 0.5"], rows)
+    lines += _paired(summary)
     if apart:
         near, above = sum(abs(z) <= 2 for z in apart), sum(z > 2 for z in apart)
         lines += [
@@ -212,6 +279,17 @@ def _ratios(summary: Summary) -> Lines:
     return lines
 
 
+def _paired(summary: Summary) -> Lines:
+    """Write the mean difference of each algorithm to IGP-UCB on the same functions and answers."""
+    groups = groups_of(summary)
+    columns = [column for column in summary["groups"][groups[0]] if column != BASE]
+    rows = []
+    for column in columns:
+        apart = [difference(summary, group, column, BASE) for group in groups]
+        rows.append([column, *(f"{f.mean:+.3f}" + (f" ({f.se:.3f})" if f.se is not None else "") for f in apart)])
+    return [f"Difference to {BASE} in the same runs:", "", *markdown_table(["algorithm", *groups], rows)]
+
+
 def _reference(summary: Summary, group: str, column: str) -> tuple[float, float] | None:
     if summary["part"] != "ldp":
         return None
@@ -226,4 +304,6 @@ def bandits_table(summary: Summary) -> Lines:
     if "days" in facts:
         problem += f", {facts['days']:,} days; B = {facts['B']:.3g}, R = {facts['R']:.3g}, c = {facts['c']:.3g}; the "
         problem += f"largest eigenvalue of the kernel is {100 * facts['share_of_top_eigenvalue']:.0f} % of its trace"
+        if "nugget" in facts:
+            problem += f"; nugget {facts['nugget']:g}"
     return [f"{problem}.", "", *_ratios(summary)]
