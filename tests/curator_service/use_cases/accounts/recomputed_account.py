@@ -67,5 +67,5 @@ def recomputed_delta(records: Iterable[dict[str, Any]], spec_of: Callable[[str],
         if kind in ("tuning.started", "bounds.started"):
             delta += Fraction(details["delta"])
         elif kind == "charge" and details["rows"] == "all":
-            delta += Fraction(repr(spec_of(details["study_id"])["release"].get("delta", 0)))
+            delta += Fraction(repr(spec_of(details["study_id"])["release"].get("delta") or 0))
     return delta
