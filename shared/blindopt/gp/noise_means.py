@@ -18,7 +18,9 @@ COLUMNS_MAX = 3
 """Most columns of Z for cells."""
 DRAWS = 64
 _PER_LENGTHSCALE = 4.0  # cells in a lengthscale of what was blurred once
-_MARGIN = 3.0  # standard deviations of the noise from the box to the outer cells: a Fourier series joins these
+_PER_BOX = 16.0  # cells along the longest side of the box, at least
+_MARGIN = 3.0  # standard deviations of the noise, and
+_MARGIN_CELLS = 2.0  # more cells, from the box to the outermost cells: a Fourier series joins these
 _LOG_CUT = 10.0
 _BLOCK = 2_048  # places whose covariances are computed together
 
@@ -45,7 +47,7 @@ class NoiseMeans(Protocol):
 
 def noise_means(candidates: Matrix, belief: Deblurred, tick: Tick = NO_TICK) -> NoiseMeans:
     """Cells for candidates (n, r) of few columns, if they are few enough; draws otherwise."""
-    if belief.r <= COLUMNS_MAX and prod(cells_of(candidates, belief)) <= CELLS_MAX:
+    if belief.r <= COLUMNS_MAX and prod(cells_of(candidates, belief)[0]) <= CELLS_MAX:
         return Cells(candidates, belief)
     return Draws(candidates, belief, tick)
 
@@ -59,7 +61,7 @@ class Cells:
 
     def __init__(self, candidates: Matrix, belief: Deblurred) -> None:
         self._belief, self._candidates = belief, candidates
-        self._shape, self._step = cells_of(candidates, belief), _step(belief)
+        self._shape, self._step = cells_of(candidates, belief)
         low, high = candidates.min(axis=0), candidates.max(axis=0)
         self._origin = (low + high - self._step * (np.array(self._shape) - 1)) / 2
         grid = np.meshgrid(*map(np.arange, self._shape), indexing="ij")
@@ -148,17 +150,19 @@ class Draws:
         return mean, variance
 
 
-def cells_of(candidates: Matrix, belief: Deblurred) -> tuple[int, ...]:
-    """Cells along each column: the box of the candidates, and room for the noise."""
+def cells_of(candidates: Matrix, belief: Deblurred) -> tuple[tuple[int, ...], float]:
+    """Number of cells along each column, and the side of a cell: the box of the candidates with room for the noise.
+
+    What was blurred once varies over sqrt(l^2 + sd^2), but with bends of size sd if the kernel has them.
+    """
     with np.errstate(over="ignore"):
-        length = (np.ptp(candidates, axis=0) + 2 * _MARGIN * belief.sd) / _step(belief)
-    return tuple(_smooth_number(min(size, 2.0 * CELLS_MAX)) for size in length.tolist())
-
-
-def _step(belief: Deblurred) -> float:
-    """Side of a cell: what was blurred once varies over sqrt(l^2 + sd^2), but with bends of size sd if k has them."""
-    step = belief.single.lengthscale / _PER_LENGTHSCALE
-    return step if isinstance(belief.kernel, SquaredExponential) else min(step, belief.sd)
+        length = np.ptp(candidates, axis=0) + 2 * _MARGIN * belief.sd
+    step = min(belief.single.lengthscale / _PER_LENGTHSCALE, float(length.max()) / _PER_BOX)
+    if not isinstance(belief.kernel, SquaredExponential):
+        step = min(step, belief.sd)
+    return tuple(
+        _smooth_number(min(size / step + 2 * _MARGIN_CELLS, 2.0 * CELLS_MAX)) for size in length.tolist()
+    ), step
 
 
 def _smooth_number(size: float) -> int:
