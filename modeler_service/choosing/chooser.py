@@ -89,6 +89,7 @@ class RowChooser:
         if outcomes is not None and not isinstance(plan.algorithm, wire.FewArmsSpec):
             # To an algorithm over few arms it is the horizon, part of what it computes; to others only memory.
             outcomes_max = max(outcomes, 1)
+        may_repeat = plan.repeats == "algorithm" or (plan.repeats == "after_all" and self.last > study.n)
         self._algorithm = build_algorithm(
             plan.algorithm,
             candidates,
@@ -99,7 +100,8 @@ class RowChooser:
             horizon=spec.iterations,
             answers=study.answers,
             initial=len(observations) + len(self._initial),
-            unit_is_row=study.privacy_unit == "row",
+            # Answers about a row add up only if there is more than one.
+            unit_is_row=study.privacy_unit == "row" and may_repeat,
             noise=study.noise,
             fit=plan.fit,
             tick=tick,

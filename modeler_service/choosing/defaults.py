@@ -16,6 +16,15 @@ from modeler_service.choosing.exact import exact_answers
 INITIAL_MIN = 5
 INITIAL_PER_COLUMN = 2
 
+NO_KERNEL = "Hyper-parameters are fitted to the answers: no kernel is given."
+GIVEN_KERNEL = "The given kernel is used as long as it fits the answers; then hyper-parameters are fitted to them."
+BY_DISTANCE = "The length-scale follows from the distances between candidates: no kernel is given."
+AGAIN: dict[wire.PlannedRepeats, str] = {
+    "algorithm": "A candidate may be asked again at any time",
+    "never": "No candidate is asked twice",
+    "after_all": "A candidate is asked again only when all were asked",
+}
+
 Study = wire.StudyView | wire.InlineStudy
 """What choices depend on besides the candidates."""
 
@@ -43,26 +52,27 @@ def plan_for(wishes: wire.RunSpec | Wishes, study: Study, past: int = 0, *, own_
     variances of their own. Raises Invalid for settings that no algorithm for the study has.
     """
     reasons: list[str] = []
-    algorithm = wishes.algorithm
+    algorithm, kernel = wishes.algorithm, wishes.kernel or study.kernel
     if isinstance(algorithm, wire.Auto):
         algorithm, why = _algorithm(wishes, study, own_variances)
-        reasons.append(f"algorithm {algorithm.name}: {why}")
-    fit = wishes.fit
-    if fit == "auto":
-        fit, fitted_because = _fit(algorithm, wishes.kernel or study.kernel)
-        reasons += [fitted_because] if fitted_because else []
+        reasons.append(f"The algorithm is {algorithm.name}: {why}.")
+    if (fit := wishes.fit) == "auto":
+        fit = None
+        if isinstance(algorithm, FITTED):
+            fit = wire.Fit() if kernel is None else "auto"
+            reasons.append(NO_KERNEL if kernel is None else GIVEN_KERNEL)
+    if kernel is None and isinstance(algorithm, wire.FewArmsSpec):
+        reasons.append(BY_DISTANCE)
     rows, design = wishes.initial_rows, wishes.initial_design
-    if rows is None:
-        rows, why = _initial_rows(algorithm, wishes.iterations, study, past)
-        reasons.append(f"initial_rows {rows}: {why}")
     if design is None:
         design = "random" if isinstance(algorithm, wire.RandomRows) else "maximin"
-        if rows > 1 and design == "maximin":
-            reasons.append("initial_design maximin: the first candidates are spread over Z, far from each other")
-    repeats = wishes.repeats
-    if repeats == "auto":
+    if rows is None:
+        rows, why = _initial_rows(algorithm, wishes.iterations, study, past)
+        how = " spread over Z" if design == "maximin" else ""
+        reasons.append(f"{rows} candidates{how} are asked first: {why}.")
+    if (repeats := wishes.repeats) == "auto":
         repeats, why = _repeats(algorithm, study)
-        reasons.append(f"repeats {repeats}: {why}")
+        reasons.append(f"{AGAIN[repeats]}: {why}.")
     return wire.Plan(
         algorithm=algorithm, fit=fit, initial_rows=rows, initial_design=design, repeats=repeats, reasons=reasons
     )
@@ -82,23 +92,25 @@ def _algorithm(wishes: wire.RunSpec | Wishes, study: Study, own_variances: bool)
     is_private = not isinstance(answers, wire.NoAnswerNoise)
     if not is_private or study.n > ARMS_MAX:
         if promised:
-            return _upper_bound(wishes.batch_size), "stop.improvement is a promise of its upper bounds"
-        kind = f"randomized, for more than {ARMS_MAX:,} candidates" if is_private else "not randomized"
-        return _open(study), f"y is {kind}"
+            return _upper_bound(
+                wishes.batch_size
+            ), "the run is to end by a promise (stop.improvement), which its upper bounds make"
+        kind = f"are randomized, and candidates are more than {ARMS_MAX:,}" if is_private else "are not randomized"
+        return _open(study), f"answers {kind}"
     if promised:
         raise Invalid(
             "stop.improvement is for gp_ucb and gp_bucb, which auto does not choose for randomized answers about few "
             "candidates: leave it out, or name the algorithm"
         )
     if wishes.stop.expected_improvement is not None:
-        return _open(study), "stop.expected_improvement is a rule of it"
+        return _open(study), "the run is to end by a rule of it (stop.expected_improvement)"
     if wishes.batch_size > 1:
         return _open(study), "several candidates are asked together"
     if isinstance(wishes.fit, wire.Fit):
-        return _open(study), "its hyper-parameters can be fitted, as fit says"
+        return _open(study), "hyper-parameters are to be fitted"
     if own_variances:
-        return _open(study), "measurements have noise variances of their own"
-    why = f"answers have {answers.mechanism} noise, and there are {study.n:,} candidates, at most {ARMS_MAX:,}"
+        return _open(study), "past measurements have noise variances of their own"
+    why = f"answers have {answers.mechanism.replace('_', '-')} noise, and candidates are at most {ARMS_MAX:,}"
     if isinstance(answers, wire.LaplaceAnswers):
         return wire.LaplaceAdf(name="laplace_adf"), why
     if isinstance(answers, wire.OneBitAnswers | wire.PiecewiseAnswers):
@@ -111,18 +123,8 @@ def _upper_bound(batch_size: int) -> wire.AlgorithmSpec:
 
 
 def _open(study: Study) -> wire.AlgorithmSpec:
-    """The algorithm where answers are not private, or the candidates many; also in batches."""
+    """The algorithm where answers are not randomized, or the candidates many; also in batches."""
     return wire.Ei(name="ei")
-
-
-def _fit(algorithm: wire.AlgorithmSpec, kernel: wire.Kernel | None) -> tuple[wire.FitChoice, str | None]:
-    if isinstance(algorithm, FITTED):
-        if kernel is None:
-            return wire.Fit(), "fit: no kernel is given, so its hyper-parameters are fitted to the answers"
-        return "auto", None
-    if kernel is None and isinstance(algorithm, wire.FewArmsSpec):
-        return None, "kernel: none is given, so its length-scale follows from the distances between candidates"
-    return None, None
 
 
 # --- the initial design ---------------------------------------------------------------------------
@@ -130,12 +132,12 @@ def _fit(algorithm: wire.AlgorithmSpec, kernel: wire.Kernel | None) -> tuple[wir
 
 def _initial_rows(algorithm: wire.AlgorithmSpec, iterations: int, study: Study, past: int) -> tuple[int, str]:
     if isinstance(algorithm, wire.LdpMoma | wire.Moma):
-        return 0, "it learns nothing from them"
+        return 0, "the algorithm learns nothing from them"
     by_columns = INITIAL_PER_COLUMN * study.r
     wanted = max(INITIAL_MIN, by_columns)
-    why = f"twice the {study.r} columns of Z" if by_columns > INITIAL_MIN else "as for few columns of Z"
+    why = f"twice the {study.r} columns of Z" if by_columns > INITIAL_MIN else "the least for a few columns of Z"
     if past:
-        wanted, why = max(0, wanted - past), f"{wanted}, {why}, less the {past} past measurements"
+        wanted, why = max(0, wanted - past), f"{why} ({wanted}), less the {past} past measurements"
     limits = {
         iterations: "as many as are queried after them",
         study.n // 2: f"half of the {study.n} candidates",
