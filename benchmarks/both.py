@@ -89,6 +89,8 @@ class Parties:
             algorithm=wire.GpUcb(name="gp_ucb", delta_ucb=2 * DELTA_PRIME, noise_aware=False),
             iterations=steps,
             initial_rows=0,
+            repeats="algorithm",
+            fit=None,
         )
         done = self.vendor.wait(self.vendor.start(spec).id, timeout_s=_WAIT_SECONDS)
         if done.state != "completed" or done.trials != steps:

@@ -150,6 +150,8 @@ def tables() -> list[Table]:
                     iterations=TRIALS - 5,
                     initial_rows=5,
                     algorithm=wire.GpUcb(name="gp_ucb"),
+                    repeats="algorithm",
+                    fit=None,
                 )
                 run = vendor.start(spec).id
                 if (ended := vendor.wait(run, timeout_s=300)).trials != TRIALS:

@@ -114,6 +114,9 @@ def start(owner: OwnerClient, vendor: VendorClient, curator_url: str, method: Me
             algorithm=method.algorithm,
             iterations=QUERIES - INITIAL_ROWS,
             initial_rows=INITIAL_ROWS,
+            initial_design="random",
+            repeats="algorithm",
+            fit=None,
             seed=seed,
         )
     )

@@ -175,6 +175,15 @@ def test_any_other_change_of_a_trial_is_named(column, change_of, says, copy, run
     assert (code, output[: len(expected)]) == (1, expected)
 
 
+@pytest.mark.parametrize("plan", [None, {"reasons": ["because"]}, {"initial_rows": 3}])
+def test_a_plan_that_was_changed_or_is_missing_is_named(plan, copy, runs):
+    run = runs["gp_ucb"]
+    (stored,) = copy.rows("SELECT plan FROM runs WHERE id = ?", run)[0]
+    change(copy, "runs", run, plan=None if plan is None else json.dumps(json.loads(stored) | plan))
+    code, output = replayed(copy, run)
+    assert (code, "plan is not the one that the log records" in output) == (1, True)
+
+
 def test_settings_that_were_changed_are_named(copy, runs):
     run = runs["gp_ucb"]
     (spec,) = copy.rows("SELECT spec FROM runs WHERE id = ?", run)[0]
@@ -278,6 +287,9 @@ def test_an_export_is_derived_again_without_the_service(taken_home, tmp_path):
     run, folder = taken_home
     assert _at_home(folder, run, tmp_path)[0] == 0
     body = json.loads((folder / "run.json").read_text())
+    assert body["run"].pop("plan")["reasons"] == []  # earlier versions had none, since all settings were given
+    (folder / "without.json").write_text(json.dumps(body))
+    assert _at_home(folder, run, tmp_path, "without.json")[0] == 0
     row = body["trials"][8]["row"]
     body["trials"][8]["row"] = 399 - row
     (folder / "other.json").write_text(json.dumps(body))

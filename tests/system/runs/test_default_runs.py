@@ -1,0 +1,64 @@
+"""Runs that are given where to ask and nothing else: REST with the required fields, over studies of each kind."""
+
+import numpy as np
+import pytest
+
+from blindopt import wire
+from tests.system.crashes.crash_checks import command
+
+PRIVATE = {"epsilon": "4", "value_bound": 1.0, "centre": 0.5}
+STUDIES = {
+    "a column": {},
+    "no kernel": {"kernel": None},
+    "noisy candidates": {"kernel": None, "release": "gaussian"},
+    "measurement noise": {"kernel": None, "noise_variance": 0.01},
+    "Laplace answers": {"kernel": None, "answers": wire.LaplaceAnswers(mechanism="laplace", **PRIVATE)},
+    "one-bit answers": {"kernel": None, "answers": wire.OneBitAnswers(mechanism="one_bit", **PRIVATE)},
+    "one answer of each": {
+        "kernel": None,
+        "answers": wire.PiecewiseAnswers(mechanism="piecewise", **PRIVATE),
+        "budget": wire.Budget(epsilon_per_row="4"),
+    },
+}
+ALGORITHMS = {"Laplace answers": "laplace_adf", "one-bit answers": "bounded_igp", "one answer of each": "bounded_igp"}
+
+
+@pytest.fixture(scope="module")
+def few(owner, small):
+    """Forty rows, so that runs are quick."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-3, 3, size=(40, 2))
+    y = np.exp(-((x - [1, -1]) ** 2).sum(axis=1) / 4)
+    lines = [",".join(small.names), *(",".join(map(repr, map(float, row))) for row in np.column_stack([x, y]))]
+    return owner.register("few", ("\n".join(lines) + "\n").encode(), public=True)
+
+
+def test_a_run_with_the_required_fields_alone_completes_on_any_study(
+    owner, few, open_study, curator, modeler, vendor, releases
+):
+    """Each asks distinct candidates, says why it does what it does, and is derived again as it was."""
+    opened = {}
+    for name, chosen in STUDIES.items():
+        chosen = dict(chosen)
+        release = releases[chosen.pop("release", "identity")]
+        opened[name] = open_study(owner, few, release, **chosen)
+    runs = {}
+    with modeler.http() as http:
+        for name, study in opened.items():
+            body = {"curator_url": curator.url, "study_id": study.id, "token": study.token}
+            reply = http.post("/v1/runs", json=body, headers={"Idempotency-Key": name})
+            assert reply.status_code == 201, reply.text
+            runs[name] = wire.RunView.model_validate_json(reply.content)
+            assert runs[name].algorithm == wire.Auto(name="auto")
+    for name, run in runs.items():
+        ended = vendor.wait(run.id, timeout_s=240)
+        assert (ended.state, ended.problem) == ("completed", None), (name, ended.problem)
+        rows = [trial.row for trial in vendor.export(run.id).trials]
+        assert len(set(rows)) == 40, name  # all, before any is asked again
+        assert len(set(rows[:40])) == 40, name
+        assert ended.plan.algorithm.name == ALGORITHMS.get(name, "ei"), name
+        assert ended.recommendation is not None
+        assert len(ended.plan.reasons) >= 3
+    for name in ("a column", "one-bit answers"):
+        code, said = command(modeler, "replay", runs[name].id)
+        assert code == 0, (name, said)
