@@ -11,6 +11,14 @@ from scipy.special import erfcx, log_ndtr, ndtr
 from blindopt.arrays import Vector
 from blindopt.errors import NumericalFailure
 
+_TOGETHER = 1 << 14  # candidates whose bounds are computed together, in the cache
+_TANGENTS = 5
+_NEAR = 0.01  # of a bound to the largest value: nearer, other candidates are no longer ruled out
+_TANGENT_MIN = -30.0  # below, the slope of a tangent would lose digits
+_FARTHEST = -1e100  # its square is still a number
+_ROUNDING = 1e-14
+_LOG_ROOT_2PI = 0.5 * log(2 * pi)
+
 
 def beta(n: int, t: int, delta_prime: float) -> float:
     """Exploration weight beta_t = 2 ln(n t^2 pi^2 / (6 delta')) for n candidates at step t >= 1.
@@ -168,27 +176,11 @@ class ExpectedImprovement:
 
     def upper(self, mean: Vector, variance: Vector, growth: float | Vector, tolerance: Tolerance, out: Vector) -> None:
         """Write upper bounds of the values."""
-        spread, t = self._standardized(mean + tolerance.mean, variance + tolerance.variance, growth)
-        at, reached = int(t.argmax()), -np.inf
-        if t[at] > 0:
-            at = int((t * spread).argmax())
-        out.fill(np.inf)
-        for _ in range(_TANGENTS):
-            s_0, t_0 = float(spread[at]), float(t[at])
-            if t_0 < _TANGENT_MIN:
-                np.add(np.log(spread), log_improvement(t), out=out)
-                break
-            log_h = float(log_improvement(t[at : at + 1])[0])
-            reached = max(reached, log(s_0) + log_h)
-            slope = exp(float(log_ndtr(t_0)) - log_h)
-            tangent = t * slope
-            tangent += spread / s_0
-            tangent += log(s_0) - 1.0 + log_h - slope * t_0
-            np.minimum(out, tangent, out=out)
-            at = int(out.argmax())
-            if out[at] < reached + _NEAR:
-                break
-        out += _ROUNDING * (10.0 + t_0**2)
+        for start in range(0, len(out), _TOGETHER):
+            part = slice(start, start + _TOGETHER)
+            own = growth[part] if isinstance(growth, np.ndarray) else growth
+            spread, t = self._standardized(mean[part] + tolerance.mean, variance[part] + tolerance.variance, own)
+            _cut(spread, t, out[part])
 
     def _standardized(self, mean: Vector, variance: Vector, growth: float | Vector) -> tuple[Vector, Vector]:
         """Spreads s (m,) and standardized improvements t (m,)."""
@@ -200,12 +192,28 @@ class ExpectedImprovement:
         return spread, np.maximum(t, _FARTHEST, out=t)
 
 
-_TANGENTS = 5
-_NEAR = 0.01  # of a bound to the largest value: nearer, other candidates are no longer ruled out
-_TANGENT_MIN = -30.0  # below, the slope of a tangent would lose digits
-_FARTHEST = -1e100  # its square is still a number
-_ROUNDING = 1e-14
-_LOG_ROOT_2PI = 0.5 * log(2 * pi)
+def _cut(spread: Vector, t: Vector, out: Vector) -> None:
+    """Write upper bounds of log s + log h(t) by tangents (see ``ExpectedImprovement``)."""
+    at, reached = int(t.argmax()), -np.inf
+    if t[at] > 0:
+        at = int((t * spread).argmax())
+    out.fill(np.inf)
+    for _ in range(_TANGENTS):
+        s_0, t_0 = float(spread[at]), float(t[at])
+        if t_0 < _TANGENT_MIN:
+            np.add(np.log(spread), log_improvement(t), out=out)
+            break
+        log_h = float(log_improvement(t[at : at + 1])[0])
+        reached = max(reached, log(s_0) + log_h)
+        slope = exp(float(log_ndtr(t_0)) - log_h)
+        tangent = t * slope
+        tangent += spread / s_0
+        tangent += log(s_0) - 1.0 + log_h - slope * t_0
+        np.minimum(out, tangent, out=out)
+        at = int(out.argmax())
+        if out[at] < reached + _NEAR:
+            break
+    out += _ROUNDING * (10.0 + t_0**2)
 
 
 def log_improvement(t: Vector) -> Vector:

@@ -196,10 +196,7 @@ class SeparateUpdates:
                 stale = np.sort(stale[np.argpartition(upper[stale], -batch)[-batch:]])
             reached, batch = max(reached, self._settle(stale, acquisition, tolerance)), batch * 8
             rows = rows[upper[rows] >= reached]
-        if not acquisition.is_tight:
-            reached = max(reached, self._settle(rows, acquisition, tolerance))
-            rows = rows[upper[rows] >= reached]
-        return rows, upper
+        return (rows if acquisition.is_tight else refined(self._moments, rows, acquisition, tolerance, upper)), upper
 
     def _bound(self, acquisition: Acquisition, tolerance: Tolerance) -> None:
         """Write the upper bounds of all candidates, which ``LazyMaximum`` derives."""
@@ -257,17 +254,26 @@ def compared(moments: Moments, acquisition: Acquisition, mean_tol: float, hidden
     if hidden is not None:
         upper[hidden] = -np.inf
     top = slice(int(upper.argmax()), int(upper.argmax()) + 1)
-    rows = np.flatnonzero(upper >= acquisition.lower(moments.mean[top], moments.variance[top], tolerance))
-    if not acquisition.is_tight:
-        rows = rows[upper[rows] >= settled(moments, rows, acquisition, tolerance, upper)]
-    return rows
+    reached = acquisition.lower(moments.mean[top], moments.variance[top], tolerance)
+    rows = np.flatnonzero(upper >= reached)
+    return rows if acquisition.is_tight else refined(moments, rows, acquisition, tolerance, upper)
 
 
 def settled(moments: Moments, rows: Rows, acquisition: Acquisition, tolerance: Tolerance, upper: Vector) -> float:
     """Write the upper bounds of ``rows``, which are up to date. Return a lower bound of the largest value of theirs."""
+    mean, variance, own = moments.mean[rows], moments.variance[rows], np.empty(len(rows))
+    acquisition.upper(mean, variance, 0.0, tolerance, own)
+    upper[rows] = own
+    if not acquisition.is_tight:
+        mean, variance = mean[own.argmax(keepdims=True)], variance[own.argmax(keepdims=True)]
+    return float(acquisition.lower(mean, variance, tolerance).max())
+
+
+def refined(moments: Moments, rows: Rows, acquisition: Acquisition, tolerance: Tolerance, upper: Vector) -> Rows:
+    """Those of ``rows``, which are up to date, whose values may be the largest but for rounding. Writes ``upper``."""
     mean, variance = moments.mean[rows], moments.variance[rows]
     upper[rows] = acquisition(mean + tolerance.mean, variance + tolerance.variance)
-    return float(acquisition.lower(mean, variance, tolerance).max())
+    return rows[upper[rows] >= acquisition.lower(mean, variance, tolerance).max()]
 
 
 def leaders(upper: Vector, count: int) -> Rows:
