@@ -80,10 +80,10 @@ class BatchAlgorithm(Algorithm, Protocol):
 class Improver(Algorithm, Protocol):
     """An algorithm that computes an expected improvement."""
 
-    def expected_improvement(self, choice: Choice) -> float:
-        """Expected improvement of the last ``choice``, the largest of all that may be chosen, in units of the outcome.
+    def expected_improvement(self, choice: Choice, step: int) -> float:
+        """Expected improvement of the ``choice`` of a ``step``: the largest of all rows, in units of the outcome.
 
-        It is at least the plain expected improvement of every row on the largest posterior mean of those observed.
+        Optimism is included. Infinite at a step that compares something else.
         """
         ...
 

@@ -238,7 +238,7 @@ class RowChooser:
         if rules.expected_improvement is not None:
             assert isinstance(self._algorithm, Improver), "the settings were checked"
             spread = float(np.std(self._outcomes))
-            return self._algorithm.expected_improvement(choice) < rules.expected_improvement * spread
+            return self._algorithm.expected_improvement(choice, step) < rules.expected_improvement * spread
         return False
 
     # --- estimates --------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import sqrt
+from math import exp, inf, sqrt
 
 import numpy as np
 
@@ -89,6 +89,11 @@ class EiDeblurred(GpRule):
         row = int(np.concatenate([fresh, queried])[choice.row])
         solution = self._posterior.solve(np.array([row]))
         return replace(choice, row=row, mean=float(solution.mean[0]), sd=sqrt(solution.variance[0]))
+
+    def expected_improvement(self, choice: Choice, step: int) -> float:
+        """Average expected improvement of a choice, in units of the outcome; infinite in the first half."""
+        assert choice.acquisition is not None, "a choice of the largest average has one"
+        return inf if step <= self._horizon / 2 else exp(choice.acquisition)
 
     def _averages(self, rows: Rows, rule: Rule, prior: Prior, exploring: bool) -> Vector:
         """The acquisition of candidates without an outcome."""

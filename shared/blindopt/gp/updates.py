@@ -265,7 +265,8 @@ def settled(moments: Moments, rows: Rows, acquisition: Acquisition, tolerance: T
     acquisition.upper(mean, variance, 0.0, tolerance, own)
     upper[rows] = own
     if not acquisition.is_tight:
-        mean, variance = mean[own.argmax(keepdims=True)], variance[own.argmax(keepdims=True)]
+        top = [int(own.argmax())]
+        mean, variance = mean[top], variance[top]
     return float(acquisition.lower(mean, variance, tolerance).max())
 
 
@@ -273,7 +274,8 @@ def refined(moments: Moments, rows: Rows, acquisition: Acquisition, tolerance: T
     """Those of ``rows``, which are up to date, whose values may be the largest but for rounding. Writes ``upper``."""
     mean, variance = moments.mean[rows], moments.variance[rows]
     upper[rows] = acquisition(mean + tolerance.mean, variance + tolerance.variance)
-    return rows[upper[rows] >= acquisition.lower(mean, variance, tolerance).max()]
+    kept: Rows = rows[upper[rows] >= acquisition.lower(mean, variance, tolerance).max()]
+    return kept
 
 
 def leaders(upper: Vector, count: int) -> Rows:

@@ -114,12 +114,11 @@ class Ei(GpRule):
 
     name: Literal["ei"] = Field(description="Name of the algorithm.")
     noise_aware: NoiseAware = True
-    optimism: Annotated[float, Field(ge=0, le=1e6)] | None = Field(
-        None,
-        description=(
-            "Number of learnable standard deviations that are added to the mean; 0: plain expected improvement. "
-            "Null: 2 where answers are exact, 1 where they are noisy."
-        ),
+    optimism: float = Field(
+        2.0,
+        ge=0,
+        le=1e6,
+        description="Number of learnable standard deviations added to the mean; 0: plain expected improvement.",
     )
 
 
@@ -195,7 +194,7 @@ FITTED = (GpUcb, GpBucb, Ei, EiDeblurred)
 BATCHED = (GpBucb, Ei, RandomRows)
 """Algorithms that can choose several candidates for one query."""
 
-IMPROVING = (Ei,)
+IMPROVING = (Ei, EiDeblurred)
 """Algorithms that compute an expected improvement."""
 
 
@@ -248,7 +247,8 @@ class StopRules(Request):
         None,
         description=(
             "Stop when the largest expected improvement on the best queried candidate is below this share of the "
-            "standard deviation of the outcomes so far. A rule of thumb without a promise. For ei; null: never."
+            "standard deviation of the outcomes so far. A rule of thumb without a promise. For ei, and for the second "
+            "half of a run of ei_deblurred; null: never."
         ),
     )
 
@@ -311,7 +311,7 @@ class RunSpec(Request):
             if isinstance(self.algorithm, GpUcb) and self.algorithm.nugget == "out":
                 raise ValueError("stop.improvement needs a theorem: there is none for gp_ucb with nugget out")
         if self.stop.expected_improvement is not None and not isinstance(self.algorithm, IMPROVING):
-            raise ValueError(f"stop.expected_improvement is for ei, not for {name}")
+            raise ValueError(f"stop.expected_improvement is for ei and ei_deblurred, not for {name}")
         if self.stop.target_by == "mean" and isinstance(self.algorithm, RandomRows):
             raise ValueError("stop.target_by must be observed for random, which estimates nothing")
         if isinstance(self.fit, Fit) and not isinstance(self.algorithm, FITTED):

@@ -1,6 +1,6 @@
 """The choices of ei_deblurred: those of a dense implementation over a lattice of noise, and a function of outcomes."""
 
-from math import log, pi, sqrt
+from math import inf, log, pi, sqrt
 
 import numpy as np
 import pytest
@@ -181,3 +181,13 @@ def test_estimates_are_those_of_the_posterior_at_candidates():
     choice = algorithm.choose(3)
     assert (choice.mean, choice.sd) == pytest.approx((mean[choice.row], sqrt(variance[choice.row])))
     assert algorithm.best(rows).mean == pytest.approx(mean.max())
+
+
+def test_an_improvement_is_expected_in_the_second_half_alone():
+    z = candidates()
+    algorithm = EiDeblurred(z, settings(), 6)
+    for row in range(0, 60, 10):
+        algorithm.observe(row, float(f(z)[row]))
+    assert algorithm.expected_improvement(algorithm.choose(3), 3) == inf
+    choice = algorithm.choose(4)
+    assert algorithm.expected_improvement(choice, 4) == pytest.approx(np.exp(choice.acquisition))
