@@ -24,10 +24,12 @@ from modeler_service.algorithms.factory import (
     memory_of,
     warnings_of,
 )
+from modeler_service.algorithms.gp.gp_rule import GpRule
 from modeler_service.algorithms.gp.gp_ucb import GpUcb
 from modeler_service.choosing import initial_design
 from modeler_service.choosing.defaults import Study, Wishes, plan_of_run
 from modeler_service.choosing.exact import exact_answers
+from modeler_service.choosing.run_warnings import Repeats, RunWarning, model_warnings
 
 Phase = Literal["initial", "algorithm"]
 EndReason = Literal["budget", "exhausted", "target", "improvement"]
@@ -109,7 +111,8 @@ class RowChooser:
             exact=exact_answers(study),
         )
         self._asks_once = exact_answers(study) and not isinstance(plan.algorithm, _PUBLISHED)
-        self.warnings = warnings_of(self._algorithm)
+        self._is_exact = exact_answers(study)
+        self._repeats = Repeats()
         self.seen = 0
         """The number of trials so far, answered and declined."""
         self.outcomes = 0
@@ -166,6 +169,7 @@ class RowChooser:
 
     def observe(self, row: int, y: float, passport: wire.NoisePassport | None = None) -> None:
         """Take the answer of the next trial into account; y in units of the measurement."""
+        self._repeats.add(is_repeated=bool(self._is_observed[row]))
         self._learn(row, y, passport)
         self.seen += 1
 
@@ -195,8 +199,12 @@ class RowChooser:
         if len(declined) == self._n:
             return False
         if repeats == "algorithm":
-            if len(declined):
-                self._algorithm.hide(declined)
+            # The same candidate twice in a query is for runs that ask for it.
+            hidden = declined if self._spec.repeats == "algorithm" else np.union1d(declined, pending)
+            if len(hidden) == self._n:
+                return False
+            if len(declined) or len(pending):
+                self._algorithm.hide(hidden)
             return True
         hidden = np.union1d(np.union1d(self._observed, declined) if len(declined) else self._observed, pending)
         if len(hidden) == self._n:
@@ -240,6 +248,23 @@ class RowChooser:
             spread = float(np.std(self._outcomes))
             return self._algorithm.expected_improvement(choice, step) < rules.expected_improvement * spread
         return False
+
+    # --- warnings ---------------------------------------------------------------------------------
+
+    @property
+    def run_warnings(self) -> list[RunWarning]:
+        """Warnings that follow from the answers so far."""
+        if not isinstance(self._algorithm, GpRule):
+            return []
+        warnings = model_warnings(self._algorithm.surrogate)
+        if not self._is_observed.all():
+            warnings += self._repeats.warnings(exact=self._is_exact)
+        return warnings
+
+    @property
+    def warnings(self) -> list[str]:
+        """Warnings about the algorithm for this study, and those that follow from the answers so far, in words."""
+        return [*warnings_of(self._algorithm), *(warning.text for warning in self.run_warnings)]
 
     # --- estimates --------------------------------------------------------------------------------
 

@@ -162,6 +162,11 @@ class Surrogate:
         return Prior(kernel, hyper.mean, hyper.noise_variance if settings.exact else 0.0, since)
 
     @property
+    def keeps_kernel(self) -> bool:
+        """Whether hyper-parameters are those of the given kernel, whatever the answers are."""
+        return self._fit is None
+
+    @property
     def outcomes(self) -> list[tuple[int, float, float]]:
         """Rows, values and noise variances of all outcomes."""
         return [(outcome.row, outcome.value, self._variance_of(outcome)) for outcome in self._outcomes]
