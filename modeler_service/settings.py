@@ -15,7 +15,14 @@ class Settings(ServiceSettings):
 
     model_config = SettingsConfigDict(env_prefix="BLINDOPT_MODELER_", frozen=True, extra="ignore")
 
-    EVENTS: ClassVar[tuple[NoticeEvent, ...]] = ("run_ended", "run_failed", "run_waiting", "log_disputed", "log_failed")
+    EVENTS: ClassVar[tuple[NoticeEvent, ...]] = (
+        "run_ended",
+        "run_failed",
+        "run_waiting",
+        "run_warned",
+        "log_disputed",
+        "log_failed",
+    )
 
     data_dir: Path = Field(Path("modeler-data"), description="Folder of the database and all files; mode 0700.")
     port: int = Field(8420, ge=0, le=65_535, description="Port to listen on.")

@@ -199,11 +199,11 @@ class RowChooser:
         if len(declined) == self._n:
             return False
         if repeats == "algorithm":
-            # The same candidate twice in a query is for runs that ask for it.
-            hidden = declined if self._spec.repeats == "algorithm" else np.union1d(declined, pending)
-            if len(hidden) == self._n:
-                return False
-            if len(declined) or len(pending):
+            if self._spec.repeats == "algorithm":
+                hidden = declined
+            elif len(hidden := np.union1d(declined, pending)) == self._n:
+                return False  # the same candidate twice in a query is for runs that ask for it
+            if len(hidden) or self._spec.batch_size > 1:
                 self._algorithm.hide(hidden)
             return True
         hidden = np.union1d(np.union1d(self._observed, declined) if len(declined) else self._observed, pending)

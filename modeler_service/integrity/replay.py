@@ -273,7 +273,7 @@ def _against_choices(
 
 def _values(fitted: wire.Fitted | None) -> Json | None:
     """The values that choices depend on: they are rounded, and so the same on every machine."""
-    return None if fitted is None else fitted.model_dump(exclude={"log_likelihood"})
+    return None if fitted is None else fitted.model_dump(exclude={"log_likelihood", "check"})
 
 
 def _is_same(recorded: object, derived: object) -> bool:

@@ -44,6 +44,12 @@ def notify_waiting(
         outbox.add(db, "run_waiting", _subject(row, ending), counts, once=once)
 
 
+def notify_warned(db: Connection, outbox: Outbox, run_id: str, study_id: str, code: str) -> None:
+    """Send the notice of a warning once for each run and kind of warning; its words stay in the run."""
+    subject = wire.NoticeSubject(run_id=run_id, study_id=study_id, problem=code)
+    outbox.add(db, "run_warned", subject, once=f"run_warned {run_id} {code}")
+
+
 def notify_disputed(db: Connection, outbox: Outbox, study_id: str) -> None:
     """Send the notice that a curator broke the protocol; the curator's own text stays in the log."""
     outbox.add(db, "log_disputed", wire.NoticeSubject(study_id=study_id))

@@ -19,6 +19,7 @@ from modeler_service.runs.curator_queries import CuratorQueries, is_run_query
 from modeler_service.runs.curator_session import connect
 from modeler_service.runs.interrupts import Interrupt
 from modeler_service.runs.lease import RunLease, can_retry
+from modeler_service.runs.notices import notify_warned
 from modeler_service.runs.posterior_views import recommendation_of
 from modeler_service.runs.record import observations_of, plan_of
 from modeler_service.runs.witness import Witness
@@ -58,6 +59,7 @@ class RunWorker:
         last = lease.read(lambda db: store.last_fit(db, identity))
         self._observations = lease.read(lambda db: observations_of(db, identity))
         self._stored_fit = _values(wire.Fitted.model_validate_json(last)) if last else None
+        self._stored_warnings = json.loads(row.warnings) if row.warnings else None
         self._spec = wire.RunSpec.model_validate_json(row.spec)
         self._begun = wire.StudyView.model_validate_json(row.study) if row.study else None
         self._plan = plan_of(row)
@@ -138,6 +140,7 @@ class RunWorker:
             if chooser is None:
                 chooser = self._build_chooser(study, plan, candidates)
             proposals = [] if rows else chooser.next()
+            self._warn(chooser)
             if not rows and not proposals:
                 break
             self._interrupt.check()
@@ -161,8 +164,6 @@ class RunWorker:
     def _build_chooser(self, study: wire.StudyView, plan: wire.Plan, candidates: Matrix) -> RowChooser:
         """Build a chooser and show it all answers so far, as they are after the last correction."""
         chooser = RowChooser(self._spec, study, candidates, self._observations, plan=plan, tick=self._tick)
-        warnings = json.dumps(chooser.warnings)
-        self._lease.write(lambda db: store.change_run(db, self._identity, warnings=warnings))
         for trial in self._queries.trials[: self._queries.settled]:
             self._tick()
             _observe(chooser, trial.row, answer_in(trial))
@@ -202,6 +203,20 @@ class RunWorker:
         self._lease.write(work)
         return [proposal.row for proposal in proposals]
 
+    def _warn(self, chooser: RowChooser) -> None:
+        """Store the warnings that follow from the answers so far, and send a notice of each when it first appears."""
+        if (warnings := chooser.warnings) == self._stored_warnings:
+            return
+        codes = [warning.code for warning in chooser.run_warnings]
+
+        def work(db: Connection) -> None:
+            store.change_run(db, self._identity, warnings=json.dumps(warnings))
+            for code in codes:
+                notify_warned(db, self._lease.context.outbox, self._identity, self._spec.study_id, code)
+
+        self._lease.write(work)
+        self._stored_warnings = warnings
+
     def _new_fit(self, fitted: wire.Fitted | None) -> str | None:
         """Return a fit as it is stored, or None if it was stored before. A correction may change a fit."""
         if fitted is None or _values(fitted) == self._stored_fit:
@@ -227,4 +242,4 @@ def _observe(chooser: RowChooser, row: int, answer: wire.Answer | None) -> None:
 
 def _values(fitted: wire.Fitted) -> dict[str, Any]:
     """The values that distinguish fits: they are rounded, and so the same each time that the fit is made."""
-    return fitted.model_dump(exclude={"log_likelihood"})
+    return fitted.model_dump(exclude={"log_likelihood", "check"})

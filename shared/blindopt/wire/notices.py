@@ -17,6 +17,7 @@ NoticeEvent = Literal[
     "run_ended",
     "run_failed",
     "run_waiting",
+    "run_warned",
     "log_disputed",
     "log_failed",
     "test",
@@ -45,7 +46,7 @@ class NoticeSubject(Reply):
         None, description="State of the study after a release that succeeded (open) or failed (draft)."
     )
     problem: Annotated[str, Field(pattern=r"^[a-z_]{1,60}$")] | None = Field(
-        None, description="Code of the error that ended a run or that keeps it waiting."
+        None, description="Code of the error that ended a run or keeps it waiting, or of a warning."
     )
 
 

@@ -488,7 +488,10 @@ class RunView(Reply):
     )
     problem: RunProblem | None = Field(description="Why it failed, was refused, or waits; otherwise null.")
     warnings: list[str] = Field(
-        [], description="Warnings about the chosen algorithm for this study, in words; set when the run starts."
+        [],
+        description=(
+            "Warnings in words: about the chosen algorithm for this study, and its model after the answers so far."
+        ),
     )
 
 

@@ -23,6 +23,7 @@ _SENTENCES: dict[wire.NoticeEvent, str] = {
     "run_ended": "Run {run_id} has ended with {answers} answer(s).",
     "run_failed": "Run {run_id} failed with {answers} answer(s): {problem}.",
     "run_waiting": "Run {run_id} has waited for its curator for {minutes} minutes: {problem}.",
+    "run_warned": "Run {run_id} has a warning: {problem}. Its page says what to do.",
     "log_disputed": "The curator of study {study_id} broke the protocol: what it signed is kept in the log.",
     "log_failed": "The audit log does not verify: look at /readyz, and run `audit verify`.",
     "test": "This is a test.",

@@ -47,3 +47,18 @@ def test_no_record_comes_twice_in_a_query_even_when_all_were_asked(n):
     queries = played(chooser, outcome_of(candidates(n)))
     assert sum(map(len, queries)) == 25
     assert all(len(set(rows)) == len(rows) for rows in queries)
+
+
+def test_only_a_run_that_asks_for_it_gets_a_record_twice_in_a_query():
+    """Answers are draws, so a repeat teaches something: in another query, unless repeats is algorithm by request."""
+    draws = study(5, answers=LAPLACE, privacy_unit="answer", measurement_source="inbox")
+    twice = {}
+    for repeats in ("auto", "algorithm"):
+        chooser = RowChooser(
+            spec("gp_bucb", iterations=40, batch_size=4, repeats=repeats, fit=None), draws, candidates(5)
+        )
+        assert chooser.plan.repeats == "algorithm"
+        queries = played(chooser, 10 * outcome_of(candidates(5)))
+        twice[repeats] = any(len(set(rows)) < len(rows) for rows in queries)
+        assert len({row for rows in queries for row in rows}) < sum(map(len, queries))
+    assert twice == {"auto": False, "algorithm": True}

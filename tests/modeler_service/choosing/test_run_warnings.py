@@ -67,7 +67,7 @@ def test_half_of_the_last_trials_repeat():
     assert codes(chooser) == ["answers_impossible", "queries_repeat"]
     assert "Set repeats to never" in chooser.warnings[1]
     noisy = after(y, 30, over=study(kernel=None, measurement_source="inbox"), kernel=GOOD, repeats="algorithm")
-    assert "Set repeats to after_all" in noisy.warnings[1]
+    assert "set repeats to after_all" in noisy.warnings[1]
     assert codes(after(y, 12, kernel=GOOD, repeats="algorithm")) == ["answers_impossible"]
     everything = after(y, 67, kernel=GOOD, repeats="after_all")  # no other candidate remains
     assert "queries_repeat" not in codes(everything)

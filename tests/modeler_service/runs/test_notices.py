@@ -88,3 +88,14 @@ def test_the_notice_of_a_broken_protocol_has_no_text_of_the_curator(context, sen
     (notice,) = sent()
     assert (notice.event, notice.subject.study_id) == ("log_disputed", STUDY)
     assert "zq_yield" not in notice.model_dump_json()
+
+
+def test_a_warning_brings_one_notice_of_its_kind(context, sent):
+    def warn(code):
+        context.database.write(lambda db: notices.notify_warned(db, context.outbox, RUN, STUDY, code))
+        return [(notice.event, notice.subject.problem) for notice in sent()]
+
+    assert warn("queries_repeat") == [("run_warned", "queries_repeat")]
+    assert warn("queries_repeat") == [("run_warned", "queries_repeat")]
+    assert warn("model_explains_nothing")[1:] == [("run_warned", "model_explains_nothing")]
+    assert sent()[0].sentence == f"Run {RUN} has a warning: queries_repeat. Its page says what to do."
