@@ -7,6 +7,7 @@ from blindopt import wire
 from blindopt.client import StudyClient, VendorClient
 from modeler_service.algorithms.gp.gp_ucb import GpUcb
 from modeler_service.algorithms.gp.surrogate import GpSettings
+from modeler_service.choosing.exact import exact_answers
 from tests.conftest import GAUSSIAN
 
 FIT = wire.Fit(every=4, starts=3)
@@ -16,8 +17,9 @@ def again(z, study, run, trials):
     """Every choice and every fit, derived from the answers and the settings that the run tells."""
     sign = 1 if study.direction == "maximize" else -1
     capacity = run.iterations + run.initial_rows
+    kernel, exact = run.kernel or study.kernel, exact_answers(study)
     settings = GpSettings(
-        run.kernel or study.kernel, sign, run.seed, capacity, run.initial_rows, noise=study.noise, fit=run.fit
+        kernel, sign, run.seed, capacity, run.initial_rows, noise=study.noise, fit=run.fit, exact=exact
     )
     algorithm = GpUcb(z, settings, run.algorithm.delta_ucb)
     made, last = [], None
