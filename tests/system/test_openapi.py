@@ -115,8 +115,8 @@ class Sampling:
     """Which boundaries are sent where not all are: those that differ from others in one value alone get fewer.
 
     Each field of a body gets each kind of boundary once, however many alternatives of a union have a field of its name;
-    of the remaining wrong types and valid bodies one in 32 is sent, and of other boundaries one in four. Each operation
-    gets one method that its path does not have, and one in four of the others; without a token it gets them all.
+    of the remaining wrong types and valid bodies one in 64 is sent, and of other boundaries one in eight. Each operation
+    gets one method that its path does not have, and one in eight of the others; without a token it gets them all.
     Unless ``contents``, none is about a query or a body: for requests that are refused before these are read.
     """
 
@@ -131,16 +131,16 @@ class Sampling:
         if not self.contents and boundary.parameter_location in (ParameterLocation.BODY, ParameterLocation.QUERY):
             return False
         is_alike = boundary.scenario in ALIKE
-        is_sampled = is_alike or boundary.scenario is CoverageScenario.UNSPECIFIED_HTTP_METHOD
-        if not is_sampled and boundary.parameter_location is not ParameterLocation.BODY:
+        is_method = boundary.scenario is CoverageScenario.UNSPECIFIED_HTTP_METHOD
+        if not (is_alike or is_method) and boundary.parameter_location is not ParameterLocation.BODY:
             return True
-        field_of = ALTERNATIVE.sub("", boundary.location or "")
+        field_of = "" if is_method else ALTERNATIVE.sub("", boundary.location or "")
         kind = (case.operation.label, boundary.scenario, field_of)
         if kind not in self.sent:
             self.sent.add(kind)
             return True
         self.passed += 1
-        return self.passed % (32 if is_alike else 4) == 0
+        return self.passed % (64 if is_alike else 8) == 0
 
 
 @dataclass
@@ -306,7 +306,7 @@ def at_curator(curator, opened, small) -> World:
         owner.release(closed)
         lines = small.csv.splitlines(keepends=True)
         # Another file: attacks on it take no time, and no answer about it left without noise.
-        apart = owner.register("apart", b"".join(lines[:101]), public=True).id
+        apart = owner.register("apart", b"".join(lines[:31]), public=True).id
         previewed = owner.create_study(opened.view.spec.model_copy(update={"dataset_id": apart})).id
         quick = wire.ForecastCreate(**FORECAST)
         forecast = owner.wait_forecast(opened.id, owner.start_forecast(opened.id, quick).id, timeout_s=240)
