@@ -419,10 +419,11 @@ def run_of() -> Callable[..., wire.RunCreate]:
 
 
 def _until(what: Callable[[], Any], within: float = WAIT_SECONDS) -> Any:
-    deadline = time.monotonic() + within
+    begin = time.monotonic()
     while not (value := what()):
-        assert time.monotonic() < deadline, "what was waited for did not come"
-        time.sleep(0.025)  # to ask a service costs it and the test a tenth of that
+        waited = time.monotonic() - begin
+        assert waited < within, "what was waited for did not come"
+        time.sleep(min(max(0.025, waited / 10), 0.5))  # to ask a service costs it and the test a tenth of the least
     return value
 
 

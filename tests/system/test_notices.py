@@ -54,7 +54,7 @@ def _listening(service):
 
 def _leaks(text: str, forbidden: set[str]) -> set[str]:
     """Which of the forbidden words and numbers are in a text."""
-    return {word for word in forbidden if re.search(rf"(?<![\w.]){re.escape(word)}(?![\w.])", text)}
+    return {word for word in forbidden if word in text and re.search(rf"(?<![\w.]){re.escape(word)}(?![\w.])", text)}
 
 
 def _private(owner, data, small):

@@ -115,8 +115,8 @@ class Sampling:
     """Which boundaries are sent where not all are: those that differ from others in one value alone get fewer.
 
     Each field of a body gets each kind of boundary once, however many alternatives of a union have a field of its name;
-    of the remaining wrong types and valid bodies one in 64 is sent, and of other boundaries one in eight. Each operation
-    gets one method that its path does not have, and one in eight of the others; without a token it gets them all.
+    of the remaining wrong types and valid bodies one in 64 is sent, and of other boundaries one in eight. Each
+    operation gets one method that its path does not have, and one in eight of the others; without a token all.
     Unless ``contents``, none is about a query or a body: for requests that are refused before these are read.
     """
 

@@ -186,12 +186,15 @@ class ServiceClient(Client):
 
 
 def wait_until_ended(get: Callable[[], J], name: str, *, timeout_s: float, poll_s: float) -> J:
-    """Poll a job until it has ended. Raises Unreachable after ``timeout_s``."""
-    deadline = time.monotonic() + timeout_s
+    """Poll a job until it has ended. Raises Unreachable after ``timeout_s``.
+
+    Polls are ``poll_s`` apart, later a tenth of the time that was waited, at most a second or ``poll_s``.
+    """
+    begin = time.monotonic()
     while (job := get()).ended_at is None:
-        if time.monotonic() > deadline:
+        if (waited := time.monotonic() - begin) > timeout_s:
             raise Unreachable(f"{name} has not ended within {timeout_s} s")
-        time.sleep(poll_s)
+        time.sleep(max(poll_s, min(waited / 10, 1.0)))
     return job
 
 

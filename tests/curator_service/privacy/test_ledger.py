@@ -566,7 +566,7 @@ class Studied(RuleBasedStateMachine):
 
 
 RUN = settings(
-    max_examples=30, stateful_step_count=15, deadline=None, derandomize=True, print_blob=False,
+    max_examples=scaled(15), stateful_step_count=15, deadline=None, derandomize=True, print_blob=False,
     suppress_health_check=list(HealthCheck), phases=[Phase.generate], report_multiple_bugs=False,
 )  # fmt: skip
 

@@ -210,7 +210,7 @@ def _played(parties, studies, shots_left=0, aim=None, expected=None, **chosen):
         if ended == [(len(runs),)] and not any(map(parties.is_doomed, (parties.curator, parties.modeler))):
             break
         assert time.monotonic() < deadline, f"the runs do not end: {parties.modeler.log[-2000:]}"
-        time.sleep(0.01)
+        time.sleep(0.025)
     parties.restore()
     return died, runs
 

@@ -93,7 +93,7 @@ def test_runs_that_are_killed_choose_from_their_answers_as_runs_that_were_not(
     cases["one_bit"] = [wire.Thompson(name="thompson")]
     opened = {family: study_of(family) for family in cases}
     modeler = make_service("modeler", tmp_path).start()
-    chosen = {"iterations": 150, "initial_rows": 1, "seed": 3}
+    chosen = {"iterations": 80, "initial_rows": 1, "seed": 3}
     with VendorClient(modeler.url, modeler.token) as vendor:
         runs = [
             (vendor.start(spec_of(run_of, curator, opened[family], algorithm, **chosen)).id, family, algorithm)
@@ -102,7 +102,7 @@ def test_runs_that_are_killed_choose_from_their_answers_as_runs_that_were_not(
         ]
         until(lambda: all(vendor.run(identity).trials >= 13 for identity, _, _ in runs))
         modeler.kill()
-    assert modeler.rows("SELECT count(*) FROM trials WHERE y IS NOT NULL")[0][0] < 3 * 151
+    assert modeler.rows("SELECT count(*) FROM trials WHERE y IS NOT NULL")[0][0] < 3 * 81
     modeler.start()
     for identity, family, algorithm in runs:
         study = opened[family]
@@ -113,7 +113,7 @@ def test_runs_that_are_killed_choose_from_their_answers_as_runs_that_were_not(
             view, path = client.study(), tmp_path / f"{identity}.npy"
             client.download(path, view.release_sha256, max_bytes=1 << 20)
         z = np.load(path, allow_pickle=False)
-        again = build_algorithm(algorithm, z, KERNEL, sign=1, seed=3, capacity=151, answers=view.answers, initial=1)
+        again = build_algorithm(algorithm, z, KERNEL, sign=1, seed=3, capacity=81, answers=view.answers, initial=1)
         for trial in trials:
             if trial.number > 1:
                 choice = again.choose(trial.number - 1)
