@@ -68,7 +68,7 @@ class ThreeParties:
 
         def work():
             with MeasurerClient(self.curator.url, self.measurer_token) as measurer:
-                while not done.wait(0.02):
+                while not done.wait(0.05):
                     with suppress(Unreachable):  # it may be down for a moment
                         self._answer(measurer, study, declines)
 

@@ -195,20 +195,20 @@ def test_a_closed_port_is_unreachable_and_no_proxy_of_the_environment_is_used(pa
 
 
 def test_a_wait_polls_less_often_the_longer_it_lasts_and_gives_up_in_time(monkeypatch):
-    now, asked = [0.0], []
+    now, polls = [0.0], []
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
     monkeypatch.setattr(connection, "time", clock)
 
     def get():
-        asked.append(now[0])
+        polls.append(now[0])
         return SimpleNamespace(ended_at="then" if now[0] >= end else None)
 
     end = 60.0
     assert wait_until_ended(get, "it", timeout_s=100, poll_s=0.05).ended_at == "then"
-    assert asked[:4] == pytest.approx([0, 0.05, 0.1, 0.15])
-    apart = [b - a for a, b in itertools.pairwise(asked)]
-    assert all(gap == pytest.approx(max(0.05, min(at / 10, 1))) for at, gap in zip(asked, apart, strict=False))
-    assert len(asked) < 120  # each 0.05 seconds: 1,200
+    assert polls[:4] == pytest.approx([0, 0.05, 0.1, 0.15])
+    apart = [b - a for a, b in itertools.pairwise(polls)]
+    assert all(gap == pytest.approx(max(0.05, min(at / 10, 1))) for at, gap in zip(polls, apart, strict=False))
+    assert len(polls) < 120  # each 0.05 seconds: 1,200
     end = math.inf
     with pytest.raises(Unreachable, match="it has not ended within 100 s"):
         wait_until_ended(get, "it", timeout_s=100, poll_s=0.05)
