@@ -15,7 +15,7 @@ from modeler_service import store
 from modeler_service.runs import notices
 from modeler_service.runs.interrupts import Interrupt, Interrupted, Pending
 from modeler_service.runs.lease import can_retry
-from modeler_service.runs.worker import Ending, RunWorker
+from modeler_service.runs.worker import REFUSALS, Ending, RunWorker
 from modeler_service.settings import Settings
 from service_kit.context.context import ServiceContext
 from service_kit.context.outbox import Outbox
@@ -26,7 +26,6 @@ from service_kit.store.database import Connection
 log = logging.getLogger("blindopt.runs")
 CLOSE_SECONDS = 5.0
 WATCH_SECONDS = 0.2
-_REFUSALS = ("study_not_open", "privacy_budget_exhausted")
 _HOW_TO_GO_ON = (
     "so for PEOPLE_DAYS nobody could be asked whether the query was answered, and the run has ended: start another "
     "with its answers as observations"
@@ -202,7 +201,7 @@ class RunScheduler:
             return self._waits_for_people(identity)
         except Remote as error:
             problem = _problem(error.remote_code, str(error))
-            if error.remote_code in _REFUSALS:
+            if error.remote_code in REFUSALS:
                 return {"state": "completed", "ended_because": "refused", "problem": problem}
             return self._waits(identity, problem) if can_retry(error) else _failed(problem)
         except BlindoptError as error:

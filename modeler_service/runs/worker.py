@@ -30,6 +30,8 @@ from service_kit.store.base import stamp
 from service_kit.store.database import Connection
 
 Ending = dict[str, Any]
+REFUSALS = ("study_not_open", "privacy_budget_exhausted")
+"""Codes of a curator that end a run as completed: it has what there is to have."""
 SETTLED = (
     "release_sha256", "n", "r", "direction", "kernel", "measurement_noise_variance", "answers", "noise", "privacy_unit",
     "measurement_source",
@@ -66,6 +68,7 @@ class RunWorker:
         self._token = context.seal.open(row.sealed_token).decode()
         self._witness = Witness(context, self._spec.study_id, identity, is_run_query)
         self._queries = CuratorQueries(lease, self._witness, crowded)
+        self._chooser: RowChooser | None = None
 
     def work(self) -> Ending:
         """Work on the run; return how it ended. Raises Interrupted, Pending, and errors that may pass later."""
@@ -90,9 +93,13 @@ class RunWorker:
             try:
                 return self._loop(curator, study, plan, candidates)
             except Remote as error:
-                if not can_retry(error):  # refused: the exchanges until then are settled all the same
-                    self._conclude(curator, study)
-                raise
+                if can_retry(error):
+                    raise
+                self._conclude(curator, study)  # refused: the exchanges until then are settled all the same
+                if error.remote_code not in REFUSALS:
+                    raise
+                problem = json.dumps({"code": error.remote_code, "detail": str(error)})
+                return self._ending("refused", problem)
 
     def _check_same(self, study: wire.StudyView) -> None:
         """Raise ProtocolViolated if the study is not the one that the run began with."""
@@ -138,7 +145,7 @@ class RunWorker:
             if queries.takes_time and not rows and queries.revise(curator):
                 chooser = None
             if chooser is None:
-                chooser = self._build_chooser(study, plan, candidates)
+                chooser = self._chooser = self._build_chooser(study, plan, candidates)
             proposals = [] if rows else chooser.next()
             self._warn(chooser)
             if not rows and not proposals:
@@ -153,12 +160,17 @@ class RunWorker:
                 self._tick()
                 _observe(chooser, row, answer)
             self._interrupt.progress()
-        recommendation = recommendation_of(chooser, "asked")
         self._conclude(curator, study)
+        return self._ending(chooser.ended_because)
+
+    def _ending(self, because: str | None, problem: str | None = None) -> Ending:
+        """Return how a completed run ends, with its recommendation."""
+        recommendation = self._chooser and recommendation_of(self._chooser, "asked")
         return {
             "state": "completed",
-            "ended_because": chooser.ended_because,
-            "recommendation": None if recommendation is None else recommendation.model_dump_json(),
+            "ended_because": because,
+            "problem": problem,
+            "recommendation": recommendation and recommendation.model_dump_json(),
         }
 
     def _build_chooser(self, study: wire.StudyView, plan: wire.Plan, candidates: Matrix) -> RowChooser:

@@ -100,13 +100,14 @@ def test_a_batch_of_more_than_the_budget_left_is_refused_as_a_whole(owner, datas
     tight = open_study(owner, dataset, budget=wire.Budget(queries=10))
     done = run("gp_bucb", study=tight, batch_size=4, iterations=20, initial_rows=4)
     assert (done.state, done.ended_because, done.trials) == ("completed", "refused", 8)
+    assert done.recommendation.outcomes == 8
 
 
 @pytest.mark.parametrize(
     ("chosen", "word"),
     [
         ({"algorithm": "gp_ucb", "batch_size": 2}, "choose gp_bucb"),
-        ({"algorithm": "thompson", "batch_size": 2}, "choose gp_bucb or random"),
+        ({"algorithm": "thompson", "batch_size": 2}, "choose gp_bucb, ei or random, or auto"),
         ({"algorithm": "random", "stop": wire.StopRules(improvement=0.1)}, "stop.improvement is for"),
     ],
     ids=str,
