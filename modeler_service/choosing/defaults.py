@@ -9,8 +9,10 @@ from math import inf
 
 from blindopt import wire
 from blindopt.errors import Invalid
+from blindopt.gp.input_noise import declared_noise
 from blindopt.wire.runs import FITTED
 from modeler_service.algorithms.bandits.few_arms import ARMS_MAX
+from modeler_service.algorithms.gp.ei_deblurred import OUTCOMES_MAX
 from modeler_service.choosing.exact import exact_answers
 
 INITIAL_MIN = 5
@@ -54,7 +56,7 @@ def plan_for(wishes: wire.RunSpec | Wishes, study: Study, past: int = 0, *, own_
     reasons: list[str] = []
     algorithm, kernel = wishes.algorithm, wishes.kernel or study.kernel
     if isinstance(algorithm, wire.Auto):
-        algorithm, why = _algorithm(wishes, study, own_variances)
+        algorithm, why = _algorithm(wishes, study, past, own_variances)
         reasons.append(f"The algorithm is {algorithm.name}: {why}.")
     if (fit := wishes.fit) == "auto":
         fit = None
@@ -87,29 +89,32 @@ def plan_of_run(wishes: wire.RunSpec | Wishes, study: Study, past: Sequence[wire
 # --- the algorithm --------------------------------------------------------------------------------
 
 
-def _algorithm(wishes: wire.RunSpec | Wishes, study: Study, own_variances: bool) -> tuple[wire.AlgorithmSpec, str]:
+def _algorithm(
+    wishes: wire.RunSpec | Wishes, study: Study, past: int, own_variances: bool
+) -> tuple[wire.AlgorithmSpec, str]:
     answers, promised = study.answers, wishes.stop.improvement is not None
-    is_private = not isinstance(answers, wire.NoAnswerNoise)
-    if not is_private or study.n > ARMS_MAX:
+    if not (is_private := _is_private(study)) or study.n > ARMS_MAX:
         if promised:
             return _upper_bound(
                 wishes.batch_size
             ), "the run is to end by a promise (stop.improvement), which its upper bounds make"
         kind = f"are randomized, and candidates are more than {ARMS_MAX:,}" if is_private else "are not randomized"
-        return _open(study), f"answers {kind}"
+        chosen = _open(wishes, study, past)
+        noisy = ", and candidates have noise of a known law" if isinstance(chosen, wire.EiDeblurred) else ""
+        return chosen, f"answers {kind}{noisy}"
     if promised:
         raise Invalid(
             "stop.improvement is for gp_ucb and gp_bucb, which auto does not choose for randomized answers about few "
             "candidates: leave it out, or name the algorithm"
         )
     if wishes.stop.expected_improvement is not None:
-        return _open(study), "the run is to end by a rule of it (stop.expected_improvement)"
+        return _open(wishes, study, past), "the run is to end by a rule of it (stop.expected_improvement)"
     if wishes.batch_size > 1:
-        return _open(study), "several candidates are asked together"
+        return _open(wishes, study, past), "several candidates are asked together"
     if isinstance(wishes.fit, wire.Fit):
-        return _open(study), "hyper-parameters are to be fitted"
+        return _open(wishes, study, past), "hyper-parameters are to be fitted"
     if own_variances:
-        return _open(study), "past measurements have noise variances of their own"
+        return _open(wishes, study, past), "past measurements have noise variances of their own"
     why = f"answers have {answers.mechanism.replace('_', '-')} noise, and candidates are at most {ARMS_MAX:,}"
     if isinstance(answers, wire.LaplaceAnswers):
         return wire.LaplaceAdf(name="laplace_adf"), why
@@ -122,20 +127,31 @@ def _upper_bound(batch_size: int) -> wire.AlgorithmSpec:
     return wire.GpBucb(name="gp_bucb") if batch_size > 1 else wire.GpUcb(name="gp_ucb")
 
 
-def _open(study: Study) -> wire.AlgorithmSpec:
+def _open(wishes: wire.RunSpec | Wishes, study: Study, past: int) -> wire.AlgorithmSpec:
     """The algorithm where answers are not randomized, or the candidates many; also in batches."""
+    if wishes.batch_size == 1 and not _is_private(study) and declared_noise(study.noise) is not None:
+        first = wishes.initial_rows if wishes.initial_rows is not None else _wanted(study.r)
+        if past + first + wishes.iterations <= OUTCOMES_MAX:
+            return wire.EiDeblurred(name="ei_deblurred")
     return wire.Ei(name="ei")
+
+
+def _is_private(study: Study) -> bool:
+    return not isinstance(study.answers, wire.NoAnswerNoise)
 
 
 # --- the initial design ---------------------------------------------------------------------------
 
 
+def _wanted(r: int) -> int:
+    return max(INITIAL_MIN, INITIAL_PER_COLUMN * r)
+
+
 def _initial_rows(algorithm: wire.AlgorithmSpec, iterations: int, study: Study, past: int) -> tuple[int, str]:
     if isinstance(algorithm, wire.LdpMoma | wire.Moma):
         return 0, "the algorithm learns nothing from them"
-    by_columns = INITIAL_PER_COLUMN * study.r
-    wanted = max(INITIAL_MIN, by_columns)
-    why = f"twice the {study.r} columns of Z" if by_columns > INITIAL_MIN else "the least for a few columns of Z"
+    wanted = _wanted(study.r)
+    why = f"twice the {study.r} columns of Z" if wanted > INITIAL_MIN else "the least for a few columns of Z"
     if past:
         wanted, why = max(0, wanted - past), f"{why} ({wanted}), less the {past} past measurements"
     limits = {

@@ -4,10 +4,12 @@ import pytest
 
 from blindopt import wire
 from blindopt.errors import Invalid
+from modeler_service.choosing.chooser import RowChooser
 from modeler_service.choosing.defaults import plan_for
 from tests.given_settings import GIVEN
-from tests.modeler_service.choosing.small_runs import KERNEL, study
+from tests.modeler_service.choosing.small_runs import KERNEL, candidates, study
 
+NOISE = wire.NoiseLaw(family="planar_laplace", sd=0.3)
 SPEC = {"curator_url": "http://127.0.0.1:9", "study_id": "std_0123456789abcdef"}
 PRIVATE = {"epsilon": "1", "value_bound": 1.0}
 ANSWERS = {
@@ -36,6 +38,11 @@ def view(answers="none", **chosen):
         (view(), {}, "ei", True, "answers are not randomized"),
         (view(kernel=KERNEL), {}, "ei", "auto", "answers are not randomized"),
         (view(), {"batch_size": 4}, "ei", True, "answers are not randomized"),
+        (view(noise=NOISE), {}, "ei_deblurred", True, "noise of a known law"),
+        (view(noise=NOISE), {"batch_size": 2}, "ei", True, "answers are not randomized"),
+        (view(noise=NOISE), {"iterations": 495}, "ei_deblurred", True, "noise of a known law"),
+        (view(noise=NOISE), {"iterations": 496}, "ei", True, "answers are not randomized"),
+        (view("laplace", noise=NOISE, n=3_000), {}, "ei", True, "candidates are more than 2,000"),
         (view(measurement_source="inbox"), {}, "ei", True, "answers are not randomized"),
         (view(), {"stop": {"improvement": 0.1}}, "gp_ucb", True, "promise"),
         (view(), {"stop": {"improvement": 0.1}, "batch_size": 2}, "gp_bucb", True, "promise"),
@@ -150,3 +157,12 @@ def test_candidates_in_a_request_have_a_plan_too():
     inline = wire.InlineStudy(candidates=[[float(i)] for i in range(8)], direction="maximize")
     made = plan(inline)
     assert (made.algorithm.name, made.initial_rows, made.repeats) == ("ei", 4, "after_all")
+
+
+def test_every_plan_has_an_algorithm_that_can_be_built():
+    """The number of outcomes that ei_deblurred takes is counted with all that a run may be shown."""
+    settings = study(n=1_000, noise=NOISE)
+    spec = wire.RunSpec.model_validate(SPEC | {"iterations": 480})
+    past = [wire.Observation(row=row, y=0.0) for row in range(15)]
+    for before in (past, [*past, wire.Observation(row=20, y=0.0)]):
+        RowChooser(spec, settings, candidates(1_000), before)

@@ -20,7 +20,12 @@ STUDIES = {
         "budget": wire.Budget(epsilon_per_row="4"),
     },
 }
-ALGORITHMS = {"Laplace answers": "laplace_adf", "one-bit answers": "bounded_igp", "one answer of each": "bounded_igp"}
+ALGORITHMS = {
+    "noisy candidates": "ei_deblurred",
+    "Laplace answers": "laplace_adf",
+    "one-bit answers": "bounded_igp",
+    "one answer of each": "bounded_igp",
+}
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +64,6 @@ def test_a_run_with_the_required_fields_alone_completes_on_any_study(
         assert ended.plan.algorithm.name == ALGORITHMS.get(name, "ei"), name
         assert ended.recommendation is not None
         assert len(ended.plan.reasons) >= 3
-    for name in ("a column", "one-bit answers"):
+    for name in ("noisy candidates", "one-bit answers"):
         code, said = command(modeler, "replay", runs[name].id)
         assert code == 0, (name, said)
