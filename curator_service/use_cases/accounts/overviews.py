@@ -7,6 +7,7 @@ from blindopt import wire
 from curator_service import store
 from curator_service.privacy import accounting, cautions
 from curator_service.privacy.answers import concrete_answers
+from curator_service.privacy.choice import failure
 from curator_service.privacy.guarantees import not_protected
 from curator_service.privacy.ledger import Prices, answers_add_up, text
 from curator_service.release.registry import mechanism_of
@@ -42,6 +43,7 @@ class Overviews:
         return wire.StudyCheck(
             mechanism=mechanism.name,
             why=current.why,
+            delta=None if withdrawn else failure(current.release) or None,
             status="withdrawn" if withdrawn else mechanism.status,
             guarantee=current.promise(spec),
             not_protected=not_protected(spec, current.release, withdrawn=withdrawn),

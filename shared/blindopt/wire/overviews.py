@@ -16,6 +16,7 @@ class StudyCheck(Reply):
 
     mechanism: str = Field(description="Release mechanism that would run.")
     why: str | None = Field(description="Why auto would choose it; null if the owner chose.")
+    delta: float | None = Field(description="delta of the release; null if it promises pure epsilon or nothing.")
     status: Status = Field(
         description="Whether its guarantee is proved, refuted or withdrawn, or whether it makes none."
     )

@@ -575,6 +575,16 @@ def test_a_privacy_report_is_a_page_to_print_and_a_signed_file(people, study):
     assert signed.report.studies[0].id == study[0]
 
 
+@pytest.mark.parametrize(("delta", "shown"), [("", False), ("1e-6", True)])
+def test_what_a_release_of_planar_laplace_means_is_shown_before_it_is_made(owner, dataset, delta, shown):
+    owner.get(f"/studies/new?dataset={dataset}")
+    for step in ("data", "features", "column"):
+        owner.submit("/studies/new", go="next", **STEPS[step])
+    owner.submit("/studies/new", go="look", release="planar_laplace", release_delta=delta)
+    assert (owner.status, "What this means" in owner.shown) == (200, True), owner.shown[-600:]
+    assert ("after seeing Z, but for events that delta allows" in owner.shown) == shown
+
+
 # --- persons with several rows ------------------------------------------------------------------------
 
 WHO = "<script>alert(1)</script>"
