@@ -79,9 +79,8 @@ class EiDeblurred(GpRule):
             def rule(nugget: float) -> Acquisition:
                 return ExpectedImprovement(best, 1.0, nugget, least)
 
-        rows = np.setdiff1d(np.arange(n), self._hidden)
-        queried = rows[np.isin(rows, list(self._positions))]
-        fresh = self._shortlist(np.setdiff1d(rows, queried), rule)
+        fresh, queried = self._visible()
+        fresh = self._shortlist(fresh, rule)
         values = np.concatenate([self._averages(fresh, rule, prior, exploring), self._own_values(queried, rule, prior)])
         unit = max(float(np.abs(values).max()), np.finfo(np.float64).tiny) if exploring else 1.0
         values = np.round(values / unit, _DIGITS) * unit
@@ -94,6 +93,15 @@ class EiDeblurred(GpRule):
         """Average expected improvement of a choice, in units of the outcome; infinite in the first half."""
         assert choice.acquisition is not None, "a choice of the largest average has one"
         return inf if step <= self._horizon / 2 else exp(choice.acquisition)
+
+    def _visible(self) -> tuple[Rows, Rows]:
+        """Rows that are not hidden: those without an outcome, and those with one."""
+        is_visible = np.ones(len(self._candidates), dtype=np.bool_)
+        is_visible[self._hidden] = False
+        queried = np.array(sorted(self._positions), dtype=np.intp)
+        queried = queried[is_visible[queried]]
+        is_visible[queried] = False
+        return np.flatnonzero(is_visible), queried
 
     def _averages(self, rows: Rows, rule: Rule, prior: Prior, exploring: bool) -> Vector:
         """The acquisition of candidates without an outcome."""
