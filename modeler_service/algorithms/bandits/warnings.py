@@ -14,8 +14,8 @@ SLOW = (
     "choose theory: false for constants that work in practice"
 )
 FEW = (
-    "epsilon times the square root of the queries is {value:.0f}, below 100: expect little more than uniform play; a "
-    "larger epsilon, more queries or a narrower declared range would help"
+    "epsilon times the square root of the queries is {value:.3g}, below {least}: expect little more than uniform "
+    "play; a larger epsilon, more queries or a narrower declared range would help"
 )
 LONG = "an epoch of {plays} rounds is more than a twentieth of the {horizon} queries: few decisions are left"
 AGAIN = (
@@ -30,8 +30,8 @@ WIDER = "one_bit answers have a smaller sup norm than piecewise ones at every ep
 def warnings_for(spec: wire.FewArms, problem: BanditProblem, *, plays: int | None, unit_is_row: bool) -> list[str]:
     """Return the warnings. ``plays``: rounds of an epoch; ``unit_is_row``: answers about one row add up.
 
-    The thresholds are rules of thumb from trials of an earlier implementation, not measured here. Clipped rewards
-    are not counted: only the curator could, and it does not report them.
+    The thresholds are rules of thumb from trials of an earlier implementation, but for 5, which was measured. Clipped
+    rewards are not counted: only the curator could, and it does not report them.
     """
     law, horizon = problem.law, problem.horizon
     warnings = []
@@ -39,8 +39,9 @@ def warnings_for(spec: wire.FewArms, problem: BanditProblem, *, plays: int | Non
         scale = spec.scale if spec.scale is not None else 1.0 if spec.theory else 0.0
         if scale >= 1:
             warnings.append(SLOW)
-    if law.epsilon is not None and law.epsilon * sqrt(horizon) < 100:
-        warnings.append(FEW.format(value=law.epsilon * sqrt(horizon)))
+    least = _least(spec)
+    if law.epsilon is not None and law.epsilon * sqrt(horizon) < least:
+        warnings.append(FEW.format(value=law.epsilon * sqrt(horizon), least=least))
     if plays is not None and plays > horizon / 20:
         warnings.append(LONG.format(plays=plays, horizon=horizon))
     if plays is not None and problem.initial:
@@ -52,6 +53,14 @@ def warnings_for(spec: wire.FewArms, problem: BanditProblem, *, plays: int | Non
     if 2 * _largest(problem.gram) > float(np.trace(problem.gram)):
         warnings.append(FLAT)
     return warnings
+
+
+def _least(spec: wire.FewArms) -> int:
+    """The least epsilon sqrt(T) at which an algorithm does better than uniform play (docs/algorithms.md)."""
+    is_quick = isinstance(spec, wire.LaplaceAdf | wire.Thompson)
+    if isinstance(spec, wire.BoundedIgp):
+        is_quick = spec.mode == "practical"
+    return 5 if is_quick else 100
 
 
 def _largest(gram: Matrix) -> float:

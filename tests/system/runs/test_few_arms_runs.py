@@ -78,7 +78,8 @@ def test_every_algorithm_runs_to_its_end_and_may_ask_a_row_again(family, study_o
         assert all(math.isfinite(t.mean) and t.sd > 0 and math.isfinite(t.acquisition) for t in trials[1:])
         assert {trial.passport.privacy.family for trial in trials} == {family}
         few = ["below 100" in warning for warning in ended.warnings]
-        assert any(few) == (family != "none")
+        quick = algorithm.name in ("laplace_adf", "thompson") or getattr(algorithm, "mode", None) == "practical"
+        assert any(few) == (family != "none" and not quick)
     assert curator.run_in_process("audit", "verify").returncode == 0
     if family != "none":  # each play is a query of its own, charged
         spent = owner.balance(opened.id).total_epsilon
