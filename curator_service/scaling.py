@@ -55,6 +55,14 @@ class ScaledRows:
         """Number of features."""
         return len(self.columns)
 
+    def rms_distance(self) -> float:
+        """Root mean square distance of two rows, in scaled units."""
+        total, squares = np.zeros(self.d), 0.0
+        for _, block in self.blocks():
+            total += block.sum(axis=0)
+            squares += float((block**2).sum())
+        return sqrt(max(2 * (squares / self.n - float(((total / self.n) ** 2).sum())), 0.0))
+
     def blocks(self, size: int = BLOCK_ROWS) -> Iterator[tuple[slice, Matrix]]:
         """Yield consecutive blocks as new arrays (``size``, d), each with its slice of the row order."""
         lower = np.array([f.lower for f in self.features])

@@ -109,7 +109,7 @@ def fitted(name: str, side: int, kind: Kind = "squared_exponential") -> Fitted:
     if not setting.is_isotropic:
         x /= raw.std(axis=0)
     scale = NORM / np.linalg.norm(x, axis=1).max()
-    kernel = _learned(x * scale, y, kind, FITTED * side)
+    kernel = learned(x * scale, y, kind, FITTED * side)
     domain = Domain(x * scale * (1 - 1e-12), kernel)  # stays within the bounds after rounding
     sigma_min = spectrum(domain.rows).sigma_min
     powers: dict[float, int] = {}
@@ -119,7 +119,7 @@ def fitted(name: str, side: int, kind: Kind = "squared_exponential") -> Fitted:
     return Fitted(domain, y, powers, sigma_min)
 
 
-def _learned(x: Matrix, y: Vector, kind: Kind, count: int) -> wire.Kernel:
+def learned(x: Matrix, y: Vector, kind: Kind, count: int) -> wire.Kernel:
     """Fit length-scale, sigma_y^2 and sigma_n^2 by maximum likelihood on a sample of the records."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.gaussian_process import GaussianProcessRegressor

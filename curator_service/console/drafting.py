@@ -19,7 +19,7 @@ STEPS = (
 NAMES = tuple(name for name, _ in STEPS)
 _OF_STEP = {
     "data": ("name", "dataset_id"),
-    "features": ("use_", "lower_", "upper_", "scale_"),
+    "features": ("use_", "lower_", "upper_", "hidden_change_", "scale_"),
     "measurement": (
         *("direction", "source", "column", "column_noise", "question", "unit"),
         *("y_lower", "y_upper", "y_noise", "due_hours", "shown_"),
@@ -61,7 +61,7 @@ def body_of(form: Form, dataset: Mapping[str, Any], upto: str) -> Body:
     if "measurement" in steps:
         body["measurement"] = _measurement(form, dataset)
     if "release" in steps:
-        body["release"] = _release(form)
+        body["release"] = _release(form, states_delta=not hides(body["features"]))
         if dataset["person_column"] is None:  # else it is the dataset's
             body["rows_per_person"] = form.integer("rows_per_person", needed=False) or 1
     if "answers" in steps:
@@ -87,10 +87,13 @@ def _features(form: Form, dataset: Mapping[str, Any]) -> list[Body]:
     for i in chosen:
         column = dataset["columns"][i]["name"]
         lower, upper = form.real(f"lower_{i}"), form.real(f"upper_{i}")
-        scale = form.real(f"scale_{i}", needed=False)
+        hidden, scale = (form.real(f"{name}_{i}", needed=False) for name in ("hidden_change", "scale"))
         if lower is not None and upper is not None and not lower < upper:
             form.wrong(f"upper_{i}", "Must be larger than the lower bound")
-        features.append({"column": column, "lower": lower, "upper": upper, "scale": scale})
+        if hidden is not None and scale is not None:
+            form.wrong(f"scale_{i}", "Leave it empty, or the hidden change: that is the unit where it is stated")
+        bounds = {"column": column, "lower": lower, "upper": upper}
+        features.append(bounds | {"hidden_change": hidden, "scale": scale})
     return features
 
 
@@ -114,12 +117,18 @@ def _measurement(form: Form, dataset: Mapping[str, Any]) -> Body:
     return body | ({"question": form.text("question", "A question")} if source == "inbox" else {})
 
 
-def _release(form: Form) -> Body:
+def hides(features: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a feature states which change of it is hidden: Delta is then 1."""
+    return any(feature.get("hidden_change") is not None for feature in features)
+
+
+def _release(form: Form, *, states_delta: bool) -> Body:
     mechanism = form.get("release") or "auto"
     body: Body = {"mechanism": mechanism}
     if mechanism == "identity":
         return body
-    body |= {"epsilon": form.text("release_epsilon", "epsilon"), "sensitivity": form.real("release_sensitivity")}
+    body["epsilon"] = form.text("release_epsilon", "epsilon")
+    body["sensitivity"] = form.real("release_sensitivity") if states_delta else 1.0
     if mechanism in WITH_DELTA:
         body["delta"] = form.real("release_delta", needed=mechanism not in ("auto", "planar_laplace"))
     if mechanism in WITH_R:
@@ -174,7 +183,7 @@ def field_of(where: str, form: Form, dataset: Mapping[str, Any]) -> str:
     first, last = parts[0], parts[-1]
     if first == "features" and len(parts) > 2:
         index = used(form, dataset)[int(parts[1])]
-        return f"{last if last in ('lower', 'upper', 'scale') else 'use'}_{index}"
+        return f"{last if last in ('lower', 'upper', 'hidden_change', 'scale') else 'use'}_{index}"
     if first == "measurement":
         is_column = (form.get("source") or "column") == "column"
         fields = {"lower": "y_lower", "upper": "y_upper", "shown": "source"}
@@ -219,7 +228,7 @@ def like(spec: Mapping[str, Any], dataset: Mapping[str, Any]) -> dict[str, objec
     for feature in spec["features"]:
         i = index[feature["column"]]
         values |= {f"use_{i}": "yes", f"lower_{i}": feature["lower"], f"upper_{i}": feature["upper"]}
-        values[f"scale_{i}"] = feature.get("scale")
+        values |= {f"{name}_{i}": feature.get(name) for name in ("hidden_change", "scale")}
     measured = dict(spec["measurement"])
     values |= {name: measured.get(name) for name in ("direction", "source", "column", "question", "unit", "due_hours")}
     noise = "column_noise" if measured["source"] == "column" else "y_noise"

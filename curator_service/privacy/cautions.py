@@ -16,6 +16,7 @@ from blindopt.wire import (
     StudyCreate,
     amount,
 )
+from curator_service.privacy import search_noise
 from curator_service.privacy.choice import Concrete, failure
 from curator_service.privacy.ledger import answers_add_up
 
@@ -24,14 +25,18 @@ PUBLISHED_LARGE = 0.01
 """The number of records, delta times n, that a mechanism with this delta may publish on average."""
 
 
-def of_study(spec: StudyCreate, release: Concrete, price: Price, *, n: int, is_public: bool) -> list[Caution]:
+def of_study(
+    spec: StudyCreate, release: Concrete, price: Price, *, n: int, is_public: bool, noise: float | None = None
+) -> list[Caution]:
     """The cautions about a draft on ``n`` rows. ``release``: the one that would run; ``price``: what it would cost.
 
-    A dataset that is declared public has none: nobody in it needs protection.
+    ``noise``: its ratio to the declared box, as in ``search_noise``. A dataset that is declared public has none: nobody
+    in it needs protection.
     """
     if is_public:
         return []
-    return [*_of_release(spec, release, n), *_of_answers(spec), *_of_caps(spec, price)]
+    of_release = [*_of_release(spec, release, n), *search_noise.of_study(spec, noise)]
+    return [*of_release, *_of_answers(spec), *_of_caps(spec, price)]
 
 
 def of_epsilon(field: str, epsilon: Decimal) -> list[Caution]:
@@ -64,12 +69,14 @@ def _of_release(spec: StudyCreate, release: Concrete, n: int) -> list[Caution]:
     if delta := failure(release):
         cautions += of_delta("release.delta", delta, n)
     if n > 1 and release.sensitivity < (spacing := mean_spacing(spec.features, n)):
+        field = search_noise.field_of_delta(spec)
+        unit = "scaled units" if field == "release.sensitivity" else "units of the hidden changes"
         message = (
-            f"Delta is {release.sensitivity:g}, in scaled units. If {n:,} rows were spread evenly over the declared "
+            f"Delta is {release.sensitivity:g}, in {unit}. If {n:,} rows were spread evenly over the declared "
             f"bounds, a row would be {spacing:.3g} away from the row nearest to it, on average: two records that are "
             "as alike as that are not promised to look alike. Take a larger Delta, from public knowledge."
         )
-        cautions.append(Caution(code="sensitivity_small", field="release.sensitivity", message=message))
+        cautions.append(Caution(code="sensitivity_small", field=field, message=message))
     return cautions
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from blindopt import wire
 from curator_service import store
-from curator_service.privacy import accounting, cautions
+from curator_service.privacy import accounting, cautions, search_noise
 from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.choice import failure
 from curator_service.privacy.guarantees import not_protected
@@ -16,7 +16,7 @@ from curator_service.use_cases.studies.advisories import release_status
 from curator_service.use_cases.studies.dataset_outlook import outlook
 from curator_service.use_cases.studies.datasets import cautions_from_records, dataset_view
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
-from curator_service.use_cases.studies.releases import meanings
+from curator_service.use_cases.studies.releases import meanings, noise_ratio
 from curator_service.use_cases.studies.repeated_releases import most_by_row
 from curator_service.use_cases.studies.studies import fitted
 from service_kit.context.context import ServiceContext
@@ -40,6 +40,7 @@ class Overviews:
             account = outlook(db, self._studies.losses, spec, current.release)
         mechanism, withdrawn = mechanism_of(spec, current.release), current.withdrawn is not None
         price = accounting.price(spec, current.release, withdrawn=withdrawn)
+        noise = noise_ratio(spec, mechanism)
         return wire.StudyCheck(
             mechanism=mechanism.name,
             why=current.why,
@@ -49,9 +50,12 @@ class Overviews:
             not_protected=not_protected(spec, current.release, withdrawn=withdrawn),
             noise_sd=mechanism.noise(len(spec.features)).sd,
             features=meanings(spec, mechanism, withdrawn=withdrawn),
+            search=search_noise.in_words(noise),
             answers=concrete_answers(spec.answers).mechanism,
             price=price,
-            cautions=cautions.of_study(spec, current.release, price, n=dataset.rows, is_public=dataset.public),
+            cautions=cautions.of_study(
+                spec, current.release, price, n=dataset.rows, is_public=dataset.public, noise=noise
+            ),
             record_cautions=cautions_from_records(spec, dataset),
             account=account,
         )

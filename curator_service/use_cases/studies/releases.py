@@ -10,7 +10,7 @@ from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import BudgetExhausted, MechanismWithdrawn, StateConflict, StillRunning, StorageUnavailable
 from curator_service import store
-from curator_service.privacy import accounting, cautions, entropy, ledger
+from curator_service.privacy import accounting, cautions, entropy, ledger, search_noise
 from curator_service.privacy.choice import failure
 from curator_service.privacy.guarantees import CHOOSING, not_protected
 from curator_service.release.mechanism import Assessment, Mechanism
@@ -75,7 +75,10 @@ class Releases:
             update={
                 "attacks": preview.findings,
                 "not_tried": preview.not_tried,
-                "record_cautions": cautions_from_records(spec, dataset),
+                "record_cautions": [
+                    *cautions_from_records(spec, dataset),
+                    *([] if dataset.public else _cautions_about_noise(spec, mechanism, rows)),
+                ],
                 "choosing": None if dataset.public else CHOOSING,
                 "account": account,
             }
@@ -263,6 +266,7 @@ def _report(
 ) -> wire.ReleaseReport:
     withdrawn = current.withdrawn is not None
     price = accounting.price(spec, current.release, withdrawn=withdrawn)
+    noise = noise_ratio(spec, mechanism)
     return wire.ReleaseReport(
         mechanism=mechanism.name,
         version=mechanism.version,
@@ -275,11 +279,22 @@ def _report(
         r=mechanism.columns(rows.d),
         noise_sd=mechanism.noise(rows.d).sd,
         features=meanings(spec, mechanism, withdrawn=withdrawn),
+        search=search_noise.in_words(noise),
         price=price,
         attacks=[],  # only a preview has them
-        cautions=cautions.of_study(spec, current.release, price, n=rows.n, is_public=current.public),
+        cautions=cautions.of_study(spec, current.release, price, n=rows.n, is_public=current.public, noise=noise),
         **asdict(assessment),
     )
+
+
+def _cautions_about_noise(spec: wire.StudyCreate, mechanism: Mechanism, rows: ScaledRows) -> list[wire.Caution]:
+    return search_noise.of_records(spec, noise_ratio(spec, mechanism), rows.rms_distance())
+
+
+def noise_ratio(spec: wire.StudyCreate, mechanism: Mechanism) -> float | None:
+    """How far the noise of a release moves a record, over the distance of two points of the box; None without noise."""
+    d = len(spec.features)
+    return search_noise.of_box(spec.features, mechanism.noise(d).sd, mechanism.columns(d))
 
 
 def meanings(spec: wire.StudyCreate, mechanism: Mechanism, *, withdrawn: bool) -> list[wire.FeatureMeaning]:

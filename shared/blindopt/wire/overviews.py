@@ -26,6 +26,9 @@ class StudyCheck(Reply):
         description="Standard deviation of the noise per coordinate of Z, in scaled units; null without noise."
     )
     features: list[FeatureMeaning] = Field(description="Delta and the noise in the unit of each feature.")
+    search: str | None = Field(
+        None, description="What the noise does to a search, in words, from the declared box; null without noise."
+    )
     answers: str = Field(description="Answer mechanism that would run: never auto.")
     price: Price = Field(description="What it would cost, and how many answers the budget allows.")
     cautions: list[Caution] = Field(

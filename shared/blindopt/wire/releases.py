@@ -194,6 +194,10 @@ class ReleaseReport(Reply):
         None, description="Standard deviation of the noise per coordinate of Z, in scaled units."
     )
     features: list[FeatureMeaning] = Field(description="Delta and the noise in the unit of each feature.")
+    search: str | None = Field(
+        None,
+        description="What the noise does to a search, in words, from the declared box; null without noise.",
+    )
     price: Price = Field(description="What it costs, and how many answers the budget allows.")
     account: DatasetOutlook | None = Field(
         None, description="In a preview: the account of the dataset's file, without and with this study."

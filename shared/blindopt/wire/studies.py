@@ -22,29 +22,43 @@ from blindopt.wire.ledgers import DatasetOutlook
 from blindopt.wire.measurements import MeasurementSpec
 from blindopt.wire.releases import NoiseLaw, ReleaseReport, ReleaseSpec, Status
 
+BOTH_UNITS = "state hidden_change (what is hidden) or scale with the release's sensitivity, not both"
+
 
 class Feature(Request):
     """A column that the optimization may use, with public bounds.
 
-    A value is clipped to [lower, upper] and becomes (value - (lower + upper) / 2) / scale, in scaled
-    units. Bounds and scale must not be computed from the private data.
+    A value is clipped to [lower, upper] and becomes (value - (lower + upper) / 2) / unit, in scaled units; the unit is
+    hidden_change, or scale, or else upper - lower. None of these may be computed from the private data.
     """
 
     column: Name = Field(description="A column of the dataset.")
     lower: float = Field(ge=-1e50, le=1e50, description="Lower bound, in raw units: smaller values are clipped.")
     upper: float = Field(ge=-1e50, le=1e50, description="Upper bound, in raw units: larger values are clipped.")
-    scale: PositiveFloat | None = Field(None, description="Raw units in one scaled unit; default upper - lower.")
+    hidden_change: PositiveFloat | None = Field(
+        None,
+        description=(
+            "The change of this feature that the release hides, in raw units: Delta, if only this feature changes. "
+            "Changes of several features are hidden while the sum of (change / hidden_change)^2 is at most 1. Where "
+            "any feature has it, one that has none hides its whole range, and sensitivity stays 1."
+        ),
+    )
+    scale: PositiveFloat | None = Field(
+        None, description="Raw units in one scaled unit; default upper - lower. Not with hidden_change, which sets it."
+    )
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def _consistent(self) -> Self:
         if not self.lower < self.upper:
             raise ValueError("lower must be smaller than upper")
+        if self.hidden_change is not None and self.scale is not None:
+            raise ValueError(BOTH_UNITS)
         return self
 
     @property
     def unit(self) -> float:
         """Raw units in one scaled unit."""
-        return self.scale if self.scale is not None else self.upper - self.lower
+        return self.hidden_change or self.scale or self.upper - self.lower
 
 
 class Kernel(Request):
@@ -159,6 +173,15 @@ class StudyCreate(Request):
             "the next multiple if the work takes longer. Null: as soon as it is ready."
         ),
     )
+
+    @model_validator(mode="after")
+    def _says_delta_once(self) -> Self:
+        if any(feature.hidden_change is not None for feature in self.features):
+            if any(feature.scale is not None for feature in self.features):
+                raise ValueError(BOTH_UNITS)
+            if getattr(self.release, "sensitivity", 1.0) != 1.0:
+                raise ValueError(f"sensitivity is 1 where a feature states hidden_change: {BOTH_UNITS}")
+        return self
 
     @property
     def protected_rows(self) -> int:

@@ -58,7 +58,7 @@ def test_a_careful_draft_shows_none(owner, api):
     careful = spec_of(
         api.register("careful", CSV.encode()),
         features=[wire.Feature(column=c, lower=-1.0, upper=20.5) for c in "ab"],
-        release=wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1", sensitivity=0.5),
+        release=wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1", sensitivity=0.25),
         budget=wire.Budget(epsilon_per_row="3"),
     )
     owner.get(f"/studies/{api.create_study(careful).id}")

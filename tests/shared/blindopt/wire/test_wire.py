@@ -218,6 +218,7 @@ NUMBERS = [
     (wire.Feature, FEATURE, "lower"),
     (wire.Feature, FEATURE, "upper"),
     (wire.Feature, FEATURE, "scale"),
+    (wire.Feature, FEATURE, "hidden_change"),
     (wire.Kernel, KERNEL, "lengthscale"),
     (wire.Kernel, KERNEL, "signal_variance"),
     (wire.Kernel, KERNEL, "noise_variance"),
@@ -254,6 +255,7 @@ def test_a_number_is_a_finite_json_number(kind, body, field):
     ("kind", "body", "field", "outside"),
     [
         (wire.Feature, FEATURE, "scale", [0, -1, 1e-51, 1e51]),
+        (wire.Feature, FEATURE, "hidden_change", [0, -1, 1e-51, 1e51]),
         (wire.Feature, FEATURE, "lower", [120.0, 121.0, -1e51]),
         (wire.Kernel, KERNEL, "lengthscale", [0, -1e-300, 1e51]),
         (wire.Kernel, KERNEL, "signal_variance", [0, -1]),
@@ -371,6 +373,20 @@ def test_an_epsilon_is_kept_to_its_last_digit(epsilon):
 def test_the_unit_of_a_feature_is_its_scale_or_its_range():
     assert read(wire.Feature, FEATURE).unit == 120.0
     assert read(wire.Feature, {**FEATURE, "scale": 3.2}).unit == 3.2
+    assert read(wire.Feature, {**FEATURE, "hidden_change": 0.5}).unit == 0.5
+
+
+def test_what_is_hidden_is_stated_once():
+    """By changes in each feature's own unit, or by a scale and Delta; older studies state neither or the latter."""
+    hides, scaled = {**FEATURE, "hidden_change": 0.5}, {**FEATURE, "column": "other", "scale": 2.0}
+    assert "not both" in refused(wire.Feature, {**hides, "scale": 2.0})
+    assert "not both" in refused(wire.StudyCreate, {**STUDY, "features": [hides, scaled]})
+    assert "sensitivity is 1" in refused(
+        wire.StudyCreate, {**STUDY, "features": [hides], "release": {**GAUSSIAN, "sensitivity": 0.5}}
+    )
+    study = read(wire.StudyCreate, {**STUDY, "features": [hides, {**FEATURE, "column": "other"}], "release": GAUSSIAN})
+    assert [feature.unit for feature in study.features] == [0.5, 120.0]
+    assert read(wire.StudyCreate, {**STUDY, "features": [scaled]}).features[0].unit == 2.0
 
 
 # --- addresses -------------------------------------------------------------------------------------

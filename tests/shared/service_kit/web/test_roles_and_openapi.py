@@ -361,7 +361,7 @@ def test_every_reply_carries_the_headers_that_keep_it_from_caches_and_frames(nam
 OF_PRIVACY = {
     wire.GaussianRelease: ("epsilon", "delta", "sensitivity"),
     wire.PoGpUcbRelease: ("epsilon", "delta", "sensitivity", "r", "acknowledge_refuted"),
-    wire.Feature: ("lower", "upper", "scale"),
+    wire.Feature: ("lower", "upper", "hidden_change", "scale"),
     wire.ColumnMeasurement: ("noise_variance",),
     wire.Kernel: ("lengthscale", "signal_variance", "noise_variance", "mean"),
     wire.DatasetView: ("public", "dropped"),
@@ -380,7 +380,7 @@ OF_PRIVACY = {
     wire.ReleaseReport: (
         "noise_sd", "cautions", "record_cautions", "choosing", "sigma_min", "omega", "branch", "largest_r",
     ),
-    wire.StudyCheck: ("cautions", "record_cautions"),
+    wire.StudyCheck: ("search", "cautions", "record_cautions"),
     wire.Caution: ("code", "field", "message"),
     wire.ForecastCreate: ("epsilons", "mechanisms", "functions", "queries", "rows", "rows_max", "sample_dataset_id"),
     wire.ForecastPoint: ("noise_sd", "distance_error", "regret", "low", "high", "by_lengthscale"),

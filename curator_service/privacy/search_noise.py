@@ -1,0 +1,69 @@
+"""What the noise of a release does to a search on it: how far it moves a record, against how far two are apart."""
+
+from math import sqrt
+
+from blindopt.wire import Caution, Feature, IdentityRelease, StudyCreate
+from curator_service.public_kernels import diagonal
+
+CHANCE = 1.4
+"""From this ratio on, to the declared box, expected improvement on two real tables was no better than random records
+(docs/privacy.md, "How much noise a search bears")."""
+CHANCE_OF_RECORDS = 2.2
+"""The same against the records themselves, which lie closer together than their bounds allow."""
+CLEAR = 0.5
+"""Up to this ratio it was better by far on both."""
+
+
+def of_box(features: list[Feature], noise_sd: float | None, columns: int) -> float | None:
+    """The ratio for two points uniform in the declared box; None without noise.
+
+    How far noise of ``noise_sd`` per coordinate moves a row of ``columns`` coordinates, over the distance of two
+    points, both root mean squares in scaled units. That distance is sqrt(1/6) of the box's diagonal; a projection keeps
+    it, on average.
+    """
+    return None if noise_sd is None else noise_sd * sqrt(columns) / (diagonal(features) / sqrt(6))
+
+
+def in_words(ratio: float | None) -> str | None:
+    """What a ratio to the declared box means for a search, in one sentence for the owner."""
+    if ratio is None:
+        return None
+    if ratio >= CHANCE:
+        meaning = "expect a search on Z to be no better than random records"
+    else:
+        meaning = "a search on Z can tell records apart" if ratio <= CLEAR else "expect a search on Z to lose much"
+    return f"Noise moves a record {ratio:.2g} times as far as two points of the declared box are apart: {meaning}."
+
+
+def of_study(spec: StudyCreate, ratio: float | None) -> list[Caution]:
+    """A caution about noise in which a search finds no better than random records, from public values alone."""
+    if ratio is None or ratio < CHANCE or isinstance(spec.release, IdentityRelease):
+        return []
+    return [_caution(spec, in_words(ratio) or "")]
+
+
+def of_records(spec: StudyCreate, box: float | None, distance: float) -> list[Caution]:
+    """The same from the records, where the box does not show it: for the owner alone.
+
+    ``box``: the ratio to the declared box. ``distance``: root mean square distance of two records, in scaled units.
+    """
+    if box is None or box >= CHANCE or isinstance(spec.release, IdentityRelease):
+        return []
+    ratio = box * diagonal(spec.features) / sqrt(6) / distance if distance > 0 else float("inf")
+    if ratio < CHANCE_OF_RECORDS:
+        return []
+    says = (
+        f"Noise moves a record {ratio:.2g} times as far as two of your records are apart: expect a search on Z to be "
+    )
+    return [_caution(spec, f"{says}no better than random records.")]
+
+
+def field_of_delta(spec: StudyCreate) -> str:
+    """The field of a draft that says which changes are hidden: that of the first feature that states it, or Delta."""
+    stated = (i for i, feature in enumerate(spec.features) if feature.hidden_change is not None)
+    return next((f"features.{i}.hidden_change" for i in stated), "release.sensitivity")
+
+
+def _caution(spec: StudyCreate, says: str) -> Caution:
+    advice = "Hide smaller changes, from public knowledge, take a larger epsilon, or fewer features."
+    return Caution(code="noise_hides_search", field=field_of_delta(spec), message=f"{says} {advice}")

@@ -1,0 +1,93 @@
+"""What noise does to a search: the ratio by simulation, and the cautions at their thresholds."""
+
+import numpy as np
+import pytest
+
+from blindopt import wire
+from curator_service.privacy import search_noise
+from curator_service.privacy.search_noise import CHANCE, CHANCE_OF_RECORDS, CLEAR
+from curator_service.release.registry import choice_of
+from curator_service.scaling import ScaledRows
+
+
+def study(features, **release):
+    return wire.StudyCreate(
+        name="s",
+        dataset_id="ds_1",
+        features=features,
+        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
+        release=wire.AutoRelease(**({"epsilon": "1"} | release)),
+        answers=wire.NoAnswerNoise(mechanism="none"),
+    )
+
+
+def ratio_of(spec):
+    mechanism, d = choice_of(spec).mechanism, len(spec.features)
+    return search_noise.of_box(spec.features, mechanism.noise(d).sd, mechanism.columns(d))
+
+
+BOX = [
+    wire.Feature(column="a", lower=0.0, upper=20.0, hidden_change=1.0),
+    wire.Feature(column="b", lower=-3.0, upper=5.0),
+]
+
+
+def test_the_ratio_is_that_of_drawn_noise_to_drawn_points():
+    """20,000 points in the box: their distances, and those of rows from their rows of Z, in scaled units."""
+    spec, rng = study(BOX), np.random.default_rng(3)
+    mechanism = choice_of(spec).mechanism
+    x = rng.uniform([0.0, -3.0], [20.0, 5.0], size=(20_000, 2))
+    rows, z = ScaledRows(x, [0, 1], BOX, np.arange(len(x))), np.empty((len(x), 2))
+    mechanism.draw(rows, z)
+    scaled = np.vstack([block for _, block in rows.blocks()])
+    moved = np.sqrt(((z - scaled) ** 2).sum(axis=1).mean())
+    apart = np.sqrt(((scaled[:10_000] - scaled[10_000:]) ** 2).sum(axis=1).mean())
+    assert ratio_of(spec) == pytest.approx(moved / apart, rel=0.04)
+    pairs = ((scaled[:200, None] - scaled[None, :200]) ** 2).sum(axis=2).mean()
+    small = ScaledRows(x[:200], [0, 1], BOX, np.arange(200))
+    assert small.rms_distance() == pytest.approx(np.sqrt(pairs), rel=1e-9)
+
+
+def test_the_ratio_does_not_depend_on_the_unit():
+    """What is hidden as one unit, or as a share of a scale, is the same promise and the same noise."""
+    stated = [wire.Feature(column=c, lower=0.0, upper=10.0, hidden_change=2.0) for c in "ab"]
+    scaled = [wire.Feature(column=c, lower=0.0, upper=10.0, scale=4.0) for c in "ab"]
+    by_default = [wire.Feature(column=c, lower=0.0, upper=10.0) for c in "ab"]
+    ratios = [
+        ratio_of(study(stated)),
+        ratio_of(study(scaled, sensitivity=0.5)),
+        ratio_of(study(by_default, sensitivity=0.2)),
+    ]
+    assert ratios == pytest.approx([np.sqrt(6 * 3) / 5] * 3, rel=1e-9)
+    assert ratio_of(study(by_default)) == pytest.approx(np.sqrt(6 * 3), rel=1e-9)  # the default hides the whole range
+    identity = study(stated).model_copy(update={"release": wire.IdentityRelease(mechanism="identity")})
+    assert ratio_of(identity) is None
+    assert search_noise.in_words(None) is None
+
+
+def test_the_sentence_follows_the_thresholds():
+    says = {ratio: search_noise.in_words(ratio) for ratio in (CHANCE, CHANCE - 0.01, CLEAR + 0.01, CLEAR)}
+    assert says[CHANCE].startswith(
+        "Noise moves a record 1.4 times as far as two points of the declared box are apart: "
+    )
+    ends = ["no better than random records.", "lose much.", "lose much.", "tell records apart."]
+    assert all(text.endswith(end) for text, end in zip(says.values(), ends, strict=True))
+
+
+def test_noise_that_hides_the_search_is_a_caution_at_the_field_that_sets_it():
+    for spec, field in ((study(BOX), "features.0.hidden_change"), (study([BOX[1]]), "release.sensitivity")):
+        (caution,) = search_noise.of_study(spec, CHANCE)
+        assert (caution.code, caution.field) == ("noise_hides_search", field)
+        assert search_noise.of_study(spec, CHANCE - 0.01) == search_noise.of_study(spec, None) == []
+
+
+def test_records_that_lie_closer_than_their_box_are_a_caution_for_the_owner():
+    spec = study([wire.Feature(column="a", lower=0.0, upper=6**0.5)])  # the diagonal is 1 unit, the distance 6^-1/2
+    apart = 1 / 6**0.5
+    near = CHANCE_OF_RECORDS / 1.0
+    assert search_noise.of_records(spec, 1.0, apart / (near * 0.99)) == []
+    (caution,) = search_noise.of_records(spec, 1.0, apart / (near * 1.01))
+    assert "of your records" in caution.message
+    assert len(search_noise.of_records(spec, 1.0, 0.0)) == 1
+    assert search_noise.of_records(spec, CHANCE, 0.0) == []  # the box shows it already
+    assert search_noise.of_records(spec, None, 0.0) == []
