@@ -28,13 +28,14 @@ from modeler_service.algorithms.gp.surrogate import NO_NOISE, GpSettings
 STEPS = 50
 NORM = 25.0
 FITTED = 600
+OPTIMISM = 2.0
 SHARES = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02)
 EPSILONS = (Decimal(1), Decimal(3))
 
 
 def regret(search: Search, z: Matrix, law: wire.NoiseLaw, kernel: wire.Kernel) -> float:
     """The regret of ``ei`` after all steps."""
-    modeler = Ei(z, GpSettings(kernel, 1, search.seed, STEPS + len(search.first), noise=law, exact=True))
+    modeler = Ei(z, GpSettings(kernel, 1, search.seed, STEPS + len(search.first), noise=law, exact=True), OPTIMISM)
     rows: list[int] = []
     for row in search.first:
         modeler.observe(int(row), float(search.f[row]))
