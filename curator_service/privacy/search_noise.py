@@ -1,9 +1,8 @@
 """What the noise of a release does to a search on it: how far it moves a record, against how far two are apart."""
 
-from math import sqrt
+from math import hypot, sqrt
 
 from blindopt.wire import Caution, Feature, IdentityRelease, StudyCreate
-from curator_service.public_kernels import diagonal
 
 CHANCE = 1.4
 """From this ratio on, to the declared box, expected improvement on two real tables was no better than random records
@@ -21,7 +20,11 @@ def of_box(features: list[Feature], noise_sd: float | None, columns: int) -> flo
     points, both root mean squares in scaled units. That distance is sqrt(1/6) of the box's diagonal; a projection keeps
     it, on average.
     """
-    return None if noise_sd is None else noise_sd * sqrt(columns) / (diagonal(features) / sqrt(6))
+    return None if noise_sd is None else noise_sd * sqrt(columns) / _apart(features)
+
+
+def _apart(features: list[Feature]) -> float:
+    return hypot(*((feature.upper - feature.lower) / feature.unit for feature in features)) / sqrt(6)
 
 
 def in_words(ratio: float | None) -> str | None:
@@ -49,7 +52,7 @@ def of_records(spec: StudyCreate, box: float | None, distance: float) -> list[Ca
     """
     if box is None or box >= CHANCE or isinstance(spec.release, IdentityRelease):
         return []
-    ratio = box * diagonal(spec.features) / sqrt(6) / distance if distance > 0 else float("inf")
+    ratio = box * _apart(spec.features) / distance if distance > 0 else float("inf")
     if ratio < CHANCE_OF_RECORDS:
         return []
     says = (
