@@ -59,7 +59,7 @@ class Fit(Request):
     """
 
     every: int = Field(10, ge=1, le=100_000, description="Number of answers between two fits.")
-    starts: int = Field(8, ge=1, le=64, description="Number of starting points of the optimizer.")
+    starts: int = Field(4, ge=1, le=64, description="Number of starting points of the optimizer.")
     mean: Literal["fitted", "kernel"] = Field(
         "fitted", description="fitted: the most likely constant mean; kernel: the kernel's mean, or 0."
     )
