@@ -82,6 +82,7 @@ class _Simulation:
         self._seed = seed
         # The same normal variables for each kernel: what differs between length-scales is the length-scale.
         self._f = [draw_functions(self._x, world.kernel, self._count, self._rng(_FUNCTIONS)) for world in worlds]
+        self._chance = [np.array([chance_regret(f, forecast.queries) for f in functions]) for functions in self._f]
         self._noise = self._rng(_NOISE).standard_normal((self._count, forecast.queries))
 
     def _rng(self, stream: int, function: int = 0) -> np.random.Generator:
@@ -109,8 +110,7 @@ class _Simulation:
 
     def chance(self) -> ForecastPoint:
         """The baseline of a search that asks for random rows."""
-        regrets = [np.array([chance_regret(f, self._queries) for f in functions]) for functions in self._f]
-        return self._point("random_rows", "random_rows", None, None, None, regrets)
+        return self._point("random_rows", "random_rows", None, None, None, self._chance)
 
     def _point(
         self, name: str, runs_as: str, epsilon: str | None, sd: float | None, error: float | None, regrets: list[Vector]
@@ -119,7 +119,8 @@ class _Simulation:
             mean_regret(of_world / np.sqrt(world.kernel.variance))
             for world, of_world in zip(self._worlds, regrets, strict=True)
         ]
-        middle = means[len(means) // 2]
+        half = len(means) // 2
+        middle, is_better = means[half], mean_regret(regrets[half] - self._chance[half]).high < 0
         return ForecastPoint(
             mechanism=name,
             runs_as=runs_as,
@@ -129,6 +130,7 @@ class _Simulation:
             regret=middle.value,
             low=middle.low,
             high=middle.high,
+            better_than_chance=None if regrets is self._chance else is_better,
             by_lengthscale=[
                 LengthscaleRegret(lengthscale=world.lengthscale, regret=mean.value, low=mean.low, high=mean.high)
                 for world, mean in zip(self._worlds, means, strict=True)

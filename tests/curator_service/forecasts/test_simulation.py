@@ -58,6 +58,8 @@ def test_almost_all_noise_is_as_bad_as_chance_and_almost_none_as_good_as_the_row
     assert abs(free.regret - identity.regret) < 0.03
     assert between.regret > 0.05 > free.regret
     assert useless.noise_sd > between.noise_sd > free.noise_sd
+    verdicts = [point.better_than_chance for point in (identity, chance, useless, free)]
+    assert verdicts == [True, None, False, True]
     assert useless.distance_error > between.distance_error > free.distance_error > identity.distance_error == 0
 
 

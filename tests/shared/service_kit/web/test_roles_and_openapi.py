@@ -383,7 +383,7 @@ OF_PRIVACY = {
     wire.StudyCheck: ("search", "cautions", "record_cautions"),
     wire.Caution: ("code", "field", "message"),
     wire.ForecastCreate: ("epsilons", "mechanisms", "functions", "queries", "rows", "rows_max", "sample_dataset_id"),
-    wire.ForecastPoint: ("noise_sd", "distance_error", "regret", "low", "high", "by_lengthscale"),
+    wire.ForecastPoint: ("noise_sd", "distance_error", "regret", "low", "high", "better_than_chance", "by_lengthscale"),
     wire.TuningCaps: ("epsilon", "delta"),
     wire.TuningReport: (
         "epsilon", "delta", "index_sensitivity", "index_scale", "value_sensitivity", "value_scale", "guarantee",
