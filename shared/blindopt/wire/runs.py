@@ -169,7 +169,8 @@ FitChoice = Annotated[
     Field(
         description=(
             "Fit hyper-parameters to the answers, starting at the kernel's; without a kernel, a squared-exponential "
-            "one of the candidates' scale is used. auto: where no kernel is given. Null: they stay fixed. For "
+            "one of the candidates' scale is used. auto: where no kernel is given, and from the first check that a "
+            "given one fails. Null: they stay fixed. For "
             "gp_ucb, gp_bucb, ei and ei_deblurred."
         )
     ),

@@ -135,6 +135,21 @@ def test_the_step_decides_the_weight(vendor):
     )
 
 
+def test_a_request_that_leaves_everything_open_gets_a_plan_and_no_candidate_twice(vendor):
+    """Outcomes of one's own come first: those that the design would ask for are not asked for again."""
+    own, observations = inline(n=12).model_copy(update={"kernel": None}), list(seen((3, 0.2), (7, 0.5)))
+    design = []
+    for _ in range(10):
+        reply = vendor.suggest(wire.SuggestionRequest(inline=own, observations=observations))
+        (suggestion,) = reply.suggestions
+        design.append(suggestion.phase)
+        observations += seen((suggestion.row, float(np.sin(suggestion.row))))
+    assert sorted(observation.row for observation in observations) == list(range(12))
+    assert (reply.plan.algorithm.name, reply.plan.initial_rows, reply.plan.repeats) == ("ei", 5, "after_all")
+    assert reply.plan.reasons[0] == "The algorithm is ei: answers are not randomized."
+    assert set(design[4:]) == {"algorithm"}
+
+
 # --- batches --------------------------------------------------------------------------------------
 
 
