@@ -103,7 +103,7 @@ def plot(outcomes: Outcomes, path: Path) -> None:
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
-    styles: list[Any] = ["-", "--", "-.", (0, (3, 1, 1, 1, 1, 1)), ":"]
+    styles: list[Any] = ["-", "--", "-.", (0, (3, 1, 1, 1, 1, 1)), (0, (5, 1)), ":"]
     for (method, results), style in zip(outcomes.items(), styles, strict=True):
         mean = [fmean(at) for at in zip(*(o.regrets for o in results), strict=True)]
         axes.step(range(1, len(mean) + 1), mean, ls=style, where="post", label=method.name, linewidth=1.8)

@@ -20,7 +20,7 @@ class Size:
     """Numbers of runs; ``rounds`` is T of the algorithms for few arms, ``levels`` are their epsilons.
 
     ``rules`` is that of each of ``pools`` and level, ``peers`` that of each pool on which BoTorch is played too, in
-    ``pool_steps`` steps.
+    ``pool_steps`` steps; ``variants`` that of further experiments on records.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Size:
     levels: tuple[str, ...]
     rules: int
     peers: int
+    variants: int = 30
     pools: tuple[str, ...] = POOLS
     pool_steps: int = 50
     side: int = 100
@@ -49,7 +50,9 @@ FULL = Size(
     rules=30,
     peers=10,
 )
-QUICK = Size("quick", tables=30, frontier=60, records=20, trials=3, rounds=20_000, levels=("1",), rules=2, peers=1)
+QUICK = Size(
+    "quick", tables=30, frontier=60, records=20, trials=3, rounds=20_000, levels=("1",), rules=2, peers=1, variants=10
+)
 SIZES = {size.name: size for size in (FULL, QUICK)}
 
 

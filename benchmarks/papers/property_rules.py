@@ -30,7 +30,7 @@ class PropertyRules:
     name: str = "property_rules"
 
     def tasks(self, size: Size) -> list[Task]:
-        return [(kernel, run) for run in range(size.records) for kernel in KERNELS]
+        return [(kernel, run) for run in range(size.variants) for kernel in KERNELS]
 
     def marks(self, size: Size) -> Sequence[int]:
         return range(1, SETTINGS["property"].steps + 1)

@@ -148,7 +148,8 @@ class Records:
     name: str
 
     def tasks(self, size: Size) -> list[Task]:
-        return [(self.name, run) for run in range(size.records)]
+        runs = size.variants if self.name == "interest" else size.records
+        return [(self.name, run) for run in range(runs)]
 
     def marks(self, size: Size) -> Sequence[int]:
         return range(1, SETTINGS[self.name].steps + 1)

@@ -28,6 +28,7 @@ TINY = replace(
     tables=2,
     frontier=2,
     records=1,
+    variants=1,
     trials=2,
     rounds=40,
     levels=("1",),
