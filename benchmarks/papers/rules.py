@@ -34,7 +34,7 @@ processor time."""
 FACTS = (BEST, RECOMMENDED, TOP, REPEATS, CPU)
 
 FIT = {"starts": 2}
-"""A quarter of the usual starting points, for the sake of time."""
+"""Fewer starting points than usual, for the sake of time."""
 RULES: dict[str, dict[str, Any]] = {
     "gp_ucb": {"algorithm": {"name": "gp_ucb"}, "fit": FIT},
     "gp_ucb, nugget out, scale 0.2": {"algorithm": {"name": "gp_ucb", "nugget": "out", "scale": 0.2}, "fit": FIT},

@@ -306,4 +306,6 @@ def bandits_table(summary: Summary) -> Lines:
         problem += f"largest eigenvalue of the kernel is {100 * facts['share_of_top_eigenvalue']:.0f} % of its trace"
         if "nugget" in facts:
             problem += f"; nugget {facts['nugget']:g}"
+    if any("scale 0.1" in column for columns in summary["groups"].values() for column in columns):
+        problem += ". Each variant with its practical settings, and with one for all"
     return [f"{problem}.", "", *_ratios(summary)]
