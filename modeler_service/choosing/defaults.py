@@ -100,7 +100,7 @@ def _algorithm(
             ), "the run is to end by a promise (stop.improvement), which its upper bounds make"
         kind = f"are randomized, and candidates are more than {ARMS_MAX:,}" if is_private else "are not randomized"
         chosen = _open(wishes, study, past)
-        noisy = ", and candidates have noise of a known law" if isinstance(chosen, wire.EiDeblurred) else ""
+        noisy = ", candidates have noise of a known law, and no kernel is given" if isinstance(chosen, wire.EiDeblurred) else ""
         return chosen, f"answers {kind}{noisy}"
     if promised:
         raise Invalid(
@@ -128,8 +128,13 @@ def _upper_bound(batch_size: int) -> wire.AlgorithmSpec:
 
 
 def _open(wishes: wire.RunSpec | Wishes, study: Study, past: int) -> wire.AlgorithmSpec:
-    """The algorithm where answers are not randomized, or the candidates many; also in batches."""
-    if wishes.batch_size == 1 and not _is_private(study) and declared_noise(study.noise) is not None:
+    """The algorithm where answers are not randomized, or the candidates many; also in batches.
+
+    docs/results.md, "Which rule": with noisy candidates ``ei_deblurred`` has the smallest worst case if the kernel is
+    fitted, and ``ei`` the smaller regret if it is given.
+    """
+    is_fitted = wishes.kernel is None and study.kernel is None
+    if is_fitted and wishes.batch_size == 1 and not _is_private(study) and declared_noise(study.noise) is not None:
         first = wishes.initial_rows if wishes.initial_rows is not None else _wanted(study.r)
         if past + first + wishes.iterations <= OUTCOMES_MAX:
             return wire.EiDeblurred(name="ei_deblurred")

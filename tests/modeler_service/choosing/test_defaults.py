@@ -39,6 +39,8 @@ def view(answers="none", **chosen):
         (view(kernel=KERNEL), {}, "ei", "auto", "answers are not randomized"),
         (view(), {"batch_size": 4}, "ei", True, "answers are not randomized"),
         (view(noise=NOISE), {}, "ei_deblurred", True, "noise of a known law"),
+        (view(noise=NOISE, kernel=KERNEL), {}, "ei", "auto", "answers are not randomized"),
+        (view(noise=NOISE), {"kernel": KERNEL}, "ei", "auto", "answers are not randomized"),
         (view(noise=NOISE), {"batch_size": 2}, "ei", True, "answers are not randomized"),
         (view(noise=NOISE), {"iterations": 495}, "ei_deblurred", True, "noise of a known law"),
         (view(noise=NOISE), {"iterations": 496}, "ei", True, "answers are not randomized"),
@@ -161,7 +163,7 @@ def test_candidates_in_a_request_have_a_plan_too():
 
 def test_every_plan_has_an_algorithm_that_can_be_built():
     """The number of outcomes that ei_deblurred takes is counted with all that a run may be shown."""
-    settings = study(n=1_000, noise=NOISE)
+    settings = study(n=1_000, noise=NOISE, kernel=None)
     spec = wire.RunSpec.model_validate(SPEC | {"iterations": 480})
     past = [wire.Observation(row=row, y=0.0) for row in range(15)]
     for before in (past, [*past, wire.Observation(row=20, y=0.0)]):
