@@ -100,7 +100,11 @@ def _algorithm(
             ), "the run is to end by a promise (stop.improvement), which its upper bounds make"
         kind = f"are randomized, and candidates are more than {ARMS_MAX:,}" if is_private else "are not randomized"
         chosen = _open(wishes, study, past)
-        noisy = ", candidates have noise of a known law, and no kernel is given" if isinstance(chosen, wire.EiDeblurred) else ""
+        noisy = (
+            ", candidates have noise of a known law, and no kernel is given"
+            if isinstance(chosen, wire.EiDeblurred)
+            else ""
+        )
         return chosen, f"answers {kind}{noisy}"
     if promised:
         raise Invalid(
