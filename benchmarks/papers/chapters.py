@@ -102,10 +102,10 @@ pools, releases, first rows and outcomes, which are exact values of a column. Re
 Delta = 1 where the root mean square norm of the records is 12.5; e^1.1 is 3.004. Regrets are in standard deviations of
 y over all records of the pool's table.
 
-The default is ei where a kernel is given or the release declares no noise, and ei_deblurred where a fitted kernel
-meets Gaussian or planar Laplace noise: without noise the first has the best mean rank; with noise and a fitted kernel
-the second has the smallest worst case. That worst case is Hartmann 6's: on the other pools the rules other than gp_ucb
-can hardly be told apart. With a kernel that is given (the chapter before this one) ei is at least as good as
+The default is ei where the release declares no noise or a kernel is given, and ei_deblurred where a kernel is to be
+fitted to a release with Gaussian or planar Laplace noise: without noise the first has the best mean rank, with it the
+second has the smallest worst case. That worst case is Hartmann 6's: on the other pools the rules other than gp_ucb can
+hardly be told apart, and with a kernel that is given (the chapter before this one) ei is at least as good as
 ei_deblurred, in a third of the time."""
 
 CHAPTERS: dict[str, Chapter] = {
