@@ -224,7 +224,7 @@ def log_improvement(t: Vector) -> Vector:
     series t^-2 (1 - 3 t^-2 + 15 t^-4 - 105 t^-6 + 945 t^-8), to 2e-13.
 
     >>> log_improvement(np.array([0.0, -100.0])).round(6).tolist()
-    [-0.918939, -5010.129378]
+    [-0.918939, -5010.129579]
     """
     t = np.asarray(t, dtype=np.float64)
     values = np.empty_like(t)
