@@ -30,6 +30,7 @@ from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.calibration import gaussian_sd
 from curator_service.privacy.choice import Concrete, concrete, failure
 from curator_service.privacy.composition import Part, tight_epsilon
+from curator_service.privacy.dataset_account import group_delta
 from curator_service.privacy.ledger import Prices, answers_add_up, text, units
 from curator_service.privacy.noise import LATTICE_BITS
 from curator_service.privacy.planar_slope import slope_of_row
@@ -209,7 +210,13 @@ def _price_in_words(spec: StudyCreate, costs: Costs, of_row: int | None, of_stud
         buys = f"buys {_answers(of_row, 'more ')} per {unit}{total}"
     sentence, k = f"{joined}: this budget {buys}.", spec.rows_per_person
     if k > 1 and not spec.person_column:  # declared, not enforced
-        sentence += f" These figures are per record: a person with {k} records, as declared, loses {k} times as much."
+        sentence += (
+            f" These figures are per record: a person with {k} records, as declared, loses {k} times each epsilon"
+        )
+        if costs.failure and costs.release is not None:
+            delta = group_delta(Decimal(text(costs.release)), Decimal(repr(costs.failure)), k)
+            sentence += f", and the release's delta is {delta} for her"
+        sentence += "."
     return sentence
 
 
@@ -261,7 +268,9 @@ def report(
     failure = costs.failure if released else 0.0
     k = 1 if spec.person_column else spec.rows_per_person
     declared = (
-        f" (per record: a person with {k} records, as declared, may have lost {k} times as much)" if k > 1 else ""
+        f" (per record: for a person with {k} records, as declared, epsilon may be {k} times that, and a delta more)"
+        if k > 1
+        else ""
     )
     sentence = _report_in_words(losses, study, delta, failure, _unit(spec), declared)
     return Accounting(delta=delta, rows=losses, study=study, sentence=sentence)

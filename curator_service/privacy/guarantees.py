@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from textwrap import fill
 
 from blindopt.wire import (
@@ -18,6 +19,7 @@ from blindopt.wire import (
 )
 from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.choice import Concrete, concrete, failure
+from curator_service.privacy.dataset_account import group_delta
 from curator_service.privacy.ledger import answers_add_up, exact
 
 EXACT_ANSWERS = (
@@ -283,8 +285,17 @@ def _declared(spec: StudyCreate) -> str:
     k = spec.rows_per_person
     if k == 1 or not isinstance(spec.release, SoundRelease):
         return ""
-    epsilon = exact(k * amount(spec.release.epsilon))
-    return f" The owner declares {k} rows of a person at most: by the release she loses {k} times as much, {epsilon}."
+    return (
+        f" The owner declares {k} rows of a person at most: by the release she loses "
+        f"{of_person(amount(spec.release.epsilon), getattr(spec.release, 'delta', None), k)}."
+    )
+
+
+def of_person(epsilon: Decimal, delta: float | None, k: int) -> str:
+    """What a person with ``k`` rows loses where each row is promised (epsilon, delta), by group privacy."""
+    if not delta:
+        return f"{k} times as much, {exact(k * epsilon)}"
+    return f"epsilon {exact(k * epsilon)} with delta {group_delta(epsilon, Decimal(repr(delta)), k)}"
 
 
 def as_markdown() -> str:

@@ -16,6 +16,7 @@ from blindopt.wire import (
 )
 from curator_service.privacy.choice import Concrete, concrete
 from curator_service.privacy.noise import PLANAR_FEATURES_MAX
+from curator_service.privacy.search_noise import field_of_delta
 from curator_service.release.gaussian import GaussianMechanism
 from curator_service.release.gaussian_projection import PROJECTED_FEATURES_MIN, GaussianProjection
 from curator_service.release.identity import Identity
@@ -87,20 +88,23 @@ def _projection(study: StudyCreate, spec: GaussianProjectionRelease, d: int) -> 
     rounding = _rounding(study, spec)
     mechanism = GaussianProjection(amount(spec.epsilon), spec.delta, spec.sensitivity, spec.r, rounding)
     if mechanism.slack(d) > 1e-3 * spec.sensitivity:
-        raise _too_small()
+        raise _too_small(study)
     return mechanism
 
 
 def _rounding(study: StudyCreate, spec: SoundRelease) -> float:
     rounding = rounding_of(study.features)
     if rounding > 1e-3 * spec.sensitivity:
-        raise _too_small()
+        raise _too_small(study)
     return rounding
 
 
-def _too_small() -> Invalid:
-    fault: dict[str, object] = {"field": "release.sensitivity", "message": "too small"}
-    return Invalid("sensitivity is too small against the features' ranges for double precision", [fault])
+def _too_small(study: StudyCreate) -> Invalid:
+    field = field_of_delta(study)
+    fault: dict[str, object] = {"field": field, "message": "too small"}
+    return Invalid(
+        f"{field.rpartition('.')[2]} is too small against the features' ranges for double precision", [fault]
+    )
 
 
 def _invalid(field: str, message: str) -> Invalid:

@@ -194,7 +194,7 @@ def wait_until_ended(get: Callable[[], J], name: str, *, timeout_s: float, poll_
     while (job := get()).ended_at is None:
         if (waited := time.monotonic() - begin) > timeout_s:
             raise Unreachable(f"{name} has not ended within {timeout_s} s")
-        time.sleep(max(poll_s, min(waited / 10, 1.0)))
+        time.sleep(min(max(poll_s, min(waited / 10, 1.0)), max(timeout_s - waited, poll_s)))
     return job
 
 

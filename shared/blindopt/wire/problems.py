@@ -26,17 +26,18 @@ class BudgetProblem(Reply):
     """
 
     cap: str | None = Field(
+        None,
         description=(
             "The cap of the study's budget; dataset.epsilon and dataset.delta: of its dataset's account. Null to a "
             "modeler whose own spending leaves room for the request, so that other spending decides."
-        )
+        ),
     )
     row: int | None = Field(None, description="The candidate (row of Z), if the cap is one for each record.")
     requested: str = Field(description="What the request would cost: epsilon, or a number of measurements.")
     spent: str = Field(
         description="Amount spent of the cap so far; to a modeler: by the release and by its own grant's answers."
     )
-    limit: str | None = Field(description="The cap; null where cap is.")
+    limit: str | None = Field(None, description="The cap; null where cap is.")
     remaining: Literal["none", "some"] | None = Field(
         None,
         description=(

@@ -221,10 +221,13 @@ def test_a_declared_number_of_rows_multiplies_what_a_person_loses():
 
     assert gap(rows_per_person=1)[0].endswith("times the delta).")
     assert "declares 20 rows of a person at most" in gap(rows_per_person=20)[0]
-    assert gap(rows_per_person=20)[0].endswith("she loses 20 times as much, 25.")
+    assert gap(rows_per_person=20)[0].endswith("she loses epsilon 25 with delta 1.")
     assert gap(rows_per_person=20, person_column=True) == []
     words = accounting.price(study(GAUSSIAN).model_copy(update={"rows_per_person": 20})).sentence
-    assert words.endswith("a person with 20 records, as declared, loses 20 times as much.")
+    assert "a person with 20 records, as declared, loses 20 times each epsilon" in words
+    assert words.endswith("and the release's delta is 1 for her.")
+    pure = study(PLANAR).model_copy(update={"rows_per_person": 2})
+    assert accounting.price(pure).sentence.endswith("loses 2 times each epsilon.")
 
 
 def test_nothing_is_said_to_be_safe_in_a_list_of_what_is_not():

@@ -333,6 +333,7 @@ def test_a_grant_whose_own_spending_leaves_room_is_refused_without_a_cap_or_a_ro
     assert rival((3, 4)).status_code == 201
     once = refused((4, 1), (3, 1))
     assert once["budget"] == {"requested": "0.2", "spent": "0.3", "remaining": "some"}
+    assert wire.Problem.model_validate_json(json.dumps(once)).budget.cap is None  # a modeler reads it, and its run ends
     assert "row" not in once["detail"].replace("rows", "")
     assert refused((3, 1))["budget"] == {"requested": "0.1", "spent": "0.3", "remaining": "none"}
     assert rival((4, 3)).status_code == 201  # the other row, and then all measurements
