@@ -34,7 +34,7 @@ if KILLS > 1:
     STORIES |= {
         "charged, under way, nobody told": {"tuning.reply.before": "running"},
         "drawn, being stored": {"tuned.before-commit": "running"},
-        "half told": {"told.reply.half": "completed"},
+        "half told": {"tuned.after-commit": "completed", "told.reply.half": "completed"},
     }
 
 
