@@ -101,10 +101,9 @@ def _rounding(study: StudyCreate, spec: SoundRelease) -> float:
 
 def _too_small(study: StudyCreate) -> Invalid:
     field = field_of_delta(study)
+    what = field.rpartition(".")[2].replace("_", " ")
     fault: dict[str, object] = {"field": field, "message": "too small"}
-    return Invalid(
-        f"{field.rpartition('.')[2]} is too small against the features' ranges for double precision", [fault]
-    )
+    return Invalid(f"{what} is too small against the features' ranges for double precision", [fault])
 
 
 def _invalid(field: str, message: str) -> Invalid:
