@@ -10,7 +10,7 @@ from math import inf
 from blindopt import wire
 from blindopt.errors import Invalid
 from blindopt.gp.input_noise import declared_noise
-from blindopt.wire.runs import FITTED
+from blindopt.wire.algorithms.plans import FITTED
 from modeler_service.algorithms.bandits.few_arms import ARMS_MAX
 from modeler_service.algorithms.gp.ei_deblurred import OUTCOMES_MAX
 from modeler_service.choosing.exact import exact_answers

@@ -12,7 +12,7 @@ from blindopt import wire
 from blindopt.arrays import Matrix
 from blindopt.errors import CuratorRefused, Draining, Invalid, NumericalFailure, ProtocolViolated, RateLimited, Remote
 from blindopt.gp.progress import Tick
-from blindopt.wire.runs import BATCHED, FITTED
+from blindopt.wire.algorithms.plans import BATCHED, FITTED
 from modeler_service.algorithms.factory import memory_of
 from modeler_service.choosing.chooser import RowChooser
 from modeler_service.choosing.defaults import Study, Wishes, plan_for

@@ -13,7 +13,7 @@ from blindopt.gp.kernels import Kind
 from blindopt.gp.leave_one_out import LeaveOneOut
 from blindopt.gp.marginal_likelihood import Evidence, Hyper, MarginalLikelihood
 from blindopt.gp.progress import NO_TICK, Tick
-from blindopt.wire.fits import Fit, Parameter
+from blindopt.wire.algorithms.fits import Fit, Parameter
 from blindopt.wire.releases import NoiseLaw
 
 ANSWERS_MIN = 3

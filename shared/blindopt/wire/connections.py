@@ -1,11 +1,36 @@
-"""Test of a connection to a curator before a run is started."""
+"""Address and token of a curator, and the test of a connection before a run is started."""
 
-from typing import Literal
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from blindopt.wire.base import Reply
 from blindopt.wire.studies import StudyView
+
+StudyId = Annotated[str, Field(pattern=r"^std_[0-9a-f]{16}$")]
+GrantToken = Annotated[str, Field(max_length=200, pattern=r"^[\x21-\x7e]+$", repr=False)]
+
+
+def _address(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        plain = not (parts.username or parts.password or parts.query or parts.fragment)
+        labels = (parts.hostname or "").rstrip(".").split(".")
+        named = all(0 < len(label) < 64 for label in labels) and len(parts.hostname or "") < 254
+        good = plain and named and (parts.port is None or parts.port > 0)
+    except ValueError:
+        good = False
+    if not good:
+        raise ValueError("must be an address such as https://curator.example or http://127.0.0.1:8410")
+    return url
+
+
+CuratorUrl = Annotated[
+    str,
+    Field(max_length=2_000, pattern=r"^https?://[!-~]+$"),
+    AfterValidator(_address),
+]
 
 
 class ConnectionStep(Reply):

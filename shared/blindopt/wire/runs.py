@@ -2,223 +2,31 @@
 
 from datetime import datetime
 from typing import Annotated, Literal, Self
-from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from blindopt.wire.bandits import (
-    Ata,
-    BoundedIgp,
-    IgpUcb,
-    LaplaceAdf,
-    LdpAta,
-    LdpMoma,
-    LdpTgp,
-    Moma,
-    Tgp,
-    TgpTight,
-    Thompson,
+from blindopt.wire.algorithms.bandits import LdpMoma, Moma
+from blindopt.wire.algorithms.fits import Fit, Fitted
+from blindopt.wire.algorithms.gp import GpBucb, GpUcb, RandomRows
+from blindopt.wire.algorithms.plans import (
+    AUTO,
+    BATCHED,
+    FITTED,
+    IMPROVING,
+    AlgorithmChoice,
+    Auto,
+    FitChoice,
+    InitialDesign,
+    InitialDesignChoice,
+    InitialRows,
+    Plan,
+    Repeats,
 )
 from blindopt.wire.base import Name, Page, PositiveFloat, Reply, Request, Seed
-from blindopt.wire.fits import Fit, Fitted
+from blindopt.wire.connections import CuratorUrl, GrantToken, StudyId
+from blindopt.wire.posteriors import Recommendation
 from blindopt.wire.queries import NoisePassport
 from blindopt.wire.studies import Kernel, StudyView
-
-Precision = Literal["double", "single"]
-StudyId = Annotated[str, Field(pattern=r"^std_[0-9a-f]{16}$")]
-GrantToken = Annotated[str, Field(max_length=200, pattern=r"^[\x21-\x7e]+$", repr=False)]
-PlannedRepeats = Literal["algorithm", "never", "after_all"]
-Repeats = Annotated[
-    Literal["auto"] | PlannedRepeats,
-    Field(
-        description=(
-            "Whether a candidate may be queried again. algorithm: as the algorithm chooses; never: the run ends when "
-            "all were queried; after_all: once all were; auto: only where a repeat teaches something, as the plan "
-            "says. Imported candidates count as queried."
-        )
-    ),
-]
-InitialDesign = Literal["random", "maximin"]
-InitialRows = Annotated[
-    int | None,
-    Field(
-        ge=0,
-        le=10_000,
-        description=(
-            "Number of candidates of the initial design, queried first. Null: 5 or twice the columns of Z, whichever "
-            "is more, less the past measurements; at most as many as are queried after them."
-        ),
-    ),
-]
-InitialDesignChoice = Annotated[
-    InitialDesign | None,
-    Field(
-        description=(
-            "How the initial candidates are chosen. random: uniformly; maximin: a random one, then repeatedly the one "
-            "farthest from those chosen; null: maximin, for random rows random."
-        )
-    ),
-]
-
-
-NoiseAware = Annotated[
-    bool,
-    Field(description="Average the kernel over the release's noise, if its law is known; otherwise use Z as X."),
-]
-
-
-class GpRule(Request):
-    """Fields of all algorithms over the posterior of a Gaussian process at the candidates."""
-
-    name: str
-    precision: Precision = Field(
-        "double",
-        description=(
-            "Precision of the numbers stored for each candidate. single takes half the memory, for a million "
-            "candidates or more, and chooses the same rows: bounds within its rounding error of the largest are "
-            "recomputed in double precision."
-        ),
-    )
-
-
-class GpAlgorithm(GpRule):
-    """Fields of GP-UCB and of GP-BUCB."""
-
-    delta_ucb: float = Field(0.05, ge=1e-50, lt=1, description="Theorem 3; delta' is half of it.")
-    noise_aware: NoiseAware = True
-    scale: PositiveFloat = Field(1.0, description="Factor of beta_t; 1 is the theorem's, smaller factors explore less.")
-
-
-class GpUcb(GpAlgorithm):
-    """GP-UCB, Algorithm 2 of Kharkovskii et al. (2020)."""
-
-    name: Literal["gp_ucb"] = Field(description="Name of the algorithm.")
-    nugget: Literal["in", "out"] = Field(
-        "in",
-        description=(
-            "Whether the bound counts the variance that a candidate has for itself (the nugget: what the release's "
-            "noise hides of it). in: as in the article; out: no, so that only what can be learned is explored. out has "
-            "no theorem."
-        ),
-    )
-
-
-class GpBucb(GpAlgorithm):
-    """GP-BUCB, Desautels et al. (2014): GP-UCB in batches, with hallucinated outcomes of pending queries."""
-
-    name: Literal["gp_bucb"] = Field(description="Name of the algorithm.")
-
-
-class Ei(GpRule):
-    """Expected improvement, where the variance that can be learned counts as optimism, and the nugget as luck."""
-
-    name: Literal["ei"] = Field(description="Name of the algorithm.")
-    noise_aware: NoiseAware = True
-    optimism: float = Field(
-        2.0,
-        ge=0,
-        le=1e6,
-        description="Number of learnable standard deviations added to the mean; 0: plain expected improvement.",
-    )
-
-
-class EiDeblurred(GpRule):
-    """Expected improvement of f itself, averaged over the places that the noisy coordinates of Z may stand for."""
-
-    name: Literal["ei_deblurred"] = Field(
-        description="Name of the algorithm. It needs a release with Gaussian or planar Laplace noise."
-    )
-
-
-class RandomRows(Request):
-    """Uniform random candidates without repetition: a baseline."""
-
-    name: Literal["random"] = Field(description="Name of the algorithm.")
-
-
-AlgorithmSpec = Annotated[
-    GpUcb
-    | GpBucb
-    | Ei
-    | EiDeblurred
-    | RandomRows
-    | LdpAta
-    | LdpTgp
-    | TgpTight
-    | LdpMoma
-    | Ata
-    | Tgp
-    | Moma
-    | LaplaceAdf
-    | BoundedIgp
-    | IgpUcb
-    | Thompson,
-    Field(discriminator="name"),
-]
-
-
-class Auto(Request):
-    """The algorithm that suits the study, chosen when the study is first seen: see ``Plan``."""
-
-    name: Literal["auto"] = Field(description="Name of the choice.")
-
-
-AlgorithmChoice = Annotated[Auto | AlgorithmSpec, Field(discriminator="name")]
-FitChoice = Annotated[
-    Fit | Literal["auto"] | None,
-    Field(
-        description=(
-            "Fit hyper-parameters to the answers, starting at the kernel's; without a kernel, a squared-exponential "
-            "one of the candidates' scale is used. auto: where no kernel is given, and from the first check that a "
-            "given one fails. Null: they stay fixed. For "
-            "gp_ucb, gp_bucb, ei and ei_deblurred."
-        )
-    ),
-]
-AUTO = Auto(name="auto")
-
-
-class Plan(Reply):
-    """How rows are chosen: the settings as they were given, and those left open as they follow from the study."""
-
-    algorithm: AlgorithmSpec = Field(description="Algorithm that chooses candidates.")
-    fit: Fit | Literal["auto"] | None = Field(description="How hyper-parameters are fitted; null: they stay fixed.")
-    initial_rows: int = Field(description="Number of candidates of the initial design.")
-    initial_design: InitialDesign = Field(description="How the initial candidates are chosen.")
-    repeats: PlannedRepeats = Field(description="Whether a candidate may be queried again.")
-    reasons: list[str] = Field(description="Why the settings that were left open are as they are, in words.")
-
-
-FITTED = (GpUcb, GpBucb, Ei, EiDeblurred)
-"""Algorithms whose hyper-parameters can be fitted."""
-
-BATCHED = (GpBucb, Ei, RandomRows)
-"""Algorithms that can choose several candidates for one query."""
-
-IMPROVING = (Ei, EiDeblurred)
-"""Algorithms that compute an expected improvement."""
-
-
-def _address(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        plain = not (parts.username or parts.password or parts.query or parts.fragment)
-        labels = (parts.hostname or "").rstrip(".").split(".")
-        named = all(0 < len(label) < 64 for label in labels) and len(parts.hostname or "") < 254
-        good = plain and named and (parts.port is None or parts.port > 0)
-    except ValueError:
-        good = False
-    if not good:
-        raise ValueError("must be an address such as https://curator.example or http://127.0.0.1:8410")
-    return url
-
-
-CuratorUrl = Annotated[
-    str,
-    Field(max_length=2_000, pattern=r"^https?://[!-~]+$"),
-    AfterValidator(_address),
-]
-
 
 Outcome = Annotated[float, Field(ge=-1e150, le=1e150)]
 
@@ -377,29 +185,6 @@ RunState = Literal["queued", "running", "paused", "waiting", "completed", "faile
 
 
 EndedBecause = Literal["budget", "exhausted", "target", "improvement", "refused", "stopped", "failed"]
-
-
-class Recommendation(Reply):
-    """The recommended candidate, with an interval for its mean outcome. In units of the measurement."""
-
-    row: int = Field(description="Number of the candidate: its row of Z.")
-    over: Literal["asked", "all"] = Field(
-        description="asked: the best of the queried candidates; all: the best of all."
-    )
-    by: Literal["posterior", "estimate", "observed"] = Field(
-        description=(
-            "posterior: best posterior mean; estimate: best estimate of an algorithm for few arms; observed: best mean "
-            "of the answers about a candidate, if nothing is estimated."
-        )
-    )
-    mean: float = Field(description="Estimate of f at the candidate.")
-    sd: float | None = Field(
-        description="Standard deviation of that estimate, without the noise of an answer; null: unknown."
-    )
-    interval: Annotated[list[float], Field(min_length=2, max_length=2)] | None = Field(
-        description="mean - 1.96 sd, mean + 1.96 sd: 95 % if the model holds."
-    )
-    outcomes: int = Field(description="Number of answers and past measurements that it is based on.")
 
 
 class Best(Reply):
@@ -599,42 +384,3 @@ class RunExport(Reply):
     versions: list[AnswerVersion] = Field(
         [], description="Answer versions, in the order of arrival, of a study whose y is measured on request."
     )
-
-
-class PosteriorPoint(Reply):
-    """Posterior moments of f at a candidate, in units of the measurement."""
-
-    row: int = Field(description="Number of the candidate: its row of Z.")
-    mean: float = Field(description="Posterior mean of f.")
-    sd: float = Field(description="Posterior standard deviation of f, without the noise of an answer.")
-
-
-class PosteriorPage(Page):
-    """Posterior moments of f after the answers so far, at some candidates."""
-
-    outcomes: int = Field(
-        description="Number of answers and past measurements that this page is based on: it may change between pages."
-    )
-    points: list[PosteriorPoint] = Field(description="Moments by row; for a request of the best, the best first.")
-
-
-class MapPoint(Reply):
-    """A candidate on the map of the first two principal axes of Z."""
-
-    row: int = Field(description="Number of the candidate: its row of Z.")
-    first: float = Field(description="Coordinate along the first principal axis, from the centre, in scaled units.")
-    second: float = Field(description="Coordinate along the second axis; 0 if Z has one column.")
-    mean: float | None = Field(description="Posterior mean of f; null if the algorithm estimates nothing.")
-    sd: float | None = Field(description="Posterior standard deviation of f; null if the algorithm estimates nothing.")
-    asked: int = Field(ge=0, description="Number of answers about the candidate.")
-
-
-class PosteriorMap(Reply):
-    """Posterior moments of f over the first two principal axes of Z."""
-
-    outcomes: int = Field(description="Number of answers and past measurements that it is based on.")
-    shares: Annotated[list[float], Field(min_length=2, max_length=2)] = Field(
-        description="Fraction of Z's variance along each axis."
-    )
-    rows: int = Field(description="Number of rows of Z; if there are fewer points, they are a regular sample.")
-    points: list[MapPoint] = Field(description="All queried candidates and an even sample of the others, by row.")

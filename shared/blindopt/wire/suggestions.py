@@ -4,26 +4,23 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from blindopt.wire.answers import NONE, Answers
-from blindopt.wire.base import FEATURES_MAX, PositiveFloat, Reply, Request, Seed
-from blindopt.wire.fits import Fitted
-from blindopt.wire.queries import NoisePassport
-from blindopt.wire.releases import NoiseLaw
-from blindopt.wire.runs import (
+from blindopt.wire.algorithms.fits import Fitted
+from blindopt.wire.algorithms.plans import (
     AUTO,
-    OBSERVATIONS_MAX,
     AlgorithmChoice,
-    CuratorUrl,
     FitChoice,
-    GrantToken,
     InitialDesignChoice,
     InitialRows,
-    Outcome,
     Plan,
-    Recommendation,
     Repeats,
-    StudyId,
 )
+from blindopt.wire.answers import NONE, Answers
+from blindopt.wire.base import FEATURES_MAX, PositiveFloat, Reply, Request, Seed
+from blindopt.wire.connections import CuratorUrl, GrantToken, StudyId
+from blindopt.wire.posteriors import Recommendation
+from blindopt.wire.queries import NoisePassport
+from blindopt.wire.releases import NoiseLaw
+from blindopt.wire.runs import OBSERVATIONS_MAX, Outcome
 from blindopt.wire.studies import Kernel
 
 INLINE_ROWS_MAX = 100_000

@@ -200,7 +200,7 @@ def test_every_kind_of_request_is_in_this_list():
 def test_no_name_is_defined_in_two_modules():
     """The package re-exports every public name of its modules: one of two equal names would hide the other."""
     homes: dict[str, list[str]] = {}
-    for path in sorted(Path(wire.__file__).parent.glob("*.py")):
+    for path in sorted(Path(wire.__file__).parent.rglob("*.py")):
         for statement in ast.parse(path.read_text()).body:
             match statement:
                 case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
