@@ -39,8 +39,8 @@ def build() -> Console:
         inbox,
         tunings,
         accounts,
-        mechanisms,
         log,
+        mechanisms,
         notices,
         privacy_reports,
     )

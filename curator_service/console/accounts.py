@@ -24,7 +24,7 @@ _USES = (
 )
 
 
-@pages.get("/accounts", roles=("owner", "auditor"), nav="Accounts")
+@pages.get("/accounts", roles=("owner", "auditor"), nav="Budget")
 async def listed(page: Page) -> Response:
     """All studies, with their spending and caps."""
     if page.query.get("as"):

@@ -18,7 +18,7 @@ _NAME_MAX = 200
 _TRAIL = [("Datasets", "/datasets")]
 
 
-@pages.get("/datasets", roles=("owner",), nav="Datasets")
+@pages.get("/datasets", roles=("owner",), nav="Data")
 async def listed(page: Page) -> Response:
     """The list of datasets."""
     if page.query.get("as"):

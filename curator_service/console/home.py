@@ -32,7 +32,7 @@ async def events(page: Page) -> Response:
 
 
 async def _waiting(page: Page) -> dict[str, Any]:
-    context: dict[str, Any] = {"open": None, "drafts": [], "near": [], "jobs": [], "datasets": None, "log": None}
+    context: dict[str, Any] = {"open": None, "drafts": [], "near": [], "jobs": [], "datasets": None, "steps": ()}
     if page.may("owner", "measurer"):
         context["open"] = await open_measurements(page)
     if page.may("owner", "auditor"):
@@ -48,7 +48,26 @@ async def _waiting(page: Page) -> dict[str, Any]:
         context["drafts"] = [a for a in accounts if a["state"] == "draft"][-_SHOWN:][::-1]
         context["jobs"] = await _jobs(page)
         context["datasets"] = len((await page.api.get("/v1/datasets", page_size=2))["datasets"])
+        context["steps"] = await _first_steps(page, context["datasets"], accounts)
     return context
+
+
+async def _first_steps(page: Page, datasets: int, accounts: list[dict[str, Any]]) -> list[tuple[str, str | None, bool]]:
+    """Name, path and whether it is done, of each step to a first recommendation; none after the first measurement."""
+    if any(account["total_plays"] for account in accounts):
+        return []
+    draft, opened = (
+        next((a["study_id"] for a in accounts if a["state"] == state), None) for state in ("draft", "open")
+    )
+    granted = opened is not None and (await page.api.get(f"/v1/studies/{opened}/grants", page_size=1))["grants"]
+    return [
+        ("Upload a dataset", "/datasets/new", datasets > 0),
+        ("Define a study: features, outcome, privacy, budget", "/studies/new", bool(accounts)),
+        ("Preview and release the study", draft and f"/studies/{draft}", opened is not None),
+        ("Give a vendor a grant", opened and f"/studies/{opened}/grants", bool(granted)),
+        ("Answer the measurements that the vendor asks for", "/inbox", False),
+        ("Open the record that the vendor recommends", None, False),
+    ]
 
 
 async def _jobs(page: Page) -> list[dict[str, Any]]:

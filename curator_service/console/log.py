@@ -29,7 +29,7 @@ KINDS = (
 _STUDIES = 20
 
 
-@pages.get("/log", roles=("owner", "auditor"), nav="Log")
+@pages.get("/log", roles=("owner", "auditor"), nav="Audit")
 async def log(page: Page) -> Response:
     """Records, and the state of the log."""
     kind, grant = page.query.get("kind") or None, page.query.get("grant") or None

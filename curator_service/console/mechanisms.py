@@ -10,7 +10,7 @@ from service_kit.console import ApiProblem, Form, Page, Pages, downloads
 pages = Pages()
 
 
-@pages.get("/mechanisms", roles=("owner", "auditor"), nav="Mechanisms")
+@pages.get("/mechanisms", roles=("owner", "auditor"), nav="Mechanisms", section="Settings")
 async def listed(page: Page) -> Response:
     """The list of mechanisms."""
     if page.query.get("as"):

@@ -21,7 +21,7 @@ _failures: dict[str, str] = {}
 """By study, why a release failed after its page was sent; shown once."""
 
 
-@pages.get("/studies", roles=("owner",), nav="Studies")
+@pages.get("/studies", roles=("owner",), nav="Studies", section="Studies")
 async def listed(page: Page) -> Response:
     """The list of studies."""
     if page.query.get("as"):

@@ -17,7 +17,7 @@ _CHANGED = "You changed something after you had looked at it: nothing was charge
 Datasets = dict[str, dict[str, Any]]
 
 
-@pages.get("/tunings", roles=("owner",), nav="Tunings")
+@pages.get("/tunings", roles=("owner",), nav="Tunings", section="Studies")
 async def listed(page: Page) -> Response:
     """The list of tunings."""
     if page.query.get("as"):

@@ -1,5 +1,7 @@
 """The first page: how many runs are in which state, and the newest runs."""
 
+from collections.abc import Sequence
+
 from starlette.responses import Response
 
 from blindopt import wire
@@ -20,6 +22,20 @@ async def home(page: Page) -> Response:
         ("paused", listed.counts.paused),
         ("failed", listed.counts.failed),
     ]
-    return page.show(
-        "home.html", title="Home", counts=counts, runs=listed.runs, more=listed.next_page_token is not None
-    )
+    more, steps = listed.next_page_token is not None, _first_steps(listed.runs) if page.may("vendor") else []
+    return page.show("home.html", title="Home", counts=counts, runs=listed.runs, more=more, steps=steps)
+
+
+def _first_steps(runs: Sequence[wire.RunView]) -> list[tuple[str, str | None, bool]]:
+    """Name, path and whether it is done, of each step to a first recommendation; none once a run has ended."""
+    if any(run.ended_at and run.trials for run in runs):
+        return []
+    path = f"/runs/{runs[0].id}" if runs else None
+    return [
+        ("Get a grant from an owner", None, bool(runs)),
+        ("Test the connection and start a run", "/start", bool(runs)),
+        ("Wait for the first answers", path, any(run.trials for run in runs)),
+        ("See what the model expects of each candidate", path and f"{path}/posterior", False),
+        ("Hand the recommendation over to the owner", path, False),
+        ("Download the trials", path and f"{path}/trials", False),
+    ]

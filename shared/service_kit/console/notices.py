@@ -19,7 +19,7 @@ def pages_of(about: About, *, readers: tuple[Role, ...], testers: tuple[Role, ..
     """The page for ``readers``, and the test of the receiver for ``testers``."""
     pages = Pages()
 
-    @pages.get("/notices", roles=readers, nav="Notices")
+    @pages.get("/notices", roles=readers, nav="Notices", section="Settings")
     async def listed(page: Page) -> Response:
         """List the notices, or download them."""
         if page.query.get("as"):

@@ -35,6 +35,8 @@ class Entry:
     handler: Callable[..., Awaitable[Response]]
     nav: str | None
     """Its name in the menu, or None if only other pages link to it."""
+    section: str | None = None
+    """The entry of the menu that it shares with other pages, or None for an entry of its own."""
 
 
 @dataclass(slots=True)
@@ -43,11 +45,13 @@ class Pages:
 
     entries: list[Entry] = field(default_factory=list)
 
-    def get(self, path: str, *, roles: tuple[Role, ...], nav: str | None = None) -> Callable[[Get], Get]:
+    def get(
+        self, path: str, *, roles: tuple[Role, ...], nav: str | None = None, section: str | None = None
+    ) -> Callable[[Get], Get]:
         """Declare a page that shows something."""
 
         def declare(handler: Get) -> Get:
-            self.entries.append(Entry("GET", path, roles, handler, nav))
+            self.entries.append(Entry("GET", path, roles, handler, nav, section))
             return handler
 
         return declare
@@ -141,10 +145,30 @@ class Page:
 
     @property
     def menu(self) -> list[tuple[str, str, bool]]:
-        """The menu of the user: name, address, and whether this page belongs to the entry."""
+        """The menu of the user: name, address, and whether this page belongs to the entry.
+
+        Pages of one section share an entry, which leads to the first of them.
+        """
+        sections = self._sections()
+        return [
+            (name if len(pages) > 1 else pages[0][0], pages[0][1], any(is_current for *_, is_current in pages))
+            for name, pages in sections.items()
+        ]
+
+    @property
+    def submenu(self) -> list[tuple[str, str, bool]]:
+        """The other pages of this page's section, as in ``menu``; none if it has only one."""
+        current = [pages for pages in self._sections().values() if any(is_current for *_, is_current in pages)]
+        return current[0] if current and len(current[0]) > 1 else []
+
+    def _sections(self) -> dict[str, list[tuple[str, str, bool]]]:
         path = self.request.url.path.removeprefix(ROOT)
-        entries = [e for e in self.site.entries if e.nav is not None and self.user.role in e.roles]
-        return [(e.nav or "", ROOT + e.path, _holds(e.path, path)) for e in entries]
+        sections: dict[str, list[tuple[str, str, bool]]] = {}
+        for e in self.site.entries:
+            if e.nav is not None and self.user.role in e.roles:
+                entry = (e.nav, ROOT + e.path, _holds(e.path, path))
+                sections.setdefault(e.section or e.nav, []).append(entry)
+        return sections
 
     # --- responses ----------------------------------------------------------------------------------
 

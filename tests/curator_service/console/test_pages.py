@@ -122,11 +122,31 @@ def test_a_role_opens_its_own_pages_and_no_others(people, role):
             assert "not for your role" in person.shown
 
 
+def _links(html):
+    return re.findall(r'<li><a href="/console([^"]*)"( aria-current="page")?>([^<]*)', html)
+
+
+def test_pages_of_a_section_share_one_entry_of_the_menu(owner):
+    head, _, rest = owner.get("/mechanisms").text.partition("</header>")
+    assert [name for *_, name in _links(head)] == ["Home", "Data", "Studies", "Inbox", "Budget", "Audit", "Settings"]
+    assert [path for path, current, _ in _links(head) if current] == ["/mechanisms"]
+    section = _links(rest.partition('aria-label="Section"')[2].partition("</nav>")[0])
+    assert [(path, bool(current)) for path, current, _ in section] == [("/mechanisms", True), ("/notices", False)]
+    assert 'aria-label="Section"' not in owner.get("/").text
+
+
+def test_an_empty_home_lists_the_first_steps_until_a_measurement(people):
+    owner, auditor = people["owner"], people["auditor"]
+    steps = re.findall(r'<li( class="done")?>', owner.get("/").text.partition("First steps")[2].partition("</ol>")[0])
+    assert steps == [""] * 6
+    assert "First steps" not in auditor.get("/").text
+
+
 def test_a_measurer_sees_no_name_of_a_dataset_and_an_auditor_no_question(people, service, study):
     _ask(service, study, "roles", 1)
     measurer, auditor = people["measurer"], people["auditor"]
     assert measurer.get("/inbox").status_code == 200
-    assert "Accounts" not in measurer.shown
+    assert "Budget" not in measurer.shown
     for path in ("/", "/accounts", f"/accounts/{study[0]}", f"/accounts/{study[0]}/exposure", "/log"):
         auditor.get(path)
         assert "Record of the file" not in auditor.shown  # it would undo the secret order
