@@ -194,6 +194,13 @@ def field_of(where: str, form: Form, dataset: Mapping[str, Any]) -> str:
     return f"{first}_{last}" if first in ("budget", "kernel") and last != first else first
 
 
+def labels(dataset: Mapping[str, Any]) -> dict[str, str]:
+    """What the errors call the fields of each column."""
+    parts = {"use": "use", "lower": "smallest", "upper": "largest", "hidden_change": "hidden change", "scale": "scale"}
+    columns = enumerate(column["name"] for column in dataset["columns"])
+    return {f"{part}_{i}": f"{column}, {words}" for i, column in columns for part, words in parts.items()}
+
+
 # --- initial values ---------------------------------------------------------------------------------
 
 

@@ -128,6 +128,7 @@ async def _show(
     if dataset is not None and step in ("features", "answers"):
         ranges = await private_bounds.latest(page.api, dataset["id"])
     drafting.suggest(form, step, [c["name"] for c in dataset["columns"]] if dataset is not None else [], ranges)
+    form.labels.update(drafting.labels(dataset) if dataset is not None else {})
     context: dict[str, Any] = {"form": form, "step": step, "dataset": dataset, "checked": checked, "spec": None}
     context |= {"ranges": ranges, "private_y": drafting.private_y(form, ranges)}
     if step == "data":

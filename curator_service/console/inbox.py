@@ -4,6 +4,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from blindopt.formats.typed_numbers import grouped
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads, id_of
 
 pages = Pages()
@@ -90,10 +91,12 @@ async def save(page: Page, form: Form) -> Response:
     for identity in chosen:
         query = id_of("qry", form.get(f"query_{identity}"))
         reason = form.get(f"reason_{identity}")
+        form.label(f"value_{identity}", f"Value of record {form.get(f'record_{identity}')}")
+        form.label(f"reason_{identity}", f"Reason for record {form.get(f'record_{identity}')}")
         if form.get(f"value_{identity}"):
             if reason:
                 form.wrong(f"reason_{identity}", "Give a value or a reason, not both")
-            value = _value(form, f"value_{identity}")
+            value = form.real(f"value_{identity}")
             answers.setdefault(query, []).append({"measurement_id": identity, "value": value})
         elif reason:
             declines.setdefault((query, reason), []).append(identity)
@@ -112,7 +115,11 @@ async def save(page: Page, form: Form) -> Response:
             done += len(identities)
     except ApiProblem as problem:
         return await _table(page, _in_rows(form, problem, answers.get(query, []), done), problem.status)
-    return page.go("/inbox/table", f"Saved {done:,}.", study=page.query.get("study"))
+    return page.go(
+        "/inbox/table",
+        f"Saved {done:,} {'measurement' if done == 1 else 'measurements'}.",
+        study=page.query.get("study"),
+    )
 
 
 def _in_rows(form: Form, problem: ApiProblem, values: list[dict[str, Any]], done: int) -> Form:
@@ -140,7 +147,7 @@ async def entered(page: Page) -> Response:
     if page.query.get("as"):
         return await downloads.listing(page, "/v1/inbox", "items", f"measurements-{query['state']}", _HEAD, **query)
     context = {"listing": listing, "state": query["state"], "states": STATES}
-    return page.show("inbox_entered.html", title="Answers so far", trail=_TRAIL, **context)
+    return page.show("inbox_entered.html", title="Answers so far", trail=_TRAIL, reasons=dict(REASONS), **context)
 
 
 _HEAD = (
@@ -178,7 +185,7 @@ async def _measurement(page: Page, form: Form, status: int = 200) -> Response:
 async def answer(page: Page, form: Form) -> Response:
     """Save a value and show the next measurement, or correct an earlier value if the form was for that."""
     item = await page.api.get(f"/v1/inbox/measurements/{page.path['measurement_id']}")
-    value, version = _value(form, "value"), form.integer("version", needed=False)
+    value, version = form.real("value"), form.integer("version", needed=False)
     if not form.ok:
         return await _refused(page, form.again(), item, 422)
     verb = "correct" if form.get("act") == "correct" else "answer"
@@ -189,9 +196,28 @@ async def answer(page: Page, form: Form) -> Response:
     except ApiProblem as problem:
         if problem.status == 409:
             return await _measurement(page, _meanwhile(form, problem), 409)
-        return await _refused(page, _beside(form, problem), item, problem.status)
-    done = "Corrected" if verb == "correct" else "Saved"
-    return _onward(page, form, item, f"{done} record {item['record']:,}.{_charged(entered)}")
+        return await _refused(page, _beside(form, problem, _shown(item, value)), item, problem.status)
+    done = "Corrected to" if verb == "correct" else "Saved"
+    message = f"{done} {_shown(item, value)} for record {item['record']:,}.{_charged(entered)}"
+    undo = "" if verb == "correct" else f"/inbox/{item['id']}:undo?version={item['version'] + 1}"
+    return _onward(page, form, item, message, undo)
+
+
+@pages.post("/inbox/{measurement_id}:undo", roles=("owner", "measurer"))
+async def undo(page: Page, form: Form) -> Response:
+    """Take back the value that was just saved, unless entering it again would be charged or it has changed since."""
+    item = await page.api.get(f"/v1/inbox/measurements/{page.path['measurement_id']}")
+    where = f"/inbox/{item['id']}"
+    if item["state"] != "answered" or page.query.get("version") != str(item["version"]):
+        return page.go(where, "Nothing was undone: the measurement has changed since.", mood="note")
+    if item["costs_again"]:
+        message = (
+            "Nothing was undone: a private answer has gone to the vendor. Correct it here; that costs epsilon again."
+        )
+        return page.go(where, message, mood="note")
+    body = {"void": [item["id"]], "reason": "other", "note": "undone"}
+    await page.api.post(f"/v1/queries/{item['query_id']}:correct", body, key=form.key)
+    return page.go(where, f"Undone: {_shown(item, item['value'])} is taken back. Enter the right value.")
 
 
 @pages.post("/inbox/{measurement_id}:decline", roles=("owner", "measurer"))
@@ -245,25 +271,25 @@ async def _refused(page: Page, form: Form, item: dict[str, Any], status: int) ->
 def _meanwhile(form: Form, problem: ApiProblem) -> Form:
     """The form as it was typed, to be shown beside the newer answer."""
     failed = form.failed(problem)
-    failed.errors[""] = "Somebody answered it meanwhile: look again"
+    failed.errors[""] = "Somebody else answered this measurement: check the newer value first"
     return failed
 
 
-def _onward(page: Page, form: Form, item: dict[str, Any], message: str) -> Response:
+def _onward(page: Page, form: Form, item: dict[str, Any], message: str, undo: str = "") -> Response:
     if form.get("back") == "one":
-        return page.go(f"/inbox/{item['id']}", message)
-    return page.go("/inbox", message, after=item["seq"], study=form.get("study") or None)
+        return page.go(f"/inbox/{item['id']}", message, undo=undo)
+    return page.go("/inbox", message, undo=undo, after=item["seq"], study=form.get("study") or None)
 
 
-def _value(form: Form, name: str) -> float | None:
-    """A number as people write it: a comma may stand for the point."""
-    text = form.get(name)
-    if "," in text and "." not in text and text.count(",") == 1:
-        form.values[name] = [text.replace(",", ".")]
-    return form.real(name)
+def _shown(item: dict[str, Any], value: float | None) -> str:
+    """A value with its unit."""
+    return f"{grouped(value or 0.0)} {item['unit'] or ''}".strip()
 
 
-def _beside(form: Form, problem: ApiProblem) -> Form:
-    """The form with the faults of its value beside the field."""
+def _beside(form: Form, problem: ApiProblem, shown: str) -> Form:
+    """The form with the faults of its value beside the field, in full sentences."""
     errors = problem.problem.errors or []
-    return form.failed(problem, {e.field: "note" if e.field == "note" else "value" for e in errors if e.field})
+    failed = form.failed(problem, {e.field: "note" if e.field == "note" else "value" for e in errors if e.field})
+    if "value" in failed.errors:
+        failed.errors["value"] = f"{shown} {failed.errors['value']}. Not saved."
+    return failed

@@ -2,6 +2,7 @@
 
 from starlette.responses import Response
 
+from curator_service.console.inbox import REASONS
 from service_kit.console import ApiProblem, Form, Page, Pages
 
 pages = Pages()
@@ -18,7 +19,14 @@ async def export(page: Page) -> Response:
 @pages.get("/inbox/import", roles=("owner", "measurer"))
 async def form_for_file(page: Page) -> Response:
     """The form for an import."""
-    return page.show("inbox_import.html", title="Work in a spreadsheet", trail=_TRAIL, form=Form.blank(), result=None)
+    return page.show(
+        "inbox_import.html",
+        title="Work in a spreadsheet",
+        trail=_TRAIL,
+        form=Form.blank(),
+        result=None,
+        reasons=REASONS,
+    )
 
 
 @pages.post("/inbox/import", roles=("owner", "measurer"))
@@ -34,7 +42,7 @@ async def import_(page: Page, form: Form) -> Response:
         reply = await page.api.send(
             "POST",
             "/v1/inbox:import",
-            query={"dry_run": dry},
+            query={"dry_run": dry, "commas": form.get("commas") or "ask"},
             body=body,
             key=form.key,
             headers={"content-type": "text/csv"},
@@ -46,13 +54,34 @@ async def import_(page: Page, form: Form) -> Response:
     result = reply.json
     if dry:
         return page.show(
-            "inbox_import.html", title="Work in a spreadsheet", trail=_TRAIL, form=form.again(), result=result
+            "inbox_import.html",
+            title="Work in a spreadsheet",
+            trail=_TRAIL,
+            form=form.again(),
+            reasons=REASONS,
+            result=counted(result),
         )
-    counts = f"{result['answered']:,} values, {result['declined']:,} declined; {result['blank']:,} lines left open"
-    return page.go("/inbox", f"Taken: {counts}.")
+    return page.go("/inbox", f"{counted(result)}.")
+
+
+def counted(result: dict[str, int]) -> str:
+    """What an import has done.
+
+    >>> counted({"answered": 1, "declined": 0, "blank": 0})
+    '1 value imported. Nothing declined, nothing left open'
+    """
+    values = f"{result['answered']:,} {'value' if result['answered'] == 1 else 'values'} imported"
+    declined = f"{result['declined']:,} declined" if result["declined"] else "Nothing declined"
+    return f"{values}. {declined}, {result['blank'] or 'nothing'} left open"
 
 
 def _again(page: Page, form: Form, status: int) -> Response:
     return page.show(
-        "inbox_import.html", title="Work in a spreadsheet", trail=_TRAIL, status=status, form=form, result=None
+        "inbox_import.html",
+        title="Work in a spreadsheet",
+        trail=_TRAIL,
+        status=status,
+        form=form,
+        result=None,
+        reasons=REASONS,
     )

@@ -10,6 +10,7 @@ from blindopt import wire
 from blindopt.errors import Invalid
 from curator_service.routes.common import CuratorDep, QueryId
 from curator_service.use_cases.inbox.inbox import Filter
+from curator_service.use_cases.inbox.spreadsheet import Commas
 from service_kit.web.dependencies import (
     IdempotencyKey,
     RecordedReply,
@@ -108,10 +109,15 @@ async def import_inbox(
     curator: CuratorDep,
     idempotency_key: IdempotencyKey = None,
     dry_run: Annotated[bool, Query(description="Check every line and store nothing.")] = False,
+    commas: Annotated[
+        Commas,
+        Query(description="What a comma before three digits means in a number: 1,034; ask: the line is refused."),
+    ] = "ask",
 ) -> Response:
     """Import a filled-in spreadsheet: all of it, or nothing if a line is wrong. `errors` has line and column.
 
-    Cells may be separated by commas, semicolons or tabs. Only measurement_id, value, decline_reason and note are read;
+    Cells may be separated by commas, semicolons or tabs; with semicolons or tabs, numbers may have a decimal comma.
+    Only measurement_id, value, decline_reason and note are read;
     a line with neither value nor reason is left open.
     """
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -119,7 +125,7 @@ async def import_inbox(
         raise Invalid("send CSV", [{"field": "body", "message": f"Content-Type must be {CSV}"}])
     body = await request.body()
     caller = await request_context(request, idempotency_key)
-    reply = await run_in_threadpool(curator.inbox.import_, caller, body, dry_run=dry_run)
+    reply = await run_in_threadpool(curator.inbox.import_, caller, body, dry_run=dry_run, commas=commas)
     if isinstance(reply, wire.InboxImport):
         return Response(reply.model_dump_json(), 200, media_type="application/json")
     return RecordedReply(reply)

@@ -1,6 +1,6 @@
 """Tables of measurements by people and systems: requests, entries about them, and the published answer versions."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal
 
 from sqlalchemy import (
@@ -70,6 +70,7 @@ measurements = Table(
     Index("measurements_by_query", "query_id", "seq"),
     Index("measurements_by_state", "state", "seq"),
     Index("measurements_by_study", "study_id", "state", "seq"),
+    Index("measurements_by_record", "study_id", "row", "seq"),
     Index("measurements_to_post", "next_at", sqlite_where=text("next_at IS NOT NULL")),
     Index("measurements_left", "state", "problem", "seq", sqlite_where=text(_GIVEN_UP_OR_LATER)),
 )
@@ -207,7 +208,11 @@ def views(db: Connection, where: Any) -> list[Row[Any]]:
         entries, entries.c.seq == measurements.c.entry
     )
     last = entries.c.kind, entries.c.value, entries.c.reason, entries.c.note, entries.c.name
-    columns = *last, entries.c.created_at.label("changed_at"), inquiries.c.due_at, inquiries.c.created_at
+    columns = (
+        *last,
+        entries.c.created_at.label("changed_at"),
+        *(inquiries.c[n] for n in ("due_at", "created_at", "begun")),
+    )
     query = select(measurements, *columns).select_from(joined).where(where).order_by(measurements.c.seq)
     return list(db.execute(query))
 
@@ -218,6 +223,14 @@ def view(db: Connection, identity: str) -> Row[Any]:
     if not rows:
         raise NotFound("there is no such measurement")
     return rows[0]
+
+
+def answers_about(db: Connection, study_id: str, rows: Collection[int]) -> list[Row[Any]]:
+    """Measurements of these rows in a study that have a value, newest first: row, seq, value, changed_at."""
+    joined = measurements.join(entries, entries.c.seq == measurements.c.entry)
+    where = (measurements.c.study_id == study_id) & measurements.c.row.in_(rows) & (measurements.c.state == "answered")
+    columns = measurements.c.row, measurements.c.seq, entries.c.value, entries.c.created_at.label("changed_at")
+    return list(db.execute(select(*columns).select_from(joined).where(where).order_by(measurements.c.seq.desc())))
 
 
 def unanswered_queries(db: Connection, study_id: str, rows: Sequence[int]) -> list[str]:

@@ -1,11 +1,13 @@
 """The inbox: open measurements, and the answers, declines and corrections of people and systems."""
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any, Literal
 
 from blindopt import wire
 from blindopt.errors import BudgetExhausted, Busy, Invalid, NotFound, StateConflict
+from curator_service.measurement.privatize import draws_nothing
 from curator_service.store import inbox as table
 from curator_service.use_cases.inbox import spreadsheet
 from curator_service.use_cases.queries import measurement_entries
@@ -24,6 +26,8 @@ from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
 
 Filter = Literal["open", "answered", "declined", "overdue", "all"]
+EARLIER_MAX = 3
+"""Earlier values of its record that a measurement shows."""
 STATES = ("open", "answered", "declined", "overdue")
 _COLUMNS = ("seq", "id", "query_id", "study_id", "play", "plays", "state", "version", "reason", "note")
 """Columns that an item of the inbox shows as they are."""
@@ -66,19 +70,23 @@ class Inbox:
                 db, states=states, study_id=study_id, query_id=query_id, asking=system, after=after, limit=limit
             )
             held: dict[str, set[int]] = {}
-            return [self._view(db, row, held) for row in rows], table.count_open(db)
+            earlier = _earlier(db, rows)
+            return [self._view(db, row, held, earlier[row.seq]) for row in rows], table.count_open(db)
 
     def view(self, identity: str) -> wire.InboxItem:
         """A measurement. Raises NotFound."""
         with self._context.database.read() as db:
-            return self._view(db, table.view(db, identity), {})
+            row = table.view(db, identity)
+            return self._view(db, row, {}, _earlier(db, [row])[row.seq])
 
     def news(self) -> wire.InboxNews:
         """How many measurements are open, and a number that grows with each change."""
         with self._context.database.read() as db:
             return wire.InboxNews(open=table.count_open(db), seq=table.count_changes(db))
 
-    def _view(self, db: Connection, row: Any, held: dict[str, set[int]]) -> wire.InboxItem:
+    def _view(
+        self, db: Connection, row: Any, held: dict[str, set[int]], earlier: list[wire.EarlierMeasurement]
+    ) -> wire.InboxItem:
         """``held``: the items of each query whose mean is held back, as far as they were read before."""
         released = self._studies.of(db, row.study_id)
         measurement = released.spec.measurement
@@ -99,6 +107,8 @@ class Inbox:
             changed_at=moment(row.changed_at) if row.changed_at else None,
             changed_by=row.name,
             problem=row.problem if row.next_at is None else None,
+            earlier=earlier,
+            costs_again=row.begun > 0 and not draws_nothing(released.spec),
             mean_held_back=row.place in held.get(row.query_id, ()),
             system=system_of(row),
             **{name: getattr(row, name) for name in _COLUMNS},
@@ -248,7 +258,9 @@ class Inbox:
         queries = set(list(dict.fromkeys(item.query_id for item in items))[: wire.IMPORT_QUERIES_MAX])
         return spreadsheet.export([item for item in items if item.query_id in queries])
 
-    def import_(self, request: RequestContext, body: bytes, *, dry_run: bool) -> StoredReply | wire.InboxImport:
+    def import_(
+        self, request: RequestContext, body: bytes, *, dry_run: bool, commas: spreadsheet.Commas = "ask"
+    ) -> StoredReply | wire.InboxImport:
         """Store a filled-in file: all of it, or nothing if a line is wrong (Invalid says where).
 
         Raises Busy while another file is read. A dry run stores nothing and checks no budget.
@@ -258,7 +270,7 @@ class Inbox:
         if not self._importing.acquire(blocking=False):
             raise Busy("another file is being read, and one is read at a time: try again", seconds=5)
         try:
-            sheet = spreadsheet.read(body)
+            sheet = spreadsheet.read(body, commas)
             return self._import_preview(sheet) if dry_run else self._import_sheet(request, sheet)
         finally:
             self._importing.release()
@@ -329,6 +341,25 @@ class Inbox:
             self._versions.settle(query_ids)
         finally:
             self._wakeups.notify(INBOX)
+
+
+def _earlier(db: Connection, rows: Sequence[Any]) -> dict[int, list[wire.EarlierMeasurement]]:
+    """The latest other values of the record of each measurement, by its sequence number."""
+    records: dict[str, set[int]] = defaultdict(set)
+    for row in rows:
+        records[row.study_id].add(row.row)
+    answers = defaultdict(list)
+    for study_id, chosen in records.items():
+        for answer in table.answers_about(db, study_id, chosen):
+            answers[study_id, answer.row].append(answer)
+    return {
+        row.seq: [
+            wire.EarlierMeasurement(value=answer.value, at=moment(answer.changed_at))
+            for answer in answers[row.study_id, row.row]
+            if answer.seq != row.seq
+        ][:EARLIER_MAX]
+        for row in rows
+    }
 
 
 def system_of(row: Any) -> wire.SystemAsked | None:

@@ -5,11 +5,12 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import Literal, get_args
 
 from blindopt import wire
 from blindopt.errors import Invalid
-from blindopt.formats.csv_files import decimal, plain, rows
+from blindopt.formats.csv_files import ROW_MAX, decimal, plain, rows
+from blindopt.formats.typed_numbers import readings
 from curator_service.use_cases.queries.measurement_entries import MeasurementEntry
 
 COLUMNS = ("measurement_id", "study", "record", "question", "unit", "value", "decline_reason", "note")
@@ -18,6 +19,9 @@ SHOWN = "shown: "
 """Before the name of a shown column, which may be called anything."""
 FAULTS_MAX = 1_000
 CELL_MAX = 2_000
+Commas = Literal["ask", "decimal", "thousands"]
+_NO_NUMBER = "must be a finite decimal number with a point; a decimal comma needs semicolons or tabs between cells"
+_UNCLEAR = "has a comma before three digits, which can be read in two ways: say what commas mean in this file"
 _ID = re.compile(r"msr_[0-9a-f]{16}")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _REASONS = get_args(wire.DeclineReason)
@@ -31,6 +35,8 @@ class Sheet:
     entries: list[tuple[int, MeasurementEntry]] = field(default_factory=list)
     blank: int = 0
     faults: list[dict[str, object]] = field(default_factory=list)
+    commas: Commas | None = None
+    """What commas in numbers mean; None: they separate cells."""
 
     def blame(self, line: int, column: str | None, message: str) -> None:
         """Add a fault. Its message never quotes the file."""
@@ -52,12 +58,18 @@ def export(items: Sequence[wire.InboxItem]) -> bytes:
     return text.getvalue().encode("utf-8-sig")
 
 
-def read(body: bytes) -> Sheet:
-    """Read a filled-in file, separated by commas, semicolons or tabs. Raises Invalid for any other file."""
+def read(body: bytes, commas: Commas = "ask") -> Sheet:
+    """Read a filled-in file, separated by commas, semicolons or tabs. Raises Invalid for any other file.
+
+    A decimal comma is read where semicolons or tabs separate cells. ``commas``: what a comma before three digits means;
+    "ask": it is a fault that asks.
+    """
     sheet, lines = Sheet(), rows(body, ",;\t")
     header = [cell.strip() for cell in next(lines, (1, []))[1]]
     if any(header.count(name) != 1 for name in NEEDED) or any(header.count(name) > 1 for name in COLUMNS):
         raise Invalid(_FORM, [{"line": 1, "message": _FORM}])
+    first = body[:ROW_MAX].partition(b"\n")[0].decode(errors="replace")
+    sheet.commas = None if max(",;\t", key=first.count) == "," else commas
     seen: set[str] = set()
     for line, cells in lines:
         if any(cells):  # else an empty line
@@ -73,6 +85,7 @@ def _line(sheet: Sheet, line: int, header: list[str], cells: list[str], seen: se
         return
     by_column = {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
     identity, number = by_column["measurement_id"], by_column["value"]
+    meanings = _meanings(number, sheet.commas)
     reason, note = by_column.get("decline_reason", ""), by_column.get("note", "")
     if not number and not reason:
         sheet.blank += 1
@@ -85,16 +98,26 @@ def _line(sheet: Sheet, line: int, header: list[str], cells: list[str], seen: se
         sheet.blame(line, "measurement_id", "is there twice")
     elif number and reason:
         sheet.blame(line, "decline_reason", "give a value or a reason, not both")
-    elif number and decimal(number) is None:
-        sheet.blame(line, "value", "must be a finite decimal number with a point")
+    elif number and len(meanings) != 1:
+        sheet.blame(line, "value", _UNCLEAR if meanings else _NO_NUMBER)
     elif reason and reason not in _REASONS:
         sheet.blame(line, "decline_reason", f"must be one of {', '.join(_REASONS)}")
     elif len(note) > CELL_MAX or _CONTROL.search(note):
         sheet.blame(line, "note", f"must be text of {CELL_MAX} characters at most")
     else:
-        entry = MeasurementEntry(identity, value=decimal(number), reason=_reason(reason), note=note or None)
+        entry = MeasurementEntry(
+            identity, value=meanings[0] if number else None, reason=_reason(reason), note=note or None
+        )
         sheet.entries.append((line, entry))
     seen.add(identity)
+
+
+def _meanings(text: str, commas: Commas | None) -> tuple[float, ...]:
+    if commas is None:
+        number = decimal(text)
+        return () if number is None else (number,)
+    meanings = readings(text)
+    return meanings if len(meanings) < 2 or commas == "ask" else (meanings[commas == "thousands"],)
 
 
 def _reason(text: str) -> wire.DeclineReason | None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Invalid, StateConflict
+from blindopt.formats.typed_numbers import grouped
 from curator_service.store import inbox as table
 from service_kit.store.base import stamp
 from service_kit.store.database import Connection
@@ -160,10 +161,14 @@ def fault_of(value: float, spec: wire.StudyCreate) -> str | None:
     if not -1e50 <= value <= 1e50:  # NaN too
         return "must be a finite number"
     if measurement.lower is not None and value < measurement.lower:
-        return f"is smaller than the study's lower bound {measurement.lower!r}"
+        return f"is less than the smallest allowed value, {_with_unit(measurement.lower, measurement.unit)}"
     if measurement.upper is not None and value > measurement.upper:
-        return f"is larger than the study's upper bound {measurement.upper!r}"
+        return f"is more than the largest allowed value, {_with_unit(measurement.upper, measurement.unit)}"
     return None
+
+
+def _with_unit(value: float, unit: str | None) -> str:
+    return f"{grouped(value)} {unit}" if unit else grouped(value)
 
 
 def due(spec: wire.StudyCreate, now: datetime) -> datetime | None:

@@ -26,6 +26,13 @@ class Shown(Reply):
     value: float = Field(description="Value, in raw units.")
 
 
+class EarlierMeasurement(Reply):
+    """An earlier value of the same record in the same study."""
+
+    value: float = Field(description="The value as it was measured.")
+    at: datetime = Field(description="When it was entered.")
+
+
 MeasurerState = Literal["waiting", "expected", "given_up"]
 """waiting: sent to the owner's system at ``next_at``; expected: it will report later; given_up: people can measure."""
 
@@ -73,6 +80,13 @@ class InboxItem(Reply):
     note: str | None = Field(description="Note of the last answer or decline.")
     changed_at: datetime | None = Field(description="When it was last answered or declined.")
     changed_by: str | None = Field(description="Name of the person who last answered or declined it.")
+    earlier: list[EarlierMeasurement] = Field(
+        [], description="The latest values of the same record in this study, newest first; 3 at most."
+    )
+    costs_again: bool = Field(
+        False,
+        description="Whether a private answer of its query has left: then another value is charged as a correction.",
+    )
     mean_held_back: bool = Field(
         False,
         description=(

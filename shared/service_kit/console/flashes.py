@@ -21,21 +21,21 @@ class Flashes:
         """The name of the cookie."""
         self._context = context
 
-    def put(self, response: Response, session: Session, message: str, mood: str) -> None:
-        """Let the next page show ``message``."""
-        flash = [session.id_sha256.hex(), mood, message[:500]]
+    def put(self, response: Response, session: Session, message: str, mood: str, undo: str = "") -> None:
+        """Let the next page show ``message``, with a button that posts to the page ``undo`` if there is one."""
+        flash = [session.id_sha256.hex(), mood, message[:500], undo]
         value = self._context.seal.close(_LABEL + json.dumps(flash).encode()).decode()
         response.set_cookie(
             self.cookie, value, max_age=_SECONDS, path="/", secure=True, httponly=True, samesite="strict"
         )
 
-    def take(self, request: Request, session: Session) -> list[tuple[str, str]]:
-        """Mood and text of the messages to show."""
+    def take(self, request: Request, session: Session) -> list[tuple[str, str, str]]:
+        """Mood, text and undoing page (or nothing) of the messages to show."""
         clear = self._context.seal.open_labelled(_LABEL, cookie(request.headers.get("cookie", ""), self.cookie))
         if clear is None:
             return []
-        session_id, mood, message = json.loads(clear)
-        return [(mood, message)] if session_id == session.id_sha256.hex() else []
+        session_id, mood, message, *undo = json.loads(clear)
+        return [(mood, message, "".join(undo))] if session_id == session.id_sha256.hex() else []
 
     def clear(self, response: Response) -> None:
         """Delete the cookie, after its messages were shown."""

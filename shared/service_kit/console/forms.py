@@ -1,7 +1,6 @@
 """A form that was sent: its texts and files, its idempotency key, and the errors in its fields."""
 
 import hmac
-import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,10 +8,14 @@ from typing import Self
 
 from starlette.datastructures import FormData, UploadFile
 
+from blindopt.formats.typed_numbers import readings
 from service_kit.console.api import ApiProblem, Upload
+from service_kit.console.words import plain
 
 KEY = "_key"
 CSRF = "_csrf"
+READING = "reading_"
+"""Begins the name of a button that says how the number in a field is meant."""
 _KEY_LENGTH = 32
 
 
@@ -33,6 +36,10 @@ class Form:
     files: dict[str, UploadFile] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     problem: ApiProblem | None = None
+    unclear: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Fields whose number can be read in two ways, with both; a button sends the one that is meant."""
+    labels: dict[str, str] = field(default_factory=dict)
+    """The label of each field on the page, as the page was rendered: errors are listed by it."""
 
     @classmethod
     def blank(cls, **values: object) -> Self:
@@ -76,16 +83,24 @@ class Form:
         return text
 
     def real(self, name: str, *, needed: bool = True) -> float | None:
-        """A finite number. Otherwise record an error and return None."""
-        text = self._number(name, needed=needed)
-        try:
-            value = None if text is None else float(text.replace("_", "?"))  # Python accepts underscores
-        except ValueError:
-            value = math.nan
-        if value is not None and not math.isfinite(value):
-            self.errors[name] = "Write a number, such as 0.25 or 1e-5"
+        """A finite number, with a decimal point or comma. Otherwise record an error and return None.
+
+        A number that can be read in two ways is asked back, and its reading is taken from a button of the page.
+        """
+        if (text := self._number(name, needed=needed)) is None:
             return None
-        return value
+        meanings = readings(text)
+        if len(meanings) > 1:
+            meanings = tuple(value for value in meanings if _shown(value) == self.get(f"{READING}{name}"))
+            if not meanings:
+                self.unclear[name] = tuple(_shown(value) for value in readings(text))
+                self.errors[name] = f"{text.replace(',', '.')} or {text}? The comma can be read in both ways"
+                return None
+            self.values[name] = [_shown(meanings[0])]
+        if not meanings:
+            self.errors[name] = "Enter a number, such as 0.25 or 1e-5"
+            return None
+        return meanings[0]
 
     def integer(self, name: str, *, needed: bool = True) -> int | None:
         """A whole number. Otherwise record an error and return None."""
@@ -93,14 +108,14 @@ class Form:
         if text is None:
             return None
         if len(text) > 18 or not text.removeprefix("-").isdecimal():
-            self.errors[name] = "Write a whole number, such as 10"
+            self.errors[name] = "Enter a whole number, such as 10"
             return None
         return int(text)
 
     def _number(self, name: str, *, needed: bool) -> str | None:
         text = self.get(name)
         if not text and needed:
-            self.errors[name] = "A number is needed"
+            self.errors[name] = "Enter a number"
         return text or None
 
     def file(self, name: str) -> Upload | None:
@@ -131,8 +146,13 @@ class Form:
         for fault in problem.problem.errors or []:
             path = fault.field or ""
             name = (names or {}).get(path) or (path if path in self.values else path.rpartition(".")[2])
-            errors.setdefault(name, fault.message)
+            errors.setdefault(name, plain(fault.message))
         return replace(self, key=fresh_key(), errors=errors, problem=problem)
+
+    def label(self, name: str, text: str) -> str:
+        """Note the label of a field while the page is rendered; an empty text, for the template."""
+        self.labels[name] = text
+        return ""
 
     def again(self) -> "Form":
         """The form to show again after ``wrong``, with a new key."""

@@ -187,11 +187,13 @@ class Page:
         """A part of a page, which replaces a live part."""
         return self.site.fragment(self, template, **context)
 
-    def go(self, path: str, message: str | None = None, *, mood: Mood = "good", **query: object) -> Response:
-        """Redirect to another page (303), which shows ``message`` once."""
+    def go(
+        self, path: str, message: str | None = None, *, mood: Mood = "good", undo: str = "", **query: object
+    ) -> Response:
+        """Redirect to another page (303), which shows ``message`` once, with an Undo button that posts to ``undo``."""
         response = RedirectResponse(self.url(path, **query), 303)
         if message is not None:
-            self.site.flashes.put(response, self.session, message, mood)
+            self.site.flashes.put(response, self.session, message, mood, undo)
         return response
 
     def stream(self, path: str, **query: object) -> Response:

@@ -1,13 +1,24 @@
 """Values as people read them: filters of the templates."""
 
 import math
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 from markupsafe import Markup
+from pydantic import BaseModel
+
+from blindopt import wire
 
 NONE = "—"
+_FIELDS = {
+    name
+    for model in vars(wire).values()
+    if isinstance(model, type) and issubclass(model, BaseModel)
+    for name in model.model_fields
+}
+_SNAKE = re.compile(r"(?<![`\"'\w])[a-z][a-z0-9]*(?:_[a-z0-9]+)+(?![`\"'\w])")
 
 
 def number(value: object, digits: int = 4) -> str:
@@ -80,10 +91,36 @@ def words(value: object) -> str:
     return str(value).replace("_", " ")
 
 
+_PLAIN = (
+    ("Value error, ", ""),
+    ("Input should be ", "must be "),
+    ("String should have ", "must have "),
+    ("List should have ", "must have "),
+    ("Field required", "is needed"),
+    ("String should match pattern", "is not written as it should be"),
+    ("Extra inputs are not permitted", "is not taken here"),
+)
+
+
+def plain(message: str) -> str:
+    """A message of the API about a field as a page shows it: no term of a schema, and no name of a field.
+
+    >>> plain("Input should be greater than 0"), plain("give signal_variance too"), plain("fine: errors says where")
+    ('must be greater than 0', 'give signal variance too', 'fine')
+    """
+    message = message.partition(": errors says")[0]
+    for start, words in _PLAIN:
+        if message.startswith(start):
+            message = words if start.startswith("String should match") else words + message.removeprefix(start)
+            break
+    return _SNAKE.sub(lambda m: m[0].replace("_", " ") if m[0] in _FIELDS else m[0], message)
+
+
 FILTERS: dict[str, Callable[..., Any]] = {
     "number": number,
     "when": when,
     "share": share,
     "size": size,
     "words": words,
+    "plain": plain,
 }

@@ -376,8 +376,9 @@ def test_measurements_are_answered_one_after_another_refused_and_corrected(measu
         measurer.submit(action, value="999")
         assert measurer.status == 422  # beyond what the study says can be
         assert measurer.form(action)["value"] == "999"
+        assert "999 mmHg is more than the largest allowed value, 200 mmHg. Not saved." in measurer.shown
         measurer.submit(action, value="120,5")
-        assert f"Saved record {mine[0]['record']}" in measurer.shown
+        assert f"Saved 120.5 mmHg for record {mine[0]['record']}" in measurer.shown
         assert f"/inbox/{mine[1]['id']}:answer" in measurer.text  # the next one is ready
         measurer.submit(f"/inbox/{mine[1]['id']}:decline", reason="consent", decline_note=MARKUP)
         now = {i["id"]: i for i in api.get("/v1/inbox", params={"query_id": query, "state": "all"}).json()["items"]}
@@ -395,10 +396,10 @@ def test_an_answer_that_was_none_is_taken_back_and_another_in_its_place_is_charg
         (mine,) = api.get("/v1/inbox", params={"query_id": query}).json()["items"]
         where = f"/inbox/{mine['id']}"
         measurer.get(where)
-        assert "It will not be measured" in measurer.shown
+        assert "Cannot be measured" in measurer.shown
         measurer.submit(f"{where}:answer", value="120")
         measurer.get(where)
-        assert "It will not be measured" not in measurer.shown
+        assert "Cannot be measured" not in measurer.shown
         measurer.submit(f"{where}:void")
         assert (measurer.status, "A reason is needed" in measurer.shown) == (422, True)
         measurer.submit(f"{where}:void", reason="record", decline_note=MARKUP)
@@ -462,7 +463,7 @@ def test_a_form_of_an_open_measurement_never_corrects_a_value_entered_meanwhile(
         before = list(owner.ledger(study[0])), other.measurement(mine.id)
         measurer.send("POST", "/console" + action, data=sent | {"value": "110"})
         assert measurer.status == 409
-        assert "Somebody answered it meanwhile" in measurer.shown
+        assert "Somebody else answered this measurement" in measurer.shown
         assert (list(owner.ledger(study[0])), other.measurement(mine.id)) == before
         # What is shown now tells the other's value, and corrects that.
         stale = measurer.form(action)
@@ -480,7 +481,7 @@ def test_the_same_answer_form_sent_twice_is_one_answer_and_no_error(measurer, se
         sent = measurer.form(action := f"/inbox/{mine.id}:answer") | {"value": "110"}
         for _ in range(2):
             measurer.send("POST", "/console" + action, data=sent)
-            assert f"Saved record {mine.record}" in measurer.shown
+            assert f"Saved 110 mmHg for record {mine.record}" in measurer.shown
         assert other.measurement(mine.id).version == 1
 
 
@@ -517,7 +518,93 @@ def test_a_spreadsheet_is_checked_line_by_line_before_it_is_taken(measurer, serv
     measurer.submit("/inbox/import", files=sheet("70"), go="check")
     assert "Nothing is stored yet" in measurer.shown
     measurer.submit("/inbox/import", files=sheet("70"), go="store")
-    assert "Taken: 1 values" in measurer.shown
+    assert "1 value imported. Nothing declined, nothing left open." in measurer.shown
+
+
+def test_a_comma_before_three_digits_is_asked_back_and_saved_by_a_button(measurer, service, study):
+    """Found by hand: 1,034 was stored as 1.034, without a word of it, and left to the vendor."""
+    query = _ask(service, study, "comma", 40, 41)
+    with MeasurerClient(service.url, service.token) as other:
+        mine, second = other.inbox(query_id=query)
+        measurer.get(f"/inbox?after={mine.seq - 1}")
+        action = f"/inbox/{mine.id}:answer"
+        measurer.submit(action, value="1,034")
+        assert (measurer.status, "1.034 or 1,034?" in measurer.shown) == (422, True)
+        assert other.measurement(mine.id).value is None
+        for reading in ("1.034", "1034"):
+            assert f'name="reading_value" value="{reading}"' in measurer.text
+        sent = measurer.form(action)
+        measurer.send("POST", "/console" + action, data=sent | {"value": "55", "reading_value": "1.034"})
+        assert other.measurement(mine.id).value == 55  # what the field says now, which is clear
+        measurer.get(f"/inbox/{second.id}")
+        measurer.submit(f"/inbox/{second.id}:answer", value="1,034")
+        sent = measurer.form(f"/inbox/{second.id}:answer")
+        measurer.send("POST", f"/console/inbox/{second.id}:answer", data=sent | {"reading_value": "1.034"})
+        assert f"Saved 1.034 mmHg for record {second.record}" in measurer.shown
+        assert other.measurement(second.id).value == 1.034
+
+
+def test_the_table_asks_back_too(measurer, service, study):
+    query = _ask(service, study, "comma table", 42)
+    with MeasurerClient(service.url, service.token) as other:
+        (mine,) = other.inbox(query_id=query)
+        measurer.get("/inbox/table")
+        measurer.submit("/inbox/table", **{f"value_{mine.id}": "1,034"})
+        assert (measurer.status, "1.034 or 1,034?" in measurer.shown) == (422, True)
+        assert f"Value of record {mine.record}" in measurer.shown
+        assert "msr" not in measurer.shown
+        measurer.submit("/inbox/table", **{f"reading_value_{mine.id}": "1.034"})
+        assert other.measurement(mine.id).value == 1.034
+
+
+def test_undo_takes_back_what_has_not_left_and_never_charges(measurer, owner, service, study):
+    """Where a private answer has left, undo changes nothing: another value would be charged as a correction."""
+    query = _ask(service, study, "undo", 43, 44)
+    undo = re.compile(r"/console(/inbox/msr_[0-9a-f]{16}:undo\?version=[0-9]+)")
+    with service.http() as api, MeasurerClient(service.url, service.token) as other:
+        spent = lambda: api.get(f"/v1/studies/{study[0]}/ledger").json()["entries"]  # noqa: E731
+        first, second = other.inbox(query_id=query)
+        before = len(spent())
+
+        def save(item, value):
+            measurer.get(f"/inbox/{item.id}")
+            measurer.submit(f"/inbox/{item.id}:answer", value=value)
+            return undo.search(measurer.text).group(1)
+
+        measurer.submit(save(first, "70"))
+        assert "70 mmHg is taken back" in measurer.shown
+        assert other.measurement(first.id).value is None
+        save(first, "71")
+        stale = save(second, "72")
+        assert other.measurement(second.id).costs_again
+        measurer.submit(stale)
+        assert "Nothing was undone" in measurer.shown
+        assert other.measurement(second.id).value == 72
+        assert len(spent()) == before
+        assert {answer.row for answer in _reply(service, study, query).answers} == {43, 44}
+
+
+def _reply(service, study, query):
+    with StudyClient(service.url, study[1], study[0]) as modeler:
+        return modeler.query(query)[0]
+
+
+def test_an_item_shows_what_was_measured_of_the_record_before_and_that_a_repeat_is_meant(measurer, service, study):
+    """Found by hand: record 818 came four times, and nothing said that it had been measured."""
+    first = _ask(service, study, "before", 45)
+    with MeasurerClient(service.url, service.token) as other, StudyClient(service.url, study[1], study[0]) as modeler:
+        (item,) = other.inbox(query_id=first)
+        assert item.earlier == []
+        other.answer(first, wire.AnswerCreate(values=[wire.Measured(measurement_id=item.id, value=44.25)]))
+        again, _ = modeler.ask(wire.QueryRequest(rows=[wire.RowPlays(row=45, plays=2)]), key="before again")
+        _, second = other.inbox(query_id=again.id)
+        assert [earlier.value for earlier in second.earlier] == [44.25]
+        measurer.get(f"/inbox/{second.id}")
+        assert "repeat 2 of 2, on purpose" in measurer.shown
+        assert "Measured before 44.25 mmHg" in re.sub(r"\s+", " ", measurer.shown)
+        other.decline(again.id, wire.DeclineCreate(reason="consent"))
+    measurer.get("/inbox/told?state=declined")
+    assert "The person does not agree" in measurer.shown
 
 
 # --- accounts and the log -----------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def test_what_is_wrong_with_a_request_is_said_beside_its_field_and_costs_nothing
     owner.submit(path, use_0="yes", lower_0="5", upper_0="1", epsilon="1")
     assert (owner.status, "Must be larger" in owner.shown) == (422, True)
     owner.submit(path, use_0="yes", lower_0="", upper_0="1", epsilon="1")
-    assert (owner.status, "A number is needed" in owner.shown) == (422, True)
+    assert (owner.status, "Enter a number" in owner.shown) == (422, True)
     owner.submit(path, use_0="yes", lower_0="0", upper_0="1", epsilon="0")
     assert owner.status == 422
     owner.submit(path, use_0="yes", lower_0="0", upper_0="1", epsilon="1", outermost="60")

@@ -67,6 +67,22 @@ def test_a_file_may_be_written_as_spreadsheets_do(kind):
     assert sheet.faults == []
 
 
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_a_decimal_comma_is_read_where_no_comma_separates_cells_and_one_before_three_digits_is_asked_back(separator):
+    """Found by hand: 1,034 in the file of an English spreadsheet became 1.034."""
+
+    def read(cell, **chosen):
+        sheet = spreadsheet.read(f"measurement_id{separator}value\n{ID}{separator}{cell}\n".encode(), **chosen)
+        return [entry.value for _, entry in sheet.entries], [fault["message"] for fault in sheet.faults]
+
+    assert read("44,25") == ([44.25], [])
+    assert read("1.034,5") == ([1034.5], [])
+    values, (message,) = read("1,034")
+    assert (values, "two ways" in message, "034" in message) == ([], True, False)
+    assert read("1,034", commas="decimal") == ([1.034], [])
+    assert read("1,034", commas="thousands") == ([1034.0], [])
+
+
 WRONG = {
     "value": ["1,5", "NaN", "inf", "1e9999x", "=1+1", "0x10", "1 000", "\u0661", "1_0", "--1"],
     "measurement_id": ["", "msr_1", "MSR_00000000000000AA", "=msr"],
@@ -211,11 +227,11 @@ def test_one_file_is_read_at_a_time(in_process, small, draft_of, monkeypatch):
     _, file = _open_queries(in_process, small, draft_of, 1)
     real, others = spreadsheet.read, []
 
-    def meanwhile(body):
+    def meanwhile(body, commas):
         if not others:
             others.append(None)  # else an import that is not refused would begin others without end
             others[0] = _import(in_process, file)
-        return real(body)
+        return real(body, commas)
 
     monkeypatch.setattr(spreadsheet, "read", meanwhile)
     assert _import(in_process, file).is_success
