@@ -8,6 +8,7 @@ from curator_service.store import (  # noqa: F401  every table is there
     forecasts,
     inbox,
     ledger,
+    messages,
     tunings,
     withheld,
 )

@@ -23,6 +23,8 @@ class Settings(ServiceSettings):
         "forecast_ended",
         "tuning_ended",
         "cap_raised",
+        "recommendation_received",
+        "budget_requested",
         "log_failed",
     )
 

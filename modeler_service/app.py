@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from blindopt import wire
 from modeler_service import console
 from modeler_service.context import open_context
-from modeler_service.routes import connections, meta, runs, suggestions
+from modeler_service.routes import connections, messages, meta, runs, suggestions
 from modeler_service.settings import Settings
 from modeler_service.use_cases.modeler import Modeler
 from service_kit import app as serving
@@ -49,7 +49,7 @@ def build(settings: Settings) -> FastAPI:
         context=context,
         delivery=delivery,
         settings=settings,
-        routers=[meta.router, runs.router, suggestions.router, connections.router],
+        routers=[meta.router, runs.router, suggestions.router, connections.router, messages.router],
         hot=[suggestions.HOT],
         limit_of=lambda path, principal: (
             settings.suggestion_body_limit_bytes if path == suggestions.PATH else settings.body_limit_bytes

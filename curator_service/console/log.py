@@ -19,6 +19,7 @@ KINDS = (
         "release.begun",
         "session.ended",
         "session.opened",
+        "study.caps_raised",
         "study.closed",
         "study.created",
         "study.released",

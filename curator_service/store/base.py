@@ -14,6 +14,7 @@ MIGRATIONS: Migrations = {
         "ALTER TABLE datasets ADD COLUMN sandbox INTEGER DEFAULT 0 NOT NULL",
     ],
     8: [],
+    9: [],
 }
 APPEND_ONLY = (
     "releases",
@@ -25,4 +26,7 @@ APPEND_ONLY = (
     "rounds",
     "revisions",
     "withheld",
+    "messages",
+    "decisions",
+    "budget_changes",
 )

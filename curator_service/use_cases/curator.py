@@ -7,6 +7,7 @@ from curator_service.settings import Settings
 from curator_service.store import forecasts, tunings
 from curator_service.use_cases.accounts.accounts import Accounts
 from curator_service.use_cases.accounts.dataset_accounts import DatasetAccounts
+from curator_service.use_cases.accounts.messages import Messages
 from curator_service.use_cases.accounts.overviews import Overviews
 from curator_service.use_cases.inbox.deadlines import Deadlines
 from curator_service.use_cases.inbox.events import Streams
@@ -28,6 +29,7 @@ from curator_service.use_cases.studies.release_cache import ReleasedStudies
 from curator_service.use_cases.studies.releases import Releases
 from curator_service.use_cases.studies.sandboxes import Sandboxes
 from curator_service.use_cases.studies.studies import Studies
+from curator_service.use_cases.studies.study_caps import StudyCaps
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.store.base import states
@@ -61,6 +63,8 @@ class Curator:
         self.webhook_measurer = WebhookMeasurer(context, self.inbox, self.wakeups, settings)
         self.accounts = Accounts(context, self.released)
         self.dataset_accounts = DatasetAccounts(context, vault)
+        self.study_caps = StudyCaps(context, self.released)
+        self.messages = Messages(context, self.released)
         self.overviews = Overviews(context, self.released)
         self.privacy_reports = PrivacyReports(context, vault, self.accounts, self.dataset_accounts, self.overviews)
         self.countersignatures = Countersignatures(context)

@@ -51,9 +51,17 @@ def dataset_spent(
             _near(db, outbox, cap, amount, limit, f" {limit}", dataset_id=account)
 
 
-def cap_raised(db: Connection, outbox: Outbox, account: str, cap: str) -> None:
-    """The owner raised a cap of a dataset's account."""
-    outbox.add(db, "cap_raised", wire.NoticeSubject.model_validate({"dataset_id": account, "cap": cap}))
+def cap_raised(db: Connection, outbox: Outbox, cap: str, **whose: str) -> None:
+    """The owner raised a cap of a dataset's account (``dataset_id``) or of a study (``study_id``)."""
+    outbox.add(db, "cap_raised", wire.NoticeSubject.model_validate({"cap": cap, **whose}))
+
+
+def message_received(
+    db: Connection, outbox: Outbox, study_id: str, message_id: str, kind: Literal["recommendation", "budget"]
+) -> None:
+    """A vendor recommends a record, or requests more budget."""
+    event: wire.NoticeEvent = "recommendation_received" if kind == "recommendation" else "budget_requested"
+    outbox.add(db, event, wire.NoticeSubject(study_id=study_id, message_id=message_id))
 
 
 def _units(cap: str | None) -> int | None:

@@ -1,6 +1,7 @@
 """Checks of the modeler's tables against its audit log: part of `audit verify`."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -10,7 +11,7 @@ from blindopt.client import query_body
 from blindopt.errors import LogBroken
 from modeler_service import store
 from modeler_service.integrity.answer_history_check import Exchanges, faults
-from modeler_service.runs.curator_queries import query_of
+from modeler_service.runs.curator_queries import message_key, query_of
 from modeler_service.runs.record import versions_of
 from service_kit.store.database import Connection
 
@@ -23,14 +24,19 @@ def check(db: Connection, records: Iterable[Json]) -> None:
     answered: dict[str, tuple[str, str]] = {}
     disputed: set[str] = set()
     exchanges_of: dict[str, Exchanges] = {}
+    messages = _MessageExchanges()
     for record in records:
         exchange = record.get("exchange")
+        if exchange and "/messages" in str(exchange["path"]):
+            messages.follow(exchange)
+            continue
         if exchange and str(record["actor"]).startswith("run_"):
             exchanges_of.setdefault(record["actor"], Exchanges()).add(record, record["actor"])
         if exchange and exchange["method"] == "POST" and exchange["status"] == 201:
             answered[str(exchange["idempotency_key"])] = exchange["request_sha256"], exchange["reply_sha256"]
         elif record["kind"] == "log.disputed":
             disputed.add(record["actor"])
+    messages.check(db)
     checked = _check_versions(db, exchanges_of, disputed)
     for (run_id, first), rows in groupby(store.answered_trials(db), lambda trial: (trial.run_id, trial.query)):
         trials = list(rows)
@@ -52,6 +58,37 @@ def check(db: Connection, records: Iterable[Json]) -> None:
         run_id, _, number = key.rpartition(":")
         if run_id not in disputed:  # an answer that broke the protocol was not stored
             raise LogBroken(f"trial {number} of {run_id} lacks the answer that the log records")
+
+
+@dataclass(slots=True)
+class _MessageExchanges:
+    """Messages to owners in the log: by key what was sent, by path what was read."""
+
+    sent: dict[str, str] = field(default_factory=dict)
+    replies: dict[str, set[str]] = field(default_factory=dict)
+
+    def follow(self, exchange: Json) -> None:
+        """Take an exchange about a message."""
+        if exchange["status"] == 201:
+            self.sent[str(exchange["idempotency_key"])] = exchange["request_sha256"]
+        if exchange["status"] in (200, 201):
+            name = str(exchange["idempotency_key"] or exchange["path"])
+            self.replies.setdefault(name, set()).add(exchange["reply_sha256"])
+
+    def check(self, db: Connection) -> None:
+        """Raise LogBroken if a message was changed, or is missing."""
+        for row in store.messages.every(db):
+            key = message_key(row.run_id, row.number)
+            sent = self.sent.pop(key, None)
+            if sent not in (None, sha256(row.body.encode())) or (row.reply is not None and not self._has(key, row)):
+                raise LogBroken(f"message {row.number} of {row.run_id} was changed: the log records another one")
+        for key in self.sent:
+            raise LogBroken(f"message {key} is missing: the log records that it was sent")
+
+    def _has(self, key: str, row: Any) -> bool:
+        view = wire.MessageView.model_validate_json(row.reply)
+        read = self.replies.get(f"/v1/studies/{view.study_id}/messages/{view.id}", set())
+        return sha256(row.reply) in self.replies.get(key, set()) | read
 
 
 def _check_versions(db: Connection, exchanges_of: dict[str, Exchanges], disputed: set[str]) -> set[tuple[str, int]]:

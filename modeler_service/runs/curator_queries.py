@@ -28,9 +28,17 @@ def query_of(rows: Iterable[int]) -> wire.QueryRequest:
     return wire.QueryRequest(rows=[wire.RowPlays(row=row, plays=1) for row in rows])
 
 
+def message_key(run_id: str, number: int) -> str:
+    """The idempotency key of a run's message to the owner of its study."""
+    return f"{run_id}:m{number}"
+
+
 def is_run_query(db: Connection, key: str, request_sha256: str | None) -> bool:
-    """Whether a run chose the query under this idempotency key, with a body of this digest (None: of any digest)."""
+    """Whether a run chose the query, or wrote the message, under this key, with a body of this digest (None: any)."""
     run_id, _, number = key.rpartition(":")
+    if number.startswith("m") and number[1:].isdecimal() and len(number) < 10:
+        body = store.messages.body_of(db, run_id, int(number[1:]))
+        return body is not None and request_sha256 in (None, sha256(body.encode()))
     rows = store.query_rows(db, run_id, int(number)) if number.isdecimal() and len(number) < 10 else []
     return bool(rows) and request_sha256 in (None, sha256(query_body(query_of(rows))))
 

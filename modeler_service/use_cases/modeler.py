@@ -21,6 +21,7 @@ from modeler_service.settings import Settings
 from modeler_service.use_cases import connections
 from modeler_service.use_cases.addresses import check_address
 from modeler_service.use_cases.imports import Import, misfits, report
+from modeler_service.use_cases.messages import RunMessages
 from modeler_service.use_cases.run_events import TRIALS_MAX, RunStreams, RunUpdate
 from modeler_service.use_cases.suggestions import Suggestions
 from service_kit.context.context import ServiceContext
@@ -45,6 +46,7 @@ class Modeler:
         self.posteriors = PosteriorViews(context.database, folder, settings.look_memory_max_bytes)
         self.streams = RunStreams()
         self.suggestions = Suggestions(context, settings)
+        self.messages = RunMessages(context, settings, self.recommendation)
         self._connection_locks: dict[str, Lock] = {}
 
     def jobs(self) -> dict[str, dict[str, int]]:

@@ -19,6 +19,7 @@ from curator_service.use_cases.studies.release_cache import ReleasedStudies
 from curator_service.use_cases.studies.releases import meanings, noise_ratio
 from curator_service.use_cases.studies.repeated_releases import most_by_row
 from curator_service.use_cases.studies.studies import fitted
+from curator_service.use_cases.studies.study_caps import changes_of
 from service_kit.context.context import ServiceContext
 from service_kit.store.base import moment
 from service_kit.store.database import Connection
@@ -123,6 +124,7 @@ class Overviews:
             measurement=spec.measurement.source,
             privacy_unit=spec.privacy_unit,
             budget=spec.budget,
+            budget_changes=changes_of(db, row.id),
             release_epsilon=text(now.release) if prices.release_bounded else None,
             row_epsilon=text(of_row) if bounded else None,
             person_epsilon=text(of_row * (1 if spec.person_column else spec.rows_per_person)) if bounded else None,

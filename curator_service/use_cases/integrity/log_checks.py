@@ -3,6 +3,7 @@
 Each summary follows the log record by record, then checks that its tables hold what the log says.
 """
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -12,7 +13,7 @@ from blindopt.audit.merkle_log import Json, sha256
 from blindopt.errors import LogBroken, NotFound
 from curator_service import store
 from curator_service.privacy.ledger import Balance, Prices, RowBalance, text, units
-from curator_service.store import advisories, withheld
+from curator_service.store import advisories, messages, withheld
 from curator_service.store import ledger as lines
 from curator_service.use_cases.integrity.inbox_checks import InboxLogSummary
 from curator_service.use_cases.integrity.tuning_checks import TuningLogSummary, check_rows
@@ -38,6 +39,7 @@ def check(db: Connection, records: Iterable[Json]) -> None:
         _AdvisoryLogSummary(),
         TuningLogSummary(),
         _WithheldLogSummary(),
+        _MessageLogSummary(),
         InboxLogSummary(),
         _ReplyLogSummary(),
         _LedgerLogSummary(db),
@@ -72,6 +74,11 @@ class _StudyLogSummary:
             study = self._created(details["study_id"])
             if study.release_sha256 is not None or study.closed or study.spec_sha256 != details["replaces"]:
                 raise LogBroken(f"study {details['study_id']} was changed when it was no draft, or from another one")
+            study.spec_sha256 = details["spec_sha256"]
+        elif kind == "study.caps_raised":
+            study = self._created(details["study_id"])
+            if study.release_sha256 is None or study.closed or study.spec_sha256 != details["replaces"]:
+                raise LogBroken(f"caps of study {details['study_id']} were raised when it was not open, or of another")
             study.spec_sha256 = details["spec_sha256"]
         elif kind == "study.released":
             self._created(details["study_id"]).release_sha256 = details["sha256"]
@@ -131,6 +138,46 @@ class _WithheldLogSummary:
     def check(self, db: Connection) -> None:
         if [(row.account, salted_digest(row.unit, row.salt)) for row in withheld.every(db)] != self._units:
             raise LogBroken("the withheld records are not those of the log: one was changed, added or removed")
+
+
+class _MessageLogSummary:
+    """Messages of vendors, decisions about them, and raises of caps: the log has the digest of each text."""
+
+    def __init__(self) -> None:
+        self._messages: list[tuple[Any, ...]] = []
+        self._decisions: list[tuple[Any, ...]] = []
+        self._raises: list[tuple[Any, ...]] = []
+
+    def follow(self, record: Json) -> None:
+        kind, details = record["kind"], record.get("details", {})
+        if kind == "message.received":
+            grant = record["exchange"]["grant_id"]
+            self._messages.append((details["message_id"], details["study_id"], grant, details["message_sha256"]))
+        elif kind == "message.decided":
+            self._decisions.append((details["message_id"], details["decision"], details["word_sha256"]))
+        elif kind == "study.caps_raised":
+            content = details["before"], details["after"], details["reason_sha256"]
+            self._raises.append((details["study_id"], *content))
+
+    def check(self, db: Connection) -> None:
+        stored = {
+            "messages": [
+                (m.id, m.study_id, m.grant_id, _digest(m.body)) for m in messages.every(db, messages.messages)
+            ],
+            "decisions": [(d.message_id, d.decision, _digest(d.word)) for d in messages.every(db, messages.decisions)],
+            "raises of caps": [
+                (c.study_id, json.loads(c.before), json.loads(c.after), _digest(c.reason))
+                for c in messages.every(db, messages.budget_changes)
+            ],
+        }
+        logged = {"messages": self._messages, "decisions": self._decisions, "raises of caps": self._raises}
+        for name, rows in stored.items():
+            if rows != logged[name]:
+                raise LogBroken(f"the {name} are not those of the log: one was changed, added or removed")
+
+
+def _digest(text: str | None) -> str | None:
+    return None if text is None else sha256(text.encode())
 
 
 class _ReplyLogSummary:

@@ -25,6 +25,7 @@ from curator_service.use_cases.queries.wakeups import INBOX, Wakeups
 from curator_service.use_cases.studies import dataset_caps
 from curator_service.use_cases.studies.advisories import release_status
 from curator_service.use_cases.studies.release_cache import Released, ReleasedStudies
+from curator_service.use_cases.studies.study_caps import changes_of
 from curator_service.use_cases.studies.withheld_records import withheld_rows
 from curator_service.vault import Vault, new_id
 from service_kit.context.context import ServiceContext
@@ -67,6 +68,7 @@ class Queries:
         with self._context.database.read() as db:
             released, state = self._studies.of(db, identity), store.state_of(db, identity)
             current = release_status(db, released.spec, released.report)
+            changes = changes_of(db, identity)
         spec, mechanism = released.spec, mechanism_of(released.spec, current.release)
         status: wire.Status = "withdrawn" if current.withdrawn is not None else mechanism.status
         claims = (
@@ -88,6 +90,7 @@ class Queries:
             answers=concrete_answers(spec.answers),
             privacy_unit=spec.privacy_unit,
             budget=spec.budget,
+            budget_changes=changes,
             grant_id=principal.id,
             log_key=self._context.signer.verifier.vkey,
             direction=spec.measurement.direction,

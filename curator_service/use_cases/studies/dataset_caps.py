@@ -291,7 +291,7 @@ def change_caps(
         reason = change.reason if raised else None
         table.add(db, name, "cap", after=after, at=stamp(context.clock()), subject=reason, cap=act)
         for cap in raised:
-            notices.cap_raised(db, context.outbox, name, cap)
+            notices.cap_raised(db, context.outbox, cap, dataset_id=name)
     return {
         "account": name,
         "dataset_id": dataset.id,

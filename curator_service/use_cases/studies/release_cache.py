@@ -1,10 +1,11 @@
-"""Released studies, read once and cached: what they hold never changes."""
+"""Released studies, read once and cached: what they hold never changes, but for caps that are raised."""
 
 import json
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -81,6 +82,7 @@ class ReleasedStudies:
         self.losses = DatasetLosses(vault)
         self._lock = threading.Lock()
         self._cache: OrderedDict[str, Released] = OrderedDict()
+        self._raised: dict[str, wire.Budget] = {}
         self._records: WeakValueDictionary[str, Matrix] = WeakValueDictionary()  # studies of one dataset share a map
 
     def cached(self, identity: str) -> Released | None:
@@ -116,13 +118,35 @@ class ReleasedStudies:
                 numbers=numbers,
             )
             with self._lock:
-                self._cache[identity] = released
+                # It may have been read before a raise, and be stored after it.
+                released = self._cache[identity] = _with_caps(released, self._raised.get(identity))
                 while len(self._cache) > KEPT:
                     self._cache.popitem(last=False)
         return released
+
+    def raise_caps(self, identity: str, budget: wire.Budget) -> None:
+        """Charge against these caps from now on; they are stored already. In any order: caps only rise."""
+        with self._lock:
+            budget = self._raised[identity] = _highest(budget, self._raised.get(identity, budget))
+            if (released := self._cache.get(identity)) is not None:
+                self._cache[identity] = _with_caps(released, budget)
 
     def _dataset(self, identity: str) -> Matrix:
         with self._lock:
             if (records := self._records.get(identity)) is None:
                 records = self._records[identity] = self.vault.dataset(identity)
             return records
+
+
+def _with_caps(released: Released, budget: wire.Budget | None) -> Released:
+    if budget is None:
+        return released
+    highest = _highest(budget, released.spec.budget)
+    return replace(released, spec=released.spec.model_copy(update={"budget": highest}))
+
+
+def _highest(first: wire.Budget, second: wire.Budget) -> wire.Budget:
+    """The higher of each cap; None is no cap, and so the highest."""
+    pairs = [(getattr(first, cap), getattr(second, cap)) for cap in wire.Budget.model_fields]
+    values = [None if None in pair else max(pair, key=Decimal) for pair in pairs]
+    return wire.Budget.model_validate(dict(zip(wire.Budget.model_fields, values, strict=True)))

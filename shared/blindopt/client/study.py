@@ -71,6 +71,20 @@ class StudyClient(Client):
         path = f"{self._path}/revisions"
         return self._send("GET", path, study_id=self._study_id, params=params).check().read(wire.RevisionPage)
 
+    def send_message(self, message: wire.RecommendationMessage | wire.BudgetMessage, *, key: str) -> bytes:
+        """Send the owner a message; return the reply, a MessageView, as it came."""
+        path, body = f"{self._path}/messages", message.model_dump_json().encode()
+        return self._message(self._send("POST", path, body=body, key=key, study_id=self._study_id))
+
+    def message(self, identity: str) -> bytes:
+        """Return a message of this grant with the owner's decision, a MessageView, as it came."""
+        return self._message(self._send("GET", f"{self._path}/messages/{identity}", study_id=self._study_id))
+
+    @staticmethod
+    def _message(reply: Reply) -> bytes:
+        reply.check().read(wire.MessageView)
+        return reply.body
+
     def checkpoint(self) -> wire.Checkpoint:
         """Return the curator's signed head of the shared log."""
         return self._send_unrecorded("GET", "/v1/audit/checkpoint").read(wire.Checkpoint)

@@ -18,6 +18,7 @@ from blindopt.wire.forecasts import *
 from blindopt.wire.inbox import *
 from blindopt.wire.ledgers import *
 from blindopt.wire.measurements import *
+from blindopt.wire.messages import *
 from blindopt.wire.notices import *
 from blindopt.wire.overviews import *
 from blindopt.wire.posteriors import *

@@ -14,6 +14,8 @@ NoticeEvent = Literal[
     "forecast_ended",
     "tuning_ended",
     "cap_raised",
+    "recommendation_received",
+    "budget_requested",
     "run_ended",
     "run_failed",
     "run_waiting",
@@ -41,6 +43,7 @@ class NoticeSubject(Reply):
     forecast_id: Annotated[str, Field(pattern=r"^fct_[0-9a-f]{16}$")] | None = Field(None, description="fct_...")
     tuning_id: Annotated[str, Field(pattern=r"^tun_[0-9a-f]{16}$")] | None = Field(None, description="tun_...")
     run_id: Annotated[str, Field(pattern=r"^run_[0-9a-f]{16}$")] | None = Field(None, description="run_...")
+    message_id: Annotated[str, Field(pattern=r"^msg_[0-9a-f]{16}$")] | None = Field(None, description="msg_...")
     cap: Cap | None = Field(None, description="A cap of a study; epsilon and delta: caps of a dataset's account.")
     state: Literal["open", "draft"] | None = Field(
         None, description="State of the study after a release that succeeded (open) or failed (draft)."

@@ -8,7 +8,7 @@ from pydantic import Field
 from blindopt.wire.base import Caution, Page, Reply
 from blindopt.wire.ledgers import DatasetOutlook
 from blindopt.wire.releases import FeatureMeaning, Price, Status
-from blindopt.wire.studies import Budget
+from blindopt.wire.studies import Budget, BudgetChange
 
 
 class StudyCheck(Reply):
@@ -61,6 +61,7 @@ class StudyAccount(Reply):
         )
     )
     budget: Budget = Field(description="Caps of the study.")
+    budget_changes: list[BudgetChange] = Field([], description="Raises of the caps since the release: the last 20.")
     release_epsilon: str | None = Field(description="Epsilon that the release charged every record.")
     row_epsilon: str | None = Field(description="Largest amount that counts against the cap per record.")
     person_epsilon: str | None = Field(

@@ -117,6 +117,15 @@ def _require_answers(schema: dict[str, Any]) -> None:
     schema["required"] = list(dict.fromkeys([*schema["required"], "answers"]))
 
 
+class BudgetChange(Reply):
+    """A raise of a released study's caps."""
+
+    at: datetime = Field(description="When.")
+    before: Budget = Field(description="The caps until then.")
+    after: Budget = Field(description="The caps from then on.")
+    reason: str = Field(max_length=2_000, description="Why, in the owner's words.")
+
+
 class StudyCreate(Request):
     """A draft of a study: one outsourced optimization."""
 
@@ -280,6 +289,9 @@ class StudyView(Reply):
         )
     )
     budget: Budget = Field(description="Caps on what the study may spend.")
+    budget_changes: list[BudgetChange] = Field(
+        [], max_length=100, description="Raises of the caps since the release: the last 20."
+    )
     grant_id: str = Field(
         pattern=r"^grt_[0-9a-f]{16}$", description="The grant of this token, which also identifies the shared log."
     )

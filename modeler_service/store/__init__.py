@@ -1,4 +1,4 @@
-"""The modeler's tables: runs, trials, answer versions and past observations. Only this module has SQL."""
+"""The modeler's tables: runs, trials, answer versions and past observations. SQL is in this package alone."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,6 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    MetaData,
     PrimaryKeyConstraint,
     Row,
     Select,
@@ -28,12 +27,12 @@ from sqlalchemy import (
 )
 
 from blindopt.errors import NotFound
+from modeler_service.store import messages as messages
+from modeler_service.store.base import APPEND_ONLY as APPEND_ONLY
+from modeler_service.store.base import METADATA as METADATA
+from modeler_service.store.base import MIGRATIONS as MIGRATIONS
 from service_kit.store.database import Connection
 from service_kit.store.prepared_statement import PreparedStatement
-from service_kit.store.schema import Migrations
-
-METADATA = MetaData()
-MIGRATIONS: Migrations = {7: [], 8: ["ALTER TABLE runs ADD COLUMN plan TEXT"]}
 
 runs = Table(
     "runs",
@@ -107,7 +106,6 @@ versions = Table(
     UniqueConstraint("run_id", "query", "version"),
 )
 """Every version of the replies to queries that people answer; a trial has the last version alone."""
-APPEND_ONLY = ("versions",)
 observations = Table(
     "observations",
     METADATA,

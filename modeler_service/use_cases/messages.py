@@ -1,0 +1,154 @@
+"""Messages of runs to the owners of their studies: recommendations, requests for more budget, and what was decided.
+
+A message is stored before it is sent, and sent under a key of its own: sent again, it is the same message.
+"""
+
+from collections.abc import Callable
+from threading import Lock
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from blindopt import wire
+from blindopt.client import StudyClient
+from blindopt.errors import BlindoptError, Busy, CuratorRefused, Remote
+from modeler_service import store
+from modeler_service.runs.curator_queries import is_run_query, message_key
+from modeler_service.runs.curator_session import open_session
+from modeler_service.settings import Settings
+from modeler_service.store import messages
+from service_kit.context.context import ServiceContext
+from service_kit.context.request import Effect, RequestContext
+from service_kit.store import stored_replies
+from service_kit.store.base import moment, stamp
+from service_kit.store.database import Connection
+from service_kit.store.stored_replies import StoredReply
+
+_CONTENT: TypeAdapter[wire.MessageCreate] = TypeAdapter(wire.MessageCreate)
+_WHY = {
+    "unauthenticated": "the owner has withdrawn this grant, or it has expired: ask for another token of it",
+    "not_found": "the curator does not know this study or candidate under this grant",
+    "study_not_open": "the study is closed: it takes no more measurements",
+    "state_conflict": "earlier messages wait for the owner's decision, or the study has no such cap",
+}
+
+
+class RunMessages:
+    """Sends messages, and reads decisions. ``recommend`` computes the recommendation of a run."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        settings: Settings,
+        recommend: Callable[[str, Any], wire.Recommendation],
+    ) -> None:
+        self._context = context
+        self._settings = settings
+        self._recommend = recommend
+        self._sending = Lock()
+
+    def page(self, run_id: str, after: int, limit: int) -> list[wire.RunMessage]:
+        """Messages of a run after a number. Raises NotFound."""
+        with self._context.database.read() as db:
+            store.run(db, run_id)
+            return [_view(row) for row in messages.page(db, run_id, after, limit)]
+
+    def send(self, request: RequestContext, run_id: str, wish: wire.RunMessageCreate) -> StoredReply:
+        """Store a message and send it. Raises Unreachable, CuratorRefused; a retry under the key sends the same.
+
+        Raises StateConflict where there is no recommendation yet, Busy while another message is sent.
+        """
+        if (earlier := self._context.idempotency.earlier(request)) is not None:
+            return earlier
+        number = self._written(request, run_id, wish)
+        view = self._deliver(request, run_id, number)
+        details = {"run_id": run_id, "number": number}
+        return self._context.idempotency.once(request, lambda db: Effect(view, "message.sent", details))
+
+    def _written(self, request: RequestContext, run_id: str, wish: wire.RunMessageCreate) -> int:
+        """Store the message, unless an earlier request under the same key did; return its number."""
+        key, digest = self._context.idempotency.key_of(request)
+        author = f"{request.principal.id} {key}"
+
+        def earlier(db: Connection) -> int | None:
+            store.run(db, run_id)
+            if (row := messages.written(db, run_id, author)) is None:
+                return None
+            stored_replies.check_same_request(row.request_sha256, digest)
+            return int(row.number)
+
+        with self._context.database.read() as db:
+            if (number := earlier(db)) is not None:
+                return number
+        message = self._message(run_id, wish)
+
+        def work(db: Connection) -> int:
+            if (number := earlier(db)) is not None:
+                return number
+            values = {"author_key": author, "request_sha256": digest, "body": message.model_dump_json()}
+            return messages.add(db, run_id=run_id, created_at=stamp(self._context.clock()), **values)
+
+        return self._context.database.write(work)
+
+    def _message(self, run_id: str, wish: wire.RunMessageCreate) -> wire.MessageCreate:
+        if isinstance(wish, wire.BudgetMessage):
+            return wish
+        best = self._recommend(run_id, wish.over)
+        return wire.RecommendationMessage(row=best.row, mean=best.mean, interval=best.interval, note=wish.note)
+
+    def update(self, request: RequestContext, run_id: str, number: int) -> StoredReply:
+        """Send a message that has not arrived, or read the owner's decision. Raises as ``send``."""
+        if (earlier := self._context.idempotency.earlier(request)) is not None:
+            return earlier
+        view = self._deliver(request, run_id, number)
+        details = {"run_id": run_id, "number": number}
+        return self._context.idempotency.once(request, lambda db: Effect(view, "message.updated", details, 200))
+
+    def _deliver(self, request: RequestContext, run_id: str, number: int) -> wire.RunMessage:
+        """Send the message, or read its decision, and store the reply or why there is none."""
+        if not self._sending.acquire(blocking=False):
+            raise Busy("another message is being sent: try again in a moment", seconds=5)
+        try:
+            with self._context.database.read() as db:
+                run, row = store.run(db, run_id), messages.find(db, run_id, number)
+            spec = wire.RunSpec.model_validate_json(run.spec)
+            token = self._context.seal.open(run.sealed_token).decode()
+            actor = request.principal.actor
+            try:
+                with open_session(self._context, self._settings, spec, token, actor, is_run_query) as (curator, _):
+                    reply = _exchange(curator, row)
+            except BlindoptError as error:
+                refusal = CuratorRefused(error) if isinstance(error, Remote) else error
+                code = error.remote_code if isinstance(error, Remote) else ""
+                self._keep(run_id, number, problem=_WHY.get(code, str(refusal)))
+                raise refusal from None
+            return self._keep(run_id, number, reply=reply, problem=None)
+        finally:
+            self._sending.release()
+
+    def _keep(self, run_id: str, number: int, **values: Any) -> wire.RunMessage:
+        def work(db: Connection) -> wire.RunMessage:
+            messages.change(db, run_id, number, **values)
+            return _view(messages.find(db, run_id, number))
+
+        return self._context.database.write(work)
+
+
+def _exchange(curator: StudyClient, row: Any) -> bytes:
+    if row.reply is None:
+        return curator.send_message(_CONTENT.validate_json(row.body), key=message_key(row.run_id, row.number))
+    return curator.message(wire.MessageView.model_validate_json(row.reply).id)
+
+
+def _view(row: Any) -> wire.RunMessage:
+    reply = None if row.reply is None else wire.MessageView.model_validate_json(row.reply)
+    return wire.RunMessage(
+        run_id=row.run_id,
+        number=row.number,
+        message=_CONTENT.validate_json(row.body),
+        state=reply.state if reply else "unsent",
+        word=reply.word if reply else None,
+        problem=row.problem,
+        created_at=moment(row.created_at),
+        decided_at=reply.decided_at if reply else None,
+    )
