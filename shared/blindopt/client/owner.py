@@ -174,6 +174,26 @@ class OwnerClient(ServiceClient):
         path, body = f"/v1/datasets/{dataset_id}/account/caps", caps.model_dump_json().encode()
         return self._send("PUT", path, body=body, key=key or new_key()).check().read(wire.DatasetAccount)
 
+    def raise_caps(self, study_id: str, change: wire.BudgetRaise, *, key: str | None = None) -> wire.StudyOwnerView:
+        """Raise caps of an open study."""
+        path, body = f"/v1/studies/{study_id}/budget", change.model_dump_json().encode()
+        return self._send("PUT", path, body=body, key=key or new_key()).check().read(wire.StudyOwnerView)
+
+    def messages(self, *, study_id: str | None = None, only_open: bool = False) -> list[wire.MessageView]:
+        """Messages of vendors: recommendations, and requests for more budget."""
+        params = {"only_open": "true" if only_open else "false"} | ({"study_id": study_id} if study_id else {})
+        return [
+            message for page in self._pages("/v1/messages", wire.MessagePage, **params) for message in page.messages
+        ]
+
+    def decide(self, message_id: str, decision: wire.MessageDecision, *, key: str | None = None) -> wire.MessageView:
+        """Decide about a message; the vendor reads the decision."""
+        return self._post(f"/v1/messages/{message_id}:decide", wire.MessageView, decision, key)
+
+    def open_record(self, study_id: str, row: int) -> wire.RecordView:
+        """The record behind a candidate. The log says that one was opened."""
+        return self._post(f"/v1/studies/{study_id}:open_record", wire.RecordView, wire.RecordChoice(row=row))
+
     def ledger(self, study_id: str) -> Iterator[wire.LedgerEntry]:
         """Every charge and refusal of a study."""
         for page in self._pages(f"/v1/studies/{study_id}/ledger", wire.LedgerPage):

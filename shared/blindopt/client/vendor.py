@@ -45,6 +45,21 @@ class VendorClient(ServiceClient):
         """The run's recommendation after the answers so far: the best of the queried candidates, or of all."""
         return self._get(f"/v1/runs/{run_id}/recommendation", wire.Recommendation, over=over)
 
+    def send_message(
+        self, run_id: str, wish: wire.RecommendationWish | wire.BudgetMessage, *, key: str | None = None
+    ) -> wire.RunMessage:
+        """Hand over a run's recommendation to the owner of its study, or request more budget."""
+        return self._post(f"/v1/runs/{run_id}/messages", wire.RunMessage, wish, key)
+
+    def update_message(self, run_id: str, number: int) -> wire.RunMessage:
+        """Send a message that has not arrived, or read the owner's decision."""
+        return self._post(f"/v1/runs/{run_id}/messages/{number}:update", wire.RunMessage)
+
+    def messages(self, run_id: str) -> list[wire.RunMessage]:
+        """Messages of a run."""
+        pages = self._pages(f"/v1/runs/{run_id}/messages", wire.RunMessagePage)
+        return [message for page in pages for message in page.messages]
+
     def posterior(self, run_id: str, **params: Any) -> wire.PosteriorPage:
         """Posterior moments of f by row; ``params`` are ``page_token`` and ``page_size``, or ``top``."""
         return self._get(f"/v1/runs/{run_id}/posterior", wire.PosteriorPage, **params)

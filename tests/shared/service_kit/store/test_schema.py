@@ -15,8 +15,8 @@ from service_kit.store.database import Database, StoreFault
 
 SIDES = {"curator": curator, "modeler": modeler}
 PINNED = {
-    "curator": (8, "05d512f39ba6de6030761dd30883b3173792815f27fb2b470ef5ef666d2017b0"),
-    "modeler": (8, "b393e36a83a2f33b0371abfcf3080bb7903f21c7e3fd685bddd4b984a72f8db0"),
+    "curator": (9, "cc77243106e38de4483f4c931b28426960ef5e816b524f22fe6078c093f67379"),
+    "modeler": (9, "412d20424e0d3d06cadf69cfc52dca47843d27677643b10ac1302be99bd7e881"),
 }
 
 

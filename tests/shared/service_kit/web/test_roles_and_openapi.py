@@ -22,6 +22,7 @@ CHANGES_NOTHING = (
     ":preview",
     ":check",
     ":verify",
+    ":open_record",
     "/v1/suggestions",
     "/v1/notices:test",
     "/v1/connections:test",
@@ -148,6 +149,12 @@ ALLOWED = {
         f"POST {STUDY}/queries": MODELER,
         f"GET {STUDY}/queries/{{query_id}}": MODELER,
         f"GET {STUDY}/revisions": MODELER,
+        f"POST {STUDY}/messages": MODELER,
+        f"GET {STUDY}/messages/{{message_id}}": MODELER,
+        "GET /v1/messages": OWNER,
+        "POST /v1/messages/{message_id}:decide": OWNER,
+        f"PUT {STUDY}/budget": OWNER,
+        f"POST {STUDY}:open_record": OWNER,
         **{
             f"GET /v1/inbox{what}": MEASURERS
             for what in ("", ".csv", "/events", "/system", "/measurements/{measurement_id}")
@@ -169,6 +176,9 @@ ALLOWED = {
         **{f"GET {path}": VIEWERS for path in ("/v1/runs", RUN, f"{RUN}/trials", f"{RUN}/export")},
         **{f"GET {RUN}/{part}": VIEWERS for part in ("recommendation", "posterior", "events", "map", "curve")},
         f"POST {RUN}/observations": VENDOR,
+        f"POST {RUN}/messages": VENDOR,
+        f"GET {RUN}/messages": VIEWERS,
+        f"POST {RUN}/messages/{{number}}:update": VENDOR,
         **{f"POST {RUN}:{verb}": VENDOR for verb in ("stop", "pause", "resume", "replace_token")},
         **{f"{method} /v1/notices{what}": VENDOR for method, what in (("GET", ""), ("POST", ":test"))},
         "GET /v1/audit/verification": VIEWERS,
