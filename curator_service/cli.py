@@ -18,7 +18,7 @@ from curator_service import store
 from curator_service.context import open_context
 from curator_service.settings import Settings
 from service_kit.cli.main import build
-from service_kit.cli.program import Program, plain_errors
+from service_kit.cli.program import Program, plain_errors, read_json
 from service_kit.context.context import ServiceContext
 from service_kit.store.database import Connection
 
@@ -197,7 +197,7 @@ def tune(
     from blindopt.client import OwnerClient
 
     with plain_errors():
-        tuning = wire.TuningCreate.model_validate_json(request.read_bytes())
+        tuning = read_json(request, wire.TuningCreate, "the body of POST /v1/tunings")
         with OwnerClient(url, token_file.read_text().strip(), timeout_s=_TUNE_SECONDS) as owner:
             if preview:
                 report = owner.preview_tuning(tuning)
@@ -246,10 +246,9 @@ def verify_report(
     from blindopt.audit.checkpoints import Verifier
 
     with plain_errors():
-        content = file.read_bytes()
-        report = wire.SignedPrivacyReport.model_validate_json(content).report
+        report = read_json(file, wire.SignedPrivacyReport, "a privacy report").report
         verifier = Verifier.parse(key or report.log_key)
-        signed = json.loads(content)
+        signed = json.loads(file.read_bytes())
         signed_documents.verify(verifier, wire.REPORT_TITLE, signed["report"], signed["signature"])
         verifier.verify(report.checkpoint)
     about = ", ".join(study.id for study in report.studies) or report.dataset.id

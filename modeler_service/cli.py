@@ -1,19 +1,21 @@
-"""`blindopt-modeler`: serve, token, audit, backup, restore, recommendation, replay.
+"""`blindopt-modeler`: serve, token, audit, backup, restore, run, recommendation, replay.
 
 A command imports what it needs when it runs: `token` does without the web framework and the numerics.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from blindopt import wire
 from blindopt.audit.merkle_log import Json
 from modeler_service.context import open_context
 from modeler_service.settings import Settings
 from service_kit.cli.main import build
-from service_kit.cli.program import Program, plain_errors
+from service_kit.cli.program import Program, plain_errors, read_json
 from service_kit.context.context import ServiceContext
 from service_kit.store.database import Connection
 
@@ -52,6 +54,71 @@ PROGRAM = Program(
     restored=_restored,  # runs ask again under the same keys: nothing is lost
 )
 app = build(PROGRAM)
+_RUN_DAYS = 30
+
+
+@app.command("run")
+def start_run(
+    grant: Annotated[Path, typer.Option(help="The file grant.json that the data owner sent.")],
+    queries: Annotated[int, typer.Option(min=1, max=100_000, help="Queries after the first candidates.")] = 50,
+    name: Annotated[str, typer.Option(help="Name of the run.")] = "run",
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with a vendor's token; default: one that ends with this command.")
+    ] = None,
+    url: Annotated[str | None, typer.Option(help="Where the modeler serves; default: as in its settings.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the recommendation as JSON.")] = False,
+) -> None:
+    """Start a run at the running modeler, show its progress, and print the recommended candidate.
+
+    The run goes on if you stop this command.
+    """
+    from blindopt.client import VendorClient
+    from blindopt.client.connection import wait_until_ended
+
+    shown = ""
+
+    def progress() -> wire.RunView:
+        nonlocal shown
+        run = client.run(run_id)
+        waits = f" for {run.waiting_for}" if run.waiting_for else ""
+        if (line := f"{run.state}{waits}, {run.trials} answers") != shown:
+            typer.echo(line, err=True)
+            shown = line
+        return run
+
+    with plain_errors():
+        access = read_json(grant, wire.GrantFile, "a grant file").access
+        body = wire.RunCreate(**access.model_dump(), name=name, iterations=queries)
+        address = url or PROGRAM.existing().console_url.rstrip("/")
+        with _vendor_token(token_file) as token, VendorClient(address, token) as client:
+            run_id = client.start(body).id
+            typer.echo(f"{run_id}: {address}/console/runs/{run_id}", err=True)
+            ended = wait_until_ended(progress, run_id, timeout_s=_RUN_DAYS * 86_400, poll_s=0.2)
+    if (best := ended.recommendation) is None:
+        why = ended.problem.detail if ended.problem is not None else "there is no recommendation"
+        typer.echo(f"error: the run has {ended.state}: {why}", err=True)
+        raise typer.Exit(1)
+    typer.echo(best.model_dump_json(indent=2) if as_json else _in_words(best))
+
+
+def _in_words(best: wire.Recommendation) -> str:
+    interval = f", 95 % interval {best.interval[0]:.6g} to {best.interval[1]:.6g}" if best.interval else ""
+    return f"Recommended: candidate {best.row} (mean {best.mean:.6g}{interval}), from {best.outcomes} answers"
+
+
+@contextmanager
+def _vendor_token(file: Path | None) -> Iterator[str]:
+    """The token in a file; without one, a token of the service's data folder that is revoked in the end."""
+    if file is not None:
+        yield file.read_text().strip()
+        return
+    with PROGRAM.opened() as context:
+        token, _ = context.authentication.issue("vendor", "blindopt-modeler run", days=_RUN_DAYS)
+    try:
+        yield token.text
+    finally:
+        with PROGRAM.opened() as context:
+            context.database.write(lambda db: context.authentication.revoke(db, token.kid, actor="cli"))
 
 
 @app.command()

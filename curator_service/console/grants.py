@@ -1,10 +1,13 @@
 """Grants: a modeler's tokens for one study."""
 
+import base64
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.responses import Response
 
 from blindopt import wire
+from blindopt.addresses import is_loopback
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
 
 pages = Pages()
@@ -57,13 +60,28 @@ async def rotate(page: Page, form: Form) -> Response:
 async def _shown(page: Page, made: dict[str, object]) -> Response:
     study = await page.api.get(f"/v1/studies/{page.path['study_id']}")
     path = f"/studies/{study['id']}"
+    grant = wire.GrantReply.model_validate(made, strict=False)
     url = page.request.url  # behind a proxy that ends TLS, only the browser knows the scheme
+    address = grant.url or page.request.headers.get("origin") or f"{url.scheme}://{url.netloc}"
+    file = wire.GrantFile(
+        format="blindopt-grant-1",
+        curator_url=address,
+        study_id=grant.study_id,
+        token=grant.token,
+        log_key=grant.log_key or "",
+        name=grant.name,
+        expires_at=grant.expires_at,
+    )
+    text = file.model_dump_json(indent=2)
     context: dict[str, Any] = {
         "trail": [("Studies", "/studies"), (study["spec"]["name"], path), ("Grants", f"{path}/grants")],
-        "address": page.request.headers.get("origin") or f"{url.scheme}://{url.netloc}",
         "made": made,
+        "address": address,
+        "is_local": is_loopback(urlsplit(address).hostname or ""),
+        "text": text,
+        "download": "data:application/json;base64," + base64.b64encode(text.encode()).decode(),
     }
-    return page.show("grant_made.html", title="A token for a modeler", **context)
+    return page.show("grant_made.html", title="A grant for a vendor", **context)
 
 
 @pages.post("/studies/{study_id}/grants/{grant_id}:revoke", roles=("owner",))

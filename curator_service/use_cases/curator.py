@@ -52,7 +52,7 @@ class Curator:
         self.advisories = Advisories(context)
         self.releases = Releases(context, vault)
         self.sandboxes = Sandboxes(context, vault, self.releases)
-        self.grants = Grants(context)
+        self.grants = Grants(context, settings.address)
         self.wakeups = Wakeups()
         versions = AnswerVersions(context, self.released, self.wakeups)
         self.inbox = Inbox(context, vault, self.released, versions, self.wakeups)

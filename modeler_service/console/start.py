@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from pydantic import ValidationError
 from starlette.responses import Response
 
 from blindopt import wire
@@ -30,6 +31,7 @@ KERNELS = [
     ("matern_32", "Matern 3/2"),
     ("matern_12", "Matern 1/2"),
 ]
+_NO_GRANT = "This is not a grant. Choose the file grant.json that the data owner sent, or paste its whole text."
 _RULES = ("target", "improvement", "expected_improvement")
 _NAMES = {f"stop.{name}": name for name in _RULES} | {"algorithm.name": "algorithm"}
 
@@ -68,14 +70,27 @@ def _show(page: Page, form: Form, *, status: int = 200, report: wire.ConnectionR
 # --- the connection -----------------------------------------------------------------------------------
 
 
-def _access(form: Form) -> dict[str, Any]:
-    access: dict[str, Any] = {name: form.text(name) for name in ("curator_url", "study_id", "token")}
-    return access | ({"log_key": form.get("log_key")} if form.get("log_key") else {})
+async def _access(form: Form) -> dict[str, Any]:
+    """What the owner handed over: a file, its text, or its values one by one. All but the token are shown again."""
+    file = form.files.get("grant_file")
+    text = (await file.read(wire.GRANT_FILE_MAX_BYTES + 1)).decode(errors="replace") if file else form.get("grant")
+    form.values.pop("grant", None)
+    if text:
+        try:
+            if len(text) > wire.GRANT_FILE_MAX_BYTES:
+                raise ValueError("too long")
+            access = wire.GrantFile.model_validate_json(text.removeprefix("\ufeff")).access.model_dump()
+        except (ValidationError, ValueError):
+            form.wrong("grant_file" if file else "grant", _NO_GRANT)
+            return {}
+        form.values.update({name: [access[name]] for name in ("curator_url", "study_id", "log_key")})
+        return access
+    values = {name: form.text(name) for name in ("curator_url", "study_id", "token")}
+    return values | ({"log_key": form.get("log_key")} if form.get("log_key") else {})
 
 
-async def _try_connection(page: Page, form: Form) -> tuple[Form, wire.ConnectionReport | None]:
+async def _try_connection(page: Page, form: Form, access: dict[str, Any]) -> tuple[Form, wire.ConnectionReport | None]:
     """Test the connection; return its report, or None and the form with its faults."""
-    access = _access(form)
     if not form.ok:
         return form.again(), None
     try:
@@ -88,7 +103,7 @@ async def _try_connection(page: Page, form: Form) -> tuple[Form, wire.Connection
 @pages.post("/start:test", roles=("vendor",))
 async def test(page: Page, form: Form) -> Response:
     """Test the connection without starting a run."""
-    form, report = await _try_connection(page, form)
+    form, report = await _try_connection(page, form, await _access(form))
     if page.request.headers.get("x-fragment"):
         return page.fragment("connection.html", report=report, form=form)
     return _show(page, form.again() if form.ok else form, report=report, status=200 if form.ok else 422)
@@ -97,9 +112,9 @@ async def test(page: Page, form: Form) -> Response:
 # --- the run ------------------------------------------------------------------------------------------
 
 
-def _spec(form: Form) -> dict[str, Any]:
+def _spec(form: Form, access: dict[str, Any]) -> dict[str, Any]:
     """Return the body of the request. What was left empty is not sent: the service decides it from the study."""
-    body: dict[str, Any] = _access(form) | {"name": form.text("name")}
+    body: dict[str, Any] = access | {"name": form.text("name")}
     for name in ("iterations", "batch_size", "seed"):
         body[name] = form.integer(name)
     if (initial := form.integer("initial_rows", needed=False)) is not None:
@@ -125,10 +140,11 @@ def _spec(form: Form) -> dict[str, Any]:
 @pages.post("/start", roles=("vendor",))
 async def start(page: Page, form: Form) -> Response:
     """Queue the run, once its connection works."""
-    body = _spec(form)
+    access = await _access(form)
+    body = _spec(form, access)
     if not form.ok:
         return _show(page, form.again(), status=422)
-    form, report = await _try_connection(page, form)
+    form, report = await _try_connection(page, form, access)
     if report is None or not report.ok:
         return _show(page, form.again() if form.ok else form, report=report, status=422)
     try:

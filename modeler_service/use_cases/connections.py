@@ -6,6 +6,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from blindopt import wire
+from blindopt.addresses import is_localhost_name
 from blindopt.errors import Invalid, ProtocolViolated, Remote, Unreachable
 from modeler_service.runs.curator_session import connect
 from modeler_service.runs.witness import Witness
@@ -88,7 +89,7 @@ def _why(url: str, error: Unreachable) -> str:
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     try:
-        socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        socket.getaddrinfo("127.0.0.1" if is_localhost_name(host) else host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return f"there is no machine of the name {host}: check its spelling"
     cause: BaseException | None = error

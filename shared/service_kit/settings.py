@@ -7,7 +7,8 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, FilePath, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from blindopt.wire import NoticeEvent
+from blindopt.addresses import is_localhost_name, is_loopback
+from blindopt.wire import CuratorUrl, NoticeEvent
 
 PasswordCost = Literal["standard", "minimal"]
 """What hashing a password costs: as RFC 9106 recommends, or as little as argon2 allows."""
@@ -24,6 +25,10 @@ class ServiceSettings(BaseSettings):
     data_dir: Path
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(0, ge=0, le=65_535, description="Port to listen on.")
+    public_url: CuratorUrl | None = Field(
+        None,
+        description="Address of this service as other parties reach it; shown wherever an address is handed over.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="debug, info, warning or error."
     )
@@ -87,9 +92,32 @@ class ServiceSettings(BaseSettings):
             raise ValueError("TLS_CLIENT_CA needs TLS_CERT and TLS_KEY: without them there is no TLS")
         return self
 
+    @property
+    def address(self) -> str | None:
+        """The address to hand over: PUBLIC_URL, or on loopback without TLS where it listens; None if it is unknown."""
+        if self.public_url is not None:
+            return self.public_url.rstrip("/")
+        if not self.port or self.tls_cert is not None or not is_loopback(self.host):
+            return None
+        return f"http://{_in_url('127.0.0.1' if is_localhost_name(self.host) else self.host)}:{self.port}"
+
+    @property
+    def console_url(self) -> str:
+        """Where a browser on this machine opens the console."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104  compared, not bound
+        return f"{'http' if self.tls_cert is None else 'https'}://{_in_url(host)}:{self.port}/"
+
+    @classmethod
+    def variable(cls, name: str) -> str:
+        """The environment variable of a setting."""
+        return f"{cls.model_config.get('env_prefix', '')}{name.upper()}"
+
     @classmethod
     def unknown(cls, names: Iterable[str]) -> list[str]:
         """Those of ``names`` (of environment variables) that look like a setting and are none."""
-        prefix = cls.model_config.get("env_prefix", "")
-        settings = {prefix + name.upper() for name in cls.model_fields}
-        return sorted(name for name in names if name.startswith(prefix) and name not in settings)
+        settings = {cls.variable(name) for name in cls.model_fields}
+        return sorted(name for name in names if name.startswith(cls.variable("")) and name not in settings)
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,5 +1,6 @@
 """What people do on the pages of both consoles, with scripts or without."""
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ class Access:
     address: str
     study: str
     token: str
+    file: bytes
+    """grant.json"""
 
 
 def fill(person: Visitor, fields: Fields) -> None:
@@ -73,18 +76,20 @@ def grant(person: Visitor, study: str, name: str) -> Access:
     person.open(f"/console/studies/{study}/grants")
     fill(person, {"For whom": name})
     person.press("Make the grant")
-    field = person.page.get_by_label
-    return Access(
-        field("Address of this service, as you see it").input_value(),
-        field("Study", exact=True).input_value(),
-        field("Token (a secret)").input_value(),
-    )
+    with person.page.expect_download() as downloading:
+        person.page.get_by_role("link", name="Download grant.json").click()
+    assert downloading.value.suggested_filename == "grant.json"
+    file = downloading.value.path().read_bytes()
+    assert file.decode() == person.page.get_by_label("The grant as text (it holds the secret token)").input_value()
+    shown = json.loads(file)
+    return Access(shown["curator_url"], shown["study_id"], shown["token"], file)
 
 
 def start(person: Visitor, access: Access, fields: Fields, look: Callable[[], None] = lambda: None) -> str:
-    """Start a run; its id."""
-    access_fields = {"Address of the curator": access.address, "Study": access.study, "Token": access.token}
-    fill(person, access_fields | dict(fields))
+    """Start a run with the file that the owner handed over; its id."""
+    file = {"name": "grant.json", "mimeType": "application/json", "buffer": access.file}
+    person.page.get_by_label("Grant file").set_input_files([file])
+    fill(person, fields)
     look()
     person.press("Start the run")
     return last(person, "run")

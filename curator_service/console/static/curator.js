@@ -25,6 +25,21 @@ document.addEventListener("input", (event) => {
 // A value that is typed once: click or focus takes it all.
 for (const field of document.querySelectorAll("[data-select]")) field.addEventListener("focus", () => field.select());
 
+// Copies a field; without this one selects it.
+for (const button of document.querySelectorAll("[data-copy]")) {
+  button.hidden = false;
+  button.addEventListener("click", async () => {
+    const field = document.getElementById(button.dataset.copy);
+    field.select();
+    try {
+      await navigator.clipboard.writeText(field.value);
+    } catch {
+      document.execCommand("copy"); // a page that came over plain http
+    }
+    button.textContent = "Copied";
+  });
+}
+
 // The inbox by keyboard. Only in the value field, where these letters mean nothing else.
 const value = document.querySelector("[data-keys]");
 value?.addEventListener("keydown", (event) => {

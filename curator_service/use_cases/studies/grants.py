@@ -17,8 +17,9 @@ from service_kit.store.stored_replies import StoredReply
 class Grants:
     """A grant gives one modeler access to one study."""
 
-    def __init__(self, context: ServiceContext) -> None:
+    def __init__(self, context: ServiceContext, address: str | None) -> None:
         self._context = context
+        self._address = address
 
     def grant(self, request: RequestContext, study_id: str, grant: wire.GrantCreate) -> StoredReply:
         """A token for one modeler. Its stored reply is sealed, so that a retry can be answered."""
@@ -29,7 +30,9 @@ class Grants:
             token, who = self._context.authentication.grant(
                 db, grant.name, study_id, days=grant.expires_in_days, actor=actor
             )
-            return Effect(_grant_reply(db, token, who), "grant.created", {"study_id": study_id, "grant_id": who.id})
+            return Effect(
+                self._grant_reply(db, token, who), "grant.created", {"study_id": study_id, "grant_id": who.id}
+            )
 
         return self._context.idempotency.once(request, effect, secret=True)
 
@@ -40,7 +43,9 @@ class Grants:
             actor = request.principal.actor
             days = rotation.expires_in_days
             token, who = self._context.authentication.rotate(db, grant_id, days=days, actor=actor, study_id=study_id)
-            return Effect(_grant_reply(db, token, who), "grant.rotated", {"study_id": study_id, "grant_id": who.id})
+            return Effect(
+                self._grant_reply(db, token, who), "grant.rotated", {"study_id": study_id, "grant_id": who.id}
+            )
 
         return self._context.idempotency.once(request, effect, secret=True)
 
@@ -69,6 +74,19 @@ class Grants:
 
         return self._context.idempotency.once(request, effect)
 
+    def _grant_reply(self, db: Connection, token: Token, who: Principal) -> wire.GrantReply:
+        return wire.GrantReply(
+            id=who.id,
+            kid=token.kid,
+            name=who.name,
+            study_id=who.study_id or "",
+            token=token.text,
+            sandbox=_is_sandbox(db, who.study_id or ""),
+            expires_at=moment(tokens.find(db, token.kid).expires_at),
+            url=self._address,
+            log_key=self._context.signer.verifier.vkey,
+        )
+
     def _grant_view(self, db: Connection, rows: list[Any]) -> wire.GrantView:
         shown = [self._token_view(row) for row in rows]
         states = {token.state for token in shown}
@@ -91,18 +109,6 @@ class Grants:
             expires_at=moment(row.expires_at),
             last_used_at=moment(row.last_used_at) if row.last_used_at else None,
         )
-
-
-def _grant_reply(db: Connection, token: Token, who: Principal) -> wire.GrantReply:
-    return wire.GrantReply(
-        id=who.id,
-        kid=token.kid,
-        name=who.name,
-        study_id=who.study_id or "",
-        token=token.text,
-        sandbox=_is_sandbox(db, who.study_id or ""),
-        expires_at=moment(tokens.find(db, token.kid).expires_at),
-    )
 
 
 def _is_sandbox(db: Connection, study_id: str) -> bool:

@@ -9,7 +9,7 @@ button?.addEventListener("click", async (event) => {
   try {
     const reply = await fetch(button.formAction, {
       method: "POST",
-      body: new URLSearchParams(new FormData(button.form)),
+      body: new FormData(button.form),
       headers: { "X-Fragment": "1" },
     });
     if (reply.status === 401) { location.reload(); return; }

@@ -9,10 +9,25 @@ from typing import Self
 
 import httpx
 
+from blindopt.addresses import is_localhost_name
 from blindopt.client.deadlines import Sockets
 from blindopt.errors import ProtocolViolated, Unreachable
 
 REPLY_MAX_BYTES = 64 << 20
+
+
+class _Transport(httpx.HTTPTransport):
+    """Sends requests to names under localhost to 127.0.0.1: browsers resolve these names, most systems do not.
+
+    The Host header and the name that a certificate must have stay those of the URL.
+    """
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        host = request.url.host
+        if is_localhost_name(host) and host != "localhost":
+            request.extensions = {**request.extensions, "sni_hostname": host}
+            request.url = request.url.copy_with(host="127.0.0.1")
+        return super().handle_request(request)
 
 
 class Connection:
@@ -32,7 +47,7 @@ class Connection:
                 base_url=base_url,
                 headers={"Accept-Encoding": "identity"} | (headers or {}),
                 timeout=timeout_s,
-                verify=_tls_context(verify),
+                transport=_Transport(verify=_tls_context(verify), trust_env=False),
                 trust_env=False,  # a proxy of the environment would read the token
             )
         self._sockets = Sockets()
@@ -85,7 +100,8 @@ def _tls_context(verify: str | bool) -> ssl.SSLContext | bool:
 def is_ready(base_url: str) -> bool:
     """Whether a service at this address can take requests."""
     try:
-        reply = httpx.get(f"{base_url}/readyz", timeout=5.0, verify=_tls_context(True), trust_env=False)
+        with httpx.Client(transport=_Transport(verify=_tls_context(True), trust_env=False), timeout=5.0) as client:
+            reply = client.get(f"{base_url}/readyz")
     except httpx.TransportError:
         return False
     return reply.status_code == 200

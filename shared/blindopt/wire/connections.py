@@ -1,12 +1,15 @@
 """Address and token of a curator, and the test of a connection before a run is started."""
 
+from datetime import datetime
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
-from blindopt.wire.base import Reply
+from blindopt.wire.base import Name, Reply, Request
 from blindopt.wire.studies import StudyView
+
+GRANT_FILE_MAX_BYTES = 1 << 14
 
 StudyId = Annotated[str, Field(pattern=r"^std_[0-9a-f]{16}$")]
 GrantToken = Annotated[str, Field(max_length=200, pattern=r"^[\x21-\x7e]+$", repr=False)]
@@ -33,6 +36,19 @@ CuratorUrl = Annotated[
 ]
 
 
+class StudyAccess(Request):
+    """A study at a curator, with the token of a grant."""
+
+    curator_url: CuratorUrl = Field(description="Address of the curator; https, except on loopback.")
+    study_id: StudyId = Field(description="The study whose candidates to use.")
+    token: GrantToken = Field(description="Token of the grant: used for this request and not stored.")
+    log_key: str | None = Field(
+        None,
+        max_length=400,
+        description="The curator's C2SP verifier key, obtained separately; null: trust and pin the first one.",
+    )
+
+
 class ConnectionStep(Reply):
     """One step of the test."""
 
@@ -52,3 +68,17 @@ class ConnectionReport(Reply):
     ok: bool = Field(description="Whether a run can be started.")
     steps: list[ConnectionStep] = Field(description="Steps, in the order in which they are tried.")
     study: StudyView | None = Field(description="The study, as the curator describes it; null if it was not reached.")
+
+
+class GrantFile(StudyAccess):
+    """grant.json: all that a vendor needs for a run. It holds a secret, so it goes over a private channel."""
+
+    format: Literal["blindopt-grant-1"] = Field(description="Name and version of this format.")
+    log_key: str = Field(max_length=400, description="The curator's C2SP verifier key: runs trust no other one.")
+    name: Name = Field(description="Name of the modeler that the grant is for.")
+    expires_at: datetime = Field(description="When the token expires.")
+
+    @property
+    def access(self) -> StudyAccess:
+        """What a run, or a test of the connection, is started with."""
+        return StudyAccess.model_validate(self.model_dump(include=set(StudyAccess.model_fields)))

@@ -350,6 +350,13 @@ class GrantReply(Reply):
     token: str = Field(description="The token, a secret: send it to the modeler over a private channel.", repr=False)
     sandbox: bool = Field(False, description="Whether the study is a sandbox, with made-up rows and values.")
     expires_at: datetime = Field(description="When the token expires.")
+    url: str | None = Field(
+        None,
+        description=(
+            "Address of this curator for the modeler: PUBLIC_URL, or without it the loopback address; null if unknown."
+        ),
+    )
+    log_key: str | None = Field(None, description="C2SP verifier key of the curator's log.")
 
 
 class GrantView(Reply):

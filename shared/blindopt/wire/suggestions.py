@@ -16,7 +16,7 @@ from blindopt.wire.algorithms.plans import (
 )
 from blindopt.wire.answers import NONE, Answers
 from blindopt.wire.base import FEATURES_MAX, PositiveFloat, Reply, Request, Seed
-from blindopt.wire.connections import CuratorUrl, GrantToken, StudyId
+from blindopt.wire.connections import StudyAccess
 from blindopt.wire.posteriors import Recommendation
 from blindopt.wire.queries import NoisePassport
 from blindopt.wire.releases import NoiseLaw
@@ -26,19 +26,6 @@ from blindopt.wire.studies import Kernel
 INLINE_ROWS_MAX = 100_000
 SUGGESTIONS_MAX = 100
 Number = Annotated[float, Field(ge=-1e50, le=1e50)]
-
-
-class StudyAccess(Request):
-    """A study at a curator, with the token of a grant."""
-
-    curator_url: CuratorUrl = Field(description="Address of the curator; https, except on loopback.")
-    study_id: StudyId = Field(description="The study whose candidates to use.")
-    token: GrantToken = Field(description="Token of the grant: used for this request and not stored.")
-    log_key: str | None = Field(
-        None,
-        max_length=400,
-        description="The curator's C2SP verifier key, obtained separately; null: trust and pin the first one.",
-    )
 
 
 class InlineStudy(Request):

@@ -22,14 +22,24 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-def configure(level: str) -> None:
-    """Format the records of every logger of the process with ``JsonLines``."""
+class TerminalLines(JsonLines):
+    """The same for people at a terminal: time, level and message; other fields as JSON, so nothing steers it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = json.loads(super().format(record))
+        fields = {name: value for name, value in line.items() if name not in ("time", "level", "logger", "message")}
+        message = json.dumps(line["message"])[1:-1]
+        return f"{line['time'][11:19]} {line['level']}: {message}{f' {json.dumps(fields)}' if fields else ''}"
+
+
+def configure(level: str, *, terminal: bool = False) -> None:
+    """Format the records of every logger of the process with ``JsonLines``; for a terminal with ``TerminalLines``."""
     logging.config.dictConfig(
         {
             "version": 1,
             "disable_existing_loggers": False,
-            "formatters": {"json": {"()": JsonLines}},
-            "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "json"}},
+            "formatters": {"lines": {"()": TerminalLines if terminal else JsonLines}},
+            "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "lines"}},
             "root": {"handlers": ["stderr"], "level": level.upper()},
             # The middleware writes the access log; that of uvicorn would hold paths and query strings.
             "loggers": {"uvicorn.access": {"handlers": [], "propagate": False}, "httpx": {"level": "WARNING"}},

@@ -5,10 +5,13 @@ A command imports what only it needs, such as the web server, when it runs, so t
 
 import gc
 import os
+import shlex
 import signal
 import socket
 import ssl
 import sys
+import threading
+import webbrowser
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +28,7 @@ from service_kit.cli.program import Program, S, plain_errors
 from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Role
 from service_kit.store import sessions
+from service_kit.store import users as stored_users
 from service_kit.store.database import only_process
 from service_kit.store.tokens import is_live
 from service_kit.version import VERSION
@@ -81,17 +85,28 @@ def build(program: Program[S]) -> typer.Typer:
             typer.echo(program.after_restore, err=True)
 
     @cli.command()
-    def serve() -> None:
-        """Serve the REST API until SIGTERM. Settings come from the environment (docs/operations.md)."""
+    def serve(
+        host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+        port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
+        data_dir: Annotated[Path | None, typer.Option(help="Folder of the database and all files.")] = None,
+        open_browser: Annotated[bool, typer.Option("--open", help="Open the console in the browser.")] = False,
+    ) -> None:
+        """Serve REST API and console until Ctrl-C or SIGTERM.
+
+        Settings come from the environment (docs/operations.md); options override them.
+        """
         import uvicorn
 
         with plain_errors():
-            chosen = program.checked_settings()
-        log_format.configure(chosen.log_level)
+            chosen = program.checked_settings(host=host, port=port, data_dir=data_dir)
+        # Plain lines for people; at a terminal nobody asked for a line a request.
+        is_quiet = sys.stderr.isatty() and "log_level" not in chosen.model_fields_set
+        log_format.configure("warning" if is_quiet else chosen.log_level, terminal=sys.stderr.isatty())
         # uvicorn drains, then raises the signal again: an orderly end is exit code 0.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         with plain_errors(), only_process(chosen.data_dir):
             listening = _listen(chosen.host, chosen.port)
+            chosen = chosen.model_copy(update={"port": listening.getsockname()[1]})
             application = program.app(chosen)
             if chosen.first_token_file is not None:
                 first_token(application.state.context, program.main_role, chosen.first_token_file)
@@ -107,9 +122,29 @@ def build(program: Program[S]) -> typer.Typer:
                 ssl_ca_certs=str(chosen.tls_client_ca) if chosen.tls_client_ca else None,
                 ssl_cert_reqs=ssl.CERT_REQUIRED if chosen.tls_client_ca else ssl.CERT_NONE,
             )
+            if sys.stdout.isatty():
+                with application.state.context.database.read() as db:
+                    has_users = bool(stored_users.list_all(db))
+                typer.echo(_banner(program, chosen, has_users=has_users, moved=data_dir is not None))
+            if open_browser:  # in a thread: a browser of the terminal would hold the service up
+                threading.Thread(target=webbrowser.open, args=[chosen.console_url], daemon=True).start()
             _server(config).run(sockets=[listening])
 
     return cli
+
+
+def _banner(program: Program[S], chosen: S, *, has_users: bool, moved: bool) -> str:
+    """What a person at a terminal must know. ``moved``: an option named the folder, which other commands do not see."""
+    lines = [
+        f"{program.service} {VERSION}",
+        f"  Console  {chosen.console_url}",
+        f"  Address  {chosen.address or 'set ' + chosen.variable('public_url') + ' for other machines'}",
+        f"  Data     {chosen.data_dir.absolute()}",
+    ]
+    if not has_users:
+        where = f"{chosen.variable('data_dir')}={shlex.quote(str(chosen.data_dir.absolute()))} " if moved else ""
+        lines.append(f"  No user yet: {where}{program.service} user add NAME")
+    return "\n".join([*lines, "Stop with Ctrl-C."])
 
 
 def _server(config: "uvicorn.Config") -> "uvicorn.Server":

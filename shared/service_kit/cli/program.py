@@ -4,12 +4,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import typer
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from blindopt.errors import BlindoptError, StateConflict
+from blindopt.errors import BlindoptError, Invalid, StateConflict
 from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Role
 from service_kit.settings import ServiceSettings
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 S = TypeVar("S", bound=ServiceSettings)
+M = TypeVar("M", bound=BaseModel)
 
 
 @contextmanager
@@ -31,9 +33,23 @@ def plain_errors() -> Iterator[None]:
             name = str(fault["loc"][0]).upper() if fault["loc"] else "settings"
             typer.echo(f"error: {name}: {fault['msg']}", err=True)
         raise typer.Exit(1) from None
-    except (BlindoptError, OSError) as error:
+    except OSError as error:
+        known = error.filename is not None and error.strerror is not None
+        typer.echo(f"error: {f'{error.filename}: {str(error.strerror).lower()}' if known else error}", err=True)
+        raise typer.Exit(1) from None
+    except BlindoptError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
+
+
+def read_json(path: Path, model: type[M], what: str) -> M:
+    """Read a file of JSON as a wire model. Raises Invalid, in which the file's content is not quoted."""
+    try:
+        return model.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        fault = error.errors(include_input=False)[0]
+        where = ".".join(map(str, fault["loc"]))
+        raise Invalid(f"{path} is not {what}: {f'{where}: ' if where else ''}{fault['msg']}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +64,7 @@ class Program(Generic[S]):
     about: str
     main_role: Role
     roles: tuple[Role, ...]
-    settings: Callable[[], S]
+    settings: Callable[..., S]
     open_context: Callable[[S], ServiceContext]
     app: Callable[[S], "FastAPI"]
     check: Callable[[Connection, Iterable[dict[str, Any]]], None]
@@ -56,9 +72,9 @@ class Program(Generic[S]):
     restored: Callable[[Connection, ServiceContext], None]
     after_restore: str = ""
 
-    def checked_settings(self) -> S:
-        """The settings. Raises StateConflict if the environment has one that does not exist."""
-        chosen = self.settings()
+    def checked_settings(self, **given: object) -> S:
+        """The settings; ``given`` ones override the environment. Raises StateConflict for a variable that is none."""
+        chosen = self.settings(**{name: value for name, value in given.items() if value is not None})
         for name in chosen.unknown(os.environ):
             raise StateConflict(f"there is no setting {name}: see docs/operations.md")
         return chosen
@@ -67,7 +83,9 @@ class Program(Generic[S]):
         """The settings, if their folder holds the data of a service. Raises StateConflict otherwise."""
         chosen = self.checked_settings()
         if not any(chosen.data_dir.glob("*.sqlite")):
-            raise StateConflict(f"{chosen.data_dir.absolute()} holds no data of a service: set DATA_DIR as for serve")
+            raise StateConflict(
+                f"no data in {chosen.data_dir.absolute()}: run where you ran serve, or set {chosen.variable('data_dir')}"
+            )
         return chosen
 
     @contextmanager

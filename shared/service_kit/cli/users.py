@@ -31,13 +31,14 @@ def build(program: Program[S]) -> typer.Typer:
         role: Annotated[str, typer.Option(help=f"One of {', '.join(program.roles)}.")] = program.main_role,
         password_file: PasswordFile = None,
     ) -> None:
-        """Let a person in, with a password."""
+        """Add a user, with a password."""
         program.check_role(role)
         with plain_errors():
             password_hash = _hash_of(password_file, program.checked_settings().password_hash)
         with program.opened(new=True) as context:
             user = context.database.write(lambda db: add_user(db, context, name, cast(Role, role), password_hash))
         typer.echo(f"{user.id} {user.name} ({user.role})")
+        typer.echo(f"data folder: {program.checked_settings().data_dir.absolute()}", err=True)
 
     @cli.command()
     def password(name: Annotated[str, typer.Argument()], password_file: PasswordFile = None) -> None:
@@ -50,7 +51,7 @@ def build(program: Program[S]) -> typer.Typer:
 
     @cli.command()
     def disable(name: Annotated[str, typer.Argument()]) -> None:
-        """Let a person in no more. Every session of theirs ends at once."""
+        """Disable a user. Their sessions end at once."""
         with program.opened() as context:
             context.database.write(lambda db: _disable(db, context, name))
         typer.echo(f"disabled {name}")

@@ -1,7 +1,8 @@
 """Whether an address is on another machine."""
 
-import ipaddress
 from urllib.parse import urlsplit
+
+from blindopt.addresses import is_loopback
 
 
 def is_plain_abroad(url: str) -> bool:
@@ -11,11 +12,4 @@ def is_plain_abroad(url: str) -> bool:
     (True, False, False)
     """
     parts = urlsplit(url)
-    return parts.scheme == "http" and not _is_loopback(parts.hostname or "")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return parts.scheme == "http" and not is_loopback(parts.hostname or "")
