@@ -49,6 +49,8 @@ def main() -> int:
                 console.print(f"table      {options.json}", soft_wrap=True)
             for party in (curator, modeler):
                 console.print(f"audit log  {party.folder}/{party.name}.sqlite", soft_wrap=True)
+            if options.next:
+                console.print(options.next, soft_wrap=True, markup=False, highlight=False)
             if options.keep:
                 _keep(console, curator, modeler)
     except KeyboardInterrupt:
@@ -69,6 +71,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--keep", action="store_true", help="keep the services running; print addresses and tokens")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table to FILE")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for all files; default: a temporary one")
+    parser.add_argument("--next", metavar="TEXT", help="what to do next: printed at the end")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first run (default 0)")
     parser.add_argument("--runs", type=int, default=5, help="runs per method, each with its own seed (default 5)")
     services = parser.add_argument_group("running services (as in docker-compose)")

@@ -153,12 +153,11 @@ class Visitor:
             self.page.get_by_role(role, name=name, exact=True).click()
 
     def again_until(self, address: str, text: str) -> None:
-        """Ask for a page again and again until it holds ``text``, then open it: no page is drawn in vain."""
+        """Open a page again and again until it holds ``text``."""
         deadline = time.monotonic() + PATIENCE_MS / 1000
-        while text not in self.context.request.get(address).text():
+        while text not in self.open(address).text():
             assert time.monotonic() < deadline, text
             time.sleep(0.3)
-        self.open(address)
 
     def shoot(self, name: str) -> None:
         """A picture of the whole page, for whoever works on pages."""

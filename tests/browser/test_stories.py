@@ -46,7 +46,7 @@ def enter(services, browser, people):
         if (key := (name, *more)) in people:
             people[key].open("/console")
         else:
-            people[key] = Visitor(browser, services.service_of(name).url, **more)
+            people[key] = Visitor(browser, services.address_of(name), **more)
             people[key].login(name, PASSWORD)
         entered.append(people[key])
         return people[key]
@@ -120,7 +120,7 @@ def owner_opens_a_study(olga):
     user_actions.release(olga)
     access = user_actions.grant(olga, study, "Vera of House Finders")
     assert access.study == study
-    olga.picture("owner-4-grant", 760, hidden="#f-token")
+    olga.picture("owner-4-grant", 760, hidden="#f-grant")
     olga.audit()
     return access
 
@@ -391,7 +391,8 @@ def test_without_scripts_one_uploads_defines_a_study_measures_and_runs(enter):
     user_actions.release(olga)
     access = user_actions.grant(olga, study, "Vera")
     vera.open("/console/start")
-    run = user_actions.start(vera, access, {"Queries": "1", "Candidates asked first": "0", "Algorithm": "random"})
+    fields = {"Queries": "1", "Candidates asked first": "0", "Algorithm": "random"}
+    run = user_actions.start(vera, access, fields, pasted=True)
     mia.again_until(f"/console/inbox?study={study}", "Save and next")
     mia.page.get_by_label("Value").fill("321")
     mia.press("Save and next")

@@ -1,5 +1,10 @@
-"""Houses whose prices nobody wrote down, two services as real processes, and the people who log in at them."""
+"""Houses whose prices nobody wrote down, two services as real processes, and the people who log in at them.
 
+Both start by the commands of the first-hour documents, and are visited at the addresses that these print.
+"""
+
+import re
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,6 +14,8 @@ import numpy as np
 
 from tests.conftest import Service
 
+DOCS = Path(__file__).parents[2] / "docs"
+DOCUMENTS = {"curator": DOCS / "first-hour-owner.md", "modeler": DOCS / "first-hour-vendor.md"}
 PASSWORD = "a long one, made up for tests"
 PEOPLE = {
     "curator": {"olga": "owner", "mia": "measurer", "ada": "auditor"},
@@ -44,22 +51,35 @@ class BothServices:
     curator: Service
     modeler: Service
 
-    def service_of(self, name: str) -> Service:
-        """The service at whose console a person logs in."""
-        return self.curator if name in PEOPLE["curator"] else self.modeler
+    def address_of(self, name: str) -> str:
+        """Where a person opens the console: as a document says, but for the port."""
+        service = self.curator if name in PEOPLE["curator"] else self.modeler
+        (address,) = re.findall(r"<(http://[a-z.]+):84[12]0/>", DOCUMENTS[service.name].read_text())
+        return f"{address}:{service.port}"
+
+
+def commands(name: str) -> list[list[str]]:
+    """The commands of a service in its document, each split as by a shell."""
+    lines = re.findall(rf"^    (blindopt-{name} .*)$", DOCUMENTS[name].read_text(), re.MULTILINE)
+    return [shlex.split(line) for line in lines]
 
 
 @contextmanager
 def opened(make_service: Callable[..., Service], folder: Path) -> Iterator[BothServices]:
-    """From an empty folder: people by the command line, then both services."""
+    """From an empty folder: people by the commands of the documents, then both services."""
     file = folder / "password"
     file.write_text(PASSWORD + "\n")
     services = [make_service(name, folder, logins_per_minute="1000", **QUICK.get(name, {})) for name in PEOPLE]
     for service in services:
-        for name, role in PEOPLE[service.name].items():
-            service.folder.mkdir(exist_ok=True, mode=0o700)
-            done = service.run_in_process("user", "add", name, "--role", role, "--password-file", str(file))
+        service.folder.mkdir(exist_ok=True, mode=0o700)
+        *adding, serving = commands(service.name)
+        assert [command[1:] for command in adding] == [
+            ["user", "add", name, "--role", role] for name, role in PEOPLE[service.name].items()
+        ]
+        for command in adding:
+            done = service.run_in_process(*command[1:], "--password-file", str(file))
             assert done.returncode == 0, done.stderr
+        assert serving[1:] == ["serve"]
         service.start()
     yield BothServices(*services)
     for service in services:

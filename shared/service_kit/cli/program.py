@@ -34,8 +34,8 @@ def plain_errors() -> Iterator[None]:
             typer.echo(f"error: {name}: {fault['msg']}", err=True)
         raise typer.Exit(1) from None
     except OSError as error:
-        known = error.filename is not None and error.strerror is not None
-        typer.echo(f"error: {f'{error.filename}: {str(error.strerror).lower()}' if known else error}", err=True)
+        has_file = error.filename is not None and error.strerror is not None
+        typer.echo(f"error: {f'{error.filename}: {str(error.strerror).lower()}' if has_file else error}", err=True)
         raise typer.Exit(1) from None
     except BlindoptError as error:
         typer.echo(f"error: {error}", err=True)
@@ -83,9 +83,8 @@ class Program(Generic[S]):
         """The settings, if their folder holds the data of a service. Raises StateConflict otherwise."""
         chosen = self.checked_settings()
         if not any(chosen.data_dir.glob("*.sqlite")):
-            raise StateConflict(
-                f"no data in {chosen.data_dir.absolute()}: run where you ran serve, or set {chosen.variable('data_dir')}"
-            )
+            where, variable = chosen.data_dir.absolute(), chosen.variable("data_dir")
+            raise StateConflict(f"no data in {where}: run where you ran serve, or set {variable}")
         return chosen
 
     @contextmanager

@@ -1,9 +1,13 @@
 """What the console sends of its form: nothing that was left empty, so that the service decides it."""
 
-import pytest
-from starlette.datastructures import FormData
+import asyncio
+import io
+import json
 
-from modeler_service.console.start import _blank, _spec
+import pytest
+from starlette.datastructures import FormData, UploadFile
+
+from modeler_service.console.start import _access, _blank, _spec
 from service_kit.console import Form
 
 ACCESS = {"curator_url": "http://127.0.0.1:9", "study_id": "std_0123456789abcdef", "token": "t"}
@@ -14,9 +18,61 @@ SHOWN = {"name": "run", "iterations": 50, "batch_size": 1, "seed": 0}
 def sent(**typed):
     values = {name: value for name, (value,) in _blank().values.items()}
     form = Form.of(FormData(values | ACCESS | typed))
-    body = _spec(form)
+    body = _spec(form, ACCESS)
     assert form.ok, form.errors
     return body
+
+
+GRANT = ACCESS | {
+    "format": "blindopt-grant-1",
+    "log_key": "curator+00000000+AQ==",
+    "name": "Vera",
+    "expires_at": "2027-01-02T03:04:05Z",
+}
+
+
+def read(**typed):
+    """What the form makes of a grant, and the form."""
+    form = Form.of(FormData(typed))
+    return asyncio.run(_access(form)), form
+
+
+def uploaded(text):
+    return UploadFile(io.BytesIO(text.encode()), filename="grant.json")
+
+
+def test_a_grant_comes_as_a_file_as_text_or_as_values():
+    text = json.dumps(GRANT)
+    whole = ACCESS | {"log_key": GRANT["log_key"]}
+    for typed in (
+        {"grant_file": uploaded(text)},
+        {"grant": f"\n{text}"},
+        {"grant_file": uploaded("\ufeff" + text)},
+        whole,
+    ):
+        access, form = read(**typed)
+        assert access == whole
+        assert form.ok
+        assert form.get("study_id") == ACCESS["study_id"]  # shown again
+        if typed is not whole:
+            assert "t" not in [*form.all("grant"), *form.all("token")]  # the token is not
+    assert read(**ACCESS)[0] == ACCESS
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("{", "[]", "null", "\x00\ufffd", json.dumps(ACCESS), json.dumps(GRANT | {"more": 1})),
+        json.dumps(GRANT | {"format": "blindopt-grant-2"}),
+        json.dumps(GRANT | {"name": "x" * (1 << 14)}),
+    ],
+)
+def test_what_is_no_grant_is_refused_beside_its_field(text):
+    for name, value in (("grant_file", uploaded(text)), ("grant", text)):
+        access, form = read(**{name: value})
+        assert access == {}
+        assert "grant.json" in form.errors[name]
+    assert set(read()[1].errors) == {"curator_url", "study_id", "token"}
 
 
 def test_an_empty_form_sends_no_choice_that_the_service_can_make():

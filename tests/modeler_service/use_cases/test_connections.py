@@ -40,9 +40,10 @@ def states(report):
     return [step.state for step in report.steps]
 
 
-def test_a_good_connection_shows_the_study(trying, opened_once):
+def test_a_good_connection_shows_the_study(trying, curator, opened_once):
     report = trying()
     assert report.ok
+    assert trying(curator_url=curator.url.replace("127.0.0.1", "curator.localhost")).ok
     assert states(report) == ["ok"] * 4
     assert (report.study.id, report.study.n) == (opened_once.id, 400)
 
@@ -52,6 +53,8 @@ def test_a_good_connection_shows_the_study(trying, opened_once):
     [
         ({"curator_url": "http://192.0.2.1:8410"}, "address", "use https"),
         ({"curator_url": "http://localhost:{closed}"}, "reach", "nothing listens at port"),
+        ({"curator_url": "http://curator.localhost:{closed}"}, "reach", "nothing listens at port"),
+        ({"curator_url": "http://curator.localhost.example:8410"}, "address", "use https"),
         ({"curator_url": "https://name-that-is-not-there.invalid"}, "reach", "no machine of the name"),
         ({"curator_url": "https://127.0.0.1:{plain}"}, "reach", "does not speak TLS"),
         ({"curator_url": "http://127.0.0.1:{plain}"}, "reach", "not as a curator"),

@@ -42,6 +42,12 @@ RUN = {"curator_url": "http://curator:8000", "study_id": "std_0123456789abcdef",
 PRIOR = {"lengthscale": 0.2, "one_minus_k1": 1e-4}
 PAST = {"row": 3, "y": 0.5}
 ACCESS = {"curator_url": "https://curator.example", "study_id": "std_0123456789abcdef", "token": SECRET}
+GRANT_FILE = ACCESS | {
+    "format": "blindopt-grant-1",
+    "log_key": "curator+00000000+AQ==",
+    "name": "Vera",
+    "expires_at": "2027-01-02T03:04:05Z",
+}
 INLINE = {"candidates": [[0.0, 1.0], [2.0, 3.0]], "direction": "minimize", "answers": LAPLACE}
 AXIS = {"name": "lambda", "values": [0.1, 1.0], "scale": "log10"}
 LOGISTIC = {
@@ -158,6 +164,7 @@ REQUESTS = [
     (wire.MeanRelease, {"measurement_ids": []}),
     (wire.DatasetCaps, {"epsilon": "5", "delta": None, "raise_caps": True, "reason": "a new study"}),
     (wire.StudyAccess, ACCESS),
+    (wire.GrantFile, GRANT_FILE),
     (wire.InlineStudy, INLINE),
     (wire.SuggestionObservation, {"row": 3, "y": -1.5, "passport": {"measurement_variance": 0.1, "clip": [0.0, 1.0]}}),
     (wire.SuggestionRequest, {"study": ACCESS, "observations": [{"row": 0, "y": 1.0, "noise_variance": 2.0}]}),
@@ -436,6 +443,7 @@ def test_a_token_is_not_in_the_repr_of_what_carries_it():
         read(wire.RunCreate, RUN),
         read(wire.TokenReplacement, {"token": SECRET}),
         read(wire.StudyAccess, ACCESS),
+        read(wire.GrantFile, GRANT_FILE | {"token": SECRET}),
         read(wire.GrantReply, granted | {"token": SECRET}),
     ):
         assert carrier.token == SECRET
