@@ -195,3 +195,31 @@ def test_a_row_that_was_observed_is_not_left_waiting_at_a_bound_for_others():
         posterior.observe(333, 5.0)
     choice = posterior.maximize(UpperConfidenceBound(0.01, posterior.nugget), first)
     assert choice.row == 333
+
+
+def test_rounding_of_means_under_a_nearly_singular_kernel_changes_no_choice():
+    """Single precision, exact answers: means are wrong in the second digit, and every path chooses the same row.
+
+    The control is the bound of the inner product alone, which the errors exceed a hundredfold.
+    """
+    rng = np.random.default_rng(4)
+    z = rng.uniform(-1, 1, size=(400, 2))
+    y = np.sin(3 * z[:, 0]) * np.cos(2 * z[:, 1])
+
+    def build(dtype):
+        return Posterior(z, SquaredExponential(2.0), noise_variance=1e-8, capacity=40, dtype=dtype)
+
+    running, exact = build(np.float32), build(np.float64)
+    for step, row in enumerate(rng.choice(400, 40, replace=False), start=1):
+        for posterior in (running, exact):
+            posterior.observe(int(row), float(y[row]))
+        if step % 8 == 0:
+            fresh = build(np.float32)
+            for index in range(step):
+                fresh.observe(int(running.observations.rows[index]), float(y[running.observations.rows[index]]))
+            choices = {posterior.maximize(posterior.improvement(2.0), first) for posterior in (running, fresh, exact)}
+            assert len(choices) == 1
+            error = np.abs(running.mean - exact.solve(np.arange(400)).mean).max()
+            assert error < running.lazy._mean_tol()
+    product_alone = running.lazy._tol * np.sqrt(running.observations.weight_sq_cumsum[40])
+    assert error > 50 * product_alone
