@@ -97,7 +97,7 @@ class RowChooser:
             candidates,
             spec.kernel or study.kernel,
             sign=self._sign,
-            seed=spec.seed,
+            seed=spec.seed or 0,
             capacity=outcomes_max,
             horizon=spec.iterations,
             answers=study.answers,
@@ -121,11 +121,11 @@ class RowChooser:
         for past in observations:
             tick()
             variance = past.noise_variance
-            passport = None if variance is None else wire.NoisePassport(measurement_variance=variance)
+            passport = past.passport if variance is None else wire.NoisePassport(measurement_variance=variance)
             self._learn(past.row, past.y, passport)
 
     def _design(self, candidates: Matrix, observed: Rows) -> Rows:
-        plan, seed = self.plan, self._spec.seed
+        plan, seed = self.plan, self._spec.seed or 0
         taken = observed if plan.repeats != "algorithm" else observed[:0]
         if plan.initial_design == "random" or not plan.initial_rows:
             return initial_design.random_rows(self._n, plan.initial_rows, seed, taken)

@@ -10,6 +10,8 @@ from service_kit.console import ApiProblem, Form, Page, Pages, id_of
 
 pages = Pages()
 _TRAIL = [("Runs", "/runs")]
+_EARLIER_MAX = 200
+"""Newest runs among which the form looks for answers to begin with."""
 AUTO = "auto"
 ALGORITHMS = [
     (AUTO, "The one that suits the study"),
@@ -39,11 +41,11 @@ _NAMES = {f"stop.{name}": name for name in _RULES} | {"algorithm.name": "algorit
 @pages.get("/start", roles=("vendor",))
 async def start_form(page: Page) -> Response:
     """An empty form; filled from another run where ``?like=`` names one."""
-    return _show(page, await _like(page) if page.query.get("like") else _blank())
+    return await _show(page, await _like(page) if page.query.get("like") else _blank())
 
 
 def _blank(**more: object) -> Form:
-    values: dict[str, object] = {"name": "run", "algorithm": AUTO, "iterations": 50, "batch_size": 1, "seed": 0}
+    values: dict[str, object] = {"name": "run", "algorithm": AUTO, "iterations": 50, "batch_size": 1}
     return Form.blank(**(values | {"hyper": AUTO, "kernel": "squared_exponential"} | more))
 
 
@@ -51,7 +53,9 @@ async def _like(page: Page) -> Form:
     run = await page.api.read(f"/v1/runs/{id_of('run', page.query['like'])}", wire.RunView)
     names = {"name", "curator_url", "study_id", "iterations", "initial_rows", "batch_size", "initial_design"}
     values = run.model_dump(include=names)
-    values |= {"algorithm": run.algorithm.name, "repeats": run.repeats, "seed": run.seed + 1}
+    values |= {"algorithm": run.algorithm.name, "repeats": run.repeats}
+    if run.trials or run.observations:
+        values["continue_from"] = run.id
     values |= {name: getattr(run.stop, name) for name in _RULES}
     if run.kernel is not None:
         values |= run.kernel.model_dump(include={"lengthscale", "signal_variance", "noise_variance", "mean"})
@@ -61,9 +65,16 @@ async def _like(page: Page) -> Form:
     return _blank(**values)
 
 
-def _show(page: Page, form: Form, *, status: int = 200, report: wire.ConnectionReport | None = None) -> Response:
+async def _earlier(page: Page) -> list[wire.RunView]:
+    """Return runs with answers, the newest first: a new run on the same study can begin with these."""
+    listed = await page.api.read("/v1/runs", wire.RunPage, order="newest", page_size=_EARLIER_MAX)
+    return [run for run in listed.runs if run.trials or run.observations]
+
+
+async def _show(page: Page, form: Form, *, status: int = 200, report: wire.ConnectionReport | None = None) -> Response:
     """Show the form with the values that were entered, but without the token, which is never shown again."""
-    values = {"form": form, "report": report, "algorithms": ALGORITHMS, "kernels": KERNELS}
+    values: dict[str, Any] = {"form": form, "report": report, "algorithms": ALGORITHMS, "kernels": KERNELS}
+    values |= {"earlier": await _earlier(page)}
     return page.show("start.html", title="Start a run", trail=_TRAIL, status=status, **values)
 
 
@@ -105,8 +116,8 @@ async def test(page: Page, form: Form) -> Response:
     """Test the connection without starting a run."""
     form, report = await _try_connection(page, form, await _access(form))
     if page.request.headers.get("x-fragment"):
-        return page.fragment("connection.html", report=report, form=form)
-    return _show(page, form.again() if form.ok else form, report=report, status=200 if form.ok else 422)
+        return page.fragment("connection.html", report=report, form=form, earlier=await _earlier(page))
+    return await _show(page, form.again() if form.ok else form, report=report, status=200 if form.ok else 422)
 
 
 # --- the run ------------------------------------------------------------------------------------------
@@ -115,8 +126,12 @@ async def test(page: Page, form: Form) -> Response:
 def _spec(form: Form, access: dict[str, Any]) -> dict[str, Any]:
     """Return the body of the request. What was left empty is not sent: the service decides it from the study."""
     body: dict[str, Any] = access | {"name": form.text("name")}
-    for name in ("iterations", "batch_size", "seed"):
+    for name in ("iterations", "batch_size"):
         body[name] = form.integer(name)
+    if (seed := form.integer("seed", needed=False)) is not None:
+        body["seed"] = seed
+    if form.get("continue_from"):
+        body["continue_from"] = form.get("continue_from")
     if (initial := form.integer("initial_rows", needed=False)) is not None:
         body["initial_rows"] = initial
     body |= {name: form.get(name) for name in ("initial_design", "repeats") if form.get(name)}
@@ -143,12 +158,12 @@ async def start(page: Page, form: Form) -> Response:
     access = await _access(form)
     body = _spec(form, access)
     if not form.ok:
-        return _show(page, form.again(), status=422)
+        return await _show(page, form.again(), status=422)
     form, report = await _try_connection(page, form, access)
     if report is None or not report.ok:
-        return _show(page, form.again() if form.ok else form, report=report, status=422)
+        return await _show(page, form.again() if form.ok else form, report=report, status=422)
     try:
         run = await page.api.post("/v1/runs", body, key=form.key)
     except ApiProblem as problem:
-        return _show(page, form.failed(problem, _NAMES), status=422)
+        return await _show(page, form.failed(problem, _NAMES), status=422)
     return page.go(f"/runs/{run['id']}", "The run is queued.")

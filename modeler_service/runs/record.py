@@ -169,6 +169,17 @@ def _version(row: Any, rows: list[int]) -> Version:
 def observations_of(db: Connection, identity: str) -> list[wire.Observation]:
     """Return the past measurements that a run begins with, in order."""
     return [
-        wire.Observation(row=row.row, y=row.y, noise_variance=row.noise_variance)
+        wire.Observation(
+            row=row.row,
+            y=row.y,
+            noise_variance=row.noise_variance,
+            passport=wire.NoisePassport.model_validate_json(row.passport) if row.passport else None,
+        )
         for row in store.observation_page(db, identity)
     ]
+
+
+def answer_as_observation(trial: Any) -> wire.Observation:
+    """Return the answer of a trial as a past measurement of another run of its study."""
+    passport = wire.NoisePassport.model_validate_json(trial.passport) if trial.passport else None
+    return wire.Observation(row=trial.row, y=trial.y, passport=passport)

@@ -26,6 +26,7 @@ from sqlalchemy import (
     update,
 )
 
+from blindopt import wire
 from blindopt.errors import NotFound
 from modeler_service.store import messages as messages
 from modeler_service.store.base import APPEND_ONLY as APPEND_ONLY
@@ -61,6 +62,7 @@ runs = Table(
     Column("warnings", Text),
     Column("recommendation", Text),
     Column("plan", Text),  # with the study: how rows are chosen; null in runs from before version 8
+    Column("archived_at", Text),
 )
 trials = Table(
     "trials",
@@ -114,6 +116,7 @@ observations = Table(
     Column("row", Integer, nullable=False),
     Column("y", Float, nullable=False),
     Column("noise_variance", Float),
+    Column("passport", Text),  # of an answer of an earlier run that this one continues
     PrimaryKeyConstraint("run_id", "number"),
 )
 
@@ -327,10 +330,14 @@ def answered_trials(db: Connection) -> Iterable[Row[Any]]:
     return db.execute(query.order_by(trials.c.run_id, trials.c.number))
 
 
-def add_observations(db: Connection, run_id: str, past: Iterable[dict[str, Any]]) -> None:
+def add_observations(db: Connection, run_id: str, past: Iterable[wire.Observation]) -> None:
     """Add past measurements to those that a run begins with."""
     count = observation_count(db, run_id)
-    rows = [{"run_id": run_id, "number": number, **values} for number, values in enumerate(past, start=count + 1)]
+    rows = [
+        observation.model_dump(exclude={"passport"})
+        | {"passport": observation.passport and observation.passport.model_dump_json(), "run_id": run_id, "number": n}
+        for n, observation in enumerate(past, start=count + 1)
+    ]
     if rows:
         db.execute(observations.insert(), rows)
 

@@ -5,5 +5,9 @@ from sqlalchemy import MetaData
 from service_kit.store.schema import Migrations
 
 METADATA = MetaData()
-MIGRATIONS: Migrations = {7: [], 8: ["ALTER TABLE runs ADD COLUMN plan TEXT"], 9: []}
+MIGRATIONS: Migrations = {
+    7: [],
+    8: ["ALTER TABLE runs ADD COLUMN plan TEXT"],
+    9: ["ALTER TABLE runs ADD COLUMN archived_at TEXT", "ALTER TABLE observations ADD COLUMN passport TEXT"],
+}
 APPEND_ONLY = ("versions",)

@@ -8,13 +8,13 @@ from typing import Any
 
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
-from blindopt.errors import Busy, Invalid, Remote, StateConflict
+from blindopt.errors import Busy, Invalid, NotFound, Remote, StateConflict
 from modeler_service import store
 from modeler_service.choosing.defaults import plan_for
 from modeler_service.runs.curator_queries import is_run_query
 from modeler_service.runs.curator_session import open_session
 from modeler_service.runs.posterior_views import Over, PosteriorViews
-from modeler_service.runs.record import observations_of, plan_of, versions_of
+from modeler_service.runs.record import answer_as_observation, observations_of, plan_of, versions_of
 from modeler_service.runs.scheduler import RunScheduler, end, halted_state
 from modeler_service.runs.trial_views import trial_view
 from modeler_service.settings import Settings
@@ -67,7 +67,10 @@ class Modeler:
     def start(self, request: RequestContext, spec: wire.RunCreate) -> StoredReply:
         """Store a run and queue it. Its token is sealed and never shown again."""
         check_address(spec.curator_url, "curator_url", plain_http=self._settings.allow_plain_http)
-        past = Import(list(enumerate(spec.observations, start=1)), [])
+        if spec.seed is None:
+            spec = spec.model_copy(update={"seed": secrets.randbelow(2**32)})
+        observations = self._continued(spec)
+        past = Import(list(enumerate(observations, start=1)), [])
         _check_fits(misfits(past, spec, 2**53))  # the number of rows is known only when the run begins
         identity = f"run_{secrets.token_hex(8)}"
         settings = spec.model_dump_json(exclude={"token", "observations", "hold"})
@@ -82,19 +85,40 @@ class Modeler:
                 created_at=stamp(self.context.clock()),
                 pause_asked_at=stamp(self.context.clock()) if spec.hold else None,
             )
-            store.add_observations(db, identity, [past.model_dump() for past in spec.observations])
-            details = {
+            store.add_observations(db, identity, observations)
+            details: dict[str, object] = {
                 "run_id": identity,
                 "study_id": spec.study_id,
                 "algorithm": spec.algorithm.name,
                 "spec_sha256": sha256(settings.encode()),  # a replay starts from these settings
             }
+            if spec.continue_from is not None:
+                details |= {"continues": spec.continue_from, "observations": len(observations)}
             return Effect(self._view(db, identity), "run.created", details)
 
         reply = self.context.idempotency.once(request, effect)
         if not reply.replayed and not spec.hold:
             self.scheduler.submit(identity)
         return reply
+
+    def _continued(self, spec: wire.RunCreate) -> list[wire.Observation]:
+        """Return the past measurements of a new run: those that it continues, and its own. Raises Invalid."""
+        if spec.continue_from is None:
+            return spec.observations
+        with self.context.database.read() as db:
+            try:
+                row = store.run(db, spec.continue_from)
+            except NotFound:
+                raise _wrong_run("there is no such run") from None
+            past, trials = observations_of(db, row.id), store.trial_page(db, row.id)
+        if wire.RunSpec.model_validate_json(row.spec).study_id != spec.study_id:
+            raise _wrong_run("is a run of another study: its answers are about other candidates")
+        past += [answer_as_observation(trial) for trial in trials if trial.y is not None]
+        if not past:
+            raise _wrong_run("has no answers yet")
+        if len(past) + len(spec.observations) > wire.OBSERVATIONS_MAX:
+            raise _wrong_run(f"has {len(past)} answers: a run begins with {wire.OBSERVATIONS_MAX} at most")
+        return past + spec.observations
 
     def check_import(self, request: RequestContext, identity: str, past: Import) -> wire.ImportReport:
         """Return the report of an import, and store nothing. Requests the study from the curator."""
@@ -118,7 +142,7 @@ class Modeler:
             before = store.observation_count(db, identity)
             if before + len(past.observations) > wire.OBSERVATIONS_MAX:
                 raise Invalid(_too_many(before))
-            store.add_observations(db, identity, [observation.model_dump() for _, observation in past.observations])
+            store.add_observations(db, identity, [observation for _, observation in past.observations])
             details = {"run_id": identity, "observations": len(past.observations)}
             return Effect(report(past, [], before=before, dry_run=False), "run.observations_imported", details)
 
@@ -323,6 +347,10 @@ def _check_not_started(row: Any) -> None:
         raise StateConflict("the run has started: past measurements come before the first choice (create it with hold)")
     if row.pause_asked_at is None:
         raise StateConflict("the run may start at any moment: create it with hold, import, then resume it")
+
+
+def _wrong_run(message: str) -> Invalid:
+    return Invalid("the run was not created: errors says why", [{"field": "continue_from", "message": message}])
 
 
 def _too_many(count: int) -> str:

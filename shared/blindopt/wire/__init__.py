@@ -8,6 +8,7 @@ public name of the modules below is imported from here; no two modules define th
 from blindopt.wire.algorithms.bandits import *
 from blindopt.wire.algorithms.fits import *
 from blindopt.wire.algorithms.gp import *
+from blindopt.wire.algorithms.observations import *
 from blindopt.wire.algorithms.plans import *
 from blindopt.wire.answers import *
 from blindopt.wire.audit import *

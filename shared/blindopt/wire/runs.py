@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from blindopt.wire.algorithms.bandits import LdpMoma, Moma
 from blindopt.wire.algorithms.fits import Fit, Fitted
 from blindopt.wire.algorithms.gp import GpBucb, GpUcb, RandomRows
+from blindopt.wire.algorithms.observations import OBSERVATIONS_MAX, Observation, Outcome
 from blindopt.wire.algorithms.plans import (
     AUTO,
     BATCHED,
@@ -27,8 +28,6 @@ from blindopt.wire.connections import CuratorUrl, GrantToken, StudyId
 from blindopt.wire.posteriors import Recommendation
 from blindopt.wire.queries import NoisePassport
 from blindopt.wire.studies import Kernel, StudyView
-
-Outcome = Annotated[float, Field(ge=-1e150, le=1e150)]
 
 
 class StopRules(Request):
@@ -62,18 +61,7 @@ class StopRules(Request):
     )
 
 
-class Observation(Request):
-    """A past measurement that a run begins with."""
-
-    row: int = Field(ge=0, lt=2**53, description="Number of the candidate: its row of Z, from 0.")
-    y: Outcome = Field(description="The outcome, in units of the measurement.")
-    noise_variance: Annotated[float, Field(ge=0, le=1e100)] | None = Field(
-        None,
-        description=(
-            "Noise variance of y, used if it is larger than the kernel's; null: the kernel's. For gp_ucb, gp_bucb, ei "
-            "and ei_deblurred."
-        ),
-    )
+RunId = Annotated[str, Field(pattern=r"^run_[0-9a-f]{16}$")]
 
 
 class RunSpec(Request):
@@ -87,7 +75,13 @@ class RunSpec(Request):
     )
     iterations: int = Field(50, ge=1, le=100_000, description="T: number of queries after the initial ones.")
     initial_rows: InitialRows = None
-    seed: Seed = Field(0, description="Seed of the initial design and of ties: the same seed makes the same choices.")
+    seed: Seed | None = Field(
+        None,
+        description=(
+            "Seed of the initial design and of ties: the same seed makes the same choices. Null: one is drawn for the "
+            "run, and stored."
+        ),
+    )
     batch_size: int = Field(
         1, ge=1, le=100, description="Candidates in one query; more than one for gp_bucb, ei and random."
     )
@@ -96,6 +90,13 @@ class RunSpec(Request):
     stop: StopRules = Field(StopRules(), description="Rules that end the run early.")
     kernel: Kernel | None = Field(None, description="Hyper-parameters; null: those of the study.")
     fit: FitChoice = "auto"
+    continue_from: RunId | None = Field(
+        None,
+        description=(
+            "An earlier run of the same study: its answers and past measurements, as they are now, become past "
+            "measurements of this one, without a query or a charge."
+        ),
+    )
     log_key: str | None = Field(
         None,
         max_length=400,
@@ -128,9 +129,6 @@ class RunSpec(Request):
         return self
 
 
-OBSERVATIONS_MAX = 10_000
-
-
 class RunCreate(RunSpec):
     """One optimization against one study of a curator."""
 
@@ -142,36 +140,6 @@ class RunCreate(RunSpec):
     )
     hold: bool = Field(
         False, description="true: create the run paused, so that observations can be imported; resume starts it."
-    )
-
-
-class ObservationImport(Request):
-    """Past measurements for a run that has not started."""
-
-    observations: list[Observation] = Field(
-        min_length=1, max_length=OBSERVATIONS_MAX, description="Measurements, in this order."
-    )
-
-
-class ImportFault(Reply):
-    """A fault in a line of an import."""
-
-    line: int = Field(description="Line of a CSV file, from 1 (the header); position in a JSON list, from 1.")
-    field: str = Field(description="row, y, noise_variance, or line.")
-    message: str = Field(description="What is wrong.")
-
-
-class ImportReport(Reply):
-    """Result of an import or of its dry run."""
-
-    dry_run: bool = Field(description="Whether this was a dry run: nothing was stored.")
-    observations: int = Field(
-        description="Number of measurements that can be imported; all of them were, unless this was a dry run."
-    )
-    rows: int = Field(description="Number of different candidates among them: one may have several.")
-    total: int = Field(description="Number of measurements that the run has now, or would have.")
-    faults: list[ImportFault] = Field(
-        description="The first 1,000 faults, by line. If there is one, nothing is stored."
     )
 
 
@@ -235,6 +203,7 @@ class RunView(Reply):
         description="Size of the initial design given with the run; null: that of the plan."
     )
     seed: int = Field(description="Decides initial rows and ties.")
+    continue_from: str | None = Field(None, description="The run whose answers this one began with.")
     batch_size: int = Field(1, description="Candidates in one query.")
     repeats: Repeats = "algorithm"
     initial_design: InitialDesign | None = Field(

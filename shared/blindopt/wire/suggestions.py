@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from blindopt.wire.algorithms.fits import Fitted
+from blindopt.wire.algorithms.observations import OBSERVATIONS_MAX, Outcome
 from blindopt.wire.algorithms.plans import (
     AUTO,
     AlgorithmChoice,
@@ -20,7 +21,6 @@ from blindopt.wire.connections import StudyAccess
 from blindopt.wire.posteriors import Recommendation
 from blindopt.wire.queries import NoisePassport
 from blindopt.wire.releases import NoiseLaw
-from blindopt.wire.runs import OBSERVATIONS_MAX, Outcome
 from blindopt.wire.studies import Kernel
 
 INLINE_ROWS_MAX = 100_000

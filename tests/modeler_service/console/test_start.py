@@ -11,7 +11,7 @@ from modeler_service.console.start import _access, _blank, _spec
 from service_kit.console import Form
 
 ACCESS = {"curator_url": "http://127.0.0.1:9", "study_id": "std_0123456789abcdef", "token": "t"}
-SHOWN = {"name": "run", "iterations": 50, "batch_size": 1, "seed": 0}
+SHOWN = {"name": "run", "iterations": 50, "batch_size": 1}
 """Fields that the form fills in, as they are the defaults of the service."""
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.client import OwnerClient, VendorClient
+from blindopt.errors import Remote
 from tests.given_settings import GIVEN
 from tests.processes import ROOT
 from tests.system.audit.tampering import Party
@@ -103,6 +104,48 @@ def test_another_number_of_threads_derives_the_same(name, runs, parties):
     environment = parties[1].environment | {"OPENBLAS_NUM_THREADS": other}
     done = subprocess.run(command_line, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_run_that_continues_another_begins_with_its_answers_and_a_drawn_seed_and_is_derived_again(
+    runs, play, parties
+):
+    """Found by hand: the seed was 0 by default, so a second run bought the same 45 answers again."""
+    curator, modeler = parties
+    with VendorClient(modeler.url, modeler.token) as vendor, OwnerClient(curator.url, curator.token) as owner:
+        first = vendor.export(runs["ldp_tgp"])
+        target = {"curator_url": curator.url, "study_id": first.run.study_id, "iterations": 5, "batch_size": 1}
+        grant = owner.grant(first.run.study_id, wire.GrantCreate(name="second day"))
+        before = len(list(owner.ledger(first.run.study_id)))
+
+        def again(**chosen):
+            return vendor.start(wire.RunCreate(**target, token=grant.token, **chosen))
+
+        second = vendor.wait(again(continue_from=first.run.id).id, timeout_s=240)
+        assert (second.state, second.problem, second.continue_from) == ("completed", None, first.run.id)
+        assert second.observations == first.run.trials == LENGTH
+        assert second.plan.initial_rows == 0  # what was bought is not bought again
+        exported = vendor.export(second.id)
+        assert [(past.row, past.y, past.passport) for past in exported.observations] == [
+            (trial.row, trial.y, trial.passport) for trial in first.trials
+        ]
+        assert len(list(owner.ledger(first.run.study_id))) == before + second.trials
+        for run, clean in ((second.id, second.trials), (first.run.id, LENGTH)):
+            assert f"{clean} choices derived again" in replayed(modeler, run)[1]
+        seeds = {again(hold=True).seed for _ in range(3)} | {second.seed}
+        assert len(seeds) == 4
+        assert again(hold=True, seed=0).seed == 0
+        third = again(continue_from=second.id, hold=True)  # what the second had begun with, too
+        assert third.observations == second.observations + second.trials
+        kinds = [json.loads(entry.body) for entry in vendor.audit()]
+        assert second.id in {
+            kind["details"]["run_id"]
+            for kind in kinds
+            if kind["kind"] == "run.created" and kind["details"].get("continues") == first.run.id
+        }
+        wrong = {"study_id": "std_0123456789abcdef"}, {"continue_from": "run_0123456789abcdef"}
+        for chosen in wrong:
+            with pytest.raises(Remote, match="the run was not created"):
+                vendor.start(wire.RunCreate(**target | {"token": grant.token, "continue_from": first.run.id} | chosen))
 
 
 # --- what somebody changed ------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from service_kit.store.database import Database, StoreFault
 SIDES = {"curator": curator, "modeler": modeler}
 PINNED = {
     "curator": (9, "cc77243106e38de4483f4c931b28426960ef5e816b524f22fe6078c093f67379"),
-    "modeler": (9, "412d20424e0d3d06cadf69cfc52dca47843d27677643b10ac1302be99bd7e881"),
+    "modeler": (9, "172ca9cfb4fa170a2806270bd6eb8fa30b9b57b3a8dfb7a1b81ad1ab2001a9dc"),
 }
 
 
