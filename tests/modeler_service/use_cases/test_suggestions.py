@@ -81,9 +81,8 @@ def test_suggestions_are_the_trials_of_a_run(name, owner, dataset, open_study, c
                 study=access(curator, opened),
                 algorithm=algorithm,
                 observations=observed(trials[:number]),
-                seed=5,
                 iterations=9,
-                **GIVEN | {"initial_rows": 3},
+                **GIVEN | {"initial_rows": 3, "seed": 5},
             )
         )
         (suggestion,), trial = reply.suggestions, trials[number]
