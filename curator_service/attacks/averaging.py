@@ -49,8 +49,30 @@ def attack(spec: StudyCreate, outcomes: Vector | None, rng: np.random.Generator)
     if not isinstance(spec.answers, NoAnswerNoise):
         unit = "error of y, in units of C"
     return Finding(
-        attack="averaging", figure=error, low=low, high=high, confidence=1 - ALPHA, unit=unit, sentence=sentence
+        attack="averaging",
+        figure=error,
+        low=low,
+        high=high,
+        confidence=1 - ALPHA,
+        success=_success(error, _blind_error(spec, truths)),
+        blind=0.0,
+        unit=unit,
+        sentence=sentence,
     )
+
+
+def _blind_error(spec: StudyCreate, truths: Vector) -> float:
+    """Median error of a guess without answers, in the unit of the figure: the middle of the range, or the median."""
+    if isinstance(spec.answers, NoAnswerNoise):
+        return float(np.median(np.abs(truths - np.median(truths))))
+    return float(np.median(np.abs(truths - spec.answers.centre))) / spec.answers.bound
+
+
+def _success(error: float, blind: float) -> float:
+    """The share of the error of a blind guess that answers take away."""
+    if error == 0:
+        return 1.0
+    return max(0.0, 1 - error / blind) if blind > 0 else 0.0
 
 
 def answers_about_a_row(spec: StudyCreate) -> int | None:

@@ -69,6 +69,8 @@ def attack(
         low=bound,
         high=None,
         confidence=1 - alpha,
+        success=right / runs,
+        blind=0.5,
         unit=f"epsilon at delta = {public.delta:g}: no smaller one allows what the attacker did",
         sentence=sentence,
     )

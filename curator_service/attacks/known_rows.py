@@ -25,13 +25,15 @@ _BLIND = "blind"
 class Rebuilt:
     """The best attacker's shares of the ``others`` rebuilt, one for each known set, and median ``distance`` of guesses.
 
-    ``blind`` is the median distance of guesses that do not use Z. Distances are in scaled units.
+    ``blind`` is the median distance of guesses that do not use Z, ``blind_share`` the median share that they rebuild.
+    Distances are in scaled units.
     """
 
     shares: Vector
     others: int
     distance: float
     blind: float
+    blind_share: float
 
     def interval(self) -> tuple[float, float, float]:
         """The median share, and an interval for the effects of both the known set and the noise of the other rows.
@@ -67,6 +69,8 @@ def attack(scene: Scene, rng: np.random.Generator, repetitions: int = REPETITION
         confidence=1 - ALPHA,
         unit=unit,
         distance=rebuilt.distance / public.unit,
+        success=share,
+        blind=rebuilt.blind_share,
         sentence=sentence + scene.tried_on,
     )
 
@@ -110,7 +114,8 @@ def rebuild(
             distances.setdefault(name, []).append(float(np.median(off)))
     best = max(shares, key=lambda name: (np.median(shares[name]), -np.median(distances[name])))
     typical = {name: float(np.median(values)) for name, values in distances.items()}
-    return Rebuilt(np.array(shares[best]), m - count, min(typical.values()), typical[_BLIND])
+    blind = float(np.median(shares[_BLIND]))
+    return Rebuilt(np.array(shares[best]), m - count, min(typical.values()), typical[_BLIND], blind)
 
 
 def _without_map(scene: Scene) -> dict[str, Matrix]:

@@ -35,5 +35,7 @@ def attack(scene: Scene, rng: np.random.Generator, repetitions: int = REPETITION
         confidence=1 - ALPHA,
         unit=unit,
         distance=rebuilt.distance / public.unit,
+        success=share,
+        blind=rebuilt.blind_share,
         sentence=sentence,
     )

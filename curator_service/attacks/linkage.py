@@ -1,7 +1,7 @@
-"""Linkage: an attacker who has the records looks for each person's row of Z, to undo the secret row order.
+"""Linkage: an attacker who has the records looks for the row of Z of each, to undo the secret row order.
 
 The attacker maps a record into Z, by a map fitted to a few known links or by the identity, and takes the nearest row.
-The map is chosen on half of the people and judged on the others.
+The map is chosen on half of the records and judged on the others.
 """
 
 import numpy as np
@@ -15,11 +15,11 @@ from curator_service.attacks.scene import Scene, percent
 from curator_service.scaling import BLOCK_ROWS
 
 TARGETS = 300
-"""People that the attack is judged on; as many again choose the map, where there are several."""
+"""Records that the attack is judged on; as many again choose the map, where there are several."""
 
 
 def attack(scene: Scene, whole: Matrix, row_numbers: NDArray[np.int64], rng: np.random.Generator) -> Finding | None:
-    """The share of people whose row of ``whole`` (n, r) is found; ``row_numbers`` are those of the scene's rows in it.
+    """The share of records whose row of ``whole`` (n, r) is found; ``row_numbers`` are those of the scene's rows in it.
 
     None where there are too few rows to learn from and to judge on.
     """
@@ -30,29 +30,31 @@ def attack(scene: Scene, whole: Matrix, row_numbers: NDArray[np.int64], rng: np.
     mine, others = chosen[:links], chosen[links:]
     ways = forward(scene.x[mine], scene.z[mine], shows_x=scene.public.shows_x, rotated=scene.public.rotated)
 
-    def hits(way: Map, people: NDArray[np.int64]) -> int:
-        return int(np.sum(nearest(way(scene.x[people]), whole)[0] == row_numbers[people]))
+    def hits(way: Map, judged: NDArray[np.int64]) -> int:
+        return int(np.sum(nearest(way(scene.x[judged]), whole)[0] == row_numbers[judged]))
 
     learning = min(TARGETS, len(others) // 2) if len(ways) > 1 else 0
-    learners, people = others[:learning], others[learning : learning + TARGETS]
+    learners, targets = others[:learning], others[learning : learning + TARGETS]
     # Among equally good maps prefer the later one, which was fitted to less.
     best = max(reversed(ways.values()), key=lambda way: hits(way, learners) if learning else 0)
-    right = hits(best, people)
-    low, high = clopper_pearson(right, len(people))
+    right = hits(best, targets)
+    low, high = clopper_pearson(right, len(targets))
     learnt = f"and knows which rows {links} others are " if links else ""
     part = scene.tried_on if len(whole) < scene.of else ""
     sentence = (
-        f"An attacker who has the records of {len(people)} people {learnt}finds the right row of Z for "
-        f"{percent(right / len(people))} of them, among {len(whole):,} rows; a blind guess would find "
+        f"An attacker who has {len(targets)} records {learnt}finds the right row of Z for "
+        f"{percent(right / len(targets))} of them, among {len(whole):,} rows; a blind guess would find "
         f"{percent(1 / len(whole))}.{part}"
     )
     return Finding(
         attack="linkage",
-        figure=right / len(people),
+        figure=right / len(targets),
         low=low,
         high=high,
         confidence=1 - ALPHA,
-        unit="share of people linked to their row of Z",
+        success=right / len(targets),
+        blind=1 / len(whole),
+        unit="share of records linked to their row of Z",
         sentence=sentence,
     )
 

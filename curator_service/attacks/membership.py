@@ -1,7 +1,7 @@
-"""Membership: is this person among the released records? Half of the rows are released, and all are judged.
+"""Membership: is this record among those released? Half of the rows are released, and all are judged.
 
 The attacker maps a record into Z and says yes if a row of Z is near. The threshold and the map are chosen on half of
-the people and judged on the others.
+the records and judged on the others.
 """
 
 import numpy as np
@@ -14,9 +14,9 @@ from curator_service.attacks.maps import Map, forward
 from curator_service.attacks.scene import Public, draw
 from curator_service.release.mechanism import Mechanism
 
-PEOPLE_MIN = 20
-"""Members, and as many others. With fewer people the interval is too wide to be of use."""
-PEOPLE_MAX = 1_000
+RECORDS_MIN = 20
+"""Members, and as many others. With fewer records the interval is too wide to be of use."""
+RECORDS_MAX = 1_000
 
 
 def attack(x: Matrix, mechanism: Mechanism, public: Public, rng: np.random.Generator, of: int) -> Finding | None:
@@ -25,14 +25,14 @@ def attack(x: Matrix, mechanism: Mechanism, public: Public, rng: np.random.Gener
     Draws a release of half of the rows, which is thrown away. Raises ReleaseImpossible like the mechanism.
     """
     links, half = x.shape[1] + 1, len(x) // 2
-    if half - links < PEOPLE_MIN:
+    if half - links < RECORDS_MIN:
         return None
     order = rng.permutation(len(x))
-    people = min(half - links, PEOPLE_MAX)
-    inside, outside = x[order[:half]], x[order[half : half + people]]
+    count = min(half - links, RECORDS_MAX)
+    inside, outside = x[order[:half]], x[order[half : half + count]]
     z = draw(mechanism, inside)
     ways = forward(inside[:links], z[:links], shows_x=public.shows_x, rotated=public.rotated)
-    members, cut = inside[links : links + people], people // 2
+    members, cut = inside[links : links + count], count // 2
 
     def near(way: Map, part: slice) -> tuple[Vector, Vector]:
         return nearest(way(members[part]), z[links:])[1], nearest(way(outside[part]), z[links:])[1]
@@ -41,7 +41,7 @@ def attack(x: Matrix, mechanism: Mechanism, public: Public, rng: np.random.Gener
     learnt = [(way, *threshold(*near(way, slice(cut)))) for way in reversed(ways.values())]
     best, limit, _ = max(learnt, key=lambda candidate: candidate[2])
     hits, alarms = (int(np.sum(distance <= limit)) for distance in near(best, slice(cut, None)))
-    judged = people - cut
+    judged = count - cut
     # Each of the two shares gets half of the error probability of their difference.
     (in_low, in_high), (out_low, out_high) = (clopper_pearson(n, judged, ALPHA / 2) for n in (hits, alarms))
     sentence = (
@@ -55,6 +55,8 @@ def attack(x: Matrix, mechanism: Mechanism, public: Public, rng: np.random.Gener
         low=in_low - out_high,
         high=in_high - out_low,
         confidence=1 - ALPHA,
+        success=(1 + (hits - alarms) / judged) / 2,
+        blind=0.5,
         unit="advantage: true minus false alarms, each as a share",
         sentence=sentence,
     )

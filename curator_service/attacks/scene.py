@@ -63,7 +63,7 @@ class Public:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Scene:
-    """Rows of X (m, d) to judge by, and the rows of Z (m, r) of the same people, which the attacker sees.
+    """Rows of X (m, d) to judge by, and the rows of Z (m, r) of the same records, which the attacker sees.
 
     They are a random part of the ``of`` rows of the study.
     """

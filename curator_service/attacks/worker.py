@@ -4,6 +4,7 @@ One step over a thousand features can take a minute inside the linear algebra, w
 killed. The findings that it sent before are kept. The child reads the records from their file.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,10 +75,12 @@ class PreviewResult:
     fault: str | None = None
 
 
-def attempt(job: Job, within: float, worker: Worker | None = None) -> PreviewResult:
+def attempt(
+    job: Job, within: float, worker: Worker | None = None, on_progress: Callable[[float], None] | None = None
+) -> PreviewResult:
     """Assess and attack a draft for ``within`` seconds at most, in a new process by default, which then ends.
 
-    Raises ReleaseImpossible.
+    ``on_progress`` gets the share of the attacks that have ended. Raises ReleaseImpossible.
     """
     worker, result, reply = worker or Worker(), PreviewResult(), Reply()
     try:
@@ -89,6 +92,8 @@ def attempt(job: Job, within: float, worker: Worker | None = None) -> PreviewRes
                     result.assessment = reply.assessment
                 if reply.attack is not None:
                     result.findings[reply.attack] = reply.finding
+                    if on_progress is not None:
+                        on_progress(len(result.findings) / len(trial.ATTACKS))
     finally:
         status = worker.end()
     result.late, result.fault = late.is_set(), reply.problem

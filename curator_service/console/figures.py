@@ -37,7 +37,7 @@ def regret(forecast: dict[str, Any]) -> Chart:
         "What privacy costs in quality",
         series,
         x="epsilon of the release",
-        y="regret, in sd of f",
+        y="gap to the best record (standard deviations)",
         x_log=True,
         zero=True,
         levels=levels,

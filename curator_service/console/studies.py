@@ -65,6 +65,7 @@ async def _context(page: Page) -> dict[str, Any]:
         "report": view["report"],
         "checked": checked,
         "previewed": False,
+        "high_risk": view["high_risk"],
         "failure": _failures.pop(identity, None),
     }
 
@@ -90,7 +91,16 @@ async def preview(page: Page, form: Form) -> Response:
         report = await page.api.post(f"/v1/studies/{page.path['study_id']}:preview")
     except ApiProblem as problem:
         return _shown(page, context, form.failed(problem), problem.status)
-    return _shown(page, context | {"report": report, "previewed": True})
+    high = (report["verdict"] or {}).get("level") == "high"
+    return _shown(page, context | {"report": report, "previewed": True, "high_risk": high})
+
+
+@pages.get("/studies/{study_id}/previewing", roles=("owner",))
+async def previewing(page: Page) -> Response:
+    """The progress of a preview under way, as a part of the page."""
+    jobs = (await page.api.get("/v1/jobs"))["jobs"]
+    mine = (job for job in jobs if (job["kind"], job["study_id"]) == ("preview", page.path["study_id"]))
+    return page.fragment("previewing_part.html", job=next(mine, None))
 
 
 @pages.post("/studies/{study_id}:release", roles=("owner",))
@@ -98,7 +108,10 @@ async def release(page: Page, form: Form) -> Response:
     """Release a study. If that takes longer than a moment, it continues, and the study's page shows its progress."""
     identity = page.path["study_id"]
     if not form.has("sure"):
-        form.wrong("sure", "Say that you have looked at it")
+        form.wrong("sure", 'Tick "I have read what is promised" before you release.')
+    if form.has("high_risk") and not form.has("sure_high"):
+        form.wrong("sure_high", "Tick this too before you release: the preview found a high risk.")
+    if not form.ok:
         return _shown(page, await _context(page), form.again(), 422)
     task = asyncio.create_task(_release(page, form))
     _under_way.add(task)
@@ -116,7 +129,7 @@ async def release(page: Page, form: Form) -> Response:
 async def _release(page: Page, form: Form) -> str | None:
     """Why nothing was released; None if the release succeeded."""
     read = form.get("spec_sha256")  # only the draft that was shown is released
-    body = {"spec_sha256": read} if read else None
+    body = {"spec_sha256": read, "confirm_high_risk": form.has("sure_high")} if read else None
     try:
         await page.api.post(f"/v1/studies/{page.path['study_id']}:release", body, key=form.key)
     except ApiProblem as problem:

@@ -188,27 +188,19 @@ def _answers_allowed(spec: StudyCreate, prices: Prices) -> tuple[int | None, int
 def _price_in_words(spec: StudyCreate, costs: Costs, of_row: int | None, of_study: int | None) -> str:
     unit = _unit(spec)
     if costs.release is None:
-        release = f"The release has no finite epsilon: no sum bounds what a {unit} loses"
+        release = f"The release has no finite epsilon: no sum bounds what a {unit} loses."
     elif isinstance(spec.release, IdentityRelease):
-        release = "The release costs 0, for its records are declared public"
+        release = "The release uses no epsilon: its records are declared public."
     else:
-        release = f"The release costs every {unit} {_with_delta(text(costs.release), costs.failure)}"
+        release = f"The release uses epsilon {_with_delta(text(costs.release), costs.failure)} for each {unit}."
     mean = getattr(spec.answers, "plays", "each") == "mean"
-    what = "the mean of a query's plays of a row" if mean else "each answer"
-    answer = (
-        f"{what} costs {text(costs.answer)}" if costs.answer is not None else f"{what} has no noise and no finite cost"
-    )
-    if not answers_add_up(spec):
-        answer += " to another person"
-    joined = f"{release}, {answer}" if costs.release is not None else f"{release}; {answer}"
-    if not answers_add_up(spec):
-        buys = "sets no cap on answers" if of_study is None else f"buys {_answers(of_study, '')}"
-    elif of_row is None:
-        buys = "sets no cap on answers"
+    what = "The mean of a query's measurements of a record" if mean else "Each answer"
+    whose = "" if answers_add_up(spec) else ", of another person each time"
+    if costs.answer is not None:
+        answer = f"{what} uses epsilon {text(costs.answer)}{whose}."
     else:
-        total = "" if of_study is None else f", and {_answers(of_study, '')} in all"
-        buys = f"buys {_answers(of_row, 'more ')} per {unit}{total}"
-    sentence, k = f"{joined}: this budget {buys}.", spec.rows_per_person
+        answer = "Answers are exact, so epsilon cannot count them."
+    sentence, k = f"{release} {answer} {_allowed(of_row, of_study, unit)}", spec.rows_per_person
     if k > 1 and not spec.person_column:  # declared, not enforced
         sentence += (
             f" These figures are per record: a person with {k} records, as declared, loses {k} times each epsilon"
@@ -220,14 +212,25 @@ def _price_in_words(spec: StudyCreate, costs: Costs, of_row: int | None, of_stud
     return sentence
 
 
+def _allowed(of_row: int | None, of_study: int | None, unit: str) -> str:
+    """How many answers the caps allow, in words. ``of_row`` is ``of_study`` at most, where both are counted."""
+    if of_row is None and of_study is None:
+        return "No cap limits the answers."
+    total = None if of_study is None else f"{_answers(of_study, '')} in total"
+    if of_row is None or of_row == of_study:
+        return f"The caps allow {total}."
+    each = f"{_answers(of_row, '')} about each {unit}"
+    return f"The caps allow {each}{'' if total is None else f', and {total}'}."
+
+
 def _with_delta(epsilon: str, failure: float) -> str:
-    """A cost in words: a pair where the release has a delta of its own."""
-    return f"({epsilon}, {failure!r})" if failure else epsilon
+    """A cost in words, with the release's own delta if it has one."""
+    return f"{epsilon} and delta {failure!r}" if failure else epsilon
 
 
 def _unit(spec: StudyCreate) -> str:
     """Whose loss the figures are: a person's, where the dataset says which rows are hers."""
-    return "person" if spec.person_column else "row"
+    return "person" if spec.person_column else "record"
 
 
 def _answers(number: int, more: str) -> str:

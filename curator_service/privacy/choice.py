@@ -1,6 +1,7 @@
 """The release mechanism that `auto` takes: from public values alone, so that the choice discloses nothing."""
 
 from collections.abc import Collection
+from decimal import Decimal
 from math import sqrt
 
 from blindopt.wire import (
@@ -35,10 +36,15 @@ def concrete(study: StudyCreate, withdrawn: Collection[str] = ()) -> tuple[Concr
     remaining = [choice for choice in choices if choice[0].mechanism not in withdrawn]
     if not remaining:
         release, why = choices[0]
-        return release, f"{why}; it is withdrawn, and nothing else that auto takes is left"
+        return release, f"{why} It is withdrawn, and auto has no other choice left."
     skipped = [release.mechanism for release, _ in choices if release.mechanism in withdrawn]
     release, why = remaining[0]
-    return release, f"{why} ({' and '.join(skipped)} withdrawn)" if skipped else why
+    return release, f"{why} Withdrawn: {' and '.join(skipped)}." if skipped else why
+
+
+def epsilon_of(release: Concrete) -> Decimal | None:
+    """The epsilon of a release; None for one that has none."""
+    return None if isinstance(release, IdentityRelease) else amount(release.epsilon)
 
 
 def failure(release: Concrete) -> float:
@@ -87,12 +93,10 @@ def _choices(study: StudyCreate, spec: AutoRelease) -> list[tuple[Concrete, str]
     """
     d, k = len(study.features), study.protected_rows
     if spec.delta is None:
-        return [
-            (_planar(spec, None), "planar_laplace: without a delta, only pure epsilon-differential privacy will do")
-        ]
+        return [(_planar(spec, None), "Chosen: planar Laplace, the noise that needs no delta.")]
     gaussian = _gaussian(spec, spec.delta)
     if d > PLANAR_FEATURES_MAX:
-        return [(gaussian, f"gaussian: planar_laplace is for {PLANAR_FEATURES_MAX} features at most")]
+        return [(gaussian, f"Chosen: Gaussian, as planar Laplace is for {PLANAR_FEATURES_MAX} features at most.")]
     planar = _planar(spec, None)
     planar_sd = sqrt(d + 1) * k * spec.sensitivity / float(amount(spec.epsilon))
     if d >= DELTA_FEATURES_MIN:
@@ -100,8 +104,10 @@ def _choices(study: StudyCreate, spec: AutoRelease) -> list[tuple[Concrete, str]
         if with_delta <= (1 - GAIN_MIN) * planar_sd:
             planar, planar_sd = _planar(spec, spec.delta), with_delta
     gaussian_noise = gaussian_sd(amount(spec.epsilon), spec.delta, spec.sensitivity, d, k)
-    comparison = f"noise {planar_sd:.4g} per coordinate with planar_laplace, {gaussian_noise:.4g} with gaussian"
     better_planar = planar_sd <= gaussian_noise
-    of_planar = (planar, f"planar_laplace: {comparison}{'' if planar.delta else '; it needs no delta'}")
-    of_gaussian = (gaussian, f"gaussian: {comparison}")
+    sizes = f"{planar_sd:.4g} per coordinate; Gaussian {gaussian_noise:.4g}"
+    need = "" if planar.delta else " No delta needed."
+    of_planar = (planar, f"Chosen: planar Laplace, the smaller noise ({sizes}).{need}")
+    sizes = f"{gaussian_noise:.4g} per coordinate; planar Laplace {planar_sd:.4g}"
+    of_gaussian = (gaussian, f"Chosen: Gaussian, the smaller noise ({sizes}).")
     return [of_planar, of_gaussian] if better_planar else [of_gaussian, of_planar]

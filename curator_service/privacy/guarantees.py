@@ -18,6 +18,7 @@ from blindopt.wire import (
     amount,
 )
 from curator_service.privacy.answers import concrete_answers
+from curator_service.privacy.belief import surest
 from curator_service.privacy.choice import Concrete, concrete, failure
 from curator_service.privacy.dataset_account import group_delta
 from curator_service.privacy.ledger import answers_add_up, exact
@@ -71,6 +72,16 @@ def guarantee(
     if sandbox:
         label = f"{SANDBOX} For real records the same settings mean: "
     return f"{label}{promised} {_answers(spec, ran if withdrawn is None and _is_sound(ran) else None)}"
+
+
+def belief(release: Concrete, *, withdrawn: bool = False) -> str | None:
+    """How sure anyone can become about a record from a release, in words; None where nothing is promised."""
+    if withdrawn or isinstance(release, IdentityRelease | PoGpUcbRelease):
+        return None
+    most = surest(amount(release.epsilon))
+    share = "practically certain" if most > 0.999 else f"at most {100 * most:.3g} % sure"
+    but = ", except for events that delta allows" if failure(release) else ""
+    return f"Someone undecided (50/50) between two values that differ by Delta becomes {share}{but}."
 
 
 def unit_of_privacy(spec: StudyCreate) -> str:
@@ -188,13 +199,13 @@ GAPS: tuple[Gap, ...] = (
     ),
     Gap(
         "Changes larger than Delta",
-        "a person whose features could have been further away than Delta, in scaled units, is promised less about "
-        "them, the less the further.",
+        "a person whose features could have been further away than Delta, in scaled units, gets weaker protection the "
+        "further their values could have been.",
         lambda spec, release: _is_sound(release),
     ),
     Gap(
         "y",
-        "without an answer mechanism it leaves as it was measured; measurement noise is no privacy.",
+        "without an answer mechanism the vendor gets the exact value; measurement noise is no privacy.",
         lambda spec, release: isinstance(spec.answers, NoAnswerNoise),
     ),
     Gap(
@@ -234,7 +245,8 @@ GAPS: tuple[Gap, ...] = (
     ),
     Gap(
         "Timing",
-        "without reply_after_ms a reply leaves when it is ready, and how long a draw takes depends on what is drawn.",
+        "replies leave when ready, so their delay can reveal a little. Set a fixed reply time (reply_after_ms) to "
+        "prevent it.",
         lambda spec, release: spec.reply_after_ms is None,
     ),
     Gap(

@@ -51,5 +51,5 @@ def get_ledger_curve(
 
 @router.get("/v1/jobs", dependencies=[allowed("owner")])
 def list_jobs(curator: CuratorDep) -> wire.JobList:
-    """Releases, forecasts and tunings that are under way or wait, of all studies."""
+    """Previews, releases, forecasts and tunings that are under way or wait, of all studies."""
     return curator.under_way()

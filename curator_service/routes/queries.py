@@ -35,7 +35,11 @@ def get_study(request: Request, study_id: StudyId, curator: CuratorDep) -> wire.
     """The study: all of it for the owner, and for a modeler what it may know."""
     if request.state.principal.role == "owner":
         view = curator.studies.view(study_id)
-        return view.model_copy(update={"progress": curator.releases.progress(study_id)})
+        shown = {
+            "progress": curator.releases.progress(study_id),
+            "high_risk": view.state == "draft" and curator.releases.is_high_risk(study_id, view.spec_sha256),
+        }
+        return view.model_copy(update=shown)
     return curator.queries.study(request.state.principal, study_id)
 
 

@@ -50,7 +50,8 @@ def release_study(
 ) -> Response:
     """Draw the candidates in a secret row order and open the study. Once.
 
-    The body is optional: with one, a draft that was changed meanwhile is not released.
+    The body is optional: with one, a draft that was changed meanwhile is not released. A draft whose latest preview
+    found a high risk needs one, with `confirm_high_risk`.
     """
     return RecordedReply(curator.releases.release(caller, study_id, wanted))
 

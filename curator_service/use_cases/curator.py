@@ -78,9 +78,13 @@ class Curator:
             return {"tuning": states(db, tunings.tunings), "forecast": states(db, forecasts.forecasts)}
 
     def under_way(self) -> wire.JobList:
-        """Releases, forecasts and tunings that have not ended."""
+        """Previews, releases, forecasts and tunings that have not ended."""
         with self.context.database.read() as db:
             jobs = [
+                wire.JobView(kind="preview", id=study, study_id=study, name=_name(db, study), progress=share)
+                for study, share in self.releases.previews_under_way().items()
+            ]
+            jobs += [
                 wire.JobView(kind="release", id=study, study_id=study, name=_name(db, study), progress=share)
                 for study, share in self.releases.under_way().items()
             ]

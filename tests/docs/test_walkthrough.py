@@ -42,7 +42,7 @@ def test_the_first_hours_of_owner_and_vendor_run_as_they_are_written(tmp_path, m
         service.stop()
     assert (run.state, run.ended_because, run.problem) == ("completed", "budget", None)
     assert "\n3-differential privacy of each row's features" in output
-    assert "planar_laplace: noise" in output  # what auto took, and why
+    assert "planar Laplace, the" in output  # what auto took, and why
     assert "{'index': " in output  # what the tuning released
     assert len((tmp_path / "trials.csv").read_text().splitlines()) == 1 + 23
 

@@ -68,4 +68,17 @@ for (const form of document.querySelectorAll('form[method="post"]')) {
     setTimeout(() => form.classList.remove("sent"), 20000);
   });
 }
+
+// While a long request is under way, its page shows how far it is.
+for (const place of document.querySelectorAll("[data-progress]")) {
+  place.closest("form").addEventListener("submit", () => {
+    place.setAttribute("role", "status");
+    const look = async () => {
+      const reply = await fetch(place.dataset.progress, { headers: { "X-Fragment": "1" } }).catch(() => null);
+      if (reply?.ok) place.replaceChildren(...new DOMParser().parseFromString(await reply.text(), "text/html").body.childNodes);
+      setTimeout(look, 700);
+    };
+    setTimeout(look, 300);
+  });
+}
 addEventListener("pageshow", () => document.querySelectorAll("form.sent").forEach((form) => form.classList.remove("sent")));

@@ -7,8 +7,9 @@ from blindopt import wire
 from curator_service import store
 from curator_service.privacy import accounting, cautions, search_noise
 from curator_service.privacy.answers import concrete_answers
-from curator_service.privacy.choice import failure
-from curator_service.privacy.guarantees import not_protected
+from curator_service.privacy.belief import strength, surest
+from curator_service.privacy.choice import epsilon_of, failure
+from curator_service.privacy.guarantees import belief, not_protected
 from curator_service.privacy.ledger import Prices, answers_add_up, text
 from curator_service.release.registry import mechanism_of
 from curator_service.store import ledger as lines
@@ -42,6 +43,7 @@ class Overviews:
         mechanism, withdrawn = mechanism_of(spec, current.release), current.withdrawn is not None
         price = accounting.price(spec, current.release, withdrawn=withdrawn)
         noise = noise_ratio(spec, mechanism)
+        promised = epsilon_of(current.release) if mechanism.status == "sound" and not withdrawn else None
         return wire.StudyCheck(
             mechanism=mechanism.name,
             why=current.why,
@@ -52,6 +54,9 @@ class Overviews:
             noise_sd=mechanism.noise(len(spec.features)).sd,
             features=meanings(spec, mechanism, withdrawn=withdrawn),
             search=search_noise.in_words(noise),
+            strength=strength(promised) if promised is not None else None,
+            surest=surest(promised) if promised is not None else None,
+            belief=belief(current.release, withdrawn=withdrawn),
             answers=concrete_answers(spec.answers).mechanism,
             price=price,
             cautions=cautions.of_study(

@@ -11,6 +11,7 @@ from blindopt import wire
 from blindopt.errors import Busy
 from blindopt.formats import npy_files
 from curator_service import attacks, store
+from curator_service.attacks import harm
 from curator_service.attacks.worker import Job, PreviewResult, Published, attempt
 from curator_service.privacy.choice import Concrete
 from curator_service.release.mechanism import Assessment
@@ -35,11 +36,19 @@ _ONE_AT_A_TIME = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """The assessment of a draft's release, the findings of attacks on it, and in words what was not tried."""
+    """The assessment of a draft's release, the findings of attacks on it, and in words what was not tried.
+
+    The most harmful finding is first.
+    """
 
     assessment: Assessment
     findings: list[wire.Finding]
     not_tried: str | None
+
+    @property
+    def verdict(self) -> wire.Verdict | None:
+        """What the findings amount to."""
+        return harm.verdict(self.findings, complete=self.not_tried is None)
 
 
 def job_of(
@@ -67,19 +76,25 @@ def on_draft(
     deadline_s: float = DEADLINE_SECONDS,
     wait_s: float = WAIT_SECONDS,
     run: Callable[[Job, float], PreviewResult] | None = None,
+    on_progress: Callable[[float | None], None] = lambda share: None,
 ) -> Preview:
     """Assess a draft, and attack a release of up to 2,000 rows that is drawn for this, until the deadline at most.
 
-    Or attack the published release of the job.
+    Or attack the published release of the job. ``on_progress`` gets the share of the attacks that have ended, and None
+    at the end.
 
     Raises ReleaseImpossible, and Busy while another preview is under way.
     """
     with _turn(wait_s):
-        tried = (run or attempt)(job, deadline_s)
+        on_progress(0.0)
+        try:
+            tried = run(job, deadline_s) if run is not None else attempt(job, deadline_s, on_progress=on_progress)
+        finally:
+            on_progress(None)
     if tried.fault is not None:
         log.error("fault", extra={"fields": {"trial": tried.fault}})
     findings = [finding for attack in attacks.ATTACKS if (finding := tried.findings.get(attack)) is not None]
-    return Preview(tried.assessment or Assessment(), findings, not_tried(tried, deadline_s))
+    return Preview(tried.assessment or Assessment(), harm.judged(findings), not_tried(tried, deadline_s))
 
 
 @contextmanager

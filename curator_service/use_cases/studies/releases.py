@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.errors import BudgetExhausted, MechanismWithdrawn, StateConflict, StillRunning, StorageUnavailable
 from curator_service import store
 from curator_service.privacy import accounting, cautions, entropy, ledger, search_noise
+from curator_service.privacy.belief import confused_within
 from curator_service.privacy.choice import failure
-from curator_service.privacy.guarantees import CHOOSING, not_protected
+from curator_service.privacy.guarantees import CHOOSING, belief, not_protected
 from curator_service.release.mechanism import Assessment, Mechanism
 from curator_service.release.registry import mechanism_of
 from curator_service.scaling import ScaledRows
@@ -47,6 +49,9 @@ class Releases:
         self._vault = vault
         self._losses = DatasetLosses(vault)
         self._drawing: dict[str, float] = {}
+        self._previewing: dict[str, float] = {}
+        self._high: dict[str, str] = {}
+        """By study, the digest of the draft whose latest preview found a high risk; neither stored nor logged."""
         self._stopping = False
         context.database.write(self._recover)
 
@@ -63,17 +68,23 @@ class Releases:
         Changes nothing. Raises ReleaseImpossible, and Busy while another preview is under way.
         """
         with self._context.database.read() as db:
-            spec = owner_view(db, identity).spec
+            view = owner_view(db, identity)
+            spec = view.spec
             rows, current = dataset_rows.scaled_rows(db, self._vault, spec), release_status(db, spec, None)
             job = attack_preview.job_of(db, self._vault, spec, current.release)
             account = outlook(db, self._losses, spec, current.release, identity)
             dataset = dataset_view(store.find(db, store.datasets, spec.dataset_id))
-        preview = attack_preview.on_draft(job)
+        preview = attack_preview.on_draft(job, on_progress=partial(self._show_preview, identity))
+        verdict = None if dataset.public else preview.verdict
+        self._high.pop(identity, None)
+        if verdict is not None and verdict.level == "high":
+            self._high[identity] = view.spec_sha256
         mechanism = mechanism_of(spec, current.release)
         report = _report(spec, rows, mechanism, current, preview.assessment)
         return report.model_copy(
             update={
                 "attacks": preview.findings,
+                "verdict": verdict,
                 "not_tried": preview.not_tried,
                 "record_cautions": [
                     *cautions_from_records(spec, dataset),
@@ -87,7 +98,8 @@ class Releases:
     def release(self, request: RequestContext, identity: str, wanted: wire.ReleaseAsked | None = None) -> StoredReply:
         """Draw Z and publish it, once in the life of a study; the study is then open.
 
-        Raises StateConflict if the draft is not the one that was ``wanted``.
+        Raises StateConflict if the draft is not the one that was ``wanted``, or where the latest preview of it found a
+        high risk that ``wanted`` does not confirm.
         """
         if (stored := self._context.idempotency.earlier(request)) is not None:
             return stored
@@ -141,6 +153,20 @@ class Releases:
         """The studies whose releases are being drawn, with that share."""
         return dict(self._drawing)
 
+    def _show_preview(self, identity: str, share: float | None) -> None:
+        if share is None:
+            self._previewing.pop(identity, None)
+        else:
+            self._previewing[identity] = share
+
+    def previews_under_way(self) -> dict[str, float]:
+        """The studies that are being previewed, with the share of the attacks that have ended."""
+        return dict(self._previewing)
+
+    def is_high_risk(self, identity: str, spec_sha256: str) -> bool:
+        """Whether the latest preview of this draft since the service was started found a high risk."""
+        return self._high.get(identity) == spec_sha256
+
     def _begin_release(
         self, request: RequestContext, identity: str, wanted: wire.ReleaseAsked | None
     ) -> tuple[wire.StudyCreate, ReleaseStatus]:
@@ -159,6 +185,11 @@ class Releases:
                 raise StateConflict(f"the study is {row.state}: a study is released once, from its draft")
             if wanted is not None and wanted.spec_sha256 != sha256(row.spec.encode()):
                 raise StateConflict("the draft was changed since you read it: read it again before you release it")
+            if not (wanted and wanted.confirm_high_risk) and self.is_high_risk(identity, sha256(row.spec.encode())):
+                raise StateConflict(
+                    "the latest preview of this draft found a high risk: confirm it (confirm_high_risk), or change the "
+                    "draft"
+                )
             self._abandon(db, identity, "curator")  # an earlier release whose end could not be stored
             spec = wire.StudyCreate.model_validate_json(row.spec)
             current = release_status(db, spec, None)
@@ -280,6 +311,7 @@ def _report(
         noise_sd=mechanism.noise(rows.d).sd,
         features=meanings(spec, mechanism, withdrawn=withdrawn),
         search=search_noise.in_words(noise),
+        belief=belief(current.release, withdrawn=withdrawn),
         price=price,
         attacks=[],  # only a preview has them
         cautions=cautions.of_study(spec, current.release, price, n=rows.n, is_public=current.public, noise=noise),
@@ -300,7 +332,8 @@ def noise_ratio(spec: wire.StudyCreate, mechanism: Mechanism) -> float | None:
 def meanings(spec: wire.StudyCreate, mechanism: Mechanism, *, withdrawn: bool) -> list[wire.FeatureMeaning]:
     """Delta and the standard deviation of the noise in the unit of each feature."""
     sensitivity = None if isinstance(spec.release, wire.IdentityRelease) else spec.release.sensitivity
-    d, sd = len(spec.features), mechanism.noise(len(spec.features)).sd
+    d, law = len(spec.features), mechanism.noise(len(spec.features))
+    sd, confused = law.sd, confused_within(law, d, spec.protected_rows)
     # Only a mechanism whose claim holds protects a change of any size.
     holds = mechanism.status == "sound" and not withdrawn
     return [
@@ -309,6 +342,7 @@ def meanings(spec: wire.StudyCreate, mechanism: Mechanism, *, withdrawn: bool) -
             sensitivity=sensitivity * feature.unit if sensitivity and holds else None,
             # A column of a projection is no feature: its noise has no feature's unit.
             noise_sd=sd * feature.unit if sd is not None and mechanism.columns(d) == d else None,
+            confused=confused * feature.unit if confused is not None and holds else None,
         )
         for feature in spec.features
     ]

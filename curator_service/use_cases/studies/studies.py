@@ -7,7 +7,7 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Invalid, StateConflict
 from curator_service import store
 from curator_service.privacy import answers, ledger
-from curator_service.privacy.guarantees import not_protected
+from curator_service.privacy.guarantees import belief, not_protected
 from curator_service.release.registry import choice_of
 from curator_service.settings import Settings
 from curator_service.store import forecasts
@@ -156,8 +156,9 @@ def view_of(db: Connection, row: Any, release: Any, withdrawn: Reasons, dataset:
         status = "withdrawn" if current.withdrawn is not None else report.status
         features = report.features
         if current.withdrawn is not None:  # no change of any size is protected any more
-            features = [feature.model_copy(update={"sensitivity": None}) for feature in features]
-        holds = {"status": status, "guarantee": promise, "not_protected": gaps, "features": features}
+            features = [feature.model_copy(update={"sensitivity": None, "confused": None}) for feature in features]
+        said = belief(current.release, withdrawn=current.withdrawn is not None)
+        holds = {"status": status, "guarantee": promise, "not_protected": gaps, "features": features, "belief": said}
         report = report.model_copy(update=holds)
     return wire.StudyOwnerView(
         id=row.id,

@@ -71,9 +71,11 @@ class OwnerClient(ServiceClient):
         """Preview a release and run the attacks on a trial of it. Raises Remote ``busy`` during another preview."""
         return self._post(f"/v1/studies/{study_id}:preview", wire.ReleaseReport)
 
-    def release(self, study_id: str, *, key: str | None = None) -> wire.StudyOwnerView:
-        """Draw and publish Z; the study is then open."""
-        return self._post(f"/v1/studies/{study_id}:release", wire.StudyOwnerView, None, key)
+    def release(
+        self, study_id: str, *, wanted: wire.ReleaseAsked | None = None, key: str | None = None
+    ) -> wire.StudyOwnerView:
+        """Draw and publish Z; the study is then open. ``wanted``: the draft that was read, and a confirmed risk."""
+        return self._post(f"/v1/studies/{study_id}:release", wire.StudyOwnerView, wanted, key)
 
     def make_sandbox(self, study_id: str, *, key: str | None = None) -> wire.StudyOwnerView:
         """A released study on made-up rows, with the settings of a draft or an open study."""

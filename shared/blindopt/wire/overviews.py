@@ -7,7 +7,7 @@ from pydantic import Field
 
 from blindopt.wire.base import Caution, Page, Reply
 from blindopt.wire.ledgers import DatasetOutlook
-from blindopt.wire.releases import FeatureMeaning, Price, Status
+from blindopt.wire.releases import FeatureMeaning, Price, Status, Strength
 from blindopt.wire.studies import Budget, BudgetChange
 
 
@@ -27,8 +27,22 @@ class StudyCheck(Reply):
     )
     features: list[FeatureMeaning] = Field(description="Delta and the noise in the unit of each feature.")
     search: str | None = Field(
-        None, description="What the noise does to a search, in words, from the declared box; null without noise."
+        None,
+        description=(
+            "What the noise does to a search, in words, from the declared box and a public forecast if there is one; "
+            "null without noise."
+        ),
     )
+    strength: Strength | None = Field(
+        description="Name of the range of epsilon: up to 1, 3, 6, and above; null where nothing is promised."
+    )
+    surest: float | None = Field(
+        description=(
+            "How sure someone undecided (1/2) between two values that differ by Delta can become, at most; with a "
+            "delta, except for events that it allows. Null where nothing is promised."
+        )
+    )
+    belief: str | None = Field(description="The same in words.")
     answers: str = Field(description="Answer mechanism that would run: never auto.")
     price: Price = Field(description="What it would cost, and how many answers the budget allows.")
     cautions: list[Caution] = Field(
@@ -111,10 +125,10 @@ class LedgerCurve(Reply):
 
 
 class JobView(Reply):
-    """A running or queued release, forecast or tuning."""
+    """A running or queued preview, release, forecast or tuning."""
 
-    kind: Literal["release", "forecast", "tuning"] = Field(description="Kind of job.")
-    id: str = Field(description="fct_... or tun_...; for a release, the id of the study.")
+    kind: Literal["preview", "release", "forecast", "tuning"] = Field(description="Kind of job.")
+    id: str = Field(description="fct_... or tun_...; for a preview or a release, the id of the study.")
     study_id: str | None = Field(description="std_...; null for a tuning.")
     name: str = Field(description="Name of the study or the tuning.")
     progress: float = Field(ge=0, le=1, description="Fraction that is done.")
@@ -124,5 +138,5 @@ class JobList(Reply):
     """All running and queued jobs."""
 
     jobs: list[JobView] = Field(
-        description="Releases, then forecasts, then tunings; each in the order of the requests."
+        description="Previews, releases, forecasts, tunings; each in the order of the requests."
     )

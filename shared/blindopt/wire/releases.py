@@ -110,6 +110,7 @@ ReleaseSpec = Annotated[
 ]
 SoundRelease = AutoRelease | PlanarLaplaceRelease | GaussianRelease | GaussianProjectionRelease
 
+Strength = Literal["strong", "moderate", "weak", "nearly none"]
 Status = Literal["sound", "refuted", "unprotected", "withdrawn"]
 
 
@@ -139,6 +140,13 @@ class FeatureMeaning(Reply):
     noise_sd: float | None = Field(
         description="Standard deviation of the noise in the feature's unit; null if columns of Z mix features."
     )
+    confused: float | None = Field(
+        None,
+        description=(
+            "The largest change of this feature alone, in its unit, between whose two values no guess from Z is right "
+            "more often than three times in four; null if nothing is proved."
+        ),
+    )
 
 
 class Price(Reply):
@@ -156,6 +164,9 @@ class Price(Reply):
     sentence: str = Field(description="The price in words.")
 
 
+RiskLevel = Literal["low", "notable", "high"]
+
+
 class Finding(Reply):
     """Result of an attack on a release or on answers."""
 
@@ -171,7 +182,25 @@ class Finding(Reply):
         None,
         description="Median distance of guessed rows from the true ones, in units of Delta; null if none is guessed.",
     )
+    success: float | None = Field(
+        None,
+        description=(
+            "Success of the attack as a share, from 0 to 1: of records, of right guesses, or, for averaging, of the "
+            "error of a guess without answers that the answers take away."
+        ),
+    )
+    blind: float | None = Field(None, description="The same for a blind guess.")
+    level: RiskLevel | None = Field(
+        None, description="How harmful it is, by public thresholds (docs/privacy.md); null where it is not judged."
+    )
     sentence: str = Field(description="The result in words, for the owner of the records.")
+
+
+class Verdict(Reply):
+    """What the attacks of a preview amount to."""
+
+    level: RiskLevel = Field(description="The level of the most harmful finding.")
+    sentence: str = Field(description="The verdict in words, for the owner.")
 
 
 class ReleaseReport(Reply):
@@ -196,13 +225,24 @@ class ReleaseReport(Reply):
     features: list[FeatureMeaning] = Field(description="Delta and the noise in the unit of each feature.")
     search: str | None = Field(
         None,
-        description="What the noise does to a search, in words, from the declared box; null without noise.",
+        description=(
+            "What the noise does to a search, in words, from the declared box and a public forecast if there is one; "
+            "null without noise."
+        ),
+    )
+    belief: str | None = Field(
+        None, description="How sure anyone can become about a record, in words; null where nothing is promised."
     )
     price: Price = Field(description="What it costs, and how many answers the budget allows.")
     account: DatasetOutlook | None = Field(
         None, description="In a preview: the account of the dataset's file, without and with this study."
     )
-    attacks: list[Finding] = Field(description="Results of attacks on a trial release, which is discarded.")
+    attacks: list[Finding] = Field(
+        description="Results of attacks on a trial release, which is discarded; the most harmful first."
+    )
+    verdict: Verdict | None = Field(
+        None, description="In a preview of private records: what the attacks amount to; null where none was tried."
+    )
     not_tried: str | None = Field(
         None, description="Attacks that a preview omitted, and why, in words; null if it omitted none."
     )

@@ -215,6 +215,13 @@ class ReleaseAsked(Request):
     """The draft to release, identified by its digest."""
 
     spec_sha256: Sha256 = Field(description="spec_sha256 of the draft: 409 if somebody has changed it since.")
+    confirm_high_risk: bool = Field(
+        False,
+        description=(
+            "Must be true where the latest preview of this draft since the service was started found a high risk: 409 "
+            "otherwise."
+        ),
+    )
 
 
 class StudyOwnerView(Reply):
@@ -231,6 +238,13 @@ class StudyOwnerView(Reply):
     guarantee: str = Field(description="Guarantee for the records, in words.")
     not_protected: list[str] = Field(description="What the guarantee does not cover, in words.")
     sandbox: bool = Field(False, description="Whether its rows and values are made up: no person is behind it.")
+    high_risk: bool = Field(
+        False,
+        description=(
+            "Whether the latest preview of this draft since the service was started found a high risk, which a release "
+            "has to confirm."
+        ),
+    )
     progress: float | None = Field(
         None, ge=0, le=1, description="Fraction of the rows that are drawn; null unless releasing."
     )

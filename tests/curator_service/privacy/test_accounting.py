@@ -262,7 +262,9 @@ def test_a_release_of_public_records_costs_0_and_the_answers_cost_what_they_cost
     priced = accounting.price(spec)
     assert (priced.release_epsilon, priced.answer_epsilon) == ("0", "0.2")
     assert priced.row_epsilon == ("1" if unit == "row" else "0.2")
-    assert priced.sentence.startswith("The release costs 0, for its records are declared public, each answer costs 0.2")
+    assert priced.sentence.startswith(
+        "The release uses no epsilon: its records are declared public. Each answer uses epsilon 0.2"
+    )
 
 
 @pytest.mark.parametrize("release", [GAUSSIAN, PLANAR, PROJECTION, AUTO], ids=lambda r: r.mechanism)
@@ -311,7 +313,7 @@ def test_planar_laplace_with_a_delta_is_charged_as_a_pair_and_counts_as_pure_of_
     spread = PLANAR.model_copy(update={"delta": 1e-5})
     spec = study(spread, laplace("0.2"), d=8, epsilon_per_row="3")
     assert accounting.Costs.of(spec).failure == 1e-5
-    assert accounting.price(spec).sentence.startswith("The release costs every row (1, 1e-05), each answer costs 0.2")
+    assert accounting.price(spec).sentence.startswith("The release uses epsilon 1 and delta 1e-05 for each record. ")
     slope = float(planar_slope(Decimal(1), 1e-5, 8))
     at_its_delta, below = (accounting.report(spec, {5: 1}, 5, delta).rows[0] for delta in (1e-5, 1e-9))
     assert (at_its_delta.epsilon, below.epsilon) == ("2", "2")
@@ -351,10 +353,12 @@ def test_answers_made_from_one_stored_value_add_up_whoever_they_are_said_to_be_a
 
 def test_a_sum_with_a_release_that_has_a_delta_is_a_pair():
     spec = study(GAUSSIAN, laplace("0.5"), epsilon_per_row="3")
-    assert accounting.price(spec).sentence.startswith("The release costs every row (1, 1e-05), each answer costs 0.5")
+    assert accounting.price(spec).sentence.startswith("The release uses epsilon 1 and delta 1e-05 for each record. ")
     assert "has lost epsilon 2 and delta 1e-05 by the sum" in accounting.report(spec, {2: 1}, 2, 1e-6).sentence
     pure = study(PLANAR, laplace("0.5"), epsilon_per_row="3")
-    assert accounting.price(pure).sentence.startswith("The release costs every row 1, each answer costs 0.5")
+    assert accounting.price(pure).sentence.startswith(
+        "The release uses epsilon 1 for each record. Each answer uses epsilon 0.5."
+    )
     assert "has lost epsilon 2 by the sum" in accounting.report(pure, {2: 1}, 2, 1e-6).sentence
 
 
@@ -380,8 +384,8 @@ def test_a_price_says_what_the_budget_buys():
     assert (price.answers_per_row, price.answers, price.row_epsilon) == (8, 199, "5")
     assert price.tight_delta == 1e-5
     assert 3 < price.tight_row_epsilon <= 5
-    said = "The release costs every row (1, 1e-05), each answer costs 0.5: this budget buys 8 more answers per row, "
-    assert price.sentence == said + "and 199 answers in all."
+    said = "The release uses epsilon 1 and delta 1e-05 for each record. Each answer uses epsilon 0.5. "
+    assert price.sentence == said + "The caps allow 8 answers about each record, and 199 answers in total."
 
 
 @pytest.mark.parametrize("release", [GAUSSIAN, PLANAR, PROJECTION, AUTO, IDENTITY, REFUTED], ids=lambda r: r.mechanism)
@@ -425,18 +429,19 @@ def test_a_price_is_what_the_ledger_will_allow(release, unit, caps):
 def test_a_price_without_a_finite_number_says_so():
     exact = accounting.price(study(answers=NONE, queries=3))
     assert (exact.release_epsilon, exact.answer_epsilon, exact.row_epsilon, exact.answers) == ("1", None, None, 3)
-    assert "no finite cost" in exact.sentence
-    assert "buys 3 more answers per row" in exact.sentence
+    assert exact.sentence.endswith(
+        "Answers are exact, so epsilon cannot count them. The caps allow 3 answers in total."
+    )
     refuted = accounting.price(study(REFUTED))
     assert (refuted.release_epsilon, refuted.tight_row_epsilon, refuted.tight_delta) == (None, None, None)
     assert "no finite epsilon" in refuted.sentence
-    assert accounting.price(study()).sentence.endswith("this budget sets no cap on answers.")
+    assert accounting.price(study()).sentence.endswith("No cap limits the answers.")
 
 
 def test_a_mean_is_priced_once_for_all_plays():
     price = accounting.price(study(answers=laplace("0.5", plays="mean"), epsilon_per_row="2"))
     assert price.answers_per_row == 2
-    assert "the mean of a query's plays of a row costs 0.5" in price.sentence
+    assert "The mean of a query's measurements of a record uses epsilon 0.5" in price.sentence
 
 
 def test_a_study_without_a_delta_has_no_tight_price_and_a_huge_one_is_priced_at_once():

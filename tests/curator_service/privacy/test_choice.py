@@ -54,16 +54,17 @@ def test_the_mechanism_with_the_smaller_noise_is_taken(epsilon, delta, d):
 
 def test_the_reason_names_both():
     assert concrete(study(2))[1] == (
-        "planar_laplace: noise 1.732 per coordinate with planar_laplace, 3.731 with gaussian; it needs no delta"
+        "Chosen: planar Laplace, the smaller noise (1.732 per coordinate; Gaussian 3.731). No delta needed."
     )
     why = concrete(study(15))[1]
-    assert why == "planar_laplace: noise 3.137 per coordinate with planar_laplace, 3.731 with gaussian"
+    assert why == "Chosen: planar Laplace, the smaller noise (3.137 per coordinate; Gaussian 3.731)."
     loose = {"epsilon": "0.1", "delta": 1e-2}
+    chosen = "Chosen: Gaussian, the smaller noise (9.542 per coordinate; planar Laplace 20)."
+    assert concrete(study(3, **loose))[1] == chosen
     assert (
-        concrete(study(3, **loose))[1] == "gaussian: noise 20 per coordinate with planar_laplace, 9.542 with gaussian"
+        concrete(study(PLANAR_FEATURES_MAX + 1))[1] == "Chosen: Gaussian, as planar Laplace is for 20 features at most."
     )
-    assert concrete(study(PLANAR_FEATURES_MAX + 1))[1] == "gaussian: planar_laplace is for 20 features at most"
-    assert concrete(study(2, delta=None))[1].startswith("planar_laplace: without a delta")
+    assert concrete(study(2, delta=None))[1] == "Chosen: planar Laplace, the noise that needs no delta."
 
 
 def test_what_the_owner_chose_is_left_alone():
@@ -91,7 +92,7 @@ def test_a_person_with_several_rows_counts_in_the_choice():
     chosen, why = concrete(draft)
     each = planar_slope(Decimal("0.25"), 2.5e-6, 8)
     assert chosen.mechanism == "gaussian"
-    assert f"noise {3 / float(each):.4g} per coordinate with planar_laplace" in why
+    assert f"planar Laplace {3 / float(each):.4g})" in why
 
 
 def test_auto_passes_over_what_is_withdrawn_and_says_so():
@@ -99,14 +100,14 @@ def test_auto_passes_over_what_is_withdrawn_and_says_so():
     assert "withdrawn" not in concrete(draft)[1]
     release, why = concrete(draft, {"planar_laplace"})
     assert release.mechanism == "gaussian"
-    assert why.endswith(" (planar_laplace withdrawn)")
+    assert why.endswith(" Withdrawn: planar_laplace.")
     release, why = concrete(draft, {"planar_laplace", "gaussian"})
     assert release.mechanism == "planar_laplace"
-    assert why.startswith("planar_laplace: ")
-    assert "nothing else" in why
+    assert why.startswith("Chosen: planar Laplace")
+    assert "no other choice" in why
     taken = choice_of(draft, {"planar_laplace"})
     assert taken.mechanism.name == "gaussian"
-    assert taken.why.endswith(" (planar_laplace withdrawn)")
+    assert taken.why.endswith(" Withdrawn: planar_laplace.")
 
 
 def test_a_release_that_ran_is_made_again_whatever_auto_would_take_today():

@@ -131,8 +131,8 @@ def test_words_and_figures_are_a_persons():
     assert any(gap.startswith("Rows of one person:") for gap in not_protected(spec))
     price = accounting.price(spec)
     assert (price.release_epsilon, price.row_epsilon, price.answers_per_row) == ("1", "4", 6)
-    assert "costs every person (1, 1e-05)" in price.sentence
-    assert "per person" in price.sentence
+    assert "epsilon 1 and delta 1e-05 for each person" in price.sentence
+    assert "about each person" in price.sentence
     same_person = accounting.price(study(gaussian(), 1, answers=laplace, epsilon_per_row="4"))
     assert price.tight_row_epsilon == same_person.tight_row_epsilon  # noise and move both grow by sqrt(k)
 

@@ -157,7 +157,7 @@ def test_a_preview_tells_the_price(owner, opened):
     size = 1 / 3.7306
     tight = tight_epsilon([Part("gaussian", size), Part("laplace", 0.5, 8)], 1e-5)
     assert price.tight_row_epsilon == pytest.approx(tight, rel=1e-3)
-    assert price.sentence.endswith("this budget buys 8 more answers per row.")
+    assert price.sentence.endswith("The caps allow 8 answers about each record.")
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

@@ -223,11 +223,11 @@ def test_auto_takes_the_next_sound_one_and_says_why(withdrawn):
     assert concrete(spec)[0].mechanism == "gaussian"
     release, why = concrete(spec, {"gaussian"})
     assert release.mechanism == "planar_laplace"
-    assert "gaussian withdrawn" in why
+    assert "Withdrawn: gaussian." in why
     assert (release.epsilon, release.sensitivity) == (AUTO.epsilon, AUTO.sensitivity)
     release, why = concrete(spec, {"gaussian", "planar_laplace"})
     assert release.mechanism == "gaussian"  # the first, which is then refused
-    assert "nothing else that auto takes is left" in why
+    assert "auto has no other choice left" in why
     pure = spec.model_copy(update={"release": wire.AutoRelease(mechanism="auto", epsilon="1")})
     assert concrete(pure, {"planar_laplace"})[0].mechanism == "planar_laplace"
     assert [as_run(spec, name).mechanism for name in ("gaussian", "planar_laplace")] == ["gaussian", "planar_laplace"]

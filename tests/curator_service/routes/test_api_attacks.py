@@ -4,15 +4,19 @@ import asyncio
 import json
 import secrets
 import threading
+from functools import partial
 
 import httpx
 import pytest
 
 from blindopt import wire
+from blindopt.errors import Remote
 from curator_service.app import build
-from curator_service.attacks.worker import attempt
+from curator_service.attacks.worker import PreviewResult, attempt
 from curator_service.settings import Settings
 from curator_service.use_cases.studies import attack_preview
+from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
+from tests.curator_service.use_cases.inbox.measured_study import draft
 
 EVERY = ["known_rows", "known_rows_noisy", "linkage", "column_space", "membership", "averaging"]
 
@@ -37,7 +41,7 @@ def draft_of(owner, dataset, small, releases):
 def test_a_preview_tells_the_owner_what_each_attack_gets(owner, draft_of, release):
     report = owner.preview(draft_of(release))
     findings = {finding.attack: finding for finding in report.attacks}
-    assert list(findings) == EVERY
+    assert sorted(findings) == sorted(EVERY)
     share, distance = findings["known_rows"].figure, findings["known_rows"].distance
     assert (share < 0.05 and distance > 0.1) if release == "gaussian" else (share == 1.0 and distance < 1e-6)
 
@@ -170,7 +174,7 @@ def test_two_previews_at_once_are_one_and_a_word_when_to_come_again(tmp_path, sm
     monkeypatch.setattr("tempfile.tempdir", None)
     begun, go = threading.Event(), threading.Event()
 
-    def held(job, within):
+    def held(job, within, **_):
         begun.set()
         assert go.wait(60)
         return attempt(job, within)
@@ -211,5 +215,77 @@ def test_two_previews_at_once_are_one_and_a_word_when_to_come_again(tmp_path, sm
     assert (first.status_code, second.status_code, third.status_code) == (200, 503, 200)
     problem = second.json()
     assert (problem["code"], problem["retryable"], second.headers["Retry-After"]) == ("busy", True, "3")
-    assert [finding["attack"] for finding in first.json()["attacks"]] == EVERY
+    assert sorted(finding["attack"] for finding in first.json()["attacks"]) == sorted(EVERY)
     assert first.json()["not_tried"] is None
+
+
+@pytest.fixture
+def private_draft(owner, small, releases, dataset):
+    def make(public=False, answers=wire.NONE):
+        kept = owner.register(f"private {secrets.token_hex(4)}", small.csv, public=public)
+        return owner.create_study(
+            wire.StudyCreate(
+                name="risk",
+                dataset_id=kept.id,
+                features=small.features,
+                measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
+                release=releases["gaussian"],
+                answers=answers,
+            )
+        )
+
+    return make
+
+
+def test_a_preview_begins_with_a_verdict_and_the_most_harmful_attack(owner, private_draft):
+    report = owner.preview(private_draft().id)
+    assert (report.verdict.level, report.attacks[0].level) == ("high", "high")
+    assert "exact outcome" in report.verdict.sentence  # y has no noise
+    ranks = [("low", "notable", "high").index(finding.level) for finding in report.attacks]
+    assert ranks == sorted(ranks, reverse=True)
+    assert owner.preview(private_draft(public=True).id).verdict is None
+
+
+def test_a_draft_whose_preview_was_high_is_released_only_where_that_is_confirmed(curator, owner, private_draft):
+    draft = private_draft()
+    assert not owner.study(draft.id).high_risk
+    owner.preview(draft.id)
+    assert owner.study(draft.id).high_risk
+    before = len(curator.records())
+    with pytest.raises(Remote, match="high risk"):
+        owner.release(draft.id)
+    with pytest.raises(Remote, match="high risk"):
+        owner.release(draft.id, wanted=wire.ReleaseAsked(spec_sha256=draft.spec_sha256))
+    assert len(curator.records()) == before  # what a preview found is not logged
+    opened = owner.release(draft.id, wanted=wire.ReleaseAsked(spec_sha256=draft.spec_sha256, confirm_high_risk=True))
+    assert (opened.state, owner.study(draft.id).high_risk) == ("open", False)
+    grant = owner.grant(draft.id, wire.GrantCreate(name="modeler"))
+    with curator.http(grant.token) as modeler:
+        assert "risk" not in modeler.get(f"/v1/studies/{draft.id}").text
+
+
+def test_a_draft_that_was_changed_since_or_never_previewed_needs_no_confirmation(owner, private_draft):
+    assert owner.release(private_draft().id).state == "open"
+    draft = private_draft()
+    owner.preview(draft.id)
+    changed = wire.StudyChange(**(dict(draft.spec) | {"name": "changed", "replaces": draft.spec_sha256}))
+    owner.change_study(draft.id, changed)
+    assert owner.release(draft.id).state == "open"
+
+
+def test_a_preview_under_way_is_a_job_with_its_progress(tmp_path, small, monkeypatch):
+    seen = []
+    curator = InProcessCurator(tmp_path)
+
+    def held(job, deadline_s, *, on_progress):
+        for share in (0.25, 1.0):
+            on_progress(share)
+            seen.append([(j["kind"], j["progress"]) for j in curator.call("owner", "GET", "/v1/jobs")["jobs"]])
+        return PreviewResult()
+
+    monkeypatch.setattr(attack_preview, "attempt", held)
+    identity = curator.open(small.csv, partial(draft, small))
+    curator.call("owner", "POST", f"/v1/studies/{identity}:preview")
+    assert seen == [[("preview", 0.25)], [("preview", 1.0)]]
+    assert curator.call("owner", "GET", "/v1/jobs") == {"jobs": []}
+    curator.close()

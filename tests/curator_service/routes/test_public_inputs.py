@@ -63,7 +63,8 @@ def test_a_forecast_on_private_records_says_that_choosing_by_it_leaks(service, d
 
 def test_the_report_of_a_release_is_no_reason_to_choose(service, draft):
     study, _ = draft
-    released = service.call("owner", "POST", f"/v1/studies/{study['id']}:release")
+    confirmed = {"spec_sha256": study["spec_sha256"], "confirm_high_risk": True}  # exact answers
+    released = service.call("owner", "POST", f"/v1/studies/{study['id']}:release", json=confirmed)
     assert released["report"]["choosing"] is None
 
 
@@ -107,7 +108,8 @@ def test_check_preview_and_release_tell_the_same_cautions(service, careless):
     assert report["cautions"] == checked["cautions"]
     assert codes(checked["record_cautions"]) == ["bound_is_extreme"]
     assert report["record_cautions"] == checked["record_cautions"]
-    released = service.call("owner", "POST", f"{path}:release")
+    confirmed = {"spec_sha256": study["spec_sha256"], "confirm_high_risk": True}  # exact answers
+    released = service.call("owner", "POST", f"{path}:release", json=confirmed)
     assert released["report"]["cautions"] == checked["cautions"]  # as accepted
     assert released["report"]["record_cautions"] == []
     assert service.call("owner", "GET", path)["report"]["cautions"] == checked["cautions"]

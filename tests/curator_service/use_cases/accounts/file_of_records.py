@@ -69,7 +69,10 @@ class FileOfRecords:
         return str(self.in_process.call("owner", "POST", "/v1/studies", json=body)["id"])
 
     def release(self, study: str) -> httpx.Response:
-        return self.in_process.send("owner", "POST", f"/v1/studies/{study}:release")
+        """Release a draft, whatever its preview found."""
+        read = self.in_process.call("owner", "GET", f"/v1/studies/{study}")["spec_sha256"]
+        body = {"spec_sha256": read, "confirm_high_risk": True}
+        return self.in_process.send("owner", "POST", f"/v1/studies/{study}:release", json=body)
 
     def study(self, dataset: str | None = None, **more: Any) -> str:
         """An open study with a grant."""
