@@ -76,10 +76,10 @@ def test_a_release_without_noise_is_a_high_risk_and_one_in_noise_is_not():
         (x, public("none"), Identity(), "high"),
         (drowned, public("gaussian", 50.0), loud, "low"),
     ):
-        found = [
+        findings = [
             known_rows.attack(Scene(x, z, law, 400), rng),
             linkage.attack(Scene(x, z, law, 400), z, np.arange(400), rng),
             membership.attack(x, mechanism, law, rng, 400),
         ]
-        assert harm.verdict(found).level == level, [(f.attack, f.success, f.blind) for f in found]
-        assert found[1].blind == 1 / 400
+        assert harm.verdict(findings).level == level, [(f.attack, f.success, f.blind) for f in findings]
+        assert findings[1].blind == 1 / 400
