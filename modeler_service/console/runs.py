@@ -1,5 +1,6 @@
 """Runs: the list, a run live, its posterior, a comparison, and a vendor's commands."""
 
+import re
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any
@@ -52,8 +53,19 @@ async def _live_values(page: Page, run_id: str) -> dict[str, Any]:
         "last": trials.trials,
         "curve": curve,
         "recommendation": recommendation,
+        "problem": run.problem and _sentence(run.problem),
         "most": run.iterations + (run.plan.initial_rows if run.plan else run.initial_rows or 0),
     }
+
+
+def _sentence(problem: wire.RunProblem) -> str:
+    """Why a run waits or failed, in words. A refusal of the curator is quoted without its code and status."""
+    detail = re.sub(r"^[a-z_]+ \(\d{3}\): ", "", problem.detail)
+    if problem.code != "privacy_budget_exhausted":
+        return f"{detail[:1].upper()}{detail[1:]}"
+    if limit := re.match(r"queries: \d+ requested with \d+ of (\d+) spent$", detail):
+        return f"The owner's limit of {int(limit[1]):,} measurements is used up."
+    return f"The owner's privacy budget for this study is used up: {detail}"
 
 
 @pages.get("/runs/{run_id}", roles=("vendor", "viewer"))
@@ -79,19 +91,6 @@ async def now(page: Page) -> Response:
 async def events(page: Page) -> Response:
     """Stream the events of a run."""
     return page.stream(f"/v1/runs/{page.path['run_id']}/events")
-
-
-@pages.get("/runs/{run_id}/trials", roles=("vendor", "viewer"))
-async def trials(page: Page) -> Response:
-    """Every chosen row with its answer."""
-    run_id = page.path["run_id"]
-    if page.query.get("as"):
-        return await downloads.listing(page, f"/v1/runs/{run_id}/trials", "trials", f"trials-{run_id}", wire.TrialView)
-    view = await page.api.read(f"/v1/runs/{run_id}", wire.RunView)
-    token = page.query.get("page_token")
-    listed = await page.api.read(f"/v1/runs/{run_id}/trials", wire.TrialPage, page_size=100, page_token=token)
-    trail = [*_TRAIL, (view.name, f"/runs/{run_id}")]
-    return page.show("run_trials.html", title="Trials", trail=trail, run=view, listed=listed)
 
 
 @pages.get("/runs/{run_id}/posterior", roles=("vendor", "viewer"))

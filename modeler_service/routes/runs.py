@@ -8,6 +8,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from blindopt import wire
+from blindopt.errors import Invalid
+from modeler_service.store.trial_lists import TrialFilter
 from modeler_service.use_cases import exports, imports
 from modeler_service.use_cases.modeler import Modeler
 from service_kit.web.dependencies import (
@@ -25,6 +27,7 @@ from service_kit.web.problems import documented
 router = api_router("runs", prefix="/v1/runs")
 _READ = [allowed("vendor", "viewer")]
 _WRITE = [allowed("vendor")]
+_LARGEST = 2**31
 PARQUET = "application/vnd.apache.parquet"
 EVENT: dict[str, Any] = {
     "type": "object",
@@ -98,15 +101,44 @@ def replace_token(
     return RecordedReply(modeler.replace_token(caller, run_id, token))
 
 
+async def _trial_filter(
+    first: Annotated[int | None, Query(ge=1, le=_LARGEST, description="Smallest trial number.")] = None,
+    last: Annotated[int | None, Query(ge=1, le=_LARGEST, description="Largest trial number.")] = None,
+    row: Annotated[int | None, Query(ge=0, le=_LARGEST, description="Only trials of this candidate.")] = None,
+    phase: Annotated[Literal["initial", "algorithm"] | None, Query(description="Only trials of this phase.")] = None,
+    state: Annotated[
+        Literal["answered", "declined", "open"] | None,
+        Query(description="Only trials in this state; open: no answer yet."),
+    ] = None,
+) -> TrialFilter:
+    return TrialFilter(first, last, row, phase, state)
+
+
 @router.get("/{run_id}/trials", dependencies=_READ)
 def list_trials(
     run_id: RunId,
     modeler: ModelerDep,
     paging: PagingDep,
+    chosen: Annotated[TrialFilter, Depends(_trial_filter)],
     order: Order = "oldest",
+    sort: Annotated[
+        Literal["number", "row", "mean", "sd", "acquisition", "y"],
+        Query(description="Sort by this field, with `offset`. The order `newest` sorts the largest first."),
+    ] = "number",
+    offset: Annotated[
+        int | None,
+        Query(ge=0, le=_LARGEST, description="Skip this many trials. Replaces page_token, and counts the trials."),
+    ] = None,
 ) -> wire.TrialPage:
-    """Chosen rows with their answers, in the order of their choice, or the newest first."""
-    trials = modeler.trials(run_id, paging.token, paging.limit, newest=order == "newest")
+    """Chosen candidates with their answers, in the order of their choice, or the newest first; filtered and sorted."""
+    newest = order == "newest"
+    if offset is not None:
+        if paging.token is not None:
+            raise Invalid("a request has an offset or a page_token, not both")
+        return modeler.sorted_trials(run_id, chosen, sort=sort, largest=newest, offset=offset, limit=paging.size)
+    if sort != "number":
+        raise Invalid("trials sorted by a field other than their number are read with an offset")
+    trials = modeler.trials(run_id, paging.token, paging.limit, newest=newest, chosen=chosen)
     trials, token = paging.cut(trials, lambda trial: trial.number)
     return wire.TrialPage(trials=trials, next_page_token=token)
 

@@ -90,7 +90,7 @@ trials = Table(
     PrimaryKeyConstraint("run_id", "number"),
     # Pages of long runs read these alone, and not the replies beside them.
     Index("trials_by_y", "run_id", "y", "number"),
-    Index("trials_of_curve", "run_id", "number", "y", "mean", "sd"),
+    Index("trials_of_curve", "run_id", "number", "y", "mean", "sd", "row", "acquisition", "phase", "declined"),
     Index("trials_declined", "run_id", sqlite_where=text("declined = 1")),
     Index("trials_pending", "run_id", "asked_at", sqlite_where=text("asked_at IS NOT NULL AND answered_at IS NULL")),
     Index("trials_fitted", "run_id", "number", sqlite_where=text("fitted IS NOT NULL")),

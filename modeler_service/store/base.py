@@ -8,6 +8,10 @@ METADATA = MetaData()
 MIGRATIONS: Migrations = {
     7: [],
     8: ["ALTER TABLE runs ADD COLUMN plan TEXT"],
-    9: ["ALTER TABLE runs ADD COLUMN archived_at TEXT", "ALTER TABLE observations ADD COLUMN passport TEXT"],
+    9: [
+        "ALTER TABLE runs ADD COLUMN archived_at TEXT",
+        "ALTER TABLE observations ADD COLUMN passport TEXT",
+        "DROP INDEX IF EXISTS trials_of_curve",  # it has more columns now
+    ],
 }
 APPEND_ONLY = ("versions",)

@@ -18,6 +18,8 @@ from modeler_service.runs.record import answer_as_observation, observations_of, 
 from modeler_service.runs.scheduler import RunScheduler, end, halted_state
 from modeler_service.runs.trial_views import trial_view
 from modeler_service.settings import Settings
+from modeler_service.store import trial_lists
+from modeler_service.store.trial_lists import TrialFilter
 from modeler_service.use_cases import connections
 from modeler_service.use_cases.addresses import check_address
 from modeler_service.use_cases.imports import Import, misfits, report
@@ -269,12 +271,24 @@ class Modeler:
                 counts[waiting if state == "waiting" else state] += count
         return wire.RunCounts(**counts)
 
-    def trials(self, identity: str, after: int | None, limit: int, *, newest: bool = False) -> list[wire.TrialView]:
+    def trials(
+        self, identity: str, after: int | None, limit: int, *, newest: bool, chosen: TrialFilter
+    ) -> list[wire.TrialView]:
         """Return trials of a run: those after number ``after`` in order, or before it with the ``newest`` first."""
         with self.context.database.read() as db:
             store.run(db, identity)
-            page = store.trial_page(db, identity, position=after, newest=newest, limit=limit)
+            page = trial_lists.filtered_trials(db, identity, chosen, position=after, newest=newest, limit=limit)
             return [trial_view(row) for row in page]
+
+    def sorted_trials(
+        self, identity: str, chosen: TrialFilter, *, sort: str, largest: bool, offset: int, limit: int
+    ) -> wire.TrialPage:
+        """Return ``limit`` trials from ``offset`` on, sorted, and how many there are."""
+        with self.context.database.read() as db:
+            store.run(db, identity)
+            order: dict[str, Any] = {"sort": sort, "largest": largest, "offset": offset, "limit": limit}
+            total, rows = trial_lists.sorted_trials(db, identity, chosen, **order)
+        return wire.TrialPage(trials=[trial_view(row) for row in rows], total=total)
 
     def curve(self, identity: str, points: int) -> wire.RunCurve:
         """Return the course of a run, for a chart."""

@@ -312,7 +312,8 @@ class TrialView(Reply):
 class TrialPage(Page):
     """A page of trials."""
 
-    trials: list[TrialView] = Field(description="Trials, in the order of their numbers.")
+    trials: list[TrialView] = Field(description="Trials, in the order of their numbers or as sorted.")
+    total: int | None = Field(None, description="Number of trials that match; null unless the request has an offset.")
 
 
 class CurvePoint(Reply):

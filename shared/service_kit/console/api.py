@@ -159,7 +159,7 @@ class Api:
             "path": path,
             "raw_path": quote(path, safe="/:").encode(),
             "root_path": "",
-            "query_string": urlencode(chosen).encode(),
+            "query_string": urlencode(chosen, doseq=True).encode(),
             "headers": [(k.lower().encode("latin-1"), v.encode("latin-1", "replace")) for k, v in sent.items()],
             "client": self._outer.get("client"),
             "server": self._outer.get("server"),
@@ -193,7 +193,9 @@ def problem_of(reply: Reply, path: str, request_id: str) -> ApiProblem:
     return ApiProblem(problem, reply.headers)
 
 
-def _text(value: object) -> str:
+def _text(value: object) -> str | list[str]:
+    if isinstance(value, (list, tuple)):
+        return [str(item) for item in value]
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 

@@ -139,8 +139,8 @@ class Page:
 
     def this_url(self, **changed: object) -> str:
         """The address of this page with changed query values; None removes one."""
-        current: dict[str, object] = dict(self.query)
-        chosen = {k: v for k, v in (current | changed).items() if v is not None}
+        kept = [(k, v) for k, v in self.request.query_params.multi_items() if k not in changed]
+        chosen = [*kept, *((k, v) for k, v in changed.items() if v is not None)]
         return self.request.url.path + (f"?{urlencode(chosen)}" if chosen else "")
 
     @property

@@ -1,6 +1,8 @@
 """Pages of the audit log in both consoles: its records as rows, its verification, and the log as a file."""
 
 import json
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 from starlette.responses import Response
@@ -33,15 +35,74 @@ def row_of(entry: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-async def log_values(page: Page, kind: str | None = None, grant_id: str | None = None) -> dict[str, Any]:
-    """Values of a page of the log: its records, newest first, the next page, its verification and its head."""
-    query = {"order": "newest", "kind": kind, "grant_id": grant_id, "page_token": page.query.get("page_token")}
-    listing = await page.api.get("/v1/audit/entries", **query)
+GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "data": ("Datasets and bounds", ("dataset.", "bounds.")),
+    "studies": ("Studies and releases", ("study.", "release.", "mechanism.")),
+    "grants": ("Grants and tokens", ("grant.", "token.")),
+    "queries": ("Queries and answers", ("query.", "exchange", "score.")),
+    "measurements": ("Measurements", ("measurement.", "inbox.", "correction.")),
+    "budget": ("Budget", ("charge", "charge.", "dataset.caps", "caps.")),
+    "jobs": ("Forecasts and tunings", ("forecast.", "tuning.")),
+    "runs": ("Runs", ("run.",)),
+    "people": ("Users and sessions", ("user.", "session.")),
+    "log": ("The log", ("log.", "checkpoint.")),
+}
+"""By the name in the address: kinds of records in words, and the kinds."""
+_SIZE = 50
+
+
+def _chosen(page: Page) -> dict[str, Any]:
+    """The filter in the address. A day that is no date filters nothing."""
+    group = GROUPS.get(page.query.get("group", ""))
+    first, last = (_day(page.query.get(name, "")) for name in ("first", "last"))
     return {
-        "entries": [row_of(entry) for entry in listing["entries"]],
-        "next": listing["next_page_token"],
+        "kind": group[1] if group else page.query.get("kind") or None,
+        "actor": page.query.get("actor", "").strip().lower() or None,
+        "about": page.query.get("about") or None,
+        "since": first and first.isoformat(),
+        "until": last and (last + timedelta(days=1)).isoformat(),
+        "grant_id": page.query.get("grant") or None,
+    }
+
+
+def _day(text: str) -> datetime | None:
+    try:
+        return datetime.combine(date.fromisoformat(text), time(), UTC)
+    except ValueError:
+        return None
+
+
+async def log_values(page: Page, kinds: Sequence[str] = tuple(GROUPS), **fixed: str) -> dict[str, Any]:
+    """Values of a page of the log: its records, newest first, the filter, and the pages before and after.
+
+    ``kinds`` are the groups that can be chosen; ``fixed`` replaces parts of the filter in the address.
+    """
+    query = _chosen(page) | fixed | {"page_size": _SIZE}
+    newer = page.query.get("newer")
+    if newer is None:
+        listing = await page.api.get(
+            "/v1/audit/entries", order="newest", page_token=page.query.get("page_token"), **query
+        )
+        entries, older = listing["entries"], listing["next_page_token"]
+        is_first = page.query.get("page_token") is None
+    else:  # the page before: read from the oldest on, and turned
+        listing = await page.api.get("/v1/audit/entries", page_token=newer, **query)
+        entries = listing["entries"][::-1]
+        is_first = listing["next_page_token"] is None
+        older = str(entries[-1]["seq"]) if entries else None
+    return {
+        "entries": [row_of(entry) for entry in entries],
+        "older": older,
+        "newer": None if is_first or not entries else entries[0]["seq"],
+        "groups": [("", "all"), *((name, GROUPS[name][0]) for name in kinds)],
+    }
+
+
+async def log_state(page: Page) -> dict[str, Any]:
+    """The verification of the log and its signed head."""
+    return {
         "state": await page.api.get("/v1/audit/verification"),
-        "head": await page.api.get("/v1/audit/checkpoint", grant_id=grant_id),
+        "head": await page.api.get("/v1/audit/checkpoint", grant_id=page.query.get("grant") or None),
     }
 
 
@@ -56,8 +117,9 @@ def add_log_pages(pages: Pages, roles: tuple[Role, ...]) -> None:
     @pages.get("/log/file", roles=roles)
     async def file(page: Page) -> Response:
         """Send the whole log as a file, from its first record."""
-        query = {"kind": page.query.get("kind") or None, "grant_id": page.query.get("grant") or None}
-        return await downloads.listing(page, "/v1/audit/entries", "entries", "audit-log", wire.AuditEntry, **query)
+        return await downloads.listing(
+            page, "/v1/audit/entries", "entries", "audit-log", wire.AuditEntry, **_chosen(page)
+        )
 
 
 async def _verify(page: Page) -> Response:

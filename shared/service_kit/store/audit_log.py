@@ -3,7 +3,8 @@
 Every function takes part in the caller's transaction.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -18,6 +19,7 @@ from sqlalchemy import (
     bindparam,
     cast,
     func,
+    or_,
     select,
 )
 
@@ -116,21 +118,63 @@ def walk(db: Connection, grant_id: str | None = None, *, after: int = -1, limit:
 
 
 def page(
-    db: Connection, grant_id: str | None = None, *, position: int | None, kind: str | None, newest: bool, limit: int
+    db: Connection,
+    grant_id: str | None = None,
+    *,
+    position: int | None,
+    newest: bool,
+    limit: int,
+    kinds: Sequence[str] = (),
+    actor: str | None = None,
+    about: str | None = None,
+    since: str | None = None,
+    until: str | None = None,
 ) -> list[Entry]:
-    """Entries after ``position``, or before it if the ``newest`` come first; only of ``kind`` if it is given."""
+    """Entries after ``position``, or before it if the ``newest`` come first.
+
+    Only of ``kinds`` if any are given (a kind that ends in a point stands for all that begin so), of actors with
+    ``actor`` in their name, with the id ``about`` in the record, and of times from ``since`` to before ``until``. The
+    records of a shared log have neither kind, actor nor time.
+    """
     table = _log if grant_id is None else _shared
     query = select(table.c.seq, *(cast(table.c[name], LargeBinary).label(name) for name in _BYTES))
     if grant_id is not None:
         query = query.where(_shared.c.grant_id == grant_id)
     if position is not None:
         query = query.where(table.c.seq < position if newest else table.c.seq > position)
-    if kind is not None:
-        # Compare bytes first: parsing every record of a long log takes ten times as long.
-        query = query.where(func.instr(table.c.body, f'"kind":"{kind}"'.encode()) > 0)
-        query = query.where(func.json_extract(cast(table.c.body, Text), "$.kind") == kind)
+    # Compare bytes first: parsing every record of a long log takes ten times as long.
+    if kinds:
+        starts = [f'"kind":"{kind}' + ("" if kind.endswith(".") else '"') for kind in kinds]
+        query = query.where(or_(*(func.instr(table.c.body, start.encode()) > 0 for start in starts)))
+        stored = func.json_extract(cast(table.c.body, Text), "$.kind")
+        query = query.where(
+            or_(*(func.substr(stored, 1, len(k)) == k if k.endswith(".") else stored == k for k in kinds))
+        )
+    if actor is not None:
+        query = query.where(func.instr(table.c.body, actor.encode()) > 0)
+        query = query.where(func.instr(func.json_extract(cast(table.c.body, Text), "$.actor"), actor) > 0)
+    if about is not None:
+        query = query.where(func.instr(table.c.body, about.encode()) > 0)
+    if since is not None:
+        query = query.where(table.c.seq >= _first_from(db, since))
+    if until is not None:
+        query = query.where(table.c.seq < _first_from(db, until))
     query = query.order_by(table.c.seq.desc() if newest else table.c.seq).limit(limit)
     return [Entry(*row) for row in db.execute(query)]
+
+
+def _first_from(db: Connection, time: str) -> int:
+    """The position of the first record from ``time`` on, by halving: times rise unless a clock was set back."""
+    low, high = 0, head(db).size
+    while low < high:
+        middle = (low + high) // 2
+        body = db.execute(select(_log.c.body).where(_log.c.seq == middle)).scalar()
+        written = re.search(rb'"time":"([^"]*)"', body if isinstance(body, bytes) else b"")
+        if written is None or written[1].decode(errors="replace") < time:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 def of_kind(db: Connection, kind: str) -> list[Json]:

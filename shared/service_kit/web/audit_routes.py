@@ -1,8 +1,11 @@
 """/v1/audit: the log over REST. A modeler sees only the shared log of its own grant."""
 
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
+from pydantic import AwareDatetime, StringConstraints
 
 from blindopt import wire
 from blindopt.audit import merkle_log
@@ -11,6 +14,7 @@ from service_kit.context.context import ServiceContext
 from service_kit.context.log_verification import LogVerification
 from service_kit.identity.tokens import Principal, Role
 from service_kit.store import audit_log
+from service_kit.store.base import stamp
 from service_kit.web.dependencies import allowed, api_router
 from service_kit.web.listings import Order, PagingDep
 
@@ -32,6 +36,37 @@ def _log_id(request: Request, grant_id: GrantId = None) -> str | None:
 LogId = Annotated[str | None, Depends(_log_id)]
 
 
+@dataclass(frozen=True, slots=True)
+class _Filter:
+    """Which records are listed; see ``audit_log.page``."""
+
+    kinds: Sequence[str] = ()
+    actor: str | None = None
+    about: str | None = None
+    since: str | None = None
+    until: str | None = None
+
+
+Kind = Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,40}([.][a-z_]{0,40})?$")]
+
+
+async def _filter(
+    kind: Annotated[
+        list[Kind] | None,
+        Query(max_length=40, description="Only records of these kinds; `user.`: of all that begin so."),
+    ] = None,
+    actor: Annotated[
+        str | None, Query(pattern=r"^[a-z0-9_:]{1,60}$", description="Only records of actors with this in their name.")
+    ] = None,
+    about: Annotated[
+        str | None, Query(pattern=r"^[a-z]{2,4}_[0-9a-f]{16}$", description="Only records with this id in them.")
+    ] = None,
+    since: Annotated[AwareDatetime | None, Query(description="Only records from this time on.")] = None,
+    until: Annotated[AwareDatetime | None, Query(description="Only records before this time.")] = None,
+) -> _Filter:
+    return _Filter(kind or (), actor, about, stamp(since) if since else None, stamp(until) if until else None)
+
+
 def router(auditors: tuple[Role, ...]) -> APIRouter:
     """Entries, checkpoint and consistency proofs for these roles."""
     routes = api_router("audit", *auditors, prefix="/v1/audit")
@@ -41,19 +76,15 @@ def router(auditors: tuple[Role, ...]) -> APIRouter:
         request: Request,
         log_id: LogId,
         paging: PagingDep,
-        kind: Annotated[
-            str | None,
-            Query(
-                pattern=r"^[a-z_]{1,40}([.][a-z_]{1,40})?$", description="Records of this kind alone, of the own log."
-            ),
-        ] = None,
+        chosen: Annotated[_Filter, Depends(_filter)],
         order: Order = "oldest",
     ) -> wire.AuditPage:
-        """Records of a log, from its first or from its last."""
-        own_kind = None if log_id is not None else kind  # an exchange of a shared log has no kind
+        """Records of a log, from its first or from its last. Filters other than `about` are for the own log."""
+        where = chosen if log_id is None else _Filter(about=chosen.about)
+        newest = order == "newest"
         with _context(request).database.read() as db:
             entries = audit_log.page(
-                db, log_id, position=paging.token, kind=own_kind, newest=order == "newest", limit=paging.limit
+                db, log_id, position=paging.token, newest=newest, limit=paging.limit, **asdict(where)
             )
         entries, token = paging.cut(entries, lambda entry: entry.seq)
         return wire.AuditPage(entries=[entry_view(entry, log_id) for entry in entries], next_page_token=token)

@@ -3,6 +3,7 @@ import { localize } from "./times.js";
 
 const PAUSE_MS = 400; // at most one fetch in this time, however fast events come
 const RETRY_MS = [1000, 2000, 5000, 15000];
+const heard = new WeakMap(); // by part: the sentence that it last showed
 
 for (const part of document.querySelectorAll("[data-live]")) follow(part);
 
@@ -10,6 +11,7 @@ function follow(part) {
   if (part.querySelector("[data-ended]")) return; // it had come to its end when the page was made
   let failures = 0;
   let source;
+  heard.set(part, sentence(part));
   const again = throttled(() => replace(part));
 
   function open() {
@@ -38,7 +40,13 @@ async function replace(part) {
     const fresh = new DOMParser().parseFromString(await reply.text(), "text/html");
     const kept = focusOf(part);
     const open = [...part.querySelectorAll("details")].map((d) => d.open);
+    for (const other of fresh.querySelectorAll("[data-part]")) { // a part of the page that stands elsewhere
+      other.remove();
+      const old = document.getElementById(other.id);
+      if (old && (old.dataset.state !== other.dataset.state || !old.contains(document.activeElement))) old.replaceWith(other);
+    }
     part.replaceChildren(...fresh.body.childNodes);
+    say(part);
     part.querySelectorAll("details").forEach((d, i) => { d.open = open[i] ?? d.open; });
     localize(part);
     if (kept) document.getElementById(kept)?.focus();
@@ -46,6 +54,17 @@ async function replace(part) {
     if (part.querySelector("[data-ended]")) { part.dataset.state = "ended"; return false; }
   } catch { /* the network is away: the next event or try brings it back */ }
   return true;
+}
+
+function sentence(part) {
+  return part.querySelector("[data-say]")?.textContent.trim().replace(/\s+/g, " ") ?? "";
+}
+
+// One short line to screen readers, where it has changed.
+function say(part) {
+  const now = sentence(part);
+  if (now && now !== heard.get(part)) part.previousElementSibling.textContent = now;
+  heard.set(part, now);
 }
 
 function focusOf(part) {
