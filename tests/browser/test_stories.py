@@ -211,7 +211,7 @@ def vendor_finds_the_house(vera, run):
     vera.open(f"/console/runs/{run}")
     vera.picture("vendor-3-found", 900)
     vera.shoot("run")
-    vera.press("What is believed of the candidates", "link")
+    vera.press("Model", "link")
     expect(page.get_by_role("img", name=re.compile("believed"))).to_be_visible()
     vera.picture("vendor-4-posterior", 820)
 
@@ -222,7 +222,7 @@ def auditor_verifies(ada, study):
     expect(page.get_by_role("table", name=re.compile("Ledger"))).to_be_visible()
     ada.picture("owner-6-account", 900)
     ada.open("/console/log")
-    ada.press("Verify all of it now")
+    ada.press("Verify the full log")
     expect(page.get_by_role("status").filter(has_text="Verified: ")).to_be_visible()
     ada.audit()
     ada.picture("owner-7-log", 900)
@@ -412,7 +412,7 @@ def test_a_run_that_waits_for_people_outlives_both_services(services, enter):
         person.expects("ERR_EMPTY_RESPONSE")
     study, run = hostile_names.waiting(services)
     vera.open(f"/console/runs/{run}")
-    expect(vera.page.locator("main")).to_contain_text("waits for a person")
+    expect(vera.page.locator("main")).to_contain_text("for a person")
     for service in (services.modeler, services.curator):
         service.kill()
         service.start()

@@ -1,5 +1,6 @@
 """What the owner's people look at before they act, held against slow readings; the log's own check."""
 
+import json
 import sqlite3
 from collections import Counter
 from contextlib import closing
@@ -125,6 +126,28 @@ def test_the_log_is_read_backwards_and_by_kind(curator):
     kinds = _get(curator, "/v1/audit/entries", kind="study.created", page_size=1000)["entries"]
     assert kinds
     assert all('"kind":"study.created"' in entry["body"] for entry in kinds)
+
+
+def test_the_log_is_filtered_as_python_does(curator, measured_study):
+    with OwnerClient(curator.url, curator.token) as owner:
+        records = [(entry.seq, json.loads(entry.body), entry.body) for entry in owner.audit()]
+    middle = records[len(records) // 2][1]["time"]
+    actor = next(record["actor"] for _, record, _ in records if record["actor"].startswith("owner:"))
+    filters = {
+        "kind": (
+            ["study.", "dataset.registered"],
+            lambda r, b: r["kind"].startswith("study.") or r["kind"] == "dataset.registered",
+        ),
+        "actor": (actor, lambda r, b: r["actor"] == actor),
+        "about": (measured_study.id, lambda r, b: measured_study.id in b),
+        "since": (middle, lambda r, b: r["time"] >= middle),
+        "until": (middle, lambda r, b: r["time"] < middle),
+    }
+    for name, (value, matches) in filters.items():
+        expected = [seq for seq, record, body in records if matches(record, body)]
+        assert 0 < len(expected) < len(records), name
+        listed = [e["seq"] for e in _get(curator, "/v1/audit/entries", **{name: value}, page_size=1000)["entries"]]
+        assert [seq for seq in listed if seq <= records[-1][0]] == expected[:1000], name
 
 
 def test_verifying_finds_a_record_that_was_changed_long_ago(tmp_path):

@@ -4,18 +4,21 @@ import asyncio
 import csv
 import io
 import json
+import re
 
 import httpx
 import pyarrow.parquet as pq
 import pytest
 
+from blindopt import wire
 from modeler_service import app as modeler_app
+from modeler_service.console import runs
 from modeler_service.settings import Settings
 from modeler_service.use_cases import exports
 
 
 @pytest.mark.parametrize("role", ["vendor", "viewer"])
-def test_a_run_is_taken_home_in_each_form(browsers, role, ended):
+def test_a_run_is_downloaded_in_each_form(browsers, role, ended):
     browser = browsers[role]
     browser.get(f"/runs/{ended}")
     assert browser.status == 200
@@ -33,6 +36,46 @@ def test_a_run_is_taken_home_in_each_form(browsers, role, ended):
     assert rows == [trial["row"] for trial in whole["trials"]] == table.column("row").to_pylist()
     assert len(rows) == 6
     assert "needs the extra" not in browser.shown
+
+
+def test_the_trials_are_filtered_sorted_and_turned_by_their_address(browsers, api, ended):
+    browser = browsers["viewer"]
+    trials = api.export(ended).trials
+    address = f"/runs/{ended}/trials?sort=y&order=newest&first=2&column=y&column=row"
+    browser.get(address)
+    shown = [int(n) for n in re.findall(r'<tr id="t(\d+)"', browser.text)]
+    assert shown == [t.number for t in sorted(trials[1:], key=lambda t: -t.y)]
+    heads = re.findall(r"<th [^>]*>(?:<a [^>]*>)?([^<]+)", browser.text)
+    assert [head.strip() for head in heads] == ["Trial", "Candidate", "Answer"]
+    assert 'aria-sort="descending"' in browser.text
+    assert "column=y&amp;column=row" in browser.text  # kept in the links of the heads
+    assert "as=csv" in browser.text
+    browser.get(f"/runs/{ended}/trials?row={trials[0].row}&state=declined")
+    assert "No trial matches." in browser.shown
+    browser.get(f"/runs/{ended}/trials?offset=4")
+    assert "5 to 6 of 6" in browser.shown
+    assert 'rel="prev"' in browser.text
+
+
+def test_a_run_has_tabs_and_a_log_of_its_own(browsers, ended):
+    browser = browsers["vendor"]
+    for path in ("", "/trials", "/posterior", "/log"):
+        browser.get(f"/runs/{ended}{path}")
+        assert browser.status == 200
+        assert re.findall(r'aria-current="page">([^<]+)</a></li>\s*(?:<li>|</ul>\s*</nav>\s*<)', browser.text)
+    assert "run: created" in browser.shown or "run: started" in browser.shown
+    assert "session: opened" not in browser.shown
+    browser.get("/log?group=people")
+    assert "session: opened" in browser.shown
+    assert "run: " not in browser.shown.partition("Details")[2]
+
+
+def test_a_used_up_limit_is_said_in_words():
+    detail = "privacy_budget_exhausted (403): queries: 1 requested with 100 of 100 spent"
+    problem = wire.RunProblem(code="privacy_budget_exhausted", detail=detail)
+    assert runs._sentence(problem) == "The owner's limit of 100 measurements is used up."
+    problem = wire.RunProblem(code="invalid", detail="invalid (422): no such candidate")
+    assert runs._sentence(problem) == "No such candidate"
 
 
 def _cookie(browser):
@@ -57,4 +100,4 @@ def test_without_pyarrow_there_is_an_explanation_instead_of_the_link(browsers, s
         service.start()
     assert "format=csv" in text
     assert "format=parquet" not in text
-    assert "it needs the extra <code>parquet</code> (pyarrow)" in text
+    assert "Parquet needs the extra <code>parquet</code> (pyarrow)" in text

@@ -8,6 +8,8 @@ from sqlalchemy import text
 from modeler_service import store
 from modeler_service.context import open_context
 from modeler_service.settings import Settings
+from modeler_service.store import trial_lists
+from modeler_service.store.trial_lists import TrialFilter
 
 AT = "2026-11-21T00:00:00Z"
 OUTCOMES = [None, 3.0, 1.0, None, 7.0, 2.0, 7.0, -1.0, 9.0, 0.0, 4.0, None, 8.0]
@@ -55,6 +57,38 @@ def test_the_newest_trials_come_first_and_lead_to_those_before(database):
         first = [row.number for row in store.trial_page(db, "run_1", newest=True, limit=5)]
         then = [row.number for row in store.trial_page(db, "run_1", position=first[-1], newest=True, limit=50)]
     assert first + then == list(range(len(OUTCOMES), 0, -1))
+
+
+SORTS = ("number", "row", "mean", "y")
+CHOSEN = {
+    "all": (TrialFilter(), lambda t: True),
+    "range": (TrialFilter(first=3, last=11), lambda t: 3 <= t["number"] <= 11),
+    "candidate": (TrialFilter(row=5), lambda t: t["row"] == 5),
+    "answered": (TrialFilter(state="answered", phase="initial"), lambda t: t["y"] is not None),
+    "open": (TrialFilter(state="open"), lambda t: t["y"] is None),
+    "nothing": (TrialFilter(phase="algorithm"), lambda t: False),
+}
+
+
+@pytest.mark.parametrize("largest", [False, True])
+@pytest.mark.parametrize("sort", SORTS)
+@pytest.mark.parametrize("name", CHOSEN)
+def test_trials_are_filtered_and_sorted_as_python_does_page_by_page(database, name, sort, largest):
+    chosen, matches = CHOSEN[name]
+    listed = [{"number": n, "row": n, "mean": None, "y": y} for n, y in enumerate(OUTCOMES, start=1)]
+    listed = [trial for trial in listed if matches(trial)]
+    valued = sorted((t for t in listed if t[sort] is not None), key=lambda t: -t[sort] if largest else t[sort])
+    expected = [t["number"] for t in (*valued, *(t for t in listed if t[sort] is None))]
+    shown = []
+    with database.read() as db:
+        for offset in range(0, len(OUTCOMES) + 4, 4):
+            order = {"sort": sort, "largest": largest, "offset": offset, "limit": 4}
+            total, rows = trial_lists.sorted_trials(db, "run_1", chosen, **order)
+            assert total == len(expected)
+            shown += [row.number for row in rows]
+        walked = trial_lists.filtered_trials(db, "run_1", chosen, position=None, newest=True, limit=50)
+    assert shown == expected
+    assert [row.number for row in walked] == sorted(expected, reverse=True)
 
 
 @pytest.mark.parametrize(
