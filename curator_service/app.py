@@ -21,6 +21,7 @@ from curator_service.routes import (
     queries,
     studies,
     tunings,
+    uploads,
 )
 from curator_service.settings import Settings
 from curator_service.use_cases.curator import Curator
@@ -63,7 +64,7 @@ def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
 
     def limit_of(path: str, principal: Principal | None) -> int:
         role = None if principal is None else principal.role
-        if path in ("/v1/datasets", "/console/datasets") and role == "owner":
+        if path in ("/v1/datasets", "/v1/uploads", "/console/datasets") and role == "owner":
             return settings.upload_limit_bytes
         if path in (*inbox.LARGE, "/console/inbox/import") and role in ("owner", "measurer"):
             return inbox.LARGE_BYTES
@@ -82,6 +83,7 @@ def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
             overviews.router,
             meta.router,
             datasets.router,
+            uploads.router,
             studies.router,
             advisories.router,
             forecasts.router,

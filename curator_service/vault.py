@@ -2,16 +2,20 @@
 
 import os
 import secrets
+import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blindopt.arrays import Matrix
 from blindopt.formats import npy_files
+
+_CHUNK = 1 << 20
 
 
 def _save(path: Path, values: NDArray[Any]) -> None:
@@ -36,6 +40,7 @@ class Vault:
         self.scratch = folder / "tmp"
         for path in (folder, self.scratch):
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.pending = PendingFiles(folder / "pending")
 
     def keep_dataset(self, identity: str, blocks: Iterable[Matrix]) -> None:
         """Store the values (n, columns) of a dataset, block by block. An error of ``blocks`` leaves a scratch file."""
@@ -127,8 +132,57 @@ class Vault:
             os.fsync(file.fileno())
         partial.chmod(0o600)
         partial.replace(self._path(identity))
-        descriptor = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _make_durable(self._folder)
+
+
+class PendingFiles:
+    """Uploaded files that are no datasets yet, each with a note beside it. The folder has mode 0700."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def keep(self, identity: str, content: BinaryIO, note: str) -> None:
+        """Store a file, then its note: a file without one is unfinished."""
+        with self.path(identity).open("wb") as file:
+            os.fchmod(file.fileno(), 0o600)
+            shutil.copyfileobj(content, file, _CHUNK)
+            file.flush()
+            os.fsync(file.fileno())
+        partial = self._folder / f"{identity}.partial"
+        partial.write_text(note, encoding="utf-8")
+        partial.chmod(0o600)
+        partial.replace(self._folder / f"{identity}.json")
+        _make_durable(self._folder)
+
+    def notes(self) -> dict[str, str]:
+        """The note of each file, by id."""
+        notes = {}
+        for path in self._folder.glob("*.json"):
+            with suppress(FileNotFoundError):  # it is dropped meanwhile
+                notes[path.stem] = path.read_text(encoding="utf-8")
+        return notes
+
+    def path(self, identity: str) -> Path:
+        """The path of a file."""
+        return self._folder / f"{identity}.data"
+
+    def drop(self, identity: str) -> None:
+        """Delete a file and its note."""
+        for kind in ("json", "partial", "data"):
+            (self._folder / f"{identity}.{kind}").unlink(missing_ok=True)
+
+    def drop_unfinished(self) -> None:
+        """Delete what a crash left."""
+        whole = self.notes()
+        for path in self._folder.iterdir():
+            if path.stem not in whole or path.suffix == ".partial":
+                path.unlink()
+
+
+def _make_durable(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

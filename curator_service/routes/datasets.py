@@ -1,7 +1,7 @@
 """/v1/datasets: the owner's tables."""
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import Depends, File, Form, Request, UploadFile
 from pydantic import TypeAdapter, ValidationError
@@ -16,8 +16,9 @@ from service_kit.web.listings import PagingDep
 from service_kit.web.problems import documented
 
 router = api_router("datasets", "owner", prefix="/v1/datasets")
-FIELDS = ("name", "public", "columns", "person", "rows_per_person", "file", "import_name")
-_COLUMNS = TypeAdapter(list[wire.Name])
+FIELDS = ("name", "public", "columns", "decimal", "person", "rows_per_person", "file", "import_name", "upload")
+_SOURCES = ("file", "import_name", "upload")
+_COLUMNS = TypeAdapter(list[wire.Name | wire.ColumnChoice])
 
 
 async def check_fields(request: Request) -> None:
@@ -51,7 +52,10 @@ def register_dataset(
         str | None,
         Form(
             min_length=1,
-            description="JSON list of the columns to read and store; all others are left out. Default: all.",
+            description=(
+                "JSON list of the columns to read and store; all others are left out. Default: all, as numbers. Each "
+                'is a name, or a ColumnChoice: {"column": "cut", "kind": "one_hot", "values": ["Good", "Ideal"]}.'
+            ),
         ),
     ] = None,
     person: Annotated[
@@ -71,9 +75,18 @@ def register_dataset(
             description="With person: so many rows of one person are kept, chosen at random; a public number.",
         ),
     ] = None,
-    file: Annotated[UploadFile | None, File(description="CSV in UTF-8 with a header, or *.parquet.")] = None,
+    decimal: Annotated[
+        Literal[".", ","] | None,
+        Form(description="Decimal sign of a CSV file. Default: detected; a comma only if it does not separate cells."),
+    ] = None,
+    file: Annotated[
+        UploadFile | None, File(description="CSV in UTF-8 with a header, or *.parquet; either may be a .gz.")
+    ] = None,
     import_name: Annotated[
         str | None, Form(min_length=1, description="Instead of file: one in the configured import folder.")
+    ] = None,
+    upload: Annotated[
+        str | None, Form(min_length=1, description="Instead of file: the id of a pending upload, which ends with this.")
     ] = None,
 ) -> Response:
     """Register a CSV or Parquet file. It is checked whole; on any error nothing is stored.
@@ -86,27 +99,31 @@ def register_dataset(
         missing = "rows_per_person" if rows_per_person is None else "person"
         fault: dict[str, object] = {"field": missing, "message": "person and rows_per_person belong together"}
         raise Invalid("send both person and rows_per_person, or neither", [fault])
-    if (file is None) == (import_name is None):
-        raise Invalid("send either file or import_name", [{"field": "file", "message": "one of the two is needed"}])
-    upload = Upload(name, public, chosen, "", person, rows_per_person)
+    if sum(source is not None for source in (file, import_name, upload)) != 1:
+        fault = {"field": "file", "message": "one of the three is needed"}
+        raise Invalid(f"send one of {', '.join(_SOURCES)}", [fault])
+    wanted = Upload(name, public, chosen, "", person, rows_per_person, decimal)
     if file is not None:
-        upload = replace(upload, filename=file.filename or "")
-        return RecordedReply(curator.datasets.register(caller, upload, file.file))
+        wanted = replace(wanted, filename=file.filename or "")
+        return RecordedReply(curator.datasets.register(caller, wanted, file.file))
+    if upload is not None:
+        return RecordedReply(curator.datasets.register_pending(caller, wanted, upload))
     assert import_name is not None
     path = curator.datasets.import_path(import_name)
     with path.open("rb") as opened:
-        return RecordedReply(curator.datasets.register(caller, replace(upload, filename=path.name), opened))
+        return RecordedReply(curator.datasets.register(caller, replace(wanted, filename=path.name), opened))
 
 
-def _columns(text: str | None) -> list[str] | None:
+def _columns(text: str | None) -> list[str | wire.ColumnChoice] | None:
     if text is None:
         return None
     try:
         return _COLUMNS.validate_json(text)
-    except ValidationError:
-        raise Invalid(
-            "columns must be a JSON list of names", [{"field": "columns", "message": 'for example ["age", "stay"]'}]
-        ) from None
+    except ValidationError as error:
+        said = [each for each in error.errors() if each["type"] == "value_error"]
+        message = said[0]["msg"].removeprefix("Value error, ") if said else 'for example ["age", "stay"]'
+        fault: dict[str, object] = {"field": "columns", "message": message}
+        raise Invalid("columns must be a JSON list of names, or of choices", [fault]) from None
 
 
 @router.get("")

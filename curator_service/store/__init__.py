@@ -28,6 +28,8 @@ datasets = Table(
     Column("persons", Integer),
     Column("person_rows_dropped", Integer),
     Column("sandbox", Integer, nullable=False, server_default="0"),
+    Column("reading", Text),
+    Column("rows_left_out", Integer, nullable=False, server_default="0"),
 )
 studies = Table(
     "studies",
@@ -147,10 +149,15 @@ def with_files(db: Connection) -> set[str]:
 def file_names(db: Connection) -> list[str]:
     """Names of the files in the vault that belong to the database."""
     released = db.execute(select(releases.c.id)).scalars()
-    counted = db.execute(select(datasets.c.id).where(datasets.c.person_column.is_not(None))).scalars()
     names = [*sorted(with_files(db)), *(f"{name}.order" for name in released)]
-    names += [f"{name}.{what}" for name in counted for what in ("persons", "numbers")]
+    for row in db.execute(select(datasets)):
+        names += [f"{row.id}.persons"] * (row.person_column is not None) + [f"{row.id}.numbers"] * is_renumbered(row)
     return [f"{name}.npy" for name in names]
+
+
+def is_renumbered(dataset: Any) -> bool:
+    """Whether a dataset lacks rows of its file, so that the numbers of its records are in a file of their own."""
+    return dataset.person_column is not None or dataset.rows_left_out > 0
 
 
 def registrations(db: Connection, sha256: str) -> list[Row[Any]]:

@@ -14,7 +14,10 @@ MIGRATIONS: Migrations = {
         "ALTER TABLE datasets ADD COLUMN sandbox INTEGER DEFAULT 0 NOT NULL",
     ],
     8: [],
-    9: [],
+    9: [
+        "ALTER TABLE datasets ADD COLUMN reading TEXT",
+        "ALTER TABLE datasets ADD COLUMN rows_left_out INTEGER DEFAULT 0 NOT NULL",
+    ],
 }
 APPEND_ONLY = (
     "releases",

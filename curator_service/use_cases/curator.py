@@ -30,6 +30,7 @@ from curator_service.use_cases.studies.releases import Releases
 from curator_service.use_cases.studies.sandboxes import Sandboxes
 from curator_service.use_cases.studies.studies import Studies
 from curator_service.use_cases.studies.study_caps import StudyCaps
+from curator_service.use_cases.studies.uploads import Uploads
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.store.base import states
@@ -45,7 +46,8 @@ class Curator:
         with context.database.read() as db:
             vault.keep_only(store.with_files(db))
         self.limits = wire.Limits(rows_per_query=settings.query_rows_max, plays_per_row=settings.query_plays_max)
-        self.datasets = Datasets(context, vault, settings)
+        self.uploads = Uploads(context, vault, settings)
+        self.datasets = Datasets(context, vault, settings, self.uploads)
         self.bounds = BoundsSearch(context, vault)
         self.released = ReleasedStudies(vault)
         self.studies = Studies(context, self.released.losses, settings)
@@ -102,11 +104,13 @@ class Curator:
         self.wakeups.attach()
         self.deadlines.start()
         self.webhook_measurer.start()
+        self.uploads.start()
         self._loading.start()
 
     def close(self) -> None:
         """Stop background work."""
         self._loading.close()
+        self.uploads.close()
         self.webhook_measurer.close()
         self.deadlines.close()
         self.forecasts.close()

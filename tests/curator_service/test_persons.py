@@ -66,10 +66,10 @@ def test_an_unnamed_person_is_a_fault_with_its_row_and_without_a_value():
     with pytest.raises(DatasetInvalid) as refused:
         csv_of(f"who,a\n{NAME},1\n  ,2\n,3\n")
     faults = refused.value.errors
-    assert [(fault["row"], fault["line"], fault["column"]) for fault in faults] == [(2, 3, "who"), (3, 4, "who")]
+    assert [(f["row"], f["line"], f["column"], f["count"]) for f in faults] == [(2, 3, "who", 2)]
     with pytest.raises(DatasetInvalid) as refused:
         parquet_of({"who": pa.array([NAME, None, ""]), "a": [1.0, 2.0, 3.0]})
-    assert [fault["row"] for fault in refused.value.errors] == [2, 3]
+    assert [(fault["row"], fault["count"]) for fault in refused.value.errors] == [(2, 2)]
     assert NAME not in str(refused.value.errors)
 
 

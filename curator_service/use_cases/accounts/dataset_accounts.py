@@ -67,7 +67,7 @@ class DatasetAccounts:
         totals = file.totals[dataset.person_column]
         worst = None
         if with_records and len(totals) and totals.max() > totals.min():
-            worst = of_unit.records(dataset.id, int(totals.argmax()))[0]
+            worst = next(iter(of_unit.records(dataset.id, int(totals.argmax()))), None)  # it may be left out here
         epsilon = None if unbounded else exact(file.epsilon)
         person = None if (k := file.declared_rows) == 1 else of_declared_person(file, k)
         return wire.DatasetAccount(

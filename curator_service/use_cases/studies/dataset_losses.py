@@ -129,6 +129,18 @@ class FileLosses:
         return [study for study in self.studies if study.unbounded is not None]
 
 
+def _matched(names: dict[str, NDArray[Any]]) -> Units:
+    """Units by what names them in each registration (n, ...): persons by digest, records by number in the file."""
+    different, numbers = np.unique(np.concatenate(list(names.values())), axis=0, return_inverse=True)
+    ends = np.cumsum([len(part) for part in names.values()])[:-1]
+    parts = np.split(numbers.reshape(-1).astype(np.int64), ends)
+    return Units(len(different), dict(zip(names, parts, strict=True)))
+
+
+def _key(row: Any) -> tuple[str, int, str | None, bool]:
+    return row.id, row.rows, row.person_column, store.is_renumbered(row)
+
+
 def _largest(totals: Any) -> int:
     return int(totals.max()) if len(totals) else 0
 
@@ -165,26 +177,25 @@ class DatasetLosses:
 
     def units(self, db: Connection, sha256: str) -> dict[str | None, Units]:
         """The units of a file, by person column."""
-        rows = table.registrations(db, sha256)
-        return self._units_of(*((row.id, row.rows, row.person_column) for row in rows))
+        return self._units_of(*map(_key, table.registrations(db, sha256)))
 
-    def _read_units(self, *registered: tuple[str, int, str | None]) -> dict[str | None, Units]:
+    def _read_units(self, *registered: tuple[str, int, str | None, bool]) -> dict[str | None, Units]:
         units: dict[str | None, Units] = {}
-        for column in dict.fromkeys(column for _, _, column in registered):
-            same = [(identity, rows) for identity, rows, person in registered if person == column]
-            if column is None:
-                units[None] = Units(max(rows for _, rows in same), {identity: None for identity, _ in same})
+        for column in dict.fromkeys(column for _, _, column, _ in registered):
+            same = [(identity, rows) for identity, rows, person, _ in registered if person == column]
+            whole = {identity for identity, _, _, renumbered in registered if not renumbered}
+            if column is None and any(identity in whole for identity, _ in same):
+                numbers = {each: None if each in whole else self._vault.numbers(each) - 1 for each, _ in same}
+                units[None] = Units(max(rows for identity, rows in same if identity in whole), numbers)
                 continue
-            digests = [self._vault.persons(identity) for identity, _ in same]
-            names, numbers = np.unique(np.concatenate(digests), axis=0, return_inverse=True)
-            parts = np.split(numbers.reshape(-1).astype(np.int64), np.cumsum([len(part) for part in digests])[:-1])
-            units[column] = Units(len(names), {identity: part for (identity, _), part in zip(same, parts, strict=True)})
+            read = self._vault.numbers if column is None else self._vault.persons
+            units[column] = _matched({identity: read(identity) for identity, _ in same})
         return units
 
     def read(self, db: Connection, dataset: Any, *, without: str | None = None) -> FileLosses:
         """The losses of every unit of a dataset's file, ``without`` those by one study."""
         registered = table.registrations(db, dataset.sha256)
-        units = self._units_of(*((row.id, row.rows, row.person_column) for row in registered))
+        units = self._units_of(*map(_key, registered))
         column_of = {row.id: row.person_column for row in registered}
         public, withdrawn = all(row.public for row in registered), reasons(db)
         charged = [row for row in table.studies_of(db, dataset.sha256) if row.id != without]

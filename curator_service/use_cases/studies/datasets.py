@@ -1,23 +1,24 @@
 """The owner's tables: register, list, archive."""
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import NotFound, StateConflict
 from curator_service import store
-from curator_service.datasets import Limits, Table, read_csv, read_parquet
+from curator_service.datasets import Limits, Table, digest_of, is_parquet, read_csv, read_parquet, unpacked
 from curator_service.persons import PersonColumn, kept_rows, numbers_of, pieces
 from curator_service.privacy import record_cautions
 from curator_service.settings import Settings
+from curator_service.use_cases.studies.uploads import Uploads
 from curator_service.vault import Vault, new_id
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
@@ -32,11 +33,19 @@ class Upload:
 
     name: str
     public: bool
-    columns: list[str] | None
+    columns: list[str | wire.ColumnChoice] | None
     filename: str
     person: str | None = None
     rows_per_person: int | None = None
     """Both or neither: the column that says whose each row is, and how many rows of one person are kept."""
+    decimal: Literal[".", ","] | None = None
+    """Decimal sign of a CSV file; None: the one that is detected."""
+
+    def digest(self, content: str) -> str:
+        """SHA-256 of the request: a multipart body has a random boundary, so its bytes do not count."""
+        columns = None if self.columns is None else [_plain(each) for each in self.columns]
+        values = [*asdict(replace(self, columns=None)).values(), columns, content]
+        return sha256(json.dumps(values).encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,32 +83,48 @@ class Statistics:
 class Datasets:
     """Registered tables; their values never leave."""
 
-    def __init__(self, context: ServiceContext, vault: Vault, settings: Settings) -> None:
+    def __init__(self, context: ServiceContext, vault: Vault, settings: Settings, uploads: Uploads) -> None:
         self._context = context
         self._vault = vault
+        self._uploads = uploads
+        self._bytes_max = settings.upload_limit_bytes
         self._limits = Limits(settings.dataset_rows_max, settings.dataset_columns_max)
         self._import_dir = settings.import_dir
 
     def register(self, request: RequestContext, upload: Upload, file: BinaryIO) -> StoredReply:
         """Check a whole file and store its numbers. Raises DatasetInvalid, and stores nothing."""
-        digest = _digest(file)
-        # A multipart body has a random boundary: the same request is the same file with the same description.
-        body = json.dumps([*asdict(upload).values(), digest])
-        request = replace(request, body_sha256=sha256(body.encode()))
+        with unpacked(file, self._bytes_max, self._vault.scratch) as content:
+            digest = digest_of(content)
+            request = replace(request, body_sha256=upload.digest(digest))
+            if (stored := self._context.idempotency.earlier(request)) is not None:
+                return stored
+            return self._register(request, upload, content, digest)
+
+    def register_pending(self, request: RequestContext, upload: Upload, identity: str) -> StoredReply:
+        """Register a pending file, which is deleted then. Raises NotFound, and DatasetInvalid, which keeps the file."""
+        request = replace(request, body_sha256=upload.digest(identity))
         if (stored := self._context.idempotency.earlier(request)) is not None:
             return stored
-        read = read_parquet if upload.filename.lower().endswith(".parquet") else read_csv
+        with self._uploads.opened(request.principal, identity) as (pending, file):
+            return self._register(request, replace(upload, filename=pending.filename), file, pending.sha256)
+
+    def _register(self, request: RequestContext, upload: Upload, file: BinaryIO, digest: str) -> StoredReply:
+        read = read_parquet if is_parquet(upload.filename) else read_csv
         column = None
         if upload.person is not None:
             column = PersonColumn(upload.person.strip(), self._context.seal.key_for("persons"))
         identity, statistics = new_id("ds"), Statistics()
         try:
-            with read(file, self._limits, upload.columns, column) as table:
+            with read(file, self._limits, upload.columns, column, upload.decimal) as table:
                 if column is None:
                     self._vault.keep_dataset(identity, statistics.collect(table.blocks))
                 else:
                     self._vault.keep_dataset(identity, table.blocks)
-            counts = _Persons() if column is None else self._keep_persons(identity, upload, column, statistics)
+            counts = _Persons()
+            if column is not None:
+                counts = self._keep_persons(identity, upload, column, statistics, table.numbers)
+            elif table.left_out:
+                self._vault.keep_numbers(identity, table.numbers)
             reply = self._context.idempotency.once(
                 request, lambda db: self._add(db, identity, upload, table, statistics, digest, counts)
             )
@@ -110,7 +135,9 @@ class Datasets:
             self._vault.drop(identity)
         return reply
 
-    def _keep_persons(self, identity: str, upload: Upload, column: PersonColumn, statistics: Statistics) -> _Persons:
+    def _keep_persons(
+        self, identity: str, upload: Upload, column: PersonColumn, statistics: Statistics, numbers: NDArray[np.int64]
+    ) -> _Persons:
         """Keep at most ``rows_per_person`` rows of each person of a stored dataset, in the order of the file."""
         assert upload.rows_per_person is not None
         digests, stored = column.digests, self._vault.dataset(identity)
@@ -119,7 +146,7 @@ class Datasets:
         # Reads the file that is replaced: it stays while it is mapped.
         self._vault.keep_dataset(identity, statistics.collect(np.asarray(stored[rows]) for rows in pieces(kept)))
         self._vault.keep_persons(identity, digests[kept])
-        self._vault.keep_numbers(identity, kept + 1)
+        self._vault.keep_numbers(identity, numbers[kept])
         return _Persons(int(persons.max()) + 1, len(persons) - len(kept))
 
     def _add(
@@ -144,12 +171,15 @@ class Datasets:
             dropped=json.dumps(table.dropped),
             sha256=digest,
             created_at=stamp(self._context.clock()),
+            reading=(reading := table.reading.model_dump_json()),
+            rows_left_out=table.left_out,
             person_column=None if upload.person is None else upload.person.strip(),
             rows_per_person=upload.rows_per_person,
             **asdict(counts),
         )
         view = dataset_view(store.find(db, store.datasets, identity))
         details: dict[str, object] = {"dataset_id": identity, "public": upload.public}
+        details["reading_sha256"] = sha256(reading.encode())
         if upload.rows_per_person is not None:
             details["rows_per_person"] = upload.rows_per_person
         return Effect(view, "dataset.registered", details)
@@ -204,7 +234,18 @@ def dataset_view(row: Any) -> wire.DatasetView:
         rows_per_person=row.rows_per_person,
         persons=row.persons,
         person_rows_dropped=row.person_rows_dropped,
+        reading=reading_of(row),
+        rows_left_out=row.rows_left_out,
     )
+
+
+def reading_of(row: Any) -> wire.FileReading | None:
+    """How the file of a stored dataset was read, where that is recorded."""
+    return None if row.reading is None else wire.FileReading.model_validate_json(row.reading)
+
+
+def _plain(column: str | wire.ColumnChoice) -> object:
+    return column if isinstance(column, str) else column.model_dump(mode="json")
 
 
 def cautions_from_records(spec: wire.StudyCreate, dataset: wire.DatasetView) -> list[wire.Caution]:
@@ -228,11 +269,3 @@ def _check_persons_alike(db: Connection, digest: str, upload: Upload) -> None:
                 "what a person loses adds up over all of them, so they must agree. Archive it, if no study, tuning or "
                 "private bounds were ever made on it; else take its settings"
             )
-
-
-def _digest(file: BinaryIO) -> str:
-    sha = hashlib.sha256()
-    while chunk := file.read(1 << 20):
-        sha.update(chunk)
-    file.seek(0)
-    return sha.hexdigest()

@@ -12,16 +12,8 @@ from curator_service.vault import Vault
 def persons_of(vault: Vault, dataset: Any) -> NDArray[np.int64] | None:
     """The number of the person behind each record (n,), from 0; None where each record is a person of its own.
 
-    ``dataset``: its row of the table. Numbers are those of one registration; ``unit_names`` names the same person alike
-    in every registration of a file.
+    ``dataset``: its row of the table. Numbers are those of one registration.
     """
     if dataset.person_column is None:
         return None
     return numbers_of(vault.persons(dataset.id))
-
-
-def unit_names(vault: Vault, dataset: Any) -> list[str]:
-    """The name of each record's unit in the tables: its number in the file from 1, or its person's keyed digest."""
-    if dataset.person_column is None:
-        return [str(record) for record in range(1, dataset.rows + 1)]
-    return [digest.tobytes().hex() for digest in vault.persons(dataset.id)]

@@ -103,6 +103,7 @@ class ReleasedStudies:
             columns, persons, numbers = json.loads(dataset.columns), None, None
             if dataset.person_column is not None:
                 persons = RowsOfPersons.of(numbers_of(self.vault.persons(dataset.id))[order])
+            if store.is_renumbered(dataset):
                 numbers = self.vault.numbers(dataset.id)
             released = Released(
                 spec=spec,

@@ -28,7 +28,7 @@ def withheld_records(db: Connection, vault: Vault, dataset_id: str) -> list[int]
 
 def file_numbers(vault: Vault, dataset: Any) -> NDArray[np.int64]:
     """The number in the file, from 1, of each stored record of a dataset (n,)."""
-    return np.arange(1, dataset.rows + 1) if dataset.person_column is None else vault.numbers(dataset.id)
+    return vault.numbers(dataset.id) if store.is_renumbered(dataset) else np.arange(1, dataset.rows + 1)
 
 
 def kept_records(db: Connection, vault: Vault, dataset_id: str) -> NDArray[np.int64]:

@@ -1,7 +1,7 @@
 """A data owner's client of the curator."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from blindopt import wire
 from blindopt.client.connection import ServiceClient, new_key, wait_until_ended
@@ -17,18 +17,19 @@ class OwnerClient(ServiceClient):
         *,
         filename: str = "data.csv",
         public: bool = False,
-        columns: list[str] | None = None,
+        columns: Sequence[str | wire.ColumnChoice] | None = None,
         person: str | None = None,
         rows_per_person: int | None = None,
         key: str | None = None,
     ) -> wire.DatasetView:
-        """Register a CSV or Parquet file; only ``columns`` are read where given.
+        """Register a CSV or Parquet file, also packed with gzip; only ``columns`` are read where given.
 
         ``person``: the column that says whose each row is; at most ``rows_per_person`` rows of each person are kept.
         """
         data = {"name": name, "public": "true" if public else "false"}
         if columns is not None:
-            data["columns"] = json.dumps(columns)
+            plain = [each if isinstance(each, str) else each.model_dump(mode="json") for each in columns]
+            data["columns"] = json.dumps(plain)
         if person is not None:
             data["person"] = person
         if rows_per_person is not None:

@@ -1,6 +1,6 @@
 """Registered tables, as their owner sees them."""
 
-from datetime import datetime
+from datetime import date, datetime
 from itertools import pairwise
 from typing import Annotated, Literal, Self
 
@@ -16,6 +16,129 @@ _End = Annotated[float, Field(ge=-1e50, le=1e50)]
 _Quantile = Annotated[float, Field(ge=0.001, le=0.999)]
 
 ROWS_PER_PERSON_MAX = 1_000
+CATEGORIES_MAX = 100
+DateFormat = Literal["iso", "d.m.y", "d/m/y", "m/d/y"]
+_Category = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")]
+
+
+class ColumnChoice(Request):
+    """How a column of a file is read. All of it is public: it must not be computed from the records."""
+
+    column: Name = Field(description="Name, as in the header of the file; column_1 for the first, if it has none.")
+    kind: Literal["number", "one_hot", "codes", "date"] = Field(
+        "number",
+        description=(
+            "number: as it is. one_hot: a column for each of values, named column=value, that is 1 where the cell is "
+            "this value, else 0. codes: the position of the cell in values, from 1. date: days since a date."
+        ),
+    )
+    values: list[_Category] | None = Field(
+        None,
+        min_length=1,
+        max_length=CATEGORIES_MAX,
+        description="For one_hot and codes: the categories, in order. Any other cell counts as missing.",
+    )
+    date_format: DateFormat | None = Field(
+        None, description="For date; null: iso, which is 2024-12-31, also with a time. Others: 31.12.2024, and so on."
+    )
+    since: date | None = Field(None, strict=False, description="For date: day 0; null: 1970-01-01.")
+    missing: Literal["refuse", "leave_out", "fill"] = Field(
+        "refuse",
+        description=(
+            "What is done where a cell is empty, NA, N/A, NaN, null or None, or no category: refuse the file, leave "
+            "the row out, or take fill. How many rows are left is public, and nothing hides that a row has a gap."
+        ),
+    )
+    fill: float | None = Field(
+        None, ge=-1e50, le=1e50, description="For missing fill: a number in place of the cell; for one_hot only 0."
+    )
+
+    @model_validator(mode="after")
+    def _belongs_together(self) -> Self:
+        has_values = self.kind in ("one_hot", "codes")
+        if has_values != (self.values is not None):
+            raise ValueError("values belong to one_hot and codes, and to these alone")
+        if self.values is not None and len({value.strip() for value in self.values} - {""}) < len(self.values):
+            raise ValueError("values holds a value twice, or a blank one")
+        if self.kind != "date" and (self.date_format is not None or self.since is not None):
+            raise ValueError("date_format and since belong to date")
+        if (self.missing == "fill") != (self.fill is not None):
+            raise ValueError("fill belongs to missing fill")
+        if self.kind == "one_hot" and self.fill:
+            raise ValueError("fill of one_hot is 0: no category")
+        return self
+
+    @property
+    def stored(self) -> list[str]:
+        """Names of the columns that are stored."""
+        if self.kind != "one_hot" or self.values is None:
+            return [self.column]
+        return [f"{self.column}={value.strip()}" for value in self.values]
+
+
+class FileReading(Reply):
+    """How a file was read, as its owner chose: public, and enough to read it again with the same result."""
+
+    separator: Literal[",", ";", "\t"] | None = Field(description="What separates cells in CSV; null for Parquet.")
+    decimal: Literal[".", ","] | None = Field(description="Decimal sign of numbers in CSV; null for Parquet.")
+    columns: list[ColumnChoice] = Field(description="Columns that were read, and how.")
+
+
+class SurveyedColumn(Reply):
+    """What a column of a file holds: for its owner alone."""
+
+    name: str = Field(description="Name as in the header, or column_1 for the first, if it has none.")
+    holds: Literal["number", "date", "text", "empty", "other"] = Field(
+        description="What all cells are that are not missing; other: a type of Parquet that cannot be read."
+    )
+    missing: int = Field(description="Number of missing cells.")
+    wrong: int = Field(description="Number of cells that are neither missing nor numbers.")
+    wrong_row: int | None = Field(None, description="Row of the first of these, from 1; null: none.")
+    values: list[str] | None = Field(
+        None,
+        description="Different texts in order; null: more than 100, or too long ones, or no text column.",
+    )
+    date_formats: list[DateFormat] = Field(description="Formats that fit every cell, where it is a date.")
+    constant: bool = Field(description="Whether every cell is the same.")
+    unnamed: bool = Field(description="Whether the file gives it no name, as for an index.")
+
+
+class NamedDataset(Reply):
+    """A dataset with its name."""
+
+    id: str = Field(description="ds_...")
+    name: str = Field(description="For people.")
+
+
+class UploadCreated(Reply):
+    """A file is kept until its owner decides how to read it."""
+
+    id: str = Field(description="upl_...")
+    expires_at: datetime = Field(description="When it is deleted, unless it was registered or discarded before.")
+
+
+class PendingUpload(UploadCreated):
+    """A file that was uploaded and is not registered yet: for the owner who uploaded it alone."""
+
+    filename: str = Field(description="Name of the file.")
+    sha256: Sha256 = Field(description="SHA-256 of the file; of a packed one, of what is in it.")
+    rows: int = Field(description="Number of rows.")
+    separator: Literal[",", ";", "\t"] | None = Field(description="What separates cells in CSV; null for Parquet.")
+    decimal: Literal[".", ","] | None = Field(description="Decimal sign that was detected; null for Parquet.")
+    columns: list[SurveyedColumn] = Field(description="What was found in its columns.")
+    registered_as: list[NamedDataset] = Field(description="Datasets that are registrations of the same file.")
+
+
+class UploadPage(Page):
+    """A page of uploads."""
+
+    uploads: list[PendingUpload] = Field(description="The caller's own, in the order in which they came.")
+
+
+class UploadDiscarded(Reply):
+    """A pending upload is deleted."""
+
+    id: str = Field(description="upl_...")
 
 
 class Column(Reply):
@@ -23,7 +146,7 @@ class Column(Reply):
 
     name: str = Field(description="Name, as in the header of the file.")
     type: Literal["number"] = Field("number", description="Type of the values: only numbers are stored.")
-    missing: Literal[0] = Field(0, description="Always 0: a file with missing values is refused.")
+    missing: Literal[0] = Field(0, description="Always 0: rows with missing values are left out, or filled.")
     minimum: float = Field(description="Smallest value: private, for the owner only.")
     maximum: float = Field(description="Largest value: private, for the owner only.")
 
@@ -50,6 +173,12 @@ class DatasetView(Reply):
     persons: int | None = Field(None, description="Number of persons; null without a person column.")
     person_rows_dropped: int | None = Field(
         None, description="Rows left out because their person has more; null without a person column."
+    )
+    reading: FileReading | None = Field(
+        None, description="How the file was read; null for a sandbox, and for datasets of versions before 0.3."
+    )
+    rows_left_out: int = Field(
+        0, description="Rows left out because a value is missing, as reading says: private, for the owner only."
     )
 
 

@@ -17,6 +17,9 @@ class FieldProblem(Reply):
     row: int | None = Field(None, description="Data row of a file, counted from 1 after the header.")
     line: int | None = Field(None, description="Line of a file, counted from 1.")
     column: str | None = Field(None, description="Column of a file.")
+    count: int | None = Field(
+        None, description="Number of faults of this kind in the column, of which this is the first; null: one."
+    )
 
 
 class BudgetProblem(Reply):

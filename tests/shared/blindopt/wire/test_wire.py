@@ -155,6 +155,7 @@ REQUESTS = [
     (wire.LogisticScore, LOGISTIC | {"loss": "clipped_logistic", "clip": 2.0, "threshold": -1.0}),
     (wire.HttpScore, {"kind": "http", "model": "trees", "lower": 0.0, "upper": 1.0, "reply": "records"}),
     (wire.TuningCreate, TUNING),
+    (wire.ColumnChoice, {"column": "cut", "kind": "one_hot", "values": ["Good", "Ideal"]}),
     (wire.OuterRange, {"column": "age", "outer": [0.0, 128.0]}),
     (
         wire.BoundsCreate,

@@ -15,7 +15,7 @@ from service_kit.store.database import Database, StoreFault
 
 SIDES = {"curator": curator, "modeler": modeler}
 PINNED = {
-    "curator": (9, "cc77243106e38de4483f4c931b28426960ef5e816b524f22fe6078c093f67379"),
+    "curator": (9, "155378ae8c911bcc8c22f827a33bf7912feb9a56ea687ee85e200d10ab3e1bf5"),
     "modeler": (9, "172ca9cfb4fa170a2806270bd6eb8fa30b9b57b3a8dfb7a1b81ad1ab2001a9dc"),
 }
 

@@ -115,6 +115,9 @@ ALLOWED = {
     "curator": {
         **{f"{method} /v1/datasets": OWNER for method in ("GET", "POST")},
         "GET /v1/datasets/{dataset_id}": OWNER,
+        **{f"{method} /v1/uploads": OWNER for method in ("GET", "POST")},
+        "GET /v1/uploads/{upload_id}": OWNER,
+        "POST /v1/uploads/{upload_id}:discard": OWNER,
         "POST /v1/datasets/{dataset_id}:archive": OWNER,
         "POST /v1/datasets/{dataset_id}:report": OWNER,
         "POST /v1/datasets/{dataset_id}:withhold": OWNER,

@@ -1,0 +1,129 @@
+"""Cells of text as numbers and days: the rules for one cell. Nothing here depends on other cells, rows or places."""
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, time
+from typing import Literal
+
+import numpy as np
+
+from blindopt.arrays import Vector
+
+Decimal = Literal[".", ","]
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none"})
+"""Cells that count as missing, without blanks around them, in any case."""
+NOT_A_NUMBER = "not a number: correct it, leave the column out, or encode it"
+NOT_FINITE = "not finite (infinity)"
+WITH_A_POINT = "not a number: it has a point, and other numbers of this file have a decimal comma"
+WITH_A_COMMA = "not a number: it has a comma. Write numbers with a point, or say that the decimal sign is a comma"
+MISSING_VALUE = "missing value: fill it, or leave the row or the column out"
+_WITH_COMMA = re.compile(r"[+-]?([0-9]+,[0-9]*|,[0-9]+)([eE][+-]?[0-9]+)?")
+_THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2},[0-9]{3}")
+_DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:Z|[+-]\d\d:?\d\d)?)?", re.ASCII)
+_WITH_NUMBERS = {
+    "d.m.y": re.compile(r"(?P<d>\d{1,2})\.(?P<m>\d{1,2})\.(?P<y>\d{4})", re.ASCII),
+    "d/m/y": re.compile(r"(?P<d>\d{1,2})/(?P<m>\d{1,2})/(?P<y>\d{4})", re.ASCII),
+    "m/d/y": re.compile(r"(?P<m>\d{1,2})/(?P<d>\d{1,2})/(?P<y>\d{4})", re.ASCII),
+}
+_SECONDS_OF_DAY = 86_400.0
+
+
+def is_missing(cell: str) -> bool:
+    """Whether a cell says that there is no value.
+
+    >>> is_missing(" NA "), is_missing("0")
+    (True, False)
+    """
+    return cell.strip().casefold() in MISSING
+
+
+def number_of(cell: str, decimal: Decimal = ".") -> float | None:
+    """A cell as a number, which may be infinite; None for any other text, and for "nan".
+
+    >>> number_of("1.5"), number_of("1,5", ","), number_of("1.5", ","), number_of("1_000")
+    (1.5, 1.5, None, None)
+    """
+    if not cell.isascii() or "_" in cell:  # Python accepts 1_000 and other scripts' digits as numbers
+        return None
+    if decimal == ",":
+        if "." in cell:
+            return None
+        cell = cell.replace(",", ".", 1)
+    try:
+        value = float(cell)
+    except ValueError:
+        return None
+    return None if np.isnan(value) else value
+
+
+def has_decimal_comma(cell: str) -> bool:
+    """Whether a cell is surely a number with a decimal comma: three digits after a comma may be thousands.
+
+    >>> has_decimal_comma("-1,5"), has_decimal_comma("1,234"), has_decimal_comma("0,234"), has_decimal_comma("15")
+    (True, False, True, False)
+    """
+    cell = cell.strip()
+    return _WITH_COMMA.fullmatch(cell) is not None and _THOUSANDS.fullmatch(cell) is None
+
+
+def fault_of(cell: str, decimal: Decimal = ".") -> str | None:
+    """Why a cell that is not missing is no finite number; None if it is one."""
+    if (value := number_of(cell, decimal)) is not None:
+        return None if np.isfinite(value) else NOT_FINITE
+    if cell.strip().casefold() in ("-nan", "+nan"):
+        return "not finite (NaN)"
+    if decimal == "," and number_of(cell) is not None:
+        return WITH_A_POINT
+    if decimal == "." and _WITH_COMMA.fullmatch(cell.strip()):
+        return WITH_A_COMMA
+    return NOT_A_NUMBER
+
+
+def all_numbers(cells: Sequence[str], decimal: Decimal = ".") -> Vector | None:
+    """A column at once (m,), if every cell is a finite number; else None, and each cell has to be looked at."""
+    joined = "".join(cells)
+    if not joined.isascii() or "_" in joined:
+        return None
+    if decimal == ",":
+        if "." in joined:
+            return None
+        cells = [cell.replace(",", ".", 1) for cell in cells]
+    try:
+        values = np.array([float(cell) for cell in cells])
+    except ValueError:
+        return None
+    return values if np.isfinite(values).all() else None
+
+
+def days_of(text_format: str, since: date) -> Callable[[str], float | None]:
+    """The function from a cell to days since ``since``, with a fraction for the time of day; None: no such date.
+
+    A time with a zone counts in UTC, one without as it is written.
+
+    >>> to_days = days_of("d.m.y", date(2024, 1, 1))
+    >>> to_days("31.1.2024"), to_days("1.13.2024")
+    (30.0, None)
+    """
+
+    def iso(cell: str) -> float | None:
+        if (matched := _DATE.fullmatch(cell)) is None:
+            return None
+        try:
+            if matched.end(1) == len(cell):
+                return float((date.fromisoformat(cell) - since).days)
+            moment = datetime.fromisoformat(cell)
+        except ValueError:
+            return None
+        if moment.tzinfo is not None:
+            moment = moment.astimezone(UTC).replace(tzinfo=None)
+        return (moment - datetime.combine(since, time())).total_seconds() / _SECONDS_OF_DAY
+
+    def numbered(cell: str) -> float | None:
+        if (matched := _WITH_NUMBERS[text_format].fullmatch(cell)) is None:
+            return None
+        try:
+            return float((date(int(matched["y"]), int(matched["m"]), int(matched["d"])) - since).days)
+        except ValueError:
+            return None
+
+    return iso if text_format == "iso" else numbered

@@ -1,0 +1,70 @@
+"""Names of a file's columns, and which of them are read, and how."""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from blindopt.wire import ColumnChoice
+from curator_service.datasets.cells import number_of
+from curator_service.datasets.findings import Limits, refuse
+
+_NAME_MAX = 200
+Choices = Sequence[str | ColumnChoice]
+
+
+def names_of(header: Sequence[str] | None, limits: Limits) -> list[str]:
+    """The names of all columns; one without a name is called `column_1` by its position. Raises DatasetInvalid."""
+    if not header:
+        raise refuse("the file is empty: it needs a header line and one line per row")
+    if len(header) > limits.columns:
+        raise refuse(f"{len(header)} columns: at most {limits.columns} are allowed", line=1)
+    names = [name.strip() or f"column_{number}" for number, name in enumerate(header, start=1)]
+    for number, name in enumerate(names, start=1):
+        if len(name) > _NAME_MAX or not name.isprintable():
+            raise refuse(f"column {number} has no usable name (1 to {_NAME_MAX} printable characters)", line=1)
+        if names.index(name) != number - 1:
+            raise refuse(f"columns {names.index(name) + 1} and {number} have the same name", line=1)
+        if number_of(name) is not None:
+            raise refuse(f"the name of column {number} is a number: the first line must be a header", line=1)
+    return names
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The columns that are read, how, and which are not."""
+
+    choices: list[ColumnChoice]
+    stored: list[str]
+    """Names of the columns that are stored."""
+    dropped: list[str]
+
+
+def choose(names: Sequence[str], columns: Choices | None, person: str | None, limits: Limits) -> Chosen:
+    """Which columns of a file are read, and how: all as numbers by default. Raises DatasetInvalid."""
+    if person is not None and person not in names:
+        raise refuse(f"person: {_unknown(person, names)}")
+    wanted: Choices = [name for name in names if name != person] if columns is None else columns
+    choices = [ColumnChoice(column=each) if isinstance(each, str) else each for each in wanted]
+    read = [choice.column for choice in choices]
+    if not read or len(set(read)) != len(read):
+        raise refuse("columns must name at least one column, and none twice")
+    for number, name in enumerate(read):
+        if name not in names:
+            raise refuse(f"columns: {_unknown(name, names)}", field=f"columns.{number}")
+        if name == person:
+            raise refuse(f"columns.{number} is the person column, which is never stored: leave it out of columns")
+    return Chosen(choices, _stored(choices, limits), [name for name in names if name not in (*read, person)])
+
+
+def _stored(choices: Sequence[ColumnChoice], limits: Limits) -> list[str]:
+    stored = [name for choice in choices for name in choice.stored]
+    if len(stored) > limits.columns:
+        raise refuse(f"the choices make {len(stored)} columns: at most {limits.columns} are allowed")
+    if len(set(stored)) < len(stored) or any(len(name) > _NAME_MAX for name in stored):
+        raise refuse(f"the choices make two columns with the same name, or one of more than {_NAME_MAX} characters")
+    return stored
+
+
+def _unknown(name: str, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    return f'no column "{name}"' + (f'; did you mean "{near[0]}"?' if near else " in the file")

@@ -1,0 +1,58 @@
+"""Faults of a file, by column and kind: where the first is, and how many there are. Never a value."""
+
+from dataclasses import dataclass, field
+
+from blindopt.errors import DatasetInvalid
+
+ERRORS_SHOWN = 50
+_TEXT = "not a number"
+_NAMES_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The largest size of a dataset."""
+
+    rows: int
+    columns: int
+
+
+@dataclass(slots=True)
+class Findings:
+    """The faults of a file: for each kind in each column the place of the first, and their number if it is not 1."""
+
+    kept: dict[tuple[object, str], dict[str, object]] = field(default_factory=dict)
+    total: int = 0
+
+    def add(self, message: str, **where: object) -> None:
+        """Count a fault at a row, line and column."""
+        self.total += 1
+        kind = (where.get("column"), message)
+        if kind in self.kept:
+            self.kept[kind]["count"] = int(str(self.kept[kind].get("count", 1))) + 1
+        elif len(self.kept) < ERRORS_SHOWN:
+            self.kept[kind] = {"message": message, **where}
+
+    def raise_any(self) -> None:
+        """Raise DatasetInvalid if there is any fault."""
+        if self.total:
+            errors = list(self.kept.values())
+            raise DatasetInvalid(f"{self._summary(errors)}; nothing was stored", errors, self.total)
+
+    def _summary(self, errors: list[dict[str, object]]) -> str:
+        noun = "error" if self.total == 1 else "errors"
+        summary = f"{self.total} {noun} in the file"
+        if len(errors) < self.total:
+            summary += f" of {len(errors)} kinds" if len(errors) > 1 else ", all alike"
+        texts = [str(e["column"]) for e in errors if str(e["message"]).startswith(_TEXT) and "column" in e]
+        if texts:
+            named = ", ".join(f"`{name}`" for name in texts[:_NAMES_SHOWN])
+            more = f" and {len(texts) - _NAMES_SHOWN} more" if len(texts) > _NAMES_SHOWN else ""
+            verb = "holds" if len(texts) == 1 else "hold"
+            summary += f": {named}{more} {verb} cells that are not numbers: leave them out, or encode them"
+        return summary
+
+
+def refuse(message: str, **where: object) -> DatasetInvalid:
+    """The error for a file with one fault that stops the reading."""
+    return DatasetInvalid(f"{message}; nothing was stored", [{"message": message, **where}], 1)

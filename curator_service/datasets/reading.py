@@ -1,0 +1,179 @@
+"""Read and check a file of records, a block of rows at a time: it may be larger than the memory."""
+
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindopt.arrays import Matrix
+from blindopt.wire import ColumnChoice, FileReading
+from curator_service.datasets.cells import Decimal
+from curator_service.datasets.columns import Choices, Chosen, choose
+from curator_service.datasets.encoding import encode
+from curator_service.datasets.findings import Findings, Limits, refuse
+from curator_service.datasets.sources import CsvSource, ParquetSource, RawBlock, csv_source, parquet_source
+from curator_service.persons import PersonColumn
+
+_NO_PERSON = "missing person: say whose row it is, or leave the row out"
+
+
+@dataclass(slots=True, repr=False)
+class Table:
+    """Numeric columns of a dataset while its file is read. The repr shows their number alone, for privacy.
+
+    ``blocks`` can be iterated once. Each is (rows, columns) with at least one row, in the order of the file. The
+    iteration raises DatasetInvalid for faults, at its end at the latest, so do not use any block before.
+    """
+
+    names: list[str]
+    dropped: list[str]
+    reading: FileReading
+    blocks: Iterator[Matrix] = field(default_factory=lambda: iter(()))
+    rows: int = 0
+    """Number of rows of the file so far."""
+    _kept: "array[int]" = field(default_factory=lambda: array("q"))
+
+    def __repr__(self) -> str:
+        return f"Table({len(self.names)} columns)"
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """The number in the file, from 1, of each row so far that is kept (n,)."""
+        return np.frombuffer(self._kept, dtype=np.int64) if self._kept else np.zeros(0, dtype=np.int64)
+
+    @property
+    def left_out(self) -> int:
+        """Number of rows so far that were left out, for a missing value."""
+        return self.rows - len(self._kept)
+
+    def keep(self, rows: list[int], kept: NDArray[np.bool_]) -> None:
+        """Count the rows of a block, by their numbers, and those of them that are kept (m,)."""
+        self.rows += len(rows)
+        self._kept.extend(row for row, is_kept in zip(rows, kept.tolist(), strict=True) if is_kept)
+
+
+@contextmanager
+def read_csv(
+    file: BinaryIO,
+    limits: Limits,
+    columns: Choices | None = None,
+    persons: PersonColumn | None = None,
+    decimal: Decimal | None = None,
+) -> Iterator[Table]:
+    """The numeric table of a UTF-8 CSV file with a header; other columns than ``columns``, if given, are ignored.
+
+    ``persons`` collects the digests of its column, which is no column of the table, for each row that is kept while
+    blocks are taken; none of its cells may be empty. ``decimal``: the sign of decimals; by default it is detected.
+    Raises DatasetInvalid with the first row (1 after the header) and line of each kind of fault in each column, never
+    with the value. Iterate the blocks inside the context; the file stays open after it.
+    """
+    with csv_source(file, limits) as source:
+        chosen = choose(source.names, columns, None if persons is None else persons.name, limits)
+        numbers = [choice.column for choice in chosen.choices if choice.kind == "number"]
+        sign: Decimal = decimal or source.decimal(numbers)
+        separator: object = source.separator
+        reading = FileReading.model_validate({"separator": separator, "decimal": sign, "columns": chosen.choices})
+        yield _table(source, chosen, reading, persons, {})
+
+
+@contextmanager
+def read_parquet(
+    file: BinaryIO,
+    limits: Limits,
+    columns: Choices | None = None,
+    persons: PersonColumn | None = None,
+    decimal: Decimal | None = None,
+) -> Iterator[Table]:
+    """Like ``read_csv``, for a Parquet file, whose numbers have no decimal sign. Needs the `parquet` extra."""
+    with parquet_source(file, limits) as source:
+        person = None if persons is None else persons.name
+        chosen = choose(source.names, columns, person, limits)
+        if person is not None and not source.names_persons(person):
+            raise refuse(f"the person column's type is {source.kind(person)}: it must be text or whole numbers")
+        reading = FileReading(separator=None, decimal=None, columns=chosen.choices)
+        yield _table(source, chosen, reading, persons, _unfit(source, chosen.choices))
+
+
+def _unfit(source: ParquetSource, choices: list[ColumnChoice]) -> dict[str, str]:
+    """Why columns of these types cannot be read as they were chosen, by name."""
+    unfit = {}
+    for name, is_number in ((choice.column, choice.kind == "number") for choice in choices):
+        kind = source.kind(name)
+        if is_number and kind is not None:
+            unfit[name] = f"not a number: the column's type is {kind}. Leave it out, or encode it"
+        elif not is_number and not source.is_text(name):
+            unfit[name] = f"the column's type {kind or 'of numbers'} cannot be encoded: leave it out"
+    return unfit
+
+
+def _table(
+    source: CsvSource | ParquetSource,
+    chosen: Chosen,
+    reading: FileReading,
+    persons: PersonColumn | None,
+    unfit: dict[str, str],
+) -> Table:
+    table = Table(chosen.stored, chosen.dropped, reading)
+    table.blocks = _blocks(source, chosen.choices, table, persons, unfit)
+    return table
+
+
+def _blocks(
+    source: CsvSource | ParquetSource,
+    choices: list[ColumnChoice],
+    table: Table,
+    persons: PersonColumn | None,
+    unfit: dict[str, str],
+) -> Iterator[Matrix]:
+    findings = Findings()
+    for name, message in unfit.items():
+        findings.add(message, column=name)
+    wanted = [choice.column for choice in choices]
+    texts = [choice.column for choice in choices if choice.kind != "number"]
+    if persons is not None:
+        wanted, texts = [*wanted, persons.name], [*texts, persons.name]
+    for block in source.blocks(wanted, findings, texts):
+        values, kept = _encoded(block, choices, table.reading.decimal or ".", findings, unfit)
+        table.keep(block.rows, kept)
+        if persons is not None:
+            _add_persons(persons, block, kept, findings)
+        if not findings.total and kept.any():  # after a fault, read on to list the other ones
+            yield values if kept.all() else values[kept]
+    findings.raise_any()
+    if not len(table.numbers):
+        raise refuse("every row has a missing value, so no row is left")
+
+
+def _encoded(
+    block: RawBlock, choices: list[ColumnChoice], decimal: Decimal, findings: Findings, unfit: dict[str, str]
+) -> tuple[Matrix, NDArray[np.bool_]]:
+    """The numbers of a block, and which of its rows are kept."""
+    parts: list[Matrix] = []
+    kept = np.ones(len(block.rows), dtype=bool)
+    for choice, column in zip(choices, block.columns, strict=False):  # the persons come last
+        if choice.column in unfit:
+            continue
+        encoded = encode(choice, column, decimal)
+        for index, fault in encoded.faults:
+            findings.add(fault, **block.at(index), column=choice.column)
+        kept &= ~encoded.leave_out
+        parts.append(encoded.values)
+    return np.concatenate(parts, axis=1) if parts else np.zeros((len(kept), 0)), kept
+
+
+def _add_persons(persons: PersonColumn, block: RawBlock, kept: NDArray[np.bool_], findings: Findings) -> None:
+    cells = block.columns[-1]
+    assert isinstance(cells, list)
+    for index in np.flatnonzero(kept):
+        if not cells[index].strip():
+            findings.add(_NO_PERSON, **block.at(int(index)), column=persons.name)
+        persons.add([cells[index]])
+
+
+Reader = Callable[
+    [BinaryIO, Limits, Choices | None, PersonColumn | None, Decimal | None], AbstractContextManager[Table]
+]

@@ -1,0 +1,133 @@
+"""What the columns of a file hold, for its owner alone: read once, as a whole, before anything is decided."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any, BinaryIO, get_args
+
+import numpy as np
+
+from blindopt.wire import CATEGORIES_MAX, DateFormat, SurveyedColumn
+from curator_service.datasets import cells as rules
+from curator_service.datasets.cells import Decimal
+from curator_service.datasets.findings import Findings, Limits
+from curator_service.datasets.sources import Numbers, RawBlock, csv_source, parquet_source
+
+_CATEGORY_MAX = 100
+_TO_DAYS = {each: rules.days_of(each, date(1970, 1, 1)) for each in get_args(DateFormat)}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Surveyed:
+    """What a file holds: its rows, its columns, and how numbers and cells are written."""
+
+    rows: int
+    separator: str | None
+    decimal: Decimal | None
+    columns: list[SurveyedColumn]
+
+
+@dataclass(slots=True, repr=False)
+class _Column:
+    """What was seen of a column so far."""
+
+    missing: int = 0
+    wrong: int = 0
+    wrong_row: int | None = None
+    texts: set[str] | None = field(default_factory=set)
+    date_formats: list[str] = field(default_factory=lambda: list(get_args(DateFormat)))
+    low: float = np.inf
+    high: float = -np.inf
+
+    def add_numbers(self, column: Numbers) -> None:
+        missing = column.missing | np.isnan(column.values)
+        self.missing += int(missing.sum())
+        self._bound(column.values[~missing])
+
+    def _bound(self, values: Any) -> None:
+        if len(values):
+            self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
+
+    def add_texts(self, cells: list[str], decimal: Decimal, block: RawBlock) -> None:
+        if self.texts is not None:
+            self.texts |= {cell.strip() for cell in cells}
+            if len(self.texts) > CATEGORIES_MAX + len(rules.MISSING):
+                self.texts = None
+        if (values := rules.all_numbers(cells, decimal)) is not None:
+            self._bound(values)
+            self.date_formats = []
+            return
+        for index, cell in enumerate(cells):
+            if rules.is_missing(cell):
+                self.missing += 1
+                continue
+            if rules.fault_of(cell, decimal) is None:
+                self._bound(np.array([rules.number_of(cell, decimal)]))
+            else:
+                self.wrong += 1
+                self.wrong_row = self.wrong_row or block.rows[index]
+            if self.date_formats:
+                text = cell.strip()
+                self.date_formats = [each for each in self.date_formats if _TO_DAYS[each](text) is not None]
+
+    def view(self, name: str, rows: int, *, unnamed: bool, usable: bool) -> SurveyedColumn:
+        """What was seen, of a column of ``rows`` cells."""
+        holds = "text" if self.wrong else "number"
+        if self.wrong and self.date_formats:
+            holds = "date"
+        if self.missing == rows:
+            holds = "empty"
+        texts = None if self.texts is None else sorted(text for text in self.texts if not rules.is_missing(text))
+        is_text = holds == "text" and usable
+        longest = max(map(len, texts or ()), default=0)
+        is_short = texts is not None and len(texts) <= CATEGORIES_MAX and longest <= _CATEGORY_MAX
+        return SurveyedColumn(
+            name=name,
+            holds="other" if not usable else holds,  # type: ignore[arg-type]
+            missing=self.missing,
+            wrong=self.wrong,
+            wrong_row=self.wrong_row,
+            values=texts if is_text and is_short else None,
+            date_formats=self.date_formats if holds == "date" else [],  # type: ignore[arg-type]
+            constant=self.missing == 0 and (self.low == self.high if not self.wrong else len(texts or ()) == 1),
+            unnamed=unnamed,
+        )
+
+
+def survey(file: BinaryIO, limits: Limits, *, parquet: bool) -> Surveyed:
+    """What a CSV or Parquet file holds. Raises DatasetInvalid for a file that is broken, or has ragged rows."""
+    if parquet:
+        with parquet_source(file, limits) as source:
+            numeric = [name for name in source.names if source.kind(name) is None]
+            usable = {name: name in numeric or source.is_text(name) for name in source.names}
+            return _survey(source.blocks(source.names, Findings()), source.names, source.unnamed, usable, None, None)
+    with csv_source(file, limits) as csv_file:
+        findings, names = Findings(), csv_file.names
+        sign, blocks = csv_file.decimal(names), csv_file.blocks(names, findings)
+        usable = dict.fromkeys(names, True)
+        surveyed = _survey(blocks, names, csv_file.unnamed, usable, csv_file.separator, sign)
+        findings.raise_any()
+        return surveyed
+
+
+def _survey(
+    blocks: Iterable[RawBlock],
+    names: list[str],
+    unnamed: list[str],
+    usable: dict[str, bool],
+    separator: str | None,
+    decimal: Decimal | None,
+) -> Surveyed:
+    columns, rows = [_Column() for _ in names], 0
+    for block in blocks:
+        rows += len(block.rows)
+        for seen, column in zip(columns, block.columns, strict=True):
+            if isinstance(column, Numbers):
+                seen.add_numbers(column)
+            else:
+                seen.add_texts(column, decimal or ".", block)
+    views = [
+        seen.view(name, rows, unnamed=name in unnamed, usable=usable[name])
+        for name, seen in zip(names, columns, strict=True)
+    ]
+    return Surveyed(rows, separator, decimal, views)

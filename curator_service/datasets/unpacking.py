@@ -1,0 +1,56 @@
+"""What is in an uploaded file: gzip is unpacked, up to a limit."""
+
+import gzip
+import hashlib
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from curator_service.datasets.findings import refuse
+
+_MAGIC = b"\x1f\x8b"
+_CHUNK = 1 << 20
+
+
+@contextmanager
+def unpacked(file: BinaryIO, limit: int, folder: Path) -> Iterator[BinaryIO]:
+    """The file itself, or the content of a gzip file, in a scratch file of ``folder``.
+
+    Raises DatasetInvalid for content of more than ``limit`` bytes, before more of it is written, and for a broken file.
+    """
+    file.seek(0)
+    is_packed = file.read(2) == _MAGIC
+    file.seek(0)
+    if not is_packed:
+        yield file
+        return
+    with tempfile.TemporaryFile(dir=folder) as content:
+        size = 0
+        try:
+            with gzip.GzipFile(fileobj=file, mode="rb") as packed:
+                while part := packed.read(_CHUNK):
+                    size += len(part)
+                    if size > limit:
+                        raise refuse(f"the file holds more than {limit:,} bytes when unpacked")
+                    content.write(part)
+        except (gzip.BadGzipFile, EOFError, zlib.error):
+            raise refuse("the file is not a whole gzip file") from None
+        content.seek(0)
+        yield content
+
+
+def digest_of(file: BinaryIO) -> str:
+    """SHA-256 of a file, which is then at its beginning again."""
+    sha = hashlib.sha256()
+    while chunk := file.read(_CHUNK):
+        sha.update(chunk)
+    file.seek(0)
+    return sha.hexdigest()
+
+
+def is_parquet(filename: str) -> bool:
+    """Whether a file's name says that it, or what is packed in it, is Parquet."""
+    return filename.lower().removesuffix(".gz").endswith(".parquet")

@@ -1,0 +1,45 @@
+"""/v1/uploads: files that wait until their owner has decided how their columns are read."""
+
+from typing import Annotated
+
+from fastapi import File, Path, UploadFile
+from starlette.responses import Response
+
+from blindopt import wire
+from curator_service.routes.common import CuratorDep
+from service_kit.web.dependencies import RecordedReply, RequestContextDep, api_router
+from service_kit.web.problems import documented
+
+router = api_router("uploads", "owner", prefix="/v1/uploads")
+UploadId = Annotated[str, Path(description="upl_...")]
+
+
+@router.post("", status_code=201, response_model=wire.UploadCreated, responses=documented(409))
+def upload_file(
+    caller: RequestContextDep,
+    curator: CuratorDep,
+    file: Annotated[UploadFile, File(description="CSV in UTF-8 with a header, or *.parquet; either may be a .gz.")],
+) -> Response:
+    """Keep a file for 24 hours, to see what its columns hold and decide how each is read; then register it by its id.
+
+    Only the owner who uploaded it sees it. At most 10 files are kept: 409 for one more. A broken file is refused.
+    """
+    return RecordedReply(curator.uploads.keep(caller, file.filename or "", file.file))
+
+
+@router.get("")
+def list_uploads(caller: RequestContextDep, curator: CuratorDep) -> wire.UploadPage:
+    """The caller's pending files, oldest first: all of them."""
+    return wire.UploadPage(uploads=curator.uploads.all(caller.principal), next_page_token=None)
+
+
+@router.get("/{upload_id}")
+def get_upload(upload_id: UploadId, caller: RequestContextDep, curator: CuratorDep) -> wire.PendingUpload:
+    """What the columns of a pending file hold. It is made from the records: do not pass it on."""
+    return curator.uploads.view(caller.principal, upload_id)
+
+
+@router.post("/{upload_id}:discard", response_model=wire.UploadDiscarded, responses=documented(409))
+def discard_upload(upload_id: UploadId, caller: RequestContextDep, curator: CuratorDep) -> Response:
+    """Delete a pending file."""
+    return RecordedReply(curator.uploads.discard(caller, upload_id))

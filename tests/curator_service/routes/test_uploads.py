@@ -1,0 +1,272 @@
+"""Pending uploads: a file stays until its owner has decided, and nothing of it is anywhere else."""
+
+import gzip
+import json
+from datetime import timedelta
+
+import numpy as np
+import pytest
+
+from blindopt import wire
+from curator_service.use_cases.studies.uploads import PENDING_MAX
+from service_kit.store import audit_log
+from tests.curator_service.use_cases.accounts.file_of_records import spec_of
+from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
+
+CANARY = "Zanzibar-4711"
+CSV = f",a,b,town,y\n0,1,2,{CANARY},1\n1,2,,Rome,2\n2,3,1,Rome,3\n3,0,3,Oslo,2\n4,4,,Rome,1\n5,1,0,Oslo,3\n".encode()
+COLUMNS = [
+    {"column": "a"},
+    {"column": "b", "missing": "leave_out"},
+    {"column": "town", "kind": "one_hot", "values": ["Oslo", "Rome"], "missing": "fill", "fill": 0},
+    "y",
+]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path
+
+
+@pytest.fixture
+def curator(folder):
+    made = InProcessCurator(folder)
+    made.tokens["owner"] = made.context.authentication.issue("owner", "o", days=3)[0].text
+    yield made
+    made.curator.close()
+    made.close()
+
+
+def again(curator, folder):
+    """The service after a kill, on the same folder, with the same tokens and clock."""
+    curator.curator.close()
+    curator.close()
+    fresh = InProcessCurator(folder)
+    fresh.tokens, fresh.later, fresh._keys = curator.tokens, curator.later, curator._keys
+    return fresh
+
+
+def upload(curator, content=CSV, name="towns.csv", **more):
+    return curator.send("owner", "POST", "/v1/uploads", files={"file": (name, content)}, **more)
+
+
+def register(curator, identity, columns=COLUMNS, key=None, **more):
+    data = {"name": "towns", "upload": identity, "columns": json.dumps(columns), **more}
+    return curator.send("owner", "POST", "/v1/datasets", data=data, key=key)
+
+
+def pending(folder):
+    return sorted(path.name for path in (folder / "data" / "files" / "pending").iterdir())
+
+
+def test_a_file_waits_through_a_restart_until_it_is_registered_and_is_gone_then(curator, folder):
+    identity = upload(curator).json()["id"]
+    assert pending(folder) == [f"{identity}.data", f"{identity}.json"]
+    curator = again(curator, folder)
+    seen = curator.call("owner", "GET", f"/v1/uploads/{identity}")
+    assert {c["name"]: c["holds"] for c in seen["columns"]} == {
+        "column_1": "number",
+        "a": "number",
+        "b": "number",
+        "town": "text",
+        "y": "number",
+    }
+    assert [c["missing"] for c in seen["columns"]] == [0, 0, 2, 0, 0]
+    assert curator.call("owner", "GET", "/v1/uploads")["uploads"] == [seen]
+
+    wrong = register(curator, identity, ["a", "tawn"])
+    assert (wrong.status_code, pending(folder)) == (422, [f"{identity}.data", f"{identity}.json"])
+    assert 'did you mean \\"town\\"' in wrong.text
+
+    made = register(curator, identity, key="k")
+    assert made.status_code == 201, made.text
+    view = made.json()
+    assert [c["name"] for c in view["columns"]] == ["a", "b", "town=Oslo", "town=Rome", "y"]
+    assert (view["rows"], view["rows_left_out"], view["dropped"]) == (4, 2, ["column_1"])
+    by_hand = [[1, 2, 0, 0, 1], [3, 1, 0, 1, 3], [0, 3, 1, 0, 2], [1, 0, 1, 0, 3]]
+    np.testing.assert_array_equal(curator.curator.vault.dataset(view["id"]), by_hand)
+    assert curator.curator.vault.numbers(view["id"]).tolist() == [1, 3, 4, 6]
+    assert view["reading"]["columns"][2]["values"] == ["Oslo", "Rome"]
+
+    assert pending(folder) == []
+    assert register(curator, identity, key="k").content == made.content
+    assert register(curator, identity, key="another").status_code == 404
+    curator.check()
+    curator.curator.close()
+
+
+def test_a_pending_file_is_its_owner_s_alone(curator):
+    identity = upload(curator).json()["id"]
+    other = curator.context.authentication.issue("owner", "another", days=1)[0].text
+    own, curator.tokens["owner"] = curator.tokens["owner"], other
+    assert curator.call("owner", "GET", "/v1/uploads")["uploads"] == []
+    assert curator.send("owner", "GET", f"/v1/uploads/{identity}").status_code == 404
+    assert curator.send("owner", "POST", f"/v1/uploads/{identity}:discard").status_code == 404
+    assert register(curator, identity).status_code == 404
+    curator.tokens["owner"] = own
+    assert curator.send("owner", "GET", f"/v1/uploads/{identity}").status_code == 200
+
+
+@pytest.mark.parametrize("bad", ["upl_0000000000000000", "..", "upl_x", "ds_0000000000000000"])
+def test_an_upload_that_is_not_there_is_not_found(curator, bad):
+    assert curator.send("owner", "GET", f"/v1/uploads/{bad}").status_code in (404, 405)
+    assert register(curator, bad).status_code == 404
+
+
+def test_a_pending_file_is_deleted_after_a_day_or_when_it_is_discarded(curator, folder):
+    first, second = (upload(curator, name=name).json()["id"] for name in ("a.csv", "b.csv"))
+    assert curator.call("owner", "POST", f"/v1/uploads/{first}:discard", key="k") == {"id": first}
+    assert curator.call("owner", "POST", f"/v1/uploads/{first}:discard", key="k") == {"id": first}
+    assert pending(folder) == [f"{second}.data", f"{second}.json"]
+    curator.later = timedelta(hours=23, minutes=59)
+    assert curator.send("owner", "GET", f"/v1/uploads/{second}").status_code == 200
+    curator.later = timedelta(hours=24, seconds=5)
+    assert curator.send("owner", "GET", f"/v1/uploads/{second}").status_code == 404
+    curator.curator.uploads.sweep()
+    assert pending(folder) == []
+
+
+def test_what_a_crash_left_of_an_upload_is_deleted_at_the_start(curator, folder):
+    whole = upload(curator).json()["id"]
+    stored = folder / "data" / "files" / "pending"
+    for name in ("upl_0123456789abcdef.data", "upl_1123456789abcdef.partial", f"{whole}.partial"):
+        (stored / name).write_bytes(CSV)
+    fresh = again(curator, folder)
+    assert pending(folder) == [f"{whole}.data", f"{whole}.json"]
+    fresh.curator.close()
+
+
+def test_only_so_many_files_wait(curator, folder):
+    for number in range(PENDING_MAX):
+        assert upload(curator, f"a\n{number}\n".encode()).status_code == 201
+    refused = upload(curator)
+    assert (refused.status_code, len(pending(folder))) == (409, 2 * PENDING_MAX)
+
+
+def test_the_same_request_keeps_one_file(curator, folder):
+    first, second = upload(curator, key="k"), upload(curator, key="k")
+    assert first.content == second.content
+    assert len(pending(folder)) == 2
+    assert upload(curator, CSV + b"6,1,1,Oslo,2\n", key="k").status_code == 422
+
+
+def test_a_broken_file_is_not_kept(curator, folder):
+    assert upload(curator, b"a,b\n1\n").status_code == 422
+    assert upload(curator, b"PAR1", "x.parquet").status_code == 422
+    assert pending(folder) == []
+
+
+def test_nothing_of_a_file_is_in_the_log_the_database_or_a_backup(curator, folder):
+    """Only in the pending file and its note; a control finds it there."""
+    identity = upload(curator).json()["id"]
+    assert CANARY in curator.send("owner", "GET", f"/v1/uploads/{identity}").text
+    assert register(curator, identity, ["a", "town"]).status_code == 422
+    assert CANARY not in register(curator, identity, ["a", "town"]).text
+    with curator.context.database.read() as db:
+        log = json.dumps([entry.record for entry in audit_log.walk(db)])
+    assert "upload.kept" in log
+    holding = {
+        path.relative_to(folder / "data").as_posix()
+        for path in (folder / "data").rglob("*")
+        if path.is_file() and CANARY.encode() in path.read_bytes()
+    }
+    assert holding == {f"files/pending/{identity}.data", f"files/pending/{identity}.json"}
+    curator.call("owner", "POST", f"/v1/uploads/{identity}:discard")
+    assert pending(folder) == []
+
+
+def test_pending_files_are_readable_by_the_service_s_user_alone(curator, folder):
+    upload(curator)
+    stored = folder / "data" / "files" / "pending"
+    assert {oct(path.stat().st_mode & 0o777) for path in stored.iterdir()} == {"0o600"}
+    assert oct(stored.stat().st_mode & 0o777) == "0o700"
+
+
+def test_a_packed_file_is_the_same_file(curator):
+    """So its records are charged to one account, packed or not."""
+    data = {"name": "n", "columns": '["a", "y"]'}
+    plain = curator.call("owner", "POST", "/v1/datasets", files={"file": ("a.csv", CSV)}, data=data)
+    packed = curator.call("owner", "POST", "/v1/datasets", files={"file": ("a.csv.gz", gzip.compress(CSV))}, data=data)
+    assert plain["sha256"] == packed["sha256"]
+    identity = upload(curator, gzip.compress(CSV), "a.csv.gz").json()["id"]
+    same = curator.call("owner", "GET", f"/v1/uploads/{identity}")["registered_as"]
+    assert same == [{"id": plain["id"], "name": "n"}, {"id": packed["id"], "name": "n"}]
+
+
+def test_the_log_has_the_digest_of_how_a_file_was_read(curator):
+    view = register(curator, upload(curator).json()["id"]).json()
+    reading = wire.FileReading.model_validate_json(json.dumps(view["reading"])).model_dump_json()
+    with curator.context.database.read() as db:
+        details = [e.record["details"] for e in audit_log.walk(db) if e.record["kind"] == "dataset.registered"]
+    assert [d["reading_sha256"] for d in details] == [wire_sha(reading)]
+
+
+def wire_sha(text):
+    import hashlib
+
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+# --- records that keep their numbers ---------------------------------------------------------------------
+
+
+def open_study(curator, dataset, columns, name):
+    features = [wire.Feature(column=column, lower=0.0, upper=4.0) for column in columns]
+    study = curator.call("owner", "POST", "/v1/studies", json=spec_of(dataset, features=features))["id"]
+    curator.call("owner", "POST", f"/v1/studies/{study}:release")
+    curator.tokens[name] = curator.call("owner", "POST", f"/v1/studies/{study}/grants", json={"name": "m"})["token"]
+    return study
+
+
+def candidate_of(curator, study, record):
+    with curator.context.database.read() as db:
+        released = curator.curator.released.of(db, study)
+    return next(row for row in range(released.n) if released.record(row) == record)
+
+
+def query(curator, study, who, record):
+    body = {"rows": [{"row": candidate_of(curator, study, record), "plays": 1}]}
+    return curator.call(who, "POST", f"/v1/studies/{study}/queries", json=body)
+
+
+def test_answers_about_a_record_add_up_over_registrations_that_leave_out_different_rows(curator):
+    data = {"name": "whole", "columns": '["a", "y"]'}
+    whole = curator.call("owner", "POST", "/v1/datasets", files={"file": ("t.csv", CSV)}, data=data)["id"]
+    fewer = register(curator, upload(curator).json()["id"]).json()["id"]
+    first, second = open_study(curator, whole, ["a"], "m1"), open_study(curator, fewer, ["a", "b"], "m2")
+    query(curator, first, "m1", 5)  # left out of the second
+    query(curator, first, "m1", 6)
+    query(curator, second, "m2", 6)
+    for dataset in (whole, fewer):
+        account = curator.call("owner", "GET", f"/v1/datasets/{dataset}/account")
+        assert (account["epsilon"], account["everyone_epsilon"], account["worst_record"]) == ("3", "2", 6)
+        assert account["losses"] == [
+            *({"epsilon": e, "units": n} for e, n in (("3", 1), ("2.5", 1), ("2", 4))),
+        ]
+    curator.check()
+
+
+def test_how_many_rows_were_left_out_is_not_in_the_account_that_auditors_read(curator):
+    fewer = register(curator, upload(curator).json()["id"]).json()["id"]
+    open_study(curator, fewer, ["a", "b"], "m")
+    assert curator.call("owner", "GET", f"/v1/datasets/{fewer}/account")["losses"] == [{"epsilon": "1", "units": 4}]
+
+
+def test_a_record_is_withheld_by_its_number_in_the_file(curator):
+    fewer = register(curator, upload(curator).json()["id"]).json()["id"]
+    study = open_study(curator, fewer, ["a", "b"], "m")
+    path = f"/v1/datasets/{fewer}:withhold"
+    assert curator.send("owner", "POST", path, json={"record": 2}).status_code == 422  # it has a gap
+    assert curator.call("owner", "POST", path, json={"record": 6})["records"] == 1
+    assert query(curator, study, "m", 6)["answers"] == []
+    assert len(query(curator, study, "m", 4)["answers"]) == 1
+
+
+def test_persons_and_gaps_together_keep_the_numbers_of_the_file(curator):
+    csv = b"who,a\n" + b"".join(b"P%d,%s\n" % (i % 2, b"" if i % 3 == 0 else b"%d" % i) for i in range(12))
+    columns = json.dumps([{"column": "a", "missing": "leave_out"}])
+    data = {"name": "n", "columns": columns, "person": "who", "rows_per_person": "2"}
+    view = curator.call("owner", "POST", "/v1/datasets", files={"file": ("p.csv", csv)}, data=data)
+    numbers, values = curator.curator.vault.numbers(view["id"]), curator.curator.vault.dataset(view["id"])
+    assert (view["rows"], view["rows_left_out"], view["person_rows_dropped"]) == (4, 4, 4)
+    assert (values[:, 0] == numbers - 1).all()
