@@ -25,7 +25,7 @@ class Access:
 def fill(person: Visitor, fields: Fields) -> None:
     """Type what a form asks for."""
     for label, value in fields.items():
-        field = person.page.get_by_label(label, exact=True)
+        field = person.page.get_by_label(re.compile(rf"^{re.escape(label)}( \(required\))?$"))
         if value is True:
             field.check()
         elif field.evaluate("e => e.tagName") == "SELECT":
