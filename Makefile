@@ -100,7 +100,7 @@ reproduce: $(READY)
 wheel-check: $(READY)
 	BLINDOPT_WHEELS=install $(BIN)/python -m pytest -s tests/test_wheels.py $(ARGS)
 
-docker-check:
+docker-check: $(READY) browser
 	tests/docker/compose-check
 
 LOCK := uv pip compile --universal --generate-hashes --no-header --no-annotate --python-version 3.11 -q

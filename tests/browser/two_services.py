@@ -57,6 +57,34 @@ class BothServices:
         (address,) = re.findall(r"<(http://[a-z.]+):84[12]0/>", DOCUMENTS[service.name].read_text())
         return f"{address}:{service.port}"
 
+    @property
+    def handed_over(self) -> str:
+        """The curator's address in a grant."""
+        return self.curator.url
+
+    def verify(self) -> None:
+        """Verify both logs by the command line."""
+        for service in (self.curator, self.modeler):
+            verified = service.run_in_process("audit", "verify")
+            assert verified.returncode == 0, verified.stderr
+
+
+@dataclass(frozen=True)
+class InContainers:
+    """The services of docker-compose.yml, started and verified by tests/docker/compose-check."""
+
+    curator: str
+    """Port of this machine."""
+    modeler: str
+    handed_over: str = "http://curator-exchange:8410"
+
+    def address_of(self, name: str) -> str:
+        """Where docs/docker.md opens the console of a person, but for the port."""
+        return f"http://127.0.0.1:{self.curator if name in PEOPLE['curator'] else self.modeler}"
+
+    def verify(self) -> None:
+        """Nothing: the check does so."""
+
 
 def commands(name: str) -> list[list[str]]:
     """The commands of a service in its document, each split as by a shell."""
