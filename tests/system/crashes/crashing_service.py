@@ -210,6 +210,7 @@ def curator(gun: Gun) -> Callable[[], None]:
     from curator_service.privacy import noise
     from curator_service.scoring.worker import Worker
     from curator_service.store import bounds, withheld
+    from curator_service.use_cases.accounts.messages import Messages
     from curator_service.use_cases.jobs.tunings import Tunings
     from curator_service.use_cases.queries import answer_versions, measurement_entries, queries
     from curator_service.use_cases.studies import dataset_caps, private_bounds, releases
@@ -234,6 +235,7 @@ def curator(gun: Gun) -> Callable[[], None]:
         gun,
         {
             ("POST", "/queries"): "answer",
+            ("POST", r"/studies/\w+/messages"): "message",
             ("GET", "/candidates"): "candidates",
             ("GET", "/audit/checkpoint"): "checkpoint",
             ("POST", "/audit/countersignatures"): "countersigned",
@@ -251,6 +253,7 @@ def curator(gun: Gun) -> Callable[[], None]:
     _call(gun, private_bounds, "private_quantiles", "bounds.draw")
     commits.mark(bounds, "settle", "bounded")
     commits.mark(withheld, "add", "withheld")
+    commits.mark(Messages, "_check", "message")
 
     def named(ask: Callable[..., Any]) -> Callable[..., Any]:
         async def asks(self: Any, caller: Any, *rest: Any) -> Any:
@@ -296,6 +299,7 @@ def modeler(gun: Gun) -> Callable[[], None]:
     commits.mark(checkpoints, "countersign", "countersigned", lambda db, grant, size, *_: f"{grant}:{size}")
     commits.mark(scheduler, "end", "ended", lambda db, outbox, identity, *_: identity)
     _call(gun, StudyClient, "ask", "ask", lambda self, query, *, key: key)
+    _call(gun, StudyClient, "send_message", "message", lambda self, message, *, key: key)
     _call(gun, StudyClient, "query", "look", lambda self, query_id, **_: query_id)
     _call(gun, StudyClient, "revisions", "revisions")
     _call(gun, StudyClient, "_fetch", "download")
