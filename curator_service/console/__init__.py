@@ -13,6 +13,7 @@ from curator_service.console import (
     inbox_files,
     log,
     mechanisms,
+    messages,
     notices,
     privacy_reports,
     private_bounds,
@@ -34,6 +35,7 @@ def build() -> Console:
         studies,
         forecasts,
         grants,
+        messages,
         inbox_files,  # before inbox: /inbox/import is no measurement
         system,  # nor is /inbox/system
         inbox,

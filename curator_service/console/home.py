@@ -16,7 +16,7 @@ _SHOWN = 8
 @pages.get("/", roles=("owner", "measurer", "auditor"), nav="Home")
 async def home(page: Page) -> Response:
     """Open work, by role."""
-    return page.show("home.html", title="What waits for you", **await _waiting(page))
+    return page.show("home.html", title="Needs your attention", **await _waiting(page))
 
 
 @pages.get("/waiting", roles=("owner", "measurer", "auditor"))
@@ -45,6 +45,9 @@ async def _waiting(page: Page) -> dict[str, Any]:
         ][:_SHOWN]
         context["verification"] = await page.api.get("/v1/audit/verification")
     if page.may("owner"):
+        names = {account["study_id"]: account["name"] for account in accounts}
+        messages = await every(page.api, "/v1/messages", "messages", only_open=True)
+        context["messages"] = [message | {"study": names[message["study_id"]]} for message in messages]
         context["drafts"] = [a for a in accounts if a["state"] == "draft"][-_SHOWN:][::-1]
         context["jobs"] = await _jobs(page)
         context["datasets"] = len((await page.api.get("/v1/datasets", page_size=2))["datasets"])

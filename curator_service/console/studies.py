@@ -50,6 +50,9 @@ async def _context(page: Page) -> dict[str, Any]:
     dataset = await page.api.get(f"/v1/datasets/{view['spec']['dataset_id']}")
     forecasts = await every(page.api, f"/v1/studies/{identity}/forecasts", "forecasts")
     grants = await every(page.api, f"/v1/studies/{identity}/grants", "grants")
+    messages: dict[str, list[Any]] = {"recommendation": [], "budget": []}
+    for message in await every(page.api, "/v1/messages", "messages", study_id=identity):
+        messages[message["message"]["kind"]].insert(0, message)
     checked = None
     if view["state"] == "draft":
         with suppress(ApiProblem):  # such as of a dataset that was archived meanwhile
@@ -61,6 +64,7 @@ async def _context(page: Page) -> dict[str, Any]:
         "shares": shares(account),
         "dataset": dataset,
         "forecasts": forecasts[::-1][:5],
+        "messages": messages,
         "live_grants": sum(grant["state"] == "live" for grant in grants),
         "report": view["report"],
         "checked": checked,

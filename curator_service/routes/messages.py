@@ -52,6 +52,12 @@ def list_messages(
     return wire.MessagePage(messages=messages, next_page_token=token)
 
 
+@router.get("/v1/messages/{message_id}", dependencies=_OWNER)
+def get_any_message(message_id: MessageId, curator: CuratorDep) -> wire.MessageView:
+    """A message of a vendor, with the last decision."""
+    return curator.messages.view(message_id)
+
+
 @router.post(
     "/v1/messages/{message_id}:decide",
     response_model=wire.MessageView,

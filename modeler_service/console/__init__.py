@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-from modeler_service.console import home, log, notices, runs, start, trials
+from modeler_service.console import home, log, messages, notices, runs, start, trials
 from service_kit.console import Console
 
 
 def build() -> Console:
     """The console, before it is given its service."""
-    return Console(
-        "Modeler", [home.pages, runs.pages, trials.pages, start.pages, log.pages, notices.pages], Path(__file__).parent
-    )
+    modules = (home, runs, trials, messages, start, log, notices)
+    return Console("Modeler", [module.pages for module in modules], Path(__file__).parent)

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from blindopt import wire
 from modeler_service.console import figures
+from modeler_service.console.messages import messages_of
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
 
 pages = Pages()
@@ -75,7 +76,14 @@ async def run(page: Page) -> Response:
     view = values["run"]
     assert isinstance(view, wire.RunView)
     meta = await page.api.read("/v1/meta", wire.ModelerMeta)
-    return page.show("run.html", title=view.name, trail=_TRAIL, exports=meta.exports, **values)
+    return page.show(
+        "run.html",
+        title=view.name,
+        trail=_TRAIL,
+        exports=meta.exports,
+        messages=await messages_of(page, view.id),
+        **values,
+    )
 
 
 @pages.get("/runs/{run_id}/now", roles=("vendor", "viewer"))
@@ -83,7 +91,7 @@ async def now(page: Page) -> Response:
     """The part of a run's page that changes while it goes on; and the numbers of its charts."""
     values = await _live_values(page, page.path["run_id"])
     if page.query.get("chart"):
-        return page.show("run.html", title="", exports=(), **values)
+        return page.show("run.html", title="", exports=(), messages=(), **values)
     return page.fragment("run_now.html", **values)
 
 

@@ -42,6 +42,7 @@ class Ids:
     tuning_id: str
     measurement_id: str
     run_id: str
+    message_id: str
 
 
 def csv() -> bytes:
@@ -87,7 +88,11 @@ def furnished(services: BothServices) -> Ids:
         tuning = owner.start_tuning(case.spec("1", name=script(DATASET))).id
         owner.wait_tuning(tuning, timeout_s=120)
         owner.wait_forecast(study, forecast, timeout_s=120)
-        return Ids(dataset, study, forecast, tuning, measurement, runs[0])
+        vendor.send_message(runs[0], wire.RecommendationWish(kind="recommendation", note=f"{script(RUN)} {TURNED}"))
+        vendor.send_message(runs[0], wire.BudgetMessage(kind="budget", more=wire.Budget(queries=9), note=FORMULA))
+        owner.raise_caps(study, wire.BudgetRaise(budget=budget.model_copy(update={"queries": 51}), reason=FORMULA))
+        message = owner.messages(study_id=study)[0].id
+        return Ids(dataset, study, forecast, tuning, measurement, runs[0], message)
 
 
 def _ran(

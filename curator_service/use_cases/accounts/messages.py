@@ -76,6 +76,11 @@ class Messages:
         with self._context.database.read() as db:
             return _view(table.find(db, identity, principal.id))
 
+    def view(self, identity: str) -> wire.MessageView:
+        """Any message, for the owner. Raises NotFound."""
+        with self._context.database.read() as db:
+            return _view(table.find(db, identity))
+
     def page(self, study_id: str | None, only_open: bool, after: int, limit: int) -> list[tuple[int, wire.MessageView]]:
         """Messages with their sequence numbers, for the owner."""
         with self._context.database.read() as db:

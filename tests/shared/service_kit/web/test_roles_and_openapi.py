@@ -155,6 +155,7 @@ ALLOWED = {
         f"POST {STUDY}/messages": MODELER,
         f"GET {STUDY}/messages/{{message_id}}": MODELER,
         "GET /v1/messages": OWNER,
+        "GET /v1/messages/{message_id}": OWNER,
         "POST /v1/messages/{message_id}:decide": OWNER,
         f"PUT {STUDY}/budget": OWNER,
         f"POST {STUDY}:open_record": OWNER,

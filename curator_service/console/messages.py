@@ -1,0 +1,128 @@
+"""What vendors send the owner, the record behind a candidate, and raises of a study's caps."""
+
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from starlette.responses import Response
+
+from service_kit.console import ApiProblem, Form, Page, Pages
+
+pages = Pages()
+_STUDIES = ("Studies", "/studies")
+CAPS = {
+    "queries": "Measurements in all",
+    "epsilon_per_row": "Epsilon of one record",
+    "epsilon_total": "Epsilon in all",
+}
+"""The caps of a study, as forms and pages name them."""
+
+
+async def _study(page: Page, identity: str) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """A study, and the trail to a page below it."""
+    view = await page.api.get(f"/v1/studies/{identity}")
+    return view, [_STUDIES, (view["spec"]["name"], f"/studies/{identity}")]
+
+
+@pages.post("/studies/{study_id}:open_record", roles=("owner",))
+async def open_record(page: Page, form: Form) -> Response:
+    """The record behind a candidate: an act in the log."""
+    where = f"/studies/{page.path['study_id']}"
+    row = form.integer("row")
+    if row is None:
+        return page.go(where, "Enter the number of a candidate, such as 38964, without separators.", mood="bad")
+    try:
+        record = await page.api.post(f"/v1{where}:open_record", {"row": row})
+    except ApiProblem as problem:
+        return page.go(where, f"No record was opened: {problem.problem.detail}", mood="bad")
+    view, trail = await _study(page, page.path["study_id"])
+    context = {"record": record, "study": view, "measurement": view["spec"]["measurement"]}
+    return page.show("record.html", title=f"Record {record['record']}", trail=trail, **context)
+
+
+@pages.get("/messages/{message_id}", roles=("owner",))
+async def message(page: Page) -> Response:
+    """A message of a vendor, and the owner's decision."""
+    return await _message(page)
+
+
+async def _message(page: Page, form: Form | None = None, status: int = 200) -> Response:
+    view = await page.api.get(f"/v1/messages/{page.path['message_id']}")
+    study, trail = await _study(page, view["study_id"])
+    content, budget = view["message"], study["spec"]["budget"]
+    wanted = content["more"] if content["kind"] == "budget" else {}
+    more = [(cap, name, budget[cap], _sum(budget[cap], wanted[cap])) for cap, name in CAPS.items() if wanted.get(cap)]
+    if form is None:
+        form = Form.blank(**{cap: total for cap, _, _, total in more})
+    title = "A recommendation" if content["kind"] == "recommendation" else "A request for more budget"
+    context = {"message": view, "study": study, "more": more, "form": form}
+    return page.show("message.html", title=title, trail=trail, status=status, **context)
+
+
+def _sum(cap: str | int | None, more: str | int) -> str | None:
+    return None if cap is None else f"{Decimal(cap) + Decimal(more):f}"
+
+
+@pages.post("/messages/{message_id}:decide", roles=("owner",))
+async def decide(page: Page, form: Form) -> Response:
+    """Decide about a message."""
+    where = f"/messages/{page.path['message_id']}"
+    decision = form.get("decision")
+    body: dict[str, Any] = {"decision": decision, "word": form.get("word") or None}
+    if not decision:
+        form.wrong("decision", "Choose one")
+    elif decision == "approved":
+        view = await page.api.get(f"/v1{where}")
+        study = await page.api.get(f"/v1/studies/{view['study_id']}")
+        body["budget"] = _caps(form, study["spec"]["budget"])
+    if not form.ok:
+        return await _message(page, form.again(), 422)
+    try:
+        view = await page.api.post(f"/v1{where}:decide", body, key=form.key)
+    except ApiProblem as problem:
+        return await _message(page, form.failed(problem), problem.status)
+    return page.go(f"/studies/{view['study_id']}", f"Saved: {decision}. The vendor can read it.")
+
+
+@pages.get("/studies/{study_id}/caps", roles=("owner",))
+async def caps(page: Page) -> Response:
+    """The form that raises a study's caps."""
+    return await _caps_page(page)
+
+
+async def _caps_page(page: Page, form: Form | None = None, status: int = 200) -> Response:
+    view, trail = await _study(page, page.path["study_id"])
+    budget = view["spec"]["budget"]
+    fields = [(cap, name, budget[cap]) for cap, name in CAPS.items() if budget[cap] is not None]
+    context = {"study": view, "fields": fields, "form": form or Form.blank(**budget)}
+    return page.show("caps.html", title="Raise a cap", trail=trail, status=status, **context)
+
+
+@pages.post("/studies/{study_id}/caps", roles=("owner",))
+async def raise_caps(page: Page, form: Form) -> Response:
+    """Raise caps, with a reason."""
+    where = f"/studies/{page.path['study_id']}"
+    view = await page.api.get(f"/v1{where}")
+    body = {"budget": _caps(form, view["spec"]["budget"]), "reason": form.text("reason", "A reason")}
+    if not form.ok:
+        return await _caps_page(page, form.again(), 422)
+    try:
+        await page.api.put(f"/v1{where}/budget", body, key=form.key)
+    except ApiProblem as problem:
+        return await _caps_page(page, form.failed(problem), problem.status)
+    return page.go(where, "The cap is raised. Vendors and auditors can read why.")
+
+
+def _caps(form: Form, budget: dict[str, Any]) -> dict[str, Any]:
+    """All caps of a study: those of the form in place of those that there are."""
+    caps = dict(budget)
+    for cap in CAPS:
+        if budget[cap] is None or cap not in form.values:
+            continue
+        if cap == "queries":
+            caps[cap] = form.integer(cap)
+            continue
+        try:
+            caps[cap] = f"{Decimal(form.get(cap)):f}"
+        except InvalidOperation:
+            form.wrong(cap, "Write a number, such as 2.5")
+    return caps
