@@ -27,7 +27,7 @@ def enter(services, browser, request):
     visitors = []
 
     def come(name):
-        person = Visitor(browser, services.service_of(name).url, java_script_enabled=request.param)
+        person = Visitor(browser, services.address_of(name), java_script_enabled=request.param)
         person.login(name, PASSWORD)
         person.expects("status of 422")
         visitors.append(person)
