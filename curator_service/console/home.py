@@ -32,7 +32,15 @@ async def events(page: Page) -> Response:
 
 
 async def _waiting(page: Page) -> dict[str, Any]:
-    context: dict[str, Any] = {"open": None, "drafts": [], "near": [], "jobs": [], "messages": [], "datasets": None, "steps": ()}
+    context: dict[str, Any] = {
+        "open": None,
+        "drafts": [],
+        "near": [],
+        "jobs": [],
+        "messages": [],
+        "datasets": None,
+        "steps": (),
+    }
     if page.may("owner", "measurer"):
         context["open"] = await open_measurements(page)
     if page.may("owner", "auditor"):

@@ -80,7 +80,7 @@ def test_a_recommendation_and_a_request_go_to_the_owner_and_back(services, enter
 
     # The vendor hands over, and requests more.
     vera.open(f"/console/runs/{run.id}")
-    expect(vera.page.get_by_text("The owner's limit of 4 measurements is used up.")).to_be_visible()
+    expect(vera.page.get_by_text("The owner's limit of 4 measurements is used up")).to_be_visible()
     vera.page.get_by_label("Note for the owner").fill("<b>look</b> at this one")
     vera.press("Hand over this recommendation")
     expect(vera.page.get_by_text("Sent: the owner sees it.")).to_be_visible()
