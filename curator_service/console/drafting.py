@@ -160,8 +160,19 @@ def _budget(form: Form) -> Body:
     return {
         "epsilon_per_row": form.get("budget_epsilon_per_row") or None,
         "epsilon_total": form.get("budget_epsilon_total") or None,
-        "queries": form.integer("budget_queries", needed=False),
+        "queries": _queries(form),
     }
+
+
+def _queries(form: Form) -> int | None:
+    """The cap on measurements, which the owner has to decide on."""
+    if form.has("budget_uncapped"):
+        if form.get("budget_queries"):
+            form.wrong("budget_queries", "Leave it empty, or do not tick that there is no cap")
+        return None
+    if not form.get("budget_queries"):
+        form.wrong("budget_queries", "Enter a whole number, or tick that there is no cap")
+    return form.integer("budget_queries", needed=False)
 
 
 def _kernel(form: Form) -> Body:
@@ -245,8 +256,8 @@ def like(spec: Mapping[str, Any], dataset: Mapping[str, Any]) -> dict[str, objec
         values[part] = spec[part]["mechanism"]
         values |= {f"{part}_{k}": v for k, v in spec[part].items() if not isinstance(v, bool) and k != "mechanism"}
     values["release_rotate"] = "yes" if spec["release"].get("rotate") else None
-    # Empty, and not absent: then no cap is suggested where the study had none.
-    values |= {f"budget_{name}": "" if value is None else value for name, value in spec["budget"].items()}
+    values |= {f"budget_{name}": value for name, value in spec["budget"].items()}
+    values |= {"budget_uncapped": "yes"} if spec["budget"].get("queries") is None else {}
     if spec["kernel"] is not None:
         values |= {f"kernel_{name}": value for name, value in spec["kernel"].items()} | {"kernel": "yes"}
     return values | {name: spec[name] for name in ("privacy_unit", "rows_per_person", "reply_after_ms")}
@@ -270,10 +281,6 @@ def suggest(
         if form.get("source") in ("inbox", "webhook") and lower is not None and upper is not None and lower < upper:
             form.values["answers_centre"] = [repr((lower + upper) / 2)]
             form.values["answers_value_bound"] = [repr((upper - lower) / 2)]
-    if step == "budget" and "budget_queries" not in form.values:
-        form.values["budget_queries"] = ["100"]
-    if step == "budget" and "budget_epsilon_per_row" not in form.values and (cap := _row_cap(form)) is not None:
-        form.values["budget_epsilon_per_row"] = [cap]
 
 
 def private_y(form: Form, ranges: Mapping[str, tuple[str, str]]) -> tuple[str, str] | None:
@@ -284,8 +291,8 @@ def private_y(form: Form, ranges: Mapping[str, tuple[str, str]]) -> tuple[str, s
     return repr((lower + upper) / 2), repr((upper - lower) / 2)
 
 
-def _row_cap(form: Form) -> str | None:
-    """The cost of the release and a few answers about a row; None if answers are free or other persons'."""
+def row_cap(form: Form) -> str | None:
+    """The cost of the release and five answers about a row; None if answers are free or other persons'."""
     if form.get("answers") in ("", "none") or form.get("privacy_unit") == "answer":
         return None
     try:

@@ -35,7 +35,11 @@ async def new(page: Page) -> Response:
             values["name"] = f"{values['name']} (again)"
     elif (chosen := page.query.get("dataset")) is not None:
         dataset = await page.api.get(f"/v1/datasets/{id_of('ds', chosen)}")
-    return await _show(page, Form.blank(**(values or drafting.defaults(dataset))), "data", dataset)
+    if values is not None:
+        values["reached"] = "review"
+    chosen_step = page.query.get("step", "")
+    step = chosen_step if changed is not None and chosen_step in NAMES else "data"
+    return await _show(page, Form.blank(**(values or drafting.defaults(dataset))), step, dataset)
 
 
 @pages.post("/studies/new", roles=("owner",))
@@ -49,25 +53,30 @@ async def next_step(page: Page, form: Form) -> Response:
         return await _show(page, form.again(), "data", None)
     if step == "data":
         _take_defaults(form, dataset)
+    target = go.removeprefix("to:") if go.startswith("to:") and go[3:] in NAMES else ""
     if go == "back":
-        return await _show(page, _fresh(form), NAMES[max(0, NAMES.index(step) - 1)], dataset)
-    body = drafting.body_of(form, dataset, "budget" if step == "review" else step)
+        target = NAMES[max(0, NAMES.index(step) - 1)]
+    if target and NAMES.index(target) <= NAMES.index(step):
+        return await _show(page, _fresh(form), target, dataset)
+    target = target or NAMES[min(NAMES.index(step) + 1, len(NAMES) - 1)]
+    last = "budget" if step == "review" else NAMES[NAMES.index(target) - 1]
+    body = drafting.body_of(form, dataset, last)
     if not form.ok:
         return await _show(page, form.again(), _first_wrong(form, step), dataset)
     if go == "create":
         return await _create(page, form, dataset, body)
     checked = None
-    if step in ("release", "answers", "budget"):
+    if last in ("release", "answers", "budget"):
         try:
             # What is done to y is the next step's: it is not shown yet.
-            until_then = {"answers": {"mechanism": "none"}} if step == "release" else {}
+            until_then = {"answers": {"mechanism": "none"}} if last == "release" else {}
             checked = await page.api.post("/v1/studies:check", until_then | body)
         except ApiProblem as problem:
             failed = _failed(form, problem, dataset)
             return await _show(page, failed, _first_wrong(failed, step), dataset)
     if go == "look":
         return await _show(page, _fresh(form), step, dataset, checked)
-    return await _show(page, _fresh(form), NAMES[NAMES.index(step) + 1], dataset, checked)
+    return await _show(page, _fresh(form), target, dataset, checked)
 
 
 async def _create(page: Page, form: Form, dataset: dict[str, Any], body: dict[str, Any]) -> Response:
@@ -141,10 +150,15 @@ async def _show(
         context["spec"] = drafting.body_of(probe, dataset, "budget")
     if step == "review" and checked is None and dataset is not None and form.problem is None:
         context["checked"] = await page.api.post("/v1/studies:check", context["spec"])
+    context["row_cap"] = drafting.row_cap(form)
     context["carried"] = drafting.carried(form, step)
     current = NAMES.index(step)
+    before = form.get("reached")
+    reached = max(current, NAMES.index(before) if before in NAMES else 0)
+    context["reached"] = NAMES[reached]
     context["steps"] = [
-        (title, "done" if i < current else "here" if i == current else "next") for i, (_, title) in enumerate(STEPS)
+        (name, title, "here" if i == current else "done" if i <= reached else "next")
+        for i, (name, title) in enumerate(STEPS)
     ]
     changed = form.get("change")
     trail = [*_TRAIL, ("The draft", f"/studies/{changed}")] if changed else _TRAIL

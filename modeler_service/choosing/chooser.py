@@ -75,7 +75,7 @@ class RowChooser:
         skipped: int = 0,
         tick: Tick = NO_TICK,
     ) -> None:
-        self._skipped, self._tick = skipped, tick
+        self._skipped, self._tick, self._answers = skipped, tick, study.answers
         self._spec, self._sign, self._n = spec, 1 if study.direction == "maximize" else -1, study.n
         self.plan = plan = plan or plan_of_run(spec, study, observations)
         self._is_observed = np.zeros(study.n, dtype=np.bool_)
@@ -278,8 +278,12 @@ class RowChooser:
         """The algorithm, if it estimates f (in the direction of maximization); None otherwise."""
         return self._algorithm if isinstance(self._algorithm, Learner) else None
 
-    def _best_observed(self) -> Estimate:
-        means = {row: total / count for row, (total, count) in sorted(self._sums.items())}
+    def _best_observed(self) -> Estimate | None:
+        """The best mean of a candidate's answers; where answers are randomized, of two at least: one says little."""
+        least = 1 if isinstance(self._answers, wire.NoAnswerNoise) else 2
+        means = {row: total / count for row, (total, count) in sorted(self._sums.items()) if count >= least}
+        if not means:
+            return None
         row = max(means, key=means.__getitem__)
         return Estimate(row, self._sign * means[row], None)
 

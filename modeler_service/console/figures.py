@@ -21,8 +21,10 @@ def convergence(run: wire.RunView, points: Sequence[wire.CurvePoint]) -> Chart:
     numbers = [point.number for point in points]
     answers = Series("answer", numbers, [point.y for point in points], dots=True)
     levels = [] if run.stop.target is None else [Level(run.stop.target, "target")]
-    series = [best_so_far(points), answers]
-    return charts.line("convergence", "Answers and the best so far", series, x="trial", y="y", levels=levels)
+    best = best_so_far(points)
+    title = "Answers and the best so far" if len(best.x) else "Answers, which are randomized"
+    series = [best, answers] if len(best.x) else [answers]
+    return charts.line("convergence", title, series, x="trial", y="y", levels=levels)
 
 
 def beliefs(trials: Sequence[wire.CurvePoint]) -> Chart | None:
@@ -68,7 +70,10 @@ def _group(name: str, points: Sequence[wire.MapPoint], *, is_ring: bool) -> Poin
     )
 
 
-def compared(runs: Sequence[tuple[wire.RunView, Sequence[wire.CurvePoint]]]) -> Chart:
-    """The best so far of several runs."""
-    series = [replace(best_so_far(points), name=f"{run.name} ({run.id[-6:]})") for run, points in runs]
+def compared(runs: Sequence[tuple[wire.RunView, Sequence[wire.CurvePoint]]]) -> Chart | None:
+    """The best so far of several runs; None where all answers are randomized."""
+    drawn = [(run, best_so_far(points)) for run, points in runs]
+    series = [replace(best, name=f"{run.name} ({run.id[-6:]})") for run, best in drawn if len(best.x)]
+    if not series:
+        return None
     return charts.line("compared", "Best answer so far", series, x="trial", y="y")

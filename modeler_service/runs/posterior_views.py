@@ -51,7 +51,10 @@ class PosteriorViews:
         with self._alone():
             recommendation = recommendation_of(self._state(identity, record, rows_needed(record.outline)), over)
         if recommendation is None:
-            raise Invalid(f"{record.plan.algorithm.name} estimates nothing: only the rows asked can be compared")
+            raise Invalid(
+                f"{record.plan.algorithm.name} estimates nothing: only the rows asked can be compared, by two "
+                "answers at least where answers are randomized"
+            )
         return recommendation
 
     def posterior(self, identity: str, after: int, limit: int) -> tuple[int, list[wire.PosteriorPoint]]:

@@ -297,7 +297,11 @@ class Modeler:
             study = wire.StudyView.model_validate_json(row.study) if row.study else None
             largest = study is None or study.direction == "maximize"
             count, rows = store.curve(db, identity, points, largest=largest)
-        shown = [wire.CurvePoint(number=p.number, y=p.y, best=p.best, mean=p.mean, sd=p.sd) for p in rows]
+        is_random = study is not None and not isinstance(study.answers, wire.NoAnswerNoise)
+        shown = [
+            wire.CurvePoint(number=p.number, y=p.y, best=None if is_random else p.best, mean=p.mean, sd=p.sd)
+            for p in rows
+        ]
         return wire.RunCurve(trials=count, points=shown)
 
     def recommendation(self, identity: str, over: Over) -> wire.Recommendation:
@@ -329,7 +333,8 @@ class Modeler:
         recommendation = row.recommendation
         waits_for = row.waiting_for if row.state == "waiting" else None
         since = counted.pending_since if waits_for == "people" else row.waiting_since if waits_for else None
-        best = store.best(db, row.id, largest=study.direction == "maximize") if study else None
+        is_exact = study is not None and isinstance(study.answers, wire.NoAnswerNoise)  # else the best is the luckiest
+        best = store.best(db, row.id, largest=study.direction == "maximize") if study and is_exact else None
         return wire.RunView(
             id=row.id,
             state=row.state,

@@ -82,7 +82,7 @@ def by_hand(scripts=True):
         },
         "Release": {"epsilon": "6", "Delta": "0.1"},
         "Answers": {"Nothing": True},
-        "Budget": {"Most measurements": "100", **KERNEL},
+        "Budget": {"How many measurements may the vendor ask for in all?": "100", **KERNEL},
     }
 
 

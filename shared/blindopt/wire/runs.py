@@ -226,7 +226,9 @@ class RunView(Reply):
             "Number of declined trials: they count against the budget, and their candidates are not queried again."
         ),
     )
-    best: Best | None = Field(description="Best outcome; null before the first answer.")
+    best: Best | None = Field(
+        description="Best outcome; null before the first answer, and where answers are randomized: see recommendation."
+    )
     recommendation: Recommendation | None = Field(
         None, description="Stored when the run has completed; GET .../recommendation returns it at any time."
     )
@@ -321,7 +323,9 @@ class CurvePoint(Reply):
 
     number: int = Field(description="Number of the trial.")
     y: float | None = Field(description="The outcome; null before it is known, and if it is declined.")
-    best: float | None = Field(description="Best y up to this trial; null before the first.")
+    best: float | None = Field(
+        description="Best y up to this trial; null before the first, and where answers are randomized."
+    )
     mean: float | None = Field(description="Posterior mean at the candidate; null for a random one.")
     sd: float | None = Field(description="Posterior standard deviation; null for a random candidate.")
 

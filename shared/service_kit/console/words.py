@@ -18,6 +18,7 @@ _FIELDS = {
     if isinstance(model, type) and issubclass(model, BaseModel)
     for name in model.model_fields
 }
+_CHOICE = re.compile(r"(\S+ must be one of|Input should be) '")
 _SNAKE = re.compile(r"(?<![`\"'\w])[a-z][a-z0-9]*(?:_[a-z0-9]+)+(?![`\"'\w])")
 
 
@@ -109,6 +110,8 @@ def plain(message: str) -> str:
     ('must be greater than 0', 'give signal variance too', 'fine')
     """
     message = message.partition(": errors says")[0]
+    if _CHOICE.match(message):
+        return "choose one of the options"
     for start, words in _PLAIN:
         if message.startswith(start):
             message = words if start.startswith("String should match") else words + message.removeprefix(start)

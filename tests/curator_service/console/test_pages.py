@@ -10,6 +10,7 @@ import pytest
 from blindopt import wire
 from blindopt.client import MeasurerClient, OwnerClient, StudyClient
 from curator_service import console
+from tests import console_errors
 
 MARKUP, FORMULA, TURNED = '<script>alert("1")</script>', "=HYPERLINK(1)", "עברית"
 CSV = "\n".join(
@@ -354,6 +355,33 @@ def test_a_draft_that_goes_through_the_form_untouched_is_what_it_was(owner, data
         assert api.study(made.id) == made.model_copy(update={"account": None})
 
 
+def test_steps_that_were_reached_are_buttons_and_each_line_of_the_review_leads_to_its_step(owner, dataset, service):
+    """Found by hand: step numbers were no links, and six times Next led to the budget."""
+    shown = lambda: re.search(r'class="here" aria-current="step">(\w+)', owner.text)[1]  # noqa: E731
+    _draft(owner, dataset, "column")
+    assert shown() == "Review"
+    assert {"Change features", "Change caps"} <= set(re.findall(r'aria-label="(Change \w+)"', owner.text))
+    owner.submit("/studies/new", go="to:features")
+    assert (owner.status, shown()) == (200, "Features")
+    owner.submit("/studies/new", go="to:budget", lower_0="1")
+    assert (owner.status, shown()) == (200, "Budget")
+    owner.submit("/studies/new", go="to:features", budget_queries="")
+    assert (owner.status, shown()) == (200, "Features")  # what is wrong there is said when going on
+    assert owner.form("/studies/new")["lower_0"] == "1"
+    owner.submit("/studies/new", go="to:review")
+    assert (owner.status, shown()) == (422, "Budget")
+    assert "How many measurements may the vendor ask for in all?" in owner.shown
+    owner.submit("/studies/new", go="next", budget_queries="50")
+    owner.submit("/studies/new", go="create")
+    identity = owner.path.rpartition("/")[2]
+    owner.get(f"/studies/new?change={identity}&step=budget")
+    assert (owner.status, shown()) == (200, "Budget")
+    owner.submit("/studies/new", go="to:review", budget_queries="60")
+    owner.submit("/studies/new", go="create")
+    with service.http() as api:
+        assert api.get(f"/v1/studies/{identity}").json()["spec"]["budget"]["queries"] == 60
+
+
 def test_a_token_is_shown_once(owner, service, study):
     owner.get(f"/studies/{study[0]}/grants")
     owner.submit(f"/studies/{study[0]}/grants", name="another")
@@ -605,6 +633,29 @@ def test_an_item_shows_what_was_measured_of_the_record_before_and_that_a_repeat_
         other.decline(again.id, wire.DeclineCreate(reason="consent"))
     measurer.get("/inbox/told?state=declined")
     assert "The person does not agree" in measurer.shown
+
+
+@pytest.mark.parametrize("garbage", ["", "-1", "a_b 1.2"])
+def test_no_error_of_a_form_names_a_field_of_the_api_an_id_or_a_path(owner, service, study, dataset, garbage):
+    """Found by hand: "lower 0: A number is needed", "answers value bound", "errors says what is wrong"."""
+    query = _ask(service, study, f"errors{len(garbage)}", 50)
+    with MeasurerClient(service.url, service.token) as other:
+        (mine,) = other.inbox(query_id=query)
+    inbox = [f"/inbox?after={mine.seq - 1}", f"/inbox/{mine.id}", "/inbox/table", "/inbox/import"]
+    pages = ["/datasets/new", f"/datasets/{dataset}", f"/datasets/{dataset}/bounds", f"/studies/{study[0]}/grants"]
+    faults, sent = console_errors.drive(owner, [*inbox, *pages, "/tunings/new", "/studies/new"], garbage)
+    for step in ("features", "column", "release", "answers", "budget"):
+        owner.get(f"/studies/new?dataset={dataset}")
+        for before in ("data", "features", "column", "release", "answers"):
+            if before == step:
+                break
+            owner.submit("/studies/new", go="next", **STEPS[before])
+        typed = console_errors.seen(owner.text)
+        owner.submit("/studies/new", go="next", **({"use_0": "yes", "kernel": "yes"} | dict.fromkeys(typed, garbage)))
+        sent += owner.status == 422
+        if wrong := console_errors.faults_of(owner.text):
+            faults[step] = wrong
+    assert (faults, sent > 5) == ({}, True)
 
 
 # --- accounts and the log -----------------------------------------------------------------------------

@@ -7,8 +7,10 @@ import json
 import pytest
 from starlette.datastructures import FormData, UploadFile
 
+from blindopt import wire
 from modeler_service.console.start import _access, _blank, _spec
 from service_kit.console import Form
+from tests import console_errors
 
 ACCESS = {"curator_url": "http://127.0.0.1:9", "study_id": "std_0123456789abcdef", "token": "t"}
 SHOWN = {"name": "run", "iterations": 50, "batch_size": 1}
@@ -118,3 +120,30 @@ def test_a_form_like_a_run_sends_what_that_run_was_given(browsers, ended):
         "repeats": "algorithm",
         "hyper": "fixed",
     }
+
+
+@pytest.mark.parametrize("garbage", ["", "-1", "a_b 1.2"])
+def test_no_error_of_the_form_names_a_field_of_the_api(browsers, garbage):
+    browser = browsers["vendor"]
+    faults, sent = console_errors.drive(browser, ["/start"], garbage)
+    assert (faults, sent > 0) == ({}, True)
+    filled = ACCESS | {"hyper": "given", "lengthscale": garbage, "stop": garbage, "target": garbage}
+    browser.get("/start")
+    browser.submit("/start", **filled)
+    assert (browser.status, console_errors.faults_of(browser.text)) == (422, [])
+
+
+def test_answers_that_are_yours_are_offered_and_counted(browsers, ended, opened, owner, curator):
+    """Found by hand: nothing offered what was bought, and the second run bought it again."""
+    browser = browsers["vendor"]
+    browser.get("/start")
+    assert "6 answers, study" in browser.shown
+    token = owner.grant(opened.id, wire.GrantCreate(name="again")).token
+    access = {"curator_url": curator.url, "study_id": opened.id, "token": token}
+    browser.send("POST", "/console/start:test", data=browser.form("/start") | access)
+    assert "6 answers of this study are already yours" in browser.shown
+    browser.send("POST", "/console/start:test", data=browser.form("/start") | access | {"continue_from": ended})
+    assert "already yours" not in browser.shown
+    browser.get(f"/start?like={ended}")
+    assert browser.form("/start")["continue_from"] == ended
+    assert not browser.form("/start")["seed"]
