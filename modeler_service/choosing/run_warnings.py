@@ -18,7 +18,7 @@ ANSWERS_CHECKED_MIN = 5
 """Answers from which on they are checked against the model."""
 LAST = 10
 """Trials among which repeats are counted."""
-ANSWERS_MIN = 20
+ANSWERS_MIN = 30
 """Answers from which on a model should explain something."""
 GAIN_MIN = 3.0
 """Nats by which a model should predict all answers, each from the others, better than their mean does."""

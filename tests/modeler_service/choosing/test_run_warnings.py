@@ -51,13 +51,13 @@ def test_one_answer_that_all_others_contradict():
 
 @pytest.mark.parametrize("kernel", [None, wire.Kernel(lengthscale=5.0, signal_variance=1.0, noise_variance=1.0)])
 def test_a_model_that_explains_nothing(kernel):
-    """Outcomes that have nothing to do with the candidates; from 20 answers on."""
+    """Outcomes that have nothing to do with the candidates; from 30 answers on."""
     y = np.random.default_rng(0).normal(size=60)
     chosen = {"kernel": kernel} if kernel else {"fit": FIT}
     chooser = after(y, 50, **chosen)
     assert codes(chooser) == ["model_explains_nothing"]
     assert ("set fit to auto" if kernel else "ask the owner") in chooser.warnings[0]
-    assert codes(after(y, 15, **chosen)) == []
+    assert codes(after(y, 29, **chosen)) == []
 
 
 def test_half_of_the_last_trials_repeat():
