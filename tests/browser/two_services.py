@@ -51,9 +51,13 @@ class BothServices:
     curator: Service
     modeler: Service
 
+    def service_of(self, name: str) -> Service:
+        """The service at whose console a person logs in."""
+        return self.curator if name in PEOPLE["curator"] else self.modeler
+
     def address_of(self, name: str) -> str:
         """Where a person opens the console: as a document says, but for the port."""
-        service = self.curator if name in PEOPLE["curator"] else self.modeler
+        service = self.service_of(name)
         (address,) = re.findall(r"<(http://[a-z.]+):84[12]0/>", DOCUMENTS[service.name].read_text())
         return f"{address}:{service.port}"
 
