@@ -93,6 +93,7 @@ def test_both_stories_from_an_empty_installation(services, enter):
     run = vendor_starts_a_run(vera, access)
     measurer_answers_ten(mia)
     vendor_finds_the_house(vera, run)
+    owner_opens_the_record(olga, vera, run)
     auditor_verifies(ada, access.study)
     services.verify()
 
@@ -217,6 +218,25 @@ def vendor_finds_the_house(vera, run):
     vera.press("Model", "link")
     expect(page.get_by_role("img", name=re.compile("believed"))).to_be_visible()
     vera.picture("vendor-4-posterior", 820)
+
+
+def owner_opens_the_record(olga, vera, run):
+    """The vendor hands the recommendation over; the record behind it is one of the best fifth, and is accepted."""
+    vera.open(f"/console/runs/{run}")
+    vera.press("Hand over this recommendation")
+    olga.open("/console")
+    with olga.page.expect_navigation():
+        olga.page.get_by_role("link", name="The vendor recommends candidate").click()
+    decide = olga.page.url
+    olga.press("Open the record")
+    shown = olga.page.locator("main tbody tr").all_inner_texts()
+    record = {name: float(value.replace(",", "")) for name, value, _ in (row.split("\t") for row in shown)}
+    prices = sorted(price(area, built) for _, area, built in houses())
+    assert price(record["area_m2"], record["built"]) >= prices[int(0.8 * len(prices))], record
+    olga.open(decide)
+    olga.page.get_by_label("Accepted").check()
+    olga.press("Save")
+    expect(olga.page.locator("main")).to_contain_text("accepted")
 
 
 def auditor_verifies(ada, study):

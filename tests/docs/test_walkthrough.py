@@ -64,3 +64,13 @@ def test_every_setting_is_in_the_operations_table():
         for name, field in settings.model_fields.items():
             default = "" if field.default is None else f"`{field.default}`"
             assert f"| `{name.upper()}` | {default} | {field.description} |" in text
+
+
+def test_what_the_first_hours_name_is_on_a_page():
+    """Names in italics are those of buttons, links, choices and headings: test_stories presses most of them."""
+    for document, service in (("first-hour-owner.md", "curator"), ("first-hour-vendor.md", "modeler")):
+        folders = [ROOT / f"{service}_service" / "console", ROOT / "shared" / "service_kit" / "console"]
+        sources = "\n".join(p.read_text() for f in folders for p in f.rglob("*") if p.suffix in (".py", ".html"))
+        names = re.findall(r"(?<![*\w])\*([^*]+)\*(?![*\w])", (ROOT / "docs" / document).read_text())
+        assert len(names) > 8
+        assert [name for name in names if " ".join(name.split()) not in sources] == []
