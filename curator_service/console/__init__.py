@@ -20,6 +20,7 @@ from curator_service.console import (
     studies,
     system,
     tunings,
+    uploads,
 )
 from service_kit.console import Console
 
@@ -29,6 +30,7 @@ def build() -> Console:
     # The order of the menu.
     modules = (
         home,
+        uploads,
         datasets,
         private_bounds,
         drafts,  # before studies: /studies/new is no study

@@ -1,20 +1,18 @@
 """Datasets: the list, the upload, and the columns that were read."""
 
-import json
 from collections.abc import AsyncIterator
-from pathlib import PurePath
 from typing import Any
 
 from starlette.datastructures import UploadFile
 from starlette.responses import Response
 
 from blindopt import wire
+from curator_service.console import uploads
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
 from service_kit.console.api import Upload
 
 pages = Pages()
 _CHUNK = 1 << 18
-_NAME_MAX = 200
 _TRAIL = [("Datasets", "/datasets")]
 
 
@@ -24,7 +22,8 @@ async def listed(page: Page) -> Response:
     if page.query.get("as"):
         return await downloads.listing(page, "/v1/datasets", "datasets", "datasets", wire.DatasetView)
     listing = await page.api.get("/v1/datasets", page_token=page.query.get("page_token"))
-    return page.show("datasets.html", title="Datasets", listing=listing)
+    pending = (await page.api.get("/v1/uploads"))["uploads"]
+    return page.show("datasets.html", title="Datasets", listing=listing, pending=pending)
 
 
 @pages.get("/datasets/new", roles=("owner",))
@@ -36,38 +35,28 @@ async def new(page: Page) -> Response:
 
 @pages.post("/datasets", roles=("owner",))
 async def register(page: Page, form: Form) -> Response:
-    """Register a file, or show its faults cell by cell."""
+    """Register a file; where its columns need a decision, keep it and go to the page of these."""
     file = form.files.get("file")
     if file is None:
         form.wrong("file", "Choose a CSV or Parquet file")
-    columns = [line.strip() for line in form.get("columns").splitlines() if line.strip()]
-    if form.get("which") == "some" and not columns:
-        form.wrong("columns", "Name at least one column, or take all")
-    person, rows = form.get("person").strip(), form.get("rows_per_person").strip()
-    if person and not rows:
-        form.wrong("rows_per_person", "Say how many rows of one person are kept")
-    if rows and not person:
-        form.wrong("person", "Name the column that says whose each row is")
-    if file is None or not form.ok:
         return _again(page, form.again(), file)
-    named = form.get("name") or PurePath(file.filename or "dataset").stem
-    fields = {"name": named[:_NAME_MAX], "public": "true" if form.get("public") == "yes" else "false"}
-    if form.get("which") == "some":
-        fields["columns"] = json.dumps(columns)
-    if person:
-        fields |= {"person": person, "rows_per_person": rows}
     upload = Upload(file.filename or "dataset.csv", _content(file))
     try:
-        made = await page.api.upload("/v1/datasets", fields, {"file": upload}, key=form.key)
+        kept = await page.api.upload("/v1/uploads", {}, {"file": upload}, key=form.key)
     except ApiProblem as problem:
         failed = form.failed(problem)
-        failed.errors.pop("", None)  # cells of the file: a table of its own shows them
+        failed.errors.pop("", None)  # faults of the file: a table of its own shows them
         return _again(page, failed, file, problem.status)
-    read, dropped = len(made["columns"]), len(made["dropped"])
-    unread = f"; {dropped} more in the file were neither read nor stored" if dropped else ""
-    left_out = f"; {made['person_rows_dropped']:,} rows left out, whose person has more" if person else ""
-    words = f"Registered: {made['rows']:,} rows, {read} columns{unread}{left_out}."
-    return page.go(f"/datasets/{made['id']}", words)
+    try:
+        view = await page.api.get(f"/v1/uploads/{kept['id']}")
+    except ApiProblem:  # the form was sent twice
+        return page.go("/datasets", "This file was taken already.", mood="note")
+    chosen = {name: form.get(name) for name in ("name", "public", "person", "rows_per_person") if form.get(name)}
+    proposed = uploads.proposed(view, chosen)
+    fields = uploads.read(proposed, view)
+    if proposed.ok and form.get("which") != "some" and uploads.is_clear(view, form.get("person")):
+        return await uploads.store(page, view, fields, proposed)
+    return page.go(f"/datasets/uploads/{kept['id']}", which=form.get("which"), **dict[str, Any](chosen))
 
 
 def _again(page: Page, form: Form, file: UploadFile | None, status: int = 422) -> Response:

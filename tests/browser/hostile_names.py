@@ -53,6 +53,14 @@ def csv() -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
+def text_csv() -> bytes:
+    """Columns of hostile text, of dates and of gaps."""
+    header = ",".join('"' + name.replace('"', '""') + '"' for name in (FORMULA, "day", COLUMNS[0], "gap"))
+    texts = (markup(COLUMN), TURNED, script(COLUMN).replace('"', '""'))
+    lines = [f'"{text}",2024-01-0{i + 1},"{text}",{i or ""}' for i, text in enumerate(texts)]
+    return "\n".join([header, *lines]).encode()
+
+
 def spec(dataset: str, measurement: wire.MeasurementSpec, **more: object) -> wire.StudyCreate:
     """A study on it."""
     return wire.StudyCreate(

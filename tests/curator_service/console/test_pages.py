@@ -189,15 +189,72 @@ def test_names_with_markup_are_text_on_every_page_and_no_formula_in_a_file(
 # --- forms --------------------------------------------------------------------------------------------
 
 
-def test_a_refused_file_is_reported_by_row_and_column_and_what_was_typed_stays(owner):
+def test_a_broken_file_is_reported_by_row_and_what_was_typed_stays(owner):
     before = len(owner.get("/datasets").text)
-    _upload(owner, "a,b\n1,2\nx,3\n4,\n", name="My data", public="yes")
+    _upload(owner, "a,b\n1,2\n3\n4\n5,6\n", name="My data", public="yes")
     assert owner.status == 422
-    assert "row 2, line 3, column a" in owner.shown
-    assert "row 3, line 4, column b" in owner.shown
+    assert "row 2, line 3" in owner.shown
+    assert "1 cells where the header has 2 (2 rows)" in owner.shown
     kept = owner.form("/datasets")
     assert (kept["name"], kept["public"]) == ("My data", "yes")
     assert len(owner.get("/datasets").text) == before
+
+
+TEXT = ";Größe;cut;day;n\n" + "".join(
+    f"{i};{'' if i == 4 else f'{i},5'};{('Good', 'Ideal')[i % 2]};{i + 1:02}.02.2024;{i}\n" for i in range(9)
+)
+
+
+def test_a_file_with_text_gaps_and_dates_is_taken_without_a_second_upload(owner):
+    _upload(owner, TEXT, filename="Steine.csv")
+    assert re.fullmatch("/console/datasets/uploads/upl_[0-9a-f]{16}", owner.path)
+    assert "9 rows, 5 columns, separated by semicolons, with a decimal comma" in owner.shown
+    assert "4 columns need a decision" in owner.shown
+    assert "cut Text: 2 different" in owner.shown
+    path = owner.path.removeprefix("/console")
+    kept = owner.form(path)
+    assert [kept[f"as_{i}"] for i in range(4)] == ["drop", "number", "drop", "d.m.y"]
+    owner.get("/datasets")
+    assert "Steine.csv" in owner.text  # it waits
+    owner.get(path)
+    owner.submit(path, as_2="one_hot")
+    assert (owner.status, "Tick this, or read no column by a list" in owner.shown) == (422, True)
+    owner.submit(path, lists_public="yes")
+    assert owner.status == 200, owner.shown
+    assert (
+        "Registered: 8 rows, 5 columns; 1 more in the file were neither read nor stored; 1 rows left out" in owner.shown
+    )
+    for said in ("cut=Good", "cut=Ideal", "days since 1970-01-01", "Good, Ideal", "semicolons"):
+        assert said in owner.shown, said
+    owner.get(path)
+    assert owner.status == 404
+
+
+def test_one_press_stores_what_is_proposed_and_text_is_left_out(owner):
+    _upload(owner, TEXT.replace("8;8", "9;8"), filename="Steine.csv")
+    owner.submit(owner.path.removeprefix("/console"))
+    assert "Registered: 8 rows, 3 columns; 2 more in the file were neither read nor stored" in owner.shown
+
+
+def test_the_same_file_again_needs_a_tick(owner):
+    text = "a,b\n1,2\n7,8\n"
+    _upload(owner, text, name="First of both")
+    _upload(owner, text)
+    assert "already registered as First of both" in owner.shown
+    path = owner.path.removeprefix("/console")
+    owner.submit(path)
+    assert (owner.status, "Tick this to register the same file once more" in owner.shown) == (422, True)
+    owner.submit(path, again="yes")
+    assert "Registered: 2 rows" in owner.shown
+
+
+def test_a_pending_file_can_be_deleted(owner):
+    _upload(owner, "a,b\n1,x\n")
+    path = owner.path.removeprefix("/console")
+    owner.submit(f"{path}:discard")
+    assert "Nothing of it was stored" in owner.shown
+    owner.get(path)
+    assert owner.status == 404
 
 
 def test_steps_carry_what_others_hold_and_a_refusal_returns_to_the_step_that_is_wrong(owner, dataset):
@@ -755,13 +812,15 @@ VISITS = f"{WHO},x,y\n" + "".join(f"P-{i % 4},{i % 7},{i % 5}\n" for i in range(
         ({"person": WHO}, 'id="e-rows_per_person"><bdi>Say how many rows of one person are kept'),
         ({"rows_per_person": "2"}, 'id="e-person"><bdi>Name the column that says whose each row is'),
         ({"person": WHO, "rows_per_person": "none"}, 'id="e-rows_per_person"><bdi>'),
-        ({"person": "nobody", "rows_per_person": "2"}, "person names a column that the file does not have"),
+        ({"person": "nobody", "rows_per_person": "2"}, "no column &#34;nobody&#34; in the file"),
     ],
 )
 def test_a_person_column_and_its_rows_belong_together_and_what_was_typed_stays(owner, filled, fault):
     _upload(owner, VISITS, **filled)
+    path = owner.path.removeprefix("/console")
+    owner.submit(path)
     assert (owner.status, fault in owner.text) == (422, True), owner.shown[-800:]
-    kept = owner.form("/datasets")
+    kept = owner.form(path)
     assert {name: kept[name] for name in filled} == filled
 
 

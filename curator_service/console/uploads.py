@@ -1,0 +1,170 @@
+"""A file whose columns need a decision: one row for each, and one press goes on."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.responses import Response
+
+from blindopt.wire import DateFormat
+from service_kit.console import ApiProblem, Form, Page, Pages
+
+pages = Pages()
+_TRAIL = [("Datasets", "/datasets")]
+DATES: dict[DateFormat, str] = {
+    "iso": "2024-12-31",
+    "d.m.y": "31.12.2024",
+    "d/m/y": "31/12/2024",
+    "m/d/y": "12/31/2024",
+}
+_LISTED = {"one_hot": "yes/no columns, one for each category", "codes": "codes 1, 2, 3 … in the order of the list"}
+_NAME_MAX = 200
+View = Mapping[str, Any]
+
+
+@pages.get("/datasets/uploads/{upload_id}", roles=("owner",))
+async def decide(page: Page) -> Response:
+    """The columns of a pending file, with what is proposed."""
+    view = await page.api.get(f"/v1/uploads/{page.path['upload_id']}")
+    form = proposed(view, page.query)
+    read(form, view)  # what was chosen with the file may be wrong
+    return await show(page, view, form)
+
+
+@pages.post("/datasets/uploads/{upload_id}:discard", roles=("owner",))
+async def discard(page: Page, form: Form) -> Response:
+    """Delete a pending file."""
+    await page.api.post(f"/v1/uploads/{page.path['upload_id']}:discard", key=form.key)
+    return page.go("/datasets", "The file is deleted. Nothing of it was stored.")
+
+
+@pages.post("/datasets/uploads/{upload_id}", roles=("owner",))
+async def register(page: Page, form: Form) -> Response:
+    """Register a pending file as it was decided."""
+    view = await page.api.get(f"/v1/uploads/{page.path['upload_id']}")
+    fields = read(form, view)
+    if view["registered_as"] and not form.has("again"):
+        form.wrong("again", "Tick this to register the same file once more")
+    if not form.ok:
+        return await show(page, view, form.again(), 422)
+    return await store(page, view, fields, form)
+
+
+async def show(page: Page, view: View, form: Form, status: int = 200) -> Response:
+    """The page of a pending file."""
+    context: dict[str, Any] = {"upload": view, "form": form, "status": status, "options": options}
+    context |= {"problems": [(i, c) for i, c in enumerate(view["columns"]) if is_problem(c)]}
+    context |= {"clean": [(i, c) for i, c in enumerate(view["columns"]) if not is_problem(c)]}
+    return page.show("dataset_columns.html", title="How are the columns read?", trail=_TRAIL, **context)
+
+
+async def store(page: Page, view: View, fields: dict[str, str], form: Form) -> Response:
+    """Register a pending file, and go to its dataset; or show its page with the faults."""
+    try:
+        made = await page.api.upload("/v1/datasets", fields | {"upload": view["id"]}, {}, key=form.key)
+    except ApiProblem as problem:
+        failed = form.failed(problem)
+        index = {column["name"]: i for i, column in enumerate(view["columns"])}
+        for fault in problem.problem.errors or []:
+            if fault.column in index:
+                failed.errors[f"as_{index[fault.column]}"] = in_words(fault)
+        failed.errors.pop("", None)  # faults of columns, which stand at these
+        return await show(page, view, failed, problem.status)
+    left_out = ""
+    if made["rows_left_out"]:
+        left_out = f"; {made['rows_left_out']:,} rows left out, in which a value is missing"
+    if made["person_rows_dropped"]:
+        left_out += f"; {made['person_rows_dropped']:,} rows left out, whose person has more"
+    unread = f"; {len(made['dropped'])} more in the file were neither read nor stored" if made["dropped"] else ""
+    words = f"Registered: {made['rows']:,} rows, {len(made['columns'])} columns{unread}{left_out}."
+    return page.go(f"/datasets/{made['id']}", words)
+
+
+def in_words(fault: Any) -> str:
+    """A fault of a column in one sentence."""
+    where = f" (first in row {fault.row:,})" if fault.row else ""
+    return f"{fault.message}: {fault.count:,} cells{where}" if fault.count else f"{fault.message}{where}"
+
+
+def is_problem(column: View) -> bool:
+    """Whether a column cannot be read as numbers at once."""
+    return bool(column["holds"] != "number" or column["missing"] or column["unnamed"])
+
+
+def is_clear(view: View, person: str) -> bool:
+    """Whether nothing has to be decided about a file."""
+    return not view["registered_as"] and not any(is_problem(c) for c in view["columns"] if c["name"] != person)
+
+
+def options(column: View) -> list[tuple[str, str]]:
+    """The ways to read a column, of which the first is proposed."""
+    ways = [("drop", "Leave the column out")]
+    number = ("number", "Read it as numbers")
+    if column["holds"] == "number":
+        return [*ways, number] if column["unnamed"] else [number, *ways]
+    if column["holds"] == "date":
+        words = "Days since the date below, from dates such as"
+        dates = [(each, f"{words} {DATES[each]}") for each in column["date_formats"]]
+        return [*dates, *ways] if len(dates) == 1 else [*ways, *dates]
+    if column["holds"] == "text":
+        return [*ways, *((kind, f"Turn it into {words}") for kind, words in _LISTED.items()), number]
+    return ways
+
+
+def proposed(view: View, query: Mapping[str, str]) -> Form:
+    """The form with what is proposed, and what was chosen with the file."""
+    name = query.get("name") or view["filename"].rpartition("/")[2].partition(".")[0]
+    values: dict[str, object] = {"name": name, "public": query.get("public", "no"), "decimal": view["decimal"]}
+    values |= {each: query.get(each) for each in ("person", "rows_per_person")} | {"since": "1970-01-01"}
+    for i, column in enumerate(view["columns"]):
+        values |= {f"as_{i}": options(column)[0][0], f"use_{i}": "yes", f"gap_{i}": "leave_out", f"fill_{i}": "0"}
+        values[f"values_{i}"] = "\n".join(column["values"] or [])
+    return Form.blank(**values)
+
+
+def read(form: Form, view: View) -> dict[str, str]:
+    """The fields of a registration; faults are added to ``form.errors``."""
+    person, rows = form.get("person"), form.get("rows_per_person")
+    if person and not rows:
+        form.wrong("rows_per_person", "Say how many rows of one person are kept")
+    elif person:
+        form.integer("rows_per_person")
+    if rows and not person:
+        form.wrong("person", "Name the column that says whose each row is")
+    columns = [
+        choice
+        for i, column in enumerate(view["columns"])
+        if column["name"] != person and (choice := _choice(form, i, column)) is not None
+    ]
+    if not columns:
+        form.wrong("name", "No column is read: choose at least one")
+    if any("values" in choice for choice in columns) and not form.has("lists_public"):
+        form.wrong("lists_public", "Tick this, or read no column by a list: the lists are public")
+    fields = {"name": form.text("name", "A name")[:_NAME_MAX], "columns": json.dumps(columns)}
+    fields["public"] = "true" if form.get("public") == "yes" else "false"
+    if form.get("decimal") in (".", ","):
+        fields["decimal"] = form.get("decimal")
+    return fields | ({"person": person, "rows_per_person": rows} if person else {})
+
+
+def _choice(form: Form, i: int, column: View) -> dict[str, Any] | None:
+    """How a column is read; None: not at all."""
+    if not is_problem(column):
+        return {"column": column["name"]} if form.has(f"use_{i}") else None
+    kind = form.get(f"as_{i}")
+    if kind not in (each for each, _ in options(column)) or kind == "drop":
+        return None
+    choice: dict[str, Any] = {"column": column["name"], "kind": "date" if kind in DATES else kind}
+    if kind in DATES:
+        choice |= {"date_format": kind, "since": form.get("since") or None}
+    if kind in _LISTED:
+        lines = [line.strip() for line in form.get(f"values_{i}").splitlines() if line.strip()]
+        if not lines or len(set(lines)) < len(lines):
+            form.wrong(f"values_{i}", "List each category once, one on a line")
+        choice["values"] = lines
+    if form.get(f"gap_{i}") == "fill":
+        fill = form.real(f"fill_{i}")
+        if kind == "one_hot" and fill:
+            form.wrong(f"fill_{i}", "For yes/no columns only 0 is possible: no category")
+        return choice | {"missing": "fill", "fill": fill}
+    return choice | {"missing": "leave_out"}
