@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from blindopt import wire
 from blindopt.client import StudyClient
-from blindopt.errors import BlindoptError, Busy, CuratorRefused, Remote
+from blindopt.errors import BlindoptError, Busy, CuratorRefused, Remote, StateConflict
 from modeler_service import store
 from modeler_service.runs.curator_queries import is_run_query, message_key
 from modeler_service.runs.curator_session import open_session
@@ -54,9 +54,9 @@ class RunMessages:
             return [_view(row) for row in messages.page(db, run_id, after, limit)]
 
     def send(self, request: RequestContext, run_id: str, wish: wire.RunMessageCreate) -> StoredReply:
-        """Store a message and send it. Raises Unreachable, CuratorRefused; a retry under the key sends the same.
+        """Store a message and send it. A retry under the key sends the same.
 
-        Raises StateConflict where there is no recommendation yet, Busy while another message is sent.
+        Raises Unreachable, CuratorRefused, Busy, and StateConflict, also where nothing is recommended yet.
         """
         if (earlier := self._context.idempotency.earlier(request)) is not None:
             return earlier
@@ -118,9 +118,8 @@ class RunMessages:
                 with open_session(self._context, self._settings, spec, token, actor, is_run_query) as (curator, _):
                     reply = _exchange(curator, row)
             except BlindoptError as error:
-                refusal = CuratorRefused(error) if isinstance(error, Remote) else error
-                code = error.remote_code if isinstance(error, Remote) else ""
-                self._keep(run_id, number, problem=_WHY.get(code, str(refusal)))
+                refusal = _refusal(error)
+                self._keep(run_id, number, problem=str(refusal))
                 raise refusal from None
             return self._keep(run_id, number, reply=reply, problem=None)
         finally:
@@ -132,6 +131,13 @@ class RunMessages:
             return _view(messages.find(db, run_id, number))
 
         return self._context.database.write(work)
+
+
+def _refusal(error: BlindoptError) -> BlindoptError:
+    """The error that the vendor reads. A refusal that the vendor or the owner can do something about is a conflict."""
+    if not isinstance(error, Remote):
+        return error
+    return StateConflict(_WHY[error.remote_code]) if error.remote_code in _WHY else CuratorRefused(error)
 
 
 def _exchange(curator: StudyClient, row: Any) -> bytes:

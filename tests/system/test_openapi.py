@@ -40,7 +40,7 @@ ALIKE = {CoverageScenario.INCORRECT_TYPE, CoverageScenario.VALID_OBJECT}
 ALTERNATIVE = re.compile(r"(oneOf|anyOf|allOf)/\d+/")
 JOBS = {"POST /v1/tunings": 20 if FULL else 3, "POST /v1/studies/{study_id}/forecasts": 4 if FULL else 2}
 """What starts work of its own, and how often it may: after that, bodies are sent as they were made up."""
-FOR_MODELERS = r"^/v1/(studies/\{study_id\}(/candidates|/queries.*|/revisions)?|audit/.*)$"
+FOR_MODELERS = r"^/v1/(studies/\{study_id\}(/candidates|/queries.*|/revisions|/messages.*)?|audit/.*)$"
 RUNS = 20 if FULL else 5
 """How many runs are set going; all others are held."""
 SAME_BODY = {"/v1/tunings:preview": "/v1/tunings", "/v1/studies:check": "/v1/studies"}
@@ -298,6 +298,9 @@ def at_curator(curator, opened, small) -> World:
     witness = Signer.of("modeler", bytes(range(32)))
     with OwnerClient(curator.url, curator.token) as owner, StudyClient(curator.url, opened.token, opened.id) as study:
         query, _ = study.ask(wire.QueryRequest(rows=[wire.RowPlays(row=3)]), key="first")
+        sent = study.send_message(wire.RecommendationMessage(row=3), key="sent")
+        capped = opened.view.spec.model_copy(update={"budget": wire.Budget(queries=1)})
+        owner.release(raised := owner.create_study(capped).id)
         granted = [owner.grant(opened.id, wire.GrantCreate(name="other")) for _ in range(4)]
         grants = [grant.id for grant in granted[:2]]
         signed = witness.countersign(study.checkpoint().note, 1_700_000_000)
@@ -323,6 +326,7 @@ def at_curator(curator, opened, small) -> World:
         ended_early = _cancelled(owner, case)
     spec = opened.view.spec.model_dump(mode="json")
     real = {name: spec[name] for name in ("dataset_id", "features", "measurement")}
+    caps = itertools.count(2)
     column = {"column": small.names[0], "outer": [-10.0, 10.0]}
     return World(
         ids={
@@ -334,6 +338,7 @@ def at_curator(curator, opened, small) -> World:
             "forecast_id": forecast.id,
             "tuning_id": tuned.id,
             "measurement_id": inbox[0][1],
+            "message_id": wire.MessageView.model_validate_json(sent).id,
         },
         own={
             **{f"POST /v1/queries/{{query_id}}:{verb}": {"query_id": [inbox[n][0]]} for n, verb in enumerate(VERBS)},
@@ -343,6 +348,7 @@ def at_curator(curator, opened, small) -> World:
             "POST /v1/studies/{study_id}:release": {"study_id": drafts},
             "PUT /v1/studies/{study_id}": {"study_id": [changed]},
             "POST /v1/studies/{study_id}:close": {"study_id": [closed]},
+            "PUT /v1/studies/{study_id}/budget": {"study_id": [raised]},
             "POST /v1/studies/{study_id}:preview": {"study_id": [previewed]},
             "POST /v1/studies/{study_id}/grants/{grant_id}:revoke": {"grant_id": grants},
             "POST /v1/studies/{study_id}/grants/{grant_id}:rotate": {"grant_id": ends},
@@ -363,6 +369,10 @@ def at_curator(curator, opened, small) -> World:
             "POST /v1/advisories": lambda body: body | {"mechanism": "po_gp_ucb", "version": 1},
             "POST /v1/studies/{study_id}/queries": lambda body: {"rows": [{"row": 3, "plays": 1}]},
             "POST /v1/studies/{study_id}/forecasts": lambda body: FORECAST,
+            "POST /v1/studies/{study_id}/messages": lambda body: {"kind": "recommendation", "row": 3},
+            "POST /v1/studies/{study_id}:open_record": lambda body: {"row": 3},
+            "POST /v1/messages/{message_id}:decide": lambda body: {"decision": "accepted"},
+            "PUT /v1/studies/{study_id}/budget": lambda body: {"budget": {"queries": next(caps)}, "reason": "more"},
             "POST /v1/queries/{query_id}:answer": lambda body: _value(inbox[0][1]),
             "POST /v1/queries/{query_id}:decline": lambda body: {"reason": "other"},
             "POST /v1/queries/{query_id}:correct": lambda body: _value(inbox[2][1]),
@@ -415,12 +425,13 @@ def at_modeler(curator, opened, modeler, run_of) -> World:
         vendor.start(run_of(nowhere, opened))  # keeps the next one in the queue
         stopped = vendor.stop(vendor.start(run_of(nowhere, opened)).id)
         held = vendor.start(run_of(curator.url, opened, hold=True))  # never started
+        vendor.send_message(run.id, wire.RecommendationWish(kind="recommendation"))
         halted = [vendor.pause(vendor.start(run_of(nowhere, opened)).id).id for _ in range(3)]
         assert (run.state, stopped.state) == ("completed", "stopped"), run.problem
     # Not all settings go together: that is tested elsewhere.
     real, made = {"curator_url": nowhere, "algorithm": {"name": "gp_bucb"}, "stop": {}}, itertools.count()
     return World(
-        ids={"run_id": run.id},
+        ids={"run_id": run.id, "number": "1"},
         own={
             "POST /v1/runs/{run_id}:stop": {"run_id": [stopped.id]},
             "POST /v1/runs/{run_id}/observations": {"run_id": [held.id]},
@@ -431,6 +442,7 @@ def at_modeler(curator, opened, modeler, run_of) -> World:
         },
         bodies={
             "POST /v1/runs": lambda body: body | real | {"hold": next(made) >= RUNS},
+            "POST /v1/runs/{run_id}/messages": lambda body: {"kind": "recommendation"},
             "POST /v1/runs/{run_id}/observations": lambda body: {"observations": [{"row": 3, "y": 0.5}]},
             "POST /v1/suggestions": lambda body: {
                 "inline": {"candidates": [[0.0], [1.0]], "direction": "maximize"},

@@ -55,7 +55,7 @@ def test_each_message_arrives_once_and_is_decided_and_both_logs_agree(parties, s
         assert values[small.names[2]] == run.best.y == max(t.y for t in vendor.export(run.id).trials)
         with pytest.raises(Remote) as refused:  # five wait
             vendor.send_message(run.id, wish)
-        assert refused.value.remote_code == "curator_refused"
+        assert refused.value.remote_code == "state_conflict"
         last = vendor.messages(run.id)[-1]
         assert (last.state, "wait for the owner" in last.problem) == ("unsent", True)
         owner.decide(received[0].id, wire.MessageDecision(decision="accepted", word="we take it"))
