@@ -23,7 +23,7 @@ def pending(db: Connection, outbox: Outbox, study_id: str, query_id: str, measur
 
 
 def spent(db: Connection, outbox: Outbox, study_id: str, spec: wire.StudyCreate, charges: list[Charge]) -> None:
-    """Charges were added: write a notice for each cap of the study that is 80 % spent, once.
+    """Charges were added: write a notice for each cap of the study that is 80 % spent, once, and again once it rose.
 
     If answers compose by person, the notice of epsilon_per_row is for the first person who spends so much; it names
     nobody.
@@ -32,9 +32,12 @@ def spent(db: Connection, outbox: Outbox, study_id: str, spec: wire.StudyCreate,
         return
     budget, after = spec.budget, charges[-1].after
     most = max(charge.person_total for charge in charges) if answers_add_up(spec) else 0
-    _near(db, outbox, "epsilon_per_row", after.release + most, _units(budget.epsilon_per_row), study_id=study_id)
-    _near(db, outbox, "epsilon_total", after.total, _units(budget.epsilon_total), study_id=study_id)
-    _near(db, outbox, "queries", after.plays, budget.queries, study_id=study_id)
+    for cap, amount, limit in (
+        ("epsilon_per_row", after.release + most, _units(budget.epsilon_per_row)),
+        ("epsilon_total", after.total, _units(budget.epsilon_total)),
+        ("queries", after.plays, budget.queries),
+    ):
+        _near(db, outbox, cap, amount, limit, f" {limit}", study_id=study_id)
 
 
 def dataset_spent(

@@ -141,15 +141,17 @@ def _raise(file, study, reason="agreed", **budget):
 def test_a_cap_that_is_raised_counts_at_once_and_everybody_reads_why(file):
     study = file.study(**EXACT)
     assert file.ask(study, 0, 1).status_code == 201
+    assert _notices(file).count("budget_80") == 1
     assert file.ask(study, 2).json()["code"] == "privacy_budget_exhausted"
     assert _raise(file, study, queries=2).status_code == 409
     assert _raise(file, study, queries=1).status_code == 409
     raised = _raise(file, study, queries=3)
     assert raised.status_code == 200, raised.text
     assert raised.json()["spec"]["budget"]["queries"] == 3
+    assert _notices(file)[-1] == "cap_raised"
     assert file.ask(study, 2).status_code == 201
     assert file.ask(study, 3).json()["code"] == "privacy_budget_exhausted"
-    assert _notices(file)[-1] == "cap_raised"
+    assert _notices(file).count("budget_80") == 2  # of the new cap
     for role, path in ((study, f"/v1/studies/{study}"), ("owner", f"/v1/studies/{study}/account")):
         (change,) = file.in_process.call(role, "GET", path)["budget_changes"]
         assert (change["before"]["queries"], change["after"]["queries"], change["reason"]) == (2, 3, "agreed")
