@@ -243,7 +243,11 @@ def _facts(parties, key):
 
 
 def _check_death(parties, service, studies, expected=None):
-    """The kill came where its name says, and left what it must."""
+    """The kill came where its name says, and left what it must.
+
+    With many kills at random passages and delays, an earlier one may have interrupted the same query further on: what is
+    asked again may be charged and answered already, but not stored.
+    """
     shot = shots(parties.control(service))[-1]
     if expected is None:
         _, expected = IN_A_RUN[service.name, shot["point"]]
@@ -252,7 +256,11 @@ def _check_death(parties, service, studies, expected=None):
     study = studies.get(shot["about"].partition(":")[0])
     if study is not None and study.epsilon == "0":
         expected = EXACT.get(shot["point"], expected)
-    assert _facts(parties, shot["about"]) == expected, shot
+    facts = _facts(parties, shot["about"])
+    if KILLS > 1 and expected:
+        assert facts.startswith(expected) and ("stored" in facts) == ("stored" in expected), (facts, shot)
+    else:
+        assert facts == expected, shot
 
 
 def _check_all(parties, studies, runs, tmp_path):
