@@ -3,12 +3,11 @@
 from typing import Annotated
 
 from fastapi import Depends, Path, Query, Request
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from blindopt import wire
 from curator_service.routes.common import CuratorDep, StudyId, of_own_study
-from service_kit.web.dependencies import RecordedReply, RequestContextDep, allowed, api_router, request_context
+from service_kit.web.dependencies import RecordedReply, RequestContextDep, UnkeyedContextDep, allowed, api_router
 from service_kit.web.listings import PagingDep
 from service_kit.web.problems import documented
 
@@ -87,11 +86,8 @@ def raise_caps(study_id: StudyId, change: wire.BudgetRaise, caller: RequestConte
 
 
 @router.post("/v1/studies/{study_id}:open_record", dependencies=_OWNER)
-async def open_record(
-    request: Request, study_id: StudyId, choice: wire.RecordChoice, curator: CuratorDep
+def open_record(
+    study_id: StudyId, choice: wire.RecordChoice, caller: UnkeyedContextDep, curator: CuratorDep
 ) -> wire.RecordView:
-    """Show the record behind a candidate, measured or not. The log says that one was opened, and by whom.
-
-    Each look is a record of the log, so no key is needed.
-    """
-    return await run_in_threadpool(curator.messages.open_record, await request_context(request), study_id, choice)
+    """Show the record behind a candidate, measured or not. The log says that one was opened, and by whom."""
+    return curator.messages.open_record(caller, study_id, choice)

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from blindopt import wire
 from curator_service.routes.common import CuratorDep
-from service_kit.web.dependencies import RecordedReply, RequestContextDep, api_router
+from service_kit.web.dependencies import RecordedReply, RequestContextDep, UnkeyedContextDep, api_router
 from service_kit.web.problems import documented
 
 router = api_router("uploads", "owner", prefix="/v1/uploads")
@@ -28,13 +28,13 @@ def upload_file(
 
 
 @router.get("")
-def list_uploads(caller: RequestContextDep, curator: CuratorDep) -> wire.UploadPage:
+def list_uploads(caller: UnkeyedContextDep, curator: CuratorDep) -> wire.UploadPage:
     """The caller's pending files, oldest first: all of them."""
     return wire.UploadPage(uploads=curator.uploads.all(caller.principal), next_page_token=None)
 
 
 @router.get("/{upload_id}")
-def get_upload(upload_id: UploadId, caller: RequestContextDep, curator: CuratorDep) -> wire.PendingUpload:
+def get_upload(upload_id: UploadId, caller: UnkeyedContextDep, curator: CuratorDep) -> wire.PendingUpload:
     """What the columns of a pending file hold. It is made from the records: do not pass it on."""
     return curator.uploads.view(caller.principal, upload_id)
 

@@ -315,6 +315,7 @@ def at_curator(curator, opened, small) -> World:
         forecast = owner.wait_forecast(opened.id, owner.start_forecast(opened.id, quick).id, timeout_s=240)
         cancelled = owner.cancel_forecast(opened.id, owner.start_forecast(opened.id, quick).id)
         ends = [owner.grant(opened.id, wire.GrantCreate(name="rotates")).id for _ in range(9)]
+        uploads = [_uploaded(curator) for _ in range(2)]
         draft = inbox_draft(small, opened.view.spec.dataset_id)
         inbox = [_query_of(curator, owner, draft) for _ in range(4)]
         with MeasurerClient(curator.url, curator.token) as measurer:
@@ -338,10 +339,12 @@ def at_curator(curator, opened, small) -> World:
             "forecast_id": forecast.id,
             "tuning_id": tuned.id,
             "measurement_id": inbox[0][1],
+            "upload_id": uploads[0],
             "message_id": wire.MessageView.model_validate_json(sent).id,
         },
         own={
             **{f"POST /v1/queries/{{query_id}}:{verb}": {"query_id": [inbox[n][0]]} for n, verb in enumerate(VERBS)},
+            "POST /v1/uploads/{upload_id}:discard": {"upload_id": uploads[1:]},
             "POST /v1/datasets/{dataset_id}:archive": {"dataset_id": [archived.id]},
             "POST /v1/datasets/{dataset_id}:bounds": {"dataset_id": [apart]},
             "POST /v1/datasets/{dataset_id}:withhold": {"dataset_id": [apart]},
@@ -360,6 +363,7 @@ def at_curator(curator, opened, small) -> World:
             "POST /v1/datasets": lambda body: {"name": body["name"], "file": "a,b\n1,2\n3,4\n"},
             "POST /v1/datasets/{dataset_id}:withhold": lambda body: {"record": 3},
             "POST /v1/datasets/{dataset_id}:bounds": lambda body: {"columns": [column], "epsilon": "40"},
+            "POST /v1/uploads": lambda body: {"file": "a,b\n1,x\n"},
             "POST /v1/studies": lambda body: body | real | {"budget": {}},
             "POST /v1/studies:check": lambda body: body | real | {"budget": {}},
             # Once: then it is another draft, and 409.
@@ -384,6 +388,13 @@ def at_curator(curator, opened, small) -> World:
             "POST /v1/audit/countersignatures": lambda body: {"note": signed, "key": witness.verifier.vkey},
         },
     )
+
+
+def _uploaded(curator) -> str:
+    """A file that waits for decisions."""
+    key = {"Idempotency-Key": os.urandom(8).hex()}
+    with curator.http() as http:
+        return str(http.post("/v1/uploads", files={"file": ("a.csv", b"a,b\n1,x\n")}, headers=key).json()["id"])
 
 
 def _query_of(curator, owner, draft) -> tuple[str, str]:

@@ -1,11 +1,12 @@
 """/v1/audit: the log over REST. A modeler sees only the shared log of its own grant."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
-from pydantic import AwareDatetime, StringConstraints
+from pydantic import AwareDatetime, BeforeValidator, StringConstraints
 
 from blindopt import wire
 from blindopt.audit import merkle_log
@@ -36,6 +37,15 @@ def _log_id(request: Request, grant_id: GrantId = None) -> str | None:
 LogId = Annotated[str | None, Depends(_log_id)]
 
 
+def _dated(text: str) -> str:
+    if not re.match(r"\d{4}-\d\d-\d\d[Tt ]", text):
+        raise ValueError("must be a time such as 2026-11-22T10:00:00Z")
+    return text
+
+
+Time = Annotated[AwareDatetime, BeforeValidator(_dated)]
+
+
 @dataclass(frozen=True, slots=True)
 class _Filter:
     """Which records are listed; see ``audit_log.page``."""
@@ -61,8 +71,8 @@ async def _filter(
     about: Annotated[
         str | None, Query(pattern=r"^[a-z]{2,4}_[0-9a-f]{16}$", description="Only records with this id in them.")
     ] = None,
-    since: Annotated[AwareDatetime | None, Query(description="Only records from this time on.")] = None,
-    until: Annotated[AwareDatetime | None, Query(description="Only records before this time.")] = None,
+    since: Annotated[Time | None, Query(description="Only records from this time on.")] = None,
+    until: Annotated[Time | None, Query(description="Only records before this time.")] = None,
 ) -> _Filter:
     return _Filter(kind or (), actor, about, stamp(since) if since else None, stamp(until) if until else None)
 

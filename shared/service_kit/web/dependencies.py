@@ -66,6 +66,11 @@ async def request_context(request: Request, idempotency_key: IdempotencyKey = No
     )
 
 
+async def unkeyed_context(request: Request) -> RequestContext:
+    """The request as the log sees it, where a repetition does no more than the first time."""
+    return await request_context(request)
+
+
 async def body_of(request: Request, model: type[B]) -> B:
     """The JSON body of a hot route as ``model``. Raises Invalid, as FastAPI's own parsing would."""
     return parse(await json_of(request), model)
@@ -88,6 +93,7 @@ def parse(body: bytes, model: type[B]) -> B:
 
 
 RequestContextDep = Annotated[RequestContext, Depends(request_context)]
+UnkeyedContextDep = Annotated[RequestContext, Depends(unkeyed_context)]
 
 
 class RecordedReply(Response):

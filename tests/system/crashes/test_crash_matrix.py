@@ -245,8 +245,8 @@ def _facts(parties, key):
 def _check_death(parties, service, studies, expected=None):
     """The kill came where its name says, and left what it must.
 
-    With many kills at random passages and delays, an earlier one may have interrupted the same query further on: what is
-    asked again may be charged and answered already, but not stored.
+    With many kills at random passages and delays, an earlier one may have interrupted the same query further on:
+    what is asked again may be charged and answered already, but not stored.
     """
     shot = shots(parties.control(service))[-1]
     if expected is None:
@@ -258,7 +258,8 @@ def _check_death(parties, service, studies, expected=None):
         expected = EXACT.get(shot["point"], expected)
     facts = _facts(parties, shot["about"])
     if KILLS > 1 and expected:
-        assert facts.startswith(expected) and ("stored" in facts) == ("stored" in expected), (facts, shot)
+        assert facts.startswith(expected), shot
+        assert ("stored" in facts) == ("stored" in expected), shot
     else:
         assert facts == expected, shot
 
