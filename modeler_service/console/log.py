@@ -7,7 +7,7 @@ from service_kit.console import Page, Pages
 from service_kit.console.records import add_log_pages, log_state, log_values
 
 pages = Pages()
-_GROUPS = ("runs", "queries", "grants", "people", "log")
+_GROUPS = ("runs", "queries", "messages", "grants", "people", "log")
 _RUNS = 200
 
 

@@ -1,5 +1,8 @@
 """A recommendation and a request for budget on their way to the owner: once, whatever is killed, and in both logs."""
 
+import sqlite3
+from contextlib import closing
+
 import pytest
 
 from blindopt import wire
@@ -69,7 +72,7 @@ def test_each_message_arrives_once_and_is_decided_and_both_logs_agree(parties, s
         (request,) = [m for m in owner.messages(only_open=True) if m.message.kind == "budget"]
         owner.decide(request.id, wire.MessageDecision(decision="approved"))
         assert vendor.update_message(run.id, asked_for.number).state == "approved"
-        again = run_of(curator.url, study, random=True, iterations=2, seed=9)
+        again = run_of(curator.url, study, random=True, iterations=2, seed=9, continue_from=run.id)
         assert vendor.wait(vendor.start(again).id, timeout_s=240).trials == 3  # under the higher cap
 
         owner.revoke(study.id, study.grant_id)
@@ -79,3 +82,18 @@ def test_each_message_arrives_once_and_is_decided_and_both_logs_agree(parties, s
     for service in (curator, modeler):
         checks.check_service(service)
     checks.check_reconciled(curator, modeler, [study.id], tmp_path)
+    for change in (
+        "UPDATE messages SET body = replace(body, 'measure', 'forget') WHERE number = 1",
+        "UPDATE messages SET reply = replace(reply, 'we take it', 'we leave it') WHERE number = 1",
+        "DELETE FROM messages WHERE number = 2",
+    ):
+        with closing(sqlite3.connect(modeler.database)) as db:
+            kept = list(db.execute("SELECT * FROM messages"))
+            with db:
+                db.execute(change)
+            status, output = checks.command(modeler, "audit", "verify")
+            assert (status, "message" in output) == (1, True), output
+            with db:
+                db.execute("DELETE FROM messages")
+                db.executemany(f"INSERT INTO messages VALUES ({','.join('?' * len(kept[0]))})", kept)
+    checks.check_service(modeler)
