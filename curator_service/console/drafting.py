@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
+from math import sqrt
 from types import MappingProxyType
 from typing import Any
 
@@ -19,12 +20,12 @@ STEPS = (
 NAMES = tuple(name for name, _ in STEPS)
 _OF_STEP = {
     "data": ("name", "dataset_id"),
-    "features": ("use_", "lower_", "upper_", "hidden_change_", "scale_"),
+    "features": ("use_", "lower_", "upper_", "scale_"),
     "measurement": (
         *("direction", "source", "column", "column_noise", "question", "unit"),
         *("y_lower", "y_upper", "y_noise", "due_hours", "shown_"),
     ),
-    "release": ("release", "rows_per_person"),
+    "release": ("release", "hide", "hidden_change_", "rows_per_person"),
     "answers": ("answers", "privacy_unit"),
     "budget": ("budget", "kernel", "reply_after_ms"),
 }
@@ -33,6 +34,12 @@ WITH_DELTA = ("auto", "planar_laplace", "gaussian", "gaussian_projection", "po_g
 ANSWERS_PER_ROW = 5
 """The number of answers about one row that a new study's suggested cap allows."""
 WITH_R = ("gaussian_projection", "po_gp_ucb")
+DIAL = ("0.1", "0.2", "0.3", "0.5", "0.7", "1", "1.5", "2", "3", "4", "5", "6", "8", "10")
+"""The values of epsilon on the dial of the release step; the number field takes any other."""
+SMALL_SHARE = 0.05
+"""The share of a feature's public range that the release step suggests to hide, to one digit."""
+PLANAR_FEATURES_MAX = 20
+"""Up to so many features a release needs no delta, whatever epsilon is."""
 Body = dict[str, Any]
 
 
@@ -61,7 +68,7 @@ def body_of(form: Form, dataset: Mapping[str, Any], upto: str) -> Body:
     if "measurement" in steps:
         body["measurement"] = _measurement(form, dataset)
     if "release" in steps:
-        body["release"] = _release(form, states_delta=not hides(body["features"]))
+        body["release"] = _release(form, body["features"])
         if dataset["person_column"] is None:  # else it is the dataset's
             body["rows_per_person"] = form.integer("rows_per_person", needed=False) or 1
     if "answers" in steps:
@@ -87,7 +94,9 @@ def _features(form: Form, dataset: Mapping[str, Any]) -> list[Body]:
     for i in chosen:
         column = dataset["columns"][i]["name"]
         lower, upper = form.real(f"lower_{i}"), form.real(f"upper_{i}")
-        hidden, scale = (form.real(f"{name}_{i}", needed=False) for name in ("hidden_change", "scale"))
+        hides = form.get("hide") or "small"
+        hidden = form.real(f"hidden_change_{i}", needed=False) if hides == "small" else None
+        scale = form.real(f"scale_{i}", needed=False) if hides in ("small", "own") else None
         if lower is not None and upper is not None and not lower < upper:
             form.wrong(f"upper_{i}", "Must be larger than the lower bound")
         if hidden is not None and scale is not None:
@@ -117,18 +126,27 @@ def _measurement(form: Form, dataset: Mapping[str, Any]) -> Body:
     return body | ({"question": form.text("question", "A question")} if source == "inbox" else {})
 
 
-def hides(features: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a feature states which change of it is hidden: Delta is then 1."""
-    return any(feature.get("hidden_change") is not None for feature in features)
+def _sensitivity(form: Form, features: Sequence[Mapping[str, Any]]) -> float | None:
+    """Delta in scaled units, from what must not be learned about one record."""
+    match form.get("hide") or "small":
+        case "everything":
+            return sqrt(len(features))
+        case "most":
+            return 1.0
+        case "own":
+            return form.real("release_sensitivity")
+    if all(feature["hidden_change"] is None for feature in features):
+        form.wrong("hide", "Enter a change for one feature at least, or choose one of the other two")
+    return 1.0
 
 
-def _release(form: Form, *, states_delta: bool) -> Body:
+def _release(form: Form, features: Sequence[Mapping[str, Any]]) -> Body:
     mechanism = form.get("release") or "auto"
     body: Body = {"mechanism": mechanism}
     if mechanism == "identity":
         return body
     body["epsilon"] = form.text("release_epsilon", "epsilon")
-    body["sensitivity"] = form.real("release_sensitivity") if states_delta else 1.0
+    body["sensitivity"] = _sensitivity(form, features)
     if mechanism in WITH_DELTA:
         body["delta"] = form.real("release_delta", needed=mechanism not in ("auto", "planar_laplace"))
     if mechanism in WITH_R:
@@ -201,6 +219,8 @@ def field_of(where: str, form: Form, dataset: Mapping[str, Any]) -> str:
         fields["noise_variance"] = "column_noise" if is_column else "y_noise"
         return fields.get(last, last)
     if first in ("release", "answers"):
+        if last == "sensitivity" and form.get("hide") != "own":
+            return "hide"
         return first if last in (first, "mechanism") else f"{first}_{last}"
     return f"{first}_{last}" if first in ("budget", "kernel") and last != first else first
 
@@ -224,8 +244,6 @@ def defaults(dataset: Mapping[str, Any] | None) -> dict[str, object]:
         "source": "column",
         "release": "identity" if is_public else "auto",
         "release_epsilon": "2",
-        "release_delta": 1e-6,
-        "release_sensitivity": 0.25,
         "release_r": 10,
         "answers": "none" if is_public else "auto",
         "answers_epsilon": "1",
@@ -255,12 +273,37 @@ def like(spec: Mapping[str, Any], dataset: Mapping[str, Any]) -> dict[str, objec
     for part in ("release", "answers"):
         values[part] = spec[part]["mechanism"]
         values |= {f"{part}_{k}": v for k, v in spec[part].items() if not isinstance(v, bool) and k != "mechanism"}
+    values["hide"] = _hides(spec)
     values["release_rotate"] = "yes" if spec["release"].get("rotate") else None
     values |= {f"budget_{name}": value for name, value in spec["budget"].items()}
     values |= {"budget_uncapped": "yes"} if spec["budget"].get("queries") is None else {}
     if spec["kernel"] is not None:
         values |= {f"kernel_{name}": value for name, value in spec["kernel"].items()} | {"kernel": "yes"}
     return values | {name: spec[name] for name in ("privacy_unit", "rows_per_person", "reply_after_ms")}
+
+
+def _hides(spec: Mapping[str, Any]) -> str:
+    """The choice of the release step that makes what a study hides."""
+    if any(feature.get("hidden_change") is not None for feature in spec["features"]):
+        return "small"
+    sensitivity = spec["release"].get("sensitivity", 1.0)
+    if sensitivity in (1.0, sqrt(len(spec["features"]))) and not any(f.get("scale") for f in spec["features"]):
+        return "most" if sensitivity == 1.0 else "everything"
+    return "own"
+
+
+def _suggest_release(form: Form, columns: int) -> None:
+    """Fill in what the release step suggests, from public values alone."""
+    chosen = [i for i in range(columns) if form.has(f"use_{i}")]
+    if len(chosen) > PLANAR_FEATURES_MAX and not form.get("release_delta"):
+        form.values["release_delta"] = ["1e-6"]  # the noise for so many features needs one
+    if "hide" in form.values:
+        return
+    form.values["hide"] = ["small"]
+    for i in chosen:
+        lower, upper = (_number(form.get(f"{end}_{i}")) for end in ("lower", "upper"))
+        if f"hidden_change_{i}" not in form.values and lower is not None and upper is not None and lower < upper:
+            form.values[f"hidden_change_{i}"] = [_plain(SMALL_SHARE * (upper - lower))]
 
 
 def suggest(
@@ -274,6 +317,8 @@ def suggest(
         for i, column in enumerate(columns):
             if column in ranges and f"lower_{i}" not in form.values and f"upper_{i}" not in form.values:
                 form.values[f"lower_{i}"], form.values[f"upper_{i}"] = ([end] for end in ranges[column])
+    if step == "release":
+        _suggest_release(form, len(columns))
     if step == "answers" and not form.get("answers_value_bound") and (y := private_y(form, ranges)) is not None:
         form.values["answers_centre"], form.values["answers_value_bound"] = ([end] for end in y)
     if step == "answers" and not form.get("answers_value_bound"):
@@ -301,6 +346,11 @@ def row_cap(form: Form) -> str | None:
     except InvalidOperation:
         return None
     return format(cap, "f") if cap.is_finite() else None
+
+
+def _plain(value: float) -> str:
+    """A number to one significant digit, as a form takes it."""
+    return format(Decimal(f"{value:.1g}"), "f") if 1e-6 < value < 1e9 else f"{value:.1g}"
 
 
 def _number(text: str) -> float | None:

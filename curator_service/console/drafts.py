@@ -3,6 +3,7 @@
 Each step is a form that carries the values of the others; the last one creates or changes the draft.
 """
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +15,11 @@ from curator_service.console.drafting import NAMES, STEPS
 from curator_service.console.reading import every
 from service_kit.console import ApiProblem, Form, Page, Pages, id_of
 from service_kit.console.forms import fresh_key
+from service_kit.console.words import plain
 
 pages = Pages()
 _TRAIL = [("Studies", "/studies")]
-_EPSILONS = ("0.1", "0.5", "1", "2", "4", "8")
+_COMPARED = 3
 
 
 @pages.get("/studies/new", roles=("owner",))
@@ -39,6 +41,8 @@ async def new(page: Page) -> Response:
         values["reached"] = "review"
     chosen_step = page.query.get("step", "")
     step = chosen_step if changed is not None and chosen_step in NAMES else "data"
+    if values is not None and (epsilon := page.query.get("epsilon")) is not None:  # as chosen from a forecast
+        values["release_epsilon"], step = epsilon, "release"
     return await _show(page, Form.blank(**(values or drafting.defaults(dataset))), step, dataset)
 
 
@@ -65,18 +69,51 @@ async def next_step(page: Page, form: Form) -> Response:
         return await _show(page, form.again(), _first_wrong(form, step), dataset)
     if go == "create":
         return await _create(page, form, dataset, body)
-    checked = None
+    shown: dict[str, Any] = {}
     if last in ("release", "answers", "budget"):
         try:
-            # What is done to y is the next step's: it is not shown yet.
-            until_then = {"answers": {"mechanism": "none"}} if last == "release" else {}
-            checked = await page.api.post("/v1/studies:check", until_then | body)
+            shown = await _effect(page, body, forecast=step == "release" and go == "look")
         except ApiProblem as problem:
             failed = _failed(form, problem, dataset)
             return await _show(page, failed, _first_wrong(failed, step), dataset)
     if go == "look":
-        return await _show(page, _fresh(form), step, dataset, checked)
-    return await _show(page, _fresh(form), target, dataset, checked)
+        return await _show(page, _fresh(form), step, dataset, shown)
+    return await _show(page, _fresh(form), target, dataset, {"checked": shown.get("checked")})
+
+
+@pages.post("/studies/new/effect", roles=("owner",))
+async def effect(page: Page, form: Form) -> Response:
+    """What the release step promises and costs as it stands, as a part of the page: computed from public values."""
+    dataset = await _dataset(page, form)
+    if dataset is None:
+        return page.fragment("effect_part.html", problem="There is no such dataset", checked=None, live=True)
+    body = drafting.body_of(form, dataset, "release")
+    context: dict[str, Any] = {"problem": None, "checked": None, "live": True}
+    if not form.ok:
+        return page.fragment("effect_part.html", **context | {"problem": next(iter(form.errors.values()))})
+    try:
+        context |= await _effect(page, body)
+    except ApiProblem as problem:
+        context["problem"] = plain(problem.problem.detail)
+    return page.fragment("effect_part.html", **context)
+
+
+async def _effect(page: Page, body: drafting.Body, *, forecast: bool = True) -> dict[str, Any]:
+    """The check of a draft, and its public forecast, which this starts if it is wanted."""
+    spec = {"answers": {"mechanism": "none"}} | body  # what is done to y is the next step's
+    made = None
+    if forecast:
+        with suppress(ApiProblem):  # such as of a dataset of one record, or of a release without noise
+            made = await page.api.post("/v1/studies:forecast", spec)
+    # Second: what it says of a search reads the forecast, if that has ended.
+    return {"spec": spec, "checked": await page.api.post("/v1/studies:check", spec), "forecast": made}
+
+
+async def _compared(page: Page, dataset: dict[str, Any], changed: str) -> list[dict[str, Any]]:
+    """The last studies of a dataset, the newest first."""
+    studies = await every(page.api, "/v1/studies", "studies")
+    alike = (s for s in studies if s["spec"]["dataset_id"] == dataset["id"] and s["id"] != changed)
+    return list(alike)[: -_COMPARED - 1 : -1]
 
 
 async def _create(page: Page, form: Form, dataset: dict[str, Any], body: dict[str, Any]) -> Response:
@@ -131,26 +168,31 @@ def _first_wrong(form: Form, step: str) -> str:
 
 
 async def _show(
-    page: Page, form: Form, step: str, dataset: dict[str, Any] | None, checked: dict[str, Any] | None = None
+    page: Page, form: Form, step: str, dataset: dict[str, Any] | None, shown: dict[str, Any] | None = None
 ) -> Response:
     ranges: private_bounds.PrivateRanges = {}
     if dataset is not None and step in ("features", "answers"):
         ranges = await private_bounds.latest(page.api, dataset["id"])
     drafting.suggest(form, step, [c["name"] for c in dataset["columns"]] if dataset is not None else [], ranges)
     form.labels.update(drafting.labels(dataset) if dataset is not None else {})
-    context: dict[str, Any] = {"form": form, "step": step, "dataset": dataset, "checked": checked, "spec": None}
+    context: dict[str, Any] = {"form": form, "step": step, "dataset": dataset, "checked": None, "spec": None}
     context |= {"ranges": ranges, "private_y": drafting.private_y(form, ranges)}
+    context |= shown or {}
     if step == "data":
         datasets = await every(page.api, "/v1/datasets", "datasets")
         context["datasets"] = [d for d in datasets if d["state"] == "active"]
     if step in ("release", "review"):
         context["mechanisms"] = (await page.api.get("/v1/meta"))["mechanisms"]
+    if dataset is not None and step == "release":
+        context |= {"dial": drafting.DIAL, "forecast": context.get("forecast"), "live": False, "problem": None}
+        context["compared"] = await _compared(page, dataset, form.get("change"))
     if dataset is not None and step in ("release", "answers", "budget", "review"):
         probe = replace(form, errors={}, problem=None)
         context["spec"] = drafting.body_of(probe, dataset, "budget")
-    if step == "review" and checked is None and dataset is not None and form.problem is None:
+    if step == "review" and context["checked"] is None and dataset is not None and form.problem is None:
         context["checked"] = await page.api.post("/v1/studies:check", context["spec"])
     context["row_cap"] = drafting.row_cap(form)
+    context["columns"] = [c["name"] for c in dataset["columns"]] if dataset is not None else []
     context["carried"] = drafting.carried(form, step)
     current = NAMES.index(step)
     before = form.get("reached")
@@ -164,4 +206,4 @@ async def _show(
     trail = [*_TRAIL, ("The draft", f"/studies/{changed}")] if changed else _TRAIL
     title = f"{'Change the draft' if changed else 'New study'}: {STEPS[current][1]}"
     status = 200 if form.ok else 422
-    return page.show(f"draft_{step}.html", title=title, trail=trail, status=status, epsilons=_EPSILONS, **context)
+    return page.show(f"draft_{step}.html", title=title, trail=trail, status=status, **context)

@@ -1,5 +1,8 @@
 """Forecasts of a study: its quality at several privacy levels."""
 
+from contextlib import suppress
+from typing import Any
+
 from starlette.responses import Response
 
 from blindopt import wire
@@ -33,6 +36,10 @@ async def _listed(page: Page, form: Form, status: int = 200) -> Response:
     listing = await page.api.get(f"{where}/forecasts", page_token=page.query.get("page_token"))
     datasets = await every(page.api, "/v1/datasets", "datasets")
     context = {"study": study, "listing": listing, "form": form, "mechanisms": _MECHANISMS, "status": status}
+    context |= {**_own(study), "forecast": None}
+    if study["state"] == "draft":
+        with suppress(ApiProblem):  # such as of a release without noise
+            context["forecast"] = await page.api.post("/v1/studies:forecast", study["spec"])
     context["samples"] = [d for d in datasets if d["public"] and d["id"] != study["spec"]["dataset_id"]]
     context["is_public"] = any(d["public"] and d["id"] == study["spec"]["dataset_id"] for d in datasets)
     return page.show("forecasts.html", title="Forecasts", trail=_trail(page, study["spec"]["name"]), **context)
@@ -69,7 +76,8 @@ async def forecast(page: Page) -> Response:
         return page.stream(_path(page))
     chart = figures.regret(view) if view["points"] else None
     trail = [*_trail(page, study["spec"]["name"]), ("Forecasts", f"/studies/{study['id']}/forecasts")]
-    return page.show("forecast.html", title="Forecast", trail=trail, study=study, forecast=view, chart=chart)
+    shown = {"forecast": view, "chart": chart, **_own(study)}
+    return page.show("forecast.html", title="Forecast", trail=trail, study=study, **shown)
 
 
 @pages.get("/studies/{study_id}/forecasts/{forecast_id}/part", roles=("owner",))
@@ -77,7 +85,13 @@ async def part(page: Page) -> Response:
     """The same, as a part of the page."""
     view = await page.api.get(_path(page))
     chart = figures.regret(view) if view["points"] else None
-    return page.fragment("forecast_part.html", forecast=view, chart=chart)
+    study = await page.api.get(f"/v1/studies/{page.path['study_id']}")
+    return page.fragment("forecast_part.html", forecast=view, chart=chart, **_own(study))
+
+
+def _own(study: dict[str, Any]) -> dict[str, Any]:
+    """The epsilon of a study, and whether it can still be changed."""
+    return {"own": study["spec"]["release"].get("epsilon") or "0", "draft": study["state"] == "draft"}
 
 
 @pages.get("/studies/{study_id}/forecasts/{forecast_id}/events", roles=("owner",))

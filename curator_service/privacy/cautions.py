@@ -70,11 +70,14 @@ def _of_release(spec: StudyCreate, release: Concrete, n: int) -> list[Caution]:
         cautions += of_delta("release.delta", delta, n)
     if n > 1 and release.sensitivity < (spacing := mean_spacing(spec.features, n)):
         field = search_noise.field_of_delta(spec)
-        unit = "scaled units" if field == "release.sensitivity" else "units of the hidden changes"
+        if field == "release.sensitivity":
+            far, what = f"{spacing:.3g} scaled units", f"Delta is {release.sensitivity:g}. Take a larger one"
+        else:
+            far, what = f"{spacing:.3g} times the hidden change", "Hide larger changes"
         message = (
-            f"Delta is {release.sensitivity:g}, in {unit}. If {n:,} rows were spread evenly over the declared "
-            f"bounds, a row would be {spacing:.3g} away from the row nearest to it, on average: two records that are "
-            "as alike as that are not promised to look alike. Take a larger Delta, from public knowledge."
+            f"If {n:,} records were spread evenly over the declared bounds, the nearest other record would be {far} "
+            f"away, on average: two records as alike as that are not promised to look alike. {what}, from public "
+            "knowledge."
         )
         cautions.append(Caution(code="sensitivity_small", field=field, message=message))
     return cautions
@@ -95,8 +98,8 @@ def mean_spacing(features: list[Feature], n: int) -> float:
 def _of_answers(spec: StudyCreate) -> list[Caution]:
     if isinstance(spec.answers, NoAnswerNoise):
         message = (
-            "y leaves as it was measured: a modeler learns the exact outcome of every record that it asks for, and no "
-            "epsilon bounds that. Take answers with noise, such as auto."
+            "The vendor gets the exact outcome of every record that it asks for, and no epsilon bounds that. Choose "
+            "answers with noise, such as auto."
         )
         return [Caution(code="exact_answers", field="answers.mechanism", message=message)]
     return of_epsilon("answers.epsilon", amount(spec.answers.epsilon))

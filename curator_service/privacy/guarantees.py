@@ -81,7 +81,7 @@ def belief(release: Concrete, *, withdrawn: bool = False) -> str | None:
     most = surest(amount(release.epsilon))
     share = "practically certain" if most > 0.999 else f"at most {100 * most:.3g} % sure"
     but = ", except for events that delta allows" if failure(release) else ""
-    return f"Someone undecided (50/50) between two values that differ by Delta becomes {share}{but}."
+    return f"Someone undecided (50/50) between two values that differ by what is hidden (Delta) becomes {share}{but}."
 
 
 def unit_of_privacy(spec: StudyCreate) -> str:

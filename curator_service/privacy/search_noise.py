@@ -1,8 +1,10 @@
 """What the noise of a release does to a search on it: how far it moves a record, against how far two are apart."""
 
+from collections.abc import Sequence
+from decimal import Decimal
 from math import hypot, sqrt
 
-from blindopt.wire import Caution, Feature, IdentityRelease, StudyCreate
+from blindopt.wire import Caution, Feature, ForecastPoint, IdentityRelease, StudyCreate, amount
 
 CHANCE = 1.4
 """From this ratio on, to the declared box, expected improvement on two real tables was no better than random records
@@ -27,10 +29,45 @@ def _apart(features: list[Feature]) -> float:
     return hypot(*((feature.upper - feature.lower) / feature.unit for feature in features)) / sqrt(6)
 
 
-def in_words(ratio: float | None) -> str | None:
-    """What a ratio to the declared box means for a search, in one sentence for the owner."""
+def in_words(ratio: float | None, spec: StudyCreate | None = None, points: Sequence[ForecastPoint] = ()) -> str | None:
+    """What a ratio to the declared box means for a search, in one sentence for the owner; None without noise.
+
+    With ``points``, of a public forecast of the draft ``spec``, also what it finds at the draft's epsilon.
+    """
     if ratio is None:
         return None
+    said = _of_ratio(ratio)
+    if spec is None or isinstance(spec.release, IdentityRelease):
+        return said
+    forecast = of_forecast(points, amount(spec.release.epsilon))
+    return said if forecast is None else f"{said} {forecast}"
+
+
+def of_forecast(points: Sequence[ForecastPoint], epsilon: Decimal) -> str | None:
+    """What a forecast finds at ``epsilon``, or at the levels on both sides of it, in one sentence; None without one."""
+    levels = {amount(point.epsilon): point for point in points if point.epsilon is not None}
+    near = {
+        max((e for e in levels if e <= epsilon), default=None),
+        min((e for e in levels if e >= epsilon), default=None),
+    }
+    chosen = [levels[e] for e in sorted(e for e in near if e is not None)]
+    chance = next((point.regret for point in points if point.mechanism == "random_rows"), None)
+    if not chosen or chance is None:
+        return None
+    gaps = ", ".join(f"{_gap(point.regret)} at epsilon {point.epsilon}" for point in chosen)
+    text = (
+        f"Forecast: a search ends {gaps} standard deviations short of the best record, random records {_gap(chance)}."
+    )
+    if all(point.better_than_chance is False for point in chosen):
+        return f"{text} That is no better than chance, as far as the forecast can tell."
+    return text
+
+
+def _gap(regret: float) -> str:
+    return f"{regret:.2g}" if regret >= 0.01 else "less than 0.01"
+
+
+def _of_ratio(ratio: float) -> str:
     if ratio >= CHANCE:
         meaning = "expect a search on Z to be no better than random records"
     else:
@@ -42,7 +79,7 @@ def of_study(spec: StudyCreate, ratio: float | None) -> list[Caution]:
     """A caution about noise in which a search finds no better than random records, from public values alone."""
     if ratio is None or ratio < CHANCE or isinstance(spec.release, IdentityRelease):
         return []
-    return [_caution(spec, in_words(ratio) or "")]
+    return [_caution(spec, _of_ratio(ratio))]
 
 
 def of_records(spec: StudyCreate, box: float | None, distance: float) -> list[Caution]:

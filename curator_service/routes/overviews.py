@@ -20,6 +20,15 @@ def check_study(study: wire.StudyCreate, curator: CuratorDep) -> wire.StudyCheck
     return curator.overviews.check(study)
 
 
+@router.post("/v1/studies:forecast", responses=documented(409), dependencies=[allowed("owner")])
+def forecast_draft(study: wire.StudyCreate, curator: CuratorDep) -> wire.PublicForecast:
+    """A forecast of a draft on public rows, started by the first request for its public inputs. Reads no record.
+
+    It holds for every epsilon of the release, name, caps and timing. Ask again until it has ended.
+    """
+    return curator.public_forecasts.view(study)
+
+
 @router.get("/v1/accounts", dependencies=_READ)
 def list_accounts(curator: CuratorDep, paging: PagingDep) -> wire.StudyAccountPage:
     """The spending of each study, with its caps."""

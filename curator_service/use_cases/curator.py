@@ -17,6 +17,7 @@ from curator_service.use_cases.inbox.withholding import Withholding
 from curator_service.use_cases.integrity.countersignatures import Countersignatures
 from curator_service.use_cases.integrity.privacy_reports import PrivacyReports
 from curator_service.use_cases.jobs.forecasts import Forecasts
+from curator_service.use_cases.jobs.public_forecasts import PublicForecasts
 from curator_service.use_cases.jobs.tunings import Tunings
 from curator_service.use_cases.queries.answer_versions import AnswerVersions
 from curator_service.use_cases.queries.queries import Queries
@@ -52,7 +53,8 @@ class Curator:
         self.released = ReleasedStudies(vault)
         self.studies = Studies(context, self.released.losses, settings)
         self.advisories = Advisories(context)
-        self.releases = Releases(context, vault)
+        self.public_forecasts = PublicForecasts(context)
+        self.releases = Releases(context, vault, self.public_forecasts.points)
         self.sandboxes = Sandboxes(context, vault, self.releases)
         self.grants = Grants(context, settings.address)
         self.wakeups = Wakeups()
@@ -67,7 +69,7 @@ class Curator:
         self.dataset_accounts = DatasetAccounts(context, vault)
         self.study_caps = StudyCaps(context, self.released)
         self.messages = Messages(context, self.released)
-        self.overviews = Overviews(context, self.released)
+        self.overviews = Overviews(context, self.released, self.public_forecasts.points)
         self.privacy_reports = PrivacyReports(context, vault, self.accounts, self.dataset_accounts, self.overviews)
         self.countersignatures = Countersignatures(context)
         self.forecasts = Forecasts(context, vault, settings)
@@ -114,6 +116,7 @@ class Curator:
         self.webhook_measurer.close()
         self.deadlines.close()
         self.forecasts.close()
+        self.public_forecasts.close()
         self.tunings.close()
 
 

@@ -80,7 +80,7 @@ def by_hand(scripts=True):
             "area_m2": True,
             "built": True,
         },
-        "Release": {"epsilon": "6", "Delta": "0.1"},
+        "Release": {"epsilon": "6", "area_m2: hide a change of": "22", "built: hide a change of": "12.5"},
         "Answers": {"Nothing": True},
         "Budget": {"How many measurements may the vendor ask for in all?": "100", **KERNEL},
     }
@@ -112,7 +112,7 @@ def owner_opens_a_study(olga):
             olga.picture("owner-2-features", 900)
         if step == "Release":
             olga.press("Show what this means")
-            expect(page.get_by_role("table", name="What this means")).to_be_visible()
+            expect(page.get_by_role("table", name="Noise and confusion by feature")).to_be_visible()
             olga.audit()
 
     study = user_actions.draft(olga, dataset, by_hand(), look)

@@ -78,8 +78,8 @@ def draft(person: Visitor, dataset: str, steps: Mapping[str, Fields], look: Call
 
 def release(person: Visitor) -> None:
     """Release the draft whose page is open."""
-    person.page.get_by_label("I have read what is promised and what is not, below").check()
-    if (high := person.page.get_by_label("The preview found a high risk, and I release it all the same")).count():
+    person.page.get_by_label("I have read what is promised and what is not").check()
+    if (high := person.page.get_by_label("The preview found a high risk, and I release it all the same")).is_visible():
         high.check()
     person.press("Release")
     person.page.get_by_text("Released: the study is open.").wait_for()

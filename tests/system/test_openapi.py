@@ -43,9 +43,14 @@ JOBS = {"POST /v1/tunings": 20 if FULL else 3, "POST /v1/studies/{study_id}/fore
 FOR_MODELERS = r"^/v1/(studies/\{study_id\}(/candidates|/queries.*|/revisions|/messages.*)?|audit/.*)$"
 RUNS = 20 if FULL else 5
 """How many runs are set going; all others are held."""
-SAME_BODY = {"/v1/tunings:preview": "/v1/tunings", "/v1/studies:check": "/v1/studies"}
+SAME_BODY = {
+    "/v1/tunings:preview": "/v1/tunings",
+    "/v1/studies:check": "/v1/studies",
+    "/v1/studies:forecast": "/v1/studies",
+}
 """What is posted to the one is, type for type, what is posted to the other, and has its boundaries there."""
 CHANGED = "/v1/studies/{study_id}"
+EXACT = {"answers": {"mechanism": "none"}}
 """What is put there is what is posted to /v1/studies, and what it replaces."""
 SAME = rf"^({'|'.join(map(re.escape, (*SAME_BODY, CHANGED)))})$"
 FEW = EXAMPLES if FULL else 1
@@ -366,6 +371,8 @@ def at_curator(curator, opened, small) -> World:
             "POST /v1/uploads": lambda body: {"file": "a,b\n1,x\n"},
             "POST /v1/studies": lambda body: body | real | {"budget": {}},
             "POST /v1/studies:check": lambda body: body | real | {"budget": {}},
+            # One and the same: each set of public inputs has a forecast of its own.
+            "POST /v1/studies:forecast": lambda body: {"name": "n", **real, "release": {"epsilon": "1"}, **EXACT},
             # Once: then it is another draft, and 409.
             "PUT /v1/studies/{study_id}": lambda body: body | real | {"budget": {}, "replaces": read},
             "POST /v1/studies/{study_id}:release": lambda body: {"spec_sha256": read},  # all are alike

@@ -82,3 +82,37 @@ for (const place of document.querySelectorAll("[data-progress]")) {
   });
 }
 addEventListener("pageshow", () => document.querySelectorAll("form.sent").forEach((form) => form.classList.remove("sent")));
+
+// The privacy dial: what it means is drawn again at each move.
+const dial = document.querySelector(".dial");
+if (dial) {
+  const form = dial.closest("form"), range = dial.querySelector("input"), field = form.elements.release_epsilon;
+  const part = document.querySelector("#effect [data-part]"), said = document.getElementById("effect-said");
+  const steps = dial.dataset.steps.split(",").map(Number);
+  let waiting, newest = 0;
+  const follow = () => {
+    const value = Math.log(Number(field.value) || 1);
+    const distances = steps.map((step) => Math.abs(Math.log(step) - value));
+    range.value = distances.indexOf(Math.min(...distances));
+    range.setAttribute("aria-valuetext", `epsilon ${field.value}`);
+  };
+  const draw = async () => {
+    const mine = ++newest, headers = { "X-Fragment": "1" };
+    const reply = await fetch(dial.dataset.effect, { method: "POST", headers, body: new URLSearchParams(new FormData(form)) }).catch(() => null);
+    if (mine !== newest || !reply?.ok) return;
+    part.replaceChildren(...new DOMParser().parseFromString(await reply.text(), "text/html").body.childNodes);
+    const line = part.querySelector("[data-said]")?.textContent.trim() ?? "";
+    if (said.textContent !== line) said.textContent = line;
+    if (part.querySelector("[data-again]")) soon(2000);
+  };
+  const soon = (pause) => { clearTimeout(waiting); waiting = setTimeout(draw, pause); };
+  const use = (value) => { field.value = value; follow(); soon(150); };
+  range.hidden = range.labels[0].hidden = false;
+  range.addEventListener("input", () => use(steps[range.value]));
+  field.addEventListener("input", follow);
+  form.addEventListener("input", () => soon(300));
+  form.addEventListener("change", () => soon(300));
+  part.addEventListener("click", (event) => { if (event.target.dataset.use) use(event.target.dataset.use); });
+  follow();
+  draw();
+}

@@ -17,7 +17,7 @@ from curator_service.use_cases.studies.advisories import release_status
 from curator_service.use_cases.studies.dataset_outlook import outlook
 from curator_service.use_cases.studies.datasets import cautions_from_records, dataset_view
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
-from curator_service.use_cases.studies.releases import meanings, noise_ratio
+from curator_service.use_cases.studies.releases import ForecastOf, meanings, noise_ratio
 from curator_service.use_cases.studies.repeated_releases import most_by_row
 from curator_service.use_cases.studies.studies import fitted
 from curator_service.use_cases.studies.study_caps import changes_of
@@ -29,8 +29,9 @@ from service_kit.store.database import Connection
 class Overviews:
     """Reads alone: nothing is stored, charged or drawn."""
 
-    def __init__(self, context: ServiceContext, studies: ReleasedStudies) -> None:
+    def __init__(self, context: ServiceContext, studies: ReleasedStudies, forecast_of: ForecastOf) -> None:
         self._context = context
+        self._forecast_of = forecast_of
         self._studies = studies
 
     def check(self, spec: wire.StudyCreate) -> wire.StudyCheck:
@@ -53,7 +54,7 @@ class Overviews:
             not_protected=not_protected(spec, current.release, withdrawn=withdrawn),
             noise_sd=mechanism.noise(len(spec.features)).sd,
             features=meanings(spec, mechanism, withdrawn=withdrawn),
-            search=search_noise.in_words(noise),
+            search=search_noise.in_words(noise, spec, self._forecast_of(spec)),
             strength=strength(promised) if promised is not None else None,
             surest=surest(promised) if promised is not None else None,
             belief=belief(current.release, withdrawn=withdrawn),

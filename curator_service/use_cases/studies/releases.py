@@ -1,6 +1,7 @@
 """Previews of a study's release, and the release itself."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -36,6 +37,8 @@ from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
 
 _STOP_SECONDS = 10.0
+ForecastOf = Callable[[wire.StudyCreate], list[wire.ForecastPoint]]
+"""Returns the points of the public forecast of a draft, if one has been made."""
 
 
 class Releases:
@@ -44,8 +47,9 @@ class Releases:
     A release that a crash interrupted is undone at the next start: nothing of it was published.
     """
 
-    def __init__(self, context: ServiceContext, vault: Vault) -> None:
+    def __init__(self, context: ServiceContext, vault: Vault, forecast_of: ForecastOf = lambda spec: []) -> None:
         self._context = context
+        self._forecast_of = forecast_of
         self._vault = vault
         self._losses = DatasetLosses(vault)
         self._drawing: dict[str, float] = {}
@@ -83,6 +87,7 @@ class Releases:
         report = _report(spec, rows, mechanism, current, preview.assessment)
         return report.model_copy(
             update={
+                "search": search_noise.in_words(noise_ratio(spec, mechanism), spec, self._forecast_of(spec)),
                 "attacks": preview.findings,
                 "verdict": verdict,
                 "not_tried": preview.not_tried,

@@ -116,3 +116,12 @@ class ForecastPage(Page):
     """A page of forecasts."""
 
     forecasts: list[ForecastView] = Field(description="Forecasts, in the order of creation.")
+
+
+class PublicForecast(Reply):
+    """A forecast of a draft on public rows alone, in memory: a restart of the service computes it again."""
+
+    state: Literal["running", "completed", "failed"] = Field(description="running: in progress, or waiting.")
+    progress: float = Field(0.0, ge=0, le=1, description="Fraction of the work that is done.")
+    problem: str | None = Field(None, description="Why it failed.")
+    points: list[ForecastPoint] = Field([], description="Results by privacy level; empty before the end.")

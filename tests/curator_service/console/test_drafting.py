@@ -2,7 +2,8 @@
 
 import pytest
 
-from curator_service.console.drafting import body_of, field_of, like, row_cap, suggest
+from curator_service.console.drafting import PLANAR_FEATURES_MAX, body_of, field_of, like, row_cap, suggest
+from curator_service.privacy import noise
 from service_kit.console import Form
 
 
@@ -60,7 +61,7 @@ def test_changes_that_are_stated_as_hidden_set_delta_to_one():
 
 
 def test_without_one_the_release_step_states_delta():
-    form = Form.blank(**STATED, scale_0="3")
+    form = Form.blank(**STATED, scale_0="3", hide="own")
     body = body_of(form, DATASET, "release")
     assert (body["features"][0]["scale"], body["release"]["sensitivity"]) == (3.0, 0.25)
 
@@ -78,3 +79,38 @@ def test_a_study_is_made_again_with_what_it_hides():
     }  # fmt: skip
     again = like(spec, DATASET)
     assert (again["hidden_change_0"], again["hidden_change_1"], again["scale_0"]) == (1.5, None, None)
+
+
+@pytest.mark.parametrize(
+    ("hide", "sensitivity", "stated"), [("most", 1.0, None), ("everything", 2**0.5, None), ("small", 1.0, 3.0)]
+)
+def test_what_nobody_must_find_out_sets_delta_and_is_read_back(hide, sensitivity, stated):
+    form = Form.blank(**STATED, hide=hide, hidden_change_0="3", scale_1="")
+    body = body_of(form, DATASET, "release")
+    assert form.ok
+    assert (body["release"]["sensitivity"], body["features"][0]["hidden_change"]) == (sensitivity, stated)
+    spec = body | {
+        "answers": {"mechanism": "none"}, "budget": {}, "kernel": None, "privacy_unit": "row", "reply_after_ms": None,
+    }  # fmt: skip
+    assert like(spec, DATASET)["hide"] == hide
+
+
+def test_small_differences_need_one_change_at_least():
+    form = Form.blank(**STATED, hide="small")
+    body_of(form, DATASET, "release")
+    assert "hide" in form.errors
+    assert field_of("release.sensitivity", form, DATASET) == "hide"
+
+
+def test_the_release_step_suggests_a_twentieth_of_each_range_and_a_delta_for_many_features_alone():
+    form = Form.blank(**STATED)
+    suggest(form, "release", ["kg", "m"])
+    assert (form.get("hide"), form.get("hidden_change_0"), form.get("hidden_change_1")) == ("small", "6", "0.1")
+    assert form.get("release_delta") == ""
+    form = Form.blank(**STATED, hide="most", hidden_change_0="")
+    suggest(form, "release", ["kg", "m"])
+    assert (form.get("hide"), form.get("hidden_change_0")) == ("most", "")
+    wide = Form.blank(**{f"use_{i}": "yes" for i in range(PLANAR_FEATURES_MAX + 1)})
+    suggest(wide, "release", [str(i) for i in range(PLANAR_FEATURES_MAX + 1)])
+    assert wide.get("release_delta") == "1e-6"
+    assert PLANAR_FEATURES_MAX == noise.PLANAR_FEATURES_MAX

@@ -305,13 +305,13 @@ def test_what_the_form_tells_is_the_study_that_is_made(owner, dataset, service):
     with OwnerClient(service.url, service.token) as api:
         spec = api.study(owner.path.rpartition("/")[2]).spec
     assert spec.name == STEPS["data"]["name"]
-    assert [(f.column, f.lower, f.upper) for f in spec.features] == [
-        (MARKUP, 0, 6),
-        (FORMULA, 0, 4),
-        (TURNED, 0, 10),
+    assert [(f.column, f.lower, f.upper, f.hidden_change) for f in spec.features] == [
+        (MARKUP, 0, 6, 0.3),  # as suggested: a twentieth of the range
+        (FORMULA, 0, 4, 0.2),
+        (TURNED, 0, 10, 0.5),
     ]
     assert spec.measurement == wire.ColumnMeasurement(column="y", direction="maximize")
-    assert spec.release == wire.AutoRelease(epsilon="4", sensitivity=0.25)
+    assert spec.release == wire.AutoRelease(epsilon="4", sensitivity=1.0)
     assert spec.answers == wire.AutoAnswers(mechanism="auto", epsilon="0.5", value_bound=100, centre=100)
     assert spec.budget == wire.Budget(epsilon_per_row="6", queries=50)
 
@@ -797,7 +797,7 @@ def test_what_a_release_of_planar_laplace_means_is_shown_before_it_is_made(owner
         owner.submit("/studies/new", go="next", **STEPS[step])
     owner.submit("/studies/new", go="look", release="planar_laplace", release_delta=delta)
     assert (owner.status, "What this means" in owner.shown) == (200, True), owner.shown[-600:]
-    assert ("after seeing Z, but for events that delta allows" in owner.shown) == shown
+    assert ("except for events that delta allows" in owner.shown) == shown
 
 
 # --- persons with several rows ------------------------------------------------------------------------

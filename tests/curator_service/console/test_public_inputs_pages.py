@@ -77,7 +77,7 @@ def test_a_forecast_is_on_public_rows_unless_said_otherwise_and_needs_no_kernel(
     owner.get(f"/studies/{study}/forecasts/{forecast.id}")
     assert "public rows, uniform within the declared bounds" in owner.shown
     assert "the band reaches over three" in owner.shown
-    assert "Regret at 0.212" in owner.shown  # 0.15 of the diagonal, sqrt(2)
+    assert "Gap at 0.212" in owner.shown  # 0.15 of the diagonal, sqrt(2)
     assert LEAKS not in owner.shown
     assert "depend on your records" not in owner.shown
 
@@ -130,3 +130,89 @@ def test_a_sandbox_is_made_and_labelled_on_every_page_of_it(owner, api, study):
     owner.get(f"/studies/{made}/grants")
     owner.submit(f"/studies/{made}/grants", name="vendor")
     assert SANDBOX in owner.shown
+
+
+# --- the release step ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def release_step(owner, api):
+    """The release step of a new study of two features in 0 to 20."""
+    dataset = api.register("stepwise", CSV.encode()).id
+    owner.get(f"/studies/new?dataset={dataset}")
+    owner.submit("/studies/new", go="next", name="stepwise")
+    bounds = {f"{end}_{i}": value for i in (0, 1) for end, value in (("lower", "0"), ("upper", "20"))}
+    owner.submit("/studies/new", go="next", use_0="yes", use_1="yes", **bounds)
+    owner.submit("/studies/new", go="next", column="y")
+    return owner
+
+
+def test_the_release_step_asks_what_nobody_must_find_out_before_any_symbol(release_step):
+    page = release_step.shown
+    for text in (
+        "What must nobody be able to find out about one record?",
+        "Small differences",
+        "Most of it",
+        "Everything",
+    ):
+        assert text in page, text
+    assert [release_step.form("/studies/new")[f"hidden_change_{i}"] for i in (0, 1)] == ["1", "1"]  # a twentieth of 20
+    assert page.index("Nobody can tell") < page.index(
+        "epsilon is about" if "epsilon is about" in page else "Privacy dial"
+    )
+    form = release_step.text.partition("Mechanism and delta</summary>")[0]
+    assert "Delta" not in form
+    assert 'name="release_delta"' not in form
+    assert 'value="po_gp_ucb"' in release_step.text.partition("Research comparisons</summary>")[2]
+    assert release_step.form("/studies/new")["release_delta"] == ""
+
+
+def test_without_scripts_a_button_shows_what_the_dial_means(release_step):
+    """By hand, for epsilon 2, two features and h = 1: sd sqrt(3) h / 2; ln 3 h / 2; 1 / (1 + e^-2)."""
+    release_step.submit("/studies/new", go="look", release_epsilon="2")
+    for text in ("moderate", "at most 88.1 % sure", "± 0.866 (4.33 %)", ">0.549<", "costs each record epsilon 2."):
+        assert text in release_step.text, text
+    assert "This dataset has spent" not in release_step.shown
+    assert "Noise moves a record" in release_step.shown
+
+
+def test_the_part_beside_the_dial_follows_the_form_and_draws_and_charges_nothing(release_step, api):
+    before = api.checkpoint()
+    fields = release_step.form("/studies/new")
+
+    def part(**typed):
+        return release_step.send("POST", "/console/studies/new/effect", data=fields | typed).text
+
+    for epsilon, name in (("0.7", "strong"), ("3", "moderate"), ("4", "weak"), ("7", "nearly none")):
+        assert f">{name}</strong>" in part(release_epsilon=epsilon)
+    everything = part(hide="everything", release_epsilon="1")
+    assert "± 49 (245 %)" in everything  # sqrt(3) sqrt(2) 20
+    assert "expect a search on Z to be no better than random records" in everything
+    assert "Enter a change for one feature at least" in part(hidden_change_0="", hidden_change_1="")
+    assert "notice" in part(release_epsilon="abc")
+    assert api.checkpoint() == before  # nothing is in the log
+
+
+def test_the_last_studies_of_the_dataset_stand_beside_it(owner, api, study):
+    spec = api.study(study).spec
+    owner.get(f"/studies/new?from={study}&epsilon=4")
+    assert owner.form("/studies/new")["release_epsilon"] == "4"  # as a forecast's button does
+    assert "The last studies of this dataset" in owner.shown
+    assert "As stated before" in owner.shown  # Delta in scaled units, from the API
+    assert owner.form("/studies/new")["release_sensitivity"] == str(spec.release.sensitivity)
+
+
+def test_a_preview_begins_with_its_verdict_and_a_high_risk_takes_a_second_tick(owner, api):
+    spec = spec_of(
+        api.register("risky", CSV.encode()), answers=wire.NoAnswerNoise(mechanism="none"), budget=wire.Budget(queries=9)
+    )
+    draft = api.create_study(spec).id
+    owner.get(f"/studies/{draft}")
+    owner.submit(f"/studies/{draft}:preview")
+    verdict, table = owner.shown.index("High risk: "), owner.shown.index("What attacks recover")
+    assert owner.shown.index("Preview") < verdict < table
+    assert "100 % against 0 % blindly" in owner.text  # a bar says its figures
+    owner.submit(f"/studies/{draft}:release", sure="yes")
+    assert (owner.status, "Tick this too before you release" in owner.shown) == (422, True)
+    owner.submit(f"/studies/{draft}:release", sure="yes", sure_high="yes")
+    assert "the study is open" in owner.shown

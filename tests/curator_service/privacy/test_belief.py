@@ -62,7 +62,9 @@ def test_noise_of_no_known_law_confuses_nothing_that_is_proved():
 
 def test_the_sentence_says_what_is_proved_and_no_more():
     pure = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1")
-    said = "Someone undecided (50/50) between two values that differ by Delta becomes at most 73.1 % sure"
+    said = (
+        "Someone undecided (50/50) between two values that differ by what is hidden (Delta) becomes at most 73.1 % sure"
+    )
     assert guarantees.belief(pure) == f"{said}."
     spread = pure.model_copy(update={"delta": 1e-6})
     assert guarantees.belief(spread) == f"{said}, except for events that delta allows."

@@ -1,5 +1,7 @@
 """What noise does to a search: the ratio by simulation, and the cautions at their thresholds."""
 
+from decimal import Decimal
+
 import numpy as np
 import pytest
 
@@ -91,3 +93,30 @@ def test_records_that_lie_closer_than_their_box_are_a_caution_for_the_owner():
     assert len(search_noise.of_records(spec, 1.0, 0.0)) == 1
     assert search_noise.of_records(spec, CHANCE, 0.0) == []  # the box shows it already
     assert search_noise.of_records(spec, None, 0.0) == []
+
+
+def points_of(*levels):
+    """Points of a forecast: level, gap, and whether it beats chance; random records end 0.4 short."""
+    rest = {"runs_as": "auto", "noise_sd": None, "distance_error": None, "low": 0, "high": 1}
+    made = [
+        wire.ForecastPoint(mechanism="auto", epsilon=e, regret=r, better_than_chance=b, **rest) for e, r, b in levels
+    ]
+    return [wire.ForecastPoint(mechanism="random_rows", epsilon=None, regret=0.4, **rest), *made]
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "gaps", "chance"),
+    [
+        ("2", "0.3 at epsilon 2", True),
+        ("1.5", "0.39 at epsilon 1, 0.3 at epsilon 2", True),
+        ("9", "less than 0.01 at epsilon 8", False),
+        ("0.1", "0.39 at epsilon 1", True),
+        ("3", "0.3 at epsilon 2, less than 0.01 at epsilon 8", False),
+    ],
+)
+def test_a_forecast_is_read_at_the_levels_beside_epsilon(epsilon, gaps, chance):
+    points = points_of(("1", 0.39, False), ("2", 0.3, False), ("8", 0.001, True))
+    said = search_noise.of_forecast(points, Decimal(epsilon))
+    assert said.startswith(f"Forecast: a search ends {gaps} standard deviations short of the best record")
+    assert ("no better than chance" in said) == chance
+    assert search_noise.of_forecast([], Decimal(epsilon)) is None

@@ -135,6 +135,7 @@ ALLOWED = {
         "GET /v1/accounts": READERS,
         "GET /v1/jobs": OWNER,
         "POST /v1/studies:check": OWNER,
+        "POST /v1/studies:forecast": OWNER,
         "GET /v1/audit/verification": READERS,
         "POST /v1/audit:verify": READERS,
         "GET /v1/advisories": READERS,
