@@ -21,6 +21,7 @@ CHANGES_NOTHING = (
     ":report",
     ":preview",
     ":check",
+    "/v1/studies:forecast",
     ":verify",
     ":open_record",
     "/v1/suggestions",
