@@ -113,7 +113,7 @@ def test_the_curator_draws_from_no_generator_that_has_a_seed():
     curator = [path for path in FILES if path.is_relative_to(ROOT / "curator_service")]
     for name, importers in {
         "attacks": {f"curator_service.use_cases.studies.{name}" for name in ("attack_preview", "privacy_audit")},
-        "forecasts": {"curator_service.use_cases.jobs.forecasts"},
+        "forecasts": {f"curator_service.use_cases.jobs.{name}" for name in ("forecasts", "public_forecasts")},
     }.items():
         simulations, package = ROOT / "curator_service" / name, f"curator_service.{name}"
         inside = [path for path in curator if path.is_relative_to(simulations)]
