@@ -20,7 +20,7 @@ STEPS = (
 NAMES = tuple(name for name, _ in STEPS)
 _OF_STEP = {
     "data": ("name", "dataset_id"),
-    "features": ("use_", "lower_", "upper_", "scale_"),
+    "features": ("use_", "lower_", "upper_", "scale_", "pasted"),
     "measurement": (
         *("direction", "source", "column", "column_noise", "question", "unit"),
         *("y_lower", "y_upper", "y_noise", "due_hours", "shown_"),
@@ -311,10 +311,14 @@ def suggest(
     step: str,
     columns: Sequence[str] = (),
     ranges: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+    made: Mapping[str, tuple[str, str, str]] = MappingProxyType({}),
 ) -> None:
-    """Fill in empty fields whose values follow from earlier steps, and bounds that are in private ``ranges``."""
+    """Fill in empty fields whose values follow from earlier steps, and bounds: private ``ranges``, ``encoded`` ones."""
     if step == "features":
         for i, column in enumerate(columns):
+            if column in made and f"lower_{i}" not in form.values:
+                parts = zip(("lower", "upper", "hidden_change"), made[column], strict=True)
+                form.values.update({f"{part}_{i}": [text] for part, text in parts})
             if column in ranges and f"lower_{i}" not in form.values and f"upper_{i}" not in form.values:
                 form.values[f"lower_{i}"], form.values[f"upper_{i}"] = ([end] for end in ranges[column])
     if step == "release":

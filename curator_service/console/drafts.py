@@ -60,6 +60,8 @@ async def next_step(page: Page, form: Form) -> Response:
     target = go.removeprefix("to:") if go.startswith("to:") and go[3:] in NAMES else ""
     if go == "back":
         target = NAMES[max(0, NAMES.index(step) - 1)]
+    if step == "features" and go in ("paste", "all", "none", "private", "clips"):
+        return await _help_with_features(page, form, dataset, go)
     if target and NAMES.index(target) <= NAMES.index(step):
         return await _show(page, _fresh(form), target, dataset)
     target = target or NAMES[min(NAMES.index(step) + 1, len(NAMES) - 1)]
@@ -116,6 +118,49 @@ async def _compared(page: Page, dataset: dict[str, Any], changed: str) -> list[d
     return list(alike)[: -_COMPARED - 1 : -1]
 
 
+async def _help_with_features(page: Page, form: Form, dataset: dict[str, Any], go: str) -> Response:
+    """Tick columns, fill in bounds, or count what they clip, and show the features again."""
+    clips: dict[str, Any] | None = None
+    if go == "paste":
+        private_bounds.fill_in(form, dataset)
+    elif go == "clips":
+        clips = await _clips(page, form, dataset)
+    else:
+        ranges = await private_bounds.latest(page.api, dataset["id"]) if go == "private" else {}
+        for i, column in enumerate(dataset["columns"]):
+            if column["name"] in ranges:
+                form.values[f"lower_{i}"], form.values[f"upper_{i}"] = ([end] for end in ranges[column["name"]])
+            if go == "all":
+                form.values[f"use_{i}"] = ["yes"]
+            elif go == "none":
+                form.values.pop(f"use_{i}", None)
+    return await _show(page, _fresh(form) if form.ok else form.again(), "features", dataset, clips=clips)
+
+
+async def _clips(page: Page, form: Form, dataset: dict[str, Any]) -> dict[str, Any] | None:
+    """What the bounds of the chosen features clip; faults are added to ``form.errors``."""
+    features = drafting.body_of(form, dataset, "features")["features"]
+    form.errors.pop("name", None)
+    if not form.ok:
+        return None
+    wanted = [{"column": f["column"], "outer": [f["lower"], f["upper"]]} for f in features]
+    clips: dict[str, Any] = await page.api.post(f"/v1/datasets/{dataset['id']}:clips", {"columns": wanted})
+    return clips
+
+
+async def _at_extremes(page: Page, form: Form, dataset: dict[str, Any]) -> list[str]:
+    """Features with a bound that is exactly an extreme of the records, where nothing else says that it is public."""
+    if dataset["public"]:
+        return []
+    try:
+        clips = await _clips(page, replace(form, errors={}, problem=None), dataset)
+    except ApiProblem:
+        return []
+    is_public = private_bounds.encoded(dataset)
+    columns = clips["columns"] if clips else []
+    return [c["column"] for c in columns if (c["is_smallest"] or c["is_largest"]) and c["column"] not in is_public]
+
+
 async def _create(page: Page, form: Form, dataset: dict[str, Any], body: dict[str, Any]) -> Response:
     changed = form.get("change")
     try:
@@ -168,14 +213,24 @@ def _first_wrong(form: Form, step: str) -> str:
 
 
 async def _show(
-    page: Page, form: Form, step: str, dataset: dict[str, Any] | None, shown: dict[str, Any] | None = None
+    page: Page,
+    form: Form,
+    step: str,
+    dataset: dict[str, Any] | None,
+    shown: dict[str, Any] | None = None,
+    clips: dict[str, Any] | None = None,
 ) -> Response:
     ranges: private_bounds.PrivateRanges = {}
     if dataset is not None and step in ("features", "answers"):
         ranges = await private_bounds.latest(page.api, dataset["id"])
-    drafting.suggest(form, step, [c["name"] for c in dataset["columns"]] if dataset is not None else [], ranges)
+    made = {} if dataset is None else private_bounds.encoded(dataset)
+    names = [] if dataset is None else [column["name"] for column in dataset["columns"]]
+    drafting.suggest(form, step, names, ranges, made)
     form.labels.update(drafting.labels(dataset) if dataset is not None else {})
     context: dict[str, Any] = {"form": form, "step": step, "dataset": dataset, "checked": None, "spec": None}
+    context |= {"clips": clips, "extremes": []}
+    if dataset is not None and step == "measurement":
+        context["extremes"] = await _at_extremes(page, form, dataset)
     context |= {"ranges": ranges, "private_y": drafting.private_y(form, ranges)}
     context |= shown or {}
     if step == "data":

@@ -1,11 +1,15 @@
-"""Private bounds: the form, the bounds of a dataset, and offers of them to the form of a study."""
+"""Bounds for the form of a study: private ones and their page, those of categories, and pasted ones."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any
 
 from starlette.responses import Response
 
+from blindopt.errors import Invalid
+from blindopt.formats.csv_files import rows
+from blindopt.formats.typed_numbers import readings
 from curator_service.console.reading import every
 from service_kit.console import Api, ApiProblem, Form, Page, Pages
 
@@ -80,3 +84,47 @@ def of_columns(columns: Sequence[Mapping[str, Any]]) -> PrivateRanges:
     """
     shown = (Form.blank(lower=column["lower"], upper=column["upper"]) for column in columns)
     return {c["column"]: (form.get("lower"), form.get("upper")) for c, form in zip(columns, shown, strict=True)}
+
+
+def encoded(dataset: Mapping[str, Any]) -> dict[str, tuple[str, str, str]]:
+    """Public bounds and hidden change, as a form shows them, of columns that were made from categories.
+
+    Another category moves two columns of yes and no by 1 each, which is one scaled unit for a hidden change of sqrt(2).
+    """
+    made: dict[str, tuple[str, str, str]] = {}
+    for choice in (dataset["reading"] or {"columns": []})["columns"]:
+        if choice["kind"] == "one_hot":
+            made |= {f"{choice['column']}={value.strip()}": ("0", "1", "1.42") for value in choice["values"]}
+        elif choice["kind"] == "codes":
+            ends = [1.0, float(len(choice["values"])), *([choice["fill"]] if choice["missing"] == "fill" else [])]
+            if min(ends) < max(ends):
+                shown = Form.blank(lower=min(ends), upper=max(ends), range=max(ends) - min(ends))
+                made[choice["column"]] = (shown.get("lower"), shown.get("upper"), shown.get("range"))
+    return made
+
+
+def fill_in(form: Form, dataset: Mapping[str, Any]) -> None:
+    """Fill in the features that were pasted: a name, both bounds and perhaps a hidden change on each line."""
+    index = {column["name"]: i for i, column in enumerate(dataset["columns"])}
+    lines: list[tuple[int, list[str]]] = []
+    try:
+        lines = [(line, cells) for line, cells in rows(form.get("pasted").encode(), ",;\t") if any(cells)]
+    except Invalid:
+        form.wrong("pasted", "Write name, smallest, largest on each line")
+    for line, (name, *cells) in lines:
+        meant = [readings(cell.strip()) for cell in cells if cell.strip()]
+        i = index.get(name.strip())
+        if line == 1 and i is None and not any(meant):
+            continue  # a header
+        if i is None:
+            near = get_close_matches(name.strip(), index, n=1)
+            hint = f'; did you mean "{near[0]}"?' if near else " in this dataset"
+            form.wrong("pasted", f'Line {line}: no column "{name.strip()}"{hint}')
+        elif len(meant) not in (2, 3) or any(len(values) != 1 for values in meant):
+            form.wrong("pasted", f"Line {line}: write a name and two numbers, or three with the hidden change")
+        else:
+            form.values[f"use_{i}"] = ["yes"]
+            for part, values in zip(("lower", "upper", "hidden_change"), meant, strict=False):
+                form.values[f"{part}_{i}"] = list(Form.blank(part=values[0]).values["part"])
+    if form.ok:
+        form.values.pop("pasted", None)

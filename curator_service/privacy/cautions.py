@@ -3,8 +3,9 @@
 What follows from the values of the records is in ``record_cautions``: that is for the owner alone.
 """
 
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from math import exp, lgamma, log, pi
+from math import exp, hypot, lgamma, log, pi
 
 from blindopt.wire import (
     Caution,
@@ -80,6 +81,28 @@ def _of_release(spec: StudyCreate, release: Concrete, n: int) -> list[Caution]:
             "knowledge."
         )
         cautions.append(Caution(code="sensitivity_small", field=field, message=message))
+    return cautions
+
+
+def of_categories(spec: StudyCreate, one_hot: Mapping[str, Sequence[str]]) -> list[Caution]:
+    """Cautions about changes of a category that Delta does not hide. ``one_hot``: by column, those made from it.
+
+    Another category moves two of them by 1 each, so a record by sqrt(1 / u^2 + 1 / v^2) scaled units, for the two
+    smallest of their units; by 1 / u where one of them is a feature.
+    """
+    delta, cautions = getattr(spec.release, "sensitivity", None), []
+    for column, made in one_hot.items():
+        used = [i for i, feature in enumerate(spec.features) if feature.column in made]
+        if delta is None or not used:
+            continue
+        units = sorted(spec.features[i].unit for i in used)[:2]
+        if (moved := hypot(*(1 / unit for unit in units))) > delta:
+            message = (
+                f"Another category of {column} moves a record by {moved:.3g} in scaled units, and {delta:g} is hidden: "
+                "which category a record has is not. To hide it, state a hidden change of 1.42, the square root "
+                "of 2, or more for each of its columns."
+            )
+            cautions.append(Caution(code="category_not_hidden", field=f"features.{used[0]}", message=message))
     return cautions
 
 

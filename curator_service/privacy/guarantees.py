@@ -236,7 +236,11 @@ GAPS: tuple[Gap, ...] = (
         "person can tell it to the modeler, and exposure to auditors.",
         lambda spec, release: spec.person_column,
     ),
-    Gap("Sizes", "how many rows there are, the shape of Z, and the mechanism are public."),
+    Gap(
+        "Sizes",
+        "how many rows there are, the shape of Z, and the mechanism are public. Where rows with missing values were "
+        "left out, how many are left depends on which records have gaps.",
+    ),
     Gap(
         "Queries",
         "which rows were asked, how often and when is known to the modeler, who chose them. A refusal states what its "
@@ -257,9 +261,9 @@ GAPS: tuple[Gap, ...] = (
     ),
     Gap(
         "Public inputs",
-        "epsilon, delta, Delta, r, the mechanism, caps, bounds, scales, the kernel, and whether to release at all are "
-        "taken as public: where they were computed from the records, or chosen by looking at them, as in a preview or "
-        "a forecast on the records, nothing of what is promised holds.",
+        "epsilon, delta, Delta, r, the mechanism, caps, bounds, scales, the kernel, lists of categories, values that "
+        "fill gaps, and whether to release at all are taken as public: where they were computed from the records, or "
+        "chosen by looking at them, as in a preview or a forecast on the records, nothing of what is promised holds.",
     ),
     Gap(
         "Several studies of one dataset",

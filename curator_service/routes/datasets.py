@@ -175,6 +175,15 @@ def find_bounds(
     return RecordedReply(curator.bounds.find(caller, dataset_id, body))
 
 
+@router.post("/{dataset_id}:clips")
+def count_clips(dataset_id: DatasetId, body: wire.ClipsRequest, curator: CuratorDep) -> wire.ClipsView:
+    """How many values bounds would clip: exact, for the owner alone, and stored and logged nowhere.
+
+    Bounds may be checked by it, and not chosen: what choosing by it leaks is not counted.
+    """
+    return curator.datasets.clips(dataset_id, body)
+
+
 @router.get("/{dataset_id}/bounds")
 def list_bounds(dataset_id: DatasetId, curator: CuratorDep, paging: PagingDep) -> wire.BoundsPage:
     """Private bounds of a dataset's file, in the order of their charges."""

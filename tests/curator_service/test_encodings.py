@@ -14,9 +14,10 @@ import pytest
 from pydantic import ValidationError
 
 from blindopt.errors import DatasetInvalid
-from blindopt.wire import ColumnChoice, Feature
+from blindopt.wire import NONE, ColumnChoice, ColumnMeasurement, Feature, PlanarLaplaceRelease, StudyCreate
 from curator_service.datasets import Limits, read_csv, read_parquet, survey, unpacked
 from curator_service.persons import PersonColumn
+from curator_service.privacy.cautions import of_categories
 from curator_service.scaling import ScaledRows
 
 LIMITS = Limits(rows=1_000, columns=50)
@@ -238,6 +239,30 @@ def test_another_category_moves_a_record_by_the_square_root_of_two_hidden_change
     distances = np.linalg.norm(rows[:, None] - rows[None], axis=2)
     assert distances[:3, :3].max() == pytest.approx(math.sqrt(2) / (hidden or 1.0))
     assert distances.max() == pytest.approx(distances[:3, :3].max())  # no category is nearer
+
+
+def farthest(units):
+    """The largest distance of two records that differ in a category alone: every pair of categories is tried."""
+    rows = [*np.diag(1 / np.array(units)), np.zeros(len(units))]
+    return max(float(np.linalg.norm(a - b)) for a in rows for b in rows)
+
+
+@pytest.mark.parametrize("units", [[1.0], [1.0, 1.0, 1.0], [math.sqrt(2)] * 4, [1.0, 2.0, 5.0], [3.0, 1.5]])
+def test_a_category_that_is_not_hidden_is_a_caution_and_one_that_is_hidden_is_none(units):
+    moved = farthest(units)
+    names = [f"cut={i}" for i in range(len(units))]
+    features = [Feature(column=c, lower=0.0, upper=1.0, scale=u) for c, u in zip(names, units, strict=True)]
+    for delta, is_hidden in ((moved * 1.000001, True), (moved * 0.999, False)):
+        spec = StudyCreate(
+            name="n",
+            dataset_id="ds_0000000000000000",
+            features=[Feature(column="x", lower=0.0, upper=9.0), *features],
+            measurement=ColumnMeasurement(column="y", direction="maximize"),
+            release=PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1", sensitivity=delta),
+            answers=NONE,
+        )
+        cautions = of_categories(spec, {"cut": names, "other": ["other=1"]})
+        assert [(c.code, c.field) for c in cautions] == [("category_not_hidden", "features.1")] * (not is_hidden)
 
 
 # --- gzip ----------------------------------------------------------------------------------------------

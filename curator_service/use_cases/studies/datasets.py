@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.audit.merkle_log import sha256
-from blindopt.errors import NotFound, StateConflict
+from blindopt.errors import Invalid, NotFound, StateConflict
+from blindopt.formats import npy_files
 from curator_service import store
 from curator_service.datasets import Limits, Table, digest_of, is_parquet, read_csv, read_parquet, unpacked
 from curator_service.persons import PersonColumn, kept_rows, numbers_of, pieces
-from curator_service.privacy import record_cautions
+from curator_service.privacy import cautions, record_cautions
+from curator_service.privacy.guarantees import CHOOSING
 from curator_service.settings import Settings
 from curator_service.use_cases.studies.uploads import Uploads
 from curator_service.vault import Vault, new_id
@@ -25,6 +27,8 @@ from service_kit.context.request import Effect, RequestContext
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
+
+_CLIP_ROWS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +204,38 @@ class Datasets:
         with self._context.database.read() as db:
             return dataset_view(store.find(db, store.datasets, identity))
 
+    def clips(self, identity: str, wanted: wire.ClipsRequest) -> wire.ClipsView:
+        """How many values bounds would clip, for the owner alone. Raises NotFound, and Invalid for another column."""
+        view = self.view(identity)
+        names = {column.name: j for j, column in enumerate(view.columns)}
+        faults: list[dict[str, object]] = [
+            {"field": f"columns.{i}.column", "message": "the dataset has no such column"}
+            for i, each in enumerate(wanted.columns)
+            if each.column not in names
+        ]
+        if faults:
+            raise Invalid("the dataset lacks a column", faults)
+        positions = [names[each.column] for each in wanted.columns]
+        lower, upper = np.array([each.outer for each in wanted.columns]).T
+        below, above = np.zeros(len(positions), dtype=np.int64), np.zeros(len(positions), dtype=np.int64)
+        values = self._vault.dataset(identity)
+        for start in range(0, view.rows, _CLIP_ROWS):
+            block = values[start : start + _CLIP_ROWS][:, positions]
+            below += (block < lower).sum(axis=0)
+            above += (block > upper).sum(axis=0)
+            npy_files.forget_pages(values)
+        columns = [
+            wire.ColumnClips(
+                column=each.column,
+                below=int(below[i]),
+                above=int(above[i]),
+                is_smallest=each.outer[0] == view.columns[positions[i]].minimum,
+                is_largest=each.outer[1] == view.columns[positions[i]].maximum,
+            )
+            for i, each in enumerate(wanted.columns)
+        ]
+        return wire.ClipsView(rows=view.rows, columns=columns, caution=CHOOSING)
+
     def page(self, after: int, limit: int) -> list[tuple[int, wire.DatasetView]]:
         """Datasets with their sequence numbers."""
         with self._context.database.read() as db:
@@ -249,10 +285,13 @@ def _plain(column: str | wire.ColumnChoice) -> object:
 
 
 def cautions_from_records(spec: wire.StudyCreate, dataset: wire.DatasetView) -> list[wire.Caution]:
-    """Cautions about a study that follow from the values of its records, for the owner alone; none if it is public."""
+    """Cautions about a study that follow from its dataset, for the owner alone; none if it is public."""
     if dataset.public:
         return []
-    return record_cautions.of_bounds(spec, {c.name: (c.minimum, c.maximum) for c in dataset.columns})
+    read = dataset.reading.columns if dataset.reading is not None else []
+    one_hot = {choice.column: choice.stored for choice in read if choice.kind == "one_hot"}
+    extremes = {c.name: (c.minimum, c.maximum) for c in dataset.columns}
+    return cautions.of_categories(spec, one_hot) + record_cautions.of_bounds(spec, extremes)
 
 
 def _check_persons_alike(db: Connection, digest: str, upload: Upload) -> None:

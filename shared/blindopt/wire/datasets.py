@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from blindopt.wire.base import Epsilon, Name, Page, Reply, Request, Sha256
+from blindopt.wire.base import FEATURES_MAX, Epsilon, Name, Page, Reply, Request, Sha256
 
 BOUNDS_COLUMNS_MAX = 100
 BOUNDS_QUANTILES_MAX = 9
@@ -309,6 +309,30 @@ class PrivateBounds(Reply):
     columns: list[ColumnBounds] = Field(description="One for each column; empty if interrupted.")
     guarantee: str = Field(description="What is promised, in words.")
     created_at: datetime = Field(description="When it was charged.")
+
+
+class ClipsRequest(Request):
+    """Bounds that an owner thinks of."""
+
+    columns: list[OuterRange] = Field(min_length=1, max_length=FEATURES_MAX, description="Columns with their bounds.")
+
+
+class ColumnClips(Reply):
+    """How many values of a column lie outside its bounds: private, for the owner only."""
+
+    column: str = Field(description="Name of the column.")
+    below: int = Field(description="Number of records that the lower bound would clip.")
+    above: int = Field(description="Number of records that the upper bound would clip.")
+    is_smallest: bool = Field(description="Whether the lower bound is exactly the smallest value.")
+    is_largest: bool = Field(description="Whether the upper bound is exactly the largest value.")
+
+
+class ClipsView(Reply):
+    """What bounds would clip: private, for the owner only."""
+
+    rows: int = Field(description="Number of records.")
+    columns: list[ColumnClips] = Field(description="One for each column, in the order of the request.")
+    caution: str = Field(description="What choosing by this leaks.")
 
 
 class BoundsPage(Page):

@@ -2,7 +2,15 @@
 
 import pytest
 
-from curator_service.console.drafting import PLANAR_FEATURES_MAX, body_of, field_of, like, row_cap, suggest
+from curator_service.console.drafting import (
+    PLANAR_FEATURES_MAX,
+    body_of,
+    field_of,
+    like,
+    row_cap,
+    suggest,
+)
+from curator_service.console.private_bounds import encoded, fill_in
 from curator_service.privacy import noise
 from service_kit.console import Form
 
@@ -114,3 +122,75 @@ def test_the_release_step_suggests_a_twentieth_of_each_range_and_a_delta_for_man
     suggest(wide, "release", [str(i) for i in range(PLANAR_FEATURES_MAX + 1)])
     assert wide.get("release_delta") == "1e-6"
     assert PLANAR_FEATURES_MAX == noise.PLANAR_FEATURES_MAX
+
+
+WIDE = {
+    "columns": [{"name": name} for name in ("carat", "table", "cut=Good", "cut=Ideal", "clarity")],
+    "reading": {
+        "columns": [
+            {"column": "carat", "kind": "number"},
+            {"column": "cut", "kind": "one_hot", "values": ["Good", "Ideal"]},
+            {"column": "clarity", "kind": "codes", "values": list("abcd"), "missing": "fill", "fill": -1.0},
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "name,smallest,largest,hidden\ncarat,0,5,0.5\ntable,40,90\n",
+        "carat;0;5;0,5\n\ntable;40;90\n",
+        "carat\t0\t5\t0.5\r\ntable\t40\t90\t\r\n",
+    ],
+)
+def test_pasted_bounds_fill_in_the_features_that_they_name(text):
+    form = Form.blank(pasted=text, lower_0="7", upper_4="1")
+    fill_in(form, WIDE)
+    assert form.ok, form.errors
+    assert {name: form.get(name) for name in form.values} == {
+        "use_0": "yes",
+        "lower_0": "0",
+        "upper_0": "5",
+        "hidden_change_0": "0.5",
+        "use_1": "yes",
+        "lower_1": "40",
+        "upper_1": "90",
+        "upper_4": "1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("carat,0,5\ntabel,1,2", 'Line 2: no column "tabel"; did you mean "table"?'),
+        ("zebra,1,2", 'Line 1: no column "zebra" in this dataset'),
+        ("carat,0", "Line 1: write a name and two numbers"),
+        ("carat,0,x", "Line 1: write a name and two numbers"),
+        ("carat;1,034;5", "Line 1: write a name and two numbers"),  # a thousand, or one and a bit
+        ('carat,"0', "Write name, smallest, largest on each line"),
+    ],
+)
+def test_what_cannot_be_read_of_pasted_bounds_is_named_by_its_line(text, fault):
+    form = Form.blank(pasted=text)
+    fill_in(form, WIDE)
+    assert form.errors["pasted"].startswith(fault)
+    assert form.get("pasted") == text
+
+
+def test_columns_made_from_categories_have_public_bounds():
+    """Another category moves two columns by 1 each: sqrt(2), which a hidden change of 1.42 is one unit of."""
+    assert encoded(WIDE) == {
+        **dict.fromkeys(("cut=Good", "cut=Ideal"), ("0", "1", "1.42")),
+        "clarity": ("-1", "4", "5"),
+    }
+    assert 1.42 > 2**0.5
+    form = Form.blank(lower_2="0.5")
+    suggest(form, "features", [c["name"] for c in WIDE["columns"]], made=encoded(WIDE))
+    assert {name: form.get(name) for name in form.values if name.endswith(("_0", "_2", "_3"))} == {
+        "lower_2": "0.5",
+        "lower_3": "0",
+        "upper_3": "1",
+        "hidden_change_3": "1.42",
+    }
+    assert encoded({"columns": [], "reading": None}) == {}

@@ -248,6 +248,28 @@ def test_the_same_file_again_needs_a_tick(owner):
     assert "Registered: 2 rows" in owner.shown
 
 
+def test_the_features_of_a_wide_table_are_ticked_pasted_counted_and_warned_of(owner):
+    header = ",".join(f"s{i}" for i in range(60))
+    _upload(owner, f"{header}\n" + "".join(",".join(str(i + row) for i in range(60)) + "\n" for row in range(9)))
+    dataset = owner.path.rpartition("/")[2]
+    owner.get(f"/studies/new?dataset={dataset}")
+    owner.submit("/studies/new", name="wide", go="next")
+    owner.submit("/studies/new", go="all")
+    assert owner.text.count('value="yes" checked') == 60
+    owner.submit("/studies/new", go="none")
+    assert 'value="yes" checked' not in owner.text
+    owner.submit("/studies/new", go="paste", pasted="s0,0,5.5\ns60,1,2")
+    assert 'Line 2: no column "s60"; did you mean' in owner.shown
+    owner.submit("/studies/new", go="paste", pasted="s0,0,5.5\ns3,0,11")
+    kept = owner.form("/studies/new")
+    assert (kept["lower_0"], kept["upper_0"], kept["upper_3"], "pasted" in kept) == ("0", "5.5", "11", True)
+    owner.submit("/studies/new", go="clips")
+    assert re.search(r"s0 3 .*s3 0 ", owner.shown), owner.shown  # 6, 7 and 8 lie above 5.5
+    assert "shown to you alone" in owner.shown
+    owner.submit("/studies/new", go="next")
+    assert "A bound of s0 , s3 is exactly the smallest or largest value in your records" in owner.shown
+
+
 def test_a_pending_file_can_be_deleted(owner):
     _upload(owner, "a,b\n1,x\n")
     path = owner.path.removeprefix("/console")

@@ -270,3 +270,47 @@ def test_persons_and_gaps_together_keep_the_numbers_of_the_file(curator):
     numbers, values = curator.curator.vault.numbers(view["id"]), curator.curator.vault.dataset(view["id"])
     assert (view["rows"], view["rows_left_out"], view["person_rows_dropped"]) == (4, 4, 4)
     assert (values[:, 0] == numbers - 1).all()
+
+
+# --- what bounds clip ------------------------------------------------------------------------------------
+
+
+def test_what_bounds_clip_is_counted_for_the_owner_and_kept_nowhere(curator):
+    rng = np.random.default_rng(1)
+    values = np.round(rng.normal(size=(40_000, 2)), 3)
+    csv = "a,b\n" + "\n".join(f"{a!r},{b!r}" for a, b in values.tolist()) + "\n"
+    data = {"name": "n"}
+    dataset = curator.call("owner", "POST", "/v1/datasets", files={"file": ("a.csv", csv.encode())}, data=data)["id"]
+    with curator.context.database.read() as db:
+        before = sum(1 for _ in audit_log.walk(db))
+    largest = float(values[:, 0].max())
+    body = {"columns": [{"column": "b", "outer": [-0.5, 0.25]}, {"column": "a", "outer": [-1.0, largest]}]}
+    seen = curator.call("owner", "POST", f"/v1/datasets/{dataset}:clips", json=body)
+    a, b = values.T
+    assert seen["columns"] == [
+        {
+            "column": "b",
+            "below": int((b < -0.5).sum()),
+            "above": int((b > 0.25).sum()),
+            "is_smallest": False,
+            "is_largest": False,
+        },
+        {"column": "a", "below": int((a < -1).sum()), "above": 0, "is_smallest": False, "is_largest": True},
+    ]
+    assert "Choosing by this leaks" in seen["caution"]
+    with curator.context.database.read() as db:
+        assert sum(1 for _ in audit_log.walk(db)) == before
+    wrong = curator.send(
+        "owner", "POST", f"/v1/datasets/{dataset}:clips", json={"columns": [{"column": "z", "outer": [0, 1]}]}
+    )
+    assert (wrong.status_code, wrong.json()["errors"][0]["field"]) == (422, "columns.0.column")
+
+
+def test_an_owner_is_told_that_a_category_is_not_hidden(curator):
+    dataset = register(curator, upload(curator).json()["id"]).json()["id"]
+    features = [wire.Feature(column=c, lower=0.0, upper=1.0) for c in ("town=Oslo", "town=Rome")]
+    seen = curator.call("owner", "POST", "/v1/studies:check", json=spec_of(dataset, features=features))
+    assert [c["code"] for c in seen["record_cautions"] if c["code"].startswith("category")] == ["category_not_hidden"]
+    hidden = [feature.model_copy(update={"hidden_change": 1.42}) for feature in features]
+    seen = curator.call("owner", "POST", "/v1/studies:check", json=spec_of(dataset, features=hidden))
+    assert [c["code"] for c in seen["record_cautions"] if c["code"].startswith("category")] == []

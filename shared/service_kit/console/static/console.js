@@ -8,4 +8,16 @@ const menu = document.querySelector(".top nav ul");
 const here = menu?.querySelector("[aria-current]");
 if (here) menu.scrollLeft = here.offsetLeft - menu.offsetLeft - 16;
 
+// Rows of a long table by a part of their text. Without a script the field is not there.
+for (const place of document.querySelectorAll("[data-filter]")) {
+  const field = place.querySelector("input");
+  const rows = document.querySelectorAll(`#${place.dataset.filter} tbody tr`);
+  place.hidden = false;
+  field.addEventListener("keydown", (event) => { if (event.key === "Enter") event.preventDefault(); });
+  field.addEventListener("input", () => {
+    const text = field.value.trim().toLowerCase();
+    for (const row of rows) row.hidden = !row.textContent.toLowerCase().includes(text);
+  });
+}
+
 for (const note of document.querySelectorAll("[data-focus]")) note.focus();

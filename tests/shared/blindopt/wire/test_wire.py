@@ -156,6 +156,7 @@ REQUESTS = [
     (wire.HttpScore, {"kind": "http", "model": "trees", "lower": 0.0, "upper": 1.0, "reply": "records"}),
     (wire.TuningCreate, TUNING),
     (wire.ColumnChoice, {"column": "cut", "kind": "one_hot", "values": ["Good", "Ideal"]}),
+    (wire.ClipsRequest, {"columns": [{"column": "age", "outer": [0.0, 110.0]}]}),
     (wire.OuterRange, {"column": "age", "outer": [0.0, 128.0]}),
     (
         wire.BoundsCreate,

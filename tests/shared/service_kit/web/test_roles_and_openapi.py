@@ -19,6 +19,7 @@ from service_kit.web import problems
 OPEN = {"/healthz", "/readyz", "/v1/meta", "/openapi.json"}
 CHANGES_NOTHING = (
     ":report",
+    ":clips",
     ":preview",
     ":check",
     "/v1/studies:forecast",
@@ -121,6 +122,7 @@ ALLOWED = {
         "POST /v1/uploads/{upload_id}:discard": OWNER,
         "POST /v1/datasets/{dataset_id}:archive": OWNER,
         "POST /v1/datasets/{dataset_id}:report": OWNER,
+        "POST /v1/datasets/{dataset_id}:clips": OWNER,
         "POST /v1/datasets/{dataset_id}:withhold": OWNER,
         "GET /v1/datasets/{dataset_id}/withheld": OWNER,
         "GET /v1/datasets/{dataset_id}/bounds": OWNER,
