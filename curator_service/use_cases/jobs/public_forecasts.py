@@ -117,26 +117,31 @@ class PublicForecasts:
                     self._serving = False
                     return
                 entry = self._entries[self._waiting.pop()]
-                self._running = worker = self._make_worker()
             try:
-                self._work(entry, worker)
+                self._work(entry)
             except Exception as error:  # its text may quote a value
                 problem = f"a fault on our side ({type(error).__name__})"
                 entry.view = wire.PublicForecast(state="failed", problem=problem)
-            finally:
-                with self._lock:
-                    self._running = None
-                worker.end()
 
-    def _work(self, entry: _Entry, worker: Worker) -> None:
-        with worker.deadline(SECONDS) as late:
-            for reply in worker.work(entry.job):
-                if reply.progress is not None:
-                    entry.view = wire.PublicForecast(state="running", progress=reply.progress)
-                if reply.points is not None:
-                    entry.view = wire.PublicForecast(state="completed", progress=1.0, points=reply.points)
-                if reply.problem is not None:
-                    entry.view = wire.PublicForecast(state="failed", problem=reply.problem)
+    def _work(self, entry: _Entry) -> None:
+        worker = self._make_worker()
+        with self._lock:
+            self._running = worker
+            if self._closing:
+                worker.kill()
+        try:
+            with worker.deadline(SECONDS) as late:
+                for reply in worker.work(entry.job):
+                    if reply.progress is not None:
+                        entry.view = wire.PublicForecast(state="running", progress=reply.progress)
+                    if reply.points is not None:
+                        entry.view = wire.PublicForecast(state="completed", progress=1.0, points=reply.points)
+                    if reply.problem is not None:
+                        entry.view = wire.PublicForecast(state="failed", problem=reply.problem)
+        finally:
+            with self._lock:
+                self._running = None
+            worker.end()
         if entry.view.state == "running":
             why = f"it took longer than {SECONDS:g} s" if late.is_set() else "its process ended; memory may be short"
             entry.view = wire.PublicForecast(state="failed", problem=why)

@@ -144,6 +144,22 @@ def test_a_worker_that_ends_early_is_a_failure_in_words(made, monkeypatch):
     assert (view.state, view.problem) == ("failed", "its process ended; memory may be short")
 
 
+def test_a_process_that_cannot_start_is_a_failure_and_the_next_one_runs(made):
+    forecasts, spec, _ = made
+
+    def fails():
+        raise OSError("no memory")
+
+    forecasts._make_worker = fails
+    forecasts.view(spec)
+    _ended()
+    assert forecasts.view(spec).problem == "a fault on our side (OSError)"
+    forecasts._make_worker = Held
+    forecasts.view(hidden(spec, 2.0))
+    _ended()
+    assert forecasts.view(hidden(spec, 2.0)).state == "completed"
+
+
 def test_check_reads_it_in_its_line_on_the_search(made, monkeypatch):
     _, spec, curator = made
     body = spec.model_dump(mode="json")
