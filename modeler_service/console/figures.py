@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from blindopt import wire
-from service_kit.console import charts
+from service_kit.console import Page, charts
 from service_kit.console.charts import Chart, Level, Points, Series
 
 _WIDE = 1.959963984540054  # of a normal, for 95 %
@@ -16,57 +16,67 @@ def best_so_far(points: Sequence[wire.CurvePoint]) -> Series:
     return Series("best so far", [point.number for point in shown], [point.best for point in shown], is_step=True)
 
 
+def _address(run: wire.RunView, **query: int) -> str:
+    return Page.url(f"/runs/{run.id}/trials", **query)
+
+
+def _answers(run: wire.RunView, points: Sequence[wire.CurvePoint]) -> Series:
+    """Each answer, which leads to its trial in the table."""
+    links = [_address(run, first=point.number) for point in points]
+    return Series("answer", [point.number for point in points], [point.y for point in points], dots=True, links=links)
+
+
 def convergence(run: wire.RunView, points: Sequence[wire.CurvePoint]) -> Chart:
     """Each answer, and the best so far."""
-    numbers = [point.number for point in points]
-    answers = Series("answer", numbers, [point.y for point in points], dots=True)
     levels = [] if run.stop.target is None else [Level(run.stop.target, "target")]
-    best = best_so_far(points)
+    best, answers = best_so_far(points), _answers(run, points)
     title = "Answers and the best so far" if len(best.x) else "Answers, which are randomized"
     series = [best, answers] if len(best.x) else [answers]
-    return charts.line("convergence", title, series, x="trial", y="y", levels=levels)
+    return charts.line("convergence", title, series, x="trial", y="answer", levels=levels)
 
 
-def beliefs(trials: Sequence[wire.CurvePoint]) -> Chart | None:
+def beliefs(run: wire.RunView, trials: Sequence[wire.CurvePoint]) -> Chart | None:
     """The estimate of each chosen row and its answer; None if the algorithm has no estimates."""
     estimated = [trial for trial in trials if trial.mean is not None and trial.sd is not None]
     if not estimated:
         return None
     numbers = [trial.number for trial in estimated]
     expected = Series(
-        "expected, with a 95 % interval of f",
+        "expected, with 95 % interval",
         numbers,
         [trial.mean for trial in estimated],
         [(trial.mean or 0) - _WIDE * (trial.sd or 0) for trial in estimated],
         [(trial.mean or 0) + _WIDE * (trial.sd or 0) for trial in estimated],
     )
-    answers = Series("answer", numbers, [trial.y for trial in estimated], dots=True)
-    return charts.line("beliefs", "Chosen rows: expected and answered", [expected, answers], x="trial", y="y")
+    series = [expected, _answers(run, estimated)]
+    return charts.line("beliefs", "Chosen candidates: expected and answered", series, x="trial", y="answer")
 
 
-def landscape(view: wire.PosteriorMap) -> Chart:
+def landscape(run: wire.RunView, view: wire.PosteriorMap) -> Chart:
     """Candidates on the first two principal axes of Z, coloured by their posterior mean."""
     queried = [point for point in view.points if point.asked]
     others = [point for point in view.points if not point.asked]
     first, second = (f"{100 * share:.0f} % of the variance of Z" for share in view.shares)
     return charts.scatter(
         "map",
-        "What is believed of the candidates",
-        [_group("not asked", others, is_ring=False), _group("asked", queried, is_ring=True)],
+        "What the model expects of each candidate",
+        [_group("not asked", others), _group("asked", queried, run)],
         x=f"first principal axis ({first})",
         y=f"second ({second})",
         colour="posterior mean",
     )
 
 
-def _group(name: str, points: Sequence[wire.MapPoint], *, is_ring: bool) -> Points:
+def _group(name: str, points: Sequence[wire.MapPoint], run: wire.RunView | None = None) -> Points:
+    """Points of a map: rings that lead to their trials, where ``run`` is the run that asked them."""
     return Points(
         name,
         [point.first for point in points],
         [point.second for point in points],
         colour=[point.mean for point in points],
-        labels=[f"row {point.row}" for point in points],
-        is_ring=is_ring,
+        labels=[f"candidate {point.row}" for point in points],
+        is_ring=run is not None,
+        links=[_address(run, row=point.row) for point in points] if run else (),
     )
 
 

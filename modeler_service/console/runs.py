@@ -11,6 +11,7 @@ from blindopt import wire
 from modeler_service.console import figures
 from modeler_service.console.messages import messages_of
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
+from service_kit.console.listings import whole_number
 
 pages = Pages()
 _DRAWN_MAX = 500
@@ -30,8 +31,9 @@ async def runs(page: Page) -> Response:
 
 
 async def curve_of(page: Page, run_id: str) -> wire.RunCurve:
-    """Return the course of a run, in as many points as a chart can show."""
-    return await page.api.read(f"/v1/runs/{run_id}/curve", wire.RunCurve, points=_DRAWN_MAX)
+    """Return the course of a run in the range of the address, in as many points as a chart can show."""
+    part = {name: whole_number(page, name) or None for name in ("first", "last")}
+    return await page.api.read(f"/v1/runs/{run_id}/curve", wire.RunCurve, points=_DRAWN_MAX, **part)
 
 
 async def _live_values(page: Page, run_id: str) -> dict[str, Any]:
@@ -47,7 +49,7 @@ async def _live_values(page: Page, run_id: str) -> dict[str, Any]:
         except ApiProblem:  # too much to compute at once, or another is being computed
             recommendation = None
     has_answers = any(point.y is not None for point in curve.points)
-    drawn = [figures.convergence(run, curve.points), figures.beliefs(curve.points)] if has_answers else []
+    drawn = [figures.convergence(run, curve.points), figures.beliefs(run, curve.points)] if has_answers else []
     return {
         "run": run,
         "charts": [chart for chart in drawn if chart is not None],
@@ -109,7 +111,7 @@ async def posterior(page: Page) -> Response:
     chart = top = problem = None
     try:
         posterior_map = await page.api.read(f"/v1/runs/{run_id}/map", wire.PosteriorMap)
-        chart = figures.landscape(posterior_map)
+        chart = figures.landscape(view, posterior_map)
         if posterior_map.points and posterior_map.points[0].mean is not None:
             top = await page.api.read(f"/v1/runs/{run_id}/posterior", wire.PosteriorPage, top=20)
     except ApiProblem as refused:

@@ -148,9 +148,11 @@ def get_run_curve(
     run_id: RunId,
     modeler: ModelerDep,
     points: Annotated[int, Query(ge=2, le=5_000, description="Largest number of points.")] = 500,
+    first: Annotated[int, Query(ge=1, le=_LARGEST, description="First trial of the chart.")] = 1,
+    last: Annotated[int | None, Query(ge=1, le=_LARGEST, description="Last trial of the chart.")] = None,
 ) -> wire.RunCurve:
     """The course of a run, thinned for a chart: y, the best y so far, and the moments at the choice."""
-    return modeler.curve(run_id, points)
+    return modeler.curve(run_id, points, first, last)
 
 
 @router.get(

@@ -257,15 +257,21 @@ def trial_page(
     return _page(db, query, trials.c.number, position=position, newest=newest, limit=limit)
 
 
-def curve(db: Connection, run_id: str, points: int, *, largest: bool) -> tuple[int, list[Row[Any]]]:
-    """Return the number of trials of a run, and at most ``points`` evenly spaced trials with the best y so far."""
+def curve(
+    db: Connection, run_id: str, points: int, *, largest: bool, first: int = 1, last: int | None = None
+) -> tuple[int, list[Row[Any]]]:
+    """Return the number of trials of a run, and at most ``points`` evenly spaced trials with the best y so far.
+
+    The points are from trial ``first`` to ``last``; the best is that of all trials until then.
+    """
     of_run = trials.c.run_id == run_id
     count = db.execute(select(func.count()).select_from(trials).where(of_run)).scalar_one()
     best = (func.max if largest else func.min)(trials.c.y).over(order_by=trials.c.number)
     columns = (trials.c[name] for name in ("number", "y", "mean", "sd"))
     rows = select(*columns, best.label("best")).where(of_run).subquery()
-    every = max(1, -(-count // (points - 1)))
-    chosen = ((rows.c.number - 1) % every == 0) | (rows.c.number == count)
+    last = count if last is None else min(last, count)
+    every = max(1, -(-(last - first + 1) // (points - 1)))
+    chosen = rows.c.number.between(first, last) & (((rows.c.number - first) % every == 0) | (rows.c.number == last))
     return int(count), list(db.execute(select(rows).where(chosen).order_by(rows.c.number)))
 
 

@@ -290,13 +290,13 @@ class Modeler:
             total, rows = trial_lists.sorted_trials(db, identity, chosen, **order)
         return wire.TrialPage(trials=[trial_view(row) for row in rows], total=total)
 
-    def curve(self, identity: str, points: int) -> wire.RunCurve:
-        """Return the course of a run, for a chart."""
+    def curve(self, identity: str, points: int, first: int, last: int | None) -> wire.RunCurve:
+        """Return the course of a run from trial ``first`` to ``last``, for a chart."""
         with self.context.database.read() as db:
             row = store.run(db, identity)
             study = wire.StudyView.model_validate_json(row.study) if row.study else None
             largest = study is None or study.direction == "maximize"
-            count, rows = store.curve(db, identity, points, largest=largest)
+            count, rows = store.curve(db, identity, points, largest=largest, first=first, last=last)
         is_random = study is not None and not isinstance(study.answers, wire.NoAnswerNoise)
         shown = [
             wire.CurvePoint(number=p.number, y=p.y, best=None if is_random else p.best, mean=p.mean, sd=p.sd)

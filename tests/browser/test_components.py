@@ -105,7 +105,7 @@ def test_without_scripts_pages_and_forms_work_and_times_are_in_utc(visit, url, a
     visitor.login("ann", sample_service.PASSWORD)
     visitor.open("/console/gallery")
     expect(visitor.page.locator("time").first).to_have_text(re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d UTC$"))
-    assert visitor.page.locator("svg[role=img]").count() == 3
+    assert visitor.page.locator("svg.wide[role=img]").count() == 3
     visitor.page.get_by_text("Numbers of this chart").first.click()
     expect(visitor.page.get_by_role("link", name="CSV").first).to_be_visible()
     visitor.open("/console/samples")

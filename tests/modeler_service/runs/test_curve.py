@@ -59,6 +59,15 @@ def test_the_newest_trials_come_first_and_lead_to_those_before(database):
     assert first + then == list(range(len(OUTCOMES), 0, -1))
 
 
+@pytest.mark.parametrize(("first", "last"), [(1, 4), (5, 9), (9, 9), (7, 100)])
+def test_a_part_of_a_run_has_the_best_of_all_trials_until_then(database, first, last):
+    with database.read() as db:
+        _, whole = store.curve(db, "run_1", 100, largest=True)
+        count, part = store.curve(db, "run_1", 100, largest=True, first=first, last=last)
+    assert count == len(OUTCOMES)
+    assert [tuple(row) for row in part] == [tuple(row) for row in whole if first <= row.number <= last]
+
+
 SORTS = ("number", "row", "mean", "y")
 CHOSEN = {
     "all": (TrialFilter(), lambda t: True),

@@ -10,7 +10,7 @@ from service_kit.console.charts import chart
 from service_kit.console.charts.chart import Chart, tag
 from service_kit.console.charts.scales import Scale, finite, scale_of
 
-_ROW, _HEAD, _FOOT = 30, 30, 46
+_ROW, _HEAD, _FOOT = 30, 12, 46
 _NAMES = 190
 _DRAWN_MAX = 60
 
@@ -27,20 +27,30 @@ def bars(key: str, title: str, values: Sequence[Bar], *, value: str, name: str) 
     """A chart of bars from 0 on. ``value`` names the axis with its unit, and ``name`` what the bars stand for."""
     clean = [Bar(b.name, finite(b.value)) for b in values]
     shown = clean[:_DRAWN_MAX]
-    scale = scale_of((b.value for b in shown), _NAMES + 10, chart.WIDTH - 70, zero=True)
-    bottom = _HEAD + _ROW * max(len(shown), 1)
-    drawn = [part for i, b in enumerate(shown) for part in _bar(b, _HEAD + _ROW * i, scale)]
     described = _described(clean, value)
-    svg = chart.picture(key, title, described, *_axis(scale, bottom, value), *drawn, height=bottom + _FOOT)
-    return Chart(key, title, described, svg, (name, value), tuple((b.name, b.value) for b in clean))
+    pictures = []
+    for frame in (chart.WIDE, chart.NARROW):
+        row, start = (_ROW, _NAMES + 10) if frame is chart.WIDE else (_ROW + 16, 10)
+        scale = scale_of((b.value for b in shown), start, frame.width - 70, zero=True)
+        bottom = _HEAD + row * max(len(shown), 1)
+        drawn = [part for i, b in enumerate(shown) for part in _bar(b, _HEAD + row * i, scale, frame)]
+        axis = _axis(scale, bottom, value, (start, frame.width - 70), frame)
+        pictures.append(chart.picture(frame, key, title, described, *axis, *drawn, height=bottom + _FOOT))
+    rows = tuple((b.name, b.value) for b in clean)
+    return Chart(key, title, described, pictures[0], (name, value), rows, pictures[1])
 
 
-def _bar(b: Bar, top: float, scale: Scale) -> list[Markup]:
+def _bar(b: Bar, top: float, scale: Scale, frame: chart.Frame) -> list[Markup]:
+    if frame is chart.WIDE:
+        named_at: dict[str, object] = {"class_": "tick y", "x": _NAMES, "y": top + _ROW / 2, "dy": "0.32em"}
+    else:  # above its bar
+        named_at, top = {"class_": "tick", "x": 10, "y": top + 13}, top + 16
     middle = top + _ROW / 2
-    elements = [tag("text", chart.label(_cut(b.name)), class_="tick y", x=_NAMES, y=middle, dy="0.32em")]
+    elements = [tag("text", chart.label(_cut(b.name)), **named_at)]
     zero, end = scale.position(0.0), scale.position(b.value)
     if zero is None or end is None:
-        return [*elements, tag("text", chart.label(words.NONE), class_="value", x=_NAMES + 16, y=middle, dy="0.32em")]
+        nothing = tag("text", chart.label(words.NONE), class_="value", x=scale.start + 6, y=middle, dy="0.32em")
+        return [*elements, nothing]
     named = tag("title", chart.label_whole(f"{b.name}: {words.number(b.value)}"))
     box = {"x": min(zero, end), "y": top + 6, "width": round(abs(end - zero), 2), "height": _ROW - 12}
     after = round(max(zero, end) + 7, 2)
@@ -55,16 +65,17 @@ def _cut(name: str) -> str:
     return name if len(name) <= 26 else name[:25] + "…"
 
 
-def _axis(scale: Scale, bottom: float, value: str) -> list[Markup]:
+def _axis(scale: Scale, bottom: float, value: str, ends: tuple[float, float], frame: chart.Frame) -> list[Markup]:
     elements = []
-    for at in scale.ticks:
+    for at in chart.apart(scale.ticks, frame.letter, ends[1] - ends[0]):
         x = scale.position(at)
         elements.append(tag("line", class_="grid", x1=x, x2=x, y1=_HEAD - 4, y2=bottom))
         elements.append(tag("text", chart.label(chart.tick(at)), class_="tick x", x=x, y=bottom + 16))
     zero = scale.position(0.0)
     elements.append(tag("line", class_="axis", x1=zero, x2=zero, y1=_HEAD - 4, y2=bottom))
-    middle = (_NAMES + 10 + chart.WIDTH - 70) / 2
-    elements.append(tag("text", chart.label(value), class_="name", x=middle, y=bottom + 38))
+    elements.append(
+        tag("text", chart.fitting(value, frame.width, frame), class_="name", x=sum(ends) / 2, y=bottom + 38)
+    )
     return elements
 
 

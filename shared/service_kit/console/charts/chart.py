@@ -1,22 +1,58 @@
 """What all charts share: the frame of the picture, axes, levels, the legend, and the numbers."""
 
+import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
 from service_kit.console import words
 from service_kit.console.charts.scales import Scale
 
-WIDTH, HEIGHT = 760, 340
-MARGIN_LEFT, MARGIN_RIGHT, MARGIN_TOP, MARGIN_BOTTOM = 72, 20, 38, 52
 COLOURS = 6
 _LABEL_MAX = 48
 _APART = 17
 """Smallest distance of two level lines with a label each."""
-_LETTER, _KEY, _SHORTEST = 7.2, 38, 8
-"""Of a legend: width of a letter, of what is beside a name, and the fewest letters of a name."""
+_KEY, _SHORTEST = 38, 8
+"""Of a legend: width of what is beside a name, and the fewest letters of a name."""
+_LEGEND_LINE = 17
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The size of a picture, the margins about its axes, and the width of a letter, in units of its viewBox."""
+
+    name: str
+    width: int
+    height: int
+    left: int
+    top: int
+    letter: float
+    margin_right: int
+    margin_bottom: int
+
+    @property
+    def right(self) -> int:
+        """Where the axes end."""
+        return self.width - self.margin_right
+
+    @property
+    def bottom(self) -> int:
+        """Where the x axis is."""
+        return self.height - self.margin_bottom
+
+
+WIDE = Frame("wide", 760, 340, 72, 38, 7.2, 20, 52)
+NARROW = Frame("narrow", 340, 280, 54, 38, 7.4, 12, 50)
+"""For phones, where the wide one would be scaled down until nobody can read it. The stylesheet shows one of them."""
+_PER_LINE = 2
+
+
+def frames(series: int = 1) -> tuple[Frame, Frame]:
+    """The frames of the two pictures; the narrow one has room above for the legend of so many series."""
+    above = 24 + (_LEGEND_LINE * math.ceil(series / _PER_LINE) if series > 1 else 0)
+    return WIDE, replace(NARROW, top=above, height=NARROW.height + above - NARROW.top)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +65,12 @@ class Chart:
     svg: Markup
     head: tuple[str, ...]
     rows: tuple[tuple[object, ...], ...]
+    narrow: Markup
+    """The same for a narrow screen."""
+    links: tuple[str | None, ...] = ()
+    """Where each row leads to; empty if none leads anywhere."""
+    span: tuple[float, float, float, float] | None = None
+    """Of the x axis of the wide picture: its values at both ends, and their places as fractions of the width."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +106,36 @@ def tick(value: float) -> str:
     return words.number(float(value), 5)
 
 
-def picture(key: str, title: str, description: str, *inside: Markup, height: float = HEIGHT) -> Markup:
+def _shorter(value: float, frame: Frame) -> Markup:
+    """A value at an axis; 150k for 150,000 where there is little room."""
+    if frame.name == NARROW.name and 1e4 <= abs(value) < 1e6 and value % 1_000 == 0:
+        return label(f"{value / 1_000:g}k")
+    return label(tick(value))
+
+
+def picture(
+    frame: Frame, key: str, title: str, description: str, *inside: Markup, height: float = 0, is_linked: bool = False
+) -> Markup:
     """The whole SVG, with title and description for screen readers."""
     if not re.fullmatch(r"[a-z][a-z0-9-]{0,40}", key):
         raise ValueError("a chart's key is made of small letters, digits and hyphens")
+    name = key if frame is WIDE else f"{key}-{frame.name}"
     return tag(
         "svg",
-        tag("title", label_whole(title), id=f"{key}-title"),
-        tag("desc", label_whole(description), id=f"{key}-desc"),
+        tag("title", label_whole(title), id=f"{name}-title"),
+        tag("desc", label_whole(description), id=f"{name}-desc"),
         *inside,
         xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {WIDTH} {height:g}",
-        role="img",
-        aria_labelledby=f"{key}-title {key}-desc",
+        viewBox=f"0 0 {frame.width} {height or frame.height:g}",
+        class_=frame.name,
+        role="group" if is_linked else "img",
+        aria_labelledby=f"{name}-title {name}-desc",
     )
+
+
+def linked(mark: Markup, address: str | None) -> Markup:
+    """A mark that leads to a page. The keyboard takes the same links in the table of the numbers."""
+    return mark if address is None else tag("a", mark, href=address, tabindex=-1)
 
 
 def label_whole(text: str) -> Markup:
@@ -85,33 +143,53 @@ def label_whole(text: str) -> Markup:
     return Markup("{}").format(text)
 
 
-def axes(x: Scale, y: Scale, x_label: str, y_label: str) -> list[Markup]:
+def axes(frame: Frame, x: Scale, y: Scale, x_label: str, y_label: str) -> list[Markup]:
     """Grid, ticks and names of both axes."""
-    bottom, right = HEIGHT - MARGIN_BOTTOM, WIDTH - MARGIN_RIGHT
+    left, right, bottom = frame.left, frame.right, frame.bottom
     elements = []
     for value in y.ticks:
         at = y.position(value)
-        elements.append(tag("line", class_="grid", x1=MARGIN_LEFT, x2=right, y1=at, y2=at))
-        elements.append(tag("text", label(tick(value)), class_="tick y", x=MARGIN_LEFT - 8, y=at, dy="0.32em"))
-    for value in x.ticks:
+        elements.append(tag("line", class_="grid", x1=left, x2=right, y1=at, y2=at))
+        elements.append(tag("text", _shorter(value, frame), class_="tick y", x=left - 8, y=at, dy="0.32em"))
+    for value in apart(x.ticks, frame.letter, right - left):
         at = x.position(value)
         elements.append(tag("line", class_="mark", x1=at, x2=at, y1=bottom, y2=bottom + 5))
-        elements.append(tag("text", label(tick(value)), class_="tick x", x=at, y=bottom + 18))
-    elements.append(tag("line", class_="axis", x1=MARGIN_LEFT, x2=right, y1=bottom, y2=bottom))
-    elements.append(tag("text", label(x_label), class_="name", x=(MARGIN_LEFT + right) / 2, y=HEIGHT - 10))
-    turned = f"rotate(-90 16 {(MARGIN_TOP + bottom) / 2})"
-    elements.append(tag("text", label(y_label), class_="name", x=16, y=(MARGIN_TOP + bottom) / 2, transform=turned))
+        elements.append(tag("text", _shorter(value, frame), class_="tick x", x=at, y=bottom + 18))
+    elements.append(tag("line", class_="axis", x1=left, x2=right, y1=bottom, y2=bottom))
+    across, up = (fitting(text, room, frame) for text, room in ((x_label, right), (y_label, bottom)))
+    elements.append(tag("text", across, class_="name", x=(left + right) / 2, y=frame.height - 10))
+    if frame.name == NARROW.name:  # above the axis: beside it there is no room
+        return [*elements, tag("text", up, class_="name key", x=4, y=13)]
+    middle = (frame.top + bottom) / 2
+    elements.append(tag("text", up, class_="name", x=9, y=middle, transform=f"rotate(-90 9 {middle})"))
     return elements
 
 
-def levels(lines: Sequence[Level], y: Scale) -> list[Markup]:
+def apart(ticks: Sequence[float], letter: float, room: float) -> Sequence[float]:
+    """Every tick, or every second or further one, so that their labels do not touch."""
+    needed = sum((len(tick(value)) + 2) * letter for value in ticks)
+    return ticks[:: max(1, math.ceil(needed / room))]
+
+
+def fitting(text: str, room: float, frame: Frame) -> Markup:
+    """Escaped text, shortened to the room."""
+    most = min(_LABEL_MAX, int(room / frame.letter))
+    return Markup("{}").format(text if len(text) <= most else text[: most - 1] + "…")
+
+
+def levels(frame: Frame, lines: Sequence[Level], y: Scale) -> list[Markup]:
     """Dashed lines across the picture."""
-    right = WIDTH - MARGIN_RIGHT
-    return [tag("line", class_="level", x1=MARGIN_LEFT, x2=right, y1=at, y2=at) for at, _ in _placed(lines, y)]
+    return [tag("line", class_="level", x1=frame.left, x2=frame.right, y1=at, y2=at) for at, _ in _placed(lines, y)]
 
 
-def level_names(lines: Sequence[Level], y: Scale) -> list[Markup]:
-    """Names of the dashed lines, to be drawn last. Lines that are close share a label, the upper one first."""
+Spot = tuple[float, float]
+
+
+def level_names(frame: Frame, lines: Sequence[Level], y: Scale, drawn: Sequence[Spot]) -> list[Markup]:
+    """Names of the dashed lines, to be drawn last. Lines that are close share a label, the upper one first.
+
+    Each stands at the end of its line, above or below it, where it covers the fewest of the spots that are ``drawn``.
+    """
     groups: list[list[tuple[float, Level]]] = []
     for at, level in _placed(lines, y):
         if groups and at - groups[-1][-1][0] < _APART:
@@ -122,8 +200,24 @@ def level_names(lines: Sequence[Level], y: Scale) -> list[Markup]:
     for group in groups:
         values = ["" if len(group) == 1 else f" {words.number(level.value, 3)}" for _, level in group]
         names = Markup(", ").join(label(level.name + value) for (_, level), value in zip(group, values, strict=True))
-        elements.append(tag("text", names, class_="level", x=WIDTH - MARGIN_RIGHT - 4, y=group[0][0], dy="-0.4em"))
+        width = frame.letter * len(names.striptags())
+        places = [
+            (
+                left,
+                group[0][0] - 5 if above else group[-1][0] + 13,
+                "level" if left != frame.left + 4 else "level start",
+            )
+            for above in (True, False)
+            for left in (frame.right - 4 - width, frame.left + 4)
+        ]
+        left, base, look = min(places, key=lambda place: _covered(place[0], place[1], width, drawn))
+        elements.append(tag("text", names, class_=look, x=left if "start" in look else frame.right - 4, y=base))
     return elements
+
+
+def _covered(left: float, base: float, width: float, drawn: Sequence[Spot]) -> int:
+    """How many spots a label covers."""
+    return sum(left - 4 <= px <= left + width + 4 and base - 14 <= py <= base + 5 for px, py in drawn)
 
 
 def _placed(lines: Sequence[Level], y: Scale) -> list[tuple[float, Level]]:
@@ -132,18 +226,34 @@ def _placed(lines: Sequence[Level], y: Scale) -> list[tuple[float, Level]]:
     return sorted(((at, level) for at, level in positions if at is not None), key=lambda pair: pair[0])
 
 
-def legend(names: Sequence[str]) -> list[Markup]:
-    """Names of the series with their colours, shortened to fit; nothing for a single series."""
+def legend(frame: Frame, names: Sequence[tuple[str, str]]) -> list[Markup]:
+    """Names of the series, shortened to fit, with marks that look like theirs; nothing for a single series.
+
+    ``names`` are pairs of name and mark: ``line``, ``point`` or ``ring``. A narrow picture has two names a line, below
+    that of its y axis.
+    """
     if len(names) < 2:
         return []
-    room = (WIDTH - MARGIN_LEFT - MARGIN_RIGHT - _KEY * len(names)) / _LETTER
-    most = max((len(name) for name in names), default=0)
-    while most > _SHORTEST and sum(min(len(name), most) for name in names) > room:
+    per_line = len(names) if frame is WIDE else _PER_LINE
+    room = (frame.right - frame.left if frame is WIDE else frame.width) - _KEY * min(per_line, len(names))
+    most = max((len(name) for name, _ in names), default=0)
+    while most > _SHORTEST and sum(min(len(name), most) for name, _ in names[:per_line]) * frame.letter > room:
         most -= 1
-    elements, at = [], float(MARGIN_LEFT)
-    for i, name in enumerate(names):
+    elements: list[Markup] = []
+    first = float(frame.left if frame is WIDE else 4)
+    at, y = first, 18.0 if frame is WIDE else 32.0
+    for i, (name, mark) in enumerate(names):
+        if i and i % per_line == 0:
+            at, y = first, y + _LEGEND_LINE
         shown = name if len(name) <= most else name[: most - 1] + "…"
-        elements.append(tag("rect", class_=f"key c{i % COLOURS}", x=round(at, 1), y=12, width=14, height=4, rx=2))
-        elements.append(tag("text", label_whole(shown), class_="key", x=round(at + 20, 1), y=18))
-        at += _KEY + _LETTER * len(shown)
+        elements.append(_mark(mark, i, at, y - 4))
+        elements.append(tag("text", label_whole(shown), class_="key", x=round(at + 20, 1), y=y))
+        at += _KEY + frame.letter * len(shown)
     return elements
+
+
+def _mark(kind: str, number: int, at: float, y: float) -> Markup:
+    colour = f"c{number % COLOURS}"
+    if kind == "line":
+        return tag("rect", class_=f"key {colour}", x=round(at, 1), y=y - 2, width=14, height=4, rx=2)
+    return tag("circle", class_=f"key {kind} {colour}", cx=round(at + 7, 1), cy=y, r=4)

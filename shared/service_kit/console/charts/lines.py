@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from markupsafe import Markup
 
@@ -27,6 +28,8 @@ class Series:
     """Holds its value until the next x: the best so far."""
     dots: bool = False
     """Dots without a line between them."""
+    links: Sequence[str] = ()
+    """Where each point leads to."""
 
 
 def line(
@@ -44,26 +47,35 @@ def line(
 ) -> Chart:
     """A chart of one or several series. ``x`` and ``y`` name the axes, with their units."""
     clean = [_clean(s) for s in series]
-    bottom, right = chart.HEIGHT - chart.MARGIN_BOTTOM, chart.WIDTH - chart.MARGIN_RIGHT
-    xs = scale_of((v for s in clean for v in s.x), chart.MARGIN_LEFT + 6, right - 6, is_log=x_log)
+    described = description or _described(clean, x, y)
     values = [v for s in clean for part in (s.y, s.low, s.high) for v in part]
     values += [finite(level.value) for level in levels]
-    ys = scale_of(values, bottom - 4, chart.MARGIN_TOP + 4, is_log=y_log, zero=zero)
-    drawn = [part for i, s in enumerate(clean) for part in _drawn(s, i, xs, ys)]
-    described = description or _described(clean, x, y)
-    svg = chart.picture(
-        key,
-        title,
-        described,
-        *chart.axes(xs, ys, x, y),
-        *chart.levels(levels, ys),
-        *drawn,
-        *chart.level_names(levels, ys),
-        *chart.legend([s.name for s in clean]),
-        *_hovers(clean, xs),
-    )
+    pictures, spans = [], []
+    for frame in chart.frames(len(clean)):
+        xs = scale_of((v for s in clean for v in s.x), frame.left + 6, frame.right - 6, is_log=x_log, tight=True)
+        ys = scale_of(values, frame.bottom - 4, frame.top + 4, is_log=y_log, zero=zero)
+        drawn = [part for i, s in enumerate(clean) for part in _drawn(s, i, xs, ys, frame)]
+        svg = chart.picture(
+            frame,
+            key,
+            title,
+            described,
+            *chart.axes(frame, xs, ys, x, y),
+            *chart.levels(frame, levels, ys),
+            *drawn,
+            *chart.legend(frame, [(s.name, "point" if s.dots else "line") for s in clean]),
+            *_hovers(clean, xs, frame),
+            *(part for i, s in enumerate(clean) if s.links for part in _linked(s, i, xs, ys, frame)),
+            *chart.level_names(frame, levels, ys, _spots(clean, xs, ys) if levels else ()),
+            is_linked=any(s.links for s in clean),
+        )
+        pictures.append(svg)
+        spans.append((xs.low, xs.high, xs.start / frame.width, xs.end / frame.width))
     head, rows = _numbers(clean, x)
-    return Chart(key, title, described, svg, head, rows)
+    to = {at: address for s in clean for at, address in zip(s.x, s.links, strict=False)}
+    links = tuple(to.get(row[0]) for row in rows) if to else ()  # type: ignore[call-overload]
+    span = None if x_log else spans[0]
+    return Chart(key, title, described, pictures[0], head, rows, pictures[1], links, span)
 
 
 def _clean(s: Series) -> Series:
@@ -71,12 +83,16 @@ def _clean(s: Series) -> Series:
     if len(columns[0]) != len(columns[1]) or any(part and len(part) != len(columns[0]) for part in columns[2:]):
         raise ValueError("a series has as many x as y, and low and high as many or none")
     x, y, low, high = columns
-    return Series(s.name, x, y, low, high, s.is_step, s.dots)
+    return Series(s.name, x, y, low, high, s.is_step, s.dots, s.links)
 
 
-def _drawn(s: Series, number: int, xs: Scale, ys: Scale) -> list[Markup]:
+def _indices(s: Series, frame: chart.Frame) -> list[int]:
+    return thinned(len(s.x), _DRAWN_MAX if frame is chart.WIDE else frame.width)
+
+
+def _drawn(s: Series, number: int, xs: Scale, ys: Scale, frame: chart.Frame) -> list[Markup]:
     colour = f"c{number % chart.COLOURS}"
-    indices = thinned(len(s.x), _DRAWN_MAX)
+    indices = _indices(s, frame)
     elements = []
     if s.low and s.high:
         for run in _runs(
@@ -85,12 +101,40 @@ def _drawn(s: Series, number: int, xs: Scale, ys: Scale) -> list[Markup]:
             edge = [(px, hi) for px, _, hi in run] + [(px, lo) for px, lo, _ in reversed(run)]
             elements.append(tag("path", class_=f"band {colour}", d=_path(edge) + "Z"))
     runs = _runs(indices, [xs.position(v) for v in s.x], [ys.position(v) for v in s.y])
-    for run in runs:
+    for run in () if s.links else runs:
         if s.dots or len(run) == 1:
             elements += [tag("circle", class_=f"dot {colour}", cx=px, cy=py, r=3) for px, py in run]
         else:
             elements.append(tag("path", class_=f"line {colour}", d=_path(run, is_step=s.is_step)))
     return elements
+
+
+def _linked(s: Series, number: int, xs: Scale, ys: Scale, frame: chart.Frame) -> list[Markup]:
+    """The points of a series with links, above the columns that show values."""
+    marks = []
+    for i in _indices(s, frame):
+        px, py = xs.position(s.x[i]), ys.position(s.y[i])
+        if px is not None and py is not None:
+            named = tag("title", chart.label_whole(f"{words.number(s.x[i])}: {s.name} {words.number(s.y[i])}"))
+            dot = tag("circle", named, class_=f"dot c{number % chart.COLOURS}", cx=px, cy=py, r=3)
+            marks.append(chart.linked(dot, s.links[i]))
+    return marks
+
+
+def _spots(series: Sequence[Series], xs: Scale, ys: Scale) -> list[chart.Spot]:
+    """Places along the lines and at the points, close enough that no label fits between two of a line."""
+    spots: list[chart.Spot] = []
+    for s in series:
+        points = [
+            (px, py)
+            for i in thinned(len(s.x), _DRAWN_MAX)
+            if (px := xs.position(s.x[i])) is not None and (py := ys.position(s.y[i])) is not None
+        ]
+        spots += points
+        for (x1, y1), (x2, y2) in () if s.dots else pairwise(points):
+            steps = int(max(abs(x2 - x1), abs(y2 - y1)) / 6)
+            spots += [(x1 + (x2 - x1) * k / (steps + 1), y1 + (y2 - y1) * k / (steps + 1)) for k in range(1, steps + 1)]
+    return spots
 
 
 def _runs(indices: Sequence[int], *columns: Sequence[float | None]) -> list[list[tuple[float, ...]]]:
@@ -115,26 +159,27 @@ def _path(points: Iterable[tuple[float, ...]], *, is_step: bool = False) -> str:
     return text
 
 
-def _hovers(series: Sequence[Series], xs: Scale) -> list[Markup]:
+def _hovers(series: Sequence[Series], xs: Scale, frame: chart.Frame) -> list[Markup]:
     """Invisible columns over the whole height, whose titles show the values under the pointer."""
     if not series or not series[0].x:
         return []
+    most = _HOVERS_MAX if frame is chart.WIDE else _HOVERS_MAX // 4
     every: dict[float, list[str]] = {}
     for s in series:
-        for i in thinned(len(s.x), _HOVERS_MAX):
+        for i in thinned(len(s.x), most):
             if (at := s.x[i]) is not None and (value := s.y[i]) is not None:
                 low, high = (part[i] if part else None for part in (s.low, s.high))
                 about = "" if low is None or high is None else f" ({words.number(low)} to {words.number(high)})"
                 every.setdefault(at, []).append(f"{s.name} {words.number(value)}{about}")
     columns = sorted((px, at) for at in every if (px := xs.position(at)) is not None)
-    columns = [columns[i] for i in thinned(len(columns), _HOVERS_MAX)]
+    columns = [columns[i] for i in thinned(len(columns), most)]
     elements = []
     for i, (px, at) in enumerate(columns):
-        start = chart.MARGIN_LEFT if i == 0 else (columns[i - 1][0] + px) / 2
-        end = chart.WIDTH - chart.MARGIN_RIGHT if i == len(columns) - 1 else (px + columns[i + 1][0]) / 2
+        start = frame.left if i == 0 else (columns[i - 1][0] + px) / 2
+        end = frame.right if i == len(columns) - 1 else (px + columns[i + 1][0]) / 2
         text = chart.label_whole(f"{words.number(at)}: {'; '.join(every[at])}")
-        height = chart.HEIGHT - chart.MARGIN_BOTTOM - chart.MARGIN_TOP
-        box = {"x": round(start, 2), "y": chart.MARGIN_TOP, "width": round(max(end - start, 0.5), 2), "height": height}
+        height = frame.bottom - frame.top
+        box = {"x": round(start, 2), "y": frame.top, "width": round(max(end - start, 0.5), 2), "height": height}
         elements.append(tag("rect", tag("title", text), class_="hover", **box))
     return elements
 

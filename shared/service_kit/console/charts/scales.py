@@ -65,10 +65,12 @@ def scale_of(
     is_log: bool = False,
     zero: bool = False,
     close: bool = False,
+    tight: bool = False,
 ) -> Scale:
     """A scale that contains all of ``values``, up to the next tick.
 
-    With ``zero`` it also contains 0. With ``close`` it ends a little beyond the values instead of at a tick.
+    With ``zero`` it also contains 0. With ``close`` it ends a little beyond the values instead of at a tick, and with
+    ``tight`` at them.
     """
     shown = [value for value in values if value is not None and (value > 0 or not is_log)]
     if not shown:
@@ -82,8 +84,8 @@ def scale_of(
     if high - low < least:
         room = 0.5 * max(abs(low), 1e-3)
         low, high = low - room, high + room
-    if close:
-        room = 0.04 * (high - low)
+    if close or tight:
+        room = 0.0 if tight else 0.04 * (high - low)
         return Scale(max(low - room, -LARGEST), min(high + room, LARGEST), start, end)
     step = _step(low, high)
     # The axis begins and ends at a tick.

@@ -26,6 +26,8 @@ class Points:
     labels: Sequence[str] = ()
     is_ring: bool = False
     """Whether they are drawn as rings, such as the chosen points."""
+    links: Sequence[str] = ()
+    """Where each point leads to."""
 
 
 def scatter(
@@ -39,36 +41,44 @@ def scatter(
 ) -> Chart:
     """A chart of groups of points; ``x``, ``y`` and ``colour`` name what they mean, with units."""
     groups = [_clean(p) for p in points]
-    bottom, right = chart.HEIGHT - chart.MARGIN_BOTTOM, chart.WIDTH - chart.MARGIN_RIGHT
-    xs = scale_of((v for g in groups for v in g.x), chart.MARGIN_LEFT + 8, right - 8, close=True)
-    ys = scale_of((v for g in groups for v in g.y), bottom - 8, chart.MARGIN_TOP + 8, close=True)
     shades = scale_of((v for g in groups for v in g.colour), 0, _SHADES)
-    drawn = [mark for i, g in enumerate(groups) for mark in _marks(g, i, (xs, ys, shades), (x, y, colour))]
     count = sum(len(g.x) for g in groups)
     described = f"{words.number(count)} points: {y} against {x}."
     has_colour = any(v is not None for g in groups for v in g.colour)
-    svg = chart.picture(
-        key,
-        title,
-        described,
-        *chart.axes(xs, ys, x, y),
-        *drawn,
-        *(_ramp(shades, colour) if has_colour else chart.legend([g.name for g in groups])),
-    )
-    return Chart(key, title, described, svg, *_numbers(groups, (x, y, colour)))
+    pictures = []
+    for frame in chart.frames(2):
+        xs = scale_of((v for g in groups for v in g.x), frame.left + 8, frame.right - 8, close=True)
+        ys = scale_of((v for g in groups for v in g.y), frame.bottom - 8, frame.top + 8, close=True)
+        names = [(g.name, "ring" if g.is_ring else "point") for g in groups]
+        svg = chart.picture(
+            frame,
+            key,
+            title,
+            described,
+            *chart.axes(frame, xs, ys, x, y),
+            *(mark for i, g in enumerate(groups) for mark in _marks(g, i, (xs, ys, shades), (x, y, colour), frame)),
+            *(_ramp(shades, colour, frame) if has_colour else chart.legend(frame, names)),
+            is_linked=any(g.links for g in groups),
+        )
+        pictures.append(svg)
+    links: list[str | None] = [address for g in groups for address in (g.links or (None,) * len(g.x))]
+    head, rows = _numbers(groups, (x, y, colour))
+    return Chart(key, title, described, pictures[0], head, rows, pictures[1], tuple(links) if any(links) else ())
 
 
 def _clean(p: Points) -> Points:
     x, y, colour = (tuple(finite(v) for v in part) for part in (p.x, p.y, p.colour))
     if any(part and len(part) != len(x) for part in (colour, p.labels)) or len(x) != len(y):
         raise ValueError("a group of points has as many x as y, and of all else as many or none")
-    return Points(p.name, x, y, colour, tuple(p.labels), p.is_ring)
+    return Points(p.name, x, y, colour, tuple(p.labels), p.is_ring, p.links)
 
 
-def _marks(g: Points, number: int, scales: tuple[Scale, Scale, Scale], names: tuple[str, str, str]) -> list[Markup]:
+def _marks(
+    g: Points, number: int, scales: tuple[Scale, Scale, Scale], names: tuple[str, str, str], frame: chart.Frame
+) -> list[Markup]:
     xs, ys, shades = scales
     elements = []
-    for i in thinned(len(g.x), _DRAWN_MAX):
+    for i in thinned(len(g.x), _DRAWN_MAX if frame is chart.WIDE else _DRAWN_MAX // 4):
         px, py = xs.position(g.x[i]), ys.position(g.y[i])
         if px is None or py is None:
             continue
@@ -79,15 +89,23 @@ def _marks(g: Points, number: int, scales: tuple[Scale, Scale, Scale], names: tu
         named = g.labels[i] if g.labels else g.name
         kind = "ring" if g.is_ring else "point"
         title = tag("title", chart.label_whole(f"{named}: {text}"))
-        elements.append(tag("circle", title, class_=f"{kind} {look}", cx=px, cy=py, r=_RADIUS))
+        mark = tag("circle", title, class_=f"{kind} {look}", cx=px, cy=py, r=_RADIUS)
+        elements.append(chart.linked(mark, g.links[i] if g.links else None))
     return elements
 
 
-def _ramp(shades: Scale, name: str) -> list[Markup]:
-    """The key of the colours: boxes from low to high."""
-    elements = [tag("text", chart.label(f"{name}: {chart.tick(shades.low)}"), class_="key end", x=560, y=18)]
-    elements += [tag("rect", class_=f"box k{i}", x=568 + 18 * i, y=8, width=18, height=12) for i in range(_SHADES)]
-    elements.append(tag("text", chart.label(chart.tick(shades.high)), class_="key", x=574 + 18 * _SHADES, y=18))
+def _ramp(shades: Scale, name: str, frame: chart.Frame) -> list[Markup]:
+    """The key of the colours: boxes from low to high, at the right."""
+    high, low = chart.tick(shades.high), f"{name}: {chart.tick(shades.low)}"
+    box = 18 if frame is chart.WIDE else 12
+    start = frame.right - 6 - frame.letter * len(high) - box * _SHADES
+    y = 18 if frame is chart.WIDE else 32
+    elements = [tag("text", chart.label(low), class_="key end", x=round(start - 8, 1), y=y)]
+    elements += [
+        tag("rect", class_=f"box k{i}", x=round(start + box * i, 1), y=y - 10, width=box, height=12)
+        for i in range(_SHADES)
+    ]
+    elements.append(tag("text", chart.label(high), class_="key", x=round(start + box * _SHADES + 6, 1), y=y))
     return elements
 
 

@@ -95,6 +95,9 @@ def test_hostile_text_and_numbers_are_drawn_harmlessly(make):
         assert tags <= {"svg", "title", "desc", "g", "path", "line", "rect", "circle", "text"}
         names = {name for e in root.iter() for name in e.attrib}
         assert not [name for name in names if name.startswith("on") or name in ("style", "href")]
+        narrow = ET.fromstring(str(chart.narrow))
+        assert narrow.find(f"{SVG}title").text == text
+        assert {e.tag.removeprefix(SVG) for e in narrow.iter()} <= tags
         assert root.find(f"{SVG}title").text == text
         numbers = " ".join(v for e in root.iter() for k, v in e.attrib.items() if k not in ("class", "id"))
         assert not re.search(r"\b(nan|inf)\b", numbers)
@@ -175,6 +178,46 @@ def test_names_of_levels_that_are_close_stand_in_one_line_the_upper_one_first():
     apart = _level_names([("low", 2.0), ("high", 8.0), ("highest", 8.1)])
     assert [text for text, _ in apart] == ["highest 8.1, high 8", "low"]
     assert apart[1][1] - apart[0][1] > 15
+
+
+def test_a_label_stands_where_it_covers_no_line():
+    """The line runs along the level at the right end: the label stands at the left, or below where that is full too."""
+
+    def place(*series):
+        chart = line("a", "A", series, x="x", y="y", levels=[Level(5.0, "goal")])
+        drawn, text = sorted(_with(_parsed(chart), "level"), key=lambda e: e.tag)
+        return text.get("class"), "above" if float(text.get("y")) < float(drawn.get("y1")) else "below"
+
+    assert place(Series("s", [0, 1], [0.0, 10.0])) == ("level", "above")
+    assert place(Series("s", [0, 2, 4], [0.0, 5.2, 5.2])) == ("level start", "above")
+    assert place(Series("s", [0, 4], [5.2, 5.2]), Series("t", [0, 1], [0.0, 0.1])) == ("level", "below")
+
+
+def test_a_narrow_picture_is_drawn_for_its_size_with_all_names():
+    """Scaled to a phone of 360 px the wide one had text of 5 px. 308 px are left there beside the margins."""
+    series = [Series(f"series {i}", [0, 100_000], [i, 20_000], dots=i == 1) for i in range(5)]
+    chart = line("a", "A", series, x="trial", y="answer")
+    wide, narrow = _parsed(chart), ET.fromstring(str(chart.narrow))
+    width = float(narrow.get("viewBox").split()[2])
+    assert 13 * 308 / width >= 11  # 13 px: its font in the stylesheet
+    texts = [t.text for t in narrow.iter(f"{SVG}text")]
+    assert {f"series {i}" for i in range(5)} <= set(texts)
+    assert {"trial", "answer", "20k"} <= set(texts)
+    assert narrow.get("class") == "narrow"
+    for root in (wide, narrow):  # marks of the legend look like those in the picture
+        kinds = [e.tag.removeprefix(SVG) for e in _with(root, "key") if not e.tag.endswith("text")]
+        assert kinds == ["rect", "circle", "rect", "rect", "rect"]
+    top = min(float(e.get("y1")) for e in _with(narrow, "grid"))
+    assert all(float(t.get("y")) < top for t in _with(narrow, "key") if t.tag.endswith("text"))
+
+
+def test_a_point_leads_to_its_page_and_so_does_its_row_in_the_table():
+    chart = line("a", "A", [Series("s", [3, 1], [5, 6], dots=True, links=["/3", "/1"])], x="x", y="y")
+    for root in (_parsed(chart), ET.fromstring(str(chart.narrow))):
+        links = list(root.iter(f"{SVG}a"))
+        assert [(a.get("href"), a.get("tabindex")) for a in links] == [("/3", "-1"), ("/1", "-1")]
+        assert root.get("role") == "group"  # an image has nothing in it that one could press
+    assert [(row[0], link) for row, link in zip(chart.rows, chart.links, strict=True)] == [(1, "/1"), (3, "/3")]
 
 
 def test_a_legend_is_cut_only_where_it_needs_more_room():
