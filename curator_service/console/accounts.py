@@ -8,13 +8,21 @@ from blindopt import wire
 from curator_service.console import figures
 from curator_service.console.reading import shares
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
+from service_kit.console.listings import days, turned, whole_number
 
 pages = Pages()
 
-_TRAIL = [("Accounts", "/accounts")]
+_TRAIL = [("Budget", "/accounts")]
 _LEDGER = (
     *("seq", "created_at", "kind", "query_id", "row", "plays", "epsilon"),
     *("row_epsilon", "total_epsilon", "total_plays", "cap"),
+)
+_LEDGER_KINDS = (
+    ("", "all"),
+    ("release", "release"),
+    ("answers", "answers"),
+    ("correction", "corrections"),
+    ("refused", "refused"),
 )
 _EXPOSURE = ("row", "record", "queries", "plays", "epsilon", "spent")
 _USES = (
@@ -36,7 +44,7 @@ async def listed(page: Page) -> Response:
         account = await page.api.get(f"/v1/datasets/{identity}/account", page_size=1)
         files.setdefault(account["account"], (identity, account))
     context = {"rows": rows, "files": list(files.values()), "next": listing["next_page_token"]}
-    return page.show("accounts.html", title="Accounts", **context)
+    return page.show("accounts.html", title="Budget", **context)
 
 
 @pages.get("/accounts/{study_id}", roles=("owner", "auditor"))
@@ -46,9 +54,12 @@ async def account(page: Page) -> Response:
     study = await page.api.get(f"{where}/account")
     curve = await page.api.get(f"{where}/ledger/curve")
     histogram = await page.api.get(f"{where}/exposure/histogram")
-    ledger = await page.api.get(f"{where}/ledger", page_token=page.query.get("page_token"))
+    chosen: dict[str, Any] = {"row": whole_number(page, "row"), "kind": page.query.get("kind") or None, **days(page)}
+    order = {"order": "oldest", "back": "newest"}
+    ledger, newer, older = await turned(page, f"{where}/ledger", "entries", "seq", **order, **chosen)
     charts = [*figures.spent(study, curve), figures.exposure(histogram)]
     context = {"account": study, "shares": shares(study), "curve": curve, "ledger": ledger, "charts": charts}
+    context |= {"newer": newer, "older": older, "kinds": _LEDGER_KINDS}
     return page.show("account.html", title=study["name"], trail=_TRAIL, **context)
 
 
@@ -61,12 +72,23 @@ async def ledger_file(page: Page) -> Response:
 
 @pages.get("/accounts/{study_id}/exposure", roles=("owner", "auditor"))
 async def exposure(page: Page) -> Response:
-    """Row by row: how often it was queried, and the cost."""
+    """Candidate by candidate: how often it was queried, and the cost. ``?row=N`` jumps to a number."""
+    if (row := whole_number(page, "row")) is not None:
+        return page.go(f"/accounts/{page.path['study_id']}/exposure", page_token=row - 1 if row else None)
     where = f"/v1/studies/{page.path['study_id']}"
     study = await page.api.get(f"{where}/account")
-    listing = await page.api.get(f"{where}/exposure", page_token=page.query.get("page_token"))
+    order = {"order": "smallest", "back": "largest"}
+    listing, newer, older = await turned(page, f"{where}/exposure", "rows", "row", **order)
     trail = [*_TRAIL, (study["name"], f"/accounts/{page.path['study_id']}")]
-    return page.show("exposure.html", title="Exposure by row", trail=trail, account=study, listing=listing)
+    return page.show(
+        "exposure.html",
+        title="Exposure by candidate",
+        trail=trail,
+        account=study,
+        listing=listing,
+        newer=newer,
+        older=older,
+    )
 
 
 @pages.get("/accounts/{study_id}/exposure/file", roles=("owner", "auditor"))

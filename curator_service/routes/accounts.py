@@ -1,14 +1,17 @@
 """Ledger, exposure and accounting of studies, accounts of datasets, and countersignatures of modelers."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import Query, Request
+from pydantic import AwareDatetime
 from starlette.responses import Response
 
 from blindopt import wire
 from curator_service.routes.common import CuratorDep, DatasetId, StudyId
+from curator_service.store.ledger import LineFilter
+from service_kit.store.base import stamp
 from service_kit.web.dependencies import RecordedReply, RequestContextDep, allowed, api_router
-from service_kit.web.listings import PagingDep
+from service_kit.web.listings import Order, PagingDep
 from service_kit.web.problems import documented
 
 router = api_router("accounts")
@@ -16,19 +19,43 @@ _READ = [allowed("owner", "auditor")]
 
 
 @router.get("/v1/studies/{study_id}/ledger", dependencies=_READ)
-def get_ledger(study_id: StudyId, curator: CuratorDep, paging: PagingDep) -> wire.LedgerPage:
+def get_ledger(
+    study_id: StudyId,
+    curator: CuratorDep,
+    paging: PagingDep,
+    order: Order = "oldest",
+    row: Annotated[int | None, Query(ge=0, le=2**31, description="Only lines about this candidate.")] = None,
+    kind: Annotated[wire.LedgerKind | None, Query(description="Only lines of this kind.")] = None,
+    since: Annotated[AwareDatetime | None, Query(description="Only lines from this time on.")] = None,
+    until: Annotated[AwareDatetime | None, Query(description="Only lines before this time.")] = None,
+) -> wire.LedgerPage:
     """Every charge and every refusal of a study, and its balance."""
-    entries, balance = curator.accounts.ledger(study_id, paging.after, paging.limit)
+    chosen = LineFilter(row, kind, stamp(since) if since else None, stamp(until) if until else None)
+    newest = order == "newest"
+    entries, balance = curator.accounts.ledger(study_id, paging.token, paging.limit, newest=newest, chosen=chosen)
     entries, token = paging.cut(entries, lambda entry: entry.seq)
     return balance.model_copy(update={"entries": entries, "next_page_token": token})
 
 
 @router.get("/v1/studies/{study_id}/exposure", dependencies=_READ)
-def get_exposure(request: Request, study_id: StudyId, curator: CuratorDep, paging: PagingDep) -> wire.ExposurePage:
-    """Rows that were queried, how often, and their cost. The owner sees which records they are."""
-    after = -1 if paging.token is None else paging.token
+def get_exposure(
+    request: Request,
+    study_id: StudyId,
+    curator: CuratorDep,
+    paging: PagingDep,
+    order: Annotated[
+        Literal["smallest", "largest"], Query(description="Which candidate numbers come first: the same for each page.")
+    ] = "smallest",
+) -> wire.ExposurePage:
+    """Candidates that were queried, how often, and their cost. The owner sees which records they are.
+
+    `page_token` may be any candidate number: the page begins after it, or before it in the order `largest`.
+    """
+    largest = order == "largest"
     with_records = request.state.principal.role == "owner"
-    rows, release = curator.accounts.exposure(study_id, after, paging.limit, with_records=with_records)
+    rows, release = curator.accounts.exposure(
+        study_id, paging.token, paging.limit, largest=largest, with_records=with_records
+    )
     rows, token = paging.cut(rows, lambda row: row.row)
     return wire.ExposurePage(rows=rows, release_epsilon=release, next_page_token=token)
 

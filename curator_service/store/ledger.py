@@ -1,6 +1,7 @@
 """The table of the ledger: append-only, each line with the balances after it, so that a check reads two lines."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Column, ForeignKey, Index, Integer, Table, Text, bindparam, func, select
@@ -158,18 +159,56 @@ def charged_at(db: Connection, study_id: str) -> str | None:
     return db.execute(select(_ledger.c.created_at).where(where)).scalar()
 
 
-def page(db: Connection, study_id: str, *, after: int, limit: int) -> list[Any]:
-    """Lines of a study in order."""
-    where = (_ledger.c.study_id == study_id) & (_ledger.c.seq > after)
-    return list(db.execute(select(_ledger).where(where).order_by(_ledger.c.seq).limit(limit)))
+@dataclass(frozen=True, slots=True)
+class LineFilter:
+    """Which lines of a ledger are listed; None: all. Times are stamps, ``until`` is not part of them."""
+
+    row: int | None = None
+    kind: str | None = None
+    since: str | None = None
+    until: str | None = None
+
+    def of(self, study_id: str) -> Any:
+        """The condition."""
+        where: Any = _ledger.c.study_id == study_id
+        if self.row is not None:
+            where &= _ledger.c.row == self.row
+        if self.kind is not None:
+            where &= _ledger.c.kind == self.kind
+        if self.since is not None:
+            where &= _ledger.c.created_at >= self.since
+        if self.until is not None:
+            where &= _ledger.c.created_at < self.until
+        return where
 
 
-def _last_of_rows(study_id: str, after: int = -1) -> Any:
+EVERY = LineFilter()
+
+
+def page(
+    db: Connection,
+    study_id: str,
+    *,
+    position: int | None = None,
+    limit: int = -1,
+    newest: bool = False,
+    chosen: LineFilter = EVERY,
+) -> list[Any]:
+    """Lines of a study after a sequence number in order, or before it with the newest first."""
+    where, seq = chosen.of(study_id), _ledger.c.seq
+    if position is not None:
+        where &= seq < position if newest else seq > position
+    return list(db.execute(select(_ledger).where(where).order_by(seq.desc() if newest else seq).limit(limit)))
+
+
+def _last_of_rows(study_id: str, after: int = -1, before: int | None = None) -> Any:
     """Sequence numbers of the last line about every row. A refusal repeats the balances of its row, so it may be one.
 
     Reads the index ``ledger_by_row`` alone: to read every line of a study takes far longer.
     """
     where = (_ledger.c.study_id == study_id) & (_ledger.c.row > after)
+    if before is not None:
+        where &= _ledger.c.row < before
     return select(func.max(_ledger.c.seq)).where(where).group_by(_ledger.c.row)
 
 
@@ -177,10 +216,12 @@ _WAS_QUERIED = _ledger.c.row_queries > 0
 """False for rows that were only refused."""
 
 
-def exposure(db: Connection, study_id: str, *, after: int, limit: int) -> list[Any]:
-    """The last line of every row that was queried, by row."""
-    latest = _ledger.c.seq.in_(_last_of_rows(study_id, after))
-    return list(db.execute(select(_ledger).where(latest & _WAS_QUERIED).order_by(_ledger.c.row).limit(limit)))
+def exposure(db: Connection, study_id: str, *, position: int | None, limit: int, largest: bool) -> list[Any]:
+    """The last line of every row that was queried after a row, by row; or before it, with the ``largest`` first."""
+    after = -1 if largest or position is None else position
+    last = _last_of_rows(study_id, after, before=position if largest else None)
+    order = _ledger.c.row.desc() if largest else _ledger.c.row
+    return list(db.execute(select(_ledger).where(_ledger.c.seq.in_(last) & _WAS_QUERIED).order_by(order).limit(limit)))
 
 
 def queried_rows(db: Connection, study_id: str) -> list[tuple[int, int, int]]:

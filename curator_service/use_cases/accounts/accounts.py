@@ -23,11 +23,20 @@ class Accounts:
         self._context = context
         self._studies = studies
 
-    def ledger(self, study_id: str, after: int, limit: int) -> tuple[list[wire.LedgerEntry], wire.LedgerPage]:
+    def ledger(
+        self,
+        study_id: str,
+        position: int | None,
+        limit: int,
+        *,
+        newest: bool = False,
+        chosen: lines.LineFilter = lines.EVERY,
+    ) -> tuple[list[wire.LedgerEntry], wire.LedgerPage]:
         """Lines of the ledger, and a page without lines that has the balances."""
         with self._context.database.read() as db:
             prices = _prices(db, study_id)
-            entries = [_entry(row, prices) for row in lines.page(db, study_id, after=after, limit=limit)]
+            rows = lines.page(db, study_id, position=position, limit=limit, newest=newest, chosen=chosen)
+            entries = [_entry(row, prices) for row in rows]
             now = lines.balance(db, study_id)
         total = text(now.total) if prices.release_bounded and prices.answers_bounded else None
         release = text(now.release) if prices.release_bounded else None
@@ -36,16 +45,18 @@ class Accounts:
         )
 
     def exposure(
-        self, study_id: str, after: int, limit: int, *, with_records: bool
+        self, study_id: str, position: int | None, limit: int, *, largest: bool, with_records: bool
     ) -> tuple[list[wire.RowExposure], str | None]:
-        """The rows that were queried, and the epsilon of the release, which every row has spent.
+        """The rows that were queried after a row, or before it with the ``largest`` first.
+
+        And the epsilon of the release, which every row has spent.
 
         ``with_records`` adds the record of each row. That reveals the secret order, so it is for the owner alone.
         """
         with self._context.database.read() as db:
             prices = _prices(db, study_id)
             spec = wire.StudyCreate.model_validate_json(store.find(db, store.studies, study_id).spec)
-            page = lines.exposure(db, study_id, after=after, limit=limit)
+            page = lines.exposure(db, study_id, position=position, limit=limit, largest=largest)
             now, again = lines.balance(db, study_id), most_by_row(db, study_id)
             released = self._studies.of(db, study_id) if page else None
             others = set() if released is None else released.rows_of_persons(row.row for row in page)

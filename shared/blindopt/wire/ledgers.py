@@ -10,6 +10,9 @@ from blindopt.wire.base import BudgetEpsilon, Name, Page, Reply, Request
 CapAct = Literal["declared", "lowered", "raised"]
 
 
+LedgerKind = Literal["release", "answers", "correction", "refused"]
+
+
 class LedgerEntry(Reply):
     """A line of the ledger: a charge, or a refusal, which costs nothing.
 
@@ -18,7 +21,7 @@ class LedgerEntry(Reply):
     """
 
     seq: int = Field(description="Position in the ledger of all studies; lines of other studies lie between.")
-    kind: Literal["release", "answers", "correction", "refused"] = Field(
+    kind: LedgerKind = Field(
         description=(
             "release: a charge to every record; answers: a charge to one record; correction: a charge to one record, "
             "whose answers of a query are released again; refused: a cap would have been exceeded."

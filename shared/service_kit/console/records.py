@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 from starlette.responses import Response
@@ -10,6 +9,7 @@ from starlette.responses import Response
 from blindopt import wire
 from service_kit.console import downloads
 from service_kit.console.forms import Form
+from service_kit.console.listings import days, turned
 from service_kit.console.pages import Page, Pages
 from service_kit.identity.tokens import Role
 
@@ -36,10 +36,10 @@ def row_of(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "data": ("Datasets and bounds", ("dataset.", "bounds.")),
+    "data": ("Data", ("dataset.", "bounds.")),
     "studies": ("Studies and releases", ("study.", "release.", "mechanism.")),
     "grants": ("Grants and tokens", ("grant.", "token.")),
-    "queries": ("Queries and answers", ("query.", "exchange", "score.")),
+    "queries": ("Queries and answers", ("query.", "exchange")),
     "measurements": ("Measurements", ("measurement.", "inbox.", "correction.")),
     "budget": ("Budget", ("charge", "charge.", "dataset.caps", "study.caps_raised")),
     "messages": ("Messages to the owner", ("message.",)),
@@ -54,24 +54,15 @@ _SIZE = 50
 
 
 def _chosen(page: Page) -> dict[str, Any]:
-    """The filter in the address. A day that is no date filters nothing."""
+    """The filter in the address."""
     group = GROUPS.get(page.query.get("group", ""))
-    first, last = (_day(page.query.get(name, "")) for name in ("first", "last"))
     return {
         "kind": group[1] if group else page.query.get("kind") or None,
         "actor": page.query.get("actor", "").strip().lower() or None,
         "about": page.query.get("about") or None,
-        "since": first and first.isoformat(),
-        "until": last and (last + timedelta(days=1)).isoformat(),
         "grant_id": page.query.get("grant") or None,
+        **days(page),
     }
-
-
-def _day(text: str) -> datetime | None:
-    try:
-        return datetime.combine(date.fromisoformat(text), time(), UTC)
-    except ValueError:
-        return None
 
 
 async def log_values(page: Page, kinds: Sequence[str] = tuple(GROUPS), **fixed: str) -> dict[str, Any]:
@@ -80,22 +71,12 @@ async def log_values(page: Page, kinds: Sequence[str] = tuple(GROUPS), **fixed: 
     ``kinds`` are the groups that can be chosen; ``fixed`` replaces parts of the filter in the address.
     """
     query = _chosen(page) | fixed | {"page_size": _SIZE}
-    newer = page.query.get("newer")
-    if newer is None:
-        listing = await page.api.get(
-            "/v1/audit/entries", order="newest", page_token=page.query.get("page_token"), **query
-        )
-        entries, older = listing["entries"], listing["next_page_token"]
-        is_first = page.query.get("page_token") is None
-    else:  # the page before: read from the oldest on, and turned
-        listing = await page.api.get("/v1/audit/entries", page_token=newer, **query)
-        entries = listing["entries"][::-1]
-        is_first = listing["next_page_token"] is None
-        older = str(entries[-1]["seq"]) if entries else None
+    order = {"order": "newest", "back": "oldest"}
+    listing, newer, older = await turned(page, "/v1/audit/entries", "entries", "seq", **order, **query)
     return {
-        "entries": [row_of(entry) for entry in entries],
+        "entries": [row_of(entry) for entry in listing["entries"]],
         "older": older,
-        "newer": None if is_first or not entries else entries[0]["seq"],
+        "newer": newer,
         "groups": [("", "all"), *((name, GROUPS[name][0]) for name in kinds)],
     }
 

@@ -545,7 +545,7 @@ class Studied(RuleBasedStateMachine):
     @invariant()
     def the_ledger_says_what_the_model_says(self):
         with self.context.database.read() as db:
-            page = lines.page(db, self.study_id, after=0, limit=-1)
+            page = lines.page(db, self.study_id)
             records = [entry.record for entry in audit_log.walk(db)]
             merkle_log.verify(audit_log.walk(db))
             log_checks.check(db, records)

@@ -275,7 +275,7 @@ def test_a_release_that_could_not_be_taken_back_is_begun_anew_without_a_restart(
         curator.releases.release(request_of(key), draft.id)
         assert curator.studies.view(draft.id).state == "open"
         with context.database.read() as db:
-            assert [line.kind for line in lines.page(db, draft.id, after=0, limit=-1)] == ["release"]
+            assert [line.kind for line in lines.page(db, draft.id)] == ["release"]
 
 
 def test_a_run_waits_while_its_modeler_s_disk_is_full_and_goes_on_by_itself(
