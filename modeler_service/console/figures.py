@@ -80,6 +80,30 @@ def _group(name: str, points: Sequence[wire.MapPoint], run: wire.RunView | None 
     )
 
 
+_SLICES = 4
+
+
+def relevance(view: wire.PosteriorSlices) -> list[Chart]:
+    """How much each axis of Z explains, and slices along those that explain most."""
+    word = {"column": "column", "principal_axis": "principal axis"}[view.by]
+    values = [charts.Bar(f"{word} {axis.axis}", 100 * axis.relevance) for axis in view.axes]
+    drawn = [
+        charts.bars("relevance", f"Relevance by {word} of Z", values, value="% of the variation explained", name=word)
+    ]
+    for axis in view.axes[:_SLICES]:
+        parts = axis.parts
+        of_part = Series(
+            "mean, with the range of 80 % of the candidates",
+            [part.at for part in parts],
+            [part.mean for part in parts],
+            [part.low for part in parts],
+            [part.high for part in parts],
+        )
+        title = f"Slice along {word} {axis.axis}"
+        drawn.append(charts.line(f"slice-{axis.axis}", title, [of_part], x=f"{word} {axis.axis} of Z", y="expected"))
+    return drawn
+
+
 def compared(runs: Sequence[tuple[wire.RunView, Sequence[wire.CurvePoint]]]) -> Chart | None:
     """The best so far of several runs; None where all answers are randomized."""
     drawn = [(run, best_so_far(points)) for run, points in runs]

@@ -105,20 +105,22 @@ async def events(page: Page) -> Response:
 
 @pages.get("/runs/{run_id}/posterior", roles=("vendor", "viewer"))
 async def posterior(page: Page) -> Response:
-    """Show the posterior at the candidates."""
-    run_id = page.path["run_id"]
-    view = await page.api.read(f"/v1/runs/{run_id}", wire.RunView)
-    chart = top = problem = None
+    """Show the model: its map, slices and relevance by axis, the best candidates, and where it would ask next."""
+    path = f"/v1/runs/{page.path['run_id']}"
+    view = await page.api.read(path, wire.RunView)
+    values: dict[str, Any] = {"run": view, "charts": [], "top": None, "next": None, "refused": None}
+    pending = await page.api.read(f"{path}/trials", wire.TrialPage, state="open", page_size=_LAST)
     try:
-        posterior_map = await page.api.read(f"/v1/runs/{run_id}/map", wire.PosteriorMap)
-        chart = figures.landscape(view, posterior_map)
+        posterior_map = await page.api.read(f"{path}/map", wire.PosteriorMap)
+        values["charts"] = [figures.landscape(view, posterior_map)]
         if posterior_map.points and posterior_map.points[0].mean is not None:
-            top = await page.api.read(f"/v1/runs/{run_id}/posterior", wire.PosteriorPage, top=20)
-    except ApiProblem as refused:
-        problem = refused
-    trail = [*_TRAIL, (view.name, f"/runs/{run_id}")]
-    values: dict[str, Any] = {"run": view, "chart": chart, "top": top, "refused": problem}
-    return page.show("run_posterior.html", title="Posterior", trail=trail, **values)
+            values["top"] = await page.api.read(f"{path}/posterior", wire.PosteriorPage, top=20)
+            values["next"] = await page.api.read(f"{path}/posterior", wire.PosteriorPage, top=5, by="improvement")
+            slices = await page.api.read(f"{path}/slices", wire.PosteriorSlices)
+            values["charts"] += figures.relevance(slices)
+    except ApiProblem as problem:
+        values["refused"] = problem
+    return page.show("run_posterior.html", title=view.name, trail=_TRAIL, pending=pending.trials, **values)
 
 
 @pages.get("/runs/{run_id}/export", roles=("vendor", "viewer"))

@@ -209,10 +209,14 @@ def get_posterior(
         int | None,
         Query(ge=1, le=1_000, description="Return this many rows, those of the best means, instead of a page."),
     ] = None,
+    by: Annotated[
+        Literal["mean", "improvement"],
+        Query(description="With top: the best posterior means, or the largest expected improvements."),
+    ] = "mean",
 ) -> wire.PosteriorPage:
     """The posterior of f after the answers so far: by row, or the best rows."""
     if top is not None:
-        outcomes, points = modeler.posteriors.top(run_id, top)
+        outcomes, points = modeler.posteriors.top(run_id, top, by)
         return wire.PosteriorPage(outcomes=outcomes, points=points)
     after = -1 if paging.token is None else min(paging.token, 2**31)
     outcomes, points = modeler.posteriors.posterior(run_id, after + 1, paging.limit)
@@ -230,6 +234,16 @@ def get_map(
 ) -> wire.PosteriorMap:
     """The posterior of f over the first two principal axes of Z, for a chart."""
     return modeler.posteriors.map(run_id, points)
+
+
+@router.get("/{run_id}/slices", responses=documented(409), dependencies=_READ)
+def get_slices(
+    run_id: RunId,
+    modeler: ModelerDep,
+    points: Annotated[int, Query(ge=1, le=5_000, description="Approximate number of candidates.")] = 1_000,
+) -> wire.PosteriorSlices:
+    """How the posterior mean of f changes along each axis of Z, and how much each axis explains."""
+    return modeler.posteriors.slices(run_id, points)
 
 
 @router.get(

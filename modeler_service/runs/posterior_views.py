@@ -10,11 +10,13 @@ from typing import Literal
 import numpy as np
 
 from blindopt import wire
-from blindopt.arrays import Matrix, Rows
+from blindopt.arrays import Matrix, Rows, Vector
 from blindopt.errors import Invalid, StateConflict, StillRunning
+from blindopt.gp.acquisition import log_improvement
 from modeler_service.algorithms.factory import Learner
 from modeler_service.choosing.chooser import RowChooser
 from modeler_service.runs.record import Outline, Record
+from modeler_service.runs.slices import axis_slice, column_shares
 from service_kit.store.database import Database
 
 WORK_MAX = 3e10
@@ -25,6 +27,10 @@ WAIT_SECONDS = 20.0
 QUANTILE = 1.959963984540054  # of a normal, for 95 %
 
 Over = Literal["asked", "all"]
+By = Literal["mean", "improvement"]
+ROTATED = ("po_gp_ucb", "gaussian_projection")
+"""Mechanisms whose columns of Z are mixtures of features."""
+_AXES_MAX = 12
 
 
 class PosteriorViews:
@@ -64,14 +70,42 @@ class PosteriorViews:
         with self._alone():
             return record.outcomes, _points(self._state(identity, record, len(rows)), rows)
 
-    def top(self, identity: str, count: int) -> tuple[int, list[wire.PosteriorPoint]]:
-        """Return the ``count`` rows of the best means, the best first; the smaller row of equals."""
+    def top(self, identity: str, count: int, by: By = "mean") -> tuple[int, list[wire.PosteriorPoint]]:
+        """Return the ``count`` rows of the best means, or of the largest expected improvements, the best first.
+
+        The smaller row of equals comes first.
+        """
         record = self._record(identity, lambda run: run.begun.n)
         with self._alone():
             chooser = self._state(identity, record, record.begun.n)
-            mean, _ = _learner(chooser).moments(np.arange(record.begun.n))
-            rows = np.argsort(-mean, kind="stable")[:count]
-            return record.outcomes, _points(chooser, rows)
+            mean, variance = _learner(chooser).moments(np.arange(record.begun.n))
+            best = chooser.best("asked")
+            known = None if best is None else _improvements(mean, variance, chooser.sign * best.mean)
+            order = mean if by == "mean" or known is None else known
+            rows = np.argsort(-order, kind="stable")[:count]
+            points = _points(chooser, rows)
+        if known is not None:
+            points = [p.model_copy(update={"improvement": float(known[p.row])}) for p in points]
+        return record.outcomes, points
+
+    def slices(self, identity: str, count: int) -> wire.PosteriorSlices:
+        """Return slices of the posterior mean along the axes of Z, over about ``count`` candidates spread evenly."""
+        record = self._record(identity, lambda run: min(run.begun.n, count))
+        n, candidates = record.begun.n, record.candidates(self._folder)
+        rows = np.arange(n) if n <= count else np.unique(np.linspace(0, n - 1, count).astype(np.intp))
+        with self._alone():
+            chooser = self._state(identity, record, len(rows))
+            means = chooser.sign * _learner(chooser).moments(rows)[0]
+        by: Literal["column", "principal_axis"]
+        if record.begun.mechanism in ROTATED:
+            by = "principal_axis"
+            coordinates, shares = on_axes(candidates, rows, axes=min(_AXES_MAX, candidates.shape[1]))
+        else:
+            by, coordinates = "column", np.asarray(candidates[rows])
+            shares = column_shares(coordinates)
+        axes = [axis_slice(axis, share, coordinates[:, axis - 1], means) for axis, share in enumerate(shares, start=1)]
+        axes.sort(key=lambda axis: -axis.relevance)
+        return wire.PosteriorSlices(outcomes=record.outcomes, by=by, axes=axes)
 
     def map(self, identity: str, count: int) -> wire.PosteriorMap:
         """Return rows on the first two principal axes of Z: those queried, and about ``count`` others spread evenly."""
@@ -139,8 +173,8 @@ class PosteriorViews:
         return chooser
 
 
-def on_axes(candidates: Matrix, rows: Rows, block: int = _BLOCK) -> tuple[Matrix, list[float]]:
-    """Project ``rows`` on the first two principal axes of all candidates (n, r): (m, 2), and the shares of variance.
+def on_axes(candidates: Matrix, rows: Rows, block: int = _BLOCK, *, axes: int = 2) -> tuple[Matrix, list[float]]:
+    """Project ``rows`` on the first principal axes of all candidates (n, r): (m, axes), and the shares of variance.
 
     The largest entry of an axis is positive. Candidates may be larger than memory: ``block`` rows are read at a time.
     """
@@ -151,12 +185,12 @@ def on_axes(candidates: Matrix, rows: Rows, block: int = _BLOCK) -> tuple[Matrix
         part = candidates[start : start + block] - middle
         spread += part.T @ part
     values, vectors = np.linalg.eigh(spread)
-    axes = vectors[:, ::-1][:, :2]
-    axes = axes * np.where(axes[np.abs(axes).argmax(axis=0), np.arange(axes.shape[1])] < 0, -1.0, 1.0)
-    projected = np.zeros((len(rows), 2))
-    projected[:, : axes.shape[1]] = (candidates[rows] - middle) @ axes
+    along = vectors[:, ::-1][:, :axes]
+    along = along * np.where(along[np.abs(along).argmax(axis=0), np.arange(along.shape[1])] < 0, -1.0, 1.0)
+    projected = np.zeros((len(rows), axes))
+    projected[:, : along.shape[1]] = (candidates[rows] - middle) @ along
     total = float(values.sum())
-    shares = [float(v) / total if total > 0 else 0.0 for v in [*values[::-1][:2], 0.0][:2]]
+    shares = [float(v) / total if total > 0 else 0.0 for v in [*values[::-1][:axes], *[0.0] * axes][:axes]]
     return projected, shares
 
 
@@ -197,6 +231,15 @@ def _learner(chooser: RowChooser) -> Learner:
     if chooser.learner is None:
         raise Invalid("the algorithm of this run estimates nothing")
     return chooser.learner
+
+
+def _improvements(mean: Vector, variance: Vector, best: float) -> Vector:
+    """Expected improvement on ``best`` of each row, in the direction of maximization; 0 where nothing is uncertain."""
+    sd = np.sqrt(variance)
+    certain = sd <= 0
+    spread = np.where(certain, 1.0, sd)
+    improvement: Vector = spread * np.exp(log_improvement((mean - best) / spread))
+    return np.where(certain, np.maximum(mean - best, 0.0), improvement)
 
 
 def _points(chooser: RowChooser, rows: Rows) -> list[wire.PosteriorPoint]:

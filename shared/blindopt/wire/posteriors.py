@@ -36,6 +36,13 @@ class PosteriorPoint(Reply):
     row: int = Field(description="Number of the candidate: its row of Z.")
     mean: float = Field(description="Posterior mean of f.")
     sd: float = Field(description="Posterior standard deviation of f, without the noise of an answer.")
+    improvement: float | None = Field(
+        None,
+        description=(
+            "Expected improvement of f on the best posterior mean of the candidates asked; null unless the request is "
+            "for the best candidates."
+        ),
+    )
 
 
 class PosteriorPage(Page):
@@ -67,3 +74,34 @@ class PosteriorMap(Reply):
     )
     rows: int = Field(description="Number of rows of Z; if there are fewer points, they are a regular sample.")
     points: list[MapPoint] = Field(description="All queried candidates and an even sample of the others, by row.")
+
+
+class SlicePart(Reply):
+    """Candidates that are near each other along an axis of Z."""
+
+    at: float = Field(description="Mean coordinate along the axis.")
+    mean: float = Field(description="Mean of their posterior means, in units of the measurement.")
+    low: float = Field(description="10 % quantile of their posterior means.")
+    high: float = Field(description="90 % quantile of their posterior means.")
+    rows: int = Field(description="Number of candidates.")
+
+
+class AxisSlice(Reply):
+    """How the posterior mean changes along one axis of Z."""
+
+    axis: int = Field(description="Number of the axis, from 1: a column of Z, or a principal axis.")
+    share: float = Field(description="Fraction of Z's variance along the axis.")
+    relevance: float = Field(
+        ge=0, le=1, description="Fraction of the variance of the posterior mean that the axis alone explains."
+    )
+    parts: list[SlicePart] = Field(description="Groups of candidates along the axis, about equally many in each.")
+
+
+class PosteriorSlices(Reply):
+    """Slices of the posterior mean along the axes of Z, the most relevant axis first."""
+
+    outcomes: int = Field(description="Number of answers and past measurements that they are based on.")
+    by: Literal["column", "principal_axis"] = Field(
+        description="column: the columns of Z; principal_axis: where the release rotates Z."
+    )
+    axes: list[AxisSlice] = Field(description="At most 12 principal axes, or all columns; the most relevant one first.")

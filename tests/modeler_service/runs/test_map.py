@@ -9,7 +9,7 @@ import pytest
 from blindopt import wire
 from blindopt.client import VendorClient
 from blindopt.errors import Invalid
-from modeler_service.runs import posterior_views
+from modeler_service.runs import posterior_views, slices
 from modeler_service.runs.posterior_views import PosteriorViews
 from modeler_service.runs.record import Outline, Record
 from service_kit.store.database import Database
@@ -45,8 +45,38 @@ def test_the_map_of_a_run_holds_every_queried_row_with_its_posterior(owner, data
         assert {row for row, point in points.items() if point.asked} == set(queried)
         assert 20 <= len(points) <= 28
         page = {point.row: point for point in vendor.posterior(run.id, page_size=400).points}
+        gains = vendor.posterior(run.id, top=400, by="improvement").points
+        assert [p.improvement for p in gains] == sorted((p.improvement for p in gains), reverse=True)
+        cuts = vendor._send("GET", f"/v1/runs/{run.id}/slices").check().read(wire.PosteriorSlices)
+        assert cuts.by == "column"
+        assert sum(part.rows for part in cuts.axes[0].parts) == len(page)
         for row, point in points.items():
             assert (point.mean, point.sd) == pytest.approx((page[row].mean, page[row].sd), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("bins", [2, 5, 20])
+def test_the_relevance_of_an_axis_is_its_correlation_ratio(bins):
+    """Against scikit-free sums by hand: total = within + between; all of a line, and next to nothing of what is apart."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(997, 2))
+    f = 3 * x[:, 0] + 0.5 * rng.normal(size=997)
+    for axis in (0, 1):
+        cut = slices.axis_slice(axis + 1, 0.5, x[:, axis], f, bins)
+        order = np.argsort(x[:, axis])
+        within = sum(((f[g] - f[g].mean()) ** 2).sum() for g in np.array_split(order, bins))
+        assert cut.relevance == pytest.approx(1 - within / ((f - f.mean()) ** 2).sum(), abs=1e-12)
+        assert sum(part.rows for part in cut.parts) == 997
+        assert [part.at for part in cut.parts] == sorted(part.at for part in cut.parts)
+        assert all(part.low <= part.high for part in cut.parts)
+        assert (cut.relevance > 0.5) if axis == 0 else (cut.relevance < 0.05)
+    assert slices.axis_slice(1, 1.0, x[:, 0], np.full(997, 2.0), bins).relevance == 0.0
+
+
+def test_expected_improvement_is_the_mean_of_what_draws_gain():
+    mean, sd, best = np.array([0.0, 1.0, -2.0, 3.0]), np.array([1.0, 0.5, 2.0, 0.0]), 0.7
+    draws = mean + sd * np.random.default_rng(8).normal(size=(400_000, 4))
+    expected = np.maximum(draws - best, 0).mean(axis=0)
+    np.testing.assert_allclose(posterior_views._improvements(mean, sd**2, best), expected, rtol=0.02)
 
 
 @dataclass
@@ -67,6 +97,7 @@ LOOKS = {
     "posterior": lambda views, run: views.posterior(run, 3, 20),
     "top": lambda views, run: views.top(run, 5),
     "map": lambda views, run: views.map(run, 20),
+    "slices": lambda views, run: views.slices(run, 20),
     "recommendation": lambda views, run: views.recommendation(run, "asked"),
     "recommendation over all": lambda views, run: views.recommendation(run, "all"),
 }
