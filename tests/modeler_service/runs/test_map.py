@@ -56,7 +56,7 @@ def test_the_map_of_a_run_holds_every_queried_row_with_its_posterior(owner, data
 
 @pytest.mark.parametrize("bins", [2, 5, 20])
 def test_the_relevance_of_an_axis_is_its_correlation_ratio(bins):
-    """Against scikit-free sums by hand: total = within + between; all of a line, and next to nothing of what is apart."""
+    """Against sums by hand, total = within + between: high along a line, and next to nothing across it."""
     rng = np.random.default_rng(4)
     x = rng.normal(size=(997, 2))
     f = 3 * x[:, 0] + 0.5 * rng.normal(size=997)
