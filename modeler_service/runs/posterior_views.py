@@ -80,12 +80,12 @@ class PosteriorViews:
             chooser = self._state(identity, record, record.begun.n)
             mean, variance = _learner(chooser).moments(np.arange(record.begun.n))
             best = chooser.best("asked")
-            known = None if best is None else _improvements(mean, variance, chooser.sign * best.mean)
-            order = mean if by == "mean" or known is None else known
+            gains = None if best is None else _improvements(mean, variance, chooser.sign * best.mean)
+            order = mean if by == "mean" or gains is None else gains
             rows = np.argsort(-order, kind="stable")[:count]
             points = _points(chooser, rows)
-        if known is not None:
-            points = [p.model_copy(update={"improvement": float(known[p.row])}) for p in points]
+        if gains is not None:
+            points = [p.model_copy(update={"improvement": float(gains[p.row])}) for p in points]
         return record.outcomes, points
 
     def slices(self, identity: str, count: int) -> wire.PosteriorSlices:

@@ -26,7 +26,7 @@ class Frame:
     name: str
     width: int
     height: int
-    left: int
+    start: int
     top: int
     letter: float
     margin_right: int
@@ -145,19 +145,19 @@ def label_whole(text: str) -> Markup:
 
 def axes(frame: Frame, x: Scale, y: Scale, x_label: str, y_label: str) -> list[Markup]:
     """Grid, ticks and names of both axes."""
-    left, right, bottom = frame.left, frame.right, frame.bottom
+    start, right, bottom = frame.start, frame.right, frame.bottom
     elements = []
     for value in y.ticks:
         at = y.position(value)
-        elements.append(tag("line", class_="grid", x1=left, x2=right, y1=at, y2=at))
-        elements.append(tag("text", _shorter(value, frame), class_="tick y", x=left - 8, y=at, dy="0.32em"))
-    for value in apart(x.ticks, frame.letter, right - left):
+        elements.append(tag("line", class_="grid", x1=start, x2=right, y1=at, y2=at))
+        elements.append(tag("text", _shorter(value, frame), class_="tick y", x=start - 8, y=at, dy="0.32em"))
+    for value in apart(x.ticks, frame.letter, right - start):
         at = x.position(value)
         elements.append(tag("line", class_="mark", x1=at, x2=at, y1=bottom, y2=bottom + 5))
         elements.append(tag("text", _shorter(value, frame), class_="tick x", x=at, y=bottom + 18))
-    elements.append(tag("line", class_="axis", x1=left, x2=right, y1=bottom, y2=bottom))
+    elements.append(tag("line", class_="axis", x1=start, x2=right, y1=bottom, y2=bottom))
     across, up = (fitting(text, room, frame) for text, room in ((x_label, right), (y_label, bottom)))
-    elements.append(tag("text", across, class_="name", x=(left + right) / 2, y=frame.height - 10))
+    elements.append(tag("text", across, class_="name", x=(start + right) / 2, y=frame.height - 10))
     if frame.name == NARROW.name:  # above the axis: beside it there is no room
         return [*elements, tag("text", up, class_="name key", x=4, y=13)]
     middle = (frame.top + bottom) / 2
@@ -179,7 +179,7 @@ def fitting(text: str, room: float, frame: Frame) -> Markup:
 
 def levels(frame: Frame, lines: Sequence[Level], y: Scale) -> list[Markup]:
     """Dashed lines across the picture."""
-    return [tag("line", class_="level", x1=frame.left, x2=frame.right, y1=at, y2=at) for at, _ in _placed(lines, y)]
+    return [tag("line", class_="level", x1=frame.start, x2=frame.right, y1=at, y2=at) for at, _ in _placed(lines, y)]
 
 
 Spot = tuple[float, float]
@@ -203,21 +203,21 @@ def level_names(frame: Frame, lines: Sequence[Level], y: Scale, drawn: Sequence[
         width = frame.letter * len(names.striptags())
         places = [
             (
-                left,
+                start,
                 group[0][0] - 5 if above else group[-1][0] + 13,
-                "level" if left != frame.left + 4 else "level start",
+                "level" if start != frame.start + 4 else "level start",
             )
             for above in (True, False)
-            for left in (frame.right - 4 - width, frame.left + 4)
+            for start in (frame.right - 4 - width, frame.start + 4)
         ]
-        left, base, look = min(places, key=lambda place: _covered(place[0], place[1], width, drawn))
-        elements.append(tag("text", names, class_=look, x=left if "start" in look else frame.right - 4, y=base))
+        start, base, look = min(places, key=lambda spot: _covered(spot[0], spot[1], width, drawn))
+        elements.append(tag("text", names, class_=look, x=start if "start" in look else frame.right - 4, y=base))
     return elements
 
 
-def _covered(left: float, base: float, width: float, drawn: Sequence[Spot]) -> int:
+def _covered(start: float, base: float, width: float, drawn: Sequence[Spot]) -> int:
     """How many spots a label covers."""
-    return sum(left - 4 <= px <= left + width + 4 and base - 14 <= py <= base + 5 for px, py in drawn)
+    return sum(start - 4 <= px <= start + width + 4 and base - 14 <= py <= base + 5 for px, py in drawn)
 
 
 def _placed(lines: Sequence[Level], y: Scale) -> list[tuple[float, Level]]:
@@ -235,12 +235,12 @@ def legend(frame: Frame, names: Sequence[tuple[str, str]]) -> list[Markup]:
     if len(names) < 2:
         return []
     per_line = len(names) if frame is WIDE else _PER_LINE
-    room = (frame.right - frame.left if frame is WIDE else frame.width) - _KEY * min(per_line, len(names))
+    room = (frame.right - frame.start if frame is WIDE else frame.width) - _KEY * min(per_line, len(names))
     most = max((len(name) for name, _ in names), default=0)
     while most > _SHORTEST and sum(min(len(name), most) for name, _ in names[:per_line]) * frame.letter > room:
         most -= 1
     elements: list[Markup] = []
-    first = float(frame.left if frame is WIDE else 4)
+    first = float(frame.start if frame is WIDE else 4)
     at, y = first, 18.0 if frame is WIDE else 32.0
     for i, (name, mark) in enumerate(names):
         if i and i % per_line == 0:

@@ -52,7 +52,7 @@ def line(
     values += [finite(level.value) for level in levels]
     pictures, spans = [], []
     for frame in chart.frames(len(clean)):
-        xs = scale_of((v for s in clean for v in s.x), frame.left + 6, frame.right - 6, is_log=x_log, tight=True)
+        xs = scale_of((v for s in clean for v in s.x), frame.start + 6, frame.right - 6, is_log=x_log, tight=True)
         ys = scale_of(values, frame.bottom - 4, frame.top + 4, is_log=y_log, zero=zero)
         drawn = [part for i, s in enumerate(clean) for part in _drawn(s, i, xs, ys, frame)]
         svg = chart.picture(
@@ -175,7 +175,7 @@ def _hovers(series: Sequence[Series], xs: Scale, frame: chart.Frame) -> list[Mar
     columns = [columns[i] for i in thinned(len(columns), most)]
     elements = []
     for i, (px, at) in enumerate(columns):
-        start = frame.left if i == 0 else (columns[i - 1][0] + px) / 2
+        start = frame.start if i == 0 else (columns[i - 1][0] + px) / 2
         end = frame.right if i == len(columns) - 1 else (px + columns[i + 1][0]) / 2
         text = chart.label_whole(f"{words.number(at)}: {'; '.join(every[at])}")
         height = frame.bottom - frame.top

@@ -47,7 +47,7 @@ def scatter(
     has_colour = any(v is not None for g in groups for v in g.colour)
     pictures = []
     for frame in chart.frames(2):
-        xs = scale_of((v for g in groups for v in g.x), frame.left + 8, frame.right - 8, close=True)
+        xs = scale_of((v for g in groups for v in g.x), frame.start + 8, frame.right - 8, close=True)
         ys = scale_of((v for g in groups for v in g.y), frame.bottom - 8, frame.top + 8, close=True)
         names = [(g.name, "ring" if g.is_ring else "point") for g in groups]
         svg = chart.picture(

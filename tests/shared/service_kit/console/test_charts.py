@@ -183,14 +183,14 @@ def test_names_of_levels_that_are_close_stand_in_one_line_the_upper_one_first():
 def test_a_label_stands_where_it_covers_no_line():
     """The line runs along the level at the right end: the label stands at the left, or below where that is full too."""
 
-    def place(*series):
+    def label_of(*series):
         chart = line("a", "A", series, x="x", y="y", levels=[Level(5.0, "goal")])
         drawn, text = sorted(_with(_parsed(chart), "level"), key=lambda e: e.tag)
         return text.get("class"), "above" if float(text.get("y")) < float(drawn.get("y1")) else "below"
 
-    assert place(Series("s", [0, 1], [0.0, 10.0])) == ("level", "above")
-    assert place(Series("s", [0, 2, 4], [0.0, 5.2, 5.2])) == ("level start", "above")
-    assert place(Series("s", [0, 4], [5.2, 5.2]), Series("t", [0, 1], [0.0, 0.1])) == ("level", "below")
+    assert label_of(Series("s", [0, 1], [0.0, 10.0])) == ("level", "above")
+    assert label_of(Series("s", [0, 2, 4], [0.0, 5.2, 5.2])) == ("level start", "above")
+    assert label_of(Series("s", [0, 4], [5.2, 5.2]), Series("t", [0, 1], [0.0, 0.1])) == ("level", "below")
 
 
 def test_a_narrow_picture_is_drawn_for_its_size_with_all_names():
