@@ -182,7 +182,9 @@ ALLOWED = {
         "POST /v1/suggestions": VENDOR,
         "POST /v1/connections:test": VENDOR,
         **{f"GET {path}": VIEWERS for path in ("/v1/runs", RUN, f"{RUN}/trials", f"{RUN}/export")},
-        **{f"GET {RUN}/{part}": VIEWERS for part in ("recommendation", "posterior", "events", "map", "curve")},
+        **{
+            f"GET {RUN}/{part}": VIEWERS for part in ("recommendation", "posterior", "events", "map", "curve", "slices")
+        },
         f"POST {RUN}/observations": VENDOR,
         f"POST {RUN}/messages": VENDOR,
         f"GET {RUN}/messages": VIEWERS,
