@@ -39,6 +39,7 @@ WAIT_SECONDS = 240.0
 """How long a test waits for what must come: a busy machine may be ten times slower. None waits so long for nothing."""
 LONGEST = (
     "test_stories.py",
+    "test_own_data.py",
     "test_openapi.py",
     "test_crash_matrix.py",
     "test_people.py",

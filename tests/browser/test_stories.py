@@ -125,6 +125,9 @@ def owner_opens_a_study(olga):
     access = user_actions.grant(olga, study, "Vera of House Finders")
     assert access.study == study
     olga.picture("owner-4-grant", 760, hidden="#f-grant")
+    page.set_viewport_size({"width": 320, "height": 860})
+    assert page.evaluate(WIDE) == []
+    page.set_viewport_size({"width": 1200, "height": 860})
     olga.audit()
     return access
 
