@@ -102,7 +102,7 @@ def owner_opens_a_study(olga):
     page = olga.page
     expect(page.get_by_text("There is no dataset yet.")).to_be_visible()
     dataset = refused_then_taken(olga)
-    expect(page.get_by_role("table", name="What was understood")).to_contain_text("area_m2")
+    expect(page.get_by_role("table", name="Columns")).to_contain_text("area_m2")
     olga.picture("owner-1-understood", 640)
 
     def look(step):
