@@ -155,12 +155,28 @@ async def get_query(
     return Response(reply.body, reply.status, media_type="application/json")
 
 
-@router.get("/revisions", dependencies=[allowed("modeler")])
-def list_revisions(request: Request, study_id: StudyId, curator: CuratorDep, paging: PagingDep) -> wire.RevisionPage:
+@router.get(
+    "/revisions",
+    response_model=wire.RevisionPage,
+    responses={
+        202: {"model": wire.RevisionPage, "description": "None within `wait`. This reply is in neither log."},
+        **documented(),
+    },
+    dependencies=[allowed("modeler")],
+)
+async def list_revisions(
+    request: Request,
+    study_id: StudyId,
+    curator: CuratorDep,
+    paging: PagingDep,
+    wait: Annotated[float, Query(ge=0, le=60, description="Seconds to wait for one; then 202 if there is none.")] = 0.0,
+) -> Response:
     """Answers to queries that were pending, and corrections, in the order in which this grant got them.
 
     `page_token` is the seq of the last one that you know.
     """
-    revisions = curator.queries.revisions(request.state.principal, paging.after, paging.limit)
+    principal = request.state.principal
+    revisions = await curator.queries.revisions(principal, paging.after, paging.limit, wait_s=wait)
     revisions, token = paging.cut(revisions, lambda revision: revision.seq)
-    return wire.RevisionPage(revisions=revisions, next_page_token=token)
+    page = wire.RevisionPage(revisions=revisions, next_page_token=token)
+    return Response(page.model_dump_json(), 202 if wait and not revisions else 200, media_type="application/json")

@@ -1,8 +1,9 @@
 """Check that stored answer versions of a query match the audit log, in order and time."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from typing import Any
 
 from blindopt import wire
 from blindopt.audit.merkle_log import Json, sha256
@@ -52,6 +53,16 @@ class Exchanges:
                 self.fetched.setdefault(query_id, []).append(Fetched(exchange["reply_sha256"], self.last))
 
 
+def ends_of(trials: Iterable[Any]) -> dict[int, int]:
+    """By the number of each trial the number of the last trial that was chosen with it."""
+    queries: dict[int, int] = {}
+    numbers = []
+    for trial in trials:
+        queries[trial.query] = max(trial.number, queries.get(trial.query, 0))
+        numbers.append((trial.number, trial.query))
+    return {number: queries[query] for number, query in numbers}
+
+
 def faults(
     first: int,
     query_id: str | None,
@@ -60,7 +71,7 @@ def faults(
     exchanges: Exchanges,
     ends: Mapping[int, int],
 ) -> Iterator[str]:
-    """Describe each fault of the query that begins with trial ``first``. ``ends``: the last trial of each query.
+    """Describe each fault of the query that begins with trial ``first``. ``ends``: ``ends_of`` the run.
 
     ``versions`` are the stored versions of its answer, in the order of arrival.
     """

@@ -10,9 +10,9 @@ from blindopt.audit.merkle_log import Json, sha256
 from blindopt.client import query_body
 from blindopt.errors import LogBroken
 from modeler_service import store
-from modeler_service.integrity.answer_history_check import Exchanges, faults
+from modeler_service.integrity.answer_history_check import Exchanges, ends_of, faults
 from modeler_service.runs.curator_queries import message_key, query_of
-from modeler_service.runs.record import versions_of
+from modeler_service.runs.record import queries_of, versions_of
 from service_kit.store.database import Connection
 
 
@@ -38,10 +38,11 @@ def check(db: Connection, records: Iterable[Json]) -> None:
             disputed.add(record["actor"])
     messages.check(db)
     checked = _check_versions(db, exchanges_of, disputed)
+    for pair in checked:
+        answered.pop("{}:{}".format(*pair), None)
     for (run_id, first), rows in groupby(store.answered_trials(db), lambda trial: (trial.run_id, trial.query)):
-        trials = list(rows)
-        if (run_id, first) in checked:
-            answered.pop(f"{run_id}:{first}", None)
+        trials = [trial for trial in rows if (run_id, trial.number) not in checked]
+        if not trials:
             continue
         name = f"trial {first} of {run_id}"
         for expected, trial in enumerate(trials, start=first):
@@ -95,14 +96,12 @@ class _MessageExchanges:
 
 
 def _check_versions(db: Connection, exchanges_of: dict[str, Exchanges], disputed: set[str]) -> set[tuple[str, int]]:
-    """Check the queries that people answered or have yet to answer; return these queries. Raises LogBroken."""
+    """Check the queries that people answered or have yet to answer; return their trials. Raises LogBroken."""
     checked: set[tuple[str, int]] = set()
     for run_id in store.runs_with_versions(db):
         exchanges, versions = exchanges_of.get(run_id, Exchanges()), versions_of(db, run_id)
-        queries: dict[int, list[Any]] = {}
-        for trial in store.trial_page(db, run_id):
-            queries.setdefault(trial.query, []).append(trial)
-        ends = {first: trials[-1].number for first, trials in queries.items()}
+        page = store.trial_page(db, run_id)
+        queries, ends = queries_of(page), ends_of(page)
         for first in sorted({version.first for version in versions}):
             trials, name = queries.get(first, []), f"trial {first} of {run_id}"
             if first not in exchanges.sent:
@@ -114,7 +113,7 @@ def _check_versions(db: Connection, exchanges_of: dict[str, Exchanges], disputed
             for what in faults(first, trials[0].query_id, stored, of_query, exchanges, ends):
                 if run_id not in disputed:
                     raise LogBroken(f"{name} was changed: {what}")
-            checked.add((run_id, first))
+            checked |= {(run_id, trial.number) for trial in trials}
     for run_id, exchanges in exchanges_of.items():
         pending = [first for first, sent in exchanges.sent.items() if sent.status == 202]
         lacking = [first for first in pending if (run_id, first) not in checked]

@@ -18,7 +18,7 @@ from modeler_service.integrity import answer_history_check
 from modeler_service.integrity.answer_history_check import Exchanges, Sent
 from modeler_service.runs.candidates import open_candidates
 from modeler_service.runs.curator_queries import query_of
-from modeler_service.runs.record import Version, observations_of, plan_of, versions_of
+from modeler_service.runs.record import Version, observations_of, plan_of, queries_of, versions_of
 from modeler_service.runs.trial_views import trial_view
 from service_kit.store.database import Connection
 
@@ -107,7 +107,8 @@ def read_export(path: Path) -> Recorded:
 
 def _versions(export: wire.RunExport) -> list[Version]:
     """Return the answer versions of an export, which has them trial by trial, in the order of arrival."""
-    rows = {trial.number: (trial.query, trial.row) for trial in export.trials}
+    queries = queries_of(export.trials)
+    rows = {trial.number: (first, trial.row) for first, trials in queries.items() for trial in trials}
     versions: dict[tuple[int, int], Version] = {}
     for item in export.versions:
         first, row = rows.get(item.number, (item.number, 0))
@@ -166,12 +167,14 @@ def _differences(run: Recorded, summary: RunLogSummary, candidates: Matrix) -> I
         trials = list(group)
         yield from history.go_to(first)
         yield from _against_choices(first, trials, history.chooser, summary.exchanges.sent.get(first))
-        yield from _against_log(run, trials, summary.exchanges, history)
+        for query in queries_of(trials).values():
+            yield from _against_log(run, query, summary.exchanges, history)
         if not all(map(_is_settled, trials)):
             if trials[-1] is not run.trials[-1]:
                 yield Difference(first, "has no answer, and others come after it")
             break
-        yield from history.take(trials)
+        for query in queries_of(trials).values():
+            yield from history.take(query)
     yield from history.go_to(len(run.trials) + 1)
     yield from _against_end(run, summary, history.chooser)
 
@@ -182,8 +185,7 @@ class _History:
     def __init__(self, run: Recorded, candidates: Matrix) -> None:
         self._run, self._candidates = run, candidates
         self.chooser = self._build_chooser()
-        self.ends = {trial.query: trial.number for trial in run.trials}
-        """The last trial of each query, by its first."""
+        self.ends = answer_history_check.ends_of(run.trials)
         self.versions: dict[int, list[Version]] = {}
         for version in run.versions:
             self.versions.setdefault(version.first, []).append(version)
@@ -203,7 +205,8 @@ class _History:
         for version in corrections:
             self._later.remove(version)
             for index, answer in enumerate(version.answers or [], start=version.first - 1):
-                self._answers[index] = self._answers[index][0], answer
+                if index < len(self._answers):  # else others that were chosen with it are not answered yet
+                    self._answers[index] = self._answers[index][0], answer
         self.chooser = self._build_chooser()
         for past, (row, answer) in enumerate(self._answers, start=1):
             yield from self._observe(past, row, answer)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +14,7 @@ from modeler_service import store
 from modeler_service.runs.answers import answers_of, values_of
 from modeler_service.runs.interrupts import Pending
 from modeler_service.runs.lease import RunLease
+from modeler_service.runs.record import answer_in
 from modeler_service.runs.witness import Witness
 from service_kit.store.base import stamp
 from service_kit.store.database import Connection
@@ -21,6 +23,17 @@ LOOK_SECONDS = 2.0
 """The longest wait of one request for people; a run that is stopped waits no longer."""
 LEAST_SECONDS = 0.2
 """The shortest time between two such requests, also if the curator does not wait."""
+REFUSALS = ("study_not_open", "privacy_budget_exhausted")
+"""Codes of a curator that end a run as completed: it has what there is to have."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Query:
+    """A query of trials from ``first`` on; ``identity`` is its id at the curator, once that has accepted it."""
+
+    first: int
+    rows: list[int]
+    identity: str | None
 
 
 def query_of(rows: Iterable[int]) -> wire.QueryRequest:
@@ -39,8 +52,12 @@ def is_run_query(db: Connection, key: str, request_sha256: str | None) -> bool:
     if number.startswith("m") and number[1:].isdecimal() and len(number) < 10:
         body = store.messages.body_of(db, run_id, int(number[1:]))
         return body is not None and request_sha256 in (None, sha256(body.encode()))
-    rows = store.query_rows(db, run_id, int(number)) if number.isdecimal() and len(number) < 10 else []
-    return bool(rows) and request_sha256 in (None, sha256(query_body(query_of(rows))))
+    if not (number.isdecimal() and len(number) < 10):
+        return False
+    choices = [store.query_rows(db, run_id, int(number))]
+    if (trial := store.trial(db, run_id, int(number))) is not None and store.takes_time(db, run_id):
+        choices.append([trial.row])  # where people measure, each candidate is asked alone
+    return any(request_sha256 in (None, sha256(query_body(query_of(rows)))) for rows in choices if rows)
 
 
 class CuratorQueries:
@@ -68,49 +85,108 @@ class CuratorQueries:
         return next((index for index, trial in enumerate(self.trials) if trial.answered_at is None), len(self.trials))
 
     def chosen(self, first: int) -> list[int]:
-        """Return the rows of the query that begins with trial ``first``; none if it was not chosen yet."""
+        """Return the rows that were chosen together from trial ``first`` on; none if it was not chosen yet."""
         end = first - 1
-        while end < len(self.trials) and self.trials[end].query == first:
+        while end < len(self.trials) and self.trials[end].query == self.trials[first - 1].query:
             end += 1
         return [int(trial.row) for trial in self.trials[first - 1 : end]]
 
     def ask(self, curator: StudyClient, first: int, rows: list[int]) -> list[wire.Answer | None]:
         """Query one measurement of each row; return and store the answer of each.
 
-        Raises Pending where people measure, and take longer than a worker waits for them.
+        Where people measure, each row is a query of its own, so that each answer comes when it is measured. Raises
+        Pending if that takes longer than a worker waits for it.
         """
-        if (query_id := self._pending_query(first)) is None:
-            key = f"{self._lease.identity}:{first}"
-            parsed, reply = self._lease.retry(lambda: curator.ask(query_of(rows), key=key))
-            if isinstance(parsed, wire.QueryReply):
-                return self._store(parsed, reply, first, rows)
-            query_id = self._store_pending(parsed, reply, first)
-        return self._await(curator, query_id, first, rows)
-
-    def _pending_query(self, first: int) -> str | None:
-        """Return the id of the query of trial ``first`` if the curator has accepted it already."""
-        return self.trials[first - 1].query_id if first <= len(self.trials) else None
-
-    def _await(self, curator: StudyClient, query_id: str, first: int, rows: list[int]) -> list[wire.Answer | None]:
-        """Wait for people to measure, for a short time."""
-        deadline = time.monotonic() + self._lease.settings.people_hold_seconds
-        while (remaining := deadline - time.monotonic()) > 0 and not self._crowded():
-            began, wait_s = time.monotonic(), min(remaining, LOOK_SECONDS)
-            if (answers := self._fetch(curator, query_id, first, rows, wait_s)) is not None:
-                return answers
-            self._lease.interrupt.check()
-            self._lease.interrupt.wait(max(0.0, began + min(wait_s, LEAST_SECONDS) - time.monotonic()))
-        if (answers := self._fetch(curator, query_id, first, rows, 0.0)) is not None:
-            return answers
+        if self.takes_time:
+            return self._ask_alone(curator, first, rows)
+        answered, reply = self._send(curator, first, rows)
+        if isinstance(answered, wire.QueryReply):
+            return self._store(answered, reply, first, rows)
+        self._store_pending(answered, reply, first, rows)
         raise Pending
 
+    def _ask_alone(self, curator: StudyClient, first: int, rows: list[int]) -> list[wire.Answer | None]:
+        answers = {number: answer_in(trial) for number, trial in self._settled_from(first, len(rows))}
+        pending: list[_Query] = []
+        is_refused = False
+        for query in self._open_queries(first, rows):
+            if query.identity is None:
+                try:
+                    answered, reply = self._send(curator, query.first, query.rows)
+                except Remote as error:
+                    if error.remote_code not in REFUSALS or not (pending or answers):
+                        raise
+                    is_refused = True  # what was accepted is waited for; then the next try ends the run
+                    break
+                if isinstance(answered, wire.QueryReply):
+                    answers |= enumerate(self._store(answered, reply, query.first, query.rows), start=query.first)
+                    continue
+                query = replace(query, identity=self._store_pending(answered, reply, query.first, query.rows))
+            pending.append(query)
+        self._await(curator, pending, answers)
+        if is_refused:
+            raise Pending
+        return [answers[number] for number in range(first, first + len(rows))]
+
+    def _send(
+        self, curator: StudyClient, first: int, rows: list[int]
+    ) -> tuple[wire.QueryReply | wire.QueryPending, Reply]:
+        return self._lease.retry(lambda: curator.ask(query_of(rows), key=f"{self._lease.identity}:{first}"))
+
+    def _settled_from(self, first: int, count: int) -> list[tuple[int, Any]]:
+        """Those of ``count`` trials from ``first`` on that are answered or declined, with their numbers."""
+        trials = self.trials[first - 1 : first - 1 + count]
+        return [(trial.number, trial) for trial in trials if trial.answered_at is not None]
+
+    def _open_queries(self, first: int, rows: list[int]) -> list["_Query"]:
+        """The queries of trials that are not settled: of each alone, or of several that were sent in one query."""
+        queries: list[_Query] = []
+        settled = dict(self._settled_from(first, len(rows)))
+        for number, row in enumerate(rows, start=first):
+            identity = self.trials[number - 1].query_id if number <= len(self.trials) else None
+            if number in settled:
+                continue
+            if queries and identity is not None and queries[-1].identity == identity:
+                queries[-1].rows.append(row)
+            else:
+                queries.append(_Query(number, [row], identity))
+        return queries
+
+    def _await(self, curator: StudyClient, pending: list["_Query"], answers: dict[int, wire.Answer | None]) -> None:
+        """Wait for people to measure, for a short time, and add their answers."""
+        deadline = time.monotonic() + self._lease.settings.people_hold_seconds
+        while pending:
+            began = time.monotonic()
+            wait_s = 0.0 if self._crowded() else max(0.0, min(deadline - began, LOOK_SECONDS))
+            pending = self._fetch_all(curator, pending, answers, wait_s)
+            if pending and not wait_s:
+                raise Pending
+            self._lease.interrupt.check()
+            if pending:
+                self._lease.interrupt.wait(max(0.0, began + min(wait_s, LEAST_SECONDS) - time.monotonic()))
+
+    def _fetch_all(
+        self, curator: StudyClient, pending: list["_Query"], answers: dict[int, wire.Answer | None], wait_s: float
+    ) -> list["_Query"]:
+        """Add the answers that there are, after a wait for that of the first query; return what is still pending."""
+        left = list(pending)
+        for query in pending:
+            waits = wait_s if query is pending[0] else 0.0
+            fetched = self._fetch(curator, query, waits, others=len(left) > 1)
+            if fetched is not None:
+                answers |= enumerate(fetched, start=query.first)
+                left.remove(query)
+        return left
+
     def look(self, curator: StudyClient) -> None:
-        """Fetch the answer to a pending query, before any work that costs more. Raises Pending if there is none."""
+        """Fetch the answers to pending queries, before any work that costs more. Raises Pending if any has none."""
         first = self.settled + 1
-        if (query_id := self._pending_query(first)) is None:
+        queries = self._open_queries(first, self.chosen(first)) if first <= len(self.trials) else []
+        pending = [query for query in queries if query.identity is not None]
+        if not pending:
             return
         try:
-            if self._fetch(curator, query_id, first, self.chosen(first), 0.0) is None:
+            if self._fetch_all(curator, pending, {}, 0.0):
                 raise Pending
         except Remote as error:
             if error.remote_code != "not_found":
@@ -119,13 +195,15 @@ class CuratorQueries:
         self.reload()
 
     def _fetch(
-        self, curator: StudyClient, query_id: str, first: int, rows: list[int], wait_s: float
+        self, curator: StudyClient, query: "_Query", wait_s: float, *, others: bool
     ) -> list[wire.Answer | None] | None:
-        """Fetch and store the answers to a query; None while it is pending."""
-        parsed, reply = self._lease.retry(lambda: curator.query(query_id, wait_s=wait_s))
+        """Fetch and store the answers to a query; None while it is pending. ``others``: whether others are, too."""
+        identity = query.identity
+        assert identity is not None, "it was accepted"
+        parsed, reply = self._lease.retry(lambda: curator.query(identity, wait_s=wait_s))
         if isinstance(parsed, wire.QueryPending):
             return None
-        return self._store(parsed, reply, first, rows, query_id=query_id)
+        return self._store(parsed, reply, query.first, query.rows, query_id=identity, others=others)
 
     def revise(self, curator: StudyClient) -> bool:
         """Read the answers that were corrected, or came late, since the last call; return whether there were any."""
@@ -162,14 +240,14 @@ class CuratorQueries:
         self._store(parsed, reply, first, rows, query_id=query_id, least=version)
         return True
 
-    def _store_pending(self, pending: wire.QueryPending, reply: Reply, first: int) -> str:
+    def _store_pending(self, pending: wire.QueryPending, reply: Reply, first: int, rows: list[int]) -> str:
         """Store that a query was accepted, in one transaction with its exchange; return its id."""
         self._require_receipt(reply)
         now = stamp(self._lease.now)
 
         def work(db: Connection) -> None:
             self._lease.check(db)
-            store.ask_trials(db, self._lease.identity, first, asked_at=now, query_id=pending.id)
+            store.ask_trials(db, self._lease.identity, first, len(rows), asked_at=now, query_id=pending.id)
             store.add_version(db, self._lease.identity, first, 0, at=now, reply=reply.body)
             self._begin_wait(db, looked_at=now)
             self._witness.record_in(db, reply.exchange, reply.receipt)
@@ -187,10 +265,12 @@ class CuratorQueries:
         *,
         query_id: str | None = None,
         least: int = 1,
+        others: bool = False,
     ) -> list[wire.Answer | None]:
         """Store the answers of a query's reply, in one transaction with its exchange; return them.
 
-        ``query_id`` is the id of a query that was pending, and ``least`` the version that was requested.
+        ``query_id`` is the id of a query that was pending, ``least`` the version that was requested, and ``others``
+        whether other queries are pending.
         """
         try:
             answers = answers_of(parsed, rows)
@@ -212,7 +292,7 @@ class CuratorQueries:
                 values["reply"] = reply.body if number == first else None
                 store.answer_trial(db, self._lease.identity, number, answered_at=now, **values)
             if self._waited or query_id is not None:
-                self._begin_wait(db, looked_at=None)
+                self._begin_wait(db, looked_at=now if others else None)
             self._witness.record_in(db, reply.exchange, reply.receipt)
 
         self._lease.context.database.write(work)

@@ -1,9 +1,10 @@
 """The stored record of a run, and the state of its chooser derived from the record."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from blindopt import wire
 from blindopt.arrays import Matrix
@@ -16,6 +17,8 @@ from modeler_service.runs.answers import answers_of
 from modeler_service.runs.candidates import is_stored, path_of
 from service_kit.store.base import moment
 from service_kit.store.database import Connection
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +152,26 @@ class Version:
 
 def versions_of(db: Connection, identity: str) -> list[Version]:
     """Return all answer versions of a run, in the order of their arrival."""
-    rows: dict[int, list[int]] = {}
-    for trial in store.trial_page(db, identity):
-        rows.setdefault(trial.query, []).append(trial.row)
-    return [_version(row, rows.get(row.query, [])) for row in store.version_page(db, identity)]
+    queries = queries_of(store.trial_page(db, identity))
+    return [
+        _version(row, [trial.row for trial in queries.get(row.query, [])]) for row in store.version_page(db, identity)
+    ]
+
+
+def queries_of(trials: Iterable[T]) -> dict[int, list[T]]:
+    """Group the trials of a run by query, each by the number of its first trial.
+
+    A query asks all candidates that were chosen together, or where people measure each of them alone.
+    """
+    queries: dict[int, list[T]] = {}
+    last: tuple[int, str | None] | None = None
+    first = 0
+    for trial in trials:
+        of: tuple[int, str | None] = trial.query, trial.query_id  # type: ignore[attr-defined]
+        first = first if of == last else trial.number  # type: ignore[attr-defined]
+        queries.setdefault(first, []).append(trial)
+        last = of
+    return queries
 
 
 def _version(row: Any, rows: list[int]) -> Version:
@@ -183,3 +202,11 @@ def answer_as_observation(trial: Any) -> wire.Observation:
     """Return the answer of a trial as a past measurement of another run of its study."""
     passport = wire.NoisePassport.model_validate_json(trial.passport) if trial.passport else None
     return wire.Observation(row=trial.row, y=trial.y, passport=passport)
+
+
+def answer_in(trial: Any) -> wire.Answer | None:
+    """Return the stored answer of a trial; None if it was declined."""
+    if trial.y is None:
+        return None
+    passport = wire.NoisePassport.model_validate_json(trial.passport)
+    return wire.Answer(row=trial.row, play=1, plays=trial.plays, y=trial.y, passport=passport)

@@ -13,9 +13,11 @@ from typing import Any
 from blindopt.errors import AuditUnavailable, BlindoptError, Remote, StorageUnavailable
 from modeler_service import store
 from modeler_service.runs import notices
+from modeler_service.runs.answer_listener import AnswerListener
+from modeler_service.runs.curator_queries import REFUSALS
 from modeler_service.runs.interrupts import Interrupt, Interrupted, Pending
 from modeler_service.runs.lease import can_retry
-from modeler_service.runs.worker import REFUSALS, Ending, RunWorker
+from modeler_service.runs.worker import Ending, RunWorker
 from modeler_service.settings import Settings
 from service_kit.context.context import ServiceContext
 from service_kit.context.outbox import Outbox
@@ -68,6 +70,7 @@ class RunScheduler:
         self._waiting: dict[str, datetime] = {}
         self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._listener = AnswerListener(context, settings, self.wake)
 
     def start(self) -> None:
         """Take up unfinished runs, and work from now on."""
@@ -75,12 +78,18 @@ class RunScheduler:
             unfinished = store.unfinished(db)
         for row in unfinished:
             if row.state == "waiting" and row.stop_asked_at is None and row.pause_asked_at is None:
-                self._waiting[row.id] = moment(row.waits_until)
+                self._wait(row)
             else:
                 self.submit(row.id)
         for _ in range(self._settings.concurrent_runs):
             self._add_worker()
         threading.Thread(target=self._watch, daemon=True, name="watch").start()
+
+    def _wait(self, row: Any) -> None:
+        """Let a run wait without a worker: until its time, or for people until they have measured."""
+        self._waiting[row.id] = moment(row.waits_until)
+        if row.waiting_for == "people":
+            self._listener.listen(row.id)
 
     def _add_worker(self) -> None:
         # Daemons: a curator that does not answer must not keep this process from ending.
@@ -111,6 +120,7 @@ class RunScheduler:
     def close(self) -> None:
         """Leave the runs, which the next start takes up. Waits a few seconds for queries under way."""
         self._closing.set()
+        self._listener.close()
         for active in list(self._active.values()):
             active.interrupt.halt()
         for _ in self._threads:
@@ -183,7 +193,7 @@ class RunScheduler:
             self._waiting[identity] = soon  # its stored state could not be read: try again
             raise
         if row.state == "waiting" and not active.resubmitted:
-            self._waiting[identity] = moment(row.waits_until)
+            self._wait(row)
         elif row.state in ("queued", "running") and not stored:
             self._waiting[identity] = soon
         elif row.state in ("queued", "waiting"):

@@ -15,13 +15,13 @@ from modeler_service import store
 from modeler_service.choosing.chooser import Proposal, RowChooser, memory_needed
 from modeler_service.choosing.defaults import plan_of_run
 from modeler_service.runs.candidates import fetch_candidates
-from modeler_service.runs.curator_queries import CuratorQueries, is_run_query
+from modeler_service.runs.curator_queries import REFUSALS, CuratorQueries, is_run_query
 from modeler_service.runs.curator_session import connect
 from modeler_service.runs.interrupts import Interrupt
 from modeler_service.runs.lease import RunLease, can_retry
 from modeler_service.runs.notices import notify_warned
 from modeler_service.runs.posterior_views import recommendation_of
-from modeler_service.runs.record import observations_of, plan_of
+from modeler_service.runs.record import answer_in, observations_of, plan_of
 from modeler_service.runs.witness import Witness
 from modeler_service.settings import Settings
 from service_kit.context.context import ServiceContext
@@ -30,8 +30,6 @@ from service_kit.store.base import stamp
 from service_kit.store.database import Connection
 
 Ending = dict[str, Any]
-REFUSALS = ("study_not_open", "privacy_budget_exhausted")
-"""Codes of a curator that end a run as completed: it has what there is to have."""
 SETTLED = (
     "release_sha256", "n", "r", "direction", "kernel", "measurement_noise_variance", "answers", "noise", "privacy_unit",
     "measurement_source",
@@ -235,14 +233,6 @@ class RunWorker:
             return None
         self._stored_fit = _values(fitted)
         return fitted.model_dump_json()
-
-
-def answer_in(trial: Any) -> wire.Answer | None:
-    """Return the stored answer of a trial; None if it was declined."""
-    if trial.y is None:
-        return None
-    passport = wire.NoisePassport.model_validate_json(trial.passport)
-    return wire.Answer(row=trial.row, play=1, plays=trial.plays, y=trial.y, passport=passport)
 
 
 def _observe(chooser: RowChooser, row: int, answer: wire.Answer | None) -> None:

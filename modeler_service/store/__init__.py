@@ -1,5 +1,6 @@
 """The modeler's tables: runs, trials, answer versions and past observations. SQL is in this package alone."""
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ trials = Table(
     METADATA,
     Column("run_id", Text, ForeignKey("runs.id"), nullable=False),
     Column("number", Integer, nullable=False),
-    Column("query", Integer, nullable=False),  # number of the first trial of its query
+    Column("query", Integer, nullable=False),  # number of the first trial that was chosen with it
     Column("phase", Text, nullable=False),
     Column("row", Integer, nullable=False),
     Column("mean", Float),
@@ -196,9 +197,9 @@ def answer_trial(db: Connection, run_id: str, number: int, **values: Any) -> Non
     db.execute(update(trials).where(where).values(**values))
 
 
-def ask_trials(db: Connection, run_id: str, first: int, *, asked_at: str, query_id: str) -> None:
-    """Store that the curator accepted the query that begins with trial ``first``."""
-    where = (trials.c.run_id == run_id) & (trials.c.query == first)
+def ask_trials(db: Connection, run_id: str, first: int, count: int, *, asked_at: str, query_id: str) -> None:
+    """Store that the curator accepted the query of ``count`` trials that begins with trial ``first``."""
+    where = (trials.c.run_id == run_id) & trials.c.number.between(first, first + count - 1)
     db.execute(update(trials).where(where).values(asked_at=asked_at, query_id=query_id))
 
 
@@ -233,7 +234,8 @@ def corrected(db: Connection, run_id: str, *, since: int, until: int) -> list[Ro
         & (versions.c.seq > since)
         & select(earlier.c.seq).where(before & (earlier.c.seq < versions.c.seq)).exists()
     )
-    where = (trials.c.run_id == run_id) & (trials.c.number <= until) & trials.c.query.in_(again)
+    of_run = select(trials.c.query_id).where(trials.c.run_id == run_id, trials.c.number.in_(again))
+    where = (trials.c.run_id == run_id) & (trials.c.number <= until) & trials.c.query_id.in_(of_run)
     return list(db.execute(select(trials).where(where).order_by(trials.c.number)))
 
 
@@ -244,9 +246,21 @@ def trial(db: Connection, run_id: str, number: int) -> Row[Any] | None:
 
 
 def query_rows(db: Connection, run_id: str, first: int) -> list[int]:
-    """The rows of the query whose first trial has this number, in order; none where no query begins there."""
+    """The rows of the choice whose first trial has this number, in order; none where no choice begins there."""
     where = (trials.c.run_id == run_id) & (trials.c.query == first)
     return list(db.execute(select(trials.c.row).where(where).order_by(trials.c.number)).scalars())
+
+
+def pending_queries(db: Connection, run_id: str) -> set[str]:
+    """Ids of the queries of a run that wait to be measured."""
+    where = (trials.c.run_id == run_id) & trials.c.asked_at.is_not(None) & trials.c.answered_at.is_(None)
+    return set(db.execute(select(trials.c.query_id).where(where)).scalars())
+
+
+def takes_time(db: Connection, run_id: str) -> bool:
+    """Whether people or a system measure for the study of a run."""
+    study = run(db, run_id).study
+    return study is not None and json.loads(study).get("measurement_source", "column") != "column"
 
 
 def trial_page(

@@ -3,6 +3,7 @@
 import json
 import secrets
 from collections import Counter
+from itertools import takewhile
 from threading import Lock
 from typing import Any
 
@@ -168,7 +169,8 @@ class Modeler:
         with self.context.database.read() as db:
             now = store.progress(db, identity)
             rows = store.trial_page(db, identity, position=after, limit=TRIALS_MAX) if now[-1] > after else []
-            trials = [trial_view(row) for row in rows if row.answered_at is not None]
+            # In order: of candidates that were chosen together, a later one may be answered before an earlier one.
+            trials = [trial_view(row) for row in takewhile(lambda row: row.answered_at is not None, rows)]
             # A client that connects again may have missed corrections: it gets all of them.
             sent, last = int(mark[-2]) if mark is not None else 0, now[-2]  # type: ignore[call-overload]
             corrected = store.corrected(db, identity, since=sent, until=after) if last > sent else []

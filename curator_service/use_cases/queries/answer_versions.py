@@ -173,8 +173,10 @@ class AnswerVersions:
             group, remaining = remaining[:_TOGETHER], remaining[_TOGETHER:]
             while drawn := self._next_of(group):  # one version of each query: the next one copies answers of it
                 self._context.database.write(partial(self._publish_all, drawn))
-            for query_id in group:
-                self._wakeups.notify(query_id)
+            with self._context.database.read() as db:
+                grants = {inquiry.grant_id for name in group if (inquiry := table.inquiry(db, name)) is not None}
+            for name in (*group, *grants):
+                self._wakeups.notify(name)
 
     def _next_of(self, query_ids: list[str]) -> list[_DrawnVersion]:
         with self._context.database.read() as db:

@@ -339,9 +339,21 @@ class Queries:
             if not self._waits[principal.id]:
                 del self._waits[principal.id]
 
-    def revisions(self, principal: Principal, after: int, limit: int) -> list[wire.Revision]:
-        """The published versions of a grant's queries, in order."""
+    async def revisions(
+        self, principal: Principal, after: int, limit: int, *, wait_s: float = 0.0
+    ) -> list[wire.Revision]:
+        """The published versions of a grant's queries, in order. Waits up to ``wait_s`` for the first, as ``query``."""
+        deadline = time.monotonic() + wait_s
+        with self._waiting(principal), self._wakeups.listening(principal.id) as event:
+            while True:
+                event.clear()
+                revisions = await asyncio.to_thread(self._revisions, principal, after, limit)
+                if revisions or not await self._wakeups.wait(event, deadline - time.monotonic()):
+                    return revisions
+
+    def _revisions(self, principal: Principal, after: int, limit: int) -> list[wire.Revision]:
         with self._context.database.read() as db:
+            self._context.authentication.check_live(db, principal)  # it may have been revoked while it waited
             rows = inbox_table.revisions_of(db, principal.id, after=after, limit=limit)
         return [wire.Revision(seq=row.seq, query_id=row.query_id, version=row.version) for row in rows]
 

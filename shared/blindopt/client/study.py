@@ -71,6 +71,16 @@ class StudyClient(Client):
         path = f"{self._path}/revisions"
         return self._send("GET", path, study_id=self._study_id, params=params).check().read(wire.RevisionPage)
 
+    def news(self, after: int, *, wait_s: float) -> wire.RevisionPage | None:
+        """Return revisions after ``after`` as soon as there is one; None if none came within ``wait_s``.
+
+        A curator of an earlier version does not wait, and returns an empty page at once.
+        """
+        params: dict[str, Any] = {"wait": wait_s} | ({"page_token": str(after)} if after else {})
+        path = f"{self._path}/revisions"
+        reply = self._send("GET", path, study_id=self._study_id, params=params, longer_s=wait_s).check()
+        return None if reply.status == 202 else reply.read(wire.RevisionPage)
+
     def send_message(self, message: wire.RecommendationMessage | wire.BudgetMessage, *, key: str) -> bytes:
         """Send the owner a message; return the reply, a MessageView, as it came."""
         path, body = f"{self._path}/messages", message.model_dump_json().encode()

@@ -280,7 +280,7 @@ class TrialView(Reply):
     phase: Literal["initial", "algorithm"] = Field(
         description="initial: part of the initial design; algorithm: chosen by the algorithm."
     )
-    query: int = Field(description="Number of the first trial of its query.")
+    query: int = Field(description="Number of the first trial that was chosen together with it.")
     row: int = Field(description="Number of the candidate: its row of Z.")
     mean: float | None = Field(description="Posterior mean at the candidate; null for a random one.")
     sd: float | None = Field(description="Posterior standard deviation; null for a random candidate.")

@@ -24,6 +24,9 @@ class HumanMeasuredCurator(FakeCurator):
         self.looks = self.studies = 0
         self.refuses: tuple[int, str] | None = None
         """Status and code of a refusal of every request."""
+        self.cap: int | None = None
+        """The most queries; more are refused."""
+        self.refused = 0
         self.seqs: list[int] | None = None
         self.page = 1_000
         """The most revisions of a reply."""
@@ -57,8 +60,13 @@ class HumanMeasuredCurator(FakeCurator):
         self.revised.append((query, reply["version"]))
 
     def exchange(self, request: CuratorRequest, path: str) -> tuple[int, bytes, Headers]:
-        if self.refuses is not None:
-            status, code = self.refuses
+        is_more = path.endswith("/queries") and self.cap is not None and len(self.rows) >= self.cap
+        if is_more and request.headers["Idempotency-Key"] not in self.replies:
+            self.refused += 1
+        else:
+            is_more = False
+        if self.refuses is not None or is_more:
+            status, code = self.refuses or (403, "privacy_budget_exhausted")
             problem = {
                 "type": "about:blank",
                 "title": "no",

@@ -194,11 +194,12 @@ def test_killed_while_it_waits_it_goes_on_after_the_restart(make_service, tmp_pa
         run = waiting_run(vendor, inbox_curator, until, algorithm="gp_bucb", batch_size=3)
         own.kill()
         inbox_curator.measure = smooth
-        inbox_curator.answer(inbox_curator.open[0], 1.0, None)
+        for query, y in zip(inbox_curator.open, (1.0, None), strict=True):
+            inbox_curator.answer(query, y)
         own.start()
         ended = vendor.wait(run, timeout_s=20)
         assert (ended.state, ended.trials, ended.declined) == ("completed", 5, 1)
-        assert [len(rows) for rows in inbox_curator.rows.values()] == [2, 3, 1]
+        assert [len(rows) for rows in inbox_curator.rows.values()] == [1] * 6
         replays(own, run)
 
 
