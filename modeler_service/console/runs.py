@@ -26,8 +26,10 @@ async def runs(page: Page) -> Response:
     if page.query.get("as"):
         return await downloads.listing(page, "/v1/runs", "runs", "runs", wire.RunView)
     token = page.query.get("page_token")
-    listed = await page.api.read("/v1/runs", wire.RunPage, order="newest", page_size=50, page_token=token)
-    return page.show("runs_list.html", title="Runs", listed=listed)
+    archived = page.query.get("archived") == "yes"
+    query = {"order": "newest", "page_size": 50, "page_token": token, "archived": archived}
+    listed = await page.api.read("/v1/runs", wire.RunPage, **query)
+    return page.show("runs_list.html", title="Runs", listed=listed, archived=archived)
 
 
 async def curve_of(page: Page, run_id: str) -> wire.RunCurve:
@@ -162,6 +164,10 @@ def _add_command(name: str, done: str) -> None:
 _add_command("pause", "The run pauses after the query under way.")
 _add_command("resume", "The run goes on.")
 _add_command("stop", "The run ends after the query under way; what was answered is kept.")
+
+
+_add_command("archive", "The run is archived: it is under Runs, Archived.")
+_add_command("unarchive", "The run is out of the archive.")
 
 
 @pages.post("/runs/{run_id}:replace_token", roles=("vendor",))

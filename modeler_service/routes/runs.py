@@ -62,9 +62,10 @@ def list_runs(
     modeler: ModelerDep,
     paging: PagingDep,
     order: Order = "oldest",
+    archived: Annotated[bool | None, Query(description="Only archived ones, or only others; default: both.")] = None,
 ) -> wire.RunPage:
     """Runs in the order of their creation, or the newest first."""
-    numbered = modeler.runs(paging.token, paging.limit, newest=order == "newest")
+    numbered = modeler.runs(paging.token, paging.limit, newest=order == "newest", archived=archived)
     numbered, token = paging.cut(numbered, lambda pair: pair[0])
     return wire.RunPage(runs=[run for _, run in numbered], counts=modeler.counts(), next_page_token=token)
 
@@ -91,6 +92,18 @@ def pause_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> 
 def resume_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
     """Let a paused run go on; one that waits for its curator tries at once."""
     return RecordedReply(modeler.resume(caller, run_id))
+
+
+@router.post("/{run_id}:archive", response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)
+def archive_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
+    """Archive an ended run: it keeps all that it has, and is no longer counted."""
+    return RecordedReply(modeler.archive(caller, run_id, archived=True))
+
+
+@router.post("/{run_id}:unarchive", response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)
+def unarchive_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
+    """Take a run out of the archive."""
+    return RecordedReply(modeler.archive(caller, run_id, archived=False))
 
 
 @router.post("/{run_id}:replace_token", response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)

@@ -28,7 +28,7 @@ class AnswerListener:
         self._context, self._settings, self._wake = context, settings, wake
         self._lock = threading.Lock()
         self._listening: set[str] = set()
-        self._known: dict[str, int] = {}
+        self._seen: dict[str, int] = {}
         """The last revision that was seen, by run."""
         self._without_waits: set[str] = set()
         """Runs whose curator does not wait."""
@@ -75,7 +75,7 @@ class AnswerListener:
         spec = wire.RunSpec.model_validate_json(row.spec)
         token = self._context.seal.open(row.sealed_token).decode()
         witness = Witness(self._context, spec.study_id, identity, is_run_query)
-        known = max(row.revision, self._known.get(identity, 0))
+        seen = max(row.revision, self._seen.get(identity, 0))
         with connect(self._settings, spec, token, witness, cancelled=self._closing.is_set) as curator:
             while not self._closing.is_set():
                 with self._context.database.read() as db:
@@ -83,13 +83,13 @@ class AnswerListener:
                 if not self._waits(identity):
                     return False
                 began = time.monotonic()
-                page = curator.news(known, wait_s=LISTEN_SECONDS)
+                page = curator.news(seen, wait_s=LISTEN_SECONDS)
                 if page is None:
                     continue
                 if not page.revisions and time.monotonic() - began < AT_ONCE_SECONDS:
                     self._without_waits.add(identity)
                     return False
-                known = self._known[identity] = max([known, *(revision.seq for revision in page.revisions)])
+                seen = self._seen[identity] = max([seen, *(revision.seq for revision in page.revisions)])
                 if any(revision.query_id in pending for revision in page.revisions):
                     return True
         return False

@@ -169,14 +169,14 @@ class CuratorQueries:
         self, curator: StudyClient, pending: list["_Query"], answers: dict[int, wire.Answer | None], wait_s: float
     ) -> list["_Query"]:
         """Add the answers that there are, after a wait for that of the first query; return what is still pending."""
-        left = list(pending)
+        open_ones = list(pending)
         for query in pending:
             waits = wait_s if query is pending[0] else 0.0
-            fetched = self._fetch(curator, query, waits, others=len(left) > 1)
+            fetched = self._fetch(curator, query, waits, others=len(open_ones) > 1)
             if fetched is not None:
                 answers |= enumerate(fetched, start=query.first)
-                left.remove(query)
-        return left
+                open_ones.remove(query)
+        return open_ones
 
     def look(self, curator: StudyClient) -> None:
         """Fetch the answers to pending queries, before any work that costs more. Raises Pending if any has none."""

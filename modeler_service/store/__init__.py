@@ -148,9 +148,17 @@ def run(db: Connection, identity: str) -> Any:
     return row
 
 
-def run_page(db: Connection, *, position: int | None, newest: bool, limit: int) -> list[Row[Any]]:
-    """Runs after a sequence number in order, or before it with the newest first; None: from the first or the last."""
-    return _page(db, select(runs), runs.c.seq, position=position, newest=newest, limit=limit)
+def run_page(
+    db: Connection, *, position: int | None, newest: bool, limit: int, archived: bool | None = None
+) -> list[Row[Any]]:
+    """Runs after a sequence number in order, or before it with the newest first; None: from the first or the last.
+
+    ``archived``: whether they are archived; None: both.
+    """
+    query = select(runs)
+    if archived is not None:
+        query = query.where(runs.c.archived_at.is_not(None) if archived else runs.c.archived_at.is_(None))
+    return _page(db, query, runs.c.seq, position=position, newest=newest, limit=limit)
 
 
 def _page(
@@ -162,8 +170,9 @@ def _page(
 
 
 def states(db: Connection) -> list[tuple[str, str | None, int]]:
-    """Count the runs by state, and by what they wait for or last waited for."""
-    query = select(runs.c.state, runs.c.waiting_for, func.count()).group_by(runs.c.state, runs.c.waiting_for)
+    """Count the runs that are not archived by state, and by what they wait for or last waited for."""
+    query = select(runs.c.state, runs.c.waiting_for, func.count()).where(runs.c.archived_at.is_(None))
+    query = query.group_by(runs.c.state, runs.c.waiting_for)
     return [(state, waits, count) for state, waits, count in db.execute(query)]
 
 

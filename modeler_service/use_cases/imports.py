@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from blindopt import wire
-from blindopt.errors import Invalid
+from blindopt.errors import Invalid, NotFound
 from blindopt.formats.csv_files import decimal, rows
+from modeler_service import store
+from modeler_service.runs.record import answer_as_observation, observations_of
+from service_kit.store.database import Connection
 
 COLUMNS = ("row", "y", "noise_variance")
 FAULTS_MAX = 1_000
@@ -110,3 +113,26 @@ def report(past: Import, faults: Sequence[wire.ImportFault], *, before: int, dry
         total=before + len(good),
         faults=list(faults),
     )
+
+
+def with_earlier(db: Connection, spec: wire.RunCreate) -> list[wire.Observation]:
+    """Return the past measurements of a new run: those that it continues, and its own. Raises Invalid."""
+    if spec.continue_from is None:
+        return spec.observations
+    try:
+        row = store.run(db, spec.continue_from)
+    except NotFound:
+        raise _wrong_run("there is no such run") from None
+    past = observations_of(db, row.id)
+    past += [answer_as_observation(trial) for trial in store.trial_page(db, row.id) if trial.y is not None]
+    if wire.RunSpec.model_validate_json(row.spec).study_id != spec.study_id:
+        raise _wrong_run("is a run of another study: its answers are about other candidates")
+    if not past:
+        raise _wrong_run("has no answers yet")
+    if len(past) + len(spec.observations) > wire.OBSERVATIONS_MAX:
+        raise _wrong_run(f"has {len(past)} answers: a run begins with {wire.OBSERVATIONS_MAX} at most")
+    return past + spec.observations
+
+
+def _wrong_run(message: str) -> Invalid:
+    return Invalid("the run was not created: errors says why", [{"field": "continue_from", "message": message}])

@@ -9,19 +9,19 @@ from typing import Any
 
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
-from blindopt.errors import Busy, Invalid, NotFound, Remote, StateConflict
+from blindopt.errors import Busy, Invalid, Remote, StateConflict
 from modeler_service import store
 from modeler_service.choosing.defaults import plan_for
 from modeler_service.runs.curator_queries import is_run_query
 from modeler_service.runs.curator_session import open_session
 from modeler_service.runs.posterior_views import Over, PosteriorViews
-from modeler_service.runs.record import answer_as_observation, observations_of, plan_of, versions_of
+from modeler_service.runs.record import observations_of, plan_of, versions_of
 from modeler_service.runs.scheduler import RunScheduler, end, halted_state
 from modeler_service.runs.trial_views import trial_view
 from modeler_service.settings import Settings
 from modeler_service.store import trial_lists
 from modeler_service.store.trial_lists import TrialFilter
-from modeler_service.use_cases import connections
+from modeler_service.use_cases import connections, imports
 from modeler_service.use_cases.addresses import check_address
 from modeler_service.use_cases.imports import Import, misfits, report
 from modeler_service.use_cases.messages import RunMessages
@@ -72,7 +72,8 @@ class Modeler:
         check_address(spec.curator_url, "curator_url", plain_http=self._settings.allow_plain_http)
         if spec.seed is None:
             spec = spec.model_copy(update={"seed": secrets.randbelow(2**32)})
-        observations = self._continued(spec)
+        with self.context.database.read() as db:
+            observations = imports.with_earlier(db, spec)
         past = Import(list(enumerate(observations, start=1)), [])
         _check_fits(misfits(past, spec, 2**53))  # the number of rows is known only when the run begins
         identity = f"run_{secrets.token_hex(8)}"
@@ -103,25 +104,6 @@ class Modeler:
         if not reply.replayed and not spec.hold:
             self.scheduler.submit(identity)
         return reply
-
-    def _continued(self, spec: wire.RunCreate) -> list[wire.Observation]:
-        """Return the past measurements of a new run: those that it continues, and its own. Raises Invalid."""
-        if spec.continue_from is None:
-            return spec.observations
-        with self.context.database.read() as db:
-            try:
-                row = store.run(db, spec.continue_from)
-            except NotFound:
-                raise _wrong_run("there is no such run") from None
-            past, trials = observations_of(db, row.id), store.trial_page(db, row.id)
-        if wire.RunSpec.model_validate_json(row.spec).study_id != spec.study_id:
-            raise _wrong_run("is a run of another study: its answers are about other candidates")
-        past += [answer_as_observation(trial) for trial in trials if trial.y is not None]
-        if not past:
-            raise _wrong_run("has no answers yet")
-        if len(past) + len(spec.observations) > wire.OBSERVATIONS_MAX:
-            raise _wrong_run(f"has {len(past)} answers: a run begins with {wire.OBSERVATIONS_MAX} at most")
-        return past + spec.observations
 
     def check_import(self, request: RequestContext, identity: str, past: Import) -> wire.ImportReport:
         """Return the report of an import, and store nothing. Requests the study from the curator."""
@@ -252,15 +234,31 @@ class Modeler:
         self.scheduler.wake(identity)
         return reply
 
+    def archive(self, request: RequestContext, identity: str, *, archived: bool) -> StoredReply:
+        """Archive an ended run, which keeps all that it has, or take it out of the archive. Raises StateConflict."""
+
+        def effect(db: Connection) -> Effect:
+            row = store.run(db, identity)
+            if row.ended_at is None:
+                raise StateConflict("the run has not ended: stop it first")
+            if (row.archived_at is not None) != archived:
+                store.change_run(db, identity, archived_at=stamp(self.context.clock()) if archived else None)
+            kind = "run.archived" if archived else "run.unarchived"
+            return Effect(self._view(db, identity), kind, {"run_id": identity}, 200)
+
+        return self.context.idempotency.once(request, effect)
+
     def run(self, identity: str) -> wire.RunView:
         """Return a run."""
         with self.context.database.read() as db:
             return self._view(db, identity)
 
-    def runs(self, after: int | None, limit: int, *, newest: bool = False) -> list[tuple[int, wire.RunView]]:
+    def runs(
+        self, after: int | None, limit: int, *, newest: bool = False, archived: bool | None = None
+    ) -> list[tuple[int, wire.RunView]]:
         """Return runs with their sequence numbers: those after ``after``, or before it with the ``newest`` first."""
         with self.context.database.read() as db:
-            rows = store.run_page(db, position=after, newest=newest, limit=limit)
+            rows = store.run_page(db, position=after, newest=newest, limit=limit, archived=archived)
             counted = store.counts(db, [row.id for row in rows])
             return [(row.seq, self._view_of(db, row, counted[row.id])) for row in rows]
 
@@ -354,6 +352,7 @@ class Modeler:
             waits_until=moment(row.waits_until) if row.waits_until else None,
             ended_at=moment(row.ended_at) if row.ended_at else None,
             ended_because=row.ended_because,
+            archived_at=moment(row.archived_at) if row.archived_at else None,
             problem=wire.RunProblem(**json.loads(row.problem)) if row.problem else None,
             warnings=[*warnings, fitted.problem] if fitted and fitted.problem else warnings,
             fitted=fitted,
@@ -368,10 +367,6 @@ def _check_not_started(row: Any) -> None:
         raise StateConflict("the run has started: past measurements come before the first choice (create it with hold)")
     if row.pause_asked_at is None:
         raise StateConflict("the run may start at any moment: create it with hold, import, then resume it")
-
-
-def _wrong_run(message: str) -> Invalid:
-    return Invalid("the run was not created: errors says why", [{"field": "continue_from", "message": message}])
 
 
 def _too_many(count: int) -> str:

@@ -204,6 +204,7 @@ class RunView(Reply):
     )
     seed: int = Field(description="Decides initial rows and ties.")
     continue_from: str | None = Field(None, description="The run whose answers this one began with.")
+    archived_at: datetime | None = Field(None, description="When it was archived; null: it is not.")
     batch_size: int = Field(1, description="Candidates in one query.")
     repeats: Repeats = "algorithm"
     initial_design: InitialDesign | None = Field(
@@ -268,7 +269,9 @@ class RunCounts(Reply):
 class RunPage(Page):
     """A page of runs."""
 
-    counts: RunCounts = Field(description="Number of all runs in each state, not only on this page.")
+    counts: RunCounts = Field(
+        description="Number of all runs in each state that are not archived, not only on this page."
+    )
 
     runs: list[RunView] = Field(description="Runs, in the order of creation.")
 

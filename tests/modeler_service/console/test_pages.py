@@ -101,3 +101,24 @@ def test_without_pyarrow_there_is_an_explanation_instead_of_the_link(browsers, s
     assert "format=csv" in text
     assert "format=parquet" not in text
     assert "Parquet needs the extra <code>parquet</code> (pyarrow)" in text
+
+
+def test_an_ended_run_is_archived_and_leaves_the_counts_until_it_is_taken_out(browsers, ended, service):
+    """Found by hand: "failed 3" stayed on the first page for ever."""
+    browser = browsers["vendor"]
+    with service.http() as api:
+        counts = lambda: api.get("/v1/runs").json()["counts"]["completed"]  # noqa: E731
+        before = counts()
+        browser.get(f"/runs/{ended}")
+        browser.submit(f"/runs/{ended}:archive")
+        assert (browser.status, counts()) == (200, before - 1)
+        assert ended not in browser.get("/").text
+        assert ended not in browser.get("/runs").text
+        assert ended in browser.get("/runs?archived=yes").text
+        assert api.get(f"/v1/runs/{ended}/trials").json()["trials"]
+        assert ended in {run["id"] for run in api.get("/v1/runs").json()["runs"]}
+        assert ended not in {run["id"] for run in api.get("/v1/runs?archived=false").json()["runs"]}
+        browser.get(f"/runs/{ended}")
+        browser.submit(f"/runs/{ended}:unarchive")
+        assert counts() == before
+        assert ended in browser.get("/runs").text

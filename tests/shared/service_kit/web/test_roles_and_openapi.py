@@ -190,6 +190,7 @@ ALLOWED = {
         f"GET {RUN}/messages": VIEWERS,
         f"POST {RUN}/messages/{{number}}:update": VENDOR,
         **{f"POST {RUN}:{verb}": VENDOR for verb in ("stop", "pause", "resume", "replace_token")},
+        **{f"POST {RUN}:{verb}": VENDOR for verb in ("archive", "unarchive")},
         **{f"{method} /v1/notices{what}": VENDOR for method, what in (("GET", ""), ("POST", ":test"))},
         "GET /v1/audit/verification": VIEWERS,
         "POST /v1/audit:verify": VIEWERS,
@@ -304,7 +305,7 @@ def test_every_operation_documents_its_errors_as_problems(document):
 
 
 # A dry run creates nothing (200), and a query that must be measured first is pending (202).
-TWO_WAYS = ("/observations", "/v1/inbox:import", "/queries", "/queries/{query_id}")
+TWO_WAYS = ("/observations", "/v1/inbox:import", "/queries", "/queries/{query_id}", "/revisions")
 
 
 def test_successful_replies_have_a_schema(document):
