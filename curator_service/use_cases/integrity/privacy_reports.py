@@ -15,6 +15,7 @@ from curator_service.use_cases.accounts.dataset_accounts import DatasetAccounts
 from curator_service.use_cases.accounts.overviews import Overviews
 from curator_service.use_cases.studies import attack_preview
 from curator_service.use_cases.studies.advisories import release_status
+from curator_service.use_cases.studies.datasets import reading_of
 from curator_service.use_cases.studies.studies import owner_view
 from curator_service.use_cases.studies.withheld_records import withheld_records
 from curator_service.vault import Vault
@@ -71,6 +72,7 @@ class PrivacyReports:
                 public=bool(dataset.public),
                 rows=dataset.rows,
                 withheld=len(withheld_records(db, self._vault, dataset.id)),
+                encoded=_encoded(dataset),
             ),
             account=self._dataset_accounts.account(dataset.id, 0, _USES_MAX, with_records=False),
             studies=[],
@@ -134,3 +136,9 @@ class PrivacyReports:
 
 
 _NOT_IN_DATASETS = "Not tried: a report of one study has attacks on its release."
+
+
+def _encoded(dataset: Any) -> list[wire.ColumnChoice]:
+    """The columns of a dataset that were not read as numbers without gaps."""
+    read = reading_of(dataset)
+    return [each for each in read.columns if each.kind != "number" or each.missing != "refuse"] if read else []

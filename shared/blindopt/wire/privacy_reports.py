@@ -7,6 +7,7 @@ from pydantic import Field
 
 from blindopt.wire.answers import Answers
 from blindopt.wire.base import Caution, Reply, Sha256
+from blindopt.wire.datasets import ColumnChoice
 from blindopt.wire.ledgers import Accounting, DatasetAccount
 from blindopt.wire.releases import Finding, Price, Status
 from blindopt.wire.studies import Budget
@@ -23,6 +24,10 @@ class ReportedDataset(Reply):
     public: bool = Field(description="Whether the owner declares that nobody in it needs protection.")
     rows: int = Field(description="Number of records.")
     withheld: int = Field(description="Number of records that are withheld: measured and released no more.")
+    encoded: list[ColumnChoice] = Field(
+        default_factory=list,
+        description="How columns of text, dates or gaps were read: lists of categories and the rest are public inputs.",
+    )
 
 
 class ReportedStudy(Reply):

@@ -272,6 +272,16 @@ def test_persons_and_gaps_together_keep_the_numbers_of_the_file(curator):
     assert (values[:, 0] == numbers - 1).all()
 
 
+def test_a_report_names_the_public_inputs_of_a_file_and_not_how_many_rows_were_left_out(curator):
+    view = register(curator, upload(curator).json()["id"]).json()
+    signed = curator.call("owner", "POST", f"/v1/datasets/{view['id']}:report")
+    assert [(c["column"], c["kind"], c["missing"], c["values"]) for c in signed["report"]["dataset"]["encoded"]] == [
+        ("b", "number", "leave_out", None),
+        ("town", "one_hot", "fill", ["Oslo", "Rome"]),
+    ]
+    assert "rows_left_out" not in json.dumps(signed)
+
+
 # --- what bounds clip ------------------------------------------------------------------------------------
 
 
