@@ -74,7 +74,7 @@ def attack(
     study: Annotated[str, typer.Argument(help="Study id: a draft, or one that was released.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Attack a study on this machine and print what an attacker learns. Changes nothing; the service may be running.
+    """Show what attackers could learn from a study. Read-only; safe while the service runs.
 
     A draft is attacked on a release that is drawn for this and thrown away, a released study on its published Z. The
     findings depend on the records, so they are for their owner alone.
