@@ -168,6 +168,8 @@ def memory_of(spec: wire.AlgorithmSpec, n: int, r: int, capacity: int) -> int:
     if isinstance(spec, wire.FewArmsSpec):
         plays = min(plays_of(spec, capacity), capacity) if isinstance(spec, wire.LdpMoma | wire.Moma) else 0
         return 8 * n * (MATRICES * min(n, ARMS_MAX) + r + 8 + plays) + 32 * plays**2
+    if isinstance(spec, wire.RandomRows):
+        return 8 * n * (r + 8)
     bytes_per_number = 4 if isinstance(spec, wire.GpRule) and spec.precision == "single" else 8
     places = 0
     if isinstance(spec, wire.EiDeblurred):

@@ -316,6 +316,19 @@ def memory_needed(plan: wire.Plan, iterations: int, study: wire.StudyView, obser
     return memory_of(plan.algorithm, study.n, study.r, outcomes)
 
 
+def memory_problem(plan: wire.Plan, iterations: int, study: wire.StudyView, observations: int, most: int) -> str | None:
+    """Say why a run needs more than ``most`` bytes, and how many queries it may make; None if it does not."""
+    if (needed := memory_needed(plan, iterations, study, observations)) <= most:
+        return None
+    low, high = 0, iterations
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if memory_needed(plan, middle, study, observations) <= most else (low, middle)
+    hint = f"ask for {low:,} at most" if low else "they do not fit with any number of queries"
+    size = f"{study.n:,} candidates and {iterations:,} queries need {needed / 1e9:.2g} GB"
+    return f"{size}; the limit is {most / 1e9:.2g} GB: {hint}"
+
+
 def _check(observations: Sequence[wire.Observation], n: int) -> None:
     for number, past in enumerate(observations, start=1):
         if past.row >= n:

@@ -4,6 +4,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +22,8 @@ from service_kit.store.database import Database
 
 WORK_MAX = 3e10
 """The most multiplications of one view, about: seconds, not minutes."""
+LAST_OUTCOMES = 2_000
+"""The outcomes that a view is computed from where all of them are too many."""
 _BLOCK = 1 << 16
 KEPT_BYTES = 256 << 20
 WAIT_SECONDS = 20.0
@@ -43,7 +46,7 @@ class PosteriorViews:
     def __init__(self, database: Database, folder: Path, memory_max: int, work_max: float = WORK_MAX) -> None:
         self._database, self._folder, self._memory_max, self._work_max = database, folder, memory_max, work_max
         self._lock = threading.Lock()
-        self._kept: tuple[str, int, int, RowChooser] | None = None
+        self._kept: tuple[str, int, int, int, RowChooser] | None = None
 
     def recommendation(self, identity: str, over: Over) -> wire.Recommendation:
         """Return the recommended row. Raises StateConflict before the first outcome."""
@@ -53,7 +56,10 @@ class PosteriorViews:
                 raise StateConflict("nothing is known yet: wait for the first answer")
             return run.begun.n if over == "all" else min(run.begun.n, run.outcomes)
 
-        record = self._record(identity, rows_needed)
+        with self._database.read() as db:
+            outline = Outline.of(db, identity)
+            self._check(outline, rows_needed(outline))  # a recommendation is one of all outcomes, or none
+            record = Record.of(db, identity)
         with self._alone():
             recommendation = recommendation_of(self._state(identity, record, rows_needed(record.outline)), over)
         if recommendation is None:
@@ -147,14 +153,23 @@ class PosteriorViews:
             self._lock.release()
 
     def _record(self, identity: str, rows: Callable[[Outline], int]) -> Record:
-        """Read a run's record for a view of ``rows``; refuse before reading it if that would take too much."""
+        """Read a run's record for a view of ``rows``: its last outcomes alone if all of them would take too much.
+
+        Raises Invalid before reading it if these would take too much, too.
+        """
         with self._database.read() as db:
             outline = Outline.of(db, identity)
-            self._check(outline, rows(outline))
-            return Record.of(db, identity)
+            shortened = replace(outline, outcomes=min(outline.outcomes, LAST_OUTCOMES))
+            is_short = not self._fits(outline, rows(outline)) and shortened != outline
+            self._check(shortened if is_short else outline, rows(outline))
+            record = Record.of(db, identity)
+            return record.last(LAST_OUTCOMES) if is_short else record
+
+    def _fits(self, run: Outline, rows: int) -> bool:
+        return work_of(run, rows) <= self._work_max and run.memory <= self._memory_max
 
     def _check(self, run: Outline, rows: int) -> None:
-        if work_of(run, rows) > self._work_max or run.memory > self._memory_max:
+        if not self._fits(run, rows):
             raise Invalid(
                 f"{run.outcomes} outcomes and {rows} rows are too many to compute at once: "
                 "take fewer rows, or the export of the run"
@@ -163,9 +178,9 @@ class PosteriorViews:
     def _state(self, identity: str, record: Record, rows: int) -> RowChooser:
         """Return the state after the answers so far, for a view of so many rows."""
         self._check(record.outline, rows)
-        key = identity, len(record.trials), record.last_version
-        if self._kept is not None and self._kept[:3] == key:
-            return self._kept[3]
+        key = identity, record.outcomes, record.trials[-1].number if record.trials else 0, record.last_version
+        if self._kept is not None and self._kept[:4] == key:
+            return self._kept[4]
         self._kept = None  # free its memory first
         chooser = record.replayed(record.candidates(self._folder))
         if record.outline.memory <= KEPT_BYTES:

@@ -1,7 +1,7 @@
 """The stored record of a run, and the state of its chooser derived from the record."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -98,6 +98,14 @@ class Record(_RunOfStudy):
     def outline(self) -> Outline:
         """The outline of this record."""
         return Outline(self.spec, self.study, self.stored_plan, self.outcomes)
+
+    def last(self, count: int) -> "Record":
+        """Return the record with its last ``count`` outcomes alone."""
+        trials = list(self.trials)
+        answered = [index for index, trial in enumerate(trials) if trial.y is not None]
+        if len(answered) >= count:
+            return replace(self, observations=[], trials=trials[answered[-count] :])
+        return replace(self, observations=self.observations[len(answered) - count :])
 
     def candidates(self, folder: Path) -> Matrix:
         """Map the candidates as they were fetched and checked. Raises StateConflict if they are not stored."""

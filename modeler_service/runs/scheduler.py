@@ -222,8 +222,8 @@ class RunScheduler:
             if (unavailable := StorageUnavailable.of(error)) is None:
                 return self._fault(identity, error)
             return self._waits(identity, _problem(unavailable.code, str(unavailable)), is_local=True)
-        except MemoryError:
-            detail = "rows times queries need more memory than there is: ask for fewer iterations"
+        except MemoryError as error:
+            detail = str(error) or "the run needs more memory than there is: ask for fewer queries"
             return _failed(_problem("out_of_memory", detail))
         except Exception as error:
             return self._fault(identity, error)

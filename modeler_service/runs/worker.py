@@ -12,7 +12,7 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.client import StudyClient
 from blindopt.errors import ProtocolViolated, Remote, Unreachable
 from modeler_service import store
-from modeler_service.choosing.chooser import Proposal, RowChooser, memory_needed
+from modeler_service.choosing.chooser import Proposal, RowChooser, memory_problem
 from modeler_service.choosing.defaults import plan_of_run
 from modeler_service.runs.candidates import fetch_candidates
 from modeler_service.runs.curator_queries import REFUSALS, CuratorQueries, is_run_query
@@ -125,11 +125,9 @@ class RunWorker:
         return plan
 
     def _candidates(self, curator: StudyClient, study: wire.StudyView, plan: wire.Plan) -> Matrix:
-        if (
-            memory_needed(plan, self._spec.iterations, study, len(self._observations))
-            > self._settings.run_memory_max_bytes
-        ):
-            raise MemoryError
+        most_memory = self._settings.run_memory_max_bytes
+        if problem := memory_problem(plan, self._spec.iterations, study, len(self._observations), most_memory):
+            raise MemoryError(problem)
         most = self._settings.candidates_max_bytes
         # The file is reread once for a run, and not each time that a run looks for the answers of people.
         reread = self._begun is None

@@ -1,6 +1,7 @@
 """What a run asks: repeats, designs, batches, ends, past observations; in both directions, and again after a crash."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from blindopt.gp.acquisition import beta
 from modeler_service.algorithms.factory import NAMES, build_algorithm
 from modeler_service.algorithms.gp.surrogate import NO_NOISE
 from modeler_service.choosing import initial_design
-from modeler_service.choosing.chooser import RowChooser
+from modeler_service.choosing.chooser import RowChooser, memory_problem
 from modeler_service.runs.posterior_views import recommendation_of
 from tests.modeler_service.choosing.small_runs import KERNEL, N, candidates, outcome_of, played, spec, study
 
@@ -593,3 +594,15 @@ def test_a_fit_counts_answers_and_not_declines():
         fits.append(run.fitted.model_dump(exclude={"log_likelihood"}))
     assert fits[0] == fits[1]
     assert fits[0]["answers"] == 20
+
+
+def test_a_run_that_is_too_large_says_how_many_queries_fit_and_random_rows_need_no_model():
+    diamonds = SimpleNamespace(n=53_940, r=6)
+    plan = SimpleNamespace(algorithm=wire.GpUcb(name="gp_ucb"), initial_rows=12)
+    problem = memory_problem(plan, 53_000, diamonds, 0, 8 << 30)
+    most = int(problem.partition("ask for ")[2].partition(" at most")[0].replace(",", ""))
+    assert problem.startswith("53,940 candidates and 53,000 queries need 23 GB; the limit is 8.6 GB")
+    assert memory_problem(plan, most, diamonds, 0, 8 << 30) is None
+    assert memory_problem(plan, most + 1, diamonds, 0, 8 << 30) is not None
+    plan.algorithm = wire.RandomRows(name="random")
+    assert memory_problem(plan, 53_000, diamonds, 0, 8 << 30) is None

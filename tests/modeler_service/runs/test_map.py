@@ -135,3 +135,24 @@ def test_the_outline_of_a_run_is_that_of_its_record(ended):
         record = Record.of(db, run)
         assert Outline.of(db, run) == record.outline
         assert record.outcomes == len(record.trials) == 8
+
+
+def test_where_all_answers_are_too_many_the_last_ones_are_used_and_counted(ended, monkeypatch):
+    """Found by hand: at 6,105 answers the page was empty. A recommendation is still one of all answers, or none."""
+    run, database, folder = ended
+    with Database.read_from(database) as db:
+        record = Record.of(db, run)
+    monkeypatch.setattr(posterior_views, "LAST_OUTCOMES", 5)
+    work = posterior_views.work_of(record.outline, record.begun.n)
+    short = PosteriorViews(Reading(database), folder, 1 << 30, work_max=0.9 * work)
+    count, points = short.top(run, 3)
+    assert count == 5
+    full = PosteriorViews(Reading(database), folder, 1 << 30)
+    monkeypatch.setattr(Record, "of", lambda db, identity: record.last(5))
+    assert full.top(run, 3)[1] == points  # the oracle: a run of which only these are stored
+    monkeypatch.undo()
+    assert full.top(run, 3)[0] == 8
+    monkeypatch.setattr(posterior_views, "LAST_OUTCOMES", 5)
+    with pytest.raises(Invalid, match="too many"):
+        short.recommendation(run, "all")
+    assert [trial.number for trial in record.last(3).trials] == [6, 7, 8]
