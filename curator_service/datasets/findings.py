@@ -55,4 +55,5 @@ class Findings:
 
 def refuse(message: str, **where: object) -> DatasetInvalid:
     """The error for a file with one fault that stops the reading."""
-    return DatasetInvalid(f"{message}; nothing was stored", [{"message": message, **where}], 1)
+    end = " Nothing was stored." if message.endswith("?") else "; nothing was stored"
+    return DatasetInvalid(f"{message}{end}", [{"message": message, **where}], 1)

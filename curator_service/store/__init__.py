@@ -155,6 +155,11 @@ def file_names(db: Connection) -> list[str]:
     return [f"{name}.npy" for name in names]
 
 
+def readings(db: Connection) -> dict[str, str | None]:
+    """How the file of each dataset was read, as JSON, by id; None for a sandbox, and where it was not recorded."""
+    return {row.id: row.reading for row in db.execute(select(datasets.c.id, datasets.c.reading))}
+
+
 def is_renumbered(dataset: Any) -> bool:
     """Whether a dataset lacks rows of its file, so that the numbers of its records are in a file of their own."""
     return dataset.person_column is not None or dataset.rows_left_out > 0

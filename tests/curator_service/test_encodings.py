@@ -192,7 +192,9 @@ def test_a_comma_in_a_text_column_is_no_decimal_comma():
 
 
 def test_a_name_that_is_nearly_right_is_named():
-    assert 'no column "tabel"; did you mean "table"?' in str(refused("table,b\n1,2\n", ["b", "tabel"]))
+    assert 'no column "tabel"; did you mean "table"? Nothing was stored.' in str(
+        refused("table,b\n1,2\n", ["b", "tabel"])
+    )
 
 
 def test_a_file_of_which_no_row_is_left_is_refused():

@@ -35,6 +35,7 @@ class LogSummary(Protocol):
 def check(db: Connection, records: Iterable[Json]) -> None:
     """Check every table against the log, and that no answer precedes its charge. Raises LogBroken."""
     summaries: list[LogSummary] = [
+        _DatasetLogSummary(),
         _StudyLogSummary(),
         _AdvisoryLogSummary(),
         TuningLogSummary(),
@@ -49,6 +50,25 @@ def check(db: Connection, records: Iterable[Json]) -> None:
             summary.follow(record)
     for summary in summaries:
         summary.check(db)
+
+
+class _DatasetLogSummary:
+    """Datasets: how each file was read, with lists of categories and values that fill gaps."""
+
+    def __init__(self) -> None:
+        self._readings: dict[str, str] = {}
+
+    def follow(self, record: Json) -> None:
+        details = record.get("details", {})
+        if record["kind"] == "dataset.registered" and "reading_sha256" in details:
+            self._readings[details["dataset_id"]] = details["reading_sha256"]
+
+    def check(self, db: Connection) -> None:
+        for identity, reading in store.readings(db).items():
+            if self._readings.pop(identity, None) != _digest(reading):
+                raise LogBroken(f"dataset {identity} was changed: how it was read is not what the log says")
+        for name in self._readings:
+            raise LogBroken(f"dataset {name} is missing")
 
 
 @dataclass

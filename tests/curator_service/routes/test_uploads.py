@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from blindopt import wire
+from blindopt.errors import LogBroken
+from curator_service.cli import PROGRAM
 from curator_service.use_cases.studies.uploads import PENDING_MAX
 from service_kit.store import audit_log
 from tests.curator_service.use_cases.accounts.file_of_records import spec_of
@@ -205,6 +207,18 @@ def wire_sha(text):
     import hashlib
 
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_a_reading_that_is_changed_in_the_table_is_found_against_the_log(curator):
+    identity = register(curator, upload(curator).json()["id"]).json()["id"]
+    curator.check()
+    with curator.context.database.read() as db:
+        assert f"files/{identity}.numbers.npy" in PROGRAM.files(db)  # a backup has it
+    for change in ("replace(reading, 'Oslo', 'Rome2')", "NULL"):
+        sql = f"UPDATE datasets SET reading = {change} WHERE id = '{identity}'"
+        curator.context.database.write(lambda db, sql=sql: db.exec_driver_sql(sql))
+        with pytest.raises(LogBroken, match="how it was read"):
+            curator.check()
 
 
 # --- records that keep their numbers ---------------------------------------------------------------------
