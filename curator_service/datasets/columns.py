@@ -66,5 +66,6 @@ def _stored(choices: Sequence[ColumnChoice], limits: Limits) -> list[str]:
 
 
 def _unknown(name: str, names: Sequence[str]) -> str:
+    """The fault of a name that no column has. It is repeated only beside one that it resembles: it may be a secret."""
     near = difflib.get_close_matches(name, names, n=1)
-    return f'no column "{name}"' + (f'; did you mean "{near[0]}"?' if near else " in the file")
+    return f'no column "{name}"; did you mean "{near[0]}"?' if near else "no column of the file has this name"

@@ -834,7 +834,7 @@ VISITS = f"{WHO},x,y\n" + "".join(f"P-{i % 4},{i % 7},{i % 5}\n" for i in range(
         ({"person": WHO}, 'id="e-rows_per_person"><bdi>Say how many rows of one person are kept'),
         ({"rows_per_person": "2"}, 'id="e-person"><bdi>Name the column that says whose each row is'),
         ({"person": WHO, "rows_per_person": "none"}, 'id="e-rows_per_person"><bdi>'),
-        ({"person": "nobody", "rows_per_person": "2"}, "no column &#34;nobody&#34; in the file"),
+        ({"person": "nobody", "rows_per_person": "2"}, "no column of the file has this name"),
     ],
 )
 def test_a_person_column_and_its_rows_belong_together_and_what_was_typed_stays(owner, filled, fault):
