@@ -140,6 +140,13 @@ def tables() -> list[Table]:
             paths = _paths(curator_service.console.build(), "owner", ids)
             more = [f"/log?kind={kind}" for kind in ("charge", "study.created", "mechanism.withdrawn")]
             more += [f"/log?grant={grant.id}", "/inbox/told?state=open", "/inbox/told?state=all"]
+            more += ["/log?group=jobs&actor=owner", f"/log?about={ids['study_id']}&first_day=2020-01-01"]
+            account = f"/accounts/{ids['study_id']}"
+            more += [
+                f"{account}?kind=refused&last_day=2020-01-01",
+                f"{account}?row=500",
+                f"{account}/exposure?newer=500",
+            ]
             of_curator = _timed(curator_server, [*paths, *more], lambda path: _plain(path, {}))
             with modeler(folder, {}) as (server, token), VendorClient(server.url, token) as vendor:
                 spec = wire.RunCreate(
@@ -161,6 +168,10 @@ def tables() -> list[Table]:
             console = modeler_service.console.build()
             paths = [path for identity in (run, large) for path in _paths(console, "vendor", {"run_id": identity})]
             six = [run, large, *(f"run_{number:016x}" for number in range(1, 5))]
+            paths += [
+                f"/runs/{large}/trials?sort=sd&order=newest&offset={QUERIES // 2}",
+                f"/runs/{large}?first=50&last=99",
+            ]
             paths = [*dict.fromkeys(paths), "/compare?" + urlencode([("run", identity) for identity in six])]
             of_modeler = _timed(
                 server, paths, lambda path: _plain(path, {run: f"of {TRIALS}", large: f"of {QUERIES:,}"})
