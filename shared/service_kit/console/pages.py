@@ -18,6 +18,8 @@ from service_kit.console.sessions import Session
 from service_kit.identity.tokens import Principal, Role
 
 ROOT = "/console"
+TABLES, COMPACT = "tables", "compact"
+"""The cookie that says how tables look, and its value for compact ones."""
 Get = Callable[["Page"], Awaitable[Response]]
 Post = Callable[["Page", Form], Awaitable[Response]]
 Trail = Sequence[tuple[str, str]]
@@ -124,6 +126,11 @@ class Page:
     def fresh_key() -> str:
         """An idempotency key for one rendering of a form."""
         return fresh_key()
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the user has chosen compact tables."""
+        return self.request.cookies.get(TABLES) == COMPACT
 
     def may(self, *roles: Role) -> bool:
         """Whether the user has one of these roles, to show what only they can use."""

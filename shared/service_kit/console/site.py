@@ -17,7 +17,7 @@ from blindopt.errors import BlindoptError, Forbidden, Invalid, NotFound, RateLim
 from service_kit.console.api import ApiProblem
 from service_kit.console.flashes import Flashes
 from service_kit.console.forms import CSRF, Form, encodable, same
-from service_kit.console.pages import ROOT, Entry, Page, Pages, Trail
+from service_kit.console.pages import COMPACT, ROOT, TABLES, Entry, Page, Pages, Trail
 from service_kit.console.render import Renderer
 from service_kit.console.sessions import Session, Sessions
 from service_kit.context.context import ServiceContext
@@ -30,8 +30,9 @@ CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
-LOGIN, LOGOUT = f"{ROOT}/login", f"{ROOT}/logout"
+LOGIN, LOGOUT, DENSITY = f"{ROOT}/login", f"{ROOT}/logout", f"{ROOT}/density"
 _PART_MAX = 1 << 20
+_YEAR_SECONDS = 365 * 86_400
 _AUTOMATIC = {b"x-fragment": (b"1",), b"accept": (b"text/event-stream",)}
 """Headers of the requests that live.js sends without the user."""
 
@@ -122,6 +123,7 @@ class Console:
             self._route(LOGIN, self._login_form, "GET"),
             self._route(LOGIN, self._login, "POST"),
             self._route(LOGOUT, self._logout, "POST"),
+            self._route(DENSITY, self._density, "POST"),
         ]
         for entry in self.entries:
             routes.append(self._route(ROOT + entry.path, self._page_of(entry), entry.method, entry.roles))
@@ -225,6 +227,20 @@ class Console:
             await self._form(request, session)
             await self._sessions.end(session)
             response.delete_cookie(self._sessions.cookie, path="/", secure=True, httponly=True, samesite="strict")
+        return response
+
+    async def _density(self, request: Request) -> Response:
+        """Keep in a cookie whether tables are compact, and return to the page that the browser names."""
+        session: Session | None = request.state.session
+        if session is None:
+            return self._to_login(request)
+        form = await self._form(request, session)
+        page = urlsplit(request.headers.get("referer", ""))
+        response = RedirectResponse(_inside(page.path + (f"?{page.query}" if page.query else "")), 303)
+        tables = COMPACT if form.get("tables") == COMPACT else "roomy"
+        response.set_cookie(
+            TABLES, tables, max_age=_YEAR_SECONDS, path=ROOT, secure=True, httponly=True, samesite="strict"
+        )
         return response
 
     def _login_page(self, request: Request, error: str = "", status: int = 200, *, name: str = "") -> Response:

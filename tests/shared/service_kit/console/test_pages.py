@@ -68,6 +68,16 @@ def test_the_menu_and_the_refusal_tell_a_role_nothing_of_what_is_not_its_own(bro
     assert "Another one" not in browser.get("/console/samples").text
 
 
+def test_tables_stay_compact_where_a_user_chose_so(owner):
+    where = "/console/samples?page_token=1"
+    for choice, body in (("roomy", "<body>"), ("compact", '<body class="dense">'), ("roomy", "<body>")):
+        came_from = {"referer": f"http://127.0.0.1:8410{where}"}
+        reply = owner.post("/console/density", {"tables": choice}, headers=FROM_HERE | came_from)
+        assert (reply.status_code, reply.headers["location"]) == (303, where)
+        assert body in owner.get(where).text
+    assert owner.post("/console/density", {"tables": "compact"}).headers["location"] == "/console/"
+
+
 def test_a_request_in_process_is_held_to_the_role_the_rate_and_the_log_like_any_other(owner, app):
     owner.post("/console/samples", {"name": "one", "size": "2"})
     with app.state.context.database.read() as db:

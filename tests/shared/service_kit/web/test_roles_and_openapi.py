@@ -478,6 +478,7 @@ def test_every_page_of_the_console_names_its_roles_but_those_that_anybody_may_se
         ("/console/login", "GET"),
         ("/console/login", "POST"),
         ("/console/logout", "POST"),
+        ("/console/density", "POST"),
         ("/console/{rest:path}", "GET"),
     }
     assert not any(path.startswith("/console") for path in app.openapi()["paths"])
