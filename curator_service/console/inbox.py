@@ -271,7 +271,7 @@ async def _refused(page: Page, form: Form, item: dict[str, Any], status: int) ->
 def _meanwhile(form: Form, problem: ApiProblem) -> Form:
     """The form as it was typed, to be shown beside the newer answer."""
     failed = form.failed(problem)
-    failed.errors[""] = "Somebody else answered this measurement: check the newer value first"
+    failed.errors[""] = "Another user answered this measurement: check the newer value first"
     return failed
 
 

@@ -162,7 +162,7 @@ async def sandbox(page: Page, form: Form) -> Response:
         return page.go("/studies", "The sandbox is being made: it will be the last of this list.", mood="note")
     if (failure := task.result()) is not None:
         return page.go(f"/studies/{identity}", failure, mood="bad")
-    return page.go(f"/studies/{made[0]}", "This is the sandbox: give a vendor a grant of it.")
+    return page.go(f"/studies/{made[0]}", "This is the sandbox. Give a vendor a grant for this study.")
 
 
 async def _sandbox(page: Page, form: Form, made: list[str]) -> str | None:

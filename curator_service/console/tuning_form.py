@@ -52,7 +52,7 @@ METHODS = (
     (
         "kusner_2",
         "Kusner et al. (2015), Algorithm 2",
-        "Releases the best score alone. The same kind of promise, and on two constants that nothing public tells.",
+        "Releases the best score alone. The same kind of promise, with two constants that nothing public determines.",
     ),
     (
         "kusner_3",

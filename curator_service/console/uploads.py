@@ -35,7 +35,7 @@ async def decide(page: Page) -> Response:
 async def discard(page: Page, form: Form) -> Response:
     """Delete a pending file."""
     await page.api.post(f"/v1/uploads/{page.path['upload_id']}:discard", key=form.key)
-    return page.go("/datasets", "The file is deleted. Nothing of it was stored.")
+    return page.go("/datasets", "The file is deleted. Nothing was stored.")
 
 
 @pages.post("/datasets/uploads/{upload_id}", roles=("owner",))

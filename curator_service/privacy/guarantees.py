@@ -277,7 +277,7 @@ GAPS: tuple[Gap, ...] = (
     Gap(
         "Who withdraws",
         "what has left cannot come back. A record can be withheld from then on: it is declined to modelers, which "
-        "tells them that it was withheld or not measured, and left out of later releases; its row of Z stays with "
+        "tells them that it was withheld or not measured, and left out of later releases; its candidate stays with "
         "them, and the logs stay.",
     ),
     Gap(

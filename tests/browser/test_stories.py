@@ -14,7 +14,7 @@ from tests.browser.conftest import Visitor
 from tests.browser.two_services import BOUNDS, PASSWORD, PEOPLE, InContainers, houses, houses_csv, opened, price
 
 KERNEL = {
-    "I tell the modeler a kernel": True,
+    "I give the vendor a kernel": True,
     "Length scale": "0.6",
     "Signal variance": "40000",
     "Noise variance": "100",
@@ -351,10 +351,25 @@ def test_every_page_is_accessible_and_shows_hostile_text_as_text(enter, ids, ser
         check_file(person, address)
 
 
+WRITTEN = """() => {
+  const body = document.body.cloneNode(true);
+  body.querySelectorAll("bdi, pre, code, svg, script, textarea").forEach((e) => e.remove());
+  return body.textContent.replace(/\\s+/g, " ");
+}"""
+"""The text that the project wrote, without names and values."""
+HOUSE_WORDS = re.compile(
+    r".{0,40}\b(?:told|what was understood|of it|by itself|passports?|rows? of Z|mended|walked|whoever)\b"
+    r".{0,40}",
+    re.IGNORECASE,
+)
+"""Words that a page does not use: the glossary says what to write instead."""
+
+
 def looked_at(person):
     """What is wrong with the page that is open."""
     page = person.page
-    wrong = [*page.evaluate(HARM), *page.evaluate(TURNING), *person.faults()]
+    words = HOUSE_WORDS.findall(page.evaluate(WRITTEN))
+    wrong = [*words, *page.evaluate(HARM), *page.evaluate(TURNING), *person.faults()]
     for width in (360, 1200):
         page.set_viewport_size({"width": width, "height": 860})
         wrong += page.evaluate(WIDE)

@@ -570,7 +570,7 @@ def test_a_form_of_an_open_measurement_never_corrects_a_value_entered_meanwhile(
         before = list(owner.ledger(study[0])), other.measurement(mine.id)
         measurer.send("POST", "/console" + action, data=sent | {"value": "110"})
         assert measurer.status == 409
-        assert "Somebody else answered this measurement" in measurer.shown
+        assert "Another user answered this measurement" in measurer.shown
         assert (list(owner.ledger(study[0])), other.measurement(mine.id)) == before
         # What is shown now tells the other's value, and corrects that.
         stale = measurer.form(action)
