@@ -28,6 +28,7 @@ PENDING_MAX = 10
 _SWEEP_SECONDS = 600.0
 _ID = re.compile(r"upl_[0-9a-f]{16}")
 _NAME_MAX = 200
+_GONE = "there is no such upload: it was registered, discarded, or is older than 24 hours"
 log = logging.getLogger("blindopt.uploads")
 
 
@@ -136,14 +137,18 @@ class Uploads:
     def opened(self, caller: Principal, identity: str) -> Iterator[tuple[wire.PendingUpload, BinaryIO]]:
         """A pending file to register; it is deleted afterwards, unless an error is raised. Raises NotFound."""
         note = self._note(caller, identity)
-        with self._files.path(identity).open("rb") as file:
+        try:
+            file = self._files.path(identity).open("rb")
+        except FileNotFoundError:  # another request registered or discarded it meanwhile
+            raise NotFound(_GONE) from None
+        with file:
             yield note.view, file
         self._files.drop(identity)
 
     def _note(self, caller: Principal, identity: str) -> _Note:
         note = self._notes().get(identity) if _ID.fullmatch(identity) else None
         if note is None or note.owner != caller.id or note.view.expires_at <= self._context.clock():
-            raise NotFound("there is no such upload: it was registered, discarded, or is older than 24 hours")
+            raise NotFound(_GONE)
         return note
 
     def _notes(self) -> dict[str, _Note]:

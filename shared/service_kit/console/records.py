@@ -36,7 +36,7 @@ def row_of(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "data": ("Data", ("dataset.", "bounds.")),
+    "data": ("Data", ("upload.", "dataset.", "bounds.")),
     "studies": ("Studies and releases", ("study.", "release.", "mechanism.")),
     "grants": ("Grants and tokens", ("grant.", "token.")),
     "queries": ("Queries and answers", ("query.", "exchange")),
