@@ -260,6 +260,7 @@ CONSOLES = {"curator": curator_service.console.build(), "modeler": modeler_servi
 MORE = {
     "curator": [
         "/studies/new?from={study_id}",
+        "/studies/new?from={study_id}&epsilon=4",
         "/datasets/{dataset_id}/account",
         "/inbox/told?state=declined",
         "/tunings/new?from={tuning_id}",
