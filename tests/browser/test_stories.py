@@ -125,6 +125,10 @@ def owner_opens_a_study(olga):
     access = user_actions.grant(olga, study, "Vera of House Finders")
     assert access.study == study
     olga.picture("owner-4-grant", 760, hidden="#f-grant")
+    olga.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy all").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == access.file.decode()
     page.set_viewport_size({"width": 320, "height": 860})
     assert page.evaluate(WIDE) == []
     page.set_viewport_size({"width": 1200, "height": 860})

@@ -147,3 +147,14 @@ def test_answers_that_are_yours_are_offered_and_counted(browsers, ended, opened,
     browser.get(f"/start?like={ended}")
     assert browser.form("/start")["continue_from"] == ended
     assert not browser.form("/start")["seed"]
+
+
+def test_a_page_names_what_is_wrong_with_a_grant_and_does_not_show_it_again(browsers):
+    browser = browsers["vendor"]
+    browser.get("/start")
+    broken = json.dumps(GRANT | {"study_id": "st_1", "token": "blindopt_secret"})
+    for typed, says in (({"grant": broken}, "This is not a grant."), ({}, "Choose the grant file first")):
+        reply = browser.send("POST", "/console/start:test", data=browser.form("/start") | typed)
+        assert reply.status_code == 422
+        assert says in reply.text
+        assert "blindopt_secret" not in reply.text
