@@ -3,6 +3,8 @@
 A command imports what it needs when it runs: `token` does without the web framework and the numerics.
 """
 
+import signal
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,6 +76,7 @@ def start_run(
     """
     from blindopt.client import VendorClient
     from blindopt.client.connection import wait_until_ended
+    from modeler_service.use_cases.addresses import check_address
 
     shown = ""
 
@@ -90,6 +93,7 @@ def start_run(
         access = read_json(grant, wire.GrantFile, "a grant file").access
         body = wire.RunCreate(**access.model_dump(), name=name, iterations=queries)
         address = url or PROGRAM.existing().console_url.rstrip("/")
+        check_address(address, "url", plain_http=Settings().allow_plain_http)
         with _vendor_token(token_file) as token, VendorClient(address, token) as client:
             run_id = client.start(body).id
             typer.echo(f"{run_id}: {address}/console/runs/{run_id}", err=True)
@@ -114,6 +118,8 @@ def _vendor_token(file: Path | None) -> Iterator[str]:
         return
     with PROGRAM.opened() as context:
         token, _ = context.authentication.issue("vendor", "blindopt-modeler run", days=_RUN_DAYS)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))  # so that what follows happens
     try:
         yield token.text
     finally:

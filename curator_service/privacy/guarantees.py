@@ -81,7 +81,8 @@ def belief(release: Concrete, *, withdrawn: bool = False) -> str | None:
     most = surest(amount(release.epsilon))
     share = "practically certain" if most > 0.999 else f"at most {100 * most:.3g} % sure"
     but = ", except for events that delta allows" if failure(release) else ""
-    return f"Someone undecided (50/50) between two values that differ by what is hidden (Delta) becomes {share}{but}."
+    who = "someone undecided (50/50) between two values that differ by what is hidden (Delta)"
+    return f"From the release alone, {who} becomes {share}{but}. Answers come on top."
 
 
 def unit_of_privacy(spec: StudyCreate) -> str:

@@ -65,3 +65,11 @@ def test_a_key_that_is_not_the_curators_is_not_trusted(grant, modeler, tmp_path)
     done = run(modeler, tmp_path, other)
     assert done.returncode == 1
     assert "error: the run has failed: " in done.stderr
+
+
+def test_a_token_is_not_sent_over_plain_http_to_another_machine(grant, modeler, tmp_path):
+    token = tmp_path / "token"
+    token.write_text("blindopt_x")
+    done = run(modeler, tmp_path, grant, "--token-file", str(token), "--url", "http://modeler.example:8420")
+    assert done.returncode == 1
+    assert "plain http" in done.stderr

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
-from blindopt.errors import Invalid
+from blindopt.errors import Invalid, StateConflict
 from curator_service import store
 from curator_service.forecasts.cells import ROWS_MIN
 from curator_service.forecasts.worker import Job, Worker
@@ -67,10 +67,10 @@ class PublicForecasts:
             return entry.view
 
     def points(self, spec: wire.StudyCreate) -> list[wire.ForecastPoint]:
-        """The points of the forecast of a draft, if it has been made; starts nothing."""
+        """The points of the forecast of a draft, if it has been made; starts nothing, also of an archived dataset."""
         try:
             digest, _ = self._inputs(spec)
-        except Invalid:
+        except (Invalid, StateConflict):
             return []
         with self._lock:
             return self._entries[digest].view.points if digest in self._entries else []

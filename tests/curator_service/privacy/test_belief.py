@@ -63,11 +63,12 @@ def test_noise_of_no_known_law_confuses_nothing_that_is_proved():
 def test_the_sentence_says_what_is_proved_and_no_more():
     pure = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1")
     said = (
-        "Someone undecided (50/50) between two values that differ by what is hidden (Delta) becomes at most 73.1 % sure"
+        "From the release alone, someone undecided (50/50) between two values that differ by what is hidden (Delta) "
+        "becomes at most 73.1 % sure"
     )
-    assert guarantees.belief(pure) == f"{said}."
+    assert guarantees.belief(pure) == f"{said}. Answers come on top."
     spread = pure.model_copy(update={"delta": 1e-6})
-    assert guarantees.belief(spread) == f"{said}, except for events that delta allows."
+    assert guarantees.belief(spread) == f"{said}, except for events that delta allows. Answers come on top."
     assert "practically certain" in guarantees.belief(pure.model_copy(update={"epsilon": "20"}))
     assert guarantees.belief(pure, withdrawn=True) is None
     refuted = wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1", delta=1e-6, r=1, acknowledge_refuted=True)

@@ -169,3 +169,10 @@ def test_check_reads_it_in_its_line_on_the_search(made, monkeypatch):
     _ended()
     said = curator.call("owner", "POST", "/v1/studies:check", json=body)["search"]
     assert "a search ends 0.1 at epsilon 2 standard deviations short of the best record, random records 0.5" in said
+
+
+def test_of_an_archived_dataset_there_are_none_to_read(made):
+    """A draft on it is still previewed."""
+    forecasts, spec, curator = made
+    curator.call("owner", "POST", f"/v1/datasets/{spec.dataset_id}:archive", key="old")
+    assert forecasts.points(spec) == []
