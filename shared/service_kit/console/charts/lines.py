@@ -87,7 +87,7 @@ def _clean(s: Series) -> Series:
 
 
 def _indices(s: Series, frame: chart.Frame) -> list[int]:
-    return thinned(len(s.x), _DRAWN_MAX if frame is chart.WIDE else frame.width)
+    return thinned(len(s.x), _DRAWN_MAX if frame is chart.WIDE else frame.width // 2)
 
 
 def _drawn(s: Series, number: int, xs: Scale, ys: Scale, frame: chart.Frame) -> list[Markup]:
