@@ -19,6 +19,7 @@ messages = Table(
     Column("name", Text, nullable=False),  # of the grant
     Column("kind", Text, nullable=False),
     Column("body", Text, nullable=False),
+    Column("salt", Text, nullable=False),  # of the body's digest in the log
     Column("created_at", Text, nullable=False),
     Index("messages_by_grant", "grant_id", "seq"),
     Index("messages_by_study", "study_id", "seq"),
@@ -30,6 +31,7 @@ decisions = Table(
     Column("message_id", Text, ForeignKey("messages.id"), nullable=False),
     Column("decision", Text, nullable=False),
     Column("word", Text),
+    Column("salt", Text, nullable=False),  # of the word's digest in the log
     Column("created_at", Text, nullable=False),
     Index("decisions_by_message", "message_id", "seq"),
 )

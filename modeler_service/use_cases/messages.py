@@ -4,7 +4,6 @@ A message is stored before it is sent, and sent under a key of its own: sent aga
 """
 
 from collections.abc import Callable
-from threading import Lock
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -45,7 +44,8 @@ class RunMessages:
         self._context = context
         self._settings = settings
         self._recommend = recommend
-        self._sending = Lock()
+        self._sending: dict[str, object] = {}
+        """By run whose message is being sent, who sends it."""
 
     def page(self, run_id: str, after: int, limit: int) -> list[wire.RunMessage]:
         """Messages of a run after a number. Raises NotFound."""
@@ -106,8 +106,9 @@ class RunMessages:
 
     def _deliver(self, request: RequestContext, run_id: str, number: int) -> wire.RunMessage:
         """Send the message, or read its decision, and store the reply or why there is none."""
-        if not self._sending.acquire(blocking=False):
-            raise Busy("another message is being sent: try again in a moment", seconds=5)
+        sender = object()
+        if self._sending.setdefault(run_id, sender) is not sender:  # another run never waits
+            raise Busy("another message of this run is being sent: try again in a moment", seconds=5)
         try:
             with self._context.database.read() as db:
                 run, row = store.run(db, run_id), messages.find(db, run_id, number)
@@ -123,7 +124,7 @@ class RunMessages:
                 raise refusal from None
             return self._keep(run_id, number, reply=reply, problem=None)
         finally:
-            self._sending.release()
+            del self._sending[run_id]
 
     def _keep(self, run_id: str, number: int, **values: Any) -> wire.RunMessage:
         def work(db: Connection) -> wire.RunMessage:

@@ -1,11 +1,11 @@
 """Messages of vendors to the owner of a study, the owner's decisions, and the record behind a candidate."""
 
+import secrets
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from blindopt import wire
-from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Invalid, StateConflict, StudyNotOpen, UnknownRow
 from curator_service import store
 from curator_service.store import ledger as lines
@@ -14,6 +14,7 @@ from curator_service.use_cases import notices
 from curator_service.use_cases.studies import study_caps
 from curator_service.use_cases.studies.dataset_caps import is_raised
 from curator_service.use_cases.studies.release_cache import Released, ReleasedStudies
+from curator_service.use_cases.studies.salted_digests import salted_digest
 from curator_service.vault import new_id
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
@@ -37,11 +38,11 @@ class Messages:
         self._studies = studies
 
     def send(self, request: RequestContext, study_id: str, message: wire.MessageCreate) -> StoredReply:
-        """Take a message of a grant. Raises StudyNotOpen, UnknownRow, StateConflict."""
+        """Take a message of a grant. Raises StudyNotOpen, UnknownRow, Invalid, StateConflict."""
 
         def effect(db: Connection) -> Effect:
             self._check(db, study_id, request.principal, message)
-            identity, body = new_id("msg"), message.model_dump_json()
+            identity, body, salt = new_id("msg"), message.model_dump_json(), secrets.token_hex(16)
             store.insert(
                 db,
                 table.messages,
@@ -51,10 +52,11 @@ class Messages:
                 name=request.principal.name,
                 kind=message.kind,
                 body=body,
+                salt=salt,
                 created_at=stamp(self._context.clock()),
             )
             notices.message_received(db, self._context.outbox, study_id, identity, message.kind)
-            details = {"study_id": study_id, "message_id": identity, "message_sha256": sha256(body.encode())}
+            details = {"study_id": study_id, "message_id": identity, "message_sha256": salted_digest(body, salt)}
             return Effect(_view(table.find(db, identity)), "message.received", details)
 
         return self._context.idempotency.once(request, effect)
@@ -64,7 +66,7 @@ class Messages:
         if isinstance(message, wire.BudgetMessage):
             if store.state_of(db, study_id) != "open":
                 raise StudyNotOpen("the study is closed: it takes no more measurements")
-            if study_caps.added(released.spec.budget, message.more) == released.spec.budget:
+            if _sum(released.spec.budget, message.more, "more") == released.spec.budget:
                 raise StateConflict("the study has no such cap: there is nothing to raise")
         elif message.row >= released.n:
             raise UnknownRow(f"the study has {released.n} candidates, counted from 0")
@@ -111,19 +113,21 @@ class Messages:
                 actor, now = request.principal.actor, self._context.clock()
                 audit_log.append(db, "study.caps_raised", actor=actor, now=now, details=details)
                 raised.append((row.study_id, budget))
+            salt = secrets.token_hex(16)
             store.insert(
                 db,
                 table.decisions,
                 message_id=identity,
                 decision=decision.decision,
                 word=decision.word,
+                salt=salt,
                 created_at=stamp(self._context.clock()),
             )
             details = {
                 "study_id": row.study_id,
                 "message_id": identity,
                 "decision": decision.decision,
-                "word_sha256": None if decision.word is None else sha256(decision.word.encode()),
+                "word_sha256": salted_digest(decision.word, salt),
             }
             return Effect(_view(table.find(db, identity)), "message.decided", details, 200)
 
@@ -137,10 +141,7 @@ class Messages:
         content = _CONTENT.validate_json(row.body)
         assert isinstance(content, wire.BudgetMessage)
         spec = wire.StudyCreate.model_validate_json(store.find(db, store.studies, row.study_id).spec)
-        try:
-            most = study_caps.added(spec.budget, content.more)
-        except ValidationError:
-            raise Invalid("a cap would be larger than any can be: choose lower ones") from None
+        most = _sum(spec.budget, content.more, "budget")
         if chosen is None:
             return most
         above = [cap for cap in study_caps.CAPS if is_raised(*_pair(most, chosen, cap))]
@@ -167,6 +168,18 @@ class Messages:
             return view
 
         return self._context.database.write(work)
+
+
+def _sum(budget: wire.Budget, more: wire.Budget, field: str) -> wire.Budget:
+    """The caps with more of each. Raises Invalid, which names the caps that would be larger than any can be."""
+    try:
+        return study_caps.added(budget, more)
+    except ValidationError as error:
+        faults: list[dict[str, object]] = [
+            {"field": f"{field}.{fault['loc'][0]}", "message": "the cap would be larger than any can be: take less"}
+            for fault in error.errors()
+        ]
+        raise Invalid("a cap would be larger than any can be", faults) from None
 
 
 def _pair(old: wire.Budget, new: wire.Budget, cap: str) -> Any:

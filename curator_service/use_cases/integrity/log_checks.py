@@ -161,7 +161,10 @@ class _WithheldLogSummary:
 
 
 class _MessageLogSummary:
-    """Messages of vendors, decisions about them, and raises of caps: the log has the digest of each text."""
+    """Messages of vendors, decisions about them, and raises of caps: the log has the digest of each text.
+
+    That of a message and of a decision's word is salted: a value of y may be in them.
+    """
 
     def __init__(self) -> None:
         self._messages: list[tuple[Any, ...]] = []
@@ -182,9 +185,13 @@ class _MessageLogSummary:
     def check(self, db: Connection) -> None:
         stored = {
             "messages": [
-                (m.id, m.study_id, m.grant_id, _digest(m.body)) for m in messages.every(db, messages.messages)
+                (m.id, m.study_id, m.grant_id, salted_digest(m.body, m.salt))
+                for m in messages.every(db, messages.messages)
             ],
-            "decisions": [(d.message_id, d.decision, _digest(d.word)) for d in messages.every(db, messages.decisions)],
+            "decisions": [
+                (d.message_id, d.decision, salted_digest(d.word, d.salt))
+                for d in messages.every(db, messages.decisions)
+            ],
             "raises of caps": [
                 (c.study_id, json.loads(c.before), json.loads(c.after), _digest(c.reason))
                 for c in messages.every(db, messages.budget_changes)

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from blindopt import wire
+from blindopt.audit.merkle_log import sha256
 from blindopt.errors import LogBroken
 from curator_service.use_cases.integrity import log_checks
 from service_kit.store import audit_log
@@ -72,6 +73,23 @@ def test_a_recommendation_waits_for_the_owner_whose_word_the_vendor_reads(file):
     (received,) = _records(file, "message.received")
     assert received["exchange"]["path"] == f"/v1/studies/{study}/messages"
     assert HOSTILE not in json.dumps(received)
+
+
+def test_a_value_in_a_message_or_in_the_owners_word_cannot_be_guessed_from_the_log(file):
+    study, word = file.study(), "4.31 MPa"
+    message = _recommend(file, study, note=word).json()
+    _decide(file, message["id"], "measured", word=word)
+    (received,), (decided,) = _records(file, "message.received"), _records(file, "message.decided")
+    body = wire.RecommendationMessage.model_validate(message["message"]).model_dump_json()
+    assert received["details"]["message_sha256"] != sha256(body.encode())
+    assert decided["details"]["word_sha256"] != sha256(word.encode())
+    with file.in_process.context.database.read() as db:
+        stored = db.exec_driver_sql("SELECT m.body, m.salt, d.word, d.salt FROM messages m, decisions d").one()
+        log_checks.check(db, (entry.record for entry in audit_log.walk(db)))
+    assert (stored[0], stored[2]) == (body, word)
+    assert len({stored[1], stored[3]}) == 2
+    assert received["details"]["message_sha256"] == sha256((stored[1] + body).encode())
+    assert decided["details"]["word_sha256"] == sha256((stored[3] + word).encode())
 
 
 def test_what_is_no_message_of_this_grant_is_refused(file):
@@ -196,11 +214,19 @@ def test_a_request_for_budget_is_approved_up_to_what_was_requested_or_declined(f
     assert (view["budget"]["queries"], len(view["budget_changes"])) == (5, 2)
 
 
+@pytest.mark.parametrize(("cap", "more"), [("queries", 2**53 - 1), ("epsilon_total", "999999")])
+def test_more_than_a_cap_can_be_is_the_vendors_fault_and_says_which(file, cap, more):
+    study = file.study(budget=wire.Budget(queries=2, epsilon_total="999999"))
+    refused = _request(file, study, **{cap: more})
+    assert (refused.status_code, [fault["field"] for fault in refused.json()["errors"]]) == (422, [f"more.{cap}"])
+
+
 TAMPERED = (
     "UPDATE messages SET body = replace(body, '3', '4')",
     "DELETE FROM messages",
     "UPDATE decisions SET decision = 'measured'",
     "UPDATE decisions SET word = 'no'",
+    "UPDATE decisions SET salt = 'other'",
     "UPDATE budget_changes SET reason = 'another'",
     "UPDATE studies SET spec = replace(spec, '\"queries\":3', '\"queries\":4')",
 )

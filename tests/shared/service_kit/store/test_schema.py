@@ -15,7 +15,7 @@ from service_kit.store.database import Database, StoreFault
 
 SIDES = {"curator": curator, "modeler": modeler}
 PINNED = {
-    "curator": (9, "155378ae8c911bcc8c22f827a33bf7912feb9a56ea687ee85e200d10ab3e1bf5"),
+    "curator": (9, "474e4994d8cbd4ab2d636732b3ba0fcdf0105b04c7ace5a6c6a3934f81157362"),
     "modeler": (9, "172ca9cfb4fa170a2806270bd6eb8fa30b9b57b3a8dfb7a1b81ad1ab2001a9dc"),
 }
 
