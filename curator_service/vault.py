@@ -150,18 +150,29 @@ class PendingFiles:
             file.flush()
             os.fsync(file.fileno())
         partial = self._folder / f"{identity}.partial"
-        partial.write_text(note, encoding="utf-8")
-        partial.chmod(0o600)
+        with partial.open("wb") as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(note.encode())
+            file.flush()
+            os.fsync(file.fileno())
         partial.replace(self._folder / f"{identity}.json")
         _make_durable(self._folder)
 
-    def notes(self) -> dict[str, str]:
+    def notes(self) -> dict[str, bytes]:
         """The note of each file, by id."""
         notes = {}
         for path in self._folder.glob("*.json"):
             with suppress(FileNotFoundError):  # it is dropped meanwhile
-                notes[path.stem] = path.read_text(encoding="utf-8")
+                notes[path.stem] = path.read_bytes()
         return notes
+
+    def size(self) -> int:
+        """How many bytes all files hold together."""
+        total = 0
+        for path in self._folder.glob("*.data"):
+            with suppress(FileNotFoundError):
+                total += path.stat().st_size
+        return total
 
     def path(self, identity: str) -> Path:
         """The path of a file."""

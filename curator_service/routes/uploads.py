@@ -22,7 +22,7 @@ def upload_file(
 ) -> Response:
     """Keep a file for 24 hours, to see what its columns hold and decide how each is read; then register it by its id.
 
-    Only the owner who uploaded it sees it. At most 10 files are kept: 409 for one more. A broken file is refused.
+    Only its owner sees it. At most 10 files of an owner are kept: 409 for one more. A broken one is refused.
     """
     return RecordedReply(curator.uploads.keep(caller, file.filename or "", file.file))
 

@@ -108,6 +108,7 @@ class Datasets:
         """Register a pending file, which is deleted then. Raises NotFound, and DatasetInvalid, which keeps the file."""
         request = replace(request, body_sha256=upload.digest(identity))
         if (stored := self._context.idempotency.earlier(request)) is not None:
+            self._uploads.drop(identity)
             return stored
         with self._uploads.opened(request.principal, identity) as (pending, file):
             return self._register(request, replace(upload, filename=pending.filename), file, pending.sha256)

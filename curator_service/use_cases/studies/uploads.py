@@ -2,9 +2,10 @@
 
 import json
 import logging
+import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -41,9 +42,10 @@ class _Note:
 
 
 class Uploads:
-    """Pending files: at most 10, each for 24 hours, for the owner who uploaded it alone. They survive a restart.
+    """Pending files: at most 10 of each owner, each for 24 hours, for its owner alone. They survive a restart.
 
-    They belong to no backup. Nothing of a file is in the log but that it came and went.
+    All together hold at most 10 times the bytes of the largest file. They belong to no backup.
+    Nothing of a file is in the log but that it came and went.
     """
 
     def __init__(self, context: ServiceContext, vault: Vault, settings: Settings) -> None:
@@ -52,6 +54,7 @@ class Uploads:
         self._scratch = vault.scratch
         self._limits = Limits(settings.dataset_rows_max, settings.dataset_columns_max)
         self._bytes_max = settings.upload_limit_bytes
+        self._keeping = threading.Lock()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._sweep_until_closed, daemon=True, name="uploads")
         self._files.drop_unfinished()
@@ -89,18 +92,14 @@ class Uploads:
             request = replace(request, body_sha256=sha256(json.dumps([filename, digest]).encode()))
             if (stored := self._context.idempotency.earlier(request)) is not None:
                 return stored
-            self.sweep()
-            if len(self._notes()) >= PENDING_MAX:
-                raise StateConflict(f"{PENDING_MAX} files wait for a decision already: register or discard one first")
             surveyed = survey(content, self._limits, parquet=is_parquet(filename))
-            content.seek(0)
             made = {"id": new_id("upl"), "expires_at": self._context.clock() + timedelta(hours=KEPT_HOURS)}
             about = {"filename": filename[:_NAME_MAX], "sha256": digest, "registered_as": []}
             seen = {"rows": surveyed.rows, "separator": surveyed.separator, "decimal": surveyed.decimal}
             view = wire.PendingUpload.model_validate(made | about | seen | {"columns": surveyed.columns})
             note = {"owner": request.principal.id, "view": view.model_dump(mode="json")}
             try:
-                self._files.keep(view.id, content, json.dumps(note))
+                self._store(note, view.id, content)
                 created = wire.UploadCreated(id=view.id, expires_at=view.expires_at)
                 details = {"upload_id": view.id}
                 reply = self._context.idempotency.once(request, lambda db: Effect(created, "upload.kept", details))
@@ -110,6 +109,17 @@ class Uploads:
         if reply.replayed:  # two requests with one key at once: the other one's file counts
             self._files.drop(view.id)
         return reply
+
+    def _store(self, note: Mapping[str, object], identity: str, content: BinaryIO) -> None:
+        """Keep a file with its note. Raises StateConflict for one too many, of its owner or of all."""
+        self.sweep()
+        with self._keeping:
+            if sum(other.owner == note["owner"] for other in self._notes().values()) >= PENDING_MAX:
+                raise StateConflict(f"{PENDING_MAX} files wait for a decision already: register or discard one first")
+            if self._files.size() + content.seek(0, os.SEEK_END) > PENDING_MAX * self._bytes_max:
+                raise StateConflict("the files of all owners that wait for a decision hold too much: try again later")
+            content.seek(0)
+            self._files.keep(identity, content, json.dumps(note))
 
     def view(self, caller: Principal, identity: str) -> wire.PendingUpload:
         """A pending file, with the datasets that are the same file. Raises NotFound."""
@@ -126,6 +136,7 @@ class Uploads:
     def discard(self, request: RequestContext, identity: str) -> StoredReply:
         """Delete a pending file. Raises NotFound."""
         if (stored := self._context.idempotency.earlier(request)) is not None:
+            self.drop(identity)
             return stored
         self._note(request.principal, identity)
         effect = Effect(wire.UploadDiscarded(id=identity), "upload.discarded", {"upload_id": identity}, 200)
@@ -145,6 +156,10 @@ class Uploads:
             yield note.view, file
         self._files.drop(identity)
 
+    def drop(self, identity: str) -> None:
+        """Delete a file whose end is recorded: a crash may have come between the record and the deletion."""
+        self._files.drop(identity)
+
     def _note(self, caller: Principal, identity: str) -> _Note:
         note = self._notes().get(identity) if _ID.fullmatch(identity) else None
         if note is None or note.owner != caller.id or note.view.expires_at <= self._context.clock():
@@ -152,10 +167,15 @@ class Uploads:
         return note
 
     def _notes(self) -> dict[str, _Note]:
+        """All notes; one that does not parse, after a full disk or by a version before, is deleted with its file."""
         notes = {}
         for identity, text in self._files.notes().items():
-            note = json.loads(text)
-            notes[identity] = _Note(note["owner"], wire.PendingUpload.model_validate_json(json.dumps(note["view"])))
+            try:
+                note = json.loads(text)
+                view = wire.PendingUpload.model_validate_json(json.dumps(note["view"]))
+                notes[identity] = _Note(str(note["owner"]), view)
+            except (ValueError, KeyError, TypeError):
+                self._files.drop(identity)
         return notes
 
 

@@ -1,14 +1,18 @@
 """Pending uploads: a file stays until its owner has decided, and nothing of it is anywhere else."""
 
 import gzip
+import io
 import json
+import os
+import threading
+from contextlib import suppress
 from datetime import timedelta
 
 import numpy as np
 import pytest
 
 from blindopt import wire
-from blindopt.errors import LogBroken
+from blindopt.errors import LogBroken, StateConflict
 from curator_service.cli import PROGRAM
 from curator_service.use_cases.studies.uploads import PENDING_MAX
 from service_kit.store import audit_log
@@ -55,6 +59,10 @@ def upload(curator, content=CSV, name="towns.csv", **more):
 def register(curator, identity, columns=COLUMNS, key=None, **more):
     data = {"name": "towns", "upload": identity, "columns": json.dumps(columns), **more}
     return curator.send("owner", "POST", "/v1/datasets", data=data, key=key)
+
+
+def discard(curator, identity, key=None):
+    return curator.send("owner", "POST", f"/v1/uploads/{identity}:discard", key=key)
 
 
 def pending(folder):
@@ -138,11 +146,99 @@ def test_what_a_crash_left_of_an_upload_is_deleted_at_the_start(curator, folder)
     fresh.curator.close()
 
 
-def test_only_so_many_files_wait(curator, folder):
+def crash_before_the_file_is_deleted(curator, monkeypatch, act):
+    """The act is recorded, and its file stays."""
+
+    def dies(identity):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(curator.curator.vault.pending, "drop", dies)
+        with pytest.raises(KeyboardInterrupt):
+            act()
+
+
+@pytest.mark.parametrize("act", [discard, register])
+def test_a_retry_deletes_the_file_whose_end_was_recorded_before_a_crash(curator, folder, monkeypatch, act):
+    identity = upload(curator).json()["id"]
+    crash_before_the_file_is_deleted(curator, monkeypatch, lambda: act(curator, identity, key="k"))
+    assert pending(folder) == [f"{identity}.data", f"{identity}.json"]
+    assert act(curator, identity, key="k").is_success
+    assert pending(folder) == []
+
+
+@pytest.mark.parametrize("note", [b"", b"{", b"null", b"\xff", b"{}", b'{"owner": "o", "view": {}}'])
+def test_a_note_that_does_not_parse_is_deleted_with_its_file(curator, folder, note):
+    """The service starts; the other files stay."""
+    whole, broken = (upload(curator, name=name).json()["id"] for name in ("a.csv", "b.csv"))
+    (folder / "data" / "files" / "pending" / f"{broken}.json").write_bytes(note)
+    fresh = again(curator, folder)
+    assert pending(folder) == [f"{whole}.data", f"{whole}.json"]
+    fresh.curator.close()
+
+
+def test_a_note_is_durable_before_it_has_its_name(curator, folder, monkeypatch):
+    """Else a crash could leave the name with nothing in it."""
+    durable, sync = set(), os.fsync
+    monkeypatch.setattr(os, "fsync", lambda each: (durable.add(os.fstat(each).st_ino), sync(each)))
+    upload(curator)
+    stored = folder / "data" / "files" / "pending"
+    assert {path.stat().st_ino for path in stored.iterdir()} <= durable
+
+
+def test_a_file_that_is_gone_while_it_is_registered_is_not_found(curator, folder, monkeypatch):
+    identity = upload(curator).json()["id"]
+    note = curator.curator.uploads._notes()
+    monkeypatch.setattr(curator.curator.uploads, "_notes", lambda: note)
+    curator.curator.vault.pending.drop(identity)
+    assert register(curator, identity).status_code == 404
+
+
+def test_only_so_many_files_of_an_owner_wait(curator, folder):
     for number in range(PENDING_MAX):
         assert upload(curator, f"a\n{number}\n".encode()).status_code == 201
     refused = upload(curator)
     assert (refused.status_code, len(pending(folder))) == (409, 2 * PENDING_MAX)
+    curator.tokens["owner"] = curator.context.authentication.issue("owner", "another", days=1)[0].text
+    assert upload(curator).status_code == 201
+
+
+def test_only_so_many_bytes_of_all_owners_wait(curator, folder, monkeypatch):
+    limit = 1_024
+    monkeypatch.setattr(curator.curator.uploads, "_bytes_max", limit)
+    stored = folder / "data" / "files" / "pending"
+    upload(curator)
+    with next(stored.glob("*.data")).open("r+b") as file:
+        file.truncate(PENDING_MAX * limit - len(CSV))
+    curator.tokens["owner"] = curator.context.authentication.issue("owner", "another", days=1)[0].text
+    assert upload(curator, CSV + b"6,1,1,Oslo,2\n").status_code == 409
+    assert upload(curator).status_code == 201
+    assert len(pending(folder)) == 4
+
+
+def test_uploads_at_once_do_not_pass_the_limit_together(curator, folder, monkeypatch):
+    for number in range(PENDING_MAX - 1):
+        upload(curator, f"a\n{number}\n".encode())
+    uploads, keep = curator.curator.uploads, curator.curator.vault.pending.keep
+    owner, seen = uploads._notes().popitem()[1].owner, []
+
+    def keep_while_another_comes(identity, content, note):
+        other = threading.Thread(target=store, args=("upl_0000000000000001",))
+        other.start()
+        other.join(0.2)  # without the lock it would be through
+        seen.append(other)
+        keep(identity, content, note)
+
+    def store(identity):
+        with suppress(StateConflict):
+            uploads._store({"owner": owner, "view": view}, identity, io.BytesIO(CSV))
+
+    view = uploads._notes().popitem()[1].view.model_dump(mode="json")
+    monkeypatch.setattr(curator.curator.vault.pending, "keep", keep_while_another_comes)
+    store("upl_0000000000000000")
+    for other in seen:
+        other.join()
+    assert len(pending(folder)) == 2 * PENDING_MAX
 
 
 def test_the_same_request_keeps_one_file(curator, folder):
