@@ -30,7 +30,7 @@ class Settings(ServiceSettings):
 
     data_dir: Path = Field(Path("curator-data"), description="Folder of the database and all files; mode 0700.")
     port: int = Field(8410, ge=0, le=65_535, description="Port to listen on.")
-    upload_limit_bytes: int = Field(1 << 30, ge=1 << 10, description="Largest dataset file.")
+    upload_limit_bytes: int = Field(1 << 30, ge=1 << 10, description="Largest dataset file, packed and unpacked.")
     dataset_rows_max: int = Field(10_000_000, ge=1, description="Most rows of a dataset.")
     dataset_columns_max: int = Field(1_000, ge=1, description="Most columns of a dataset.")
     import_dir: Path | None = Field(None, description="Folder whose files an owner may register by name.")

@@ -11,10 +11,11 @@ _NAMES_SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The largest size of a dataset."""
+    """The largest size of a dataset, and how many bytes its file may hold when it is unpacked."""
 
     rows: int
     columns: int
+    unpacked: int = 1 << 30
 
 
 @dataclass(slots=True)
@@ -57,3 +58,8 @@ def refuse(message: str, **where: object) -> DatasetInvalid:
     """The error for a file with one fault that stops the reading."""
     end = " Nothing was stored." if message.endswith("?") else "; nothing was stored"
     return DatasetInvalid(f"{message}{end}", [{"message": message, **where}], 1)
+
+
+def too_large(limit: int) -> DatasetInvalid:
+    """The error for a file that holds more than ``limit`` bytes."""
+    return refuse(f"the file holds more than {limit:,} bytes when unpacked")

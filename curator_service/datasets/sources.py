@@ -2,10 +2,10 @@
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass, field, replace
+from itertools import islice, pairwise
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from blindopt.arrays import Vector
 from curator_service.datasets.cells import Decimal, has_decimal_comma
 from curator_service.datasets.columns import names_of
-from curator_service.datasets.findings import Findings, Limits, refuse
+from curator_service.datasets.findings import Findings, Limits, refuse, too_large
 
-_BLOCK_ROWS, _BLOCK_CELLS = 10_000, 200_000
+_BLOCK_ROWS, _BLOCK_CELLS, _BLOCK_CHARACTERS = 10_000, 200_000, 1 << 24
+_CELL_MAX = 131_072  # as csv has it
+_EXPANSION = 10
 _BUFFER = 1 << 16
 _LINE_MAX = 1 << 22
 _SEPARATORS = ",;\t"
@@ -76,6 +78,7 @@ class CsvSource:
     unnamed: list[str] = field(default_factory=list)
     separator: str = ","
     _reader: Any = None
+    _characters: int = 0
 
     @property
     def line(self) -> int:
@@ -95,7 +98,7 @@ class CsvSource:
     def _again(self) -> list[str] | None:
         """Read the header, from the beginning."""
         self.text.seek(0)
-        self._reader = csv.reader(_short_lines(self.text), strict=True, delimiter=self.separator)
+        self._reader = csv.reader(self._short_lines(), strict=True, delimiter=self.separator)
         header: list[str] | None = next(self._reader, None)
         return header
 
@@ -120,7 +123,7 @@ class CsvSource:
             rows: list[int] = []
             lines: list[int] = []
             whole: list[list[str]] = []
-            more = False
+            more, self._characters = False, 0
             for cells in islice(self._reader, size):
                 row, more = row + 1, True
                 if row > self.limits.rows:
@@ -132,6 +135,8 @@ class CsvSource:
                 rows.append(row)
                 lines.append(self.line)
                 whole.append([cells[column] for column in chosen])
+                if self._characters > _BLOCK_CHARACTERS:
+                    break
             if rows:
                 yield RawBlock(rows, lines, [[cells[j] for cells in whole] for j in range(len(chosen))])
         if row == 0:
@@ -145,14 +150,14 @@ class CsvSource:
                     return ","
         return "."
 
-
-def _short_lines(text: Iterable[str]) -> Iterator[str]:
-    for number, line in enumerate(text, start=1):
-        if len(line) > _LINE_MAX:
-            raise refuse(f"a line is longer than {_LINE_MAX} characters", line=number)
-        if "\x00" in line:
-            raise refuse("the file is not text: it holds a zero byte", line=number)
-        yield line
+    def _short_lines(self) -> Iterator[str]:
+        for number, line in enumerate(self.text, start=1):
+            if len(line) > _LINE_MAX:
+                raise refuse(f"a line is longer than {_LINE_MAX} characters", line=number)
+            if "\x00" in line:
+                raise refuse("the file is not text: it holds a zero byte", line=number)
+            self._characters += len(line)
+            yield line
 
 
 # --- Parquet ------------------------------------------------------------------------------------------
@@ -170,14 +175,25 @@ def parquet_source(file: BinaryIO, limits: Limits) -> Iterator["ParquetSource"]:
         with _arrow_faults():
             # With pre_buffer it would read a whole row group into memory.
             opened = pq.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False)
-            header = list(opened.schema_arrow.names)
+            schema, header = opened.schema_arrow, list(opened.schema_arrow.names)
         if opened.metadata.num_rows > limits.rows:
             raise refuse(f"more than {limits.rows} rows")
         names = names_of(header, limits)
         if opened.metadata.num_rows == 0:
             raise refuse("the file has columns but no rows")
         unnamed = [name for name, own in zip(names, header, strict=True) if not own.strip()]
-        yield ParquetSource(opened, limits, names, unnamed, dict(zip(names, header, strict=True)))
+        limits = replace(limits, unpacked=max(limits.unpacked, _EXPANSION * file.seek(0, io.SEEK_END)))
+        with _arrow_faults():
+            # A file of a kilobyte may say of each of its rows that it holds the same long text.
+            shared = _with_dictionary(schema, opened.metadata)
+            groups = [opened.metadata.row_group(i) for i in range(opened.metadata.num_row_groups)]
+            opened = pq.ParquetFile(
+                file, metadata=opened.metadata, buffer_size=_BUFFER, pre_buffer=False, read_dictionary=shared
+            )
+        if sum(group.total_byte_size for group in groups) > limits.unpacked:
+            raise too_large(limits.unpacked)
+        widest = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
+        yield ParquetSource(opened, schema, limits, names, unnamed, dict(zip(names, header, strict=True)), widest)
     finally:
         pa.default_memory_pool().release_unused()
 
@@ -197,10 +213,12 @@ class ParquetSource:
     """See ``parquet_source``. Columns of numbers come as Numbers, all others as texts."""
 
     opened: Any
+    schema: Any
     limits: Limits
     names: list[str]
     unnamed: list[str]
     _own: dict[str, str]
+    _row_bytes: int
     separator: None = None
 
     def kind(self, name: str) -> str | None:
@@ -210,7 +228,7 @@ class ParquetSource:
 
     def _type(self, name: str) -> Any:
         with _arrow_faults():
-            return self.opened.schema_arrow.field(self._own[name]).type
+            return self.schema.field(self._own[name]).type
 
     def is_text(self, name: str) -> bool:
         """Whether a column has texts, dates or flags, which are written in one way."""
@@ -226,34 +244,89 @@ class ParquetSource:
 
     def blocks(self, wanted: Sequence[str], findings: Findings, as_text: Sequence[str] = ()) -> Iterator[RawBlock]:
         """Blocks of these columns; those ``as_text`` come as texts even where they are numbers."""
-        row = 0
+        row = characters = 0
         with _arrow_faults():
-            own = [self._own[name] for name in wanted]
-            size = max(1, min(_BLOCK_ROWS, _BLOCK_CELLS // max(1, len(own))))
-            batches = self.opened.iter_batches(size, columns=own, use_threads=False)
-        numeric = [self.kind(name) is None and name not in as_text for name in wanted]
-        while True:
-            with _arrow_faults():
-                if (batch := next(batches, None)) is None:
-                    break
-                columns = [
-                    _numbers(batch.column(each)) if is_number else _texts(batch.column(each))
-                    for each, is_number in zip(own, numeric, strict=True)
-                ]
-            count = batch.num_rows
-            if row + count > self.limits.rows:  # the number in the header may be wrong
+            # Others are not read: a list in one row may be longer than the memory.
+            read = [name for name in wanted if self.kind(name) is None or self.is_text(name)]
+            size = max(
+                1, min(_BLOCK_ROWS, _BLOCK_CELLS // max(1, len(wanted)), _BLOCK_CHARACTERS // max(1, self._row_bytes))
+            )
+            batches = self.opened.iter_batches(size, columns=[self._own[name] for name in read], use_threads=False)
+        while (block := self._next(batches, row, wanted, read, as_text)) is not None:
+            sizes = _sizes(block, wanted)
+            characters += int(sizes.sum())
+            if characters > self.limits.unpacked:
+                raise too_large(self.limits.unpacked)
+            row += len(block.rows)
+            if row > self.limits.rows:  # the number in the header may be wrong
                 raise refuse(f"more than {self.limits.rows} rows")
-            if count:
-                yield RawBlock(list(range(row + 1, row + count + 1)), None, columns)
-            row += count
+            yield from _cut(block, sizes)
         if row == 0:
             raise refuse("the file has columns but no rows")
+
+    def _next(
+        self, batches: Iterator[Any], row: int, wanted: Sequence[str], read: Sequence[str], as_text: Sequence[str]
+    ) -> RawBlock | None:
+        """The block after ``row``."""
+        with _arrow_faults():
+            if (batch := next(batches, None)) is None:
+                return None
+            columns: list[RawColumn] = []
+            for name in wanted:
+                if name not in read:
+                    columns.append([""] * batch.num_rows)  # its type is a fault of its own
+                    continue
+                column = batch.column(self._own[name])
+                is_number = self.kind(name) is None and name not in as_text
+                columns.append(_numbers(column) if is_number else _texts(column))
+        return RawBlock(list(range(row + 1, row + batch.num_rows + 1)), None, columns)
+
+
+def _sizes(block: RawBlock, names: Sequence[str]) -> NDArray[np.int64]:
+    """How many characters each row of a block has (m,). Raises DatasetInvalid for a cell that is too long."""
+    sizes = np.zeros(len(block.rows), dtype=np.int64)
+    for name, column in zip(names, block.columns, strict=True):
+        if not isinstance(column, Numbers):
+            lengths = np.fromiter(map(len, column), dtype=np.int64, count=len(column))
+            if (lengths > _CELL_MAX).any():
+                row = block.rows[int(np.argmax(lengths > _CELL_MAX))]
+                raise refuse(f"a cell is longer than {_CELL_MAX} characters", row=row, column=name)
+            sizes += lengths
+    return sizes
+
+
+def _cut(block: RawBlock, sizes: NDArray[np.int64]) -> Iterator[RawBlock]:
+    """A block in parts that are not much too large: equal texts of a batch are one text, and not so after it."""
+    part = np.cumsum(sizes) // _BLOCK_CHARACTERS
+    cuts = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), len(block.rows)]
+    for start, end in pairwise(cuts):
+        if start < end:
+            piece = slice(start, end)
+            columns: list[RawColumn] = [
+                Numbers(each.values[piece], each.missing[piece]) if isinstance(each, Numbers) else each[piece]
+                for each in block.columns
+            ]
+            yield RawBlock(block.rows[piece], None, columns)
 
 
 def _is_numeric(kind: Any) -> bool:
     import pyarrow as pa
 
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _is_string(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _with_dictionary(schema: Any, metadata: Any) -> list[str]:
+    """The columns of texts that are stored once each, in some row group at least."""
+    texts = {name for name in schema.names if _is_string(schema.field(name).type)}
+    columns = [(j, metadata.schema.column(j).path) for j in range(metadata.num_columns)]
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    return [path for j, path in columns if path in texts and any(each.column(j).has_dictionary_page for each in groups)]
 
 
 def _is_text(kind: Any) -> bool:
@@ -276,8 +349,13 @@ def _numbers(column: Any) -> Numbers:
 def _texts(column: Any) -> list[str]:
     import pyarrow as pa
 
-    if not _is_text(column.type):
-        return [""] * len(column)  # its type is a fault of its own
+    if pa.types.is_dictionary(column.type):
+        places = column.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+        used, positions = np.unique(places, return_inverse=True)
+        texts = _texts(column.dictionary.take(pa.array(used[used >= 0])))
+        if len(texts) < len(used):
+            texts = ["", *texts]
+        return [texts[position] for position in positions.tolist()]
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
     cells = column.to_pylist()

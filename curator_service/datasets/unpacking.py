@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from curator_service.datasets.findings import refuse
+from curator_service.datasets.findings import refuse, too_large
 
 _MAGIC = b"\x1f\x8b"
 _CHUNK = 1 << 20
@@ -34,7 +34,7 @@ def unpacked(file: BinaryIO, limit: int, folder: Path) -> Iterator[BinaryIO]:
                 while part := packed.read(_CHUNK):
                     size += len(part)
                     if size > limit:
-                        raise refuse(f"the file holds more than {limit:,} bytes when unpacked")
+                        raise too_large(limit)
                     content.write(part)
         except (gzip.BadGzipFile, EOFError, zlib.error):
             raise refuse("the file is not a whole gzip file") from None

@@ -5,7 +5,9 @@ import gzip
 import io
 import json
 import math
+import tracemalloc
 from datetime import UTC, date, datetime
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +18,8 @@ from pydantic import ValidationError
 from blindopt.errors import DatasetInvalid
 from blindopt.wire import NONE, ColumnChoice, ColumnMeasurement, Feature, PlanarLaplaceRelease, StudyCreate
 from curator_service.datasets import Limits, read_csv, read_parquet, survey, unpacked
+from curator_service.datasets.findings import Findings
+from curator_service.datasets.sources import csv_source, parquet_source
 from curator_service.persons import PersonColumn
 from curator_service.privacy.cautions import of_categories
 from curator_service.scaling import ScaledRows
@@ -345,3 +349,98 @@ def test_a_survey_refuses_ragged_rows():
     with pytest.raises(DatasetInvalid) as error:
         of("a,b\n1,2\n3\n4\n")
     assert error.value.errors == [{"message": "1 cells where the header has 2", "row": 2, "line": 3, "count": 2}]
+
+
+# --- files that are much larger than they look -----------------------------------------------------------
+
+
+def bomb(cell, rows=10_000):
+    """A file of a kilobyte: all rows hold the same long text."""
+    return parquet(a=pa.array([cell], pa.string()).take(pa.array(np.zeros(rows, dtype=np.int64))))
+
+
+def most_memory(read, file):
+    """Bytes of Python's objects at most, and of Arrow's between two blocks."""
+    arrow, before = [], pa.total_allocated_bytes()
+    tracemalloc.start()
+    for _ in read(file):
+        arrow.append(pa.total_allocated_bytes() - before)
+    python = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return max(python, max(arrow))
+
+
+def blocks_of(file):
+    with parquet_source(file, LARGE) as source:
+        yield from source.blocks(["a"], Findings())
+
+
+def lines_of(file):
+    with csv_source(file, LARGE) as source:
+        yield from source.blocks(["a"], Findings())
+
+
+LARGE = Limits(rows=20_000, columns=2)
+
+
+def test_a_text_that_many_rows_of_parquet_share_is_held_once_and_blocks_are_cut_by_their_size():
+    file = bomb("x" * 20_000)
+    assert len(file.getvalue()) < 2_000
+    assert most_memory(blocks_of, file) < 30e6  # of 200 MB
+    rows = [block.rows for block in blocks_of(file)]
+    assert max(map(len, rows)) * 20_000 < 2e7
+    assert list(chain(*rows)) == list(range(1, 10_001))
+    seen = survey(bomb("x" * 20_000), LARGE, parquet=True)
+    assert (seen.rows, seen.columns[0].wrong) == (10_000, 10_000)
+
+
+def test_a_block_of_csv_is_cut_by_its_size():
+    file = io.BytesIO(b"a\n" + (b"x" * 100_000 + b"\n") * 500)
+    assert most_memory(lines_of, file) < 40e6  # of 50 MB, which would be one block
+    assert [len(block.rows) for block in lines_of(file)] == [168, 168, 164]
+
+
+def test_parquet_is_refused_for_what_it_holds_and_not_for_its_own_size():
+    limits = Limits(rows=20_000, columns=2, unpacked=1_000_000)
+    short, long = bomb("x" * 90), bomb("x" * 110)
+    assert len(long.getvalue()) < 2_000
+    assert survey(short, limits, parquet=True).rows == 10_000
+    for read in (lambda: survey(long, limits, parquet=True), lambda: table_of(long, ["a"], None, limits)):
+        with pytest.raises(DatasetInvalid, match="holds more than 1,000,000 bytes when unpacked"):
+            read()
+    packed = io.BytesIO()
+    pq.write_table(pa.table({"a": ["x" * 110] * 10_000}), packed, compression="zstd", use_dictionary=False)
+    assert packed.tell() < 10_000
+    with pytest.raises(DatasetInvalid, match="holds more than"), parquet_source(packed, limits):
+        pytest.fail("its own account of its size is enough")
+
+
+def test_a_cell_of_parquet_is_as_long_as_one_of_csv_at_most():
+    survey(parquet(a=["x", "x" * 131_072]), LIMITS, parquet=True)
+    with pytest.raises(DatasetInvalid) as error:
+        survey(parquet(a=["x", "x" * 131_073]), LIMITS, parquet=True)
+    assert error.value.errors == [{"message": "a cell is longer than 131072 characters", "row": 2, "column": "a"}]
+    survey(io.BytesIO(b"a\n" + b"x" * 131_072), LIMITS, parquet=False)
+    with pytest.raises(DatasetInvalid, match="field larger than field limit"):
+        survey(io.BytesIO(b"a\n" + b"x" * 131_073), LIMITS, parquet=False)
+
+
+def test_a_column_of_parquet_that_cannot_be_used_is_not_read():
+    """A list in one row may be longer than the memory."""
+    file = parquet(a=[1.0, 2.0], b=pa.array([[1.0] * 1_000_000, None]))
+    before, allocated = pa.total_allocated_bytes(), []
+    with parquet_source(file, LIMITS) as source:
+        for block in source.blocks(["b", "a"], Findings()):
+            allocated.append(pa.total_allocated_bytes() - before)
+            assert (block.columns[0], block.columns[1].values.tolist()) == (["", ""], [1.0, 2.0])
+    assert max(allocated) < 1e6
+    assert [c.holds for c in survey(file, LIMITS, parquet=True).columns] == ["number", "other"]
+
+
+def test_shared_texts_come_back_with_their_gaps_in_every_group():
+    rng = np.random.default_rng(0)
+    texts = [None if i == 0 else f"text {i}" for i in rng.integers(0, 9, 1_000).tolist()]
+    for given in (pa.array(texts), pa.array(texts, pa.large_string()), pa.array(texts).dictionary_encode()):
+        file = io.BytesIO()
+        pq.write_table(pa.table({"a": given}), file, row_group_size=300)
+        assert list(chain(*(block.columns[0] for block in blocks_of(file)))) == [text or "" for text in texts]

@@ -92,7 +92,7 @@ class Datasets:
         self._vault = vault
         self._uploads = uploads
         self._bytes_max = settings.upload_limit_bytes
-        self._limits = Limits(settings.dataset_rows_max, settings.dataset_columns_max)
+        self._limits = Limits(settings.dataset_rows_max, settings.dataset_columns_max, settings.upload_limit_bytes)
         self._import_dir = settings.import_dir
 
     def register(self, request: RequestContext, upload: Upload, file: BinaryIO) -> StoredReply:

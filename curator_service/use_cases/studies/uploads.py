@@ -52,7 +52,7 @@ class Uploads:
         self._context = context
         self._files: PendingFiles = vault.pending
         self._scratch = vault.scratch
-        self._limits = Limits(settings.dataset_rows_max, settings.dataset_columns_max)
+        self._limits = Limits(settings.dataset_rows_max, settings.dataset_columns_max, settings.upload_limit_bytes)
         self._bytes_max = settings.upload_limit_bytes
         self._keeping = threading.Lock()
         self._closing = threading.Event()
