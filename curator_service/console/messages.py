@@ -54,7 +54,9 @@ async def _message(page: Page, form: Form | None = None, status: int = 200) -> R
     if form is None:
         form = Form.blank(**{cap: total for cap, _, _, total in more})
     title = "A recommendation" if content["kind"] == "recommendation" else "A request for more budget"
+    decidable = content["kind"] == "budget" and view["state"] == "open" and study["state"] == "open"
     context = {"message": view, "study": study, "more": more, "form": form}
+    context["cautions"] = await _new_cautions(page, study, form) if decidable else []
     return page.show("message.html", title=title, trail=trail, status=status, **context)
 
 
@@ -74,6 +76,7 @@ async def decide(page: Page, form: Form) -> Response:
         view = await page.api.get(f"/v1{where}")
         study = await page.api.get(f"/v1/studies/{view['study_id']}")
         body["budget"] = _caps(form, study["spec"]["budget"])
+        await _check_accepted(page, study, form)
     if not form.ok:
         return await _message(page, form.again(), 422)
     try:
@@ -93,7 +96,9 @@ async def _caps_page(page: Page, form: Form | None = None, status: int = 200) ->
     view, trail = await _study(page, page.path["study_id"])
     budget = view["spec"]["budget"]
     fields = [(cap, name, budget[cap]) for cap, name in CAPS.items() if budget[cap] is not None]
-    context = {"study": view, "fields": fields, "form": form or Form.blank(**budget)}
+    form = form or Form.blank(**budget)
+    cautions = await _new_cautions(page, view, form) if view["state"] == "open" else []
+    context = {"study": view, "fields": fields, "form": form, "cautions": cautions}
     return page.show("caps.html", title="Raise a cap", trail=trail, status=status, **context)
 
 
@@ -103,6 +108,7 @@ async def raise_caps(page: Page, form: Form) -> Response:
     where = f"/studies/{page.path['study_id']}"
     view = await page.api.get(f"/v1{where}")
     body = {"budget": _caps(form, view["spec"]["budget"]), "reason": form.text("reason", "A reason")}
+    await _check_accepted(page, view, form)
     if not form.ok:
         return await _caps_page(page, form.again(), 422)
     try:
@@ -110,6 +116,31 @@ async def raise_caps(page: Page, form: Form) -> Response:
     except ApiProblem as problem:
         return await _caps_page(page, form.failed(problem), problem.status)
     return page.go(where, "The cap is raised. Vendors and auditors can read why.")
+
+
+async def _check_accepted(page: Page, study: dict[str, Any], form: Form) -> None:
+    """Record an error of the form where its caps bring cautions that it does not accept."""
+    if form.ok and study["state"] == "open":
+        said = " ".join(caution["message"] for caution in await _new_cautions(page, study, form))
+        if said and form.get("sure") != said:  # also where other caps were accepted than these
+            form.values.pop("sure", None)
+            form.wrong("sure", "Confirm this, or choose lower caps")
+
+
+async def _new_cautions(page: Page, study: dict[str, Any], form: Form) -> list[dict[str, Any]]:
+    """The cautions about the caps of a form that the study does not have yet."""
+    probe = Form.blank(**{cap: form.get(cap) for cap in CAPS if cap in form.values})
+    body = study["spec"] | {"budget": _caps(probe, study["spec"]["budget"])}
+    if not probe.ok:
+        return []
+    try:
+        checked = await page.api.post("/v1/studies:check", body)
+    except ApiProblem as problem:
+        if problem.status == 422:  # so will be the raise
+            return []
+        return [{"message": f"The cautions could not be computed: {problem.problem.detail}"}]
+    accepted = {caution["message"] for caution in study["report"]["cautions"]}
+    return [c for c in checked["cautions"] if c["field"].startswith("budget.") and c["message"] not in accepted]
 
 
 def _caps(form: Form, budget: dict[str, Any]) -> dict[str, Any]:

@@ -172,6 +172,13 @@ def price(spec: StudyCreate, release: Concrete | None = None, *, withdrawn: bool
     )
 
 
+def current_price(spec: StudyCreate, release: Concrete, before: Price, *, withdrawn: bool = False) -> Price:
+    """The price of a released study with its caps of now. ``before``: that of its release, kept where it holds."""
+    if not withdrawn and _answers_allowed(spec, Prices.of(spec)) == (before.answers, before.answers_per_row):
+        return before
+    return price(spec, release, withdrawn=withdrawn)
+
+
 def _answers_allowed(spec: StudyCreate, prices: Prices) -> tuple[int | None, int | None]:
     """Answers that the caps allow about the study, and about one row, after the release; None without a cap."""
     budget = spec.budget

@@ -40,6 +40,13 @@ def of_study(
     return [*of_release, *_of_answers(spec), *_of_caps(spec, price)]
 
 
+def of_released(spec: StudyCreate, accepted: Sequence[Caution], price: Price, *, is_public: bool) -> list[Caution]:
+    """The cautions ``accepted`` with a release, and those about its caps of now in place of those of then."""
+    now = [] if is_public else _of_caps(spec, price)
+    then = {"no_cap", "row_epsilon_large"} if now else set()
+    return [*(caution for caution in accepted if caution.code not in then), *now]
+
+
 def of_epsilon(field: str, epsilon: Decimal) -> list[Caution]:
     """A caution about an epsilon above 10, of a release, of answers, or of a tuning."""
     if epsilon <= EPSILON_LARGE:

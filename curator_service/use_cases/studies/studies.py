@@ -6,7 +6,7 @@ from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Invalid, StateConflict
 from curator_service import store
-from curator_service.privacy import answers, ledger
+from curator_service.privacy import accounting, answers, cautions, ledger
 from curator_service.privacy.guarantees import belief, not_protected
 from curator_service.release.registry import choice_of
 from curator_service.settings import Settings
@@ -158,8 +158,10 @@ def view_of(db: Connection, row: Any, release: Any, withdrawn: Reasons, dataset:
         if current.withdrawn is not None:  # no change of any size is protected any more
             features = [feature.model_copy(update={"sensitivity": None, "confused": None}) for feature in features]
         said = belief(current.release, withdrawn=current.withdrawn is not None)
+        price = accounting.current_price(spec, current.release, report.price, withdrawn=current.withdrawn is not None)
+        warned = cautions.of_released(spec, report.cautions, price, is_public=current.public)
         holds = {"status": status, "guarantee": promise, "not_protected": gaps, "features": features, "belief": said}
-        report = report.model_copy(update=holds)
+        report = report.model_copy(update=holds | {"price": price, "cautions": warned})
     return wire.StudyOwnerView(
         id=row.id,
         state=row.state,

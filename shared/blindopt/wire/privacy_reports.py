@@ -54,7 +54,9 @@ class ReportedStudy(Reply):
     price: Price = Field(description="What it costs, and how many answers the budget allows.")
     worst_epsilon: str | None = Field(description="Epsilon of the record that has lost most; null: no bound.")
     spent: Accounting = Field(description="Privacy loss so far: distribution over the records, and in all.")
-    cautions: list[Caution] = Field(description="Choices that an expert would not make; accepted with the release.")
+    cautions: list[Caution] = Field(
+        description="Choices that an expert would not make; accepted with the release, or by raising caps since."
+    )
     attacks: list[Finding] = Field(description="Results of attacks on the actual release.")
     not_tried: str | None = Field(description="Attacks that were omitted, and why; null if none was.")
 

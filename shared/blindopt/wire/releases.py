@@ -233,7 +233,7 @@ class ReleaseReport(Reply):
     belief: str | None = Field(
         None, description="How sure anyone can become about a record, in words; null where nothing is promised."
     )
-    price: Price = Field(description="What it costs, and how many answers the budget allows.")
+    price: Price = Field(description="What it costs, and how many answers the budget allows now.")
     account: DatasetOutlook | None = Field(
         None, description="In a preview: the account of the dataset's file, without and with this study."
     )
@@ -250,7 +250,7 @@ class ReleaseReport(Reply):
         [],
         description=(
             "Choices that an expert would not make, from public values alone. The report of a release has those that "
-            "its owner accepted by releasing."
+            "its owner accepted by releasing, and by raising caps since."
         ),
     )
     record_cautions: list[Caution] = Field(

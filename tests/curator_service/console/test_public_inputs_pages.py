@@ -1,5 +1,8 @@
 """Pages about public inputs: cautions, forecasts on public rows with a band, and sandboxes with their label."""
 
+import html
+import re
+
 import pytest
 
 from blindopt import wire
@@ -44,6 +47,21 @@ def test_a_draft_shows_its_cautions_before_it_is_released_and_after(owner, api, 
     assert loud in owner.shown
     assert extreme not in owner.shown
     assert "Cautions that were accepted with it" in owner.shown
+
+
+def test_higher_caps_that_bring_a_caution_are_raised_by_whoever_accepts_it(owner, api, study):
+    page, caps = f"/studies/{study}/caps", lambda: api.study(study).spec.budget.epsilon_per_row
+    owner.get(page)
+    assert "I accept what is said here" not in owner.shown
+    owner.submit(page, epsilon_per_row="12.5", reason="agreed")
+    assert "let one record lose epsilon 12.5 in all" in owner.shown
+    owner.submit(page, epsilon_per_row="500", reason="agreed", sure="These caps, of 12.5, are fine")
+    assert "let one record lose epsilon 500 in all" in owner.shown
+    assert caps() == "12"
+    (said,) = re.findall(r'name="sure" value="([^"]+)"', owner.text)
+    owner.submit(page, epsilon_per_row="500", reason="agreed", sure=html.unescape(said))
+    assert caps() == "500"
+    assert "let one record lose epsilon 500 in all" in owner.shown
 
 
 def test_the_last_step_of_a_draft_shows_its_cautions(owner, study):

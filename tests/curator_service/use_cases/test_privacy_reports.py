@@ -139,6 +139,31 @@ def test_a_draft_has_a_report_without_attacks(curator):
     assert (study["attacks"], study["not_tried"]) == ([], "Not tried: nothing was released yet.")
 
 
+def test_a_raise_of_caps_brings_price_and_cautions_of_the_raised_caps(curator):
+    spec = {**STUDY, "release": STUDY["release"] | {"epsilon": "1"}, "budget": {"epsilon_per_row": "2"}}
+    study = curator.open(CSV, lambda dataset: wire.StudyCreate(**spec, dataset_id=dataset), public=False)
+
+    def seen():
+        view = curator.call("owner", "GET", f"/v1/studies/{study}")
+        (listed,) = [each for each in curator.call("owner", "GET", "/v1/studies")["studies"] if each["id"] == study]
+        (reported,) = curator.call("owner", "POST", f"/v1/studies/{study}:report")["report"]["studies"]
+        checked = curator.call("owner", "POST", "/v1/studies:check", json=view["spec"])
+        return checked, [view["report"], listed["report"], reported]
+
+    accepted = {caution["code"] for caution in seen()[0]["cautions"]}
+    assert "row_epsilon_large" not in accepted
+    for cap, code in (("500", "row_epsilon_large"), (None, "no_cap")):
+        body = {"budget": {"epsilon_per_row": cap}, "reason": "agreed"}
+        curator.call("owner", "PUT", f"/v1/studies/{study}/budget", json=body)
+        checked, views = seen()
+        for view in views:
+            assert view["price"] == checked["price"]
+            assert {caution["code"] for caution in view["cautions"]} == accepted | {code}
+            assert [c for c in view["cautions"] if c["code"] == code] == [
+                c for c in checked["cautions"] if c["code"] == code
+            ]
+
+
 @pytest.mark.parametrize("role", ["measurer", "modeler"])
 def test_it_is_for_the_owner(role, curator):
     assert curator.send(role, "POST", f"/v1/studies/{curator.study}:report").status_code == 403
