@@ -185,10 +185,11 @@ def parquet_source(file: BinaryIO, limits: Limits) -> Iterator["ParquetSource"]:
         limits = replace(limits, unpacked=max(limits.unpacked, _EXPANSION * file.seek(0, io.SEEK_END)))
         with _arrow_faults():
             # A file of a kilobyte may say of each of its rows that it holds the same long text.
-            shared = _with_dictionary(schema, opened.metadata)
+            # Which columns do is not looked up: pyarrow ends the process where that part of a file is damaged.
+            texts = [name for name in header if _is_string(schema.field(name).type)]
             groups = [opened.metadata.row_group(i) for i in range(opened.metadata.num_row_groups)]
             opened = pq.ParquetFile(
-                file, metadata=opened.metadata, buffer_size=_BUFFER, pre_buffer=False, read_dictionary=shared
+                file, metadata=opened.metadata, buffer_size=_BUFFER, pre_buffer=False, read_dictionary=texts
             )
         if sum(group.total_byte_size for group in groups) > limits.unpacked:
             raise too_large(limits.unpacked)
@@ -319,14 +320,6 @@ def _is_string(kind: Any) -> bool:
     import pyarrow as pa
 
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _with_dictionary(schema: Any, metadata: Any) -> list[str]:
-    """The columns of texts that are stored once each, in some row group at least."""
-    texts = {name for name in schema.names if _is_string(schema.field(name).type)}
-    columns = [(j, metadata.schema.column(j).path) for j in range(metadata.num_columns)]
-    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    return [path for j, path in columns if path in texts and any(each.column(j).has_dictionary_page for each in groups)]
 
 
 def _is_text(kind: Any) -> bool:

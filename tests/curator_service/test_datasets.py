@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from blindopt.errors import DatasetInvalid
-from curator_service.datasets import ERRORS_SHOWN, Limits, read_csv, read_parquet
+from curator_service.datasets import ERRORS_SHOWN, Limits, read_csv, read_parquet, survey
 
 LIMITS = Limits(rows=1_000, columns=50)
 CANARY = "483927.5517e3"  # what stands in a cell must stand in no error
@@ -442,6 +442,23 @@ def test_a_damaged_parquet_file_is_refused_or_read_but_never_a_surprise():
         except DatasetInvalid:
             refused += 1
     assert 200 < refused < 600
+
+
+def test_no_byte_of_a_parquet_file_s_own_account_ends_the_process_when_it_is_wrong():
+    """pyarrow ends it where the account of one column of a row group is looked up, and is damaged."""
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"a": ["u", "u"]}), buffer, store_schema=False)
+    good, refused = buffer.getvalue(), 0
+    footer = int.from_bytes(good[-8:-4], "little")
+    for position in range(len(good) - 8 - footer, len(good)):
+        for bit in (1, 2, 16):
+            damaged = bytearray(good)
+            damaged[position] ^= bit
+            try:
+                survey(io.BytesIO(bytes(damaged)), LIMITS, parquet=True)
+            except DatasetInvalid:
+                refused += 1
+    assert 0 < refused < 3 * footer
 
 
 @pytest.mark.parametrize("columns", [None, ["b"]])
