@@ -1,6 +1,6 @@
 """Guarantees and their gaps in words: the single source for the API and for docs/privacy.md."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from textwrap import fill
@@ -96,8 +96,14 @@ def unit_of_privacy(spec: StudyCreate) -> str:
     return "One record: its features, and all answers about it together."
 
 
-def neighbours(spec: StudyCreate, release: Concrete | None = None) -> str:
-    """When two datasets are neighbours in a study, in words. The number of records is public."""
+def neighbours(spec: StudyCreate, release: Concrete | None = None, left_out: Sequence[str] = ()) -> str:
+    """When two datasets are neighbours in a study, in words. The number of records is public.
+
+    ``left_out``: the columns of the file whose gaps left rows out.
+    """
+    if left_out:
+        gaps = "Both files have the same gaps (a cell that is missing, or outside the list of categories) in"
+        return f"{neighbours(spec, release)} {gaps} {', '.join(left_out)}."
     ran, whose = release or concrete(spec)[0], "one record"
     if spec.person_column:
         whose = f"each of the records of one person, {spec.rows_per_person} at most,"
@@ -240,7 +246,8 @@ GAPS: tuple[Gap, ...] = (
     Gap(
         "Sizes",
         "how many rows there are, the shape of Z, and the mechanism are public. Where rows with missing values were "
-        "left out, how many are left depends on which records have gaps.",
+        "left out (leave_out), how many are left depends on which records have gaps, so neighbours have the same gaps: "
+        "whether a cell is missing, or outside the list of categories, is not hidden in such a column.",
     ),
     Gap(
         "Queries",

@@ -91,6 +91,7 @@ class PrivacyReports:
             current = release_status(db, view.spec, view.report)
             dataset = store.find(db, store.datasets, view.spec.dataset_id)
         spec, mechanism = view.spec, mechanism_of(view.spec, current.release)
+        left_out = [each.column for each in _encoded(dataset) if each.missing == "leave_out"]
         withdrawn = current.withdrawn is not None
         price = accounting.price(spec, current.release, withdrawn=withdrawn)
         findings, not_tried = self._attacked(view) if attacked else ([], _NOT_IN_DATASETS)
@@ -103,7 +104,7 @@ class PrivacyReports:
             spec_sha256=view.spec_sha256,
             release_sha256=view.release_sha256,
             unit=unit_of_privacy(spec),
-            relation=neighbours(spec, current.release),
+            relation=neighbours(spec, current.release, left_out),
             mechanism=mechanism.name,
             mechanism_version=mechanism.version if view.report is None else view.report.version,
             status="withdrawn" if withdrawn else mechanism.status,

@@ -392,6 +392,19 @@ def test_a_report_names_the_public_inputs_of_a_file_and_not_how_many_rows_were_l
     assert "rows_left_out" not in json.dumps(signed)
 
 
+def test_a_report_says_that_neighbours_have_the_same_gaps_where_rows_were_left_out(curator):
+    data = {"name": "whole", "columns": '["a", "y"]'}
+    whole = curator.call("owner", "POST", "/v1/datasets", files={"file": ("t.csv", CSV)}, data=data)["id"]
+    fewer = register(curator, upload(curator).json()["id"]).json()["id"]
+    said = {}
+    for dataset in (whole, fewer):
+        study = open_study(curator, dataset, ["a"], f"m of {dataset}")
+        report = curator.call("owner", "POST", f"/v1/studies/{study}:report")["report"]
+        said[dataset] = report["studies"][0]["relation"]
+    same = " Both files have the same gaps (a cell that is missing, or outside the list of categories) in b."
+    assert said[fewer] == said[whole] + same
+
+
 # --- what bounds clip ------------------------------------------------------------------------------------
 
 
