@@ -53,7 +53,11 @@ _joined = messages.outerjoin(_last, _last.c.message_id == messages.c.id).outerjo
     decisions, decisions.c.seq == _last.c.seq
 )
 _views = select(
-    *messages.c, decisions.c.decision, decisions.c.word, decisions.c.created_at.label("decided_at")
+    *messages.c,
+    decisions.c.decision,
+    decisions.c.word,
+    decisions.c.salt.label("word_salt"),
+    decisions.c.created_at.label("decided_at"),
 ).select_from(_joined)
 
 

@@ -201,6 +201,7 @@ def _view(row: Any) -> wire.MessageView:
         message=_CONTENT.validate_json(row.body),
         state=row.decision or "open",
         word=row.word,
+        salt=row.word_salt or row.salt,
         created_at=moment(row.created_at),
         decided_at=moment(row.decided_at) if row.decided_at else None,
     )

@@ -56,6 +56,7 @@ class MessageView(Reply):
         description="open, or the word that the owner chose: the last one. It says nothing else of the record."
     )
     word: Text | None = Field(description="What the owner wrote to the vendor with it.")
+    salt: str = Field("", description="Random, so that the digests in the logs reveal nothing about the texts.")
     created_at: datetime = Field(description="When it was received.")
     decided_at: datetime | None = Field(description="When the owner decided last; null: not yet.")
 

@@ -87,6 +87,8 @@ def test_a_value_in_a_message_or_in_the_owners_word_cannot_be_guessed_from_the_l
         stored = db.exec_driver_sql("SELECT m.body, m.salt, d.word, d.salt FROM messages m, decisions d").one()
         log_checks.check(db, (entry.record for entry in audit_log.walk(db)))
     assert (stored[0], stored[2]) == (body, word)
+    read = file.in_process.call(study, "GET", f"/v1/studies/{study}/messages/{message['id']}")
+    assert (message["salt"], read["salt"]) == (stored[1], stored[3])  # the log has digests of these replies too
     assert len({stored[1], stored[3]}) == 2
     assert received["details"]["message_sha256"] == sha256((stored[1] + body).encode())
     assert decided["details"]["word_sha256"] == sha256((stored[3] + word).encode())
