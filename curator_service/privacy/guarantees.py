@@ -268,6 +268,11 @@ GAPS: tuple[Gap, ...] = (
         lambda spec, release: not isinstance(spec.measurement, ColumnMeasurement),
     ),
     Gap(
+        "What the owner replies",
+        "whether a recommendation is accepted, rejected or measured, how a request for budget is decided, and the "
+        "words with it reach the vendor: where the owner decided by looking at the record, nothing counts that.",
+    ),
+    Gap(
         "Public inputs",
         "epsilon, delta, Delta, r, the mechanism, caps, bounds, scales, the kernel, lists of categories, values that "
         "fill gaps, and whether to release at all are taken as public: where they were computed from the records, or "

@@ -198,7 +198,7 @@ def headings(*given, **more) -> set[str]:
 
 ALWAYS = {
     "Sizes", "Queries", "Public inputs", "Several studies of one dataset", "What holds for many", "Who sees what",
-    "Who withdraws",
+    "Who withdraws", "What the owner replies",
 }  # fmt: skip
 
 
