@@ -367,6 +367,7 @@ def at_curator(curator, opened, small) -> World:
         bodies={
             "POST /v1/datasets": lambda body: {"name": body["name"], "file": "a,b\n1,2\n3,4\n"},
             "POST /v1/datasets/{dataset_id}:withhold": lambda body: {"record": 3},
+            "POST /v1/datasets/{dataset_id}:clips": lambda body: {"columns": [column]},
             "POST /v1/datasets/{dataset_id}:bounds": lambda body: {"columns": [column], "epsilon": "40"},
             "POST /v1/uploads": lambda body: {"file": "a,b\n1,x\n"},
             "POST /v1/studies": lambda body: body | real | {"budget": {}},

@@ -130,11 +130,11 @@ def test_of_noise_alone_the_best_of_two_ways_links_no_more_than_chance():
     assert missed < 45  # 20 of 400 may miss; 45 do so once in ten million
 
 
-def test_the_interval_is_of_the_people_who_were_judged():
-    """56 unknown people: 28 choose, 28 are judged; where there is one way, nobody has to choose."""
-    assert "records of 28 people" in linked(X[:60], X[:60], public("gaussian", 1.0), seed=1).sentence
-    assert "records of 56 people" in linked(X[:60], X[:60], public("random_projection"), seed=1).sentence
-    assert "records of 300 people" in linked(X, X, public("gaussian", 1.0)).sentence
+def test_the_interval_is_of_the_records_that_were_judged():
+    """56 unknown records: 28 choose, 28 are judged; where there is one way, nobody has to choose."""
+    assert "has 28 records" in linked(X[:60], X[:60], public("gaussian", 1.0), seed=1).sentence
+    assert "has 56 records" in linked(X[:60], X[:60], public("random_projection"), seed=1).sentence
+    assert "has 300 records" in linked(X, X, public("gaussian", 1.0)).sentence
 
 
 @pytest.mark.parametrize("way", ["read", "turned"])

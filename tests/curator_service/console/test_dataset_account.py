@@ -43,7 +43,7 @@ def test_where_a_study_declares_several_rows_of_a_person_the_pages_show_that_per
     assert "for a person with 4 records, as declared, epsilon 4." in owner.shown
     assert "Person with 4 records, as declared epsilon 4" in " ".join(owner.shown.split())
     owner.get(f"/accounts/{study}")
-    assert "Person with as many rows as declared 4" in " ".join(owner.shown.split())
+    assert "Person with as many records as declared 4" in " ".join(owner.shown.split())
 
 
 def test_caps_are_declared_lowered_and_raised_with_a_reason(owner, used):

@@ -274,7 +274,7 @@ def test_a_pending_file_can_be_deleted(owner):
     _upload(owner, "a,b\n1,x\n")
     path = owner.path.removeprefix("/console")
     owner.submit(f"{path}:discard")
-    assert "Nothing of it was stored" in owner.shown
+    assert "Nothing was stored" in owner.shown
     owner.get(path)
     assert owner.status == 404
 

@@ -149,7 +149,7 @@ def test_the_command_says_in_words_what_is_wrong(curator, make_service, tmp_path
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "error: there is no such study\n")
     nowhere = make_service("curator", tmp_path).run("attack", "std_0000000000000000")
     assert nowhere.returncode == 1
-    assert "holds no data of a service" in nowhere.stderr
+    assert "run where you ran serve" in nowhere.stderr
 
 
 def test_the_command_says_that_a_study_cannot_be_released(curator, owner, small):

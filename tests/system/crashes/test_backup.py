@@ -274,5 +274,5 @@ def test_a_backup_goes_to_a_new_folder(parties):
 def test_a_backup_of_nothing_is_refused(tmp_path):
     party = Party("curator", tmp_path / "nothing")
     code, output = party.command("backup", str(tmp_path / "target"))
-    assert (code, "holds no data of a service" in output) == (1, True)
+    assert (code, "run where you ran serve" in output) == (1, True)
     assert not (tmp_path / "target").exists()

@@ -22,7 +22,7 @@ from blindopt.errors import AuditUnavailable, IdempotencyKeyReused, NotFound, St
 from blindopt.wire import Health
 from curator_service import store as curator_store
 from curator_service.privacy.ledger import Balance, Charge
-from curator_service.store import advisories, dataset_accounts, inbox, ledger, withheld
+from curator_service.store import advisories, dataset_accounts, inbox, ledger, messages, withheld
 from curator_service.store import base as curator_base
 from service_kit.context.context import ServiceContext
 from service_kit.context.keys import Seal, signer
@@ -97,6 +97,12 @@ def filled(database, context):
         ledger.add(db, "std_1", "release", [Charge(None, 0, 1, Balance(1, 1, 0))], query_id=None, at=stamp(NOW))
         withdrawn = {"id": "adv_1", "mechanism": "m", "version": 1, "reason": "r"}
         curator_store.insert(db, advisories.advisories, **withdrawn, **created)
+        sent = {"id": "msg_1", "study_id": "std_1", "grant_id": "grt_1", "name": "n", "kind": "budget", "body": "{}"}
+        curator_store.insert(db, messages.messages, salt="s", **sent, **created)
+        decided = {"message_id": "msg_1", "decision": "declined", "word": None, "salt": "s"}
+        curator_store.insert(db, messages.decisions, **decided, **created)
+        caps = {"study_id": "std_1", "before": "{}", "after": "{}", "reason": "r"}
+        curator_store.insert(db, messages.budget_changes, **caps, **created)
         account = dataset_accounts.Account()
         dataset_accounts.add(db, "ds_1", "tuning", after=account, at=stamp(NOW), subject="tun_1")
         withheld.add(db, "ds_1", withheld.record_unit(1), "s", stamp(NOW))
@@ -171,7 +177,8 @@ def test_the_tables_that_are_append_only_are_these():
     evidence = {"log", "shared", "receipts", "keys", "countersignatures"}
     measured = {"entries", "rounds", "revisions"}
     account = {"replies", "releases", "queries", "ledger", "advisories", "tuning_ledger", "withheld"}
-    assert set(TABLES) == evidence | measured | account
+    vendors = {"messages", "decisions", "budget_changes"}
+    assert set(TABLES) == evidence | measured | account | vendors
 
 
 def test_the_writer_waits_for_the_disk_and_readers_do_not_wait_for_it(database):
@@ -319,7 +326,7 @@ def test_a_schema_of_a_newer_program_is_refused_and_not_touched(tmp_path):
         db.execute("PRAGMA user_version = 99")
         db.execute("DROP TRIGGER log_UPDATE")
         db.commit()
-    with pytest.raises(StateConflict, match="the database has schema 99, this program needs 8"):
+    with pytest.raises(StateConflict, match="the database has schema 99, this program needs 9"):
         _open(path)
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (99,)

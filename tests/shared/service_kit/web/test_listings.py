@@ -81,8 +81,8 @@ def _run(modeler, number):
             if kind != "asked":
                 store.answer_trial(db, run, position, **answered, y=1.0 if kind == "y" else None)
             else:
-                store.ask_trials(db, run, position, asked_at=at, query_id="qry_1")
-        store.add_observations(db, run, [{"row": 0, "y": 0.0, "noise_variance": None}] * (3 * number))
+                store.ask_trials(db, run, position, 1, asked_at=at, query_id="qry_1")
+        store.add_observations(db, run, [wire.Observation(row=0, y=0.0)] * (3 * number))
 
     modeler.context.database.write(work)
     return run
