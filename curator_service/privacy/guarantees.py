@@ -247,7 +247,7 @@ GAPS: tuple[Gap, ...] = (
         "Sizes",
         "how many rows there are, the shape of Z, and the mechanism are public. Where rows with missing values were "
         "left out (leave_out), how many are left depends on which records have gaps, so neighbours have the same gaps: "
-        "whether a cell is missing, or outside the list of categories, is not hidden in such a column.",
+        "whether a cell is missing, or outside the list of categories, is not hidden there.",
     ),
     Gap(
         "Queries",
