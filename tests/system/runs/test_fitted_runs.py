@@ -81,7 +81,8 @@ def test_a_fitted_run_that_was_killed_goes_on_as_if_it_had_not(
     assert (run.state, len(trials)) == ("completed", 44)
     study, z = candidates(opened)
     assert again(z, study, run, trials) == [(trial.row, trial.acquisition, trial.fitted) for trial in trials[4:]]
-    assert run.fitted.answers == 40
+    # Of 40 answers, unless the release, which is drawn, made it repeat exact ones: these teach nothing.
+    assert run.fitted == [trial.fitted for trial in trials if trial.fitted][-1]
 
 
 def test_a_fit_that_fails_is_reported_by_the_run(curator, owner, small, open_study, vendor, run_of):
