@@ -3,7 +3,6 @@
 from typing import Annotated, Literal
 
 from fastapi import Query, Request
-from pydantic import AwareDatetime
 from starlette.responses import Response
 
 from blindopt import wire
@@ -11,7 +10,7 @@ from curator_service.routes.common import CuratorDep, DatasetId, StudyId
 from curator_service.store.ledger import LineFilter
 from service_kit.store.base import stamp
 from service_kit.web.dependencies import RecordedReply, RequestContextDep, allowed, api_router
-from service_kit.web.listings import Order, PagingDep
+from service_kit.web.listings import Order, PagingDep, Time
 from service_kit.web.problems import documented
 
 router = api_router("accounts")
@@ -26,8 +25,8 @@ def get_ledger(
     order: Order = "oldest",
     row: Annotated[int | None, Query(ge=0, le=2**31, description="Only lines about this candidate.")] = None,
     kind: Annotated[wire.LedgerKind | None, Query(description="Only lines of this kind.")] = None,
-    since: Annotated[AwareDatetime | None, Query(description="Only lines from this time on.")] = None,
-    until: Annotated[AwareDatetime | None, Query(description="Only lines before this time.")] = None,
+    since: Annotated[Time | None, Query(description="Only lines from this time on.")] = None,
+    until: Annotated[Time | None, Query(description="Only lines before this time.")] = None,
 ) -> wire.LedgerPage:
     """Every charge and every refusal of a study, and its balance."""
     chosen = LineFilter(row, kind, stamp(since) if since else None, stamp(until) if until else None)

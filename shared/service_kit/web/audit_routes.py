@@ -1,12 +1,11 @@
 """/v1/audit: the log over REST. A modeler sees only the shared log of its own grant."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
-from pydantic import AwareDatetime, BeforeValidator, StringConstraints
+from pydantic import StringConstraints
 
 from blindopt import wire
 from blindopt.audit import merkle_log
@@ -17,7 +16,7 @@ from service_kit.identity.tokens import Principal, Role
 from service_kit.store import audit_log
 from service_kit.store.base import stamp
 from service_kit.web.dependencies import allowed, api_router
-from service_kit.web.listings import Order, PagingDep
+from service_kit.web.listings import Order, PagingDep, Time
 
 GrantId = Annotated[
     str | None, Query(pattern=r"^grt_[0-9a-f]{16}$", description="The shared log of this grant; default: the own log.")
@@ -35,15 +34,6 @@ def _log_id(request: Request, grant_id: GrantId = None) -> str | None:
 
 
 LogId = Annotated[str | None, Depends(_log_id)]
-
-
-def _dated(text: str) -> str:
-    if not re.match(r"\d{4}-\d\d-\d\d[Tt ]", text):
-        raise ValueError("must be a time such as 2026-11-22T10:00:00Z")
-    return text
-
-
-Time = Annotated[AwareDatetime, BeforeValidator(_dated)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,26 @@
 """Pages of a listing: `page_size` and `page_token` of a request, `next_page_token` of its reply."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeVar
 
 from fastapi import Depends, Query
+from pydantic import AwareDatetime, BeforeValidator
 
 T = TypeVar("T")
 PageSize = Annotated[int, Query(ge=1, le=1_000, description="Most items of one page.")]
 Order = Annotated[Literal["oldest", "newest"], Query(description="Which come first: the same for each page.")]
 PageToken = Annotated[str | None, Query(pattern=r"^[0-9]{1,15}$", description="next_page_token of the page before.")]
+
+
+def _dated(text: str) -> str:
+    if not re.match(r"\d{4}-\d\d-\d\d[Tt ]", text):
+        raise ValueError("must be a time such as 2026-11-22T10:00:00Z")
+    return text
+
+
+Time = Annotated[AwareDatetime, BeforeValidator(_dated)]
 
 
 @dataclass(frozen=True, slots=True)
