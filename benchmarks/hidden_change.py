@@ -19,11 +19,11 @@ from benchmarks.papers.records import loans, properties
 from benchmarks.papers.search import Search
 from blindopt import wire
 from blindopt.arrays import Matrix
+from blindopt.optimizer.algorithms.gp.ei import Ei
+from blindopt.optimizer.algorithms.gp.surrogate import NO_NOISE, GpSettings
 from curator_service.attacks.scene import draw
 from curator_service.privacy.search_noise import of_box
 from curator_service.release.planar_laplace import PlanarLaplaceMechanism
-from modeler_service.algorithms.gp.ei import Ei
-from modeler_service.algorithms.gp.surrogate import NO_NOISE, GpSettings
 
 STEPS = 50
 NORM = 25.0

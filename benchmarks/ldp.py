@@ -6,8 +6,8 @@ import numpy as np
 
 from benchmarks.table import Cell, Table
 from blindopt import wire
-from modeler_service.algorithms.bandits.factory import build_few_arms
-from modeler_service.algorithms.bandits.few_arms import FewArms
+from blindopt.optimizer.algorithms.bandits.factory import build_few_arms
+from blindopt.optimizer.algorithms.bandits.few_arms import FewArms
 
 HISTORIES = (1_000, 10_000, 50_000)
 ROUNDS, BLOCK = 1_280, 64

@@ -16,8 +16,8 @@ from benchmarks.table import Cell, Table
 from blindopt import wire
 from blindopt.gp.acquisition import beta, choose_maximum
 from blindopt.gp.fitting import fit
-from modeler_service.algorithms.gp.gp_ucb import GpUcb
-from modeler_service.algorithms.gp.surrogate import GpSettings
+from blindopt.optimizer.algorithms.gp.gp_ucb import GpUcb
+from blindopt.optimizer.algorithms.gp.surrogate import GpSettings
 
 STEPS, FIRST = 30, 5
 REPEATS = 3
@@ -42,7 +42,7 @@ def ours(problem: Problem) -> list[float]:
             fitting += time.process_time() - before
 
     begun, fitted = time.process_time(), fit
-    with patch("modeler_service.algorithms.gp.surrogate.fit", timed):
+    with patch("blindopt.optimizer.algorithms.gp.surrogate.fit", timed):
         for step in range(1, STEPS + 1):
             row = loop.choose(step).row
             loop.observe(row, float(problem.outcomes[row]))

@@ -8,11 +8,11 @@ from pydantic import TypeAdapter
 
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
+from blindopt.optimizer.algorithms.bandits.factory import build_on
+from blindopt.optimizer.algorithms.bandits.few_arms import BanditProblem, FewArms
+from blindopt.optimizer.algorithms.bandits.reward_law import RewardLaw
 from blindopt.wire.answers import NONE
 from curator_service.privacy.answers import mechanism_of
-from modeler_service.algorithms.bandits.factory import build_on
-from modeler_service.algorithms.bandits.few_arms import BanditProblem, FewArms
-from modeler_service.algorithms.bandits.reward_law import RewardLaw
 
 MARKS = 40
 _ANSWERS: TypeAdapter[wire.Answers] = TypeAdapter(wire.Answers)

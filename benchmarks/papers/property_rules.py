@@ -14,8 +14,8 @@ from benchmarks.papers.synthetic import RANDOM
 from benchmarks.papers.synthetic import RULES as OTHERS
 from blindopt import wire
 from blindopt.gp.kernels import Kind
+from blindopt.optimizer.algorithms.gp.surrogate import NO_NOISE
 from curator_service.release.planar_laplace import PlanarLaplaceMechanism
-from modeler_service.algorithms.gp.surrogate import NO_NOISE
 
 KERNELS: dict[str, Kind] = {"squared exponential": "squared_exponential", "Matern 5/2": "matern_52"}
 RELEASES = {"non-private": None, "planar Laplace, epsilon = 1": Decimal(1)}

@@ -15,10 +15,10 @@ from benchmarks.papers.pools import Pool, pool
 from benchmarks.papers.search import release, rows_of
 from blindopt import wire
 from blindopt.arrays import Matrix
+from blindopt.optimizer.algorithms.gp.surrogate import NO_NOISE
+from blindopt.optimizer.choosing import initial_design
+from blindopt.optimizer.choosing.chooser import RowChooser
 from curator_service.release.planar_laplace import PlanarLaplaceMechanism
-from modeler_service.algorithms.gp.surrogate import NO_NOISE
-from modeler_service.choosing import initial_design
-from modeler_service.choosing.chooser import RowChooser
 
 MARKS = 5
 OPEN = "no privacy"

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
+from blindopt.optimizer.algorithms.factory import Learner, build_algorithm
+from blindopt.optimizer.algorithms.gp.surrogate import NO_NOISE
 from curator_service.release.mechanism import Mechanism
 from curator_service.scaling import ScaledRows
-from modeler_service.algorithms.factory import Learner, build_algorithm
-from modeler_service.algorithms.gp.surrogate import NO_NOISE
 
 NORM = 25.0
 """Largest norm of a row, as in the papers' experiments."""

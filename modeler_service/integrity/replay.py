@@ -12,8 +12,8 @@ from blindopt.audit.merkle_log import Json, sha256
 from blindopt.client import query_body
 from blindopt.errors import BlindoptError, NotFound, StateConflict
 from blindopt.formats import npy_files
+from blindopt.optimizer.choosing.chooser import RowChooser
 from modeler_service import store
-from modeler_service.choosing.chooser import RowChooser
 from modeler_service.integrity import answer_history_check
 from modeler_service.integrity.answer_history_check import Exchanges, Sent
 from modeler_service.runs.candidates import open_candidates

@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 
 from blindopt import wire
-from modeler_service.algorithms.factory import NAMES
+from blindopt.optimizer.algorithms.factory import NAMES
 from modeler_service.routes.runs import ModelerDep
 from modeler_service.use_cases import exports
 from service_kit.version import VERSION

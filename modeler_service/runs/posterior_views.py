@@ -14,8 +14,8 @@ from blindopt import wire
 from blindopt.arrays import Matrix, Rows, Vector
 from blindopt.errors import Invalid, StateConflict, StillRunning
 from blindopt.gp.acquisition import log_improvement
-from modeler_service.algorithms.factory import Learner
-from modeler_service.choosing.chooser import RowChooser
+from blindopt.optimizer.algorithms.factory import Learner
+from blindopt.optimizer.choosing.chooser import RowChooser
 from modeler_service.runs.record import Outline, Record
 from modeler_service.runs.slices import axis_slice, column_shares
 from service_kit.store.database import Database

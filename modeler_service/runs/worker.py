@@ -11,9 +11,9 @@ from blindopt.arrays import Matrix
 from blindopt.audit.merkle_log import sha256
 from blindopt.client import StudyClient
 from blindopt.errors import ProtocolViolated, Remote, Unreachable
+from blindopt.optimizer.choosing.chooser import Proposal, RowChooser, memory_problem
+from blindopt.optimizer.choosing.defaults import plan_of_run
 from modeler_service import store
-from modeler_service.choosing.chooser import Proposal, RowChooser, memory_problem
-from modeler_service.choosing.defaults import plan_of_run
 from modeler_service.runs.candidates import fetch_candidates
 from modeler_service.runs.curator_queries import REFUSALS, CuratorQueries, is_run_query
 from modeler_service.runs.curator_session import connect

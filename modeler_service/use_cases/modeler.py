@@ -10,8 +10,8 @@ from typing import Any
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Busy, Invalid, Remote, StateConflict
+from blindopt.optimizer.choosing.defaults import plan_for
 from modeler_service import store
-from modeler_service.choosing.defaults import plan_for
 from modeler_service.runs.curator_queries import is_run_query
 from modeler_service.runs.curator_session import open_session
 from modeler_service.runs.posterior_views import Over, PosteriorViews

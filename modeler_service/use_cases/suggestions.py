@@ -12,10 +12,10 @@ from blindopt import wire
 from blindopt.arrays import Matrix
 from blindopt.errors import CuratorRefused, Draining, Invalid, NumericalFailure, ProtocolViolated, RateLimited, Remote
 from blindopt.gp.progress import Tick
+from blindopt.optimizer.algorithms.factory import memory_of
+from blindopt.optimizer.choosing.chooser import RowChooser
+from blindopt.optimizer.choosing.defaults import Study, Wishes, plan_for
 from blindopt.wire.algorithms.plans import BATCHED, FITTED
-from modeler_service.algorithms.factory import memory_of
-from modeler_service.choosing.chooser import RowChooser
-from modeler_service.choosing.defaults import Study, Wishes, plan_for
 from modeler_service.runs.candidates import fetch_candidates
 from modeler_service.runs.curator_session import open_session
 from modeler_service.runs.posterior_views import recommendation_of

@@ -3,6 +3,7 @@
 - ``blindopt.wire``: the types of all requests and replies.
 - ``blindopt.client``: HTTP clients of both services, for vendors, owners, measurers and data scientists.
 - ``blindopt.gp``: Gaussian processes over finite candidates, with the notation table of the mathematics.
+- ``blindopt.optimizer``: plans, initial designs and algorithms: which candidate to query next.
 - ``blindopt.audit``: verification of the append-only audit logs of both services.
 - ``blindopt.formats``: tables as CSV and NumPy files.
 - ``blindopt.errors``: the errors of all of these.

@@ -7,9 +7,9 @@ import pytest
 
 from blindopt import wire
 from blindopt.gp.kernels import SquaredExponential
+from blindopt.optimizer.algorithms.gp.gp_ucb import GpUcb
+from blindopt.optimizer.algorithms.gp.surrogate import GpSettings
 from curator_service.forecasts.regret import chance_regret, gp_ucb_regret, mean_regret
-from modeler_service.algorithms.gp.gp_ucb import GpUcb
-from modeler_service.algorithms.gp.surrogate import GpSettings
 
 
 @pytest.mark.parametrize("q", [1, 2, 3, 6])

@@ -8,7 +8,7 @@ import pytest
 from blindopt import wire
 from blindopt.client import StudyClient, VendorClient
 from blindopt.formats import npy_files
-from modeler_service.choosing.chooser import RowChooser
+from blindopt.optimizer.choosing.chooser import RowChooser
 from tests.given_settings import GIVEN
 from tests.modeler_service.runs.human_measured_curator import HumanMeasuredCurator
 from tests.system.audit.tampering import Party

@@ -17,7 +17,7 @@ import modeler_service.cli
 from blindopt import wire
 from blindopt.client import OwnerClient, StudyClient
 from blindopt.formats import npy_files
-from modeler_service.choosing.chooser import RowChooser
+from blindopt.optimizer.choosing.chooser import RowChooser
 
 COMMAND_LINES = {"curator": curator_service.cli.app, "modeler": modeler_service.cli.app}
 

@@ -7,7 +7,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.client import StudyClient, VendorClient
-from modeler_service.algorithms.factory import build_algorithm
+from blindopt.optimizer.algorithms.factory import build_algorithm
 from tests.conftest import IDENTITY
 
 ARMS = 12

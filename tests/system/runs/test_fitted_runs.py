@@ -5,9 +5,9 @@ import pytest
 
 from blindopt import wire
 from blindopt.client import StudyClient, VendorClient
-from modeler_service.algorithms.gp.gp_ucb import GpUcb
-from modeler_service.algorithms.gp.surrogate import GpSettings
-from modeler_service.choosing.exact import exact_answers
+from blindopt.optimizer.algorithms.gp.gp_ucb import GpUcb
+from blindopt.optimizer.algorithms.gp.surrogate import GpSettings
+from blindopt.optimizer.choosing.exact import exact_answers
 from tests.conftest import GAUSSIAN
 
 FIT = wire.Fit(every=4, starts=3)

@@ -5,8 +5,8 @@ import pytest
 
 from blindopt import wire
 from blindopt.client import StudyClient
-from modeler_service.algorithms.gp.gp_ucb import GpUcb
-from modeler_service.algorithms.gp.surrogate import GpSettings
+from blindopt.optimizer.algorithms.gp.gp_ucb import GpUcb
+from blindopt.optimizer.algorithms.gp.surrogate import GpSettings
 from tests.conftest import GAUSSIAN
 
 KINDS = ("squared_exponential", "matern_12", "matern_32", "matern_52")

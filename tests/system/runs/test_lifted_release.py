@@ -5,9 +5,9 @@ import math
 import numpy as np
 
 from blindopt import wire
+from blindopt.optimizer.algorithms.gp.gp_ucb import GpUcb
+from blindopt.optimizer.algorithms.gp.surrogate import GpSettings
 from curator_service.release.po_gp_ucb import Spectrum, omega, transform
-from modeler_service.algorithms.gp.gp_ucb import GpUcb
-from modeler_service.algorithms.gp.surrogate import GpSettings
 
 SIDE, POINTS, R, STEPS, INITIAL = 25 * math.sqrt(2), 100, 10, 50, 3
 LENGTHSCALE = SIDE / 6.4

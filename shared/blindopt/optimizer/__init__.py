@@ -1,0 +1,1 @@
+"""Which candidate to query next, as a pure function of settings, candidates and answers."""

@@ -1,0 +1,68 @@
+"""Warnings about the settings of an algorithm over few arms in a study."""
+
+from math import sqrt
+
+import numpy as np
+from scipy.linalg import eigh
+
+from blindopt import wire
+from blindopt.arrays import Matrix
+from blindopt.optimizer.algorithms.bandits.few_arms import BanditProblem
+
+SLOW = (
+    "these constants are those of the theorem: expect play that is close to uniform below about 1,000,000 queries; "
+    "choose theory: false for constants that work in practice"
+)
+FEW = (
+    "epsilon times the square root of the queries is {value:.3g}, below {least}: expect little more than uniform "
+    "play; a larger epsilon, more queries or a narrower declared range would help"
+)
+LONG = "an epoch of {plays} rounds is more than a twentieth of the {horizon} queries: few decisions are left"
+AGAIN = (
+    "rows may be asked again, and rows are people in this study: each answer about a row spends its epsilon again, "
+    "and one release of a mean is worth more than repeats"
+)
+FLAT = "the largest eigenvalue of the kernel is more than half of its trace: the candidates are nearly one arm"
+INITIAL_UNUSED = "the initial rows are no part of an epoch: their answers are left out, so ask for none"
+WIDER = "one_bit answers have a smaller sup norm than piecewise ones at every epsilon: better for the guaranteed mode"
+
+
+def warnings_for(spec: wire.FewArms, problem: BanditProblem, *, plays: int | None, unit_is_row: bool) -> list[str]:
+    """Return the warnings. ``plays``: rounds of an epoch; ``unit_is_row``: answers about one row add up.
+
+    The thresholds are rules of thumb from trials of an earlier implementation, but for 5, which was measured. Clipped
+    rewards are not counted: only the curator could, and it does not report them.
+    """
+    law, horizon = problem.law, problem.horizon
+    warnings = []
+    if isinstance(spec, wire.PaperSpec) and not isinstance(spec, wire.IgpUcb):
+        scale = spec.scale if spec.scale is not None else 1.0 if spec.theory else 0.0
+        if scale >= 1:
+            warnings.append(SLOW)
+    least = _least(spec)
+    if law.epsilon is not None and law.epsilon * sqrt(horizon) < least:
+        warnings.append(FEW.format(value=law.epsilon * sqrt(horizon), least=least))
+    if plays is not None and plays > horizon / 20:
+        warnings.append(LONG.format(plays=plays, horizon=horizon))
+    if plays is not None and problem.initial:
+        warnings.append(INITIAL_UNUSED)
+    if law.epsilon is not None and unit_is_row:
+        warnings.append(AGAIN)
+    if isinstance(spec, wire.BoundedIgp) and spec.mode == "guaranteed" and law.family == "piecewise":
+        warnings.append(WIDER)
+    if 2 * _largest(problem.gram) > float(np.trace(problem.gram)):
+        warnings.append(FLAT)
+    return warnings
+
+
+def _least(spec: wire.FewArms) -> int:
+    """The least epsilon sqrt(T) at which an algorithm does better than uniform play (docs/algorithms.md)."""
+    is_quick = isinstance(spec, wire.LaplaceAdf | wire.Thompson)
+    if isinstance(spec, wire.BoundedIgp):
+        is_quick = spec.mode == "practical"
+    return 5 if is_quick else 100
+
+
+def _largest(gram: Matrix) -> float:
+    last = len(gram) - 1
+    return float(eigh(gram, eigvals_only=True, subset_by_index=[last, last])[0])

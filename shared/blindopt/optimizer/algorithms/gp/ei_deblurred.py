@@ -1,0 +1,180 @@
+"""Expected improvement of f at the places where candidates may truly be, averaged over the release's noise."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import exp, inf, sqrt
+
+import numpy as np
+
+from blindopt.arrays import Matrix, Rows, Vector
+from blindopt.errors import Invalid
+from blindopt.gp.acquisition import Acquisition, Choice, ExpectedImprovement, UpperConfidenceBound, beta, choose_maximum
+from blindopt.gp.deblurred import Deblurred
+from blindopt.gp.input_noise import declared_noise
+from blindopt.gp.noise_means import Cells, NoiseMeans, noise_means
+from blindopt.optimizer.algorithms.gp.gp_rule import GpRule
+from blindopt.optimizer.algorithms.gp.surrogate import GpSettings, Prior
+
+Rule = Callable[[float], Acquisition]
+"""An acquisition, given the part of the variance that cannot be learned."""
+
+OUTCOMES_MAX = 500
+SHORTLIST = 256
+"""Candidates whose averages are computed by draws: those that are best without them."""
+_DELTA_PRIME = 0.025
+_SCALE = 0.5  # of beta_t
+_ROUNDS = 3  # of adaptation to outcomes that come together
+_DIGITS = 11  # of an average: Fourier transforms of equal candidates differ by rounding
+
+
+class EiDeblurred(GpRule):
+    """Chooses the row of the largest average acquisition over the places that its noisy coordinates stand for.
+
+    ``Deblurred`` gives the mean m and variance v of f at any place x, instead of those of its average over the noise
+    about a candidate. In the first half of the ``horizon`` (the number of steps T) the acquisition at x is m + sqrt(v
+    beta_t / 2), then the expected improvement sqrt(v + e) h((m + sqrt(v) - y+) / sqrt(v + e)), h(t) = phi(t) + t
+    Phi(t), where e is the variance that an exact answer has beyond f. y+ is the best outcome where answers are exact,
+    and the largest posterior mean of f at a queried candidate otherwise; such a candidate has one place, which its
+    outcomes are about, and its own acquisition there. On cells all candidates are compared; by draws, the 256 that are
+    best by the same rule for the posterior at candidates.
+
+    The variance N of each outcome is adapted once after each outcome, and three times to those that come before the
+    first step or before a fit. Estimates are those of the posterior at candidates. No bound on the regret is known.
+    Raises Invalid without a declared noise, and for more than 500 outcomes: a step takes time that grows with their
+    square.
+    """
+
+    def __init__(self, candidates: Matrix, settings: GpSettings, horizon: int) -> None:
+        noise = declared_noise(settings.noise)
+        if noise is None:
+            raise Invalid("ei_deblurred needs a release with Gaussian or planar Laplace noise: choose ei")
+        if settings.capacity > OUTCOMES_MAX:
+            raise Invalid(f"ei_deblurred takes at most {OUTCOMES_MAX:,} outcomes: choose ei")
+        super().__init__(candidates, settings)
+        self._candidates, self._noise, self._horizon = np.asarray(candidates), noise, horizon
+        self._hidden = np.empty(0, dtype=np.intp)
+        self._prior: Prior | None = None
+        self._belief: Deblurred
+        self._means: NoiseMeans
+        self._positions: dict[int, int] = {}  # of candidates with an outcome, in the belief
+        self._learned = 0  # outcomes that the belief knows
+
+    def hide(self, rows: Rows) -> None:
+        """Exclude these rows, and no others, from the next choices."""
+        self._hidden = rows
+
+    def choose(self, step: int) -> Choice:
+        """The row of the largest average; the acquisition of the choice, in the second half its logarithm."""
+        prior = self._learn()
+        n = len(self._candidates)
+        if exploring := step <= self._horizon / 2:
+            weight = _SCALE * beta(n, step, _DELTA_PRIME)
+
+            def rule(nugget: float) -> Acquisition:
+                return UpperConfidenceBound(weight, nugget)
+
+        else:
+            best, least = self._best_outcome(prior), 1e-16 * (prior.kernel.variance + prior.residual)
+
+            def rule(nugget: float) -> Acquisition:
+                return ExpectedImprovement(best, 1.0, nugget, least)
+
+        fresh, queried = self._visible()
+        fresh = self._shortlist(fresh, rule)
+        values = np.concatenate([self._averages(fresh, rule, prior, exploring), self._own_values(queried, rule, prior)])
+        unit = max(float(np.abs(values).max()), np.finfo(np.float64).tiny) if exploring else 1.0
+        values = np.round(values / unit, _DIGITS) * unit
+        choice = choose_maximum(values, values, np.zeros_like(values), self._ties(step))
+        row = int(np.concatenate([fresh, queried])[choice.row])
+        solution = self._posterior.solve(np.array([row]))
+        return replace(choice, row=row, mean=float(solution.mean[0]), sd=sqrt(solution.variance[0]))
+
+    def expected_improvement(self, choice: Choice, step: int) -> float:
+        """Average expected improvement of a choice, in units of the outcome; infinite in the first half."""
+        assert choice.acquisition is not None, "a choice of the largest average has one"
+        return inf if step <= self._horizon / 2 else exp(choice.acquisition)
+
+    def _visible(self) -> tuple[Rows, Rows]:
+        """Rows that are not hidden: those without an outcome, and those with one."""
+        is_visible = np.ones(len(self._candidates), dtype=np.bool_)
+        is_visible[self._hidden] = False
+        queried = np.array(sorted(self._positions), dtype=np.intp)
+        queried = queried[is_visible[queried]]
+        is_visible[queried] = False
+        return np.flatnonzero(is_visible), queried
+
+    def _averages(self, rows: Rows, rule: Rule, prior: Prior, exploring: bool) -> Vector:
+        """The acquisition of candidates without an outcome."""
+        if not len(rows):
+            return np.empty(0)
+        mean, variance = self._means.moments(rows)
+        values = rule(prior.residual)(prior.mean + mean, variance + prior.residual)
+        average = self._means.mean_at if exploring else self._means.log_mean_at
+        return average(rows, values)
+
+    def _own_values(self, rows: Rows, rule: Rule, prior: Prior) -> Vector:
+        """The acquisition of candidates with an outcome, at the places that their outcomes are about."""
+        if not len(rows):
+            return np.empty(0)
+        mean, variance = self._belief.own_moments()
+        positions = [self._positions[row] for row in rows.tolist()]
+        return rule(0.0)(prior.mean + mean[positions], variance[positions])
+
+    def _shortlist(self, rows: Rows, rule: Rule) -> Rows:
+        """Rows whose averages are compared: all on cells, the best by the posterior at candidates for draws.
+
+        Twice as many are solved for exactly, so that the rounding of the others does not matter.
+        """
+        if isinstance(self._means, Cells):
+            return rows
+        posterior = self._posterior
+        acquisition = rule(posterior.nugget)
+        for count, moments in ((2 * SHORTLIST, posterior.moments), (SHORTLIST, self._exact_moments)):
+            if len(rows) > count:
+                values = acquisition(*moments(rows))
+                rows = np.sort(rows[np.argsort(-values, kind="stable")[:count]])
+        return rows
+
+    def _exact_moments(self, rows: Rows) -> tuple[Vector, Vector]:
+        solution = self._posterior.solve(rows)
+        return solution.mean, solution.variance
+
+    def _best_outcome(self, prior: Prior) -> float:
+        """The outcome to be improved on; the prior mean before the first."""
+        if not self._belief.count:
+            return prior.mean
+        means = self._belief.outcomes if self._settings.exact else self._belief.own_moments()[0]
+        return prior.mean + float(means.max())
+
+    def _learn(self) -> Prior:
+        """Bring the belief up to date; return the prior that it stands on.
+
+        It depends on prior and outcomes alone, and not on when a row was chosen.
+        """
+        prior, outcomes = self.surrogate.prior, self.surrogate.outcomes
+        if prior != self._prior or self._learned < prior.since:
+            self._prior, self._positions, self._learned = prior, {}, 0
+            self._belief = Deblurred(prior.kernel, *self._noise, self._candidates.shape[1])
+            self._means = noise_means(self._candidates, self._belief, self._settings.tick)
+            for outcome in outcomes[: prior.since]:
+                self._observe(*outcome)
+            for _ in range(_ROUNDS if self._learned else 0):
+                self._means.adapt()
+        for outcome in outcomes[self._learned :]:
+            self._settings.tick()
+            self._observe(*outcome)
+            self._means.adapt()
+        return prior
+
+    def _observe(self, row: int, value: float, noise: float) -> None:
+        """Give the belief an outcome. Several of one candidate count as their mean, weighted by precision."""
+        assert self._prior is not None
+        belief, self._learned = self._belief, self._learned + 1
+        value, noise = value - self._prior.mean, noise + self._prior.residual
+        if (index := self._positions.get(row)) is None:
+            self._positions[row] = belief.count
+            belief.observe(self._candidates[row], value, noise)
+        else:
+            before, now = 1.0 / belief.noise[index], 1.0 / noise
+            mean = (before * belief.outcomes[index] + now * value) / (before + now)
+            belief.replace(index, float(mean), float(1.0 / (before + now)))

@@ -1,0 +1,335 @@
+"""Chooses the rows of a run's next query: a pure function of settings, study, candidates and the answers so far.
+
+It uses no clock, no database and no network: anyone who has a run's record can derive every choice again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from blindopt import wire
+from blindopt.arrays import Matrix, Rows
+from blindopt.errors import Invalid
+from blindopt.gp.acquisition import Choice, Estimate
+from blindopt.gp.progress import NO_TICK, Tick
+from blindopt.optimizer.algorithms.bandits.few_arms import FewArms
+from blindopt.optimizer.algorithms.factory import (
+    BatchAlgorithm,
+    Improver,
+    Learner,
+    build_algorithm,
+    fitted_of,
+    memory_of,
+    warnings_of,
+)
+from blindopt.optimizer.algorithms.gp.gp_rule import GpRule
+from blindopt.optimizer.algorithms.gp.gp_ucb import GpUcb
+from blindopt.optimizer.choosing import initial_design
+from blindopt.optimizer.choosing.defaults import Study, Wishes, plan_of_run
+from blindopt.optimizer.choosing.exact import exact_answers
+from blindopt.optimizer.choosing.run_warnings import Repeats, RunWarning, model_warnings
+
+Phase = Literal["initial", "algorithm"]
+EndReason = Literal["budget", "exhausted", "target", "improvement"]
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A row to query, and the values that led to its choice. Mean and sd are in units of the measurement."""
+
+    phase: Phase
+    row: int
+    mean: float | None
+    sd: float | None
+    acquisition: float | None
+    ties: int
+
+
+_PUBLISHED = wire.GpUcb | wire.GpBucb | wire.RandomRows | wire.FewArmsSpec
+"""Algorithms that may ask for a candidate again although its answer would be the same, as their authors wrote them."""
+
+
+class RowChooser:
+    """Chooses the rows of one run.
+
+    ``next`` returns the rows of the next query and changes nothing; ``observe`` takes an answer into account, and
+    ``decline`` notes that a row has none. After trials 1 .. k were observed or declined, in order, ``next`` returns the
+    same rows however often it was called before; after a correction, another chooser is shown all answers again. An
+    empty list ends the run; ``ended_because`` then says why. ``observations`` are measurements from before the run.
+    ``outcomes`` is the number of outcomes it will be shown, where that is fewer than the run may ask for.
+    ``skipped`` is the number of earlier steps whose answers it is not shown. ``tick`` is called after each part of
+    a long computation, and may raise to end it. ``plan`` is that of the run; None: ``plan_for`` makes it.
+    """
+
+    def __init__(
+        self,
+        spec: wire.RunSpec | Wishes,
+        study: Study,
+        candidates: Matrix,
+        observations: Sequence[wire.Observation] = (),
+        *,
+        plan: wire.Plan | None = None,
+        outcomes: int | None = None,
+        skipped: int = 0,
+        tick: Tick = NO_TICK,
+    ) -> None:
+        self._skipped, self._tick, self._answers = skipped, tick, study.answers
+        self._spec, self._sign, self._n = spec, 1 if study.direction == "maximize" else -1, study.n
+        self.plan = plan = plan or plan_of_run(spec, study, observations)
+        self._is_observed = np.zeros(study.n, dtype=np.bool_)
+        self._declined = np.empty(0, dtype=np.intp)
+        self._sums: dict[int, tuple[float, int]] = {}
+        self._outcomes: list[float] = []  # in the run's direction
+        self._best: float | None = None  # the best outcome, in the run's direction
+        _check(observations, study.n)
+        self._initial = self._design(candidates, np.unique([o.row for o in observations]).astype(np.intp))
+        self.last = len(self._initial) + spec.iterations
+        """The largest number of trials."""
+        outcomes_max = len(observations) + self.last
+        if outcomes is not None and not isinstance(plan.algorithm, wire.FewArmsSpec):
+            # To an algorithm over few arms it is the horizon, part of what it computes; to others only memory.
+            outcomes_max = max(outcomes, 1)
+        may_repeat = plan.repeats == "algorithm" or (plan.repeats == "after_all" and self.last > study.n)
+        self._algorithm = build_algorithm(
+            plan.algorithm,
+            candidates,
+            spec.kernel or study.kernel,
+            sign=self._sign,
+            seed=spec.seed or 0,
+            capacity=outcomes_max,
+            horizon=spec.iterations,
+            answers=study.answers,
+            initial=len(observations) + len(self._initial),
+            # Answers about a row add up only if there is more than one.
+            unit_is_row=study.privacy_unit == "row" and may_repeat,
+            noise=study.noise,
+            fit=plan.fit,
+            tick=tick,
+            repeats=plan.repeats == "after_all",
+            exact=exact_answers(study),
+        )
+        self._asks_once = exact_answers(study) and not isinstance(plan.algorithm, _PUBLISHED)
+        self._is_exact = exact_answers(study)
+        self._repeats = Repeats()
+        self.seen = 0
+        """The number of trials so far, answered and declined."""
+        self.outcomes = 0
+        """The number of outcomes so far: answers and past observations."""
+        self.ended_because: EndReason | None = None
+        for past in observations:
+            tick()
+            variance = past.noise_variance
+            passport = past.passport if variance is None else wire.NoisePassport(measurement_variance=variance)
+            self._learn(past.row, past.y, passport)
+
+    def _design(self, candidates: Matrix, observed: Rows) -> Rows:
+        plan, seed = self.plan, self._spec.seed or 0
+        taken = observed if plan.repeats != "algorithm" else observed[:0]
+        if plan.initial_design == "random" or not plan.initial_rows:
+            return initial_design.random_rows(self._n, plan.initial_rows, seed, taken)
+        return initial_design.maximin(candidates, plan.initial_rows, seed, taken, self._tick)
+
+    # --- choices ----------------------------------------------------------------------------------
+
+    def next(self) -> list[Proposal]:
+        """Return the rows of the next query, in order; none when the run ends."""
+        if self._at_target():
+            return self._ends("target")
+        if self.seen >= self.last:
+            return self._ends("budget")
+        if rows := self._initial_rows():
+            return [self._proposal("initial", Choice(row, None, None, None, 1)) for row in rows]
+        step, pending = self._skipped + max(self.seen - len(self._initial), 0) + 1, np.empty(0, dtype=np.intp)
+        size = min(self._spec.batch_size, self.last - self.seen)
+        chosen: list[Choice] = []
+        try:
+            for index in range(size):
+                self._tick()
+                if not self._hide(pending) or (choice := self._algorithm.choose(step + index)) is None:
+                    break
+                if not index and self._is_good_enough(choice, step):
+                    return self._ends("improvement")
+                chosen.append(choice)
+                pending = np.append(pending, choice.row)
+                if self._spec.batch_size > 1:
+                    assert isinstance(self._algorithm, BatchAlgorithm), "the settings were checked"
+                    if index + 1 < size:
+                        self._algorithm.suppose(choice.row)
+        finally:
+            if isinstance(self._algorithm, BatchAlgorithm):
+                self._algorithm.retract()
+        return [self._proposal("algorithm", choice) for choice in chosen] or self._ends("exhausted")
+
+    def _initial_rows(self) -> list[int]:
+        """The next rows of the initial design, without those that others than a run have observed already."""
+        rows = map(int, self._initial[self.seen : self.seen + self._spec.batch_size])
+        return [row for row in rows if self.plan.repeats == "algorithm" or not self._is_observed[row]]
+
+    def observe(self, row: int, y: float, passport: wire.NoisePassport | None = None) -> None:
+        """Take the answer of the next trial into account; y in units of the measurement."""
+        self._repeats.add(is_repeated=bool(self._is_observed[row]))
+        self._learn(row, y, passport)
+        self.seen += 1
+
+    def decline(self, row: int) -> None:
+        """Count the next trial as one without an answer: it teaches nothing, and its row is not chosen again."""
+        self._algorithm.decline(row)
+        self._declined = np.union1d(self._declined, row)
+        self.seen += 1
+
+    def _learn(self, row: int, y: float, passport: wire.NoisePassport | None) -> None:
+        outcome = self._sign * y
+        self._algorithm.observe(row, outcome, passport)
+        self._is_observed[row] = True
+        total, count = self._sums.get(row, (0.0, 0))
+        self._sums[row] = total + outcome, count + 1
+        self._outcomes.append(outcome)
+        self._best = outcome if self._best is None else max(self._best, outcome)
+        self.outcomes += 1
+
+    @property
+    def _observed(self) -> Rows:
+        return np.flatnonzero(self._is_observed)
+
+    def _hide(self, pending: Rows) -> bool:
+        """Hide from the algorithm the rows that it may not choose; False if no row remains."""
+        repeats, declined = "never" if self._asks_once else self.plan.repeats, self._declined
+        if len(declined) == self._n:
+            return False
+        if repeats == "algorithm":
+            if self._spec.repeats == "algorithm":
+                hidden = declined
+            elif len(hidden := np.union1d(declined, pending)) == self._n:
+                return False  # the same candidate twice in a query is for runs that ask for it
+            if len(hidden) or self._spec.batch_size > 1:
+                self._algorithm.hide(hidden)
+            return True
+        hidden = np.union1d(np.union1d(self._observed, declined) if len(declined) else self._observed, pending)
+        if len(hidden) == self._n:
+            again = np.union1d(declined, pending)
+            if repeats == "never" or len(again) == self._n:
+                return False
+            hidden = again
+        self._algorithm.hide(hidden)
+        return True
+
+    def _ends(self, because: EndReason) -> list[Proposal]:
+        self.ended_because = because
+        return []
+
+    def _proposal(self, phase: Phase, choice: Choice) -> Proposal:
+        mean = None if choice.mean is None else self._sign * choice.mean
+        return Proposal(phase, choice.row, mean, choice.sd, choice.acquisition, choice.ties)
+
+    # --- stop rules -------------------------------------------------------------------------------
+
+    def _at_target(self) -> bool:
+        rules = self._spec.stop
+        if rules.target is None or self._best is None:
+            return False
+        if rules.target_by == "observed":
+            reached = self._best
+        else:
+            assert isinstance(self._algorithm, Learner), "the settings were checked"
+            reached = self._algorithm.best(self._observed).mean
+        return reached >= self._sign * rules.target
+
+    def _is_good_enough(self, choice: Choice, step: int) -> bool:
+        rules = self._spec.stop
+        if self._best is None:
+            return False
+        if rules.improvement is not None:
+            assert isinstance(self._algorithm, GpUcb), "the settings were checked"
+            return self._algorithm.regret(choice, step, self._observed) <= rules.improvement
+        if rules.expected_improvement is not None:
+            assert isinstance(self._algorithm, Improver), "the settings were checked"
+            spread = float(np.std(self._outcomes))
+            return self._algorithm.expected_improvement(choice, step) < rules.expected_improvement * spread
+        return False
+
+    # --- warnings ---------------------------------------------------------------------------------
+
+    @property
+    def run_warnings(self) -> list[RunWarning]:
+        """Warnings that follow from the answers so far."""
+        if not isinstance(self._algorithm, GpRule):
+            return []
+        warnings = model_warnings(self._algorithm.surrogate)
+        if not self._is_observed.all():
+            warnings += self._repeats.warnings(exact=self._is_exact)
+        return warnings
+
+    @property
+    def warnings(self) -> list[str]:
+        """Warnings about the algorithm for this study, and those that follow from the answers so far, in words."""
+        return [*warnings_of(self._algorithm), *(warning.text for warning in self.run_warnings)]
+
+    # --- estimates --------------------------------------------------------------------------------
+
+    @property
+    def fitted(self) -> wire.Fitted | None:
+        """The last fit of hyper-parameters that a choice was made with, if there is one."""
+        return fitted_of(self._algorithm)
+
+    @property
+    def learner(self) -> Learner | None:
+        """The algorithm, if it estimates f (in the direction of maximization); None otherwise."""
+        return self._algorithm if isinstance(self._algorithm, Learner) else None
+
+    def _best_observed(self) -> Estimate | None:
+        """The best mean of a candidate's answers; where answers are randomized, of two at least: one says little."""
+        least = 1 if isinstance(self._answers, wire.NoAnswerNoise) else 2
+        means = {row: total / count for row, (total, count) in sorted(self._sums.items()) if count >= least}
+        if not means:
+            return None
+        row = max(means, key=means.__getitem__)
+        return Estimate(row, self._sign * means[row], None)
+
+    @property
+    def few_arms(self) -> bool:
+        """Whether the learner is an algorithm over few arms, whose estimates are its own."""
+        return isinstance(self._algorithm, FewArms)
+
+    @property
+    def sign(self) -> int:
+        """1 where y is maximized, -1 where it is minimized."""
+        return self._sign
+
+    def best(self, over: Literal["asked", "all"]) -> Estimate | None:
+        """Return the row of the best mean among those observed, or among all; None without an estimate.
+
+        In units of the measurement. Without a learner it is the best mean of the outcomes of a row.
+        """
+        if not self.outcomes:
+            return None
+        if self.learner is None:
+            return self._best_observed() if over == "asked" else None
+        estimate = self.learner.best(np.arange(self._n) if over == "all" else self._observed)
+        return Estimate(estimate.row, self._sign * estimate.mean, estimate.sd)
+
+
+def memory_needed(plan: wire.Plan, iterations: int, study: wire.StudyView, observations: int) -> int:
+    """Estimate the most bytes that the choices of a run need."""
+    outcomes = iterations + min(plan.initial_rows, study.n) + observations
+    return memory_of(plan.algorithm, study.n, study.r, outcomes)
+
+
+def memory_problem(plan: wire.Plan, iterations: int, study: wire.StudyView, observations: int, most: int) -> str | None:
+    """Say why a run needs more than ``most`` bytes, and how many queries it may make; None if it does not."""
+    if (needed := memory_needed(plan, iterations, study, observations)) <= most:
+        return None
+    low, high = 0, iterations
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if memory_needed(plan, middle, study, observations) <= most else (low, middle)
+    hint = f"ask for {low:,} at most" if low else "they do not fit with any number of queries"
+    size = f"{study.n:,} candidates and {iterations:,} queries need {needed / 1e9:.2g} GB"
+    return f"{size}; the limit is {most / 1e9:.2g} GB: {hint}"
+
+
+def _check(observations: Sequence[wire.Observation], n: int) -> None:
+    for number, past in enumerate(observations, start=1):
+        if past.row >= n:
+            raise Invalid(f"past observation {number}: its row is not in the release, which has rows 0 to {n - 1}")

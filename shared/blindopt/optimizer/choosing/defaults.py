@@ -1,0 +1,214 @@
+"""The plan of a run: the settings that were left open, chosen from the study, with reasons in words.
+
+One pure function. Its result is stored with a run, so that later versions of the defaults change no old run.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from blindopt import wire
+from blindopt.errors import Invalid
+from blindopt.gp.input_noise import declared_noise
+from blindopt.optimizer.algorithms.bandits.few_arms import ARMS_MAX
+from blindopt.optimizer.algorithms.gp.ei_deblurred import OUTCOMES_MAX
+from blindopt.optimizer.choosing.exact import exact_answers
+from blindopt.wire.algorithms.plans import FITTED
+
+INITIAL_MIN = 5
+INITIAL_PER_COLUMN = 2
+
+NO_KERNEL = "Hyper-parameters are fitted to the answers: no kernel is given."
+GIVEN_KERNEL = "The given kernel is used as long as it fits the answers; then hyper-parameters are fitted to them."
+BY_DISTANCE = "The length-scale follows from the distances between candidates: no kernel is given."
+AGAIN: dict[wire.PlannedRepeats, str] = {
+    "algorithm": "A candidate may be asked again at any time",
+    "never": "No candidate is asked twice",
+    "after_all": "A candidate is asked again only when all were asked",
+}
+
+Study = wire.StudyView | wire.InlineStudy
+"""What choices depend on besides the candidates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """Settings that choices depend on, where there is no run: those of a ``wire.RunSpec`` have the same names."""
+
+    algorithm: wire.AlgorithmChoice
+    iterations: int
+    initial_rows: int | None
+    initial_design: wire.InitialDesign | None
+    seed: int
+    batch_size: int
+    repeats: wire.Repeats
+    kernel: wire.Kernel | None
+    fit: wire.FitChoice
+    stop: wire.StopRules = field(default_factory=wire.StopRules)
+
+
+def plan_for(wishes: wire.RunSpec | Wishes, study: Study, past: int = 0, *, own_variances: bool = False) -> wire.Plan:
+    """Return the settings as they were given, and those left open as they follow from the study.
+
+    ``past`` is the number of measurements from before the run; ``own_variances``: whether measurements state noise
+    variances of their own. Raises Invalid for settings that no algorithm for the study has.
+    """
+    reasons: list[str] = []
+    algorithm, kernel = wishes.algorithm, wishes.kernel or study.kernel
+    if isinstance(algorithm, wire.Auto):
+        algorithm, why = _algorithm(wishes, study, past, own_variances)
+        reasons.append(f"The algorithm is {algorithm.name}: {why}.")
+    if (fit := wishes.fit) == "auto":
+        fit = None
+        if isinstance(algorithm, FITTED):
+            fit = wire.Fit() if kernel is None else "auto"
+            reasons.append(NO_KERNEL if kernel is None else GIVEN_KERNEL)
+    if kernel is None and isinstance(algorithm, wire.FewArmsSpec):
+        reasons.append(BY_DISTANCE)
+    rows, design = wishes.initial_rows, wishes.initial_design
+    if design is None:
+        design = "random" if isinstance(algorithm, wire.RandomRows) else "maximin"
+    if rows is None:
+        rows, why = _initial_rows(algorithm, wishes.iterations, study, past)
+        how = " spread over Z" if design == "maximin" else ""
+        reasons.append(f"{rows} candidates{how} are asked first: {why}.")
+    if (repeats := wishes.repeats) == "auto":
+        repeats, why = _repeats(algorithm, study)
+        reasons.append(f"{AGAIN[repeats]}: {why}.")
+    return wire.Plan(
+        algorithm=algorithm, fit=fit, initial_rows=rows, initial_design=design, repeats=repeats, reasons=reasons
+    )
+
+
+def plan_of_run(wishes: wire.RunSpec | Wishes, study: Study, past: Sequence[wire.Observation]) -> wire.Plan:
+    """Return the plan of a run that begins with ``past``. Raises Invalid as ``plan_for``."""
+    own = any(observation.noise_variance is not None for observation in past)
+    return plan_for(wishes, study, len(past), own_variances=own)
+
+
+# --- the algorithm --------------------------------------------------------------------------------
+
+
+def _algorithm(
+    wishes: wire.RunSpec | Wishes, study: Study, past: int, own_variances: bool
+) -> tuple[wire.AlgorithmSpec, str]:
+    answers, promised = study.answers, wishes.stop.improvement is not None
+    if not (is_private := _is_private(study)) or study.n > ARMS_MAX:
+        if promised:
+            return _upper_bound(
+                wishes.batch_size
+            ), "the run is to end by a promise (stop.improvement), which its upper bounds make"
+        kind = f"are randomized, and candidates are more than {ARMS_MAX:,}" if is_private else "are not randomized"
+        chosen = _open(wishes, study, past)
+        noisy = (
+            ", candidates have noise of a known law, and no kernel is given"
+            if isinstance(chosen, wire.EiDeblurred)
+            else ""
+        )
+        return chosen, f"answers {kind}{noisy}"
+    if promised:
+        raise Invalid(
+            "stop.improvement is for gp_ucb and gp_bucb, which auto does not choose for randomized answers about few "
+            "candidates: leave it out, or name the algorithm"
+        )
+    if wishes.stop.expected_improvement is not None:
+        return _open(wishes, study, past), "the run is to end by a rule of it (stop.expected_improvement)"
+    if wishes.batch_size > 1:
+        return _open(wishes, study, past), "several candidates are asked together"
+    if isinstance(wishes.fit, wire.Fit):
+        return _open(wishes, study, past), "hyper-parameters are to be fitted"
+    if own_variances:
+        return _open(wishes, study, past), "past measurements have noise variances of their own"
+    why = f"answers have {answers.mechanism.replace('_', '-')} noise, and candidates are at most {ARMS_MAX:,}"
+    if isinstance(answers, wire.LaplaceAnswers):
+        return wire.LaplaceAdf(name="laplace_adf"), why
+    if isinstance(answers, wire.OneBitAnswers | wire.PiecewiseAnswers):
+        return wire.BoundedIgp(name="bounded_igp"), why
+    return wire.Thompson(name="thompson"), why
+
+
+def _upper_bound(batch_size: int) -> wire.AlgorithmSpec:
+    return wire.GpBucb(name="gp_bucb") if batch_size > 1 else wire.GpUcb(name="gp_ucb")
+
+
+def _open(wishes: wire.RunSpec | Wishes, study: Study, past: int) -> wire.AlgorithmSpec:
+    """The algorithm where answers are not randomized, or the candidates many; also in batches.
+
+    docs/results.md, "Which rule": with noisy candidates ``ei_deblurred`` has the smallest worst case if the kernel is
+    fitted, and ``ei`` the smaller regret if it is given.
+    """
+    is_fitted = wishes.kernel is None and study.kernel is None
+    if is_fitted and wishes.batch_size == 1 and not _is_private(study) and declared_noise(study.noise) is not None:
+        first = wishes.initial_rows if wishes.initial_rows is not None else _wanted(study.r)
+        if past + first + wishes.iterations <= OUTCOMES_MAX:
+            return wire.EiDeblurred(name="ei_deblurred")
+    return wire.Ei(name="ei")
+
+
+def _is_private(study: Study) -> bool:
+    return not isinstance(study.answers, wire.NoAnswerNoise)
+
+
+# --- the initial design ---------------------------------------------------------------------------
+
+
+def _wanted(r: int) -> int:
+    return max(INITIAL_MIN, INITIAL_PER_COLUMN * r)
+
+
+def _initial_rows(algorithm: wire.AlgorithmSpec, iterations: int, study: Study, past: int) -> tuple[int, str]:
+    if isinstance(algorithm, wire.LdpMoma | wire.Moma):
+        return 0, "the algorithm learns nothing from them"
+    wanted = _wanted(study.r)
+    why = f"twice the {study.r} columns of Z" if wanted > INITIAL_MIN else "the least for a few columns of Z"
+    if past:
+        wanted, why = max(0, wanted - past), f"{why} ({wanted}), less the {past} past measurements"
+    limits = {
+        iterations: "as many as are queried after them",
+        study.n // 2: f"half of the {study.n} candidates",
+        _allowed(study) // 2: "half of the measurements that the study's budget allows",
+    }
+    least = min(limits)
+    return (least, limits[least]) if least < wanted else (wanted, why)
+
+
+_NO_CAP = 10**15
+
+
+def _allowed(study: Study) -> int:
+    """The most measurements that the caps of the study allow, if nothing is spent but the release."""
+    if isinstance(study, wire.InlineStudy):
+        return _NO_CAP
+    by_epsilon = inf
+    if study.budget.epsilon_total is not None and isinstance(study.answers, wire.PrivateAnswers):
+        remaining = wire.amount(study.budget.epsilon_total) - wire.amount(study.epsilon or "0")
+        by_epsilon = max(0.0, float(remaining / wire.amount(study.answers.epsilon)))
+    return int(min(study.budget.queries or _NO_CAP, by_epsilon, _NO_CAP))
+
+
+# --- repeats --------------------------------------------------------------------------------------
+
+
+def _repeats(algorithm: wire.AlgorithmSpec, study: Study) -> tuple[wire.PlannedRepeats, str]:
+    if isinstance(algorithm, wire.LdpMoma | wire.Moma):
+        return "algorithm", "each epoch measures one candidate several times"
+    if isinstance(study.answers, wire.NoAnswerNoise):
+        if exact_answers(study):
+            return "never", "y is the exact value of a column, so a second answer would be the same"
+        return "after_all", "another candidate teaches more than a second measurement of the same one"
+    if study.privacy_unit == "row":
+        why = "answers about one record add up in its privacy budget"
+        return ("after_all", why) if _allows_a_second(study) else ("never", f"{why}, which allows one each")
+    view = study if isinstance(study, wire.StudyView) else None
+    if view is not None and view.measurement_source == "column" and view.budget.epsilon_per_row is not None:
+        return "after_all", "one value is behind all answers about a record, and they add up under its cap"
+    return "algorithm", "each answer is a new draw, so a repeat teaches something"
+
+
+def _allows_a_second(study: Study) -> bool:
+    """Whether the cap of a record allows a second answer about it."""
+    if isinstance(study, wire.InlineStudy) or study.budget.epsilon_per_row is None:
+        return True
+    assert isinstance(study.answers, wire.PrivateAnswers)
+    remaining = wire.amount(study.budget.epsilon_per_row) - wire.amount(study.epsilon or "0")
+    return remaining >= 2 * wire.amount(study.answers.epsilon)

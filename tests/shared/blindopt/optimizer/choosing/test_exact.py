@@ -1,0 +1,64 @@
+"""Exact values of records: when answers are, and that the model then takes a record's own part for a nugget."""
+
+import numpy as np
+import pytest
+
+from blindopt import wire
+from blindopt.optimizer.algorithms.gp.gp_ucb import GpUcb
+from blindopt.optimizer.algorithms.gp.surrogate import GpSettings
+from blindopt.optimizer.choosing.chooser import RowChooser
+from blindopt.optimizer.choosing.exact import exact_answers
+from tests.shared.blindopt.optimizer.choosing.small_runs import candidates, outcome_of, played, spec, study
+
+LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=1.0)
+KERNEL = wire.Kernel(lengthscale=0.8, signal_variance=2.0, noise_variance=0.3, mean=0.5)
+
+
+def test_answers_are_exact_where_a_column_is_released_as_it_is():
+    assert exact_answers(study())
+    assert not exact_answers(study(answers=LAPLACE))
+    assert not exact_answers(study(measurement_noise_variance=0.1))
+    assert not exact_answers(study(measurement_source="inbox"))
+    assert not exact_answers(wire.InlineStudy(candidates=[[0.0]], direction="maximize"))
+
+
+def test_a_record_has_no_variance_once_it_was_asked_and_others_keep_the_nugget():
+    """Against the formulas of the posterior, with the residual on the diagonal of both covariances."""
+    z, y = candidates(), outcome_of(candidates())
+    algorithm = GpUcb(z, GpSettings(KERNEL, 1, seed=0, capacity=9, exact=True), 0.05)
+    rows = [3, 8, 20, 41]
+    for row in rows:
+        algorithm.observe(row, float(y[row]), wire.NoisePassport(measurement_variance=0.0))
+    squared = ((z[:, None] - z) ** 2).sum(axis=2)
+    prior = 2.0 * np.exp(-squared / (2 * 0.8**2)) + 0.3 * np.eye(len(z))
+    weights = np.linalg.solve(prior[np.ix_(rows, rows)] + 2.3e-8 * np.eye(4), prior[rows])
+    mean, variance = algorithm.moments(np.arange(len(z)))
+    np.testing.assert_allclose(mean, 0.5 + weights.T @ (y[rows] - 0.5), atol=1e-6)
+    np.testing.assert_allclose(variance, np.diag(prior - prior[:, rows] @ weights), atol=1e-6)
+    assert variance[rows].max() < 1e-6
+    assert np.delete(variance, rows).min() > 0.3
+
+
+@pytest.mark.parametrize("n", [3, 5])
+def test_no_record_comes_twice_in_a_query_even_when_all_were_asked(n):
+    chooser = RowChooser(
+        spec("gp_bucb", iterations=24, batch_size=4, repeats="after_all", initial_rows=1), study(n), candidates(n)
+    )
+    queries = played(chooser, outcome_of(candidates(n)))
+    assert sum(map(len, queries)) == 25
+    assert all(len(set(rows)) == len(rows) for rows in queries)
+
+
+def test_only_a_run_that_asks_for_it_gets_a_record_twice_in_a_query():
+    """Answers are draws, so a repeat teaches something: in another query, unless repeats is algorithm by request."""
+    draws = study(5, answers=LAPLACE, privacy_unit="answer", measurement_source="inbox")
+    twice = {}
+    for repeats in ("auto", "algorithm"):
+        chooser = RowChooser(
+            spec("gp_bucb", iterations=40, batch_size=4, repeats=repeats, fit=None), draws, candidates(5)
+        )
+        assert chooser.plan.repeats == "algorithm"
+        queries = played(chooser, 10 * outcome_of(candidates(5)))
+        twice[repeats] = any(len(set(rows)) < len(rows) for rows in queries)
+        assert len({row for rows in queries for row in rows}) < sum(map(len, queries))
+    assert twice == {"auto": False, "algorithm": True}
