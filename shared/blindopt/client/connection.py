@@ -4,6 +4,7 @@ Each client keeps one synchronous httpx.Client open: it is faster than the async
 to ``observe``, for the caller's audit log.
 """
 
+import random
 import re
 import secrets
 import time
@@ -24,6 +25,8 @@ from blindopt.errors import ProtocolViolated, Remote, Unreachable
 R = TypeVar("R", bound=BaseModel)
 P = TypeVar("P", bound=wire.Page)
 DETAIL_MAX = 300
+FIRST_PAUSE_S, PAUSE_MAX_S = 0.1, 5.0
+"""Pauses before a request is repeated: each is twice as long as the one before."""
 _CODE = re.compile(r"[a-z_]{1,60}")
 _TOKEN = re.compile(r"blindopt_[0-9a-f]{16}\.\S+")
 Observe = Callable[[Exchange, str | None], None]
@@ -72,9 +75,24 @@ class Reply:
             retry_after_s=_seconds(self.headers.get("Retry-After", "")),
         )
 
+    @property
+    def repeat_after_s(self) -> float | None:
+        """Seconds after which the same request may succeed; None if repeating it would not help."""
+        try:
+            self.check()
+        except Unreachable:
+            return 0.0
+        except Remote as error:
+            return (error.retry_after_s or 0.0) if error.remote_retryable else None
+        return None
+
 
 class Client(Connection):
-    """A client with a token, over one connection. ``observe`` gets each exchange, with its receipt."""
+    """A client with a token, over one connection. ``observe`` gets each exchange, with its receipt.
+
+    For ``patience_s`` a request is repeated, with the same idempotency key, while a repetition may help: the connection
+    failed, or the reply says so. ``proxy`` is the address of an HTTP proxy; none is taken from the environment.
+    """
 
     def __init__(
         self,
@@ -87,6 +105,8 @@ class Client(Connection):
         cancelled: Callable[[], bool] = lambda: False,
         progress: Callable[[], None] = lambda: None,
         reply_max_bytes: int = REPLY_MAX_BYTES,
+        proxy: str | None = None,
+        patience_s: float = 0.0,
     ) -> None:
         super().__init__(
             base_url,
@@ -94,7 +114,9 @@ class Client(Connection):
             timeout_s=timeout_s,
             verify=verify,
             reply_max_bytes=reply_max_bytes,
+            proxy=proxy,
         )
+        self._patience_s = patience_s
         self._allowed_s = timeout_s
         self._cancelled = cancelled
         self._progress = progress
@@ -104,7 +126,24 @@ class Client(Connection):
         """From now on, wait for a reply so much longer than the timeout."""
         self._allowed_s = self._timeout_s + seconds
 
-    def _send(
+    def _send(self, method: str, path: str, *, key: str | None = None, **options: Any) -> Reply:
+        """Send a request, repeated as ``patience_s`` allows. ``options`` are those of ``_send_once``."""
+        until = time.monotonic() + (self._patience_s if method != "POST" or key is not None else 0.0)
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                reply = self._send_once(method, path, key=key, **options)
+                if (least_s := reply.repeat_after_s) is None or time.monotonic() + max(least_s, pause_s) > until:
+                    return reply
+            except Unreachable:
+                if self._cancelled() or time.monotonic() + pause_s > until:
+                    raise
+                least_s = 0.0
+            # Jitter keeps many clients from repeating in step; it is no secret and decides nothing.
+            time.sleep(max(least_s, pause_s * random.uniform(0.5, 1.0)))  # noqa: S311
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+    def _send_once(
         self,
         method: str,
         path: str,
@@ -119,7 +158,7 @@ class Client(Connection):
         longer_s: float = 0.0,
         record: bool = True,
     ) -> Reply:
-        """Send a request and read the reply. Without ``record``, only a refusal is observed."""
+        """Send a request once and read the reply. Without ``record``, only a refusal is observed."""
         headers = {"X-Request-ID": secrets.token_hex(16)}
         if key is not None:
             headers["Idempotency-Key"] = key

@@ -12,6 +12,7 @@ import httpx
 from blindopt.addresses import is_localhost_name
 from blindopt.client.deadlines import Sockets
 from blindopt.errors import ProtocolViolated, Unreachable
+from blindopt.version import VERSION
 
 REPLY_MAX_BYTES = 64 << 20
 
@@ -41,13 +42,14 @@ class Connection:
         timeout_s: float,
         verify: str | bool,
         reply_max_bytes: int,
+        proxy: str | None = None,
     ) -> None:
         with transport_errors():
             self._http = httpx.Client(
                 base_url=base_url,
-                headers={"Accept-Encoding": "identity"} | (headers or {}),
+                headers={"Accept-Encoding": "identity", "User-Agent": f"blindopt/{VERSION}"} | (headers or {}),
                 timeout=timeout_s,
-                transport=_Transport(verify=_tls_context(verify), trust_env=False),
+                transport=_Transport(verify=_tls_context(verify), trust_env=False, proxy=proxy),
                 trust_env=False,  # a proxy of the environment would read the token
             )
         self._sockets = Sockets()

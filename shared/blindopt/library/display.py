@@ -1,0 +1,72 @@
+"""How objects look in a notebook and a terminal: tables in HTML, data frames, progress bars."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from html import escape
+from typing import Any
+
+from blindopt.errors import ExtraMissing
+
+Report = Callable[[int, str], None]
+"""Reports progress: how much is done, and a few words."""
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, caption: str = "") -> str:
+    """Return an HTML table; every cell is escaped, and None is an empty cell."""
+    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in headings)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(_text(cell))}</td>' for cell in row)}</tr>" for row in rows)
+    title = f"<caption>{escape(caption)}</caption>" if caption else ""
+    return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def facts(values: Mapping[str, object], *, caption: str = "") -> str:
+    """Return an HTML table of names and values, one a line."""
+    title = f"<caption>{escape(caption)}</caption>" if caption else ""
+    lines = (f'<tr><th scope="row">{escape(n)}</th><td>{escape(_text(v))}</td></tr>' for n, v in values.items())
+    return f"<table>{title}<tbody>{''.join(lines)}</tbody></table>"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "" if value is None else str(value)
+
+
+def frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Any:
+    """Return a pandas DataFrame with these columns, also if there are no rows. Raises ExtraMissing without pandas."""
+    try:
+        import pandas as pd
+    except ImportError:
+        raise ExtraMissing("pandas", "pandas") from None
+    return pd.DataFrame(list(rows), columns=list(columns))
+
+
+@contextmanager
+def progress(label: str, total: int, *, show: bool = True) -> Iterator[Report]:
+    """Show how far a job is: a bar of rich where that is installed, else a line on standard error for each change."""
+    if not show:
+        yield lambda done, text: None
+        return
+    try:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    except ImportError:
+        yield _lines(label, total)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda done, text: bar.update(task, completed=done, description=f"{label}: {text}" if text else label)
+
+
+def _lines(label: str, total: int) -> Report:
+    last = ""
+
+    def report(done: int, text: str) -> None:
+        nonlocal last
+        line = f"{label}: {done} of {total}{f', {text}' if text else ''}\n"
+        if line != last:
+            sys.stderr.write(line)
+            last = line
+
+    return report

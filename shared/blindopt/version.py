@@ -1,0 +1,3 @@
+"""The version of the library."""
+
+VERSION = "0.2.0"

@@ -1,0 +1,116 @@
+"""What all objects of the library share: a table, a bar, retries under one key, the same methods for asyncio."""
+
+import asyncio
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+import blindopt as bo
+from blindopt import wire
+from blindopt.client import VendorClient
+from blindopt.errors import BlindoptError, StateConflict
+from blindopt.library import display
+from blindopt.library.service import AsyncOf, Awaited, Service, then
+
+
+class Vendors(Service[VendorClient]):
+    client_type = VendorClient
+
+    def reply(self, run_id: str) -> wire.TokenReplacement:
+        """Any request with a key."""
+        return self.client._post(f"/{run_id}", wire.TokenReplacement)
+
+
+class AsyncVendors(AsyncOf[Vendors]):
+    reply = Awaited(Vendors.reply)
+    token = Awaited(then(Vendors.reply, lambda reply: reply.token))
+
+
+@pytest.fixture
+def service():
+    """A service that is busy twice, then answers; ``seen`` holds key and user agent of each request."""
+    seen: list[tuple[str | None, str]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            seen.append((self.headers["Idempotency-Key"], self.headers["User-Agent"]))
+            refused = self.path == "/refused"
+            busy = {"code": "busy", "status": 503, "detail": "wait", "retryable": True}
+            final = {"code": "state_conflict", "status": 409, "detail": "it ended", "retryable": False}
+            problem = final if refused else busy
+            more = {"type": "urn:x", "title": "t", "instance": "/", "request_id": "0" * 32}
+            ok = len(seen) > 2 and not refused
+            body = json.dumps({"token": "t" * 20} if ok else problem | more).encode()
+            self.send_response(200 if ok else problem["status"])
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", seen
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_request_is_repeated_under_one_key_while_that_helps(service):
+    url, seen = service
+    with Vendors(url, "x") as vendors:
+        assert vendors.reply("run").token == "t" * 20
+    assert len(seen) == 3
+    assert len({key for key, _ in seen}) == 1
+    assert seen[0][1] == f"blindopt/{bo.__version__}"
+
+
+def test_without_patience_and_when_a_repetition_cannot_help_a_request_is_sent_once(service):
+    url, seen = service
+    with Vendors(url, "x", patience_s=0.0) as vendors, pytest.raises(bo.Remote) as busy:
+        vendors.reply("run")
+    assert (busy.value.code, len(seen)) == ("busy", 1)
+    with Vendors(url, "x") as vendors, pytest.raises(bo.Remote) as refused:
+        vendors.reply("refused")
+    assert (refused.value.code, len(seen)) == ("state_conflict", 2)
+    assert refused.value.__notes__ == [refused.value.what_to_do] == [StateConflict.what_to_do]
+
+
+def test_asyncio_runs_the_same_methods(service):
+    url, _ = service
+
+    async def main() -> tuple[str, str]:
+        async with AsyncVendors(Vendors(url, "x")) as vendors:
+            first = await vendors.reply("run")
+            return first.token, await vendors.token("run")
+
+    assert asyncio.run(main()) == ("t" * 20, "t" * 20)
+
+
+def test_a_repr_has_no_token():
+    assert repr(AsyncVendors(Vendors("http://a/", "secret"))) == "AsyncVendors(Vendors(http://a))"
+
+
+def test_a_table_escapes_what_it_shows():
+    shown = display.table(["<a>"], [["<b>", None, 0.1234567]][:1], caption="&") + display.facts({"<c>": "<d>"})
+    assert not {"<a>", "<b>", "<c>", "<d>", ">&<"} & {shown[i : i + 3] for i in range(len(shown))}
+    assert "0.123457" in shown
+
+
+def test_progress_without_a_bar_is_a_line_for_each_change(monkeypatch, capsys):
+    monkeypatch.setitem(__import__("sys").modules, "rich.progress", None)
+    with display.progress("run", 3) as report:
+        for _ in range(2):
+            report(1, "best 2")
+        report(3, "")
+    assert capsys.readouterr().err == "run: 1 of 3, best 2\nrun: 3 of 3\n"
+
+
+def test_a_frame_without_pandas_names_the_extra(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pandas", None)
+    with pytest.raises(BlindoptError, match=r"pip install 'blindopt\[pandas\]'"):
+        display.frame([], ["y"])
