@@ -5,7 +5,7 @@ READY := .venv/ready
 # Tests start hundreds of interpreters: none of them compiles what another one has compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo browser test soak audit-privacy mutants screenshots check bench reproduce data wheel-check docker-check lock clean
+.PHONY: demo browser test soak audit-privacy mutants screenshots docs check bench reproduce data wheel-check docker-check lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make audit-privacy   the statistical privacy tests at full size: 2 x 200,000 draws (SCALE=20; 200: the nightly figure)"
 	@echo "make mutants  mutation testing of privacy, releases, the audit log and repeated requests; hours, and it goes on where it stopped (docs/mutants.md)"
 	@echo "make screenshots   the pictures in docs/, made again by the tests that walk both stories"
+	@echo "make docs     the documentation site, into out/site; a broken link ends the build"
 	@echo "make check    ruff, mypy --strict, import contracts"
 	@echo "make bench    speed side by side with what one would use instead"
 	@echo "make reproduce    the papers' experiments, into docs/results.md: an hour and a half at most (ARGS=--quick: five minutes, into out/)"
@@ -74,6 +75,9 @@ mutants: $(MUTMUT)
 
 screenshots: $(READY)
 	BLINDOPT_SCREENSHOTS=1 $(BIN)/python -m pytest tests/browser/test_stories.py -k test_both_stories $(ARGS)
+
+docs: $(READY)
+	@$(BIN)/python -m website
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -7,9 +7,6 @@ import sys
 from pathlib import Path
 
 from blindopt.client import VendorClient
-from curator_service.settings import Settings as CuratorSettings
-from modeler_service.settings import Settings as ModelerSettings
-from service_kit.settings import ServiceSettings
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,15 +52,6 @@ def test_the_refutation_in_the_documents_rebuilds_every_row():
     assert sound > 0.1
     _, lifted, sound = figures[3:]  # lower bounds on epsilon, of mechanisms that promise 100, 1 and 1
     assert lifted > 1 >= sound
-
-
-def test_every_setting_is_in_the_operations_table():
-    text = (ROOT / "docs" / "operations.md").read_text()
-    for settings in (CuratorSettings, ModelerSettings):
-        assert issubclass(settings, ServiceSettings)
-        for name, field in settings.model_fields.items():
-            default = "" if field.default is None else f"`{field.default}`"
-            assert f"| `{name.upper()}` | {default} | {field.description} |" in text
 
 
 def test_what_the_first_hours_name_is_on_a_page():

@@ -15,7 +15,7 @@ from blindopt import wire
 from blindopt.errors import BlindoptError, Invalid, StorageUnavailable
 
 MEDIA_TYPE = "application/problem+json"
-_CODES = {
+HTTP_CODES = {
     400: "bad_request",
     404: "not_found",
     405: "method_not_allowed",
@@ -82,7 +82,7 @@ class _HttpError(BlindoptError):
         self.headers = {k: v for k, v in headers.items() if k.lower() == "allow"}
         self.title = http.HTTPStatus(status).phrase
         self.status = status
-        self.code = _CODES.get(status, f"http_{status}")
+        self.code = HTTP_CODES.get(status, f"http_{status}")
         super().__init__(self.title)
 
 

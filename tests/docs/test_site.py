@@ -1,0 +1,90 @@
+"""The documentation site as `make docs` builds it."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.docs.site_checks import faults
+from website import errors
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("out")
+    done = subprocess.run(
+        [sys.executable, "-m", "website", folder], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_no_link_is_broken_and_nothing_comes_from_outside(out):
+    assert faults(out / "site") == []
+
+
+def test_the_check_finds_faults(tmp_path):
+    (tmp_path / "a.html").write_text(
+        '<p id=there></p><a href="#there"></a><a href="#gone"></a><a href="b.html"></a><a href="https://example.org"></a>'
+        '<img src="no.png"><script src="https://example.org/x.js"></script><link rel=stylesheet href="//example.org/x">'
+    )
+    (tmp_path / "x.css").write_text("@import url('https://example.org/font');")
+    assert [fault.split()[-1] for fault in faults(tmp_path)] == [
+        "exist",
+        "outside",
+        "outside",
+        "anchor",
+        "exist",
+        "outside",
+    ]
+
+
+def entries(nav):
+    """The pages of a navigation, in their order."""
+    for item in nav:
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, dict):
+            yield from entries(item.values())
+        else:
+            yield from entries(item)
+
+
+def test_every_page_has_one_place_in_the_navigation(out):
+    source = out / "site-source"
+    listed = list(entries(tomllib.loads((source / "zensical.toml").read_text())["project"]["nav"]))
+    written = sorted(path.relative_to(source / "pages").as_posix() for path in (source / "pages").rglob("*.md"))
+    assert sorted(listed) == written
+
+
+def test_the_search_has_every_page(out):
+    index = json.loads((out / "site" / "search.json").read_text())
+    searched = {item["location"].partition("#")[0] for item in index["items"]}
+    pages = {path.relative_to(out / "site").as_posix() for path in (out / "site").rglob("*.html")} - {"404.html"}
+    assert pages - searched == set()
+
+
+def test_the_reference_has_every_operation_and_field(out):
+    pages = out / "site-source" / "pages" / "reference"
+    for service in ("curator", "modeler"):
+        document = json.loads((out / "site" / "reference" / f"{service}.openapi.json").read_text())
+        assert len(document["paths"]) > 30
+        operations = (pages / f"{service}.md").read_text()
+        for path, methods in document["paths"].items():
+            for method, operation in methods.items():
+                assert f"### `{method.upper()} {path}` {{ #{operation['operationId']} }}" in operations
+        fields = (pages / f"{service}-fields.md").read_text()
+        for name, schema in document["components"]["schemas"].items():
+            section = fields.partition(f"{{ #{name} }}\n")[2].partition("\n## ")[0]
+            assert [field for field in schema.get("properties", {}) if f"| `{field}` |" not in section] == []
+
+
+def test_every_error_code_is_explained_once():
+    page = (ROOT / "docs" / "howto" / "troubleshooting.md").read_text()
+    headings = [line[5:-1] for line in page.splitlines() if line.startswith("### `")]
+    assert sorted(headings) == sorted(errors.known_codes())

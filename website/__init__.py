@@ -1,0 +1,1 @@
+"""The documentation site: the pages of docs/, with reference pages made from the code."""

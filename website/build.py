@@ -1,0 +1,53 @@
+"""Assemble all pages in one folder and run the site generator over them."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from website import command_line, errors, notebooks, operating, python_api, rest
+
+ROOT = Path(__file__).parents[1]
+COPIED = (".md", ".svg", ".png", ".json", ".py")
+
+
+def build(target: Path) -> Path:
+    """Build the site into ``target``/site and return that folder. A broken link or anchor ends the build."""
+    source, site = target / "site-source", target / "site"
+    for folder in (source, site):
+        shutil.rmtree(folder, ignore_errors=True)
+    pages = source / "pages"
+    assemble(pages)
+    decisions = sorted(path.name for path in (pages / "decisions").glob("*.md"))
+    entries = ", ".join(f'"decisions/{name}"' for name in decisions)
+    config = (Path(__file__).parent / "zensical.toml").read_text()
+    (source / "zensical.toml").write_text(config.replace('"decisions/*.md"', entries))
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "-f", str(source / "zensical.toml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr))
+    (source / "site").rename(site)
+    return site
+
+
+def assemble(pages: Path) -> None:
+    """Copy docs/ to ``pages``, and add the pages that are made from the code."""
+    for path in sorted((ROOT / "docs").rglob("*")):
+        if path.suffix in COPIED:
+            copy = pages / path.relative_to(ROOT / "docs")
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+    shutil.copyfile(ROOT / "CHANGELOG.md", pages / "changelog.md")
+    troubleshooting = pages / "howto/troubleshooting.md"
+    troubleshooting.write_text(errors.with_statuses(troubleshooting.read_text()))
+    made = rest.pages() | {
+        "settings.md": operating.settings_page(),
+        "metrics.md": operating.metrics_page(),
+        "command-line.md": command_line.page(),
+        "python.md": python_api.page(),
+    }
+    for name, text in made.items():
+        (pages / "reference" / name).parent.mkdir(exist_ok=True)
+        (pages / "reference" / name).write_text(text)
+    notebooks.render_all(ROOT / "docs/notebooks", pages / "notebooks")
