@@ -1,7 +1,7 @@
 """Files of records: find out what their columns hold, and read them as numbers, a block of rows at a time."""
 
 from curator_service.datasets.findings import ERRORS_SHOWN, Limits, refuse
-from curator_service.datasets.reading import Table, read_csv, read_parquet
+from curator_service.datasets.reading import Table, read_table
 from curator_service.datasets.survey import Surveyed, survey
 from curator_service.datasets.unpacking import digest_of, is_parquet, unpacked
 
@@ -12,8 +12,7 @@ __all__ = [
     "Table",
     "digest_of",
     "is_parquet",
-    "read_csv",
-    "read_parquet",
+    "read_table",
     "refuse",
     "survey",
     "unpacked",

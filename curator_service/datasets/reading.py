@@ -1,8 +1,8 @@
 """Read and check a file of records, a block of rows at a time: it may be larger than the memory."""
 
 from array import array
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from blindopt.arrays import Matrix
 from blindopt.wire import ColumnChoice, FileReading
 from curator_service.datasets.cells import Decimal
-from curator_service.datasets.columns import Choices, Chosen, choose
+from curator_service.datasets.columns import Choices, choose
 from curator_service.datasets.encoding import encode
 from curator_service.datasets.findings import Findings, Limits, refuse
-from curator_service.datasets.sources import CsvSource, ParquetSource, RawBlock, csv_source, parquet_source
+from curator_service.datasets.sources import RawBlock, Source, open_source
 from curator_service.persons import PersonColumn
 
 _NO_PERSON = "missing person: say whose row it is, or leave the row out"
@@ -57,48 +57,37 @@ class Table:
 
 
 @contextmanager
-def read_csv(
+def read_table(
     file: BinaryIO,
     limits: Limits,
     columns: Choices | None = None,
     persons: PersonColumn | None = None,
     decimal: Decimal | None = None,
+    *,
+    parquet: bool,
 ) -> Iterator[Table]:
-    """The numeric table of a UTF-8 CSV file with a header; other columns than ``columns``, if given, are ignored.
+    """The numeric table of a UTF-8 CSV file with a header, or of a Parquet file, which needs the `parquet` extra.
 
-    ``persons`` collects the digests of its column, which is no column of the table, for each row that is kept while
-    blocks are taken; none of its cells may be empty. ``decimal``: the sign of decimals; by default it is detected.
-    Raises DatasetInvalid with the first row (1 after the header) and line of each kind of fault in each column, never
-    with the value. Iterate the blocks inside the context; the file stays open after it.
+    Other columns than ``columns``, if given, are ignored. ``persons`` collects the digests of its column, which is no
+    column of the table, for each row that is kept while blocks are taken; none of its cells may be empty. ``decimal``:
+    the sign of decimals in CSV; by default it is detected. Raises DatasetInvalid with the first row (1 after the
+    header) and line of each kind of fault in each column, never with the value. Iterate the blocks inside the context;
+    the file stays open after it.
     """
-    with csv_source(file, limits) as source:
-        chosen = choose(source.names, columns, None if persons is None else persons.name, limits)
-        numbers = [choice.column for choice in chosen.choices if choice.kind == "number"]
-        sign: Decimal = decimal or source.decimal(numbers)
-        separator: object = source.separator
-        reading = FileReading.model_validate({"separator": separator, "decimal": sign, "columns": chosen.choices})
-        yield _table(source, chosen, reading, persons, {})
-
-
-@contextmanager
-def read_parquet(
-    file: BinaryIO,
-    limits: Limits,
-    columns: Choices | None = None,
-    persons: PersonColumn | None = None,
-    decimal: Decimal | None = None,
-) -> Iterator[Table]:
-    """Like ``read_csv``, for a Parquet file, whose numbers have no decimal sign. Needs the `parquet` extra."""
-    with parquet_source(file, limits) as source:
+    with open_source(file, limits, parquet=parquet) as source:
         person = None if persons is None else persons.name
         chosen = choose(source.names, columns, person, limits)
         if person is not None and not source.names_persons(person):
             raise refuse(f"the person column's type is {source.kind(person)}: it must be text or whole numbers")
-        reading = FileReading(separator=None, decimal=None, columns=chosen.choices)
-        yield _table(source, chosen, reading, persons, _unfit(source, chosen.choices))
+        numbers = [choice.column for choice in chosen.choices if choice.kind == "number"]
+        sign = None if parquet else decimal or source.decimal(numbers)
+        reading = FileReading(separator=source.separator, decimal=sign, columns=chosen.choices)
+        table = Table(chosen.stored, chosen.dropped, reading)
+        table.blocks = _blocks(source, chosen.choices, table, persons)
+        yield table
 
 
-def _unfit(source: ParquetSource, choices: list[ColumnChoice]) -> dict[str, str]:
+def _unfit(source: Source, choices: list[ColumnChoice]) -> dict[str, str]:
     """Why columns of these types cannot be read as they were chosen, by name."""
     unfit = {}
     for name, is_number in ((choice.column, choice.kind == "number") for choice in choices):
@@ -110,26 +99,10 @@ def _unfit(source: ParquetSource, choices: list[ColumnChoice]) -> dict[str, str]
     return unfit
 
 
-def _table(
-    source: CsvSource | ParquetSource,
-    chosen: Chosen,
-    reading: FileReading,
-    persons: PersonColumn | None,
-    unfit: dict[str, str],
-) -> Table:
-    table = Table(chosen.stored, chosen.dropped, reading)
-    table.blocks = _blocks(source, chosen.choices, table, persons, unfit)
-    return table
-
-
 def _blocks(
-    source: CsvSource | ParquetSource,
-    choices: list[ColumnChoice],
-    table: Table,
-    persons: PersonColumn | None,
-    unfit: dict[str, str],
+    source: Source, choices: list[ColumnChoice], table: Table, persons: PersonColumn | None
 ) -> Iterator[Matrix]:
-    findings = Findings()
+    findings, unfit = Findings(), _unfit(source, choices)
     for name, message in unfit.items():
         findings.add(message, column=name)
     wanted = [choice.column for choice in choices]
@@ -172,8 +145,3 @@ def _add_persons(persons: PersonColumn, block: RawBlock, kept: NDArray[np.bool_]
         if not cells[index].strip():
             findings.add(_NO_PERSON, **block.at(int(index)), column=persons.name)
         persons.add([cells[index]])
-
-
-Reader = Callable[
-    [BinaryIO, Limits, Choices | None, PersonColumn | None, Decimal | None], AbstractContextManager[Table]
-]

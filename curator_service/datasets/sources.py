@@ -3,10 +3,10 @@
 import csv
 import io
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ _CELL_MAX = 131_072  # as csv has it
 _EXPANSION = 10
 _BUFFER = 1 << 16
 _LINE_MAX = 1 << 22
-_SEPARATORS = ",;\t"
+Separator = Literal[",", ";", "\t"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -37,7 +37,7 @@ RawColumn = list[str] | Numbers
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RawBlock:
-    """Consecutive rows of the columns that were asked for, with the number of each row from 1, and its line in CSV."""
+    """Consecutive rows of the columns that were requested, with the number of each row from 1, and its line in CSV."""
 
     rows: list[int]
     lines: list[int] | None
@@ -76,7 +76,7 @@ class CsvSource:
     limits: Limits
     names: list[str] = field(default_factory=list)
     unnamed: list[str] = field(default_factory=list)
-    separator: str = ","
+    separator: Separator = ","
     _reader: Any = None
     _characters: int = 0
 
@@ -87,6 +87,12 @@ class CsvSource:
 
     def kind(self, name: str) -> None:
         """CSV states no types."""
+
+    def is_text(self, name: str) -> bool:
+        """Every column has texts."""
+        return True
+
+    names_persons = is_text
 
     def open(self) -> None:
         """Find the separator, and read the header."""
@@ -102,10 +108,10 @@ class CsvSource:
         header: list[str] | None = next(self._reader, None)
         return header
 
-    def _separator(self) -> str:
+    def _separator(self) -> Separator:
         """The one that cuts the header into most cells, and the first row into as many."""
-        counts: dict[str, tuple[int, int]] = {}
-        for separator in _SEPARATORS:
+        counts: dict[Separator, tuple[int, int]] = {}
+        for separator in get_args(Separator):
             self.separator, counts[separator] = separator, (0, -1)
             with suppress(csv.Error):
                 header = self._again() or []
@@ -146,7 +152,8 @@ class CsvSource:
         """The decimal sign of these columns: a comma where the separator is none and a number surely has one."""
         if self.separator != ",":
             for block in self.blocks(wanted, Findings()):
-                if any(has_decimal_comma(cell) for column in block.columns for cell in column):  # type: ignore[union-attr]
+                texts = (column for column in block.columns if isinstance(column, list))
+                if any(has_decimal_comma(cell) for column in texts for cell in column):
                     return ","
         return "."
 
@@ -231,6 +238,9 @@ class ParquetSource:
         with _arrow_faults():
             return self.schema.field(self._own[name]).type
 
+    def decimal(self, wanted: Sequence[str]) -> None:
+        """Numbers in Parquet have no decimal sign."""
+
     def is_text(self, name: str) -> bool:
         """Whether a column has texts, dates or flags, which are written in one way."""
         return _is_text(self._type(name))
@@ -281,6 +291,14 @@ class ParquetSource:
                 is_number = self.kind(name) is None and name not in as_text
                 columns.append(_numbers(column) if is_number else _texts(column))
         return RawBlock(list(range(row + 1, row + batch.num_rows + 1)), None, columns)
+
+
+Source = CsvSource | ParquetSource
+
+
+def open_source(file: BinaryIO, limits: Limits, *, parquet: bool) -> AbstractContextManager[Source]:
+    """The source of a Parquet or a CSV file."""
+    return parquet_source(file, limits) if parquet else csv_source(file, limits)
 
 
 def _sizes(block: RawBlock, names: Sequence[str]) -> NDArray[np.int64]:

@@ -1,17 +1,16 @@
 """What the columns of a file hold, for its owner alone: read once, as a whole, before anything is decided."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, BinaryIO, get_args
 
 import numpy as np
 
-from blindopt.wire import CATEGORIES_MAX, DateFormat, SurveyedColumn
+from blindopt.wire import CATEGORIES_MAX, Contents, DateFormat, SurveyedColumn
 from curator_service.datasets import cells as rules
 from curator_service.datasets.cells import Decimal
 from curator_service.datasets.findings import Findings, Limits
-from curator_service.datasets.sources import Numbers, RawBlock, csv_source, parquet_source
+from curator_service.datasets.sources import Numbers, RawBlock, Separator, open_source
 
 _CATEGORY_MAX = 100
 _TO_DAYS = {each: rules.days_of(each, date(1970, 1, 1)) for each in get_args(DateFormat)}
@@ -22,7 +21,7 @@ class Surveyed:
     """What a file holds: its rows, its columns, and how numbers and cells are written."""
 
     rows: int
-    separator: str | None
+    separator: Separator | None
     decimal: Decimal | None
     columns: list[SurveyedColumn]
 
@@ -35,7 +34,7 @@ class _Column:
     wrong: int = 0
     wrong_row: int | None = None
     texts: set[str] | None = field(default_factory=set)
-    date_formats: list[str] = field(default_factory=lambda: list(get_args(DateFormat)))
+    date_formats: list[DateFormat] = field(default_factory=lambda: list(get_args(DateFormat)))
     low: float = np.inf
     high: float = -np.inf
 
@@ -72,7 +71,7 @@ class _Column:
 
     def view(self, name: str, rows: int, *, unnamed: bool, usable: bool) -> SurveyedColumn:
         """What was seen, of a column of ``rows`` cells."""
-        holds = "text" if self.wrong else "number"
+        holds: Contents = "text" if self.wrong else "number"
         if self.wrong and self.date_formats:
             holds = "date"
         if self.missing == rows:
@@ -83,12 +82,12 @@ class _Column:
         is_short = texts is not None and len(texts) <= CATEGORIES_MAX and longest <= _CATEGORY_MAX
         return SurveyedColumn(
             name=name,
-            holds="other" if not usable else holds,  # type: ignore[arg-type]
+            holds=holds if usable else "other",
             missing=self.missing,
             wrong=self.wrong,
             wrong_row=self.wrong_row,
             values=texts if is_text and is_short else None,
-            date_formats=self.date_formats if holds == "date" else [],  # type: ignore[arg-type]
+            date_formats=self.date_formats if holds == "date" else [],
             constant=self.missing == 0 and (self.low == self.high if not self.wrong else len(texts or ()) == 1),
             unnamed=unnamed,
         )
@@ -96,38 +95,20 @@ class _Column:
 
 def survey(file: BinaryIO, limits: Limits, *, parquet: bool) -> Surveyed:
     """What a CSV or Parquet file holds. Raises DatasetInvalid for a file that is broken, or has ragged rows."""
-    if parquet:
-        with parquet_source(file, limits) as source:
-            numeric = [name for name in source.names if source.kind(name) is None]
-            usable = {name: name in numeric or source.is_text(name) for name in source.names}
-            return _survey(source.blocks(source.names, Findings()), source.names, source.unnamed, usable, None, None)
-    with csv_source(file, limits) as csv_file:
-        findings, names = Findings(), csv_file.names
-        sign, blocks = csv_file.decimal(names), csv_file.blocks(names, findings)
-        usable = dict.fromkeys(names, True)
-        surveyed = _survey(blocks, names, csv_file.unnamed, usable, csv_file.separator, sign)
+    with open_source(file, limits, parquet=parquet) as source:
+        names, findings = source.names, Findings()
+        decimal, usable = source.decimal(names), [source.kind(name) is None or source.is_text(name) for name in names]
+        columns, rows = [_Column() for _ in names], 0
+        for block in source.blocks(names, findings):
+            rows += len(block.rows)
+            for seen, column in zip(columns, block.columns, strict=True):
+                if isinstance(column, Numbers):
+                    seen.add_numbers(column)
+                else:
+                    seen.add_texts(column, decimal or ".", block)
         findings.raise_any()
-        return surveyed
-
-
-def _survey(
-    blocks: Iterable[RawBlock],
-    names: list[str],
-    unnamed: list[str],
-    usable: dict[str, bool],
-    separator: str | None,
-    decimal: Decimal | None,
-) -> Surveyed:
-    columns, rows = [_Column() for _ in names], 0
-    for block in blocks:
-        rows += len(block.rows)
-        for seen, column in zip(columns, block.columns, strict=True):
-            if isinstance(column, Numbers):
-                seen.add_numbers(column)
-            else:
-                seen.add_texts(column, decimal or ".", block)
-    views = [
-        seen.view(name, rows, unnamed=name in unnamed, usable=usable[name])
-        for name, seen in zip(names, columns, strict=True)
-    ]
-    return Surveyed(rows, separator, decimal, views)
+        views = [
+            seen.view(name, rows, unnamed=name in source.unnamed, usable=can_be_used)
+            for name, seen, can_be_used in zip(names, columns, usable, strict=True)
+        ]
+        return Surveyed(rows, source.separator, decimal, views)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from blindopt import wire
 from blindopt.arrays import Matrix
@@ -18,7 +18,19 @@ from modeler_service.runs.candidates import is_stored, path_of
 from service_kit.store.base import moment
 from service_kit.store.database import Connection
 
-T = TypeVar("T")
+
+class _Trial(Protocol):
+    """A trial, as it is stored or exported."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def query(self) -> int: ...
+    @property
+    def query_id(self) -> str | None: ...
+
+
+T = TypeVar("T", bound=_Trial)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +184,10 @@ def queries_of(trials: Iterable[T]) -> dict[int, list[T]]:
     A query asks all candidates that were chosen together, or where people measure each of them alone.
     """
     queries: dict[int, list[T]] = {}
-    last: tuple[int, str | None] | None = None
-    first = 0
+    last, first = None, 0
     for trial in trials:
-        of: tuple[int, str | None] = trial.query, trial.query_id  # type: ignore[attr-defined]
-        first = first if of == last else trial.number  # type: ignore[attr-defined]
+        of = trial.query, trial.query_id
+        first = first if of == last else trial.number
         queries.setdefault(first, []).append(trial)
         last = of
     return queries

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from blindopt.errors import AuditUnavailable, BlindoptError, Remote, StorageUnavailable
@@ -324,8 +325,8 @@ class RunScheduler:
                 active.interrupt.halt()
                 ending = self._waits(identity, _problem("unreachable", STUCK))
                 self._end(identity, active.lease, ending)
-                self._context.database.write(lambda db, i=identity: store.take(db, i, stamp(self._context.clock())))  # type: ignore[misc]
-                self._leave(identity, active, stored=True, then=lambda a=active: self._replace(a.thread))  # type: ignore[misc]
+                self._context.database.write(partial(store.take, identity=identity, now=stamp(self._context.clock())))
+                self._leave(identity, active, stored=True, then=partial(self._replace, active.thread))
 
     def _replace(self, stuck: threading.Thread) -> None:
         self._threads.remove(stuck)  # if it ever goes on, it ends

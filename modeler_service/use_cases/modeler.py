@@ -146,7 +146,7 @@ class Modeler:
         except Remote as error:
             raise StateConflict(f"the curator refused to tell of the study: {error}") from None
 
-    def update(self, identity: str, after: int, mark: tuple[object, ...] | None) -> RunUpdate:
+    def update(self, identity: str, after: int, mark: tuple[Any, ...] | None) -> RunUpdate:
         """Return answered trials after trial ``after``, and the run if its state is not that of ``mark``."""
         with self.context.database.read() as db:
             now = store.progress(db, identity)
@@ -154,7 +154,7 @@ class Modeler:
             # In order: of candidates that were chosen together, a later one may be answered before an earlier one.
             trials = [trial_view(row) for row in takewhile(lambda row: row.answered_at is not None, rows)]
             # A client that connects again may have missed corrections: it gets all of them.
-            sent, last = int(mark[-2]) if mark is not None else 0, now[-2]  # type: ignore[call-overload]
+            sent, last = mark[-2] if mark is not None else 0, now[-2]
             corrected = store.corrected(db, identity, since=sent, until=after) if last > sent else []
             run = self._view(db, identity) if now != mark else None
             return RunUpdate(trials, run, now, [trial_view(row) for row in corrected])

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
@@ -22,13 +23,13 @@ class RunUpdate:
 
     trials: list[wire.TrialView]
     run: wire.RunView | None
-    mark: tuple[object, ...]
+    mark: tuple[Any, ...]
     """Identifies the state of the run."""
     corrected: list[wire.TrialView] = field(default_factory=list)
     """Trials that were sent before, whose answer has changed since."""
 
 
-LoadUpdate = Callable[[int, tuple[object, ...] | None], RunUpdate]
+LoadUpdate = Callable[[int, tuple[Any, ...] | None], RunUpdate]
 """Returns the update after the last trial that was sent, by its number, and the last mark."""
 
 
@@ -49,7 +50,7 @@ class RunStreams:
 
     async def _batches(self, load: LoadUpdate, after: int) -> Batches:
         end = time.monotonic() + STREAM_SECONDS
-        mark: tuple[object, ...] | None = None
+        mark: tuple[Any, ...] | None = None
         ended = False
         while True:
             update = await run_in_threadpool(load, after, mark)

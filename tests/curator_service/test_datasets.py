@@ -7,6 +7,7 @@ import math
 import re
 import traceback
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from blindopt.errors import DatasetInvalid
-from curator_service.datasets import ERRORS_SHOWN, Limits, read_csv, read_parquet, survey
+from curator_service.datasets import ERRORS_SHOWN, Limits, read_table, survey
 
+read_csv, read_parquet = (partial(read_table, parquet=parquet) for parquet in (False, True))
 LIMITS = Limits(rows=1_000, columns=50)
 CANARY = "483927.5517e3"  # what stands in a cell must stand in no error
 

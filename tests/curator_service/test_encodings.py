@@ -7,6 +7,7 @@ import json
 import math
 import tracemalloc
 from datetime import UTC, date, datetime
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -17,13 +18,14 @@ from pydantic import ValidationError
 
 from blindopt.errors import DatasetInvalid
 from blindopt.wire import NONE, ColumnChoice, ColumnMeasurement, Feature, PlanarLaplaceRelease, StudyCreate
-from curator_service.datasets import Limits, read_csv, read_parquet, survey, unpacked
+from curator_service.datasets import Limits, read_table, survey, unpacked
 from curator_service.datasets.findings import Findings
 from curator_service.datasets.sources import csv_source, parquet_source
 from curator_service.persons import PersonColumn
 from curator_service.privacy.cautions import of_categories
 from curator_service.scaling import ScaledRows
 
+read_csv, read_parquet = (partial(read_table, parquet=parquet) for parquet in (False, True))
 LIMITS = Limits(rows=1_000, columns=50)
 CUTS = ["Fair", "Good", "Ideal"]
 

@@ -2,6 +2,7 @@
 
 import io
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -10,9 +11,10 @@ import pytest
 from scipy import stats
 
 from blindopt.errors import DatasetInvalid
-from curator_service.datasets import Limits, read_csv, read_parquet
+from curator_service.datasets import Limits, read_table
 from curator_service.persons import PersonColumn, RowsOfPersons, kept_rows, numbers_of, pieces
 
+read_csv, read_parquet = (partial(read_table, parquet=parquet) for parquet in (False, True))
 LIMITS = Limits(rows=1_000, columns=50)
 KEY = b"k" * 32
 NAME = "Grete-Canary"

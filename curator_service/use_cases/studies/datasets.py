@@ -15,7 +15,7 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Invalid, NotFound, StateConflict
 from blindopt.formats import npy_files
 from curator_service import store
-from curator_service.datasets import Limits, Table, digest_of, is_parquet, read_csv, read_parquet, unpacked
+from curator_service.datasets import Limits, Table, digest_of, is_parquet, read_table, unpacked
 from curator_service.persons import PersonColumn, kept_rows, numbers_of, pieces
 from curator_service.privacy import cautions, record_cautions
 from curator_service.privacy.guarantees import CHOOSING
@@ -114,13 +114,13 @@ class Datasets:
             return self._register(request, replace(upload, filename=pending.filename), file, pending.sha256)
 
     def _register(self, request: RequestContext, upload: Upload, file: BinaryIO, digest: str) -> StoredReply:
-        read = read_parquet if is_parquet(upload.filename) else read_csv
         column = None
         if upload.person is not None:
             column = PersonColumn(upload.person.strip(), self._context.seal.key_for("persons"))
         identity, statistics = new_id("ds"), Statistics()
         try:
-            with read(file, self._limits, upload.columns, column, upload.decimal) as table:
+            parquet = is_parquet(upload.filename)
+            with read_table(file, self._limits, upload.columns, column, upload.decimal, parquet=parquet) as table:
                 if column is None:
                     self._vault.keep_dataset(identity, statistics.collect(table.blocks))
                 else:

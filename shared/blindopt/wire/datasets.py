@@ -18,6 +18,7 @@ _Quantile = Annotated[float, Field(ge=0.001, le=0.999)]
 ROWS_PER_PERSON_MAX = 1_000
 CATEGORIES_MAX = 100
 DateFormat = Literal["iso", "d.m.y", "d/m/y", "m/d/y"]
+Contents = Literal["number", "date", "text", "empty", "other"]
 _Category = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
 
@@ -88,7 +89,7 @@ class SurveyedColumn(Reply):
     """What a column of a file holds: for its owner alone."""
 
     name: str = Field(description="Name as in the header, or column_1 for the first, if it has none.")
-    holds: Literal["number", "date", "text", "empty", "other"] = Field(
+    holds: Contents = Field(
         description="What all cells are that are not missing; other: a type of Parquet that cannot be read."
     )
     missing: int = Field(description="Number of missing cells.")

@@ -72,8 +72,8 @@ def line(
         pictures.append(svg)
         spans.append((xs.low, xs.high, xs.start / frame.width, xs.end / frame.width))
     head, rows = _numbers(clean, x)
-    to = {at: address for s in clean for at, address in zip(s.x, s.links, strict=False)}
-    links = tuple(to.get(row[0]) for row in rows) if to else ()  # type: ignore[call-overload]
+    to: dict[object, str] = {at: address for s in clean for at, address in zip(s.x, s.links, strict=False)}
+    links = tuple(to.get(row[0]) for row in rows) if to else ()
     span = None if x_log else spans[0]
     return Chart(key, title, described, pictures[0], head, rows, pictures[1], links, span)
 
