@@ -14,8 +14,8 @@ from blindopt import wire
 from blindopt.arrays import Matrix, Rows, Vector
 from blindopt.errors import Invalid, StateConflict, StillRunning
 from blindopt.gp.acquisition import log_improvement
-from blindopt.optimizer.algorithms.factory import Learner
 from blindopt.optimizer.choosing.chooser import RowChooser
+from blindopt.optimizer.choosing.estimates import Over, learner_of, points_of, recommendation_of
 from modeler_service.runs.record import Outline, Record
 from modeler_service.runs.slices import axis_slice, column_shares
 from service_kit.store.database import Database
@@ -27,9 +27,7 @@ LAST_OUTCOMES = 2_000
 _BLOCK = 1 << 16
 KEPT_BYTES = 256 << 20
 WAIT_SECONDS = 20.0
-QUANTILE = 1.959963984540054  # of a normal, for 95 %
 
-Over = Literal["asked", "all"]
 By = Literal["mean", "improvement"]
 ROTATED = ("po_gp_ucb", "gaussian_projection")
 """Mechanisms whose columns of Z are mixtures of features."""
@@ -74,7 +72,7 @@ class PosteriorViews:
         record = self._record(identity, lambda run: max(0, min(limit, run.begun.n - after)))
         rows = np.arange(after, min(after + limit, record.begun.n))
         with self._alone():
-            return record.outcomes, _points(self._state(identity, record, len(rows)), rows)
+            return record.outcomes, points_of(self._state(identity, record, len(rows)), rows)
 
     def top(self, identity: str, count: int, by: By = "mean") -> tuple[int, list[wire.PosteriorPoint]]:
         """Return the ``count`` rows of the best means, or of the largest expected improvements, the best first.
@@ -84,12 +82,12 @@ class PosteriorViews:
         record = self._record(identity, lambda run: run.begun.n)
         with self._alone():
             chooser = self._state(identity, record, record.begun.n)
-            mean, variance = _learner(chooser).moments(np.arange(record.begun.n))
+            mean, variance = learner_of(chooser).moments(np.arange(record.begun.n))
             best = chooser.best("asked")
             gains = None if best is None else _improvements(mean, variance, chooser.sign * best.mean)
             order = mean if by == "mean" or gains is None else gains
             rows = np.argsort(-order, kind="stable")[:count]
-            points = _points(chooser, rows)
+            points = points_of(chooser, rows)
         if gains is not None:
             points = [p.model_copy(update={"improvement": float(gains[p.row])}) for p in points]
         return record.outcomes, points
@@ -101,7 +99,7 @@ class PosteriorViews:
         rows = np.arange(n) if n <= count else np.unique(np.linspace(0, n - 1, count).astype(np.intp))
         with self._alone():
             chooser = self._state(identity, record, len(rows))
-            means = chooser.sign * _learner(chooser).moments(rows)[0]
+            means = chooser.sign * learner_of(chooser).moments(rows)[0]
         by: Literal["column", "principal_axis"]
         if record.begun.mechanism in ROTATED:
             by = "principal_axis"
@@ -124,7 +122,7 @@ class PosteriorViews:
         points: list[wire.PosteriorPoint] | None
         with self._alone():
             chooser = self._state(identity, record, len(rows))
-            points = None if chooser.learner is None else _points(chooser, rows)
+            points = None if chooser.learner is None else points_of(chooser, rows)
         return wire.PosteriorMap(
             outcomes=record.outcomes,
             shares=shares,
@@ -221,33 +219,6 @@ def work_of(run: Outline, rows: int) -> float:
             return 3 * t**3 + rows * t * t
 
 
-def recommendation_of(chooser: RowChooser, over: Over) -> wire.Recommendation | None:
-    """Return the row of the best mean; None before the first outcome, and if the algorithm has no estimate."""
-    if (best := chooser.best(over)) is None:
-        return None
-    by: Literal["posterior", "estimate", "observed"] = "posterior"
-    if chooser.learner is None:
-        by = "observed"
-    elif chooser.few_arms:
-        by = "estimate"
-    reach = None if best.sd is None else QUANTILE * best.sd
-    return wire.Recommendation(
-        row=best.row,
-        over=over,
-        by=by,
-        mean=best.mean,
-        sd=best.sd,
-        interval=None if reach is None else [best.mean - reach, best.mean + reach],
-        outcomes=chooser.outcomes,
-    )
-
-
-def _learner(chooser: RowChooser) -> Learner:
-    if chooser.learner is None:
-        raise Invalid("the algorithm of this run estimates nothing")
-    return chooser.learner
-
-
 def _improvements(mean: Vector, variance: Vector, best: float) -> Vector:
     """Expected improvement on ``best`` of each row, in the direction of maximization; 0 where nothing is uncertain."""
     sd = np.sqrt(variance)
@@ -255,11 +226,3 @@ def _improvements(mean: Vector, variance: Vector, best: float) -> Vector:
     spread = np.where(certain, 1.0, sd)
     improvement: Vector = spread * np.exp(log_improvement((mean - best) / spread))
     return np.where(certain, np.maximum(mean - best, 0.0), improvement)
-
-
-def _points(chooser: RowChooser, rows: Rows) -> list[wire.PosteriorPoint]:
-    mean, variance = _learner(chooser).moments(rows)
-    return [
-        wire.PosteriorPoint(row=int(row), mean=float(chooser.sign * m), sd=float(v) ** 0.5)
-        for row, m, v in zip(rows, mean, variance, strict=True)
-    ]

@@ -13,6 +13,7 @@ from blindopt.client import StudyClient
 from blindopt.errors import ProtocolViolated, Remote, Unreachable
 from blindopt.optimizer.choosing.chooser import Proposal, RowChooser, memory_problem
 from blindopt.optimizer.choosing.defaults import plan_of_run
+from blindopt.optimizer.choosing.estimates import recommendation_of
 from modeler_service import store
 from modeler_service.runs.candidates import fetch_candidates
 from modeler_service.runs.curator_queries import REFUSALS, CuratorQueries, is_run_query
@@ -20,7 +21,6 @@ from modeler_service.runs.curator_session import connect
 from modeler_service.runs.interrupts import Interrupt
 from modeler_service.runs.lease import RunLease, can_retry
 from modeler_service.runs.notices import notify_warned
-from modeler_service.runs.posterior_views import recommendation_of
 from modeler_service.runs.record import answer_in, observations_of, plan_of
 from modeler_service.runs.witness import Witness
 from modeler_service.settings import Settings

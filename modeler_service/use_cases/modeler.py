@@ -11,10 +11,11 @@ from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Busy, Invalid, Remote, StateConflict
 from blindopt.optimizer.choosing.defaults import plan_for
+from blindopt.optimizer.choosing.estimates import Over
 from modeler_service import store
 from modeler_service.runs.curator_queries import is_run_query
 from modeler_service.runs.curator_session import open_session
-from modeler_service.runs.posterior_views import Over, PosteriorViews
+from modeler_service.runs.posterior_views import PosteriorViews
 from modeler_service.runs.record import observations_of, plan_of, versions_of
 from modeler_service.runs.scheduler import RunScheduler, end, halted_state
 from modeler_service.runs.trial_views import trial_view

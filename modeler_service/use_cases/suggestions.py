@@ -15,10 +15,10 @@ from blindopt.gp.progress import Tick
 from blindopt.optimizer.algorithms.factory import memory_of
 from blindopt.optimizer.choosing.chooser import RowChooser
 from blindopt.optimizer.choosing.defaults import Study, Wishes, plan_for
+from blindopt.optimizer.choosing.estimates import recommendation_of
 from blindopt.wire.algorithms.plans import BATCHED, FITTED
 from modeler_service.runs.candidates import fetch_candidates
 from modeler_service.runs.curator_session import open_session
-from modeler_service.runs.posterior_views import recommendation_of
 from modeler_service.settings import Settings
 from modeler_service.use_cases.addresses import check_address
 from service_kit.context.context import ServiceContext

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from blindopt.errors import BlindoptError, ProtocolViolated, Remote, Unreachable
     from blindopt.gp.kernels import Matern12, Matern32, Matern52, SquaredExponential
     from blindopt.gp.posterior import Posterior
+    from blindopt.library.optimizer import Optimizer
 
 __version__ = VERSION
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Matern32",
     "Matern52",
     "MeasurerClient",
+    "Optimizer",
     "OwnerClient",
     "Posterior",
     "ProtocolViolated",
@@ -46,6 +48,7 @@ _NAMES = {
     "blindopt.errors": ["BlindoptError", "ProtocolViolated", "Remote", "Unreachable"],
     "blindopt.gp.kernels": ["Matern12", "Matern32", "Matern52", "SquaredExponential"],
     "blindopt.gp.posterior": ["Posterior"],
+    "blindopt.library.optimizer": ["Optimizer"],
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -340,6 +340,17 @@ class ExtraMissing(BlindoptError, ImportError):
         super().__init__(f"this needs {package}: pip install 'blindopt[{extra}]'")
 
 
+class LoopEnded(BlindoptError):
+    """An optimizer chooses no further candidate."""
+
+    code, status, title = "loop_ended", 409, "The loop has ended"
+    what_to_do = "Take the recommendation, or make another optimizer with more iterations and the outcomes so far."
+
+    def __init__(self, because: str, outcomes: int) -> None:
+        super().__init__(f"the loop has ended after {outcomes} queries ({because})")
+        self.because = because
+
+
 def _of_code(code: str) -> str | None:
     """Return what to do about an error of another party, by its code."""
     kinds = [BlindoptError]

@@ -6,6 +6,7 @@ One pure function. Its result is stored with a run, so that later versions of th
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import Literal
 
 from blindopt import wire
 from blindopt.errors import Invalid
@@ -14,6 +15,7 @@ from blindopt.optimizer.algorithms.bandits.few_arms import ARMS_MAX
 from blindopt.optimizer.algorithms.gp.ei_deblurred import OUTCOMES_MAX
 from blindopt.optimizer.choosing.exact import exact_answers
 from blindopt.wire.algorithms.plans import FITTED
+from blindopt.wire.answers import NONE
 
 INITIAL_MIN = 5
 INITIAL_PER_COLUMN = 2
@@ -27,7 +29,21 @@ AGAIN: dict[wire.PlannedRepeats, str] = {
     "after_all": "A candidate is asked again only when all were asked",
 }
 
-Study = wire.StudyView | wire.InlineStudy
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicCandidates:
+    """Candidates (n, r) without a study, with the fields of a study that choices depend on."""
+
+    n: int
+    r: int
+    direction: Literal["maximize", "minimize"]
+    kernel: wire.Kernel | None
+    noise: wire.NoiseLaw
+    answers: wire.Answers = NONE
+    privacy_unit: Literal["row", "answer"] = "row"
+
+
+Study = wire.StudyView | wire.InlineStudy | PublicCandidates
 """What choices depend on besides the candidates."""
 
 
@@ -177,7 +193,7 @@ _NO_CAP = 10**15
 
 def _allowed(study: Study) -> int:
     """The most measurements that the caps of the study allow, if nothing is spent but the release."""
-    if isinstance(study, wire.InlineStudy):
+    if not isinstance(study, wire.StudyView):
         return _NO_CAP
     by_epsilon = inf
     if study.budget.epsilon_total is not None and isinstance(study.answers, wire.PrivateAnswers):
@@ -207,7 +223,7 @@ def _repeats(algorithm: wire.AlgorithmSpec, study: Study) -> tuple[wire.PlannedR
 
 def _allows_a_second(study: Study) -> bool:
     """Whether the cap of a record allows a second answer about it."""
-    if isinstance(study, wire.InlineStudy) or study.budget.epsilon_per_row is None:
+    if not isinstance(study, wire.StudyView) or study.budget.epsilon_per_row is None:
         return True
     assert isinstance(study.answers, wire.PrivateAnswers)
     remaining = wire.amount(study.budget.epsilon_per_row) - wire.amount(study.epsilon or "0")

@@ -15,7 +15,7 @@ from blindopt.optimizer.algorithms.factory import NAMES, build_algorithm
 from blindopt.optimizer.algorithms.gp.surrogate import NO_NOISE
 from blindopt.optimizer.choosing import initial_design
 from blindopt.optimizer.choosing.chooser import RowChooser, memory_problem
-from modeler_service.runs.posterior_views import recommendation_of
+from blindopt.optimizer.choosing.estimates import recommendation_of
 from tests.shared.blindopt.optimizer.choosing.small_runs import KERNEL, N, candidates, outcome_of, played, spec, study
 
 HEAVY = {"value_bound": 3.0, "noise_moment": 1.0}

@@ -1,0 +1,182 @@
+"""The product's optimizer without a server: the caller queries, the optimizer chooses."""
+
+import secrets
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from pydantic import BaseModel, ValidationError
+
+from blindopt import wire
+from blindopt.arrays import Matrix, Vector
+from blindopt.errors import Invalid, LoopEnded, NumericalFailure
+from blindopt.library import display
+from blindopt.optimizer.choosing.chooser import Proposal, RowChooser
+from blindopt.optimizer.choosing.defaults import PublicCandidates, Study
+from blindopt.optimizer.choosing.estimates import Over, points_of, recommendation_of
+
+_NOWHERE = {"curator_url": "http://localhost", "study_id": f"std_{'0' * 16}"}
+"""Where a run would send its queries: settings are those of a run, and are checked as these are."""
+
+
+class Moments(NamedTuple):
+    """Posterior mean and standard deviation of f at some candidates (m,), in units of the measurement."""
+
+    mean: Vector
+    sd: Vector
+
+
+class Optimizer:
+    """Chooses which candidate to query next, as a run of the modeler does: ``ask``, measure, ``tell``, and again.
+
+    ``candidates``: (n, r), one row each, finite. ``noise`` is the law of their noise, None for exact ones; ``kernel``
+    (a ``wire.Kernel`` or its fields) is fitted to the answers if it is None. ``algorithm`` is a name, such as "ei", or
+    a type of ``blindopt.wire``; "auto" takes what suits the candidates, and ``plan`` says why. ``iterations`` is the
+    number of queries after the initial ones. With the same ``seed`` and answers it makes the same choices, to the last
+    bit; without one it draws a seed.
+
+    With ``study``, a curator's view of a study, the choices are those of a run of that study: noise, kernel and
+    direction are then the study's. ``settings`` are further ones of a run, such as ``initial_rows`` or ``stop``.
+
+    Raises Invalid for settings or candidates that no algorithm has.
+
+    >>> optimizer = Optimizer(np.linspace(0.0, 1.0, 21)[:, None], seed=1, iterations=10)
+    >>> for _ in range(15):
+    ...     i = optimizer.ask()
+    ...     optimizer.tell(i, -((i / 20 - 0.3) ** 2))
+    >>> optimizer.recommendation().row
+    6
+    """
+
+    def __init__(
+        self,
+        candidates: Matrix,
+        *,
+        noise: wire.NoiseLaw | None = None,
+        kernel: wire.Kernel | dict[str, Any] | None = None,
+        maximize: bool = True,
+        seed: int | None = None,
+        algorithm: str | wire.AlgorithmChoice = "auto",
+        iterations: int = 50,
+        study: wire.StudyView | None = None,
+        **settings: Any,
+    ) -> None:
+        self.candidates = _matrix(candidates)
+        self.seed = secrets.randbelow(2**32) if seed is None else seed
+        given = {"kernel": kernel, "seed": self.seed, "algorithm": algorithm, "iterations": iterations} | settings
+        if isinstance(algorithm, str):
+            given["algorithm"] = {"name": algorithm}
+        spec = _spec({name: _plain(value) for name, value in given.items()})
+        if spec.batch_size > 1:
+            raise Invalid("ask returns one candidate: leave out batch_size")
+        n, r = self.candidates.shape
+        direction: Literal["maximize", "minimize"] = "maximize" if maximize else "minimize"
+        public = PublicCandidates(
+            n=n, r=r, direction=direction, kernel=None, noise=noise or wire.NoiseLaw(family="none")
+        )
+        about: Study = study or public
+        if (about.n, about.r) != (n, r):
+            raise Invalid(f"the candidates are {n} x {r}, those of the study {about.n} x {about.r}")
+        self._chooser = RowChooser(spec, about, self.candidates)
+        self.history: list[tuple[int, float | None]] = []
+        """Every candidate with its outcome, in order; None for one that was not measured."""
+
+    @property
+    def plan(self) -> wire.Plan:
+        """The settings, and why those that were left open are as they are."""
+        return self._chooser.plan
+
+    @property
+    def fitted(self) -> wire.Fitted | None:
+        """The last fit of the kernel; None if there is none."""
+        return self._chooser.fitted
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the answers so far say against the model, in words."""
+        return self._chooser.warnings
+
+    def propose(self) -> Proposal | None:
+        """Return the next candidate with the values that led to its choice; None when the loop has ended."""
+        return next(iter(self._chooser.next()), None)
+
+    def ask(self) -> int:
+        """Return the number of the candidate to query next: the same one until ``tell``.
+
+        Raises LoopEnded when all iterations are used up, no candidate remains, or a stop rule holds.
+        """
+        if (proposal := self.propose()) is None:
+            raise LoopEnded(str(self._chooser.ended_because), len(self.history))
+        return proposal.row
+
+    def tell(
+        self, i: int, y: float, *, variance: float | None = None, passport: wire.NoisePassport | None = None
+    ) -> None:
+        """Report the outcome y of candidate ``i``, of its own accord or as ``ask`` chose it.
+
+        ``variance`` is that of its noise, if it is known; ``passport`` is the noise description of a curator's answer.
+        """
+        if variance is not None and passport is not None:
+            raise Invalid("give variance or passport, not both: the passport states the noise")
+        if variance is not None:
+            passport = wire.NoisePassport(measurement_variance=variance)
+        self._chooser.observe(self._row(i), float(y), passport)
+        self.history.append((i, float(y)))
+
+    def decline(self, i: int) -> None:
+        """Report that candidate ``i`` was not measured: it is not chosen again."""
+        self._chooser.decline(self._row(i))
+        self.history.append((i, None))
+
+    def recommendation(self, over: Over = "asked") -> wire.Recommendation | None:
+        """Return the best of the queried candidates, or of ``all``; None before the first outcome."""
+        return recommendation_of(self._chooser, over)
+
+    def posterior(self, rows: Any = None) -> Moments:
+        """Return the posterior of f at ``rows`` (m,), all candidates if None. Raises Invalid without a model."""
+        wanted = np.arange(len(self.candidates)) if rows is None else np.asarray(rows, dtype=np.intp)
+        points = points_of(self._chooser, wanted)
+        return Moments(np.array([point.mean for point in points]), np.array([point.sd for point in points]))
+
+    def _row(self, i: int) -> int:
+        if not 0 <= i < len(self.candidates):
+            raise Invalid(f"candidates are numbered from 0 to {len(self.candidates) - 1}")
+        return int(i)
+
+    def __repr__(self) -> str:
+        n, r = self.candidates.shape
+        return f"Optimizer({n} x {r}, {self.plan.algorithm.name}, seed {self.seed}, {len(self.history)} outcomes)"
+
+    def _repr_html_(self) -> str:
+        best = self.recommendation()
+        values: dict[str, object] = {
+            "Algorithm": self.plan.algorithm.name,
+            "Seed": self.seed,
+            "Outcomes": len(self.history),
+        }
+        shown = {} if best is None else {"Recommended candidate": best.row, "Mean": best.mean, "sd": best.sd}
+        return display.facts(values | shown, caption="Optimizer")
+
+
+def _matrix(candidates: Matrix) -> Matrix:
+    try:
+        matrix = np.ascontiguousarray(candidates, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise Invalid("candidates must be numbers: a row for each candidate") from None
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise Invalid(f"candidates must be a matrix with a row for each candidate, not {matrix.shape}")
+    if not np.isfinite(matrix).all():
+        raise NumericalFailure("candidates must be finite numbers")
+    return matrix
+
+
+def _plain(value: Any) -> Any:
+    return value.model_dump() if isinstance(value, BaseModel) else value
+
+
+def _spec(settings: dict[str, Any]) -> wire.RunSpec:
+    """Return settings as those of a run, checked as these are. Raises Invalid."""
+    try:
+        return wire.RunSpec.model_validate(_NOWHERE | settings)
+    except ValidationError as error:
+        faults = [f"{'.'.join(map(str, fault['loc'])) or 'settings'}: {fault['msg']}" for fault in error.errors()]
+        raise Invalid(f"these settings cannot be used: {'; '.join(faults)}") from None

@@ -1,0 +1,118 @@
+"""The optimizer without a server: its posterior, its directions, its ends, its refusals."""
+
+import numpy as np
+import pytest
+
+import blindopt as bo
+from blindopt import wire
+from blindopt.errors import Invalid, LoopEnded, NumericalFailure
+from blindopt.optimizer.choosing.chooser import RowChooser
+from tests.shared.blindopt.optimizer.choosing.small_runs import KERNEL, candidates, outcome_of, spec, study
+
+Z = candidates()
+Y = outcome_of(Z)
+
+
+def looped(optimizer, y=Y):
+    """The rows of the whole loop."""
+    while (proposal := optimizer.propose()) is not None:
+        optimizer.tell(proposal.row, y[proposal.row])
+    return [i for i, _ in optimizer.history]
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "ei", "gp_ucb", "random"])
+def test_with_a_study_its_choices_are_those_of_a_run(algorithm):
+    chosen = {"fit": "auto", "repeats": "auto", "initial_rows": None, "initial_design": None}
+    run = RowChooser(spec(algorithm, seed=3, iterations=12, **chosen), study(), Z)
+    expected = []
+    while proposals := run.next():
+        expected.append(proposals[0])
+        run.observe(proposals[0].row, Y[proposals[0].row])
+    optimizer = bo.Optimizer(Z, study=study(), algorithm=algorithm, seed=3, iterations=12)
+    got = []
+    while (proposal := optimizer.propose()) is not None:
+        got.append(proposal)
+        assert optimizer.ask() == proposal.row
+        optimizer.tell(proposal.row, Y[proposal.row])
+    assert got == expected
+    assert len(got) > 12
+
+
+def test_minimizing_y_is_maximizing_its_negative():
+    minimized = looped(bo.Optimizer(Z, kernel=KERNEL, seed=1, iterations=8, maximize=False))
+    maximized = looped(
+        bo.Optimizer(Z, kernel=KERNEL.model_copy(update={"mean": -KERNEL.mean}), seed=1, iterations=8), -Y
+    )
+    assert minimized == maximized
+
+
+def test_the_posterior_is_that_of_the_dense_formula():
+    """Rasmussen & Williams (2006), eqs. 2.25 and 2.26, solved without any of the product's code."""
+    optimizer = bo.Optimizer(Z, kernel=KERNEL.model_dump(), algorithm="gp_ucb", fit=None, seed=0)
+    rows, variances = [3, 17, 40], [0.5, 0.0, 2.0]
+    for i, variance in zip(rows, variances, strict=True):
+        optimizer.tell(i, Y[i], variance=variance)
+    squared = ((Z[:, None, :] - Z[None, :, :]) ** 2).sum(axis=2)
+    k = KERNEL.signal_variance * np.exp(-squared / (2 * KERNEL.lengthscale**2))
+    noise = np.diag(np.maximum(variances, KERNEL.noise_variance))
+    weights = np.linalg.solve(k[np.ix_(rows, rows)] + noise, np.eye(3))
+    mean = KERNEL.mean + k[:, rows] @ weights @ (Y[rows] - KERNEL.mean)
+    variance = np.diag(k) - np.einsum("ij,jk,ik->i", k[:, rows], weights, k[:, rows])
+    got = optimizer.posterior()
+    np.testing.assert_allclose(got.mean, mean, atol=1e-9)
+    np.testing.assert_allclose(got.sd, np.sqrt(variance), atol=1e-7)
+    np.testing.assert_array_equal(optimizer.posterior([5, 2]).mean, got.mean[[5, 2]])
+    best = optimizer.recommendation("all")
+    assert best is not None
+    assert best.row == int(mean.argmax())
+
+
+def test_a_loop_ends_and_says_why():
+    optimizer = bo.Optimizer(Z[:4], algorithm="random", repeats="never", iterations=10, seed=0)
+    assert sorted(looped(optimizer)) == [0, 1, 2, 3]
+    with pytest.raises(LoopEnded, match="exhausted"):
+        optimizer.ask()
+    assert optimizer.history == [(i, y) for i, y in optimizer.history if Y[i] == y]
+
+
+def test_a_declined_candidate_is_not_chosen_again():
+    optimizer = bo.Optimizer(Z[:3], algorithm="random", seed=0, iterations=6, initial_rows=0)
+    optimizer.decline(first := optimizer.ask())
+    optimizer.tell(optimizer.ask(), 1.0)
+    optimizer.tell(optimizer.ask(), 2.0)
+    assert first not in [i for i, y in optimizer.history if y is not None]
+    assert optimizer.recommendation().mean == 2.0
+
+
+def test_a_drawn_seed_makes_the_same_choices_again():
+    first = bo.Optimizer(Z, kernel=KERNEL, iterations=3)
+    assert looped(first) == looped(bo.Optimizer(Z, kernel=KERNEL, iterations=3, seed=first.seed))
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "what"),
+    [
+        ({"algorithm": "gp_bogus"}, Invalid, "algorithm"),
+        ({"iterations": 0}, Invalid, "iterations"),
+        ({"batch_size": 3}, Invalid, "one candidate"),
+        ({"bogus": 3}, Invalid, "bogus"),
+        ({"algorithm": "thompson", "fit": None}, Invalid, "kernel"),
+        ({"candidates": [1.0, 2.0]}, Invalid, "matrix"),
+        ({"candidates": [["a"]]}, Invalid, "numbers"),
+        ({"candidates": [[np.nan]]}, NumericalFailure, "finite"),
+        ({"study": study(7)}, Invalid, "60 x 2"),
+    ],
+)
+def test_what_no_algorithm_has_is_refused_in_words(settings, error, what):
+    with pytest.raises(error, match=what):
+        bo.Optimizer(settings.pop("candidates", Z), **settings)
+
+
+def test_what_cannot_be_an_outcome_is_refused():
+    optimizer = bo.Optimizer(Z, noise=wire.NoiseLaw(family="gaussian", sd=0.1))
+    with pytest.raises(Invalid, match="from 0 to 59"):
+        optimizer.tell(60, 1.0)
+    with pytest.raises(Invalid, match="not both"):
+        optimizer.tell(1, 1.0, variance=1.0, passport=wire.NoisePassport(measurement_variance=1.0))
+    assert "60 x 2" in repr(optimizer)
+    assert "Outcomes" in optimizer._repr_html_()
