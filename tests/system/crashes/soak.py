@@ -115,8 +115,7 @@ class Soak:
                 token=study.token,
                 algorithm=algorithm,
                 iterations=TRIALS - 1,
-                seed=number * 1_000 + turn,
-                **GIVEN,
+                **GIVEN | {"seed": number * 1_000 + turn},
             )
             run, turn = self._start(modeler, order), turn + self.runs_each
             self.runs[study.id, number].append(run)
