@@ -9,9 +9,10 @@ from typing import Any
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.client import Reply, StudyClient, query_body
+from blindopt.client.answers import answers_of
 from blindopt.errors import ProtocolViolated, Remote
 from modeler_service import store
-from modeler_service.runs.answers import answers_of, values_of
+from modeler_service.runs.answers import values_of
 from modeler_service.runs.interrupts import Pending
 from modeler_service.runs.lease import RunLease
 from modeler_service.runs.record import answer_in
@@ -250,7 +251,7 @@ class CuratorQueries:
             store.ask_trials(db, self._lease.identity, first, len(rows), asked_at=now, query_id=pending.id)
             store.add_version(db, self._lease.identity, first, 0, at=now, reply=reply.body)
             self._begin_wait(db, looked_at=now)
-            self._witness.record_in(db, reply.exchange, reply.receipt)
+            self._witness.record_within(db, reply.exchange, reply.receipt)
 
         self._lease.context.database.write(work)
         self._waited = False
@@ -293,7 +294,7 @@ class CuratorQueries:
                 store.answer_trial(db, self._lease.identity, number, answered_at=now, **values)
             if self._waited or query_id is not None:
                 self._begin_wait(db, looked_at=now if others else None)
-            self._witness.record_in(db, reply.exchange, reply.receipt)
+            self._witness.record_within(db, reply.exchange, reply.receipt)
 
         self._lease.context.database.write(work)
         self._waited = False

@@ -10,6 +10,7 @@ from blindopt import wire
 from blindopt.arrays import Matrix
 from blindopt.audit.merkle_log import sha256
 from blindopt.client import StudyClient
+from blindopt.client.study import check_same_study
 from blindopt.errors import ProtocolViolated, Remote, Unreachable
 from blindopt.optimizer.choosing.chooser import Proposal, RowChooser, memory_problem
 from blindopt.optimizer.choosing.defaults import plan_of_run
@@ -30,11 +31,6 @@ from service_kit.store.base import stamp
 from service_kit.store.database import Connection
 
 Ending = dict[str, Any]
-SETTLED = (
-    "release_sha256", "n", "r", "direction", "kernel", "measurement_noise_variance", "answers", "noise", "privacy_unit",
-    "measurement_source",
-)  # fmt: skip
-"""The fields of a study that the choices of a run depend on: they may not change during the run."""
 
 
 class RunWorker:
@@ -101,12 +97,8 @@ class RunWorker:
 
     def _check_same(self, study: wire.StudyView) -> None:
         """Raise ProtocolViolated if the study is not the one that the run began with."""
-        if self._begun is not None and self._begun.grant_id != study.grant_id:
-            # Its idempotency keys mean other requests there: a query that was charged would be charged again.
-            raise ProtocolViolated("the token is of another grant than the one that the run began with")
-        for name in SETTLED:
-            if self._begun is not None and getattr(self._begun, name) != getattr(study, name):
-                raise ProtocolViolated(f"the study's {name} is not what it was when the run began")
+        if self._begun is not None:
+            check_same_study(self._begun, study)
 
     def _begin(self, study: wire.StudyView) -> wire.Plan:
         """Store the study, and at the first contact the plan: later versions of the defaults do not change the run."""

@@ -19,6 +19,11 @@ STUDY_REPLY_MAX_BYTES = 8 << 20
 PROGRESS_BYTES = 1 << 20
 SLOWEST = 10
 """Timeouts within which PROGRESS_BYTES of the candidates must arrive."""
+SETTLED = (
+    "release_sha256", "n", "r", "direction", "kernel", "measurement_noise_variance", "answers", "noise", "privacy_unit",
+    "measurement_source",
+)  # fmt: skip
+"""The fields of a study that the choices of a run depend on: they may not change during the run."""
 
 
 class StudyClient(Client):
@@ -175,3 +180,13 @@ class StudyClient(Client):
 def query_body(query: wire.QueryRequest) -> bytes:
     """Return the exact bytes of a query, as sent."""
     return query.model_dump_json().encode()
+
+
+def check_same_study(begun: wire.StudyView, study: wire.StudyView) -> None:
+    """Raise ProtocolViolated if a study is not the one that a run, or a loop, began with."""
+    if begun.grant_id != study.grant_id:
+        # Its idempotency keys mean other requests there: a query that was charged would be charged again.
+        raise ProtocolViolated("the token is of another grant than the one that the run began with")
+    for name in SETTLED:
+        if getattr(begun, name) != getattr(study, name):
+            raise ProtocolViolated(f"the study's {name} is not what it was when the run began")

@@ -6,10 +6,10 @@ import pytest
 from sqlalchemy import text
 
 from blindopt import wire
+from blindopt.client.answers import answers_of
 from blindopt.errors import ProtocolViolated
 from modeler_service import store
 from modeler_service.context import open_context
-from modeler_service.runs.answers import answers_of
 from modeler_service.settings import Settings
 from service_kit.store.database import StoreFault
 

@@ -538,7 +538,7 @@ def test_a_receipt_that_comes_after_its_entry_was_fetched_is_still_checked(liar,
         liar.add_exchange()
     witness.trust(study_of(liar), None)
     entries = [wire.AuditEntry(seq=i, body=b.decode(), leaf=ZERO, peaks=ZERO) for i, b in enumerate(liar.bodies)]
-    context.database.write(lambda db: witness._add_entries(db, liar.grant, entries))
+    context.database.write(lambda db: witness.add_entries(witness.copy_in(db), liar.grant, entries))
     witness.record(exchange_of(liar.bodies[0]), liar.note(1))
     lie = note_of(liar.signer, f"{liar.signer.name}/{liar.grant}", 2, ZERO)
     for note, what in ((lie, "tells another history"), (lie.replace("A", "B"), "does not verify")):
@@ -553,7 +553,7 @@ def test_the_position_of_a_fetched_entry_cannot_be_given_to_another_exchange(lia
     liar.add_exchange()
     witness.trust(study_of(liar), None)
     entry = wire.AuditEntry(seq=0, body=liar.bodies[0].decode(), leaf=ZERO, peaks=ZERO)
-    context.database.write(lambda db: witness._add_entries(db, liar.grant, [entry]))
+    context.database.write(lambda db: witness.add_entries(witness.copy_in(db), liar.grant, [entry]))
     other = liar.bodies[0].replace(b'"status":200', b'"status":201')
     with pytest.raises(ProtocolViolated, match="gave place 0 of the shared log twice"):
         witness.record(exchange_of(other), liar.note(1, bodies=[other]))

@@ -1,0 +1,286 @@
+"""A modeler as a witness: its copy of the log that it shares with a curator, receipts, countersignatures.
+
+Each reply of the curator carries a receipt: its position in the shared log, and a signed checkpoint up to there. The
+copy is made from the exchanges that this side saw itself. Entries of lost replies are fetched, and are accepted only if
+they record a request that this side made. Where the copy is stored is for ``Copy`` and ``CopyStore``.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import datetime
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from blindopt import wire
+from blindopt.audit import merkle_log
+from blindopt.audit.checkpoints import Checkpoint, Signer, Verifier
+from blindopt.audit.merkle_log import Exchange, Head
+from blindopt.client.study import StudyClient
+from blindopt.errors import LogBroken, ProtocolViolated
+
+R = TypeVar("R")
+
+
+class Receipt(NamedTuple):
+    """The bytes of an exchange, and the curator's signed note of its position."""
+
+    body: bytes
+    note: str
+
+
+class Copy(Protocol):
+    """What this side has stored of one study, within one transaction. ``grant`` names a shared log."""
+
+    def key(self) -> str | None:
+        """Return the curator's key that is pinned for the study."""
+        ...
+
+    def pin(self, vkey: str) -> None:
+        """Store the curator's first key. It never changes."""
+        ...
+
+    def append(self, kind: str, *, details: dict[str, Any] | None = None, exchange: Exchange | None = None) -> None:
+        """Add a record to this side's own log."""
+        ...
+
+    def size(self, grant: str) -> int:
+        """Return the number of entries of the copy."""
+        ...
+
+    def body(self, grant: str, seq: int) -> bytes | None:
+        """Return an entry of the copy."""
+        ...
+
+    def root_at(self, grant: str, size: int) -> str | None:
+        """Return the root of the copy when it had ``size`` entries; None if it has fewer."""
+        ...
+
+    def share(self, grant: str, body: bytes) -> Head:
+        """Add an entry to the copy, and return its new head."""
+        ...
+
+    def receipt(self, grant: str, seq: int) -> Receipt | None:
+        """Return the receipt of a position."""
+        ...
+
+    def last_receipt(self, grant: str) -> int:
+        """Return the highest position with a receipt; -1 if there is none."""
+        ...
+
+    def keep_receipt(self, grant: str, seq: int, receipt: Receipt) -> None:
+        """Store a receipt."""
+        ...
+
+    def countersignature(self, grant: str, size: int) -> str | None:
+        """Return the countersigned checkpoint of a size."""
+        ...
+
+    def keep_countersignature(self, grant: str, size: int, note: str) -> None:
+        """Store a countersigned checkpoint."""
+        ...
+
+    def is_own_query(self, key: str, request_sha256: str | None) -> bool:
+        """Whether this side sent a query under this key, with a body of this digest (None: of any)."""
+        ...
+
+    def is_forgotten(self, grant: str, seq: int) -> bool:
+        """Whether this side may have lost an exchange, because a backup was restored that ends before it."""
+        ...
+
+    def dispute(self, details: dict[str, Any]) -> None:
+        """Record a violation of the protocol."""
+        ...
+
+
+class CopyStore(Protocol):
+    """Where a copy is stored: transactions, one at a time for writing."""
+
+    def read(self) -> AbstractContextManager[Copy]:
+        """Begin a transaction that reads."""
+        ...
+
+    def write(self, work: Callable[[Copy], R]) -> R:
+        """Run ``work`` in one transaction, which an error undoes."""
+        ...
+
+
+class Witness:
+    """Keeps the shared log of one study's grant. A caller that catches a ProtocolViolated calls ``dispute``."""
+
+    def __init__(self, store: CopyStore, study_id: str, signer: Signer, clock: Callable[[], datetime]) -> None:
+        self._store, self._study_id, self._signer, self._clock = store, study_id, signer, clock
+        self._grant: str | None = None
+        self._note: str | None = None
+        """The last checkpoint that the curator signed, right or wrong."""
+
+    def trust(self, study: wire.StudyView, expected: str | None) -> None:
+        """Pin the curator's key at first sight. Raises ProtocolViolated if it is not the pinned or the expected key."""
+        key = study.log_key
+        if expected not in (None, key):
+            raise ProtocolViolated("the curator's log key is not the one that the run was given")
+        try:
+            Verifier.parse(key)
+        except LogBroken as error:
+            raise ProtocolViolated(f"the curator's log key cannot be read: {error}") from None
+
+        if self._grant not in (None, study.grant_id):
+            raise ProtocolViolated("the curator's receipt is of another grant than its study tells")
+        self._grant = study.grant_id
+
+        def work(copy: Copy) -> None:
+            pinned = copy.key()
+            if pinned is None:
+                copy.pin(key)
+            elif pinned != key:
+                raise ProtocolViolated("the curator's log key is not the one that it had before")
+            self._advance(copy, study.grant_id)
+
+        self._store.write(work)
+
+    def record(self, exchange: Exchange, note: str | None) -> None:
+        """Record an exchange with its receipt, in a transaction of its own. Raises ProtocolViolated."""
+        self._store.write(lambda copy: self.record_in(copy, exchange, note))
+
+    def record_in(self, copy: Copy, exchange: Exchange, note: str | None) -> None:
+        """Record an exchange with its receipt, in the caller's transaction. Raises ProtocolViolated."""
+        copy.append("exchange", exchange=exchange)
+        if note is None or exchange.position is None or exchange.grant_id is None:
+            return
+        self._note = note
+        grant, seq = exchange.grant_id, exchange.position
+        if self._grant not in (None, grant):
+            raise ProtocolViolated("the curator's receipt is of another grant's log")
+        self._grant = grant
+        body, earlier = exchange.body, copy.receipt(grant, seq)
+        if (earlier is not None and earlier.body != body) or copy.body(grant, seq) not in (None, body):
+            raise ProtocolViolated(f"the curator gave place {seq} of the shared log twice")
+        if earlier is None:
+            self._check_receipt(copy, grant, seq, note)
+            copy.keep_receipt(grant, seq, Receipt(body, note))
+            self._advance(copy, grant)
+
+    def _check_receipt(self, copy: Copy, grant: str, seq: int, note: str) -> None:
+        """Check a receipt against the curator's key, and against the copy as far as that reaches."""
+        vkey, size = copy.key(), copy.size(grant)
+        if vkey is None or seq == size:  # no key before the first reply; at the end of the copy ``_advance`` checks it
+            return
+        head = _checkpoint(note, vkey, grant).head
+        if seq < size and head.root != copy.root_at(grant, seq + 1):
+            raise ProtocolViolated(f"the curator's receipt at place {seq} tells another history")
+
+    def _advance(self, copy: Copy, grant: str) -> None:
+        """Add the exchanges without a gap to the copy, and check each receipt against it."""
+        vkey = copy.key()
+        if vkey is None:  # no key before the first reply
+            return
+        size = copy.size(grant)
+        while (receipt := copy.receipt(grant, size)) is not None:
+            head = copy.share(grant, receipt.body)
+            if _checkpoint(receipt.note, vkey, grant).head != head:
+                raise ProtocolViolated(f"the curator's receipt at place {size} tells another history")
+            size += 1
+
+    def settle(self, curator: StudyClient, grant: str) -> None:
+        """Bring the copy up to the curator's checkpoint, check it, and countersign.
+
+        Raises ProtocolViolated for a history that is not ours, Unreachable and Remote as any request.
+        """
+        with self._store.read() as copy:
+            last_receipt = copy.last_receipt(grant)
+        note = self._note = curator.checkpoint().note
+        with self._store.read() as copy:
+            vkey, have = copy.key(), copy.size(grant)
+        if vkey is None:
+            return
+        checkpoint = _checkpoint(note, vkey, grant)
+        size = checkpoint.head.size
+        if size <= last_receipt:
+            raise ProtocolViolated(
+                f"the curator's checkpoint of size {size} leaves out place {last_receipt}, which it gave"
+            )
+        while have < size:
+            entries = curator.shared_entries(have - 1)
+            before = have
+            have = self._store.write(partial(self.add_entries, grant=grant, entries=entries))
+            if have <= before:
+                raise ProtocolViolated("the curator's shared log is shorter than its checkpoint")
+        with self._store.read() as copy:
+            root = copy.root_at(grant, size)
+            signed = copy.countersignature(grant, size)
+        if root != checkpoint.head.root:
+            raise ProtocolViolated("the curator's checkpoint tells another history")
+        if not size:
+            return
+        if signed is None:
+            signed = self._countersign(grant, checkpoint.head, note)
+        # Sent again if it was signed before: the curator may not have received it.
+        curator.countersign(wire.Countersigning(note=signed, key=self._signer.verifier.vkey), key=f"{grant}:{size}")
+
+    def _countersign(self, grant: str, head: Head, note: str) -> str:
+        """Sign a checkpoint, and record the signature before it is sent to the curator."""
+        signed = self._signer.countersign(note, int(self._clock().timestamp()))
+
+        def work(copy: Copy) -> str:
+            if (earlier := copy.countersignature(grant, head.size)) is not None:  # another run signed it
+                return earlier
+            copy.keep_countersignature(grant, head.size, signed)
+            details = {"grant_id": grant, "size": head.size, "root": head.root}
+            copy.append("checkpoint.countersigned", details=details)
+            return signed
+
+        return self._store.write(work)
+
+    def add_entries(self, copy: Copy, grant: str, entries: list[wire.AuditEntry]) -> int:
+        """Add entries that the curator sent to the copy, after checks; return its size then."""
+        size = copy.size(grant)
+        for entry in entries:
+            if entry.seq < size:
+                continue
+            body = entry.body.encode()
+            receipt = copy.receipt(grant, entry.seq)
+            if entry.seq != size or (receipt is not None and receipt.body != body):
+                raise ProtocolViolated(f"place {size} of the curator's shared log is not what this side saw")
+            if receipt is None:
+                self._check_entry(copy, grant, size, body)
+            head = copy.share(grant, body)
+            if receipt is not None and _checkpoint(receipt.note, copy.key() or "", grant).head != head:
+                raise ProtocolViolated(f"the curator's receipt at place {size} tells another history")
+            size += 1
+        return size
+
+    def _check_entry(self, copy: Copy, grant: str, seq: int, body: bytes) -> None:
+        """Raise ProtocolViolated for an entry without a receipt that records no request of this side."""
+        try:
+            exchange = Exchange(**merkle_log.Entry(seq, body, b"", b"").record)
+            if exchange.body != body or type(exchange.status) is not int:
+                raise ValueError
+            if (exchange.grant_id, exchange.position) != (grant, seq):
+                raise ValueError
+            if exchange.study_id != self._study_id and exchange.status < 400:  # a mistyped study is refused
+                raise ValueError
+        except (TypeError, ValueError, LogBroken):
+            raise ProtocolViolated(f"place {seq} of the curator's shared log is no exchange of this grant") from None
+        key = exchange.idempotency_key
+        # A request that was cut off, as by a crash of this side, is recorded with the digest of the part that arrived.
+        body_sha256 = exchange.request_sha256 if exchange.status < 400 else None
+        if exchange.method == "GET" or (key is not None and copy.is_own_query(key, body_sha256)):
+            return
+        if not copy.is_forgotten(grant, seq):
+            raise ProtocolViolated(f"place {seq} of the curator's shared log tells a query that was never asked")
+
+    def dispute(self, what: str) -> None:
+        """Record a violation of the protocol, with the last checkpoint that the curator signed."""
+        details = {"study_id": self._study_id, "grant_id": self._grant, "what": what, "note": self._note}
+        self._store.write(lambda copy: copy.dispute(details))
+
+
+def _checkpoint(note: str, vkey: str, grant: str) -> Checkpoint:
+    """Return the checkpoint of a curator's note about a grant's log. Raises ProtocolViolated if it is another."""
+    verifier = Verifier.parse(vkey)
+    try:
+        checkpoint = verifier.verify(note)
+    except LogBroken as error:
+        raise ProtocolViolated(f"the curator's checkpoint does not verify: {error}") from None
+    if checkpoint.origin != f"{verifier.name}/{grant}":
+        raise ProtocolViolated("the curator's checkpoint is of another log")
+    return checkpoint
