@@ -10,12 +10,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from blindopt.arrays import Vector
-from blindopt.client import WebhookClient
 from blindopt.errors import ProtocolViolated, TuningFailed, Unreachable
+
+if TYPE_CHECKING:
+    from blindopt.client import WebhookClient
 
 FIRST_WAIT_SECONDS = 0.2
 LONGEST_WAIT_SECONDS = 30.0
@@ -25,7 +28,7 @@ LONGEST_WAIT_SECONDS = 30.0
 class Webhook:
     """Requests of one tuning to its scorer. A retry has the same idempotency key, so that work is not done twice."""
 
-    client: WebhookClient
+    client: "WebhookClient"
     tuning_id: str
     model: str
     attempts: int

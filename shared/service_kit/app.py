@@ -1,11 +1,13 @@
 """Builds the FastAPI application of a service."""
 
 import logging
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 from pydantic import BaseModel
+from pydantic.warnings import UnsupportedFieldAttributeWarning
 from starlette.routing import Route
 
 from blindopt import wire
@@ -25,6 +27,8 @@ from service_kit.web.middleware import RequestMiddleware
 from service_kit.web.rate_limit import RateLimit
 
 log = logging.getLogger("blindopt.start")
+# FastAPI silences it where it makes its adapters; those of our models are built later, at the first request.
+warnings.filterwarnings("ignore", category=UnsupportedFieldAttributeWarning)
 
 
 def build(

@@ -11,10 +11,9 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from blindopt import wire
-from blindopt.client import WebhookClient
 from blindopt.errors import BlindoptError, ProtocolViolated, StateConflict, Unreachable
 from curator_service.settings import Settings
 from curator_service.store import inbox as table
@@ -32,6 +31,9 @@ from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection, StoreFault
 from service_kit.store.stored_replies import StoredReply
 
+if TYPE_CHECKING:
+    from blindopt.client import WebhookClient
+
 log = logging.getLogger("blindopt.measurers")
 AT_ONCE = 4
 ATTEMPTS_MIN = 3  # of a measurement that is old already when its turn comes
@@ -45,13 +47,15 @@ GIVEN_UP_AT_ONCE = 1_000
 SECRET_MIN = 32
 
 
-def client_of(settings: Settings) -> WebhookClient | None:
+def client_of(settings: Settings) -> "WebhookClient | None":
     """The owner's system that the settings name, or None. Raises StateConflict for a key that is too short."""
     if settings.measurer_url is None or settings.measurer_secret_file is None:
         return None
     key = settings.measurer_secret_file.read_bytes().strip()
     if len(key) < SECRET_MIN:
         raise StateConflict(f"the key in MEASURER_SECRET_FILE must have {SECRET_MIN} characters or more")
+    from blindopt.client import WebhookClient  # late: most curators call nobody, and start faster
+
     return WebhookClient(
         settings.measurer_url,
         key,
@@ -221,7 +225,7 @@ class WebhookMeasurer:
                 self._context.database.write(partial(table.give_up, seqs=old, problem=problem))
                 self._inbox.publish([])
 
-    def _client(self) -> WebhookClient:
+    def _client(self) -> "WebhookClient":
         if (client := getattr(self._clients, "client", None)) is None:
             client = self._clients.client = client_of(self._settings)
         assert client is not None, "no thread runs without a system in the settings"

@@ -6,7 +6,6 @@ from math import exp, log, pi, sqrt
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from scipy.special import erfcx, log_ndtr, ndtr
 
 from blindopt.arrays import Vector
 from blindopt.errors import NumericalFailure
@@ -194,6 +193,8 @@ class ExpectedImprovement:
 
 def _cut(spread: Vector, t: Vector, out: Vector) -> None:
     """Write upper bounds of log s + log h(t) by tangents (see ``ExpectedImprovement``)."""
+    from scipy.special import log_ndtr  # late, for a fast start of the services
+
     at, reached = int(t.argmax()), -np.inf
     if t[at] > 0:
         at = int((t * spread).argmax())
@@ -226,6 +227,8 @@ def log_improvement(t: Vector) -> Vector:
     >>> log_improvement(np.array([0.0, -100.0])).round(6).tolist()
     [-0.918939, -5010.129579]
     """
+    from scipy.special import erfcx, ndtr
+
     t = np.asarray(t, dtype=np.float64)
     values = np.empty_like(t)
     near, far = t >= -1.0, t < -50.0

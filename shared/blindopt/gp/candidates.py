@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 import numpy as np
-from scipy.spatial.distance import cdist
 
 from blindopt.arrays import Matrix, Rows, Vector
 from blindopt.errors import NumericalFailure
@@ -78,6 +77,8 @@ class Candidates:
             squared: Matrix = (lifted @ dual[:, 0])[:, None] if dual.shape[1] == 1 else lifted @ dual
             np.maximum(squared, 0.0, out=squared)
         else:
+            from scipy.spatial.distance import cdist  # late, for a fast start of the services
+
             squared = cdist(self.lifted[rows, :-2], -0.5 * dual[:-2].T, "sqeuclidean").astype(self.lifted.dtype)
         self._kernel.correlate(squared)
         if self._kernel.variance != 1.0:

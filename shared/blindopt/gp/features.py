@@ -1,7 +1,6 @@
 """Finite features of arms, and a whitening root of their ridge matrix that plays update."""
 
 import numpy as np
-from scipy.linalg import eigh
 
 from blindopt.arrays import Matrix, Vector
 from blindopt.errors import NumericalFailure
@@ -19,6 +18,8 @@ def features(gram: Matrix, dictionary: Matrix | None = None) -> Matrix:
     phi = (K_S^(1/2))^+ k_S in the eigen-coordinates of K_S: Nystrom embedding of Zhou & Tan (2021), section 3, where
     ``dictionary`` holds the indices S, or S is all arms. Raises NumericalFailure if no eigenvalue is positive.
     """
+    from scipy.linalg import eigh  # late, for a fast start of the services
+
     index = np.arange(len(gram)) if dictionary is None else np.asarray(dictionary, dtype=np.intp)
     values, vectors = eigh(gram[np.ix_(index, index)])
     kept = values > RANK_TOLERANCE * values[-1]
@@ -77,6 +78,8 @@ class Root:
         if self.plays == 0:
             self.whitened = self.phi / np.sqrt(self.lam)
         else:
+            from scipy.linalg import eigh
+
             ridge = (self.phi * self.counts) @ self.phi.T
             ridge[np.diag_indices(self.rank)] += self.lam
             values, vectors = eigh(ridge)

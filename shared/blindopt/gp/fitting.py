@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from math import exp, floor, log, log10, sqrt
 
 import numpy as np
-from scipy.spatial.distance import cdist
 
 from blindopt.arrays import Matrix, Vector
 from blindopt.errors import NumericalFailure
@@ -267,6 +266,8 @@ def _spacing(points: Matrix) -> float:
     points = np.unique(points, axis=0)
     if len(points) < 2:
         return 0.0
+    from scipy.spatial.distance import cdist
+
     between = cdist(points, points)
     np.fill_diagonal(between, np.inf)
     return float(np.median(between.min(axis=0)))

@@ -3,7 +3,6 @@
 from math import log, pi
 
 import numpy as np
-from scipy.special import chdtr, chdtrc
 
 from blindopt.arrays import Vector
 from blindopt.gp.marginal_likelihood import Hyper, MarginalLikelihood
@@ -34,6 +33,8 @@ class KernelCheck:
 
     def surprise(self, white: Vector) -> str | None:
         """The next check by the first test, of all ``white`` (c,) so far: what is wrong, in words; None if nothing."""
+        from scipy.special import chdtr, chdtrc  # late, for a fast start of the services
+
         self.checks += 1
         level = ERROR / (2 * self.checks * (self.checks + 1))
         squares, count = float(white @ white), len(white)

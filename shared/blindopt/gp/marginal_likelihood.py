@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from math import log, pi
 
 import numpy as np
-from scipy.spatial.distance import pdist, squareform
 
 from blindopt.arrays import Mask, Matrix, Rows, Vector
 from blindopt.errors import NumericalFailure
@@ -76,6 +75,8 @@ class MarginalLikelihood:
     """
 
     def __init__(self, evidence: Evidence, kind: Kind, law: NoiseLaw, mean: float | None, scales: int = 1) -> None:
+        from scipy.spatial.distance import pdist  # late, for a fast start of the services
+
         self._evidence, self._kind, self._mean = evidence, kind, mean
         self._noise, self._r = declared_noise(law), evidence.points.shape[1]
         parts = evidence.points.T[:, :, None] if scales > 1 else evidence.points[None]
@@ -128,6 +129,8 @@ class MarginalLikelihood:
         return between, slopes, shares
 
     def _square(self, between: Vector) -> Matrix:
+        from scipy.spatial.distance import squareform
+
         correlation: Matrix = squareform(between)
         np.fill_diagonal(correlation, 1.0)
         return correlation

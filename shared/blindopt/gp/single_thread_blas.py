@@ -8,8 +8,6 @@ share. Results do not depend on the number of threads.
 from functools import lru_cache
 
 import numpy as np
-from scipy.linalg.blas import dger
-from scipy.linalg.lapack import dpotrf, dtrtri
 
 from blindopt.arrays import Matrix, Vector
 from blindopt.errors import NumericalFailure
@@ -23,6 +21,8 @@ BLOCK = 48
 
 def add_outer(matrix: Matrix, column: Vector, row: Vector, factor: float) -> None:
     """Add factor * column (a,) row (b,)^T to the contiguous ``matrix`` (a, b), in place."""
+    from scipy.linalg.blas import dger  # late, for a fast start of the services
+
     # BLAS is column-major, so it gets the transposed matrix, which it may overwrite.
     transposed = matrix.T
     for rows in _blocks(*matrix.shape):
@@ -61,6 +61,8 @@ def inverse_factor(gram: Matrix) -> Matrix:
 
     Raises NumericalFailure if ``gram`` is not positive definite.
     """
+    from scipy.linalg.lapack import dpotrf, dtrtri
+
     remainder, inverse = gram.copy(), np.zeros_like(gram)
     steps = _steps(len(gram))
     for index, k in enumerate(steps):

@@ -14,13 +14,17 @@ class Request(BaseModel):
     """The body of a request."""
 
     # An error must not quote the input: it may be a token.
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True, defer_build=True)
+    model_config = ConfigDict(
+        strict=True, frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True, defer_build=True
+    )
 
 
 class Reply(BaseModel):
     """The body of a reply."""
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False, hide_input_in_errors=True, defer_build=True)
+    model_config = ConfigDict(
+        strict=True, frozen=True, extra="ignore", allow_inf_nan=False, hide_input_in_errors=True, defer_build=True
+    )
 
 
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]

@@ -4,11 +4,13 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from blindopt.client import WebhookClient
 from blindopt.errors import BlindoptError, StateConflict
 from service_kit.settings import ServiceSettings
+
+if TYPE_CHECKING:
+    from blindopt.client import WebhookClient
 
 SECRET_MIN = 32
 _EXPIRED, _ANOTHER_NAME = 10, (62, 64)  # X509_V_ERR_CERT_HAS_EXPIRED, X509_V_ERR_HOSTNAME_ and _IP_ADDRESS_MISMATCH
@@ -27,7 +29,7 @@ _STATUSES = {
 class Receiver:
     """Sends signed notices over HTTP. Problems contain neither the address nor the text of the receiver."""
 
-    def __init__(self, client: WebhookClient, timeout_s: float) -> None:
+    def __init__(self, client: "WebhookClient", timeout_s: float) -> None:
         self._client = client
         self._timeout_s = timeout_s
 
@@ -39,6 +41,8 @@ class Receiver:
         secret = settings.notify_secret_file.read_bytes().strip()
         if len(secret) < SECRET_MIN:
             raise StateConflict(f"the key in NOTIFY_SECRET_FILE must have {SECRET_MIN} characters or more")
+        from blindopt.client import WebhookClient  # late: most services send nothing, and start faster
+
         timeout_s = settings.notify_timeout_seconds
         verify: str | bool = True if settings.notify_ca is None else str(settings.notify_ca)
         return cls(WebhookClient(settings.notify_url, secret, timeout_s=timeout_s, verify=verify), timeout_s)

@@ -7,7 +7,6 @@ from collections import deque
 from typing import Literal, NamedTuple
 
 import numpy as np
-from scipy.special import chdtrc
 
 from blindopt.gp.leave_one_out import leave_one_out
 from blindopt.gp.single_thread_blas import left_product
@@ -79,6 +78,8 @@ class Repeats:
 
 def model_warnings(surrogate: Surrogate) -> list[RunWarning]:
     """Warnings of the model after all answers, with the hyper-parameters of the next choice."""
+    from scipy.special import chdtrc  # late, for a fast start of the services
+
     observed = surrogate.posterior.observations
     if (count := observed.count) < ANSWERS_CHECKED_MIN:
         return []

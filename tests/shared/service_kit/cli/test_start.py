@@ -1,6 +1,7 @@
-"""What a command imports, seen from a fresh process: a token must not wait for a web server that it does not need."""
+"""What a command and a first reply import, seen from a fresh process: nothing waits for what it does not need."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,11 +21,38 @@ finally:
     print(json.dumps(names), file=sys.stderr)
 """
 
+SERVED = """
+import asyncio, json, sys
+from {service}_service.app import build
+from {service}_service.settings import Settings
+
+async def first_reply(app):
+    statuses = []
+    async def send(message):
+        statuses.append(message.get("status"))
+    async def receive():
+        return {{"type": "http.request", "body": b"", "more_body": False}}
+    here = ("127.0.0.1", 8000)
+    scope = {{"type": "http", "http_version": "1.1", "method": "GET", "path": "/readyz", "raw_path": b"/readyz"}}
+    scope |= {{"headers": [], "query_string": b"", "scheme": "http", "root_path": "", "client": here, "server": here}}
+    async with app.router.lifespan_context(app):
+        await app(scope, receive, send)
+    return statuses[0]
+
+print(asyncio.run(first_reply(build(Settings()))), json.dumps(sorted(sys.modules)))
+"""
+LATE = {"opendp", "dp_accounting", "scipy", "numba", "pyarrow", "sklearn", "matplotlib", "pandas"}
+NOISE = "curator_service.privacy"
+
 
 def loaded(service, data, *arguments):
     """Which heavy libraries a command has loaded at its end, and what it printed."""
     script = SCRIPT.format(service=service, arguments=list(arguments), heavy=HEAVY | {"numpy"})
-    environment = {f"BLINDOPT_{service.upper()}_DATA_DIR": str(data), "PATH": "/usr/bin:/bin"}
+    environment = {
+        f"BLINDOPT_{service.upper()}_DATA_DIR": str(data),
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+    }
     done = subprocess.run(
         [sys.executable, "-c", script], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60
     )
@@ -43,6 +71,23 @@ def test_token_and_audit_load_no_web_framework_and_no_noise_library(service, tmp
     libraries, printed = loaded(service, tmp_path, "audit", "verify")
     assert libraries & {"fastapi", "starlette", "uvicorn", "opendp", "dp_accounting"} == set()
     assert "records, root" in printed
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_no_numerics_are_loaded_for_the_first_reply(service, tmp_path):
+    """And a vendor's process never holds the noise of an owner's."""
+    environment = {
+        f"BLINDOPT_{service.upper()}_DATA_DIR": str(tmp_path),
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+    }
+    command = [sys.executable, "-c", SERVED.format(service=service)]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    status, _, names = done.stdout.partition(" ")
+    assert status == "200"
+    assert LATE & set(json.loads(names)) == set()
+    assert (NOISE in json.loads(names)) is (service == "curator")
 
 
 @pytest.mark.parametrize("service", SERVICES)

@@ -3,7 +3,6 @@
 from math import erfc, exp, pi, sqrt
 
 import numpy as np
-from scipy.special import erfcx
 
 from blindopt.arrays import Vector
 from blindopt.gp.single_thread_blas import add_outer
@@ -20,6 +19,8 @@ def laplace_step(distance: float, variance: float, scale: float) -> tuple[float,
     g = (A - B) / ((A + B) L), h = 1/L^2 - N(d; 0, s2) / (L^2 Z) - g^2. A and B share a factor that overflows and
     underflows; it is taken out where it can.
     """
+    from scipy.special import erfcx  # late, for a fast start of the services
+
     d, sd = abs(distance), sqrt(variance)
     near, far = (variance / scale - d) / (sd * sqrt(2)), (variance / scale + d) / (sd * sqrt(2))
     if near > -_FAR:

@@ -3,7 +3,6 @@
 from math import sqrt
 
 import numpy as np
-from scipy.linalg import eigh
 
 from blindopt import wire
 from blindopt.arrays import Matrix
@@ -64,5 +63,7 @@ def _least(spec: wire.FewArms) -> int:
 
 
 def _largest(gram: Matrix) -> float:
+    from scipy.linalg import eigh  # late, for a fast start of the services
+
     last = len(gram) - 1
     return float(eigh(gram, eigvals_only=True, subset_by_index=[last, last])[0])
