@@ -3,6 +3,7 @@
 A message is stored before it is sent, and sent under a key of its own: sent again, it is the same message.
 """
 
+import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -91,10 +92,13 @@ class RunMessages:
         return self._context.database.write(work)
 
     def _message(self, run_id: str, wish: wire.RunMessageCreate) -> wire.MessageCreate:
+        salt = secrets.token_hex(16)  # both logs have a digest of the request: nobody confirms a guess of the note by it
         if isinstance(wish, wire.BudgetMessage):
-            return wish
+            return wish.model_copy(update={"salt": salt})
         best = self._recommend(run_id, wish.over)
-        return wire.RecommendationMessage(row=best.row, mean=best.mean, interval=best.interval, note=wish.note)
+        return wire.RecommendationMessage(
+            row=best.row, mean=best.mean, interval=best.interval, note=wish.note, salt=salt
+        )
 
     def update(self, request: RequestContext, run_id: str, number: int) -> StoredReply:
         """Send a message that has not arrived, or read the owner's decision. Raises as ``send``."""

@@ -108,7 +108,7 @@ class Inbox:
             changed_by=row.name,
             problem=row.problem if row.next_at is None else None,
             earlier=earlier,
-            costs_again=row.begun > 0 and not draws_nothing(released.spec),
+            costs_again=_costs_again(row, released.spec),
             mean_held_back=row.place in held.get(row.query_id, ()),
             system=system_of(row),
             **{name: getattr(row, name) for name in _COLUMNS},
@@ -123,9 +123,18 @@ class Inbox:
     def correct(self, request: RequestContext, query_id: str, corrections: wire.CorrectCreate) -> StoredReply:
         """Replace values, or declare them void. Raises BudgetExhausted, and changes nothing.
 
-        What is only declared void costs nothing, so that no cap refuses it.
+        What is only declared void costs nothing, so that no cap refuses it. StateConflict for a version that is to be
+        undone and was replaced, or whose private answer has left.
         """
-        return self._enter(request, query_id, "correct", lambda db: measurement_entries.corrections_of(corrections))
+
+        def corrects(db: Connection) -> list[MeasurementEntry]:
+            if corrections.undo_version is not None:
+                inquiry = table.inquiry(db, query_id)
+                if _costs_again(inquiry, self._studies.of(db, inquiry.study_id).spec):
+                    raise StateConflict("nothing was stored: a private answer of the query has left")
+            return measurement_entries.corrections_of(corrections)
+
+        return self._enter(request, query_id, "correct", corrects)
 
     def release_means(self, request: RequestContext, query_id: str, chosen: wire.MeanRelease) -> StoredReply:
         """Release means that are held back, over the measurements that are left, for a charge.
@@ -341,6 +350,11 @@ class Inbox:
             self._versions.settle(query_ids)
         finally:
             self._wakeups.notify(INBOX)
+
+
+def _costs_again(inquiry: Any, spec: wire.StudyCreate) -> bool:
+    """Whether a private answer of a query has left (its version is drawn): another value is charged as a correction."""
+    return inquiry.begun > 0 and not draws_nothing(spec)
 
 
 def _earlier(db: Connection, rows: Sequence[Any]) -> dict[int, list[wire.EarlierMeasurement]]:

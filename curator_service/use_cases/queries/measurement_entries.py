@@ -105,7 +105,10 @@ def values_of(request: wire.AnswerCreate | wire.CorrectCreate) -> list[Measureme
 
 def corrections_of(request: wire.CorrectCreate) -> list[MeasurementEntry]:
     """The entries of a correction: other values first, then answers that are declared void."""
-    void = [MeasurementEntry(identity, reason=request.reason, note=request.note) for identity in request.void]
+    void = [
+        MeasurementEntry(identity, reason=request.reason, note=request.note, expected_version=request.undo_version)
+        for identity in request.void
+    ]
     return values_of(request) + void
 
 

@@ -179,6 +179,14 @@ class CorrectCreate(Request):
         description="Why they are void, for the owner only: a modeler learns only that the candidate has no answer.",
     )
     note: Text | None = Field(None, description="Note for the owner only.")
+    undo_version: int | None = Field(
+        None,
+        ge=0,
+        description=(
+            "Void this version of each measurement alone: 409 if another value was entered since, or if a private "
+            "answer of the query has left, so that another value would be charged."
+        ),
+    )
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

@@ -14,6 +14,13 @@ from blindopt.wire.studies import Budget
 
 Candidate = Annotated[int, Field(ge=0, lt=10**9, description="Number of a candidate: its row of Z, from 0.")]
 MeanInterval = Annotated[list[float], Field(min_length=2, max_length=2)]
+Salt = Annotated[
+    str,
+    Field(
+        pattern="^[0-9a-f]{0,64}$",
+        description="Random digits of the sender, so that the digest of the request in the logs reveals nothing about it.",
+    ),
+]
 Decision = Literal["accepted", "rejected", "measured", "approved", "declined"]
 
 
@@ -25,6 +32,7 @@ class RecommendationMessage(Request):
     mean: float | None = Field(None, description="Posterior mean there, in units of y; null: not said.")
     interval: MeanInterval | None = Field(None, description="95 % interval of that mean; null: not said.")
     note: Text | None = Field(None, description="Note for the owner.")
+    salt: Salt = ""
 
 
 class BudgetMessage(Request):
@@ -33,6 +41,7 @@ class BudgetMessage(Request):
     kind: Literal["budget"] = Field("budget", description="budget.")
     more: Budget = Field(description="What is to be added to each cap; null: nothing.")
     note: Text | None = Field(None, description="Why, for the owner.")
+    salt: Salt = ""
 
     @model_validator(mode="after")
     def _wants_more(self) -> Self:

@@ -1,5 +1,6 @@
 """Messages of runs: what one run waits for, another does not."""
 
+import re
 from contextlib import contextmanager
 
 import pytest
@@ -34,3 +35,29 @@ def test_a_slow_curator_holds_up_the_messages_of_its_own_run_alone(tmp_path, mon
         assert refused == {slow: Busy, other: Unreachable}
         refused.clear()
         assert send(slow) is Unreachable  # and it may be sent again
+
+
+def test_a_note_is_not_confirmed_by_the_digest_of_its_request_in_the_log(tmp_path, monkeypatch):
+    """Both logs have the digest of the request: its body holds 128 random bits that only the two parties store."""
+    bodies = []
+    with modeler_at_work(tmp_path, work=False) as modeler:
+        run = start(modeler)
+
+        @contextmanager
+        def session(*args):
+            yield type("Curator", (), {"send_message": lambda self, message, *, key: send(message, key)})(), None
+
+        def send(message, key):
+            bodies.append((key, message.model_dump_json()))
+            raise Unreachable("no reply")
+
+        monkeypatch.setattr(messages, "open_session", session)
+        for wish in (WISH, WISH.model_copy(update={"salt": "guess"}), WISH):
+            with pytest.raises(Unreachable):
+                modeler.messages.send(request_of(modeler), run, wish)
+        with pytest.raises(Unreachable):
+            modeler.messages.update(request_of(modeler), run, 1)
+    assert bodies[3] == bodies[0]  # sent again, it is the same request
+    salts = {re.search('"salt":"([0-9a-f]{32})"', body)[1] for _, body in bodies}
+    assert len(salts) == 3
+    assert WISH.model_dump_json() not in {body for _, body in bodies}

@@ -201,6 +201,31 @@ def test_a_correction_before_the_modeler_got_the_answer_costs_nothing(private):
     assert private.items(query.id)[0].version == 2
 
 
+def test_an_undo_that_is_overtaken_takes_nothing_back(private, exact):
+    """The page saw version 1, not yet released; before its request arrives, the answer leaves, or is replaced."""
+
+    def undo(item, version):
+        return wire.CorrectCreate(void=[item.id], reason="other", undo_version=version)
+
+    query = private.ask(31, 32)
+    private.answer(query.id, 1.0)
+    saved = private.items(query.id)[0]
+    assert (saved.version, saved.costs_again) == (1, False)  # what the page saw
+    private.answer(query.id, 2.0)  # the last of the query: its private answers leave now
+    late = refused(private.measurer.correct, query.id, undo(saved, 1))
+    assert (late.remote_code, "has left" in str(late)) == ("state_conflict", True)
+    assert (private.items(query.id)[0].value, private.reply(query.id).version) == (1.0, 1)
+
+    query = exact.ask(31, 32)
+    exact.answer(query.id, 1.0)
+    saved = exact.items(query.id)[0]
+    exact.measurer.correct(query.id, answers_for([saved], 1.5))  # another person
+    assert refused(exact.measurer.correct, query.id, undo(saved, 1)).remote_code == "state_conflict"
+    assert exact.items(query.id)[0].value == 1.5
+    exact.measurer.correct(query.id, undo(saved, 2))  # control: what is still so is taken back
+    assert exact.items(query.id)[0].state == "declined"
+
+
 def test_means_are_released_once_over_what_was_measured(curator, dataset, open_measured):
     answers = LAPLACE.model_copy(update={"plays": "mean"})
     with open_measured(curator, dataset.id, answers=answers, measurement={"noise_variance": 0.5}) as study:
