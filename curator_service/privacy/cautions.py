@@ -52,7 +52,7 @@ def of_epsilon(field: str, epsilon: Decimal) -> list[Caution]:
     if epsilon <= EPSILON_LARGE:
         return []
     message = (
-        f"epsilon is {epsilon}: the promise allows an event to be e^{epsilon} times likelier because of one record, "
+        f"epsilon is {epsilon}: the promise allows an event to be e^{epsilon} times as probable because of one record, "
         f"which rules out next to nothing. Take {EPSILON_LARGE} or less; 1 is a strong promise."
     )
     return [Caution(code="epsilon_large", field=field, message=message)]
@@ -128,7 +128,7 @@ def mean_spacing(features: list[Feature], n: int) -> float:
 def _of_answers(spec: StudyCreate) -> list[Caution]:
     if isinstance(spec.answers, NoAnswerNoise):
         message = (
-            "The vendor gets the exact outcome of every record that it asks for, and no epsilon bounds that. Choose "
+            "The vendor gets the exact outcome of every record that it queries, and no epsilon bounds that. Choose "
             "answers with noise, such as auto."
         )
         return [Caution(code="exact_answers", field="answers.mechanism", message=message)]
@@ -141,8 +141,8 @@ def _of_caps(spec: StudyCreate, price: Price) -> list[Caution]:
         exact = isinstance(spec.answers, NoAnswerNoise)
         field = "budget.queries" if exact or not answers_add_up(spec) else "budget.epsilon_per_row"
         message = (
-            "No cap ends the answers: a modeler may ask without end"
-            + ("." if exact or not answers_add_up(spec) else ", and so learn each y as exactly as it likes.")
+            "No cap ends the answers: a vendor may query without end"
+            + ("." if exact or not answers_add_up(spec) else ", and so learn each y as precisely as it likes.")
             + " Set a cap."
         )
         return [Caution(code="no_cap", field=field, message=message)]

@@ -135,15 +135,15 @@ def _release(release: Concrete, spec: StudyCreate) -> str:
         case GaussianRelease() | GaussianProjectionRelease() | PlanarLaplaceRelease() if delta := failure(release):
             return (
                 f"({release.epsilon}, {delta!r})-differential privacy of each {whose} features: for two "
-                f"datasets that {differ} by at most {release.sensitivity!r} in scaled units, no event is more "
-                f"than e^{release.epsilon} times likelier under one than under the other, but for {delta!r}, "
+                f"datasets that {differ} by at most {release.sensitivity!r} in scaled units, any event is at "
+                f"most e^{release.epsilon} times as probable under one as under the other, plus {delta!r}, "
                 "whatever an attacker knows."
             )
         case _:  # planar Laplace without a delta
             return (
                 f"{release.epsilon}-differential privacy of each {whose} features: for two datasets that {differ} "
-                f"by at most {release.sensitivity!r} in scaled units, no event is more than "
-                f"e^{release.epsilon} times likelier under one than under the other, whatever an attacker knows."
+                f"by at most {release.sensitivity!r} in scaled units, any event is at most "
+                f"e^{release.epsilon} times as probable under one as under the other, whatever an attacker knows."
             )
 
 
@@ -154,14 +154,14 @@ def _answers(spec: StudyCreate, release: Concrete | None) -> str:
         return EXACT_ANSWERS
     text = (
         f"Each released y is {answers.epsilon}-differentially private ({_ANSWER_LAWS[answers.mechanism]}): no other "
-        f"value of y would make it more than e^{answers.epsilon} times likelier. The number of rows is public, and "
-        "which rows are asked is chosen by the modeler."
+        f"value of y makes an answer more than e^{answers.epsilon} times as probable. The number of rows is public, "
+        "and the vendor chooses which candidates to query."
     )
     if answers.plays == "mean":
-        text += " Several plays of a row in one query are released once, as their mean: so much holds for "
+        text += " Several measurements of a candidate in one query are released once, as their mean: this holds for "
         text += "all of them." if answers_add_up(spec) else "each of them, as another person's."
     if not isinstance(spec.measurement, ColumnMeasurement):
-        text += " A corrected answer is released anew: that adds up with what it replaces."
+        text += " A corrected answer is released again, at its own cost."
     if not answers_add_up(spec):
         return f"{text} Each answer is counted as another person's."
     caps = [cap for cap in (spec.budget.epsilon_per_row, spec.budget.epsilon_total) if cap is not None]
@@ -227,7 +227,7 @@ GAPS: tuple[Gap, ...] = (
     ),
     Gap(
         "Answers about one person",
-        "each is counted as another person's; where one person is behind several, what they tell adds up.",
+        "each is counted as another person's; where one person is behind several, the losses add up.",
         lambda spec, release: not isinstance(spec.answers, NoAnswerNoise) and not answers_add_up(spec),
     ),
     Gap(
@@ -240,31 +240,30 @@ GAPS: tuple[Gap, ...] = (
     Gap(
         "Rows of one person",
         "which rows are the same person's, and how many each person has, is not hidden: a refusal at the cap on a "
-        "person can tell it to the modeler, and exposure to auditors.",
+        "person can reveal it to the vendor, and the exposure of rows to auditors.",
         lambda spec, release: spec.person_column,
     ),
     Gap(
         "Sizes",
         "how many rows there are, the shape of Z, and the mechanism are public. Where rows with missing values were "
-        "left out (leave_out), how many are left depends on which records have gaps, so neighbours have the same gaps: "
+        "left out, how many are left depends on which records have gaps, so neighbours have the same gaps: "
         "whether a cell is missing, or outside the list of categories, is not hidden there.",
     ),
     Gap(
         "Queries",
-        "which rows were asked, how often and when is known to the modeler, who chose them. A refusal states what its "
-        "own grant has spent, and no amount of another; but whether a request is refused depends on what all modelers "
-        "of the study have spent, so requests of several sizes show how much the others have left.",
+        "the vendor knows which candidates were queried, how often and when, since it chose them. A refusal states "
+        "what its own grant has spent, and no amount of another; but whether a request is refused depends on what all "
+        "vendors of the study have spent, so requests of several sizes show how much the others have left.",
     ),
     Gap(
         "Timing",
-        "replies leave when ready, so their delay can reveal a little. Set a fixed reply time (reply_after_ms) to "
-        "prevent it.",
+        "replies leave when ready, so their delay can reveal a little. Set a fixed reply time to prevent it.",
         lambda spec, release: spec.reply_after_ms is None,
     ),
     Gap(
         "Measuring",
-        "how long people or a system take for a row, that a row was not measured, and that an answer was corrected or "
-        "taken back is seen by the modeler, and depends on who is behind the row.",
+        "the vendor sees how long a measurement takes, that a candidate was not measured, and that an answer was "
+        "corrected or taken back. This can depend on the person behind the record.",
         lambda spec, release: not isinstance(spec.measurement, ColumnMeasurement),
     ),
     Gap(
@@ -285,20 +284,20 @@ GAPS: tuple[Gap, ...] = (
     ),
     Gap(
         "What holds for many",
-        "what the records tell about people in general is meant to be learned, and applies to each person too.",
+        "what the records show about people in general is meant to be learned, and applies to each person too.",
     ),
     Gap(
         "Who withdraws",
-        "what has left cannot come back. A record can be withheld from then on: it is declined to modelers, which "
-        "tells them that it was withheld or not measured, and left out of later releases; its candidate stays with "
+        "what has left cannot come back. A record can be withheld from then on: it is declined to vendors, which "
+        "shows them that it was withheld or not measured, and left out of later releases; its candidate stays with "
         "them, and the logs stay.",
     ),
     Gap(
         "Who sees what",
-        "the promise is about what the modeler is sent, and so about everyone whom it tells. The curator's machine, "
-        "who reads its folder, and the owner, with previews and reports, see what no noise protects. Auditors read in "
-        "the log that a release was abandoned or a forecast failed: with po_gp_ucb that can tell them that features "
-        "are linearly dependent.",
+        "the promise is about what the vendor gets, and so about everyone to whom the vendor passes it on. The "
+        "curator's machine, people who can read its folder, and the owner, with previews and reports, see what no "
+        "noise protects. Auditors read in the log that a release was abandoned or a forecast failed: with the "
+        "published mechanism PO-GP-UCB that can show them that features are linearly dependent.",
     ),
 )
 
@@ -339,6 +338,6 @@ def of_bounds(epsilon: str, records: int, *, person: bool) -> str:
     replaced = "the records of one person by any others" if person else "one record by any other"
     return (
         f"{epsilon}-differential privacy of each {unit}, without a delta: replacing {replaced} makes no "
-        f"quantiles more than e^{epsilon} times likelier. The number of records is public, and so is what was "
-        "asked: columns, outer ranges, quantiles and epsilon."
+        f"quantiles more than e^{epsilon} times as probable. The number of records is public, and so is what was "
+        "requested: columns, outer ranges, quantiles and epsilon."
     )

@@ -39,8 +39,8 @@ def of_bounds(spec: StudyCreate, extremes: Extremes) -> list[Caution]:
 
 def _caution(field: str, value: float, extreme: str) -> Caution:
     message = (
-        f"{value!r} is exactly the {extreme} value of the column. A bound that is computed from the records tells "
-        "about the record at that end, and no promise covers it. Take a bound from public knowledge; if this one is, "
+        f"{value!r} is exactly the {extreme} value of the column. A bound that is computed from the records reveals "
+        "the record at that end, and no promise covers it. Take a bound from public knowledge; if this one is, "
         "such as 0 for a count, nothing is wrong."
     )
     return Caution(code="bound_is_extreme", field=field, message=message)

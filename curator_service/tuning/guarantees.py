@@ -24,7 +24,7 @@ _RECORDS: dict[Records, str] = {
     "whole": "The score may be any function of the validation dataset: it is clipped to the declared range.",
 }
 _FAILURE = (
-    "A failure is not protected: whether the scorer fails, or tells a number that is not finite, may depend on the "
+    "A failure is not protected: whether the scorer fails, or returns a number that is not finite, may depend on the "
     "records, and auditors see that the tuning failed."
 )
 _PROTECTED = (
@@ -44,7 +44,8 @@ def worst_case(total: Cost, records: Records, *, index: bool, value: bool, condi
     epsilon = text(total.epsilon)
     promise = (
         f"Worst case: {epsilon}-differential privacy of each validation record. Replacing one record by any other "
-        f"makes no result ({_released(index, value)}) more than e^{epsilon} times likelier, whatever an attacker knows."
+        f"makes no result ({_released(index, value)}) more than e^{epsilon} times as probable, whatever an "
+        "attacker knows."
     )
     return " ".join(part for part in (promise, condition, _RECORDS[records], _failure(records), _PROTECTED) if part)
 
@@ -137,8 +138,8 @@ def _average(total: Cost, *, index: bool, value: bool, uses_noise: bool) -> str:
     return (
         f"On average over the Gaussian-process prior only, not in the worst case: ({epsilon}, {delta}). "
         "For two validation datasets that differ in one record, "
-        f"no result ({_released(index, value)}) is more than e^{epsilon} times likelier under one "
-        f"than under the other, {exception}For a pair of datasets whose functions are "
+        f"no result ({_released(index, value)}) is more than e^{epsilon} times as probable under one "
+        f"as under the other, {exception}For a pair of datasets whose functions are "
         "further apart nothing is promised, and nothing in the data can verify the prior. "
     )
 

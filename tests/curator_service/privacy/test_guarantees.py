@@ -1,5 +1,6 @@
 """The words of a guarantee: exactly as much as is proved, with the numbers of the study."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,18 @@ from blindopt.wire import (
     StudyCreate,
 )
 from curator_service.privacy import accounting
-from curator_service.privacy.guarantees import EXACT_ANSWERS, GAPS, SIMULATION, as_markdown, guarantee, not_protected
+from curator_service.privacy.choice import concrete
+from curator_service.privacy.guarantees import (
+    EXACT_ANSWERS,
+    GAPS,
+    SIMULATION,
+    as_markdown,
+    belief,
+    guarantee,
+    neighbours,
+    not_protected,
+    unit_of_privacy,
+)
 
 GAUSSIAN = GaussianRelease(mechanism="gaussian", epsilon="1.25", delta=2e-6, sensitivity=0.4)
 PUBLISHED = PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1.25", delta=2e-6, r=3, acknowledge_refuted=True)
@@ -110,7 +122,7 @@ def test_private_answers_are_stated_with_their_epsilon_and_how_they_add_up():
     capped = text_of(GAUSSIAN, answers=LAPLACE, cap="6.5")
     for text in (alone, summed, capped):
         assert sentence in text
-        assert "chosen by the modeler" in text
+        assert "the vendor chooses which candidates" in text
     assert "another person's" in alone
     assert "add up" not in alone
     assert summed.endswith("add up, with the release: the study sets no cap on the sum.")
@@ -244,3 +256,36 @@ def test_the_documentation_lists_what_the_code_says_is_not_protected():
     block, _, after = rest.partition("\n<!-- not protected: end -->")
     assert after
     assert block == as_markdown()
+
+
+UNPLAIN = re.compile(
+    r"\b(?:lower|upper|columns?|dataset_id|sigma_min|omega|branch|largest_r|tells?|told|likelier|asked|modelers?|of it|"
+    r"by itself|whoever|plays?|[a-z]+_[a-z_]+|[a-z]+\.[a-z_]+)\b"
+)
+"""What only the owner may know, names of the API, and words that the glossary replaces."""
+
+
+def test_what_vendors_read_of_a_study_is_in_plain_words_and_names_nothing_of_the_owners():
+    texts = {gap.says for gap in GAPS}
+    for release in RELEASES:
+        for answers in ANSWERS:
+            for plays in ("each", "mean"):
+                chosen = answers if answers is EXACT else answers.model_copy(update={"plays": plays})
+                for measurement, unit in ((COLUMN, "row"), (BY_HAND, "answer"), (BY_HAND, "row")):
+                    spec = study(release, answers=chosen, unit=unit, measurement=measurement)
+                    persons = spec.model_copy(update={"person_column": "who", "rows_per_person": 3})
+                    for each in (spec, persons):
+                        ran = concrete(each)[0]
+                        words = guarantee(each), belief(ran) or "", unit_of_privacy(each), neighbours(each, ran)
+                        texts.update(words, not_protected(each, ran))
+    faults = {(match[0], text) for text in texts for match in UNPLAIN.finditer(text)}
+    assert len(texts) > 60
+    assert faults == set()
+    control = "The column tells the modeler, see answers.mechanism and reply_after_ms."
+    assert [m[0] for m in UNPLAIN.finditer(control)] == [
+        "column",
+        "tells",
+        "modeler",
+        "answers.mechanism",
+        "reply_after_ms",
+    ]
