@@ -15,7 +15,6 @@ from curator_service.console.drafting import NAMES, STEPS
 from curator_service.console.reading import every
 from service_kit.console import ApiProblem, Form, Page, Pages, id_of
 from service_kit.console.forms import fresh_key
-from service_kit.console.words import plain
 
 pages = Pages()
 _TRAIL = [("Studies", "/studies")]
@@ -96,7 +95,7 @@ async def effect(page: Page, form: Form) -> Response:
     try:
         context |= await _effect(page, body)
     except ApiProblem as problem:
-        context["problem"] = plain(problem.problem.detail)
+        context["problem"] = problem.in_words
     return page.fragment("effect_part.html", **context)
 
 

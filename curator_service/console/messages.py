@@ -33,7 +33,7 @@ async def open_record(page: Page, form: Form) -> Response:
     try:
         record = await page.api.post(f"/v1{where}:open_record", {"row": row})
     except ApiProblem as problem:
-        return page.go(where, f"No record was opened: {problem.problem.detail}", mood="bad")
+        return page.go(where, f"No record was opened: {problem.in_words}", mood="bad")
     view, trail = await _study(page, page.path["study_id"])
     context = {"record": record, "study": view, "measurement": view["spec"]["measurement"]}
     return page.show("record.html", title=f"Record {record['record']}", trail=trail, **context)
@@ -138,7 +138,7 @@ async def _new_cautions(page: Page, study: dict[str, Any], form: Form) -> list[d
     except ApiProblem as problem:
         if problem.status == 422:  # so will be the raise
             return []
-        return [{"message": f"The cautions could not be computed: {problem.problem.detail}"}]
+        return [{"message": f"The cautions could not be computed: {problem.in_words}"}]
     accepted = {caution["message"] for caution in study["report"]["cautions"]}
     return [c for c in checked["cautions"] if c["field"].startswith("budget.") and c["message"] not in accepted]
 

@@ -137,7 +137,7 @@ async def _release(page: Page, form: Form) -> str | None:
     try:
         await page.api.post(f"/v1/studies/{page.path['study_id']}:release", body, key=form.key)
     except ApiProblem as problem:
-        return f"Nothing was released. {problem.problem.detail}"
+        return f"Nothing was released. {problem.in_words}"
     except (BlindoptError, OSError):
         return "Nothing was released: the service's own log says why."
     return None
@@ -170,7 +170,7 @@ async def _sandbox(page: Page, form: Form, made: list[str]) -> str | None:
     try:
         reply = await page.api.post(f"/v1/studies/{page.path['study_id']}:sandbox", key=form.key)
     except ApiProblem as problem:
-        return f"No sandbox was made. {problem.problem.detail}"
+        return f"No sandbox was made. {problem.in_words}"
     except (BlindoptError, OSError):
         return "No sandbox was made: the service's own log says why."
     made.append(reply["id"])

@@ -33,7 +33,7 @@ async def try_all_again(page: Page, form: Form) -> Response:
     try:
         tried = await page.api.post("/v1/inbox/system:try_again", key=form.key)
     except ApiProblem as problem:
-        return page.go("/inbox/system", problem.problem.detail, mood="bad")
+        return page.go("/inbox/system", problem.in_words, mood="bad")
     return page.go("/inbox/system", f"Your system is asked now. Brought forward: {tried['measurements']:,}.")
 
 
@@ -46,5 +46,5 @@ async def try_again(page: Page, form: Form) -> Response:
     except ApiProblem as problem:
         if problem.status == 404:
             raise
-        return page.go(path, problem.problem.detail, mood="bad")
+        return page.go(path, problem.in_words, mood="bad")
     return page.go(path, "Your system is asked for it now. Look again in a moment.")

@@ -43,7 +43,7 @@ async def _post(page: Page, form: Form, path: str, body: object, done: str) -> R
     try:
         await page.api.post(f"/v1/runs/{page.path['run_id']}/messages{path}", body, key=form.key)
     except ApiProblem as problem:
-        return _back(page, str(problem), mood="bad")
+        return _back(page, problem.in_words, mood="bad")
     return _back(page, done)
 
 

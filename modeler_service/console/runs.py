@@ -181,5 +181,5 @@ async def _do(page: Page, form: Form, command: str, done: str, body: object = No
     try:
         await page.api.post(f"/v1{where}:{command}", body, key=form.key)
     except ApiProblem as problem:
-        return page.go(where, str(problem), mood="bad")
+        return page.go(where, problem.in_words, mood="bad")
     return page.go(where, done)

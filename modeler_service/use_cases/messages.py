@@ -92,7 +92,7 @@ class RunMessages:
         return self._context.database.write(work)
 
     def _message(self, run_id: str, wish: wire.RunMessageCreate) -> wire.MessageCreate:
-        salt = secrets.token_hex(16)  # both logs have a digest of the request: nobody confirms a guess of the note by it
+        salt = secrets.token_hex(16)  # so that nobody confirms a guess of the note by its digest, in both logs
         if isinstance(wish, wire.BudgetMessage):
             return wish.model_copy(update={"salt": salt})
         best = self._recommend(run_id, wish.over)

@@ -18,7 +18,7 @@ Salt = Annotated[
     str,
     Field(
         pattern="^[0-9a-f]{0,64}$",
-        description="Random digits of the sender, so that the digest of the request in the logs reveals nothing about it.",
+        description="Random digits of the sender, so that its digest in the logs reveals nothing about the text.",
     ),
 ]
 Decision = Literal["accepted", "rejected", "measured", "approved", "declined"]

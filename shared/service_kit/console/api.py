@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from blindopt import wire
 from blindopt.errors import NotFound
+from service_kit.console.words import plain
 from service_kit.identity.tokens import Principal
 from service_kit.web import in_process
 
@@ -41,6 +42,12 @@ class ApiProblem(Exception):
     def code(self) -> str:
         """The stable name of the problem."""
         return self.problem.code
+
+    @property
+    def in_words(self) -> str:
+        """What is wrong, as a page without the form's fields shows it."""
+        faults = [plain(fault.message) for fault in self.problem.errors or []]
+        return "; ".join(faults[:3]) or plain(self.problem.detail)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def pages_of(about: About, *, readers: tuple[Role, ...], testers: tuple[Role, ..
         try:
             result = await page.api.post("/v1/notices:test")
         except ApiProblem as problem:
-            return page.go("/notices", problem.problem.detail, mood="bad")
+            return page.go("/notices", problem.in_words, mood="bad")
         if result["delivered"]:
             return page.go("/notices", "The test notice arrived.")
         return page.go("/notices", f"The test notice did not arrive: {result['problem']}", mood="bad")

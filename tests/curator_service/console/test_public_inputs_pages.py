@@ -6,7 +6,7 @@ import re
 import pytest
 
 from blindopt import wire
-from blindopt.client import OwnerClient
+from blindopt.client import OwnerClient, StudyClient
 from curator_service.console import figures
 
 CSV = "a,b,y\n" + "".join(f"{i},{i * i % 11},{i % 5}\n" for i in range(12))
@@ -62,6 +62,32 @@ def test_higher_caps_that_bring_a_caution_are_raised_by_whoever_accepts_it(owner
     owner.submit(page, epsilon_per_row="500", reason="agreed", sure=html.unescape(said))
     assert caps() == "500"
     assert "let one record lose epsilon 500 in all" in owner.shown
+
+
+def test_a_request_for_budget_that_brings_a_caution_is_approved_by_whoever_accepts_it(owner, api, service):
+    study = api.create_study(spec_of(api.register("asked for more", CSV.replace("11", "12").encode()))).id
+    api.release(study)
+    token = api.grant(study, wire.GrantCreate(name="v")).token
+    more = wire.BudgetMessage(more=wire.Budget(epsilon_per_row="488"))
+    with StudyClient(service.url, token, study) as vendor:
+        sent = wire.MessageView.model_validate_json(vendor.send_message(more, key="more"))
+    page, decide = f"/messages/{sent.id}", f"/messages/{sent.id}:decide"
+    caution = "let one record lose epsilon 500 in all"
+
+    def approve(**ticked):
+        owner.get(page)
+        (said,) = re.findall(r'name="sure" value="([^"]+)"', owner.text)
+        assert caution in html.unescape(said)
+        ticked = {name: value or html.unescape(said) for name, value in ticked.items()}
+        owner.send("POST", f"/console{decide}", data=owner.form(decide) | {"decision": "approved"} | ticked)
+        return api.study(study).spec.budget.epsilon_per_row
+
+    assert approve() == "12"  # without the tick
+    assert (owner.status, "Confirm this, or choose lower caps" in owner.shown) == (422, True)
+    assert approve(sure="These caps, of 12.5, are fine") == "12"  # nor of other caps
+    assert approve(sure="") == "500"
+    (decided,) = [m for m in api.messages() if m.id == sent.id]
+    assert decided.state == "approved"
 
 
 def test_the_last_step_of_a_draft_shows_its_cautions(owner, study):

@@ -8,6 +8,7 @@ import pytest
 from starlette.datastructures import FormData, UploadFile
 
 from blindopt import wire
+from modeler_service import console
 from modeler_service.console.start import _access, _blank, _spec
 from service_kit.console import Form
 from tests import console_errors
@@ -122,17 +123,6 @@ def test_a_form_like_a_run_sends_what_that_run_was_given(browsers, ended):
     }
 
 
-@pytest.mark.parametrize("garbage", ["", "-1", "a_b 1.2"])
-def test_no_error_of_the_form_names_a_field_of_the_api(browsers, garbage):
-    browser = browsers["vendor"]
-    faults, sent = console_errors.drive(browser, ["/start"], garbage)
-    assert (faults, sent > 0) == ({}, True)
-    filled = ACCESS | {"hyper": "given", "lengthscale": garbage, "stop": garbage, "target": garbage}
-    browser.get("/start")
-    browser.submit("/start", **filled)
-    assert (browser.status, console_errors.faults_of(browser.text)) == (422, [])
-
-
 def test_answers_that_are_yours_are_offered_and_counted(browsers, ended, opened, owner, curator):
     """Found by hand: nothing offered what was bought, and the second run bought it again."""
     browser = browsers["vendor"]
@@ -158,3 +148,31 @@ def test_a_page_names_what_is_wrong_with_a_grant_and_does_not_show_it_again(brow
         assert reply.status_code == 422
         assert says in reply.text
         assert "blindopt_secret" not in reply.text
+
+
+BUTTONS = {
+    *(f"/runs/{{run_id}}:{act}" for act in ("pause", "resume", "stop", "archive", "unarchive")),
+    "/runs/{run_id}/messages/{number}:update",
+    "/log:verify",
+    "/notices:test",
+}
+"""Targets of forms without a field to type in."""
+ELSEWHERE = {"/start:test", "/runs/{run_id}:replace_token"}
+"""Another button of the form of a start, and a form of runs whose token was refused: driven here."""
+
+
+@pytest.mark.parametrize("garbage", ["", "-1", "a_b 1.2"])
+def test_no_error_of_any_form_names_a_field_of_the_api_an_id_or_a_path(browsers, ended, garbage):
+    browser = browsers["vendor"]
+    faults, buttons = console_errors.drive(browser, console.build().entries, {"run_id": [ended]}, garbage)
+    assert faults == {}
+    assert buttons == BUTTONS | ELSEWHERE  # a new form is driven, or said to be a button
+    browser.get("/start")
+    form = browser.form("/start")
+    for target in ("/start:test", f"/runs/{ended}:replace_token"):
+        browser.send("POST", "/console" + target, data=form | dict.fromkeys(console_errors.seen(browser.text), garbage))
+        assert console_errors.faults_of(browser.text) == [], target
+    filled = ACCESS | {"hyper": "given", "lengthscale": garbage, "stop": garbage, "target": garbage}
+    browser.get("/start")
+    browser.submit("/start", **filled)
+    assert (browser.status, console_errors.faults_of(browser.text)) == (422, [])
