@@ -7,12 +7,17 @@ from typing import Any, Literal
 
 from blindopt import wire
 from blindopt.errors import BudgetExhausted, Busy, Invalid, NotFound, StateConflict
-from curator_service.measurement.privatize import draws_nothing
 from curator_service.store import inbox as table
 from curator_service.use_cases.inbox import spreadsheet
 from curator_service.use_cases.queries import measurement_entries
 from curator_service.use_cases.queries.answer_versions import AnswerVersions, BegunVersion, check_not_lost
-from curator_service.use_cases.queries.measurement_entries import Act, Author, MeasurementEntry
+from curator_service.use_cases.queries.measurement_entries import (
+    Act,
+    Author,
+    MeasurementEntry,
+    costs_again,
+    system_of,
+)
 from curator_service.use_cases.queries.released_units import held_back
 from curator_service.use_cases.queries.wakeups import INBOX, Wakeups
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
@@ -108,7 +113,7 @@ class Inbox:
             changed_by=row.name,
             problem=row.problem if row.next_at is None else None,
             earlier=earlier,
-            costs_again=_costs_again(row, released.spec),
+            costs_again=costs_again(row, released.spec),
             mean_held_back=row.place in held.get(row.query_id, ()),
             system=system_of(row),
             **{name: getattr(row, name) for name in _COLUMNS},
@@ -130,7 +135,7 @@ class Inbox:
         def corrects(db: Connection) -> list[MeasurementEntry]:
             if corrections.undo_version is not None:
                 inquiry = table.inquiry(db, query_id)
-                if _costs_again(inquiry, self._studies.of(db, inquiry.study_id).spec):
+                if costs_again(inquiry, self._studies.of(db, inquiry.study_id).spec):
                     raise StateConflict("nothing was stored: a private answer of the query has left")
             return measurement_entries.corrections_of(corrections)
 
@@ -352,11 +357,6 @@ class Inbox:
             self._wakeups.notify(INBOX)
 
 
-def _costs_again(inquiry: Any, spec: wire.StudyCreate) -> bool:
-    """Whether a private answer of a query has left (its version is drawn): another value is charged as a correction."""
-    return inquiry.begun > 0 and not draws_nothing(spec)
-
-
 def _earlier(db: Connection, rows: Sequence[Any]) -> dict[int, list[wire.EarlierMeasurement]]:
     """The latest other values of the record of each measurement, by its sequence number."""
     records: dict[str, set[int]] = defaultdict(set)
@@ -374,17 +374,6 @@ def _earlier(db: Connection, rows: Sequence[Any]) -> dict[int, list[wire.Earlier
         ][:EARLIER_MAX]
         for row in rows
     }
-
-
-def system_of(row: Any) -> wire.SystemAsked | None:
-    """The state of a measurement at the owner's system; None if people measure it or it is not open."""
-    if row.state != "open" or (row.next_at is None and row.problem is None and not row.attempts):
-        return None
-    state: wire.MeasurerState = "waiting"
-    if row.next_at is None:
-        state = "expected" if row.problem is None else "given_up"
-    next_at = moment(row.next_at) if row.next_at else None
-    return wire.SystemAsked(state=state, attempts=row.attempts, next_at=next_at, problem=row.problem)
 
 
 def _state_of(query_id: str, begun: BegunVersion) -> wire.QueryMeasurements:

@@ -19,7 +19,7 @@ from curator_service.settings import Settings
 from curator_service.store import inbox as table
 from curator_service.use_cases.inbox import webhook_messages
 from curator_service.use_cases.inbox.circuit_breaker import RESPECTED_SECONDS, Circuit, chance, wait_after
-from curator_service.use_cases.inbox.inbox import Inbox, system_of
+from curator_service.use_cases.inbox.inbox import Inbox
 from curator_service.use_cases.queries import measurement_entries
 from curator_service.use_cases.queries.measurement_entries import MeasurementEntry
 from curator_service.use_cases.queries.wakeups import INBOX, Wakeups
@@ -314,5 +314,5 @@ def _check_retriable(row: Any) -> None:
     """Raise StateConflict if there is nothing to call the owner's system for."""
     if row.state != "open":
         raise StateConflict(f"the measurement is {row.state}: there is nothing to ask")
-    if system_of(row) is None:
+    if measurement_entries.system_of(row) is None:
         raise StateConflict("no system measures this one: answer or decline it")

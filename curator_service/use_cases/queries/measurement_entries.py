@@ -11,8 +11,9 @@ from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Invalid, StateConflict
 from blindopt.formats.typed_numbers import grouped
+from curator_service.measurement.privatize import draws_nothing
 from curator_service.store import inbox as table
-from service_kit.store.base import stamp
+from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection
 
 Act = Literal["answer", "decline", "correct"]
@@ -172,6 +173,22 @@ def fault_of(value: float, spec: wire.StudyCreate) -> str | None:
 
 def _with_unit(value: float, unit: str | None) -> str:
     return f"{grouped(value)} {unit}" if unit else grouped(value)
+
+
+def costs_again(inquiry: Any, spec: wire.StudyCreate) -> bool:
+    """Whether a private answer of a query has left (its version is drawn): another value is charged as a correction."""
+    return inquiry.begun > 0 and not draws_nothing(spec)
+
+
+def system_of(row: Any) -> wire.SystemAsked | None:
+    """The state of a measurement at the owner's system; None if people measure it or it is not open."""
+    if row.state != "open" or (row.next_at is None and row.problem is None and not row.attempts):
+        return None
+    state: wire.MeasurerState = "waiting"
+    if row.next_at is None:
+        state = "expected" if row.problem is None else "given_up"
+    next_at = moment(row.next_at) if row.next_at else None
+    return wire.SystemAsked(state=state, attempts=row.attempts, next_at=next_at, problem=row.problem)
 
 
 def due(spec: wire.StudyCreate, now: datetime) -> datetime | None:
