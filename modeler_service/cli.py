@@ -1,12 +1,10 @@
-"""`blindopt-modeler`: serve, token, audit, backup, restore, run, recommendation, replay.
+"""`blindopt-modeler`: serve, token, audit, backup, restore, run, runs, recommendation, replay.
 
 A command imports what it needs when it runs: `token` does without the web framework and the numerics.
 """
 
-import signal
-import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -18,11 +16,14 @@ from modeler_service.context import open_context
 from modeler_service.settings import Settings
 from service_kit.cli.main import build
 from service_kit.cli.program import Program, plain_errors, read_json
+from service_kit.cli.remote import AsJson, TokenFile, Url, access_token, address_of, connected, show, table
 from service_kit.context.context import ServiceContext
 from service_kit.store.database import Connection
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+    from blindopt.client import VendorClient
 
 
 def _build(settings: Settings) -> "FastAPI":
@@ -64,15 +65,15 @@ def start_run(
     grant: Annotated[Path, typer.Option(help="The file grant.json that the data owner sent.")],
     queries: Annotated[int, typer.Option(min=1, max=100_000, help="Queries after the first candidates.")] = 50,
     name: Annotated[str, typer.Option(help="Name of the run.")] = "run",
-    token_file: Annotated[
-        Path | None, typer.Option(help="File with a vendor's token; default: one that ends with this command.")
-    ] = None,
-    url: Annotated[str | None, typer.Option(help="Where the modeler serves; default: as in its settings.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the recommendation as JSON.")] = False,
+    token_file: TokenFile = None,
+    url: Url = None,
+    as_json: AsJson = False,
 ) -> None:
     """Start a run at the running modeler, show its progress, and print the recommended candidate.
 
     The run goes on if you stop this command.
+
+    Example: blindopt-modeler run --grant grant.json --queries 30
     """
     from blindopt.client import VendorClient
     from blindopt.client.connection import wait_until_ended
@@ -92,9 +93,9 @@ def start_run(
     with plain_errors():
         access = read_json(grant, wire.GrantFile, "a grant file").access
         body = wire.RunCreate(**access.model_dump(), name=name, iterations=queries)
-        address = url or PROGRAM.existing().console_url.rstrip("/")
+        address = address_of(PROGRAM, url)
         check_address(address, "url", plain_http=Settings().allow_plain_http)
-        with _vendor_token(token_file) as token, VendorClient(address, token) as client:
+        with access_token(PROGRAM, token_file, "run", days=_RUN_DAYS) as token, VendorClient(address, token) as client:
             run_id = client.start(body).id
             typer.echo(f"{run_id}: {address}/console/runs/{run_id}", err=True)
             ended = wait_until_ended(progress, run_id, timeout_s=_RUN_DAYS * 86_400, poll_s=0.2)
@@ -102,7 +103,7 @@ def start_run(
         why = ended.problem.detail if ended.problem is not None else "there is no recommendation"
         typer.echo(f"error: the run has {ended.state}: {why}", err=True)
         raise typer.Exit(1)
-    typer.echo(best.model_dump_json(indent=2) if as_json else _in_words(best))
+    show(best, _in_words(best), as_json)
 
 
 def _in_words(best: wire.Recommendation) -> str:
@@ -110,21 +111,16 @@ def _in_words(best: wire.Recommendation) -> str:
     return f"Recommended: candidate {best.row} (mean {best.mean:.6g}{interval}), from {best.outcomes} answers"
 
 
-@contextmanager
-def _vendor_token(file: Path | None) -> Iterator[str]:
-    """The token in a file; without one, a token of the service's data folder that is revoked in the end."""
-    if file is not None:
-        yield file.read_text().strip()
-        return
-    with PROGRAM.opened() as context:
-        token, _ = context.authentication.issue("vendor", "blindopt-modeler run", days=_RUN_DAYS)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, _: sys.exit(128 + number))  # so that what follows happens
-    try:
-        yield token.text
-    finally:
-        with PROGRAM.opened() as context:
-            context.database.write(lambda db: context.authentication.revoke(db, token.kid, actor="cli"))
+@app.command("runs")
+def list_runs(url: Url = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+    """List the runs of the running modeler, oldest first.
+
+    Example: blindopt-modeler runs --json
+    """
+    with _vendor(url, token_file) as client:
+        runs = client.runs()
+    rows = [[run.id, run.state, run.trials, f"{run.created_at:%Y-%m-%d %H:%M}", run.name] for run in runs]
+    show(runs, table(["run", "state", "answers", "made", "name"], rows), as_json)
 
 
 @app.command()
@@ -133,16 +129,23 @@ def recommendation(
     over: Annotated[
         Literal["asked", "all"], typer.Option(help="asked: the best of the rows asked; all: the best of all rows.")
     ] = "asked",
+    url: Url = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Print the row to take by the answers of a run, with its mean and a 95 % interval, as JSON."""
-    from modeler_service.runs.posterior_views import PosteriorViews
+    """Print the candidate to take by the answers of a run, with its mean and a 95 % interval.
 
-    with plain_errors():
-        settings = PROGRAM.existing()
-        with open_context(settings) as context:
-            views = PosteriorViews(context.database, settings.data_dir / "candidates", settings.look_memory_max_bytes)
-            best = views.recommendation(run, over)
-    typer.echo(best.model_dump_json(indent=2))
+    Example: blindopt-modeler recommendation run_0123456789abcdef --over all
+    """
+    with _vendor(url, token_file) as client:
+        best = client.recommendation(run, over)
+    show(best, _in_words(best), as_json)
+
+
+def _vendor(url: str | None, token_file: Path | None) -> AbstractContextManager["VendorClient"]:
+    from blindopt.client import VendorClient
+
+    return connected(PROGRAM, VendorClient, url, token_file)
 
 
 @app.command()

@@ -63,16 +63,7 @@ async def _shown(page: Page, made: dict[str, object]) -> Response:
     grant = wire.GrantReply.model_validate(made, strict=False)
     url = page.request.url  # behind a proxy that ends TLS, only the browser knows the scheme
     address = grant.url or page.request.headers.get("origin") or f"{url.scheme}://{url.netloc}"
-    file = wire.GrantFile(
-        format="blindopt-grant-1",
-        curator_url=address,
-        study_id=grant.study_id,
-        token=grant.token,
-        log_key=grant.log_key or "",
-        name=grant.name,
-        expires_at=grant.expires_at,
-    )
-    text = file.model_dump_json(indent=2)
+    text = wire.GrantFile.of(grant, address).model_dump_json(indent=2)
     context: dict[str, Any] = {
         "trail": [("Studies", "/studies"), (study["spec"]["name"], path), ("Grants", f"{path}/grants")],
         "made": made,

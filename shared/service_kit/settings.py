@@ -13,6 +13,9 @@ from blindopt.wire import CuratorUrl, NoticeEvent
 PasswordCost = Literal["standard", "minimal"]
 """What hashing a password costs: as RFC 9106 recommends, or as little as argon2 allows."""
 
+OF_CLIENTS = ("url", "token_file")
+"""Variables of the commands that ask a running service."""
+
 
 class ServiceSettings(BaseSettings):
     """Read from the environment once, by the command line; the prefix is the service's own."""
@@ -115,7 +118,7 @@ class ServiceSettings(BaseSettings):
     @classmethod
     def unknown(cls, names: Iterable[str]) -> list[str]:
         """Those of ``names`` (of environment variables) that look like a setting and are none."""
-        settings = {cls.variable(name) for name in cls.model_fields}
+        settings = {cls.variable(name) for name in (*cls.model_fields, *OF_CLIENTS)}
         return sorted(name for name in names if name.startswith(cls.variable("")) and name not in settings)
 
 

@@ -73,3 +73,14 @@ def test_a_token_is_not_sent_over_plain_http_to_another_machine(grant, modeler, 
     done = run(modeler, tmp_path, grant, "--token-file", str(token), "--url", "http://modeler.example:8420")
     assert done.returncode == 1
     assert "plain http" in done.stderr
+
+
+def test_runs_and_recommendations_are_listed_for_people_and_for_programs(run_of, modeler, vendor, curator, opened):
+    made = vendor.wait(vendor.start(run_of(curator.url, opened, iterations=2)).id, timeout_s=240)
+    listed = json.loads(modeler.run_in_process("runs", "--json").stdout)
+    assert wire.RunView.model_validate(listed[-1], strict=False) == made
+    head, *lines = modeler.run_in_process("runs").stdout.splitlines()
+    assert head.split() == ["RUN", "STATE", "ANSWERS", "MADE", "NAME"]
+    assert lines[-1].split()[:3] == [made.id, "completed", str(made.trials)]
+    words = modeler.run_in_process("recommendation", made.id).stdout
+    assert words.startswith(f"Recommended: candidate {made.recommendation.row} (mean ")

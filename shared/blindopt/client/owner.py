@@ -38,6 +38,14 @@ class OwnerClient(ServiceClient):
         reply = self._send("POST", "/v1/datasets", key=key or new_key(), multipart=files, data=data)
         return reply.check().read(wire.DatasetView)
 
+    def dataset(self, dataset_id: str) -> wire.DatasetView:
+        """A dataset with its columns."""
+        return self._get(f"/v1/datasets/{dataset_id}", wire.DatasetView)
+
+    def datasets(self) -> list[wire.DatasetView]:
+        """Every dataset, in the order of registration."""
+        return [dataset for page in self._pages("/v1/datasets", wire.DatasetPage) for dataset in page.datasets]
+
     def report(self, identity: str) -> wire.SignedPrivacyReport:
         """The signed privacy report of a study (std_...), or of a dataset (ds_...)."""
         kind = "datasets" if identity.startswith("ds_") else "studies"
@@ -85,6 +93,19 @@ class OwnerClient(ServiceClient):
     def close_study(self, study_id: str, *, key: str | None = None) -> wire.StudyOwnerView:
         """Refuse further queries."""
         return self._post(f"/v1/studies/{study_id}:close", wire.StudyOwnerView, None, key)
+
+    def check(self, study: wire.StudyCreate) -> wire.StudyCheck:
+        """Guarantee, cost and cautions of a draft, before it is made. Changes nothing."""
+        body = study.model_dump_json().encode()
+        return self._send("POST", "/v1/studies:check", body=body).check().read(wire.StudyCheck)
+
+    def studies(self) -> list[wire.StudyOwnerView]:
+        """Every study, in the order of creation."""
+        return [study for page in self._pages("/v1/studies", wire.StudyPage) for study in page.studies]
+
+    def study_account(self, study_id: str) -> wire.StudyAccount:
+        """What a study has spent, beside its caps."""
+        return self._get(f"/v1/studies/{study_id}/account", wire.StudyAccount)
 
     def study(self, study_id: str) -> wire.StudyOwnerView:
         """A study with its report."""

@@ -1,13 +1,13 @@
 """Address and token of a curator, and the test of a connection before a run is started."""
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
 from blindopt.wire.base import Name, Reply, Request
-from blindopt.wire.studies import StudyView
+from blindopt.wire.studies import GrantReply, StudyView
 
 GRANT_FILE_MAX_BYTES = 1 << 14
 
@@ -77,6 +77,19 @@ class GrantFile(StudyAccess):
     log_key: str = Field(max_length=400, description="The curator's C2SP verifier key: runs trust no other one.")
     name: Name = Field(description="Name of the modeler that the grant is for.")
     expires_at: datetime = Field(description="When the token expires.")
+
+    @classmethod
+    def of(cls, grant: GrantReply, address: str) -> Self:
+        """The file of a new grant at a curator with this address."""
+        return cls(
+            format="blindopt-grant-1",
+            curator_url=address,
+            study_id=grant.study_id,
+            token=grant.token,
+            log_key=grant.log_key or "",
+            name=grant.name,
+            expires_at=grant.expires_at,
+        )
 
     @property
     def access(self) -> StudyAccess:

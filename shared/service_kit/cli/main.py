@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 def build(program: Program[S]) -> typer.Typer:
     """The command line of one service."""
-    cli = typer.Typer(help=program.about, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+    cli = typer.Typer(help=program.about, no_args_is_help=True, pretty_exceptions_enable=False)
     cli.add_typer(_tokens(program), name="token")
     cli.add_typer(_audit(program), name="audit")
     cli.add_typer(users.build(program), name="user")

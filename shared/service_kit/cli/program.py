@@ -79,6 +79,14 @@ class Program(Generic[S]):
             raise StateConflict(f"there is no setting {name}: see docs/operations.md")
         return chosen
 
+    def client_variable(self, name: str) -> str:
+        """The environment variable of an option of the commands that ask a running service: url or token_file."""
+        return f"{self.service}_{name}".replace("-", "_").upper()
+
+    def in_environment(self, name: str) -> str | None:
+        """Its value; None if there is none."""
+        return os.environ.get(self.client_variable(name)) or None
+
     def existing(self) -> S:
         """The settings, if their folder holds the data of a service. Raises StateConflict otherwise."""
         chosen = self.checked_settings()

@@ -1,4 +1,4 @@
-"""`blindopt-curator`: serve, token, audit, backup, restore, attack, audit-privacy, tune, report.
+"""`blindopt-curator`: serve, token, audit, backup, restore, study, grant, inbox, attack, audit-privacy, tune, report.
 
 A command imports what it needs when it runs: `token` and `audit` do without the web framework and the numerics.
 """
@@ -15,10 +15,12 @@ import typer
 from blindopt import wire
 from blindopt.audit.merkle_log import Json
 from curator_service import store
+from curator_service.cli import daily
 from curator_service.context import open_context
 from curator_service.settings import Settings
 from service_kit.cli.main import build
 from service_kit.cli.program import Program, plain_errors, read_json
+from service_kit.cli.remote import TokenFile, Url
 from service_kit.context.context import ServiceContext
 from service_kit.store.database import Connection
 
@@ -67,6 +69,8 @@ PROGRAM = Program(
     after_restore=_FORGOTTEN,
 )
 app = build(PROGRAM)
+daily.add(app, PROGRAM)
+_owner = daily.owner_of(PROGRAM)
 
 
 @app.command()
@@ -179,9 +183,9 @@ def _audit_in_words(part: "PartAudit") -> str:
 @app.command()
 def tune(
     request: Annotated[Path, typer.Argument(help="JSON file with the body of POST /v1/tunings.")],
-    token_file: Annotated[Path, typer.Option(help="File with an owner's token.")],
-    url: Annotated[str, typer.Option(help="Where the curator serves.")] = "http://127.0.0.1:8410",
-    preview: Annotated[bool, typer.Option("--preview", help="Print its cost and guarantee; spend nothing.")] = (False),
+    token_file: TokenFile = None,
+    url: Url = None,
+    preview: Annotated[bool, typer.Option("--preview", help="Print its cost and guarantee; spend nothing.")] = False,
     key: Annotated[
         str | None, typer.Option(help="Idempotency key: a repeated key charges nothing and waits for the same tuning.")
     ] = None,
@@ -194,19 +198,17 @@ def tune(
 
     The result is on stdout. The text on stderr, and the output with --whole, is for the owner alone.
     """
-    from blindopt.client import OwnerClient
-
     with plain_errors():
         tuning = read_json(request, wire.TuningCreate, "the body of POST /v1/tunings")
-        with OwnerClient(url, token_file.read_text().strip(), timeout_s=_TUNE_SECONDS) as owner:
-            if preview:
-                report = owner.preview_tuning(tuning)
-                typer.echo(report.model_dump_json(indent=2) if as_json else _summary(report))
-                return
-            begun = owner.start_tuning(tuning, key=key)
-            if not (as_json or whole):
-                typer.echo(f"{begun.id} is charged\n{_summary(begun.report)}", err=True)
-            ended = owner.wait_tuning(begun.id, timeout_s=_TUNE_WAIT_SECONDS, poll_s=0.2)
+    with _owner(url, token_file) as owner:
+        if preview:
+            report = owner.preview_tuning(tuning)
+            typer.echo(report.model_dump_json(indent=2) if as_json else _summary(report))
+            return
+        begun = owner.start_tuning(tuning, key=key)
+        if not (as_json or whole):
+            typer.echo(f"{begun.id} is charged\n{_summary(begun.report)}", err=True)
+        ended = owner.wait_tuning(begun.id, timeout_s=_TUNE_WAIT_SECONDS, poll_s=0.2)
     if whole:
         typer.echo(ended.model_dump_json(indent=2))
     elif ended.result is not None:
@@ -224,13 +226,11 @@ app.add_typer(reports, name="report")
 @reports.command("make")
 def make_report(
     identity: Annotated[str, typer.Argument(help="Study id (std_...) or dataset id (ds_...).")],
-    token_file: Annotated[Path, typer.Option(help="File with an owner's token.")],
-    url: Annotated[str, typer.Option(help="Where the curator serves.")] = "http://127.0.0.1:8410",
+    token_file: TokenFile = None,
+    url: Url = None,
 ) -> None:
     """Print the privacy report of a study or a dataset at a running curator, as JSON."""
-    from blindopt.client import OwnerClient
-
-    with plain_errors(), OwnerClient(url, token_file.read_text().strip(), timeout_s=_TUNE_SECONDS) as owner:
+    with _owner(url, token_file) as owner:
         typer.echo(owner.report(identity).model_dump_json(indent=2))
 
 
@@ -257,7 +257,6 @@ def verify_report(
         typer.echo("the key is the one in the file: compare it with the curator's (--key, or GET /v1/meta)", err=True)
 
 
-_TUNE_SECONDS = 120.0
 _TUNE_WAIT_SECONDS = 7 * 86_400.0
 
 

@@ -1,0 +1,112 @@
+"""Commands that are clients of a running service: its address, a token, and replies for people and for programs."""
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+from pydantic import BaseModel
+
+from blindopt.errors import StateConflict
+from service_kit.cli.program import Program, S, plain_errors
+
+C = TypeVar("C")
+Url = Annotated[
+    str | None,
+    typer.Option("--url", help="Address of the service. Default: ..._URL in the environment, or as its settings say."),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        help="File with a token. Default: ..._TOKEN_FILE in the environment; where the service's data are, a token "
+        "that ends with the command.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+
+
+def address_of(program: Program[S], url: str | None) -> str:
+    """The address to send requests to: as given, as in the environment, or where the settings say that it listens."""
+    return (url or program.in_environment("url") or program.checked_settings().console_url).rstrip("/")
+
+
+@contextmanager
+def connected(
+    program: Program[S],
+    client: Callable[[str, str], AbstractContextManager[C]],
+    url: str | None,
+    token_file: Path | None,
+) -> Iterator[C]:
+    """Connect to the service, with ``plain_errors``."""
+    with (
+        plain_errors(),
+        access_token(program, token_file, "command line") as token,
+        client(address_of(program, url), token) as opened,
+    ):
+        yield opened
+
+
+@contextmanager
+def access_token(program: Program[S], file: Path | None, purpose: str, *, days: int = 1) -> Iterator[str]:
+    """The token in a file; without one, a token of the service's data folder that is revoked in the end."""
+    named = file or program.in_environment("token_file")
+    if named is not None:
+        yield Path(named).read_text().strip()
+        return
+    try:
+        program.existing()
+    except StateConflict as error:
+        variable = program.client_variable("token_file")
+        raise StateConflict(f"no token: name a file with --token-file or {variable} ({error})") from None
+    with program.opened() as context:
+        token, _ = context.authentication.issue(program.main_role, f"{program.service} {purpose}", days=days)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))  # so that what follows happens
+    try:
+        yield token.text
+    finally:
+        with program.opened() as context:
+            context.database.write(lambda db: context.authentication.revoke(db, token.kid, actor="cli"))
+
+
+def show(reply: BaseModel | Sequence[BaseModel], text: str, as_json: bool) -> None:
+    """Print a reply, or a list of them: as JSON, or ``text``."""
+    if not as_json:
+        typer.echo(text)
+    elif isinstance(reply, BaseModel):
+        typer.echo(reply.model_dump_json(indent=2))
+    else:
+        typer.echo(json.dumps([item.model_dump(mode="json") for item in reply], indent=2))
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Aligned columns under their names; None is a blank cell.
+
+    >>> print(table(["id", "y"], [["msr_1", 2.5], ["msr_20", None]]))
+    ID      Y
+    msr_1   2.5
+    msr_20
+    """
+    lines = [[name.upper() for name in head], *(["" if cell is None else str(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    aligned = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+    return "\n".join(line.rstrip() for line in aligned)
+
+
+def facts(**values: object) -> str:
+    """Lines of a name and a value each; a None is left out."""
+    shown = {name.replace("_", " "): value for name, value in values.items() if value is not None}
+    width = max(map(len, shown))
+    return "\n".join(f"{name:{width}}  {value}" for name, value in shown.items())
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask before an act that cannot be undone; exit with status 1 on no."""
+    if not yes:
+        typer.confirm(question, abort=True, err=True)

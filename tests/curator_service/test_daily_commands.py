@@ -1,0 +1,94 @@
+"""`blindopt-curator study|grant|inbox` against a real curator: for people, for programs, and with a token of one's own."""
+
+import json
+import stat
+
+import pytest
+
+from blindopt import wire
+from blindopt.client import StudyClient, new_key
+
+
+@pytest.fixture
+def draft(dataset, small):
+    """A draft that people measure, as the body of a request."""
+    return wire.StudyCreate(
+        name="by hand",
+        dataset_id=dataset.id,
+        features=small.features,
+        measurement=wire.InboxMeasurement(question="How much?", unit="kg", direction="maximize"),
+        release=wire.IdentityRelease(mechanism="identity"),
+        answers=wire.NONE,
+        budget=wire.Budget(queries=5),
+    )
+
+
+@pytest.fixture
+def command(curator):
+    """Runs a command that has to succeed; its output."""
+
+    def run(*arguments):
+        done = curator.run_in_process(*arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_a_study_from_its_draft_to_its_end(curator, command, draft, tmp_path):
+    body, grant = tmp_path / "study.json", tmp_path / "grant.json"
+    body.write_text(draft.model_dump_json())
+    made = json.loads(command("study", "create", str(body), "--json"))["id"]
+    assert command("study", "preview", made)
+    assert curator.run_in_process("study", "release", made).returncode == 1  # nobody confirmed
+    assert "open" in command("study", "release", made, "--yes")
+    shown = command("study", "show", made)
+    assert "by hand" in shown
+    assert "queries 5" in shown
+    assert [made, "open"] in [line.split()[:2] for line in command("study", "list").splitlines()]
+
+    said = command("grant", "create", made, "--name", "Acme", "--save", str(grant))
+    access = wire.GrantFile.model_validate_json(grant.read_text())
+    assert stat.S_IMODE(grant.stat().st_mode) == 0o600
+    assert access.token not in said
+    assert access.curator_url == curator.url
+    again = curator.run_in_process("grant", "create", made, "--name", "Acme", "--save", str(grant))
+    assert (again.returncode, len(json.loads(command("grant", "list", made, "--json")))) == (1, 1)
+
+    with StudyClient(access.curator_url, access.token, made) as client:
+        client.ask(wire.QueryRequest(rows=[wire.RowPlays(row=3), wire.RowPlays(row=4)]), key=new_key())
+    items = json.loads(command("inbox", "list", "--study", made, "--json"))
+    assert len(items) == 2
+    assert "How much? (kg)" in command("inbox", "list", "--study", made)
+    command("inbox", "answer", items[0]["id"], "-2.5")
+    assert "0 of its query still open" in command("inbox", "decline", items[1]["id"], "--reason", "consent")
+    assert json.loads(command("inbox", "list", "--study", made, "--json")) == []
+
+    assert "revoked" in command("grant", "revoke", made, json.loads(command("grant", "list", made, "--json"))[0]["id"])
+    assert "closed" in command("study", "close", made, "--yes")
+
+
+def test_the_token_of_a_command_ends_with_it_and_a_file_or_the_environment_names_another(curator, command, tmp_path):
+    command("study", "list")
+    made = curator.rows("select name, revoked_at from tokens where name like '%command line'")
+    assert made
+    assert all(revoked for _, revoked in made)
+    token = tmp_path / "token"
+    token.write_text(curator.token + "\n")
+    curator.settings |= {"TOKEN_FILE": str(token), "URL": curator.url, "DATA_DIR": str(tmp_path / "nowhere")}
+    try:
+        assert command("study", "list").startswith("STUDY")
+        del curator.settings["TOKEN_FILE"]
+        without = curator.run_in_process("study", "list")
+        assert (without.returncode, without.stderr.startswith("error: no token: name a file")) == (1, True)
+    finally:
+        curator.settings.clear()
+
+
+def test_a_refusal_is_an_error_in_words_and_a_wrong_reason_names_the_right_ones(curator, tmp_path):
+    unknown = curator.run_in_process("study", "show", "std_0000000000000000")
+    assert unknown.returncode == 1
+    assert unknown.stderr.startswith("error: ")
+    wrong = curator.run_in_process("inbox", "decline", "msr_0000000000000000", "--reason", "because")
+    assert wrong.returncode == 2
+    assert "unavailable" in wrong.stderr
