@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from blindopt.errors import BlindoptError, ProtocolViolated, Remote, Unreachable
     from blindopt.gp.kernels import Matern12, Matern32, Matern52, SquaredExponential
     from blindopt.gp.posterior import Posterior
+    from blindopt.library.measurer import Measurer
     from blindopt.library.optimizer import Optimizer
+    from blindopt.library.owner import Owner
 
 __version__ = VERSION
 __all__ = [
@@ -32,8 +34,10 @@ __all__ = [
     "Matern12",
     "Matern32",
     "Matern52",
+    "Measurer",
     "MeasurerClient",
     "Optimizer",
+    "Owner",
     "OwnerClient",
     "Posterior",
     "ProtocolViolated",
@@ -49,6 +53,8 @@ _NAMES = {
     "blindopt.gp.kernels": ["Matern12", "Matern32", "Matern52", "SquaredExponential"],
     "blindopt.gp.posterior": ["Posterior"],
     "blindopt.library.optimizer": ["Optimizer"],
+    "blindopt.library.measurer": ["Measurer"],
+    "blindopt.library.owner": ["Owner"],
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -1,4 +1,4 @@
-"""`blindopt-curator study|grant|inbox` against a real curator: for people, for programs, and with a token of one's own."""
+"""`blindopt-curator study|grant|inbox` against a real curator: for people, for programs, with or without a token."""
 
 import json
 import stat

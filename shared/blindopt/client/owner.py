@@ -38,6 +38,19 @@ class OwnerClient(ServiceClient):
         reply = self._send("POST", "/v1/datasets", key=key or new_key(), multipart=files, data=data)
         return reply.check().read(wire.DatasetView)
 
+    def start_upload(self, file: bytes, *, filename: str = "data.csv", key: str | None = None) -> wire.UploadCreated:
+        """Keep a file for 24 hours, to decide how its columns are read."""
+        reply = self._send("POST", "/v1/uploads", key=key or new_key(), multipart={"file": (filename, file)})
+        return reply.check().read(wire.UploadCreated)
+
+    def upload(self, upload_id: str) -> wire.PendingUpload:
+        """What the columns of a pending file hold."""
+        return self._get(f"/v1/uploads/{upload_id}", wire.PendingUpload)
+
+    def discard_upload(self, upload_id: str, *, key: str | None = None) -> wire.UploadDiscarded:
+        """Delete a pending file."""
+        return self._post(f"/v1/uploads/{upload_id}:discard", wire.UploadDiscarded, None, key)
+
     def dataset(self, dataset_id: str) -> wire.DatasetView:
         """A dataset with its columns."""
         return self._get(f"/v1/datasets/{dataset_id}", wire.DatasetView)

@@ -1,0 +1,78 @@
+"""What a curator reports to an owner, with tables for a notebook."""
+
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from blindopt import wire
+from blindopt.library.display import facts, frame, table
+
+R = TypeVar("R", bound=BaseModel)
+
+
+def as_report(kind: type[R], reply: BaseModel) -> R:
+    """The same reply, as the kind that a notebook shows as a table."""
+    return kind.model_construct(**dict(reply))
+
+
+class Check(wire.StudyCheck):
+    """What a draft promises and costs, from public values."""
+
+    def _repr_html_(self) -> str:
+        return facts(
+            {
+                "Guarantee": self.guarantee,
+                "How sure anyone can become": self.belief,
+                "Price": self.price.sentence,
+                "Search": self.search,
+                "Cautions": " ".join(caution.message for caution in self.cautions) or "none",
+            }
+        )
+
+
+class Preview(wire.ReleaseReport):
+    """Attacks on a trial release. It is made from the records: do not pass it on."""
+
+    def _repr_html_(self) -> str:
+        rows: list[list[object]] = [[finding.sentence, finding.level] for finding in self.attacks]
+        caption = self.verdict.sentence if self.verdict is not None else "No attack was tried."
+        return table(["What an attack gets", "Risk"], rows, caption=caption) + facts({"Price": self.price.sentence})
+
+
+class Forecast(wire.ForecastView):
+    """Simulated quality at several levels of epsilon."""
+
+    _HEAD = ("mechanism", "epsilon", "regret", "low", "high", "better_than_chance")
+
+    @property
+    def frame(self) -> Any:
+        """A DataFrame with a line for each point. Raises ExtraMissing without pandas."""
+        return frame([point.model_dump() for point in self.points], self._HEAD)
+
+    def _repr_html_(self) -> str:
+        rows = [[getattr(point, name) for name in self._HEAD] for point in self.points]
+        return table(["Mechanism", "epsilon", "Regret", "Low", "High", "Better than chance"], rows)
+
+
+class StudyAccount(wire.StudyAccount):
+    """What a study has spent, beside its caps."""
+
+    def _repr_html_(self) -> str:
+        caps = self.budget
+        rows: list[list[object]] = [
+            ["epsilon of a record", self.row_epsilon or "no finite bound", caps.epsilon_per_row or "no cap"],
+            ["epsilon in all", self.total_epsilon or "no finite bound", caps.epsilon_total or "no cap"],
+            ["measurements", self.total_plays, caps.queries or "no cap"],
+        ]
+        return table(["", "Spent", "Cap"], rows, caption=self.name)
+
+
+class DatasetAccount(wire.DatasetAccount):
+    """What all uses of a file have cost its records."""
+
+    def _repr_html_(self) -> str:
+        rows: list[list[object]] = [
+            ["epsilon", self.epsilon or "no finite bound", self.cap_epsilon or "no cap"],
+            ["delta", self.delta, self.cap_delta or "no cap"],
+        ]
+        return table(["", "Spent", "Cap"], rows, caption=self.sentence)

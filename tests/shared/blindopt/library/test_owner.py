@@ -1,0 +1,148 @@
+"""`bo.Owner` and `bo.Measurer`: requests from what an owner writes, and a study from its file to its account."""
+
+import json
+import stat
+
+import pytest
+
+import blindopt as bo
+from blindopt import wire
+from blindopt.client import StudyClient, new_key
+from blindopt.errors import BlindoptError, Invalid, StateConflict
+from blindopt.library.drafts import columns_of, study_of
+
+
+def body(**chosen):
+    settings = {
+        "features": {"age": (0, 110, 5), "stay": (0, 60)},
+        "outcome": "charges",
+        "direction": "maximize",
+        "privacy": 0.5,
+        "answers": {"epsilon": 1, "centre": 45, "value_bound": 45},
+    }
+    return study_of({"name": "s", "dataset_id": "ds_1", "budget": {"queries": 3}, "kernel": None}, **settings | chosen)
+
+
+def test_what_an_owner_writes_is_the_request_that_says_it_in_full():
+    assert body() == wire.StudyCreate(
+        name="s",
+        dataset_id="ds_1",
+        features=[
+            wire.Feature(column="age", lower=0, upper=110, hidden_change=5),
+            wire.Feature(column="stay", lower=0, upper=60),
+        ],
+        measurement=wire.ColumnMeasurement(column="charges", direction="maximize"),
+        release=wire.AutoRelease(epsilon="0.5"),
+        answers=wire.AutoAnswers(epsilon="1", centre=45, value_bound=45),
+        budget=wire.Budget(queries=3),
+    )
+    assert body(privacy="public", answers="exact").release == wire.IdentityRelease(mechanism="identity")
+    people = wire.InboxMeasurement(question="How much?", direction="minimize")
+    assert body(outcome=people).measurement == people
+    gaussian = wire.GaussianRelease(mechanism="gaussian", epsilon="2", delta=1e-5)
+    assert body(privacy=gaussian).release == gaussian
+    assert body(privacy={"epsilon": 1e-6}).release == wire.AutoRelease(epsilon="0.000001")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "where"),
+    [
+        ({"features": {"age": (110, 0)}}, "features.0"),
+        ({"features": {"age": (0,)}}, "age needs"),
+        ({"privacy": -1}, "release.auto.epsilon"),
+        ({"answers": {"epsilon": 1}}, "answers.auto.value_bound"),
+        ({"answers": None}, "state what is done to y"),
+    ],
+)
+def test_what_cannot_be_right_names_its_field(chosen, where):
+    with pytest.raises(Invalid, match=where):
+        body(**chosen)
+
+
+def test_a_choice_of_a_column_is_read_and_a_wrong_one_is_refused():
+    choice = {"column": "cut", "kind": "one_hot", "values": ["Good"]}
+    assert columns_of(["price", choice]) == ["price", wire.ColumnChoice(column="cut", kind="one_hot", values=["Good"])]
+    with pytest.raises(Invalid, match="columns"):
+        columns_of([{"column": "cut", "kind": "codes"}])
+
+
+@pytest.fixture(scope="module")
+def owner(curator):
+    with bo.Owner(curator.url, curator.token, timeout_s=240) as library:
+        yield library
+
+
+def test_a_file_that_needs_decisions_says_which_and_is_not_kept(owner):
+    text = "price,cut,sold,depth\n1,Good,2024-01-02,61\n2,Ideal,2024-01-03,\n3,Good,2024-01-05,60\n"
+    with pytest.raises(bo.Remote) as refused:
+        owner.upload(text.encode(), name="stones", columns=["price", "cut", "depth"])
+    said = "\n".join(refused.value.__notes__)
+    assert 'cut holds no numbers: leave it out of columns, or choose {"column": "cut", "kind": "one_hot"' in said
+    assert 'depth has 1 missing cells: choose {"column": "depth", "missing": "leave_out"}' in said
+    assert "sold" not in said
+    assert owner.client._get("/v1/uploads", wire.UploadPage).uploads == []
+    chosen = [
+        "price",
+        {"column": "cut", "kind": "one_hot", "values": ["Good", "Ideal"]},
+        {"column": "sold", "kind": "date", "since": "2024-01-01"},
+        {"column": "depth", "missing": "leave_out"},
+    ]
+    dataset = owner.upload(text.encode(), name="stones", columns=chosen)
+    assert [column.name for column in dataset.view.columns] == ["price", "cut=Good", "cut=Ideal", "sold", "depth"]
+    assert "<td>sold</td>" in dataset._repr_html_()
+
+
+def test_a_study_from_its_file_to_its_account(owner, curator, small, tmp_path):
+    path = tmp_path / "small.csv"
+    path.write_bytes(small.csv)
+    dataset = owner.upload(path, name="small", public=True)
+    assert dataset.view.rows == len(small.y)
+    draft = dataset.study(
+        "by hand",
+        features=dict.fromkeys(small.names[:2], small.bounds),
+        outcome=wire.InboxMeasurement(question="<b>How much?</b>", direction="maximize", shown=[small.names[0]]),
+        privacy="public",
+        answers="exact",
+        budget={"queries": 4},
+    )
+    assert "public" in draft.check()._repr_html_()
+    assert "Price" in draft.preview()._repr_html_()
+    forecast = draft.forecast([1], functions=2, queries=2, rows_max=10)
+    assert forecast.state == "completed"
+    assert forecast._repr_html_().count("<tr>") == len(forecast.points) + 1
+    study = owner.draft(draft.id).release()
+
+    grant = study.grant("Acme")
+    saved = grant.save(tmp_path / "grant.json")
+    access = wire.GrantFile.model_validate_json(saved.read_text())
+    assert stat.S_IMODE(saved.stat().st_mode) == 0o600
+    assert access.access.study_id == study.id
+    assert access.token not in repr(grant)
+    with pytest.raises(StateConflict, match="exists"):
+        grant.save(saved)
+
+    with StudyClient(access.curator_url, access.token, study.id) as vendor:
+        vendor.ask(wire.QueryRequest(rows=[wire.RowPlays(row=0), wire.RowPlays(row=1)]), key=new_key())
+        message = wire.RecommendationMessage(kind="recommendation", row=1)
+        vendor.send_message(message, key=new_key())
+    with bo.Measurer(curator.url, curator.token) as measurer:
+        assert "&lt;b&gt;How much?" in measurer._repr_html_()
+        first, second = [item for item in measurer.inbox if item.view.study_id == study.id]
+        assert first.shown == {small.names[0]: pytest.approx(small.x[first.record - 1, 0])}
+        first.answer(44.25)
+        second.decline("consent")
+        assert study.id not in {item.view.study_id for item in measurer.inbox}
+
+    (message,) = study.messages
+    message.decide("accepted", "thank you")
+    assert study.messages[0].view.state == "accepted"
+    record = study.open_record(1)
+    assert record[small.names[2]] in small.y
+    account = study.account()
+    assert (account.total_plays, account.budget.queries) == (2, 4)
+    assert "no finite bound" in account._repr_html_()
+    assert json.loads(study.report().model_dump_json())["report"]["studies"][0]["id"] == study.id
+    assert "<table>" in dataset.account()._repr_html_()
+    assert study.close().state == "closed"
+    with pytest.raises(BlindoptError, match="state_conflict"):
+        draft.release()
