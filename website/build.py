@@ -19,10 +19,11 @@ def build(target: Path) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
     pages = source / "pages"
     assemble(pages)
-    decisions = sorted(path.name for path in (pages / "decisions").glob("*.md"))
-    entries = ", ".join(f'"decisions/{name}"' for name in decisions)
     config = (Path(__file__).parent / "zensical.toml").read_text()
-    (source / "zensical.toml").write_text(config.replace('"decisions/*.md"', entries))
+    for folder in ("decisions", "notebooks"):
+        entries = ", ".join(f'"{folder}/{path.name}"' for path in sorted((pages / folder).glob("*.md")))
+        config = config.replace(f'"{folder}/*.md"', entries)
+    (source / "zensical.toml").write_text(config)
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "-f", str(source / "zensical.toml")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
