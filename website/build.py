@@ -20,9 +20,9 @@ def build(target: Path) -> Path:
     pages = source / "pages"
     assemble(pages)
     config = (Path(__file__).parent / "zensical.toml").read_text()
-    for folder in ("decisions", "notebooks"):
-        entries = ", ".join(f'"{folder}/{path.name}"' for path in sorted((pages / folder).glob("*.md")))
-        config = config.replace(f'"{folder}/*.md"', entries)
+    for section in ("decisions", "notebooks"):
+        entries = ", ".join(f'"{section}/{page.name}"' for page in sorted((pages / section).glob("*.md")))
+        config = config.replace(f'"{section}/*.md"', entries)
     (source / "zensical.toml").write_text(config)
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "-f", str(source / "zensical.toml")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
