@@ -70,14 +70,14 @@ def tuning_of(tuning: wire.TuningCreate | Mapping[str, Any]) -> wire.TuningCreat
     return tuning if isinstance(tuning, wire.TuningCreate) else _parsed(wire.TuningCreate, tuning)
 
 
-def undecided(found: Iterable[wire.SurveyedColumn], chosen: Columns | None) -> list[str]:
+def undecided(survey: Iterable[wire.SurveyedColumn], chosen: Columns | None) -> list[str]:
     """Return a line for each column of a file that cannot be stored as it is, with what to choose.
 
     ``chosen`` are the columns that were asked for; None: all.
     """
     wanted = None if chosen is None else {each if isinstance(each, str) else each.column for each in columns_of(chosen)}
     lines = []
-    for column in found:
+    for column in survey:
         if wanted is not None and column.name not in wanted:
             continue
         name = json.dumps(column.name)
