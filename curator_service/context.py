@@ -5,11 +5,10 @@ from curator_service.store import (  # noqa: F401  every table is there
     advisories,
     bounds,
     dataset_accounts,
-    forecasts,
     inbox,
+    jobs,
     ledger,
     messages,
-    tunings,
     withheld,
 )
 from curator_service.store import base as schema

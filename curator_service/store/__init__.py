@@ -106,9 +106,15 @@ def find(db: Connection, table: Table, identity: str) -> Row[Any]:
     return row
 
 
-def page(db: Connection, table: Table, *, after: int, limit: int) -> list[Row[Any]]:
-    """Rows in order of sequence number."""
-    return list(db.execute(select(table).where(table.c.seq > after).order_by(table.c.seq).limit(limit)))
+def page(db: Connection, table: Table, *, after: int, limit: int, **equal: Any) -> list[Row[Any]]:
+    """Rows in order of sequence number; of those, if named, whose columns have these values."""
+    where = (table.c[name] == value for name, value in equal.items())
+    return list(db.execute(select(table).where(table.c.seq > after, *where).order_by(table.c.seq).limit(limit)))
+
+
+def every(db: Connection, table: Table) -> Iterable[Row[Any]]:
+    """Every row, in the order of the table's key; streamed."""
+    return db.execute(select(table).order_by(*table.primary_key))
 
 
 def release_of(db: Connection, study_id: str) -> Row[Any] | None:
@@ -200,13 +206,3 @@ def studies_of_file(db: Connection, sha256: str) -> list[str]:
     joined = studies.join(datasets, datasets.c.id == studies.c.dataset_id)
     query = select(studies.c.id).select_from(joined).where(datasets.c.sha256 == sha256).order_by(studies.c.seq)
     return list(db.execute(query).scalars())
-
-
-def all_queries(db: Connection) -> Iterable[Row[Any]]:
-    """Every query in order; streamed."""
-    return db.execute(select(queries).order_by(queries.c.seq))
-
-
-def all_studies(db: Connection) -> list[Row[Any]]:
-    """Every study in order."""
-    return list(db.execute(select(studies).order_by(studies.c.seq)))

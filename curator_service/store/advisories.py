@@ -1,8 +1,5 @@
 """The table of withdrawn mechanisms: append-only, since a withdrawal is permanent."""
 
-from collections.abc import Iterable
-from typing import Any
-
 from sqlalchemy import Column, Integer, Table, Text, UniqueConstraint, func, select
 
 from curator_service.store import releases
@@ -20,11 +17,6 @@ advisories = Table(
     Column("created_at", Text, nullable=False),
     UniqueConstraint("mechanism", "version"),
 )
-
-
-def every(db: Connection) -> Iterable[Any]:
-    """All advisories in order."""
-    return db.execute(select(advisories).order_by(advisories.c.seq))
 
 
 def affected(db: Connection, mechanism: str, version: int) -> list[str]:

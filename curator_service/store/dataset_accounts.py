@@ -1,6 +1,5 @@
 """The table of dataset accounts: append-only lines, by file, of charges to every record and of changes of the caps."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -13,7 +12,7 @@ from curator_service.store.base import METADATA
 from service_kit.store.database import Connection
 from service_kit.store.prepared_statement import PreparedStatement
 
-_lines = Table(
+account_lines = Table(
     "tuning_ledger",  # the name that version 0.1.0 gave it
     METADATA,
     Column("seq", Integer, primary_key=True),
@@ -31,9 +30,9 @@ _lines = Table(
     Index("tuning_ledger_by_account", "account", "seq"),
 )
 _LAST = PreparedStatement(
-    select(_lines.c.kind, _lines.c.cap_epsilon, _lines.c.cap_delta, _lines.c.total_epsilon, _lines.c.total_delta)
-    .where(_lines.c.account == bindparam("account"))
-    .order_by(_lines.c.seq.desc())
+    select(*(account_lines.c[name] for name in ("kind", "cap_epsilon", "cap_delta", "total_epsilon", "total_delta")))
+    .where(account_lines.c.account == bindparam("account"))
+    .order_by(account_lines.c.seq.desc())
     .limit(1)
 )
 _STUDIES = PreparedStatement(
@@ -90,11 +89,6 @@ def account_of(db: Connection, account: str) -> Account:
     )
 
 
-def registrations(db: Connection, sha256: str) -> list[Any]:
-    """Every registration of a file, in order."""
-    return list(db.execute(select(datasets).where(datasets.c.sha256 == sha256).order_by(datasets.c.seq)))
-
-
 def studies_of(db: Connection, sha256: str) -> list[Any]:
     """Id, dataset and spec of every study on any registration of a file, in order."""
     return _STUDIES.rows(db, sha256=sha256)
@@ -126,14 +120,11 @@ def add(
         "total_delta": exact(after.delta),
         "created_at": at,
     }
-    db.execute(_lines.insert().values(values))
+    db.execute(account_lines.insert().values(values))
 
 
 def lines(db: Connection, account: str) -> list[Any]:
     """The lines of an account in order."""
-    return list(db.execute(select(_lines).where(_lines.c.account == account).order_by(_lines.c.seq)))
-
-
-def all_lines(db: Connection) -> Iterable[Any]:
-    """All lines of all accounts in order; streamed."""
-    return db.execute(select(_lines).order_by(_lines.c.seq))
+    return list(
+        db.execute(select(account_lines).where(account_lines.c.account == account).order_by(account_lines.c.seq))
+    )

@@ -131,17 +131,13 @@ LATEST = PreparedStatement(
 _INQUIRY = PreparedStatement(select(inquiries).where(inquiries.c.query_id == bindparam("query")))
 
 
-Asking = Literal["waiting", "expected", "given_up"]
+CallState = Literal["waiting", "expected", "given_up"]
 """The state of an open measurement at the owner's system."""
-_ASKING: dict[Asking, Any] = {
+CALL_STATES: dict[CallState, Any] = {
     "waiting": measurements.c.next_at.is_not(None),
     "expected": text(_GIVEN_UP_OR_LATER) & measurements.c.problem.is_(None),
     "given_up": text(_GIVEN_UP_OR_LATER) & measurements.c.problem.is_not(None),
 }
-
-
-_STILL_OPEN = text("+measurements.state = 'open'")
-"""The plus keeps SQLite from using the index by state: many more are open than are due at a time."""
 
 
 def add_inquiry(db: Connection, values: dict[str, Any], requested: Sequence[dict[str, Any]]) -> None:
@@ -178,14 +174,14 @@ def page(
     states: Sequence[str],
     study_id: str | None,
     query_id: str | None,
-    asking: Asking | None = None,
+    asking: CallState | None = None,
     after: int,
     limit: int,
 ) -> list[Row[Any]]:
     """Measurements as they are shown, in the order of their requests."""
     where: list[Any] = [measurements.c.seq > after]
     if asking is not None:
-        where.append(_ASKING[asking])
+        where.append(CALL_STATES[asking])
     if study_id is not None:
         where.append(measurements.c.study_id == study_id)
     if query_id is not None:
@@ -354,7 +350,7 @@ def revisions_of(db: Connection, grant_id: str, *, after: int, limit: int) -> li
     return list(db.execute(select(*columns).where(where).order_by(revisions.c.seq).limit(limit)))
 
 
-# --- dates and attempts -----------------------------------------------------------------------------
+# --- deadlines -----------------------------------------------------------------------------
 
 
 def overdue(db: Connection, now: str) -> list[str]:
@@ -370,72 +366,6 @@ def next_due(db: Connection) -> str | None:
     return due_at
 
 
-def to_post(db: Connection, now: str, *, limit: int) -> list[str]:
-    """Measurements for which the owner's system is to be called now."""
-    where = (measurements.c.next_at <= now) & _STILL_OPEN
-    return list(
-        db.execute(select(measurements.c.id).where(where).order_by(measurements.c.next_at).limit(limit)).scalars()
-    )
-
-
-def next_post(db: Connection, now: str) -> str | None:
-    """The next time after now at which the owner's system is to be called, or None."""
-    where = (measurements.c.next_at > now) & _STILL_OPEN
-    query = select(measurements.c.next_at).where(where).order_by(measurements.c.next_at).limit(1)
-    next_at: str | None = db.execute(query).scalar()
-    return next_at
-
-
-def record_attempt(db: Connection, identity: str, *, attempts: int, next_at: str | None, problem: str | None) -> None:
-    """Record a call of the owner's system, unless the measurement was made meanwhile."""
-    where = (measurements.c.id == identity) & (measurements.c.state == "open")
-    db.execute(update(measurements).where(where).values(attempts=attempts, next_at=next_at, problem=problem))
-
-
-def try_again(db: Connection, now: str, *, limit: int) -> int:
-    """Let the owner's system be called now for measurements that wait or were given up; how many.
-
-    First for those whose next attempt is nearest, then for those that were given up. Their attempts count from 0.
-    """
-    seq = select(measurements.c.seq)
-    later = seq.where(measurements.c.next_at > now, _STILL_OPEN).order_by(measurements.c.next_at)
-    count = _restart(db, now, later.limit(limit))
-    return count + _restart(db, now, seq.where(_ASKING["given_up"]).limit(limit - count))
-
-
-def try_measurement_again(db: Connection, now: str, identity: str) -> int:
-    """The same for one measurement, in any state at the system; 0 if it is not open."""
-    where = (measurements.c.id == identity) & (measurements.c.state == "open")
-    return _restart(db, now, select(measurements.c.seq).where(where))
-
-
-def _restart(db: Connection, now: str, seqs: Any) -> int:
-    change = update(measurements).where(measurements.c.seq.in_(seqs)).values(attempts=0, next_at=now)
-    return db.execute(change).rowcount
-
-
-def old_posts(db: Connection, before: str, *, limit: int) -> list[int]:
-    """Sequence numbers of measurements that the owner's system is still to be called for, requested ``before``."""
-    joined = measurements.join(inquiries, inquiries.c.query_id == measurements.c.query_id)
-    where = measurements.c.next_at.is_not(None) & _STILL_OPEN & (inquiries.c.created_at < before)
-    return list(db.execute(select(measurements.c.seq).select_from(joined).where(where).limit(limit)).scalars())
-
-
-def give_up(db: Connection, seqs: Sequence[int], problem: str) -> None:
-    """Call the owner's system no more for those that are open. The problem of an earlier attempt stays."""
-    where = (measurements.c.seq == bindparam("of")) & (measurements.c.state == "open")
-    given_up = {"next_at": None, "problem": func.coalesce(measurements.c.problem, problem)}
-    db.execute(update(measurements).where(where).values(**given_up), [{"of": seq} for seq in seqs])
-
-
-def count_asking(db: Connection) -> dict[Asking, int]:
-    """How many open measurements are in each state at the owner's system."""
-    return {
-        name: int(db.execute(select(func.count()).select_from(measurements).where(where)).scalar_one())
-        for name, where in _ASKING.items()
-    }
-
-
 def lose(db: Connection) -> None:
     """Publish no more versions of any stored query, and call the owner's system for none."""
     db.execute(update(inquiries).values(lost=1))
@@ -444,26 +374,6 @@ def lose(db: Connection) -> None:
 
 
 # --- for `audit verify` -----------------------------------------------------------------------------
-
-
-def every_inquiry(db: Connection) -> Iterable[Row[Any]]:
-    """Every query that people or a system measure, in order; streamed."""
-    return db.execute(select(inquiries).order_by(inquiries.c.seq))
-
-
-def every_measurement(db: Connection) -> Iterable[Row[Any]]:
-    """Every measurement, in order; streamed."""
-    return db.execute(select(measurements).order_by(measurements.c.seq))
-
-
-def every_entry(db: Connection) -> Iterable[Row[Any]]:
-    """Every entry, in order; streamed."""
-    return db.execute(select(entries).order_by(entries.c.seq))
-
-
-def every_round(db: Connection) -> Iterable[Row[Any]]:
-    """Every version that was begun; streamed."""
-    return db.execute(select(rounds).order_by(rounds.c.query_id, rounds.c.version))
 
 
 def every_revision(db: Connection) -> Iterable[Row[Any]]:

@@ -12,7 +12,7 @@ from curator_service.store.base import METADATA
 from service_kit.store.database import Connection
 from service_kit.store.prepared_statement import PreparedStatement
 
-_ledger = Table(
+ledger = Table(
     "ledger",
     METADATA,
     Column("seq", Integer, primary_key=True),
@@ -34,21 +34,21 @@ _ledger = Table(
     Index("ledger_by_row", "study_id", "row", "seq", "kind", "row_queries", "row_plays", "row_total"),
 )
 _LAST = PreparedStatement(
-    select(_ledger.c.release, _ledger.c.total, _ledger.c.total_plays)
-    .where(_ledger.c.study_id == bindparam("study"))
-    .order_by(_ledger.c.seq.desc())
+    select(ledger.c.release, ledger.c.total, ledger.c.total_plays)
+    .where(ledger.c.study_id == bindparam("study"))
+    .order_by(ledger.c.seq.desc())
     .limit(1)
 )
 _LAST_OF_ROW = PreparedStatement(
-    select(_ledger.c.row_queries, _ledger.c.row_plays, _ledger.c.row_total)
-    .where(_ledger.c.study_id == bindparam("study"), _ledger.c.row == bindparam("row"), _ledger.c.kind != "refused")
-    .order_by(_ledger.c.seq.desc())
+    select(ledger.c.row_queries, ledger.c.row_plays, ledger.c.row_total)
+    .where(ledger.c.study_id == bindparam("study"), ledger.c.row == bindparam("row"), ledger.c.kind != "refused")
+    .order_by(ledger.c.seq.desc())
     .limit(1)
 )
 _ONE_BY_ONE = 200
 """More rows than this are looked up together, by prepared statements no more."""
 _PART = 1_000
-_ADD = PreparedStatement(_ledger.insert(), [column.key for column in _ledger.c if column.key != "seq"])
+_ADD = PreparedStatement(ledger.insert(), [column.key for column in ledger.c if column.key != "seq"])
 
 
 def balance(db: Connection, study_id: str) -> Balance:
@@ -71,13 +71,13 @@ def row_balances(db: Connection, study_id: str, rows: Iterable[int]) -> dict[int
 
 def rows_queried(db: Connection, study_id: str, rows: Sequence[int] | None = None) -> list[tuple[int, int, int, int]]:
     """Row, number of queries and of measurements, and amount, of each row that was queried, of ``rows`` or of all."""
-    columns = _ledger.c.row, _ledger.c.row_queries, _ledger.c.row_plays, _ledger.c.row_total
+    columns = ledger.c.row, ledger.c.row_queries, ledger.c.row_plays, ledger.c.row_total
     parts = [None] if rows is None else [rows[begin : begin + _PART] for begin in range(0, len(rows), _PART)]
     amounts: list[tuple[int, int, int, int]] = []
     for part in parts:
         latest = _last_of_rows(study_id)
-        chosen = latest if part is None else latest.where(_ledger.c.row.in_(part))
-        lines_of_part = db.execute(select(*columns).where(_ledger.c.seq.in_(chosen) & _WAS_QUERIED))
+        chosen = latest if part is None else latest.where(ledger.c.row.in_(part))
+        lines_of_part = db.execute(select(*columns).where(ledger.c.seq.in_(chosen) & _WAS_QUERIED))
         amounts += [(row, queries, plays, total) for row, queries, plays, total in lines_of_part]
     return amounts
 
@@ -86,17 +86,17 @@ def of_grant(
     db: Connection, study_id: str, grant_id: str, rows: Iterable[int]
 ) -> tuple[Balance, dict[int, RowBalance]]:
     """The amounts that the release and one grant's answers have spent: in all, and by its answers about ``rows``."""
-    joined = _ledger.join(queries, queries.c.id == _ledger.c.query_id)
-    where = (_ledger.c.study_id == study_id) & (queries.c.grant_id == grant_id) & (_ledger.c.kind != "refused")
+    joined = ledger.join(queries, queries.c.id == ledger.c.query_id)
+    where = (ledger.c.study_id == study_id) & (queries.c.grant_id == grant_id) & (ledger.c.kind != "refused")
     # By cost: few are distinct, and their decimals are added exactly here.
-    sums = func.count(), func.sum(_ledger.c.plays)
-    query = select(_ledger.c.cost, *sums).select_from(joined).where(where).group_by(_ledger.c.cost)
+    sums = func.count(), func.sum(ledger.c.plays)
+    query = select(ledger.c.cost, *sums).select_from(joined).where(where).group_by(ledger.c.cost)
     lines = [(units(cost) * number, plays) for cost, number, plays in db.execute(query)]
     release = balance(db, study_id).release
     total = Balance(release, release + sum(cost for cost, _ in lines), sum(plays for _, plays in lines))
     balances: dict[int, RowBalance] = {}
-    by_row = select(_ledger.c.row, _ledger.c.cost, *sums).select_from(joined)
-    by_row = by_row.where(where, _ledger.c.row.in_(set(rows))).group_by(_ledger.c.row, _ledger.c.cost)
+    by_row = select(ledger.c.row, ledger.c.cost, *sums).select_from(joined)
+    by_row = by_row.where(where, ledger.c.row.in_(set(rows))).group_by(ledger.c.row, ledger.c.cost)
     for row, cost, number, plays in db.execute(by_row):
         old = balances.get(row, RowBalance())
         balances[row] = RowBalance(old.queries + number, old.plays + plays, old.total + units(cost) * number)
@@ -144,19 +144,19 @@ def refuse(db: Connection, study_id: str, *, cap: str, row: int | None, plays: i
         "total_plays": now.plays,
         "created_at": at,
     }
-    db.execute(_ledger.insert().values(values))
+    db.execute(ledger.insert().values(values))
 
 
 def is_released(db: Connection, study_id: str) -> bool:
     """Whether the release was charged: once, however often a crash interrupts the draw."""
-    where = (_ledger.c.study_id == study_id) & (_ledger.c.kind == "release")
-    return db.execute(select(_ledger.c.seq).where(where)).first() is not None
+    where = (ledger.c.study_id == study_id) & (ledger.c.kind == "release")
+    return db.execute(select(ledger.c.seq).where(where)).first() is not None
 
 
 def charged_at(db: Connection, study_id: str) -> str | None:
     """When the release was charged; None before."""
-    where = (_ledger.c.study_id == study_id) & (_ledger.c.kind == "release")
-    return db.execute(select(_ledger.c.created_at).where(where)).scalar()
+    where = (ledger.c.study_id == study_id) & (ledger.c.kind == "release")
+    return db.execute(select(ledger.c.created_at).where(where)).scalar()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,15 +170,15 @@ class LineFilter:
 
     def of(self, study_id: str) -> Any:
         """The condition."""
-        where: Any = _ledger.c.study_id == study_id
+        where: Any = ledger.c.study_id == study_id
         if self.row is not None:
-            where &= _ledger.c.row == self.row
+            where &= ledger.c.row == self.row
         if self.kind is not None:
-            where &= _ledger.c.kind == self.kind
+            where &= ledger.c.kind == self.kind
         if self.since is not None:
-            where &= _ledger.c.created_at >= self.since
+            where &= ledger.c.created_at >= self.since
         if self.until is not None:
-            where &= _ledger.c.created_at < self.until
+            where &= ledger.c.created_at < self.until
         return where
 
 
@@ -195,10 +195,10 @@ def page(
     chosen: LineFilter = EVERY,
 ) -> list[Any]:
     """Lines of a study after a sequence number in order, or before it with the newest first."""
-    where, seq = chosen.of(study_id), _ledger.c.seq
+    where, seq = chosen.of(study_id), ledger.c.seq
     if position is not None:
         where &= seq < position if newest else seq > position
-    return list(db.execute(select(_ledger).where(where).order_by(seq.desc() if newest else seq).limit(limit)))
+    return list(db.execute(select(ledger).where(where).order_by(seq.desc() if newest else seq).limit(limit)))
 
 
 def _last_of_rows(study_id: str, after: int = -1, before: int | None = None) -> Any:
@@ -206,13 +206,13 @@ def _last_of_rows(study_id: str, after: int = -1, before: int | None = None) -> 
 
     Reads the index ``ledger_by_row`` alone: to read every line of a study takes far longer.
     """
-    where = (_ledger.c.study_id == study_id) & (_ledger.c.row > after)
+    where = (ledger.c.study_id == study_id) & (ledger.c.row > after)
     if before is not None:
-        where &= _ledger.c.row < before
-    return select(func.max(_ledger.c.seq)).where(where).group_by(_ledger.c.row)
+        where &= ledger.c.row < before
+    return select(func.max(ledger.c.seq)).where(where).group_by(ledger.c.row)
 
 
-_WAS_QUERIED = _ledger.c.row_queries > 0
+_WAS_QUERIED = ledger.c.row_queries > 0
 """False for rows that were only refused."""
 
 
@@ -220,42 +220,42 @@ def exposure(db: Connection, study_id: str, *, position: int | None, limit: int,
     """The last line of every row that was queried after a row, by row; or before it, with the ``largest`` first."""
     after = -1 if largest or position is None else position
     last = _last_of_rows(study_id, after, before=position if largest else None)
-    order = _ledger.c.row.desc() if largest else _ledger.c.row
-    return list(db.execute(select(_ledger).where(_ledger.c.seq.in_(last) & _WAS_QUERIED).order_by(order).limit(limit)))
+    order = ledger.c.row.desc() if largest else ledger.c.row
+    return list(db.execute(select(ledger).where(ledger.c.seq.in_(last) & _WAS_QUERIED).order_by(order).limit(limit)))
 
 
 def queried_rows(db: Connection, study_id: str) -> list[tuple[int, int, int]]:
     """Amount spent on answers, number of measurements, and how many rows have both; without rows never queried."""
-    latest = _ledger.c.seq.in_(_last_of_rows(study_id))
-    columns = _ledger.c.row_total, _ledger.c.row_plays
+    latest = ledger.c.seq.in_(_last_of_rows(study_id))
+    columns = ledger.c.row_total, ledger.c.row_plays
     query = select(*columns, func.count()).where(latest & _WAS_QUERIED).group_by(*columns)
     return [(total, plays, rows) for total, plays, rows in db.execute(query)]
 
 
 def row_totals(db: Connection, study_id: str) -> list[tuple[int, int]]:
     """Each row that was queried, and the amount spent on answers about it."""
-    latest = _ledger.c.seq.in_(_last_of_rows(study_id))
-    query = select(_ledger.c.row, _ledger.c.row_total).where(latest & _WAS_QUERIED)
+    latest = ledger.c.seq.in_(_last_of_rows(study_id))
+    query = select(ledger.c.row, ledger.c.row_total).where(latest & _WAS_QUERIED)
     return [(row, total) for row, total in db.execute(query)]
 
 
 def most_spent(db: Connection, study_id: str) -> int:
     """The largest amount spent by answers about one row."""
-    latest = _ledger.c.seq.in_(_last_of_rows(study_id))
-    return db.execute(select(func.max(_ledger.c.row_total)).where(latest)).scalar_one() or 0
+    latest = ledger.c.seq.in_(_last_of_rows(study_id))
+    return db.execute(select(func.max(ledger.c.row_total)).where(latest)).scalar_one() or 0
 
 
 def thinned(db: Connection, study_id: str, points: int) -> tuple[int, list[Any]]:
     """How many lines a study has, and at most ``points`` of them, evenly chosen, with the last; ``line``: from 1."""
-    where = _ledger.c.study_id == study_id
-    count = db.execute(select(func.count()).select_from(_ledger).where(where)).scalar_one()
+    where = ledger.c.study_id == study_id
+    count = db.execute(select(func.count()).select_from(ledger).where(where)).scalar_one()
     every = max(1, -(-count // (points - 1)))
     # Sequence numbers first, from the index alone; then the lines themselves.
-    line = func.row_number().over(order_by=_ledger.c.seq).label("line")
-    numbered = select(_ledger.c.seq, line).where(where).subquery()
+    line = func.row_number().over(order_by=ledger.c.seq).label("line")
+    numbered = select(ledger.c.seq, line).where(where).subquery()
     chosen = (numbered.c.line % every == 1 % every) | (numbered.c.line == count)
-    what = _ledger.c.total, _ledger.c.total_plays, _ledger.c.created_at
-    query = select(numbered.c.line, *what).join(_ledger, _ledger.c.seq == numbered.c.seq)
+    what = ledger.c.total, ledger.c.total_plays, ledger.c.created_at
+    query = select(numbered.c.line, *what).join(ledger, ledger.c.seq == numbered.c.seq)
     return count, list(db.execute(query.where(chosen).order_by(numbered.c.line)))
 
 
@@ -264,8 +264,3 @@ def content(line: Any) -> tuple[Any, ...]:
     of_row = line.row_queries, line.row_plays, line.row_total
     of_study = line.release, line.total, line.total_plays
     return line.kind, line.query_id, line.row, line.plays, line.cost, line.cap, *of_row, *of_study
-
-
-def every(db: Connection) -> Iterable[Any]:
-    """All lines of all studies in order; streamed."""
-    return db.execute(select(_ledger).order_by(_ledger.c.seq))

@@ -1,6 +1,5 @@
 """Tables of vendors' messages, the owner's decisions about them, and raises of a study's caps: all append-only."""
 
-from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import Column, ForeignKey, Index, Integer, Row, Table, Text, and_, func, select
@@ -89,8 +88,3 @@ def changes(db: Connection, study_id: str) -> list[Row[Any]]:
     """The raises of a study's caps, in order."""
     query = select(budget_changes).where(budget_changes.c.study_id == study_id)
     return list(db.execute(query.order_by(budget_changes.c.seq)))
-
-
-def every(db: Connection, table: Table) -> Iterable[Row[Any]]:
-    """All rows of one of these tables, in order; streamed."""
-    return db.execute(select(table).order_by(table.c.seq))

@@ -1,7 +1,6 @@
 """The table of withheld records: append-only, by the account of the dataset's file."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from sqlalchemy import Column, Integer, Table, Text, UniqueConstraint, bindparam, select
 
@@ -53,14 +52,3 @@ def units(db: Connection, account: str) -> frozenset[str]:
     if _ANY.row(db, account=account) is None:  # each query looks
         return frozenset()
     return frozenset(db.execute(select(withheld.c.unit).where(withheld.c.account == account)).scalars())
-
-
-def page(db: Connection, account: str, *, after: int, limit: int) -> list[Any]:
-    """Withheld units of an account in order."""
-    where = (withheld.c.account == account) & (withheld.c.seq > after)
-    return list(db.execute(select(withheld).where(where).order_by(withheld.c.seq).limit(limit)))
-
-
-def every(db: Connection) -> Iterable[Any]:
-    """All withheld units, in order; streamed."""
-    return db.execute(select(withheld).order_by(withheld.c.seq))

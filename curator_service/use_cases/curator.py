@@ -4,7 +4,7 @@ from blindopt import wire
 from curator_service import store
 from curator_service.privacy.loading import Loading
 from curator_service.settings import Settings
-from curator_service.store import forecasts, tunings
+from curator_service.store import jobs
 from curator_service.use_cases.accounts.accounts import Accounts
 from curator_service.use_cases.accounts.dataset_accounts import DatasetAccounts
 from curator_service.use_cases.accounts.messages import Messages
@@ -79,7 +79,7 @@ class Curator:
     def jobs(self) -> dict[str, dict[str, int]]:
         """How many jobs of each kind are in each state."""
         with self.context.database.read() as db:
-            return {"tuning": states(db, tunings.tunings), "forecast": states(db, forecasts.forecasts)}
+            return {"tuning": states(db, jobs.tunings), "forecast": states(db, jobs.forecasts)}
 
     def under_way(self) -> wire.JobList:
         """Previews, releases, forecasts and tunings that have not ended."""

@@ -61,7 +61,7 @@ class DatasetAccounts:
         uses, account = _uses(db, name, file), file.account
         tunings = sum(use.kind == "tuning" for use in uses)
         unbounded = [use for use in uses if use.unbounded is not None]
-        registered = table.registrations(db, dataset.sha256)
+        registered = store.registrations(db, dataset.sha256)
         of_unit = file.units[dataset.person_column]
         unit = _unit(dataset)
         totals = file.totals[dataset.person_column]

@@ -17,6 +17,7 @@ from blindopt import wire
 from blindopt.errors import BlindoptError, ProtocolViolated, StateConflict, Unreachable
 from curator_service.settings import Settings
 from curator_service.store import inbox as table
+from curator_service.store import webhook_calls
 from curator_service.use_cases.inbox import webhook_messages
 from curator_service.use_cases.inbox.circuit_breaker import RESPECTED_SECONDS, Circuit, chance, wait_after
 from curator_service.use_cases.inbox.inbox import Inbox
@@ -110,7 +111,7 @@ class WebhookMeasurer:
     def system(self) -> wire.MeasuringSystem:
         """The state of the owner's system, and how many measurements wait for it."""
         with self._context.database.read() as db:
-            counts = table.count_asking(db)
+            counts = webhook_calls.count_states(db)
         with self._changed:
             failures, problem, at = self._circuit.failures, self._circuit.problem, self._circuit.opens_at
         state: Literal["none", "asked", "held"] = "asked" if at is None else "held"
@@ -130,11 +131,11 @@ class WebhookMeasurer:
         def effect(db: Connection) -> Effect:
             now = stamp(self._context.clock())
             if measurement_id is None:
-                count = table.try_again(db, now, limit=wire.MEASUREMENTS_MAX)
+                count = webhook_calls.try_again(db, now, limit=wire.MEASUREMENTS_MAX)
                 details: dict[str, Any] = {"measurements": count}
             else:
                 _check_retriable(table.view(db, measurement_id))
-                count = table.try_measurement_again(db, now, measurement_id)
+                count = webhook_calls.try_measurement_again(db, now, measurement_id)
                 details = {"measurements": count, "measurement_id": measurement_id}
             return Effect(wire.TriedAgain(measurements=count), "measurement.tried_again", details, 200)
 
@@ -193,8 +194,8 @@ class WebhookMeasurer:
         now, opens_at = self._context.clock(), self._circuit.opens_at
         if self._circuit.may_call(now):
             with self._context.database.read() as db:
-                due = table.to_post(db, stamp(now), limit=AT_ONCE + 1)
-                first = table.next_post(db, stamp(now))
+                due = webhook_calls.to_post(db, stamp(now), limit=AT_ONCE + 1)
+                first = webhook_calls.next_post(db, stamp(now))
             for identity in due:
                 if identity not in self._under_way:
                     self._under_way.add(identity)
@@ -219,10 +220,10 @@ class WebhookMeasurer:
         before, old = stamp(now - self._tried_for), [0] * GIVEN_UP_AT_ONCE
         while len(old) == GIVEN_UP_AT_ONCE and not self._closing:  # in parts: others write, too
             with self._context.database.read() as db:
-                old = table.old_posts(db, before, limit=GIVEN_UP_AT_ONCE)
+                old = webhook_calls.old_posts(db, before, limit=GIVEN_UP_AT_ONCE)
             if old:
                 log.warning("given up", extra={"fields": {"measurements": len(old)}})
-                self._context.database.write(partial(table.give_up, seqs=old, problem=problem))
+                self._context.database.write(partial(webhook_calls.give_up, seqs=old, problem=problem))
                 self._inbox.publish([])
 
     def _client(self) -> "WebhookClient":
@@ -305,7 +306,7 @@ class WebhookMeasurer:
 
     def _record_attempt(self, identity: str, attempts: int, next_at: str | None, problem: str | None) -> None:
         change: Callable[[Connection], None] = partial(
-            table.record_attempt, identity=identity, attempts=attempts, next_at=next_at, problem=problem
+            webhook_calls.record_attempt, identity=identity, attempts=attempts, next_at=next_at, problem=problem
         )
         self._context.database.write(change)
 

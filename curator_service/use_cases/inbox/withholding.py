@@ -59,7 +59,8 @@ class Withholding:
         """What is withheld of a dataset's file, for the owner alone, with sequence numbers. Raises NotFound."""
         with self._context.database.read() as db:
             account = dataset_accounts.account_name(db, store.find(db, store.datasets, dataset_id))
-            return [(row.seq, _view(row)) for row in withheld.page(db, account, after=after, limit=limit)]
+            rows = store.page(db, withheld.withheld, after=after, limit=limit, account=account)
+            return [(row.seq, _view(row)) for row in rows]
 
     def _unit(self, dataset: Any, wanted: wire.WithholdCreate) -> str:
         """The unit to withhold. Raises Invalid if the dataset has no such record or person; quotes neither."""

@@ -66,7 +66,7 @@ class InboxLogSummary:
         batch: list[dict[str, Any]] = []
         batches = iter(self.batches)
         current = next(batches, None)
-        for seq, row in enumerate(table.every_entry(db), start=1):
+        for seq, row in enumerate(store.every(db, table.entries), start=1):
             if current is None or row.seq != seq:
                 raise LogBroken(f"entry {row.seq} of the inbox is not in the log, or the one before it is missing")
             answers[row.measurement_id] += row.kind == "answered"
@@ -87,7 +87,7 @@ class InboxLogSummary:
         """Check each measurement against its last entry and its query; return how many of each query are open."""
         waiting: Counter[str] = Counter()
         stored: dict[str, list[tuple[int, int, int, int]]] = defaultdict(list)
-        for row in table.every_measurement(db):
+        for row in store.every(db, table.measurements):
             entry = last.pop(row.id, None)
             state = ("open", 0, None) if entry is None else (entry.kind, entry.version, entry.seq)
             if (row.state, row.version, row.entry) != state or (entry is not None and entry.query_id != row.query_id):
@@ -113,7 +113,7 @@ class InboxLogSummary:
         self, db: Connection, waiting: Counter[str], released: dict[str, list[list[tuple[int, int]]]]
     ) -> None:
         missing = set(self.queries)
-        for row in table.every_inquiry(db):
+        for row in store.every(db, table.inquiries):
             if row.query_id not in missing:
                 raise LogBroken(f"query {row.query_id} waits for measurements, and the log does not say so")
             missing.discard(row.query_id)
@@ -158,7 +158,7 @@ class InboxLogSummary:
 def _released(db: Connection) -> dict[str, list[list[tuple[int, int]]]]:
     """By query, the units that each begun version releases anew. Raises LogBroken if a version is missing."""
     released: dict[str, list[list[tuple[int, int]]]] = defaultdict(list)
-    for row in table.every_round(db):
+    for row in store.every(db, table.rounds):
         if row.version != len(released[row.query_id]) + 1:
             raise LogBroken(f"version {row.version} of query {row.query_id} was begun out of order")
         released[row.query_id].append([(index, play) for index, play in json.loads(row.fresh)])

@@ -113,7 +113,7 @@ class _StudyLogSummary:
 
     def check(self, db: Connection) -> None:
         missing = dict(self._studies)
-        for row in store.all_studies(db):
+        for row in store.every(db, store.studies):
             if (study := missing.pop(row.id, None)) is None:
                 raise LogBroken(f"study {row.id} is not in the log")
             if sha256(row.spec.encode()) != study.spec_sha256:
@@ -140,7 +140,10 @@ class _AdvisoryLogSummary:
             self._advisories[details["advisory_id"]] = content
 
     def check(self, db: Connection) -> None:
-        stored = {row.id: (row.mechanism, row.version, sha256(row.reason.encode())) for row in advisories.every(db)}
+        stored = {
+            row.id: (row.mechanism, row.version, sha256(row.reason.encode()))
+            for row in store.every(db, advisories.advisories)
+        }
         check_rows("advisory", stored, self._advisories)
 
 
@@ -156,7 +159,8 @@ class _WithheldLogSummary:
             self._units.append((details["account"], details["unit_sha256"]))
 
     def check(self, db: Connection) -> None:
-        if [(row.account, salted_digest(row.unit, row.salt)) for row in withheld.every(db)] != self._units:
+        stored = [(row.account, salted_digest(row.unit, row.salt)) for row in store.every(db, withheld.withheld)]
+        if stored != self._units:
             raise LogBroken("the withheld records are not those of the log: one was changed, added or removed")
 
 
@@ -186,15 +190,14 @@ class _MessageLogSummary:
         stored = {
             "messages": [
                 (m.id, m.study_id, m.grant_id, salted_digest(m.body, m.salt))
-                for m in messages.every(db, messages.messages)
+                for m in store.every(db, messages.messages)
             ],
             "decisions": [
-                (d.message_id, d.decision, salted_digest(d.word, d.salt))
-                for d in messages.every(db, messages.decisions)
+                (d.message_id, d.decision, salted_digest(d.word, d.salt)) for d in store.every(db, messages.decisions)
             ],
             "raises of caps": [
                 (c.study_id, json.loads(c.before), json.loads(c.after), _digest(c.reason))
-                for c in messages.every(db, messages.budget_changes)
+                for c in store.every(db, messages.budget_changes)
             ],
         }
         logged = {"messages": self._messages, "decisions": self._decisions, "raises of caps": self._raises}
@@ -264,7 +267,7 @@ class _LedgerLogSummary:
 
     def check(self, db: Connection) -> None:
         counts = dict.fromkeys(self._accounts, 0)
-        for line in lines.every(db):
+        for line in store.every(db, lines.ledger):
             count = counts.get(line.study_id, 0)
             if line.study_id not in self._accounts or count >= len(self._accounts[line.study_id].lines):
                 raise LogBroken(f"ledger line {line.seq} is not in the log")
@@ -274,7 +277,7 @@ class _LedgerLogSummary:
         for study, account in self._accounts.items():
             if counts[study] != len(account.lines):
                 raise LogBroken(f"the ledger of {study} lacks the last of {len(account.lines)} lines in the log")
-        stored = {row.id for row in store.all_queries(db)}
+        stored = {row.id for row in store.every(db, store.queries)}
         for name in stored ^ self._charged:
             where = "the log" if name in stored else "the table of queries"
             raise LogBroken(f"query {name} is missing in {where}")

@@ -8,8 +8,9 @@ from typing import Any
 from blindopt import wire
 from blindopt.audit.merkle_log import Json, sha256
 from blindopt.errors import BudgetExhausted, LogBroken
+from curator_service import store
 from curator_service.privacy.ledger import exact
-from curator_service.store import dataset_accounts, tunings
+from curator_service.store import dataset_accounts, jobs
 from curator_service.store.dataset_accounts import Account
 from curator_service.use_cases.studies.dataset_caps import is_raised, lowered, spend
 from curator_service.use_cases.studies.salted_digests import salted_digest
@@ -80,7 +81,7 @@ class TuningLogSummary:
     def check(self, db: Connection) -> None:
         """Raise LogBroken if a tuning or a line of the ledger differs from the log."""
         lines = iter(self._lines)
-        for row in dataset_accounts.all_lines(db):
+        for row in store.every(db, dataset_accounts.account_lines):
             # The log has the digest of a reason.
             subject = sha256(row.subject.encode()) if row.kind == "cap" and row.subject is not None else row.subject
             charge = row.account, row.kind, subject, row.epsilon, row.delta, row.cap
@@ -90,7 +91,7 @@ class TuningLogSummary:
             raise LogBroken("the accounts of datasets lack lines that are in the log")
         stored = {
             row.id: (salted_digest(row.spec, row.salt), row.state, salted_digest(row.outcome, row.salt))
-            for row in tunings.every(db)
+            for row in store.every(db, jobs.tunings)
         }
         check_rows("tuning", stored, self._tunings)
 

@@ -17,7 +17,7 @@ from curator_service.forecasts.worker import Job, Reply, Worker
 from curator_service.privacy import entropy
 from curator_service.privacy.guarantees import CHOOSING
 from curator_service.settings import Settings
-from curator_service.store import forecasts as table
+from curator_service.store.jobs import count_running, forecasts
 from curator_service.use_cases import notices
 from curator_service.use_cases.jobs.jobs import Jobs
 from curator_service.use_cases.studies.advisories import names
@@ -37,7 +37,7 @@ class Forecasts(Jobs):
 
     noun = "forecast"
     stopped = "the curator was stopped before this forecast was done: ask for it again"
-    _table = table
+    _table = forecasts
 
     def __init__(self, context: ServiceContext, vault: Vault, settings: Settings) -> None:
         self._vault = vault
@@ -56,14 +56,14 @@ class Forecasts(Jobs):
             nonlocal begun
             if _study(db, study_id)[0] != checked.study:
                 raise StateConflict("the draft was changed since you asked: look at it again, and ask once more")
-            if table.count_running(db) > self._waiting_max:
+            if count_running(db, forecasts) > self._waiting_max:
                 raise StateConflict(
                     f"{self._waiting_max} forecasts wait already: let one end, or cancel one, before you ask for more"
                 )
             identity = new_id("fct")
             store.insert(
                 db,
-                table.forecasts,
+                forecasts,
                 id=identity,
                 study_id=study_id,
                 state="running",
@@ -85,7 +85,7 @@ class Forecasts(Jobs):
             }
             if forecast.sample_dataset_id is not None:
                 details["sample_dataset_id"] = forecast.sample_dataset_id
-            return Effect(self._view(db, table.find(db, identity)), "forecast.started", details, 202)
+            return Effect(self._view(db, store.find(db, forecasts, identity)), "forecast.started", details, 202)
 
         reply = self._context.idempotency.once(request, effect)
         if begun is not None and not reply.replayed:
@@ -95,24 +95,25 @@ class Forecasts(Jobs):
     def view(self, study_id: str, identity: str) -> wire.ForecastView:
         """A forecast of a study. Raises NotFound."""
         with self._context.database.read() as db:
-            return self._view(db, table.find(db, identity, study_id))
+            return self._view(db, _find(db, study_id, identity))
 
     def page(self, study_id: str, after: int, limit: int) -> list[tuple[int, wire.ForecastView]]:
         """Forecasts of a study with their sequence numbers."""
         with self._context.database.read() as db:
             store.find(db, store.studies, study_id)
-            return [(row.seq, self._view(db, row)) for row in table.page(db, study_id, after=after, limit=limit)]
+            rows = store.page(db, forecasts, after=after, limit=limit, study_id=study_id)
+            return [(row.seq, self._view(db, row)) for row in rows]
 
     def cancel(self, request: RequestContext, study_id: str, identity: str) -> StoredReply:
         """Cancel a forecast. Raises StateConflict if it has ended."""
 
         def effect(db: Connection) -> Effect:
-            row = table.find(db, identity, study_id)
+            row = _find(db, study_id, identity)
             if row.state not in ("running", "cancelled"):
                 raise StateConflict("the forecast has ended already")
             if row.state == "running":
                 self._end(db, identity, state="cancelled")
-            view = self._view(db, table.find(db, identity))
+            view = self._view(db, store.find(db, forecasts, identity))
             return Effect(view, "forecast.cancelled", {"study_id": study_id, "forecast_id": identity}, 200)
 
         reply = self._context.idempotency.once(request, effect)
@@ -152,7 +153,7 @@ class Forecasts(Jobs):
     def _work(self, identity: str) -> dict[str, Any] | None:
         """Run one forecast; the values of its end, or None if it had ended before."""
         with self._context.database.read() as db:
-            row = table.find(db, identity)
+            row = store.find(db, forecasts, identity)
             if row.state != "running":
                 return None
             forecast = _spec(row)
@@ -216,6 +217,14 @@ class _Inputs:
     study: wire.StudyCreate
     n: int
     dataset_id: str | None
+
+
+def _find(db: Connection, study_id: str, identity: str) -> Any:
+    """The forecast of a study. Raises NotFound."""
+    row = store.find(db, forecasts, identity)
+    if row.study_id != study_id:
+        raise NotFound("there is no such forecast")
+    return row
 
 
 def _inputs(db: Connection, study_id: str, forecast: wire.ForecastCreate) -> _Inputs:

@@ -6,10 +6,12 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from blindopt.errors import BlindoptError
+from curator_service import store
 from curator_service.child import Worker
+from curator_service.store import jobs
 from service_kit.context.context import ServiceContext
 from service_kit.store import audit_log
 from service_kit.store.base import stamp
@@ -19,14 +21,6 @@ log = logging.getLogger("blindopt.jobs")
 CLOSE_SECONDS = 5.0
 AGAIN_SECONDS = 1.0
 REST_SECONDS = 10.0
-
-
-class JobTable(Protocol):
-    """A table of jobs. A job is ``running`` until it ends, once."""
-
-    def find(self, db: Connection, identity: str) -> Any: ...
-    def running(self, db: Connection) -> list[str]: ...
-    def end(self, db: Connection, identity: str, **values: Any) -> bool: ...
 
 
 class Jobs(ABC):
@@ -39,7 +33,7 @@ class Jobs(ABC):
     noun = ""
     stopped = ""
     """The problem of a job that was interrupted, and what to do."""
-    _table: JobTable
+    _table: jobs.Table
 
     def __init__(self, context: ServiceContext, seconds_max: int) -> None:
         self._context = context
@@ -55,7 +49,7 @@ class Jobs(ABC):
         context.database.write(self._recover)
 
     def _recover(self, db: Connection) -> None:
-        for identity in self._table.running(db):
+        for identity in jobs.running(db, self._table):
             self._settle(db, identity, state="failed", problem=self.stopped)
 
     def close(self) -> None:
@@ -72,7 +66,7 @@ class Jobs(ABC):
 
     def under_way(self, db: Connection) -> list[tuple[Any, float]]:
         """Rows of jobs that have not ended, in their order, each with the share that is done."""
-        rows = [self._table.find(db, identity) for identity in self._table.running(db)]
+        rows = [store.find(db, self._table, identity) for identity in jobs.running(db, self._table)]
         return [(row, self._progress.get(row.id, row.progress)) for row in rows]
 
     # --- for subclasses -----------------------------------------------------------------------------
@@ -150,7 +144,7 @@ class Jobs(ABC):
 
     def _is_running(self, identity: str) -> bool:
         with self._context.database.read() as db:
-            return bool(self._table.find(db, identity).state == "running")
+            return bool(store.find(db, self._table, identity).state == "running")
 
     def _keep(self, identity: str, ending: dict[str, Any]) -> None:
         """Store the end of a job, as soon as the database can be written."""
@@ -164,11 +158,11 @@ class Jobs(ABC):
     def _settle(self, db: Connection, identity: str, **ending: Any) -> None:
         """End a job, unless it has ended, and log its end."""
         if self._end(db, identity, **ending):
-            row = self._table.find(db, identity)
+            row = store.find(db, self._table, identity)
             details = {**self._log_details(row), f"{self.noun}_id": identity, "state": ending["state"]}
             audit_log.append(db, f"{self.noun}.ended", actor="curator", now=self._context.clock(), details=details)
             self._notify(db, row)
 
     def _end(self, db: Connection, identity: str, **ending: Any) -> bool:
         progress = {"progress": self._progress[identity]} if identity in self._progress else {}
-        return self._table.end(db, identity, ended_at=stamp(self._context.clock()), **(progress | ending))
+        return jobs.end(db, self._table, identity, ended_at=stamp(self._context.clock()), **(progress | ending))

@@ -16,7 +16,7 @@ from curator_service.scoring import logistic, problems
 from curator_service.scoring.worker import Ended, Job, Reply, Scorer, Source, Worker
 from curator_service.settings import Settings
 from curator_service.store import dataset_accounts
-from curator_service.store import tunings as table
+from curator_service.store.jobs import count_running, tunings
 from curator_service.use_cases import notices
 from curator_service.use_cases.jobs.jobs import Jobs
 from curator_service.use_cases.jobs.planner import Planner
@@ -47,7 +47,7 @@ class Tunings(Jobs):
 
     noun = "tuning"
     stopped = "the curator was stopped before this tuning was done: ask for it again; what it was charged stays spent"
-    _table = table
+    _table = tunings
 
     def __init__(self, context: ServiceContext, vault: Vault, settings: Settings) -> None:
         self._vault = vault
@@ -91,7 +91,7 @@ class Tunings(Jobs):
             self._context.authentication.check_live(db, request.principal)
             if (stored := self._context.idempotency.stored(db, request)) is not None:
                 return stored
-            if table.count_running(db) > self._waiting_max:
+            if count_running(db, tunings) > self._waiting_max:
                 raise StateConflict(
                     f"{self._waiting_max} tunings wait already: let one end, or cancel one, before you ask for more"
                 )
@@ -120,7 +120,7 @@ class Tunings(Jobs):
         spec, salt = tuning.model_dump_json(), secrets.token_hex(16)
         store.insert(
             db,
-            table.tunings,
+            tunings,
             id=identity,
             dataset_id=dataset.id,
             state="running",
@@ -141,29 +141,29 @@ class Tunings(Jobs):
             "cap_delta": None if tuning.caps.delta is None else repr(tuning.caps.delta),
             "spec_sha256": salted_digest(spec, salt),
         }
-        return Effect(self._view(table.find(db, identity)), "tuning.started", details, 202)
+        return Effect(self._view(store.find(db, tunings, identity)), "tuning.started", details, 202)
 
     def view(self, identity: str) -> wire.TuningView:
         """A tuning. Raises NotFound."""
         with self._context.database.read() as db:
-            return self._view(table.find(db, identity))
+            return self._view(store.find(db, tunings, identity))
 
     def page(self, after: int, limit: int) -> list[tuple[int, wire.TuningView]]:
         """Tunings with their sequence numbers."""
         with self._context.database.read() as db:
-            return [(row.seq, self._view(row)) for row in table.page(db, after=after, limit=limit)]
+            return [(row.seq, self._view(row)) for row in store.page(db, tunings, after=after, limit=limit)]
 
     def cancel(self, request: RequestContext, identity: str) -> StoredReply:
         """Cancel a tuning; its charge stays spent. Raises StateConflict if it has ended."""
 
         def effect(db: Connection) -> Effect:
-            state = table.find(db, identity).state
+            state = store.find(db, tunings, identity).state
             if state not in ("running", "cancelled"):
                 raise StateConflict("the tuning has ended already")
             kind, details = "tuning.cancelled", {"tuning_id": identity}
             if state == "running":
                 self._end(db, identity, state="cancelled")
-            return Effect(self._view(table.find(db, identity)), kind, details, 200)
+            return Effect(self._view(store.find(db, tunings, identity)), kind, details, 200)
 
         reply = self._context.idempotency.once(request, effect)
         self._kill(identity)
@@ -246,7 +246,7 @@ class Tunings(Jobs):
     def _work(self, identity: str) -> dict[str, Any] | None:
         """Run one tuning; the values of its end, or None if it had ended before."""
         with self._context.database.read() as db:
-            row = table.find(db, identity)
+            row = store.find(db, tunings, identity)
             rows_per_person = store.find(db, store.datasets, row.dataset_id).rows_per_person or 1
             tuning = wire.TuningCreate.model_validate_json(row.spec)
             self._withheld = self._count_withheld(db, tuning)
@@ -293,7 +293,7 @@ class Tunings(Jobs):
 
     def _settle(self, db: Connection, identity: str, **ending: Any) -> None:
         if ending["state"] == "completed":
-            tuning = wire.TuningCreate.model_validate_json(table.find(db, identity).spec)
+            tuning = wire.TuningCreate.model_validate_json(store.find(db, tunings, identity).spec)
             if self._count_withheld(db, tuning) != self._withheld:
                 ending = {"state": "failed", "problem": WITHHELD}
         super()._settle(db, identity, **ending)

@@ -148,7 +148,8 @@ def _versions() -> dict[str, int]:
 
 def _every(db: Connection) -> list[Advisory]:
     stored = [
-        Advisory(row.id, row.mechanism, row.version, row.reason, moment(row.created_at)) for row in table.every(db)
+        Advisory(row.id, row.mechanism, row.version, row.reason, moment(row.created_at))
+        for row in store.every(db, table.advisories)
     ]
     return [*BUILT_IN, *stored]
 

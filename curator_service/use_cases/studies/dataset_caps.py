@@ -189,7 +189,7 @@ def check_answers(
     account = table.account_of(db, name := losses.account_name(db, dataset))
     if not account.is_capped:
         return
-    public = all(row.public for row in table.registrations(db, dataset.sha256))
+    public = all(row.public for row in store.registrations(db, dataset.sha256))
     if dataset_account.answers_are_unbounded(spec, public=public):
         cap, limit = (EPSILON, account.cap_epsilon) if account.cap_epsilon is not None else (DELTA, account.cap_delta)
         assert limit is not None

@@ -177,7 +177,7 @@ class DatasetLosses:
 
     def units(self, db: Connection, sha256: str) -> dict[str | None, Units]:
         """The units of a file, by person column."""
-        return self._units_of(*map(_key, table.registrations(db, sha256)))
+        return self._units_of(*map(_key, store.registrations(db, sha256)))
 
     def _read_units(self, *registered: tuple[str, int, str | None, bool]) -> dict[str | None, Units]:
         units: dict[str | None, Units] = {}
@@ -194,7 +194,7 @@ class DatasetLosses:
 
     def read(self, db: Connection, dataset: Any, *, without: str | None = None) -> FileLosses:
         """The losses of every unit of a dataset's file, ``without`` those by one study."""
-        registered = table.registrations(db, dataset.sha256)
+        registered = store.registrations(db, dataset.sha256)
         units = self._units_of(*map(_key, registered))
         column_of = {row.id: row.person_column for row in registered}
         public, withdrawn = all(row.public for row in registered), reasons(db)

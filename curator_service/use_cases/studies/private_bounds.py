@@ -78,7 +78,7 @@ class BoundsSearch:
         """Bounds that were charged to a dataset's file, by any registration of it, with sequence numbers."""
         with self._context.database.read() as db:
             sha = store.find(db, store.datasets, dataset_id).sha256
-            same = [row.id for row in dataset_accounts.registrations(db, sha)]
+            same = [row.id for row in store.registrations(db, sha)]
             return [(row.seq, _view(row)) for row in table.page(db, same, after=after, limit=limit)]
 
     def _charge(

@@ -10,7 +10,7 @@ from curator_service.privacy import accounting, answers, cautions, ledger
 from curator_service.privacy.guarantees import belief, not_protected
 from curator_service.release.registry import choice_of
 from curator_service.settings import Settings
-from curator_service.store import forecasts
+from curator_service.store import jobs
 from curator_service.store import ledger as lines
 from curator_service.use_cases.studies.advisories import Reasons, names, reasons, release_status
 from curator_service.use_cases.studies.dataset_losses import DatasetLosses
@@ -77,9 +77,9 @@ class Studies:
             spec = self._fitted(db, change.study)
             dropped = 0
             if not _forecasts_alike(wire.StudyCreate.model_validate_json(row.spec), spec):
-                if forecasts.count_running(db, identity):
+                if jobs.count_running(db, jobs.forecasts, identity):
                     raise StateConflict("a forecast of the draft is under way: cancel it, or let it end first")
-                dropped = forecasts.drop(db, identity)
+                dropped = jobs.drop_forecasts(db, identity)
             values = {"dataset_id": spec.dataset_id, "spec": (text := spec.model_dump_json())}
             store.change(db, store.studies, identity, **values)
             details = {

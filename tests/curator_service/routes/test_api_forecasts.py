@@ -17,7 +17,7 @@ from curator_service import store
 from curator_service.context import open_context
 from curator_service.privacy.guarantees import GAPS
 from curator_service.settings import Settings
-from curator_service.store import forecasts as table
+from curator_service.store import jobs as table
 from curator_service.use_cases.jobs.forecasts import Forecasts
 from curator_service.vault import Vault
 from tests.curator_service.number_traces import tells

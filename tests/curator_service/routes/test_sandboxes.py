@@ -146,7 +146,7 @@ def test_what_cannot_have_one_is_refused(service, pair):
 
 def counts(service):
     with service.context.database.read() as db:
-        return len(store.all_studies(db)), len(store.page(db, store.datasets, after=0, limit=1_000))
+        return len(list(store.every(db, store.studies))), len(store.page(db, store.datasets, after=0, limit=1_000))
 
 
 def test_a_repeated_request_makes_one_sandbox_also_where_the_release_was_interrupted(service, pair):

@@ -316,6 +316,7 @@ def _break_curator(gun: Gun) -> None:
     from blindopt import wire
     from curator_service import store
     from curator_service.privacy import ledger
+    from curator_service.store import jobs
     from curator_service.store import ledger as lines
     from curator_service.use_cases.jobs.tunings import Tunings
     from curator_service.use_cases.queries.queries import Queries
@@ -377,7 +378,7 @@ def _break_curator(gun: Gun) -> None:
             if not gun.broken("tuned again"):
                 recover(self, db)
                 return
-            for identity in self._table.running(db):
+            for identity in jobs.running(db, self._table):
                 self._submit(identity)
 
         return recovers
