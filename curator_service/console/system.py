@@ -34,7 +34,7 @@ async def try_all_again(page: Page, form: Form) -> Response:
         tried = await page.api.post("/v1/inbox/system:try_again", key=form.key)
     except ApiProblem as problem:
         return page.go("/inbox/system", problem.in_words, mood="bad")
-    return page.go("/inbox/system", f"Your system is asked now. Brought forward: {tried['measurements']:,}.")
+    return page.go("/inbox/system", f"Your system is called now. Brought forward: {tried['measurements']:,}.")
 
 
 @pages.post("/inbox/{measurement_id}:try_again", roles=("owner", "measurer"))
@@ -47,4 +47,4 @@ async def try_again(page: Page, form: Form) -> Response:
         if problem.status == 404:
             raise
         return page.go(path, problem.in_words, mood="bad")
-    return page.go(path, "Your system is asked for it now. Look again in a moment.")
+    return page.go(path, "Your system is called for it now. Look again in a moment.")

@@ -291,7 +291,7 @@ def _report_in_words(rows: list[RowsLoss], study: Loss, delta: float, failure: f
         return "There are no rows."
     worst, whole = rows[-1], _loss_in_words(study, delta, failure)
     return (
-        f"The {unit} that was asked most has lost {_loss_in_words(worst, delta, failure)} "
+        f"The {unit} that was queried most has lost {_loss_in_words(worst, delta, failure)} "
         f"by {_answers(worst.answers, '')}{declared}; the study in all {whole}. The sum holds however the "
         "modeler chose what to ask; the tight figure takes the numbers of answers as if they had been fixed before."
     )

@@ -85,7 +85,7 @@ class Worker(child.Worker[Reply]):
         """Send a job and yield its replies. Raises TuningFailed for the outcome of another tuning."""
         for reply in super().work(job, array):
             if reply.ended is not None and reply.tuning_id != job.tuning_id:
-                raise TuningFailed("its process told the outcome of another tuning: nothing was released")
+                raise TuningFailed("its process reported the outcome of another tuning: nothing was released")
             yield reply
 
 

@@ -60,7 +60,7 @@ def landscape(run: wire.RunView, view: wire.PosteriorMap) -> Chart:
     return charts.scatter(
         "map",
         "What the model expects of each candidate",
-        [_group("not asked", others), _group("asked", queried, run)],
+        [_group("not queried", others), _group("queried", queried, run)],
         x=f"first principal axis ({first})",
         y=f"second ({second})",
         colour="posterior mean",
@@ -68,7 +68,7 @@ def landscape(run: wire.RunView, view: wire.PosteriorMap) -> Chart:
 
 
 def _group(name: str, points: Sequence[wire.MapPoint], run: wire.RunView | None = None) -> Points:
-    """Points of a map: rings that lead to their trials, where ``run`` is the run that asked them."""
+    """Points of a map: rings that lead to their trials, where ``run`` is the run that queried them."""
     return Points(
         name,
         [point.first for point in points],

@@ -52,7 +52,7 @@ def check(db: Connection, records: Iterable[Json]) -> None:
         if not request_sha256 and not reply_sha256:
             raise LogBroken(f"{name} has an answer that the log does not record")
         if request_sha256 != sha256(query_body(query_of([trial.row for trial in trials]))):
-            raise LogBroken(f"{name} was changed: the log records that another row was asked")
+            raise LogBroken(f"{name} was changed: the log records another row")
         if reply_sha256 != sha256(trials[0].reply or b"") or not _has_answers(trials):
             raise LogBroken(f"{name} was changed: its answer is not what the curator said")
     for key in answered:
@@ -107,7 +107,7 @@ def _check_versions(db: Connection, exchanges_of: dict[str, Exchanges], disputed
             if first not in exchanges.sent:
                 raise LogBroken(f"{name} has an answer that the log does not record")
             if exchanges.sent[first].request_sha256 != sha256(query_body(query_of([trial.row for trial in trials]))):
-                raise LogBroken(f"{name} was changed: the log records that another row was asked")
+                raise LogBroken(f"{name} was changed: the log records another row")
             of_query = [version for version in versions if version.first == first]
             stored = [(t.y, t.plays, t.passport, bool(t.declined), t.version) for t in trials]
             for what in faults(first, trials[0].query_id, stored, of_query, exchanges, ends):

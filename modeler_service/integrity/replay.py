@@ -25,7 +25,7 @@ from service_kit.store.database import Connection
 _NEAR = 1e-7
 """Relative tolerance of a mean, an sd or a bound: another machine adds in another order. Rows must be equal."""
 
-_OTHER = "but the log records that another query was asked"
+_OTHER = "but the log records another query"
 
 
 @dataclass(frozen=True, slots=True)

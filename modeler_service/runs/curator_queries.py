@@ -57,7 +57,7 @@ def is_run_query(db: Connection, key: str, request_sha256: str | None) -> bool:
         return False
     choices = [store.query_rows(db, run_id, int(number))]
     if (trial := store.trial(db, run_id, int(number))) is not None and store.takes_time(db, run_id):
-        choices.append([trial.row])  # where people measure, each candidate is asked alone
+        choices.append([trial.row])  # where people measure, each candidate is queried alone
     return any(request_sha256 in (None, sha256(query_body(query_of(rows)))) for rows in choices if rows)
 
 
@@ -236,7 +236,7 @@ class CuratorQueries:
             return False
         parsed, reply = self._lease.retry(lambda: curator.query(query_id, version=version))
         if isinstance(parsed, wire.QueryPending):
-            raise ProtocolViolated("the curator told of an answer that it does not give")
+            raise ProtocolViolated("the curator announced an answer that it does not send")
         rows = [int(trial.row) for trial in trials]
         self._store(parsed, reply, first, rows, query_id=query_id, least=version)
         return True
@@ -276,7 +276,7 @@ class CuratorQueries:
         try:
             answers = answers_of(parsed, rows)
             if query_id not in (None, parsed.id) or parsed.version < least:
-                raise ProtocolViolated("the curator answered another query than was asked, or an older version")
+                raise ProtocolViolated("the curator answered another query than the one sent, or an older version")
         except ProtocolViolated:
             self._witness.record(reply.exchange, reply.receipt)
             raise

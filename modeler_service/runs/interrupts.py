@@ -24,16 +24,16 @@ class Interrupt:
         self._halt.set()
 
     def is_set(self) -> bool:
-        """Whether the worker was asked to halt."""
+        """Whether the worker is to halt."""
         return self._halt.is_set()
 
     def check(self) -> None:
-        """Raise Interrupted if the worker was asked to halt."""
+        """Raise Interrupted if the worker is to halt."""
         if self._halt.is_set():
             raise Interrupted
 
     def wait(self, seconds: float) -> None:
-        """Sleep; raise Interrupted as soon as the worker is asked to halt."""
+        """Sleep; raise Interrupted as soon as the worker is to halt."""
         self.last_step = time.monotonic() + seconds
         if self._halt.wait(seconds):
             raise Interrupted

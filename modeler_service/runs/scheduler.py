@@ -30,7 +30,7 @@ log = logging.getLogger("blindopt.runs")
 CLOSE_SECONDS = 5.0
 WATCH_SECONDS = 0.2
 _HOW_TO_GO_ON = (
-    "so for PEOPLE_DAYS nobody could be asked whether the query was answered, and the run has ended: start another "
+    "so for PEOPLE_DAYS the curator could not say whether the query was answered, and the run has ended: start another "
     "with its answers as observations"
 )
 WAITS_MIN = 3  # waits before a run fails that waited too long, so that a clock that jumps ahead fails none
@@ -277,7 +277,7 @@ class RunScheduler:
         }
 
     def _end(self, identity: str, lease: int, ending: Ending | None) -> None:
-        """Store how a worker left a run. A run that ended by itself stays ended if it was asked to halt meanwhile."""
+        """Store how a worker left a run. A run that ended by itself stays ended if it was to halt meanwhile."""
         if ending is None and self._closing.is_set():
             return
         now = self._context.clock()
@@ -334,7 +334,7 @@ class RunScheduler:
 
 
 def halted_state(row: Any) -> Ending | None:
-    """Return the state of a run that was asked to stop or to pause; None for any other."""
+    """Return the state of a run that is to stop or to pause; None for any other."""
     if row.stop_asked_at is not None:
         return {"state": "stopped", "ended_because": "stopped"}
     return {"state": "paused"} if row.pause_asked_at is not None else None

@@ -170,7 +170,7 @@ class RunWorker:
         return chooser
 
     def _tick(self) -> None:
-        """Report progress within a long computation. Raises Interrupted if the worker was asked to halt."""
+        """Report progress within a long computation. Raises Interrupted if the worker is to halt."""
         self._interrupt.check()
         self._interrupt.progress()
 

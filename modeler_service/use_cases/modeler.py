@@ -209,7 +209,7 @@ class Modeler:
         def effect(db: Connection) -> Effect:
             row = store.run(db, identity)
             if row.ended_at is not None or row.stop_asked_at is not None:
-                raise StateConflict("the run has ended, or was told to: it cannot be resumed")
+                raise StateConflict("the run has ended, or is to end: it cannot be resumed")
             state = row.state if row.state == "running" else "queued"
             looked_at = row.looked_at and stamp(self.context.clock())  # the pause does not count as a wait
             values = {"pause_asked_at": None, "waits_until": None, "looked_at": looked_at}

@@ -24,7 +24,7 @@ def lattice(sd: float) -> int:
 def check_finite(values: Vector | Matrix) -> None:
     """Raise NumericalFailure if a value is not finite."""
     if not np.isfinite(values).all():
-        raise NumericalFailure("noise was asked for a number that is not finite")
+        raise NumericalFailure("noise was requested for a number that is not finite")
 
 
 def untrusted() -> NumericalFailure:

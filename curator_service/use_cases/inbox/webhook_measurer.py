@@ -159,7 +159,7 @@ class WebhookMeasurer:
                 return
             try:
                 self._ask(identity)
-            except (BlindoptError, StoreFault):  # the database cannot be written: asked again, under the same key
+            except (BlindoptError, StoreFault):  # the database cannot be written: called again, under the same key
                 time.sleep(AGAIN_SECONDS)
             except Exception as error:  # its text may quote a value
                 self._fault(identity, error)

@@ -105,7 +105,7 @@ class InboxLogSummary:
             ]
             if measurements != requested:
                 raise LogBroken(
-                    f"the measurements of query {query_id} are not what it asked: one is missing or changed"
+                    f"the measurements of query {query_id} are not those that it requested: one is missing or changed"
                 )
         return waiting
 

@@ -55,7 +55,7 @@ class Forecasts(Jobs):
         def effect(db: Connection) -> Effect:
             nonlocal begun
             if _study(db, study_id)[0] != checked.study:
-                raise StateConflict("the draft was changed since you asked: look at it again, and ask once more")
+                raise StateConflict("the draft was changed meanwhile: look at it again, then start the forecast")
             if count_running(db, forecasts) > self._waiting_max:
                 raise StateConflict(
                     f"{self._waiting_max} forecasts wait already: let one end, or cancel one, before you ask for more"

@@ -1,4 +1,4 @@
-"""Refusals as a modeler may read them: a refusal costs nothing, so it must not say what other grants asked."""
+"""Refusals as a modeler may read them: a refusal costs nothing, so it must not say what other grants queried."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ def refusal_for_grant(
 ) -> BudgetExhausted:
     """The refusal of a query of ``rows`` (row, plays), from the release and this grant's own spending alone.
 
-    It is the same whatever other grants asked. Where the grant's own spending leaves room for the query, it names no
+    It is the same whatever other grants queried. Where the grant's own spending leaves room for the query, it names no
     cap. Rows are counted one by one, so that it does not show either which rows have the same person.
     """
     own, of_rows = lines.of_grant(db, study_id, grant_id, [row for row, _ in rows])

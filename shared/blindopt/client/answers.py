@@ -21,7 +21,7 @@ def answers_of(reply: wire.QueryReply, rows: list[int]) -> list[wire.Answer | No
     measured = {answer.row for answer in reply.answers}
     declined = set(reply.declined)
     if [answer for answer in answers if answer is not None] != reply.answers or not declined <= missing - measured:
-        raise ProtocolViolated("the curator answered other rows than were asked")
+        raise ProtocolViolated("the curator answered other rows than those queried")
     if not missing <= declined | measured:
         raise ProtocolViolated("the curator left out a row without saying that it is declined")
     return answers

@@ -113,7 +113,7 @@ def require_identity(response: httpx.Response) -> None:
     """Raise ProtocolViolated if the body is encoded, such as by gzip."""
     # A few bytes of gzip inside gzip unfold to gigabytes; and digests are of the bytes as sent.
     if response.headers.get("Content-Encoding", "identity") != "identity":
-        raise ProtocolViolated("the reply is encoded, though identity was asked for")
+        raise ProtocolViolated("the reply is encoded, though identity was requested")
 
 
 @contextmanager

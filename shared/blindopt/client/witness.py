@@ -266,7 +266,7 @@ class Witness:
         if exchange.method == "GET" or (key is not None and copy.is_own_query(key, body_sha256)):
             return
         if not copy.is_forgotten(grant, seq):
-            raise ProtocolViolated(f"place {seq} of the curator's shared log tells a query that was never asked")
+            raise ProtocolViolated(f"place {seq} of the curator's shared log holds a query that was never sent")
 
     def dispute(self, what: str) -> None:
         """Record a violation of the protocol, with the last checkpoint that the curator signed."""

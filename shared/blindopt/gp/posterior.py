@@ -80,7 +80,7 @@ class Posterior:
         """
         whitened, _, pivot = self._next_row(row, noise_variance)
         if not 0 < pivot < np.inf:
-            raise NumericalFailure(f"row {row} cannot be supposed to be asked: its variance is lost")
+            raise NumericalFailure(f"row {row} cannot be supposed to be queried: its variance is lost")
         self.observations.append(row, self._candidates[row], whitened, pivot, 0.0)
 
     def retract(self, count: int) -> None:

@@ -100,7 +100,7 @@ def build(program: Program[S]) -> typer.Typer:
 
         with plain_errors():
             chosen = program.checked_settings(host=host, port=port, data_dir=data_dir)
-        # Plain lines for people; at a terminal nobody asked for a line a request.
+        # Plain lines for people; at a terminal nobody wants a line a request.
         is_quiet = sys.stderr.isatty() and "log_level" not in chosen.model_fields_set
         log_format.configure("warning" if is_quiet else chosen.log_level, terminal=sys.stderr.isatty())
         # uvicorn drains, then raises the signal again: an orderly end is exit code 0.

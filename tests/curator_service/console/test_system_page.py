@@ -65,7 +65,7 @@ def test_one_that_was_given_up_is_seen_and_tried_again(owners_system, study, mea
     assert "given up" in measurer.shown
     owners_system.fails = lambda call, before: None
     measurer.submit(f"/inbox/{item.id}:try_again")
-    assert "Your system is asked for it now" in measurer.shown
+    assert "Your system is called for it now" in measurer.shown
     assert study.modeler.query(query.id, wait_s=50)[0].state == "answered"
     assert owners_system.worked[item.id] == 1
     measurer.get(f"/inbox/{item.id}")

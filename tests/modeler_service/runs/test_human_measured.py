@@ -459,10 +459,10 @@ def _backwards(inbox_curator, query):
 
 
 LIES = {
-    _other_row: "answered other rows than were asked",
+    _other_row: "answered other rows than those queried",
     _row_missing: "left out a row without saying that it is declined",
-    _both: "answered other rows than were asked",
-    _another_query: "answered another query than was asked",
+    _both: "answered other rows than those queried",
+    _another_query: "answered another query than the one sent",
     _no_receipt: "without a receipt",
     _never_given: "or an older version",
     _backwards: "revisions are not in order",
