@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service_kit.version import VERSION
+from blindopt.version import VERSION
 from tests.conftest import Service
 
 ROOT = Path(__file__).parent.parent

@@ -3,9 +3,9 @@
 from fastapi import APIRouter
 
 from blindopt import wire
+from blindopt.version import VERSION
 from curator_service.release.registry import MECHANISMS
 from curator_service.routes.common import CuratorDep
-from service_kit.version import VERSION
 
 router = APIRouter(tags=["health"])
 

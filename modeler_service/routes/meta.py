@@ -4,9 +4,9 @@ from fastapi import APIRouter
 
 from blindopt import wire
 from blindopt.optimizer.algorithms.factory import NAMES
+from blindopt.version import VERSION
 from modeler_service.routes.runs import ModelerDep
 from modeler_service.use_cases import exports
-from service_kit.version import VERSION
 
 router = APIRouter(tags=["health"])
 

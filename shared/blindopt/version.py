@@ -1,3 +1,3 @@
-"""The version of the library."""
+"""The version of the library, and of the services that need it."""
 
-VERSION = "0.2.0"
+VERSION = "0.3.0"

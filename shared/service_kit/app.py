@@ -12,13 +12,13 @@ from starlette.routing import Route
 
 from blindopt import wire
 from blindopt.errors import AuditUnavailable
+from blindopt.version import VERSION
 from service_kit.console import Console
 from service_kit.context.context import ServiceContext
 from service_kit.context.log_verification import LogVerification
 from service_kit.identity.tokens import Principal, Role
 from service_kit.notices.delivery import NoticeDelivery
 from service_kit.settings import ServiceSettings
-from service_kit.version import VERSION
 from service_kit.web import audit_routes, notice_routes, problems
 from service_kit.web.metrics import PATH as METRICS_PATH
 from service_kit.web.metrics import Jobs, Metrics

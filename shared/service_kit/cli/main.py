@@ -23,6 +23,7 @@ import typer
 from blindopt.audit import reconciliation
 from blindopt.audit.merkle_log import Head
 from blindopt.errors import LogBroken, StateConflict
+from blindopt.version import VERSION
 from service_kit.cli import log_format, users
 from service_kit.cli.program import Program, S, plain_errors
 from service_kit.context.context import ServiceContext
@@ -31,7 +32,6 @@ from service_kit.store import sessions
 from service_kit.store import users as stored_users
 from service_kit.store.database import only_process
 from service_kit.store.tokens import is_live
-from service_kit.version import VERSION
 
 if TYPE_CHECKING:
     import uvicorn

@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from blindopt.errors import NotFound
+from blindopt.version import VERSION
 from service_kit.console import words
-from service_kit.version import VERSION
 
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".png": "image/png"}
 _FOR_EVER = "public, max-age=31536000, immutable"

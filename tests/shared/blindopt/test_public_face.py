@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import blindopt
-from service_kit.version import VERSION
+from blindopt.version import VERSION
 
 ROOT = Path(__file__).parents[3]
 
@@ -34,5 +34,5 @@ def test_there_is_one_version():
     projects = [
         tomllib.loads((ROOT / path).read_text())["project"] for path in ("pyproject.toml", "shared/pyproject.toml")
     ]
-    assert {blindopt.__version__, VERSION, *(project["version"] for project in projects)} == {VERSION}
+    assert {blindopt.__version__, *(project["version"] for project in projects)} == {VERSION}
     assert f"blindopt=={VERSION}" in projects[0]["dependencies"]

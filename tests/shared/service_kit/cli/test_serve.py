@@ -5,10 +5,10 @@ from contextlib import suppress
 
 import pytest
 
+from blindopt.version import VERSION
 from curator_service.cli import PROGRAM
 from curator_service.settings import Settings
 from service_kit.cli.main import _banner
-from service_kit.version import VERSION
 from tests import processes
 
 
