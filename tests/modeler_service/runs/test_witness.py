@@ -256,10 +256,10 @@ def invent(liar: FakeCurator, number: int, at: int = 2, **changes: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"method": "POST"}, "never asked"),
-        ({"method": "post", "idempotency_key": "x"}, "never asked"),
-        ({"method": "PUT"}, "never asked"),
-        ({"method": "POST", "status": 403, "idempotency_key": "run_0123456789abcdef:1"}, "never asked"),
+        ({"method": "POST"}, "never sent"),
+        ({"method": "post", "idempotency_key": "x"}, "never sent"),
+        ({"method": "PUT"}, "never sent"),
+        ({"method": "POST", "status": 403, "idempotency_key": "run_0123456789abcdef:1"}, "never sent"),
         ({"study_id": "std_0123456789abcdef"}, "is no exchange of this grant"),
         ({"grant_id": "grt_0123456789abcdef"}, "is no exchange of this grant"),
         ({"position": 0}, "is no exchange of this grant"),
