@@ -115,11 +115,16 @@ Process = subprocess.Popen[bytes] | Forked
 
 
 def run(
-    module: str, *arguments: str, env: Mapping[str, str], is_fresh: bool = False, timeout: float = 240
+    module: str,
+    *arguments: str,
+    env: Mapping[str, str],
+    is_fresh: bool = False,
+    timeout: float = 240,
+    cwd: Path = ROOT,
 ) -> subprocess.CompletedProcess[str]:
     """`python -m MODULE ARGUMENTS` to its end, and what it said."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = (fresh if is_fresh else Forked)(module, *arguments, env=env, stdout=out, stderr=err)
+        process = (fresh if is_fresh else Forked)(module, *arguments, env=env, stdout=out, stderr=err, cwd=cwd)
         try:
             status = process.wait(timeout)
         finally:

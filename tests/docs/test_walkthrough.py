@@ -2,34 +2,67 @@
 
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from blindopt.client import VendorClient
+from tests import processes
+from tests.docs.snippets import COMMANDS, OWNER, VENDOR, run_blocks
 
 ROOT = Path(__file__).parents[2]
 
 
-def blocks(document: str) -> str:
-    return "\n".join(re.findall(r"```bash\n(.*?)```", (ROOT / "docs" / document).read_text(), re.DOTALL))
+def script(documents: tuple[str, ...]) -> str:
+    return "\n".join(block.text for document in documents for block in run_blocks(document, "bash"))
 
 
-def test_the_first_hours_of_owner_and_vendor_run_as_they_are_written(tmp_path, make_service):
-    owner = "set -euo pipefail\n" + blocks("owner.md")
-    vendor = "set -euo pipefail; set -a; . ./for-the-vendor; set +a\n" + blocks("vendor.md")
+def run_commands(document: str, folder: Path, environment: dict[str, str]) -> str:
+    """Run the blocks of a page line by line, as a shell would, in forks; returns all output."""
+    output = ""
+    for line in "".join(block.text for block in run_blocks(document, "bash")).splitlines():
+        command, _, target = line.partition(" #")[0].partition(" > ")
+        words = [re.sub(r"\$(\w+)", lambda name: environment[name[1]], word) for word in shlex.split(command)]
+        if words[0] == "export":
+            environment.update([words[1].split("=")])
+            continue
+        module = words[0].replace("blindopt-", "") + "_service"
+        done = processes.run(module, *words[1:], env=environment, cwd=folder)
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+        if target:
+            (folder / target.strip()).write_text(done.stdout)
+        if words[1:3] == ["token", "create"]:
+            (row,) = [row for row in _listed(environment, folder) if row.endswith(" alice")]
+            environment["TOKEN_ID"], environment["PRINCIPAL"] = row.split()[:2]
+        if words[1:3] == ["audit", "key"]:
+            environment["LOG_KEY"] = done.stdout.strip()
+        output += done.stdout
+    return output
+
+
+def _listed(environment: dict[str, str], folder: Path) -> list[str]:
+    return processes.run("curator_service", "token", "list", env=environment, cwd=folder).stdout.splitlines()
+
+
+def test_what_the_documents_say_to_run_runs_as_it_is_written(tmp_path, make_service):
+    owner = "set -euo pipefail\n" + script(OWNER)
+    vendor = "set -euo pipefail; set -a; . ./for-the-vendor; set +a\n" + script(VENDOR)
     curator, modeler = (make_service(name, tmp_path / "services").start() for name in ("curator", "modeler"))
     environment = os.environ | {
         "CURATOR": curator.url,
         "OWNER_TOKEN": curator.token,
         "MODELER": modeler.url,
         "VENDOR_TOKEN": modeler.token,
+        "BLINDOPT_CURATOR_DATA_DIR": str(curator.data),
+        "BLINDOPT_MODELER_DATA_DIR": str(modeler.data),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     output = ""
-    for script in (owner, vendor):  # each in a shell of its own
+    for text in (owner, vendor):  # each in a shell of its own
         done = subprocess.run(
-            ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
+            ["bash", "-c", text], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
         )
         assert done.returncode == 0, done.stdout + done.stderr
         output += done.stdout
@@ -42,6 +75,14 @@ def test_the_first_hours_of_owner_and_vendor_run_as_they_are_written(tmp_path, m
     assert "planar Laplace, the" in output  # what auto took, and why
     assert "{'index': " in output  # what the tuning released
     assert len((tmp_path / "trials.csv").read_text().splitlines()) == 1 + 23
+
+    (tmp_path / "secret").write_text("correct horse battery staple\n")
+    shutil.copytree(curator.data / "secrets", tmp_path / "elsewhere" / "secrets")
+    (tmp_path / "backups").mkdir()
+    environment["STUDY"] = (tmp_path / "for-the-vendor").read_text().partition("STUDY=")[2].split()[0]
+    said = "".join(run_commands(document, tmp_path, environment) for document in COMMANDS)
+    assert " ann" in said
+    assert (tmp_path / "restored" / "curator.sqlite").exists()
 
 
 def test_the_refutation_in_the_documents_rebuilds_every_row():
