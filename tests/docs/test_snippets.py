@@ -28,7 +28,7 @@ def test_every_snippet_is_run_or_says_why_not():
     unheld = [b for b in EVERY if b.language in SHELLS and not b.reason and b.document not in in_scripts]
     assert unheld == []
     assert sum(b.language in SHELLS and not b.reason for b in EVERY) >= 12
-    assert len([b for b in EVERY if b.reason]) <= 12  # few are not run
+    assert len([b for b in EVERY if b.reason]) <= 15  # few are not run
 
 
 @pytest.mark.parametrize("document", [d for d in DOCUMENTS if run_blocks(d, "python")])
