@@ -24,12 +24,18 @@ if TYPE_CHECKING:
     from blindopt.errors import BlindoptError, ProtocolViolated, Remote, Unreachable
     from blindopt.gp.kernels import Matern12, Matern32, Matern52, SquaredExponential
     from blindopt.gp.posterior import Posterior
+    from blindopt.library.auditing import reconcile, verify_log
     from blindopt.library.measurer import Measurer
     from blindopt.library.optimizer import Optimizer
     from blindopt.library.owner import Owner
+    from blindopt.library.study import AsyncStudy, Study
+    from blindopt.library.vendor import AsyncRun, AsyncVendor, Run, Vendor
 
 __version__ = VERSION
 __all__ = [
+    "AsyncRun",
+    "AsyncStudy",
+    "AsyncVendor",
     "BlindoptError",
     "Matern12",
     "Matern32",
@@ -42,19 +48,27 @@ __all__ = [
     "Posterior",
     "ProtocolViolated",
     "Remote",
+    "Run",
     "SquaredExponential",
+    "Study",
     "StudyClient",
     "Unreachable",
+    "Vendor",
     "VendorClient",
+    "reconcile",
+    "verify_log",
 ]
 _NAMES = {
     "blindopt.client": ["MeasurerClient", "OwnerClient", "StudyClient", "VendorClient"],
     "blindopt.errors": ["BlindoptError", "ProtocolViolated", "Remote", "Unreachable"],
     "blindopt.gp.kernels": ["Matern12", "Matern32", "Matern52", "SquaredExponential"],
     "blindopt.gp.posterior": ["Posterior"],
+    "blindopt.library.auditing": ["reconcile", "verify_log"],
     "blindopt.library.optimizer": ["Optimizer"],
     "blindopt.library.measurer": ["Measurer"],
     "blindopt.library.owner": ["Owner"],
+    "blindopt.library.study": ["AsyncStudy", "Study"],
+    "blindopt.library.vendor": ["AsyncRun", "AsyncVendor", "Run", "Vendor"],
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 

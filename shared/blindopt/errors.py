@@ -351,6 +351,28 @@ class LoopEnded(BlindoptError):
         self.because = because
 
 
+class StillMeasured(BlindoptError):
+    """Nobody has measured a queried candidate yet."""
+
+    code, status, title, retryable = "still_measured", 409, "Not measured yet", True
+    what_to_do = "Query the same candidate again later: it is the same query, and is charged once."
+
+    def __init__(self, candidate: int) -> None:
+        super().__init__(f"candidate {candidate} was queried and is not measured yet")
+        self.candidate = candidate
+
+
+class Declined(BlindoptError):
+    """The owner declined to measure a candidate; the reason is the owner's alone."""
+
+    code, status, title = "declined", 409, "Not measured"
+    what_to_do = "Query another candidate."
+
+    def __init__(self, candidate: int) -> None:
+        super().__init__(f"candidate {candidate} was declined: it has no answer")
+        self.candidate = candidate
+
+
 def _of_code(code: str) -> str | None:
     """Return what to do about an error of another party, by its code."""
     kinds = [BlindoptError]

@@ -95,6 +95,10 @@ class AsyncOf(Generic[S]):
         show: Callable[[], str] = getattr(self.sync, "_repr_html_", lambda: "")
         return show()
 
+    async def _read(self, read: Callable[[S], R]) -> R:
+        """Run what sends a request, such as a property, in a thread."""
+        return await asyncio.to_thread(read, self.sync)
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -123,11 +127,11 @@ class Awaited(Generic[S, P, R]):
 W = TypeVar("W")
 
 
-def then(method: Callable[P, R], wrap: Callable[[R], W]) -> Callable[P, W]:
+def then(method: Callable[Concatenate[S, P], R], wrap: Callable[[R], W]) -> Callable[Concatenate[S, P], W]:
     """Return ``method`` followed by ``wrap``."""
 
-    def both(*args: P.args, **kwargs: P.kwargs) -> W:
-        return wrap(method(*args, **kwargs))
+    def both(sync: S, /, *args: P.args, **kwargs: P.kwargs) -> W:
+        return wrap(method(sync, *args, **kwargs))
 
     both.__doc__ = method.__doc__
     return both

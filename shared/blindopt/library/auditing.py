@@ -1,0 +1,97 @@
+"""For auditors: verify the log of a party, and compare the logs of both. Offline."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from blindopt.audit import reconciliation
+from blindopt.audit.reconciliation import Difference, Export
+from blindopt.errors import LogBroken
+from blindopt.library import display
+from blindopt.library.study_log import StudyLog
+
+SQLITE = b"SQLite format 3\0"
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedLog:
+    """A log that verifies: who keeps it, the key that signs it, its size and root, and the sizes of its shared logs."""
+
+    service: str
+    key: str
+    records: int
+    root: str
+    shared: dict[str, int]
+
+    def _repr_html_(self) -> str:
+        shared = {f"Shared log {grant}": size for grant, size in self.shared.items()}
+        return display.facts({"Kept by": self.service, "Records": self.records, "Root": self.root} | shared)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The result of comparing two parties' logs."""
+
+    studies: list[str]
+    compared: int
+    differences: list[Difference]
+
+    @property
+    def agree(self) -> bool:
+        """Whether both parties recorded the same."""
+        return not self.differences
+
+    def _repr_html_(self) -> str:
+        caption = f"{self.compared} exchanges compared, {len(self.differences)} differences"
+        return display.table(["Where", "What"], [(d.where, d.what) for d in self.differences], caption=caption)
+
+
+def read_log(path: str | Path) -> Export:
+    """Read an export of a party (``audit export``, ``Study.export``), or the SQLite log of a ``Study``."""
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            is_sqlite = file.read(len(SQLITE)) == SQLITE
+    except OSError as error:
+        raise LogBroken(f"{path} cannot be read: {error.strerror}") from None
+    if not is_sqlite:
+        return reconciliation.read(path)
+    log = StudyLog(path)
+    try:
+        return log.export()
+    finally:
+        log.close()
+
+
+def verify_log(path: str | Path, *, key: str | None = None) -> VerifiedLog:
+    """Verify every record, hash and signature in a file. Raises LogBroken, which names the first fault.
+
+    ``key`` is the party's verifier key from another source; without it a party could rewrite its whole history.
+    """
+    export = read_log(path)
+    head = reconciliation.verify_export(export, key=key)
+    shared = {grant: len(entries) for grant, entries in export.shared.items()}
+    return VerifiedLog(export.service, export.key, head.size, head.root, shared)
+
+
+def reconcile(first: str | Path, second: str | Path, *, study: str | None = None) -> Comparison:
+    """Verify the files of a curator and a modeler, in any order, and compare their exchanges of a study.
+
+    Without ``study``, of every study that the modeler's side queried. Raises LogBroken if a file does not verify.
+    """
+    sides = [read_log(first), read_log(second)]
+    for path, side in zip((first, second), sides, strict=True):
+        try:
+            reconciliation.verify_export(side)
+        except LogBroken as error:
+            raise LogBroken(f"{path}: {error}") from None
+    curators = [side for side in sides if side.is_curators]
+    if len(curators) != 1:
+        raise LogBroken("one file must be of a curator, and the other of a modeler or a Study")
+    curator, modeler = curators[0], next(side for side in sides if not side.is_curators)
+    studies = sorted(modeler.keys) if study is None else [study]
+    compared, differences = 0, []
+    for each in studies:
+        count, more = reconciliation.reconcile(curator, modeler, each)
+        compared += count
+        differences += more
+    return Comparison(studies, compared, differences)

@@ -1,0 +1,344 @@
+"""A loop of one's own over a curator's study: candidates, queries, receipts, and the log shared with the curator."""
+
+import asyncio
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from pydantic import ValidationError
+
+from blindopt import wire
+from blindopt.arrays import Matrix
+from blindopt.audit import reconciliation
+from blindopt.client import Reply, StudyClient, query_body
+from blindopt.client.answers import answers_of
+from blindopt.client.study import check_same_study
+from blindopt.client.witness import Witness
+from blindopt.errors import (
+    Declined,
+    Invalid,
+    NumericalFailure,
+    ProtocolViolated,
+    Remote,
+    StateConflict,
+    StillMeasured,
+    Unreachable,
+)
+from blindopt.formats import npy_files
+from blindopt.library import display
+from blindopt.library.optimizer import Optimizer
+from blindopt.library.service import AsyncOf, Awaited, Service
+from blindopt.library.study_log import LogCopy, StoredQuery, StudyLog
+
+COUNTERSIGN_EVERY = 50
+"""Answers between two countersignatures; another one when the study is closed."""
+REFUSALS = ("study_not_open", "privacy_budget_exhausted", "unknown_row")
+"""Codes of a query that was not made, and will not be."""
+LOOK_SECONDS, LEAST_SECONDS = 20.0, 0.2
+"""The longest wait of one request for people who measure, and the shortest time between two."""
+
+
+def read_grant(grant: str | Path | wire.GrantFile) -> wire.GrantFile:
+    """Read the file grant.json that an owner sent. Raises Invalid if it is something else."""
+    if isinstance(grant, wire.GrantFile):
+        return grant
+    try:
+        return wire.GrantFile.model_validate_json(Path(grant).read_bytes())
+    except (ValidationError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not what a curator writes"
+        raise Invalid(f"{grant} is no grant file: {reason}") from None
+
+
+class Study(Service[StudyClient]):
+    """A study under a grant, with a loop of one's own. ``from_grant`` opens it; use it in a ``with`` block.
+
+    Every answer is checked as the modeler checks it: its receipt against the curator's key and this side's copy of the
+    shared log, which is countersigned. A query is stored before it is sent, and its answer before it is returned. A
+    query that was cut off is repeated under its key, so that it is charged once. Start no run of a modeler under the
+    same grant: it would dispute queries that it did not make.
+    """
+
+    client_type = StudyClient
+
+    def __init__(self, grant: wire.GrantFile, log: StudyLog, url: str | None = None, **options: Any) -> None:
+        super().__init__(url or grant.curator_url, grant.token, **options)
+        self.grant, self._log = grant, log
+        self._witness = Witness(log, grant.study_id, log.signer, lambda: datetime.now(UTC))
+        self._querying = threading.RLock()
+        self._unsettled = 0
+        with self._disputing():
+            self.view = self._open()
+            for query in self._queries("sent"):
+                self._repeat(query)
+
+    @classmethod
+    def from_grant(
+        cls,
+        grant: str | Path | wire.GrantFile,
+        *,
+        log: str | Path | None = None,
+        url: str | None = None,
+        verify: str | Path | bool = True,
+        timeout_s: float = 30.0,
+        patience_s: float = 60.0,
+        proxy: str | None = None,
+    ) -> Self:
+        """Open the study of a grant file. ``url`` reaches the curator at another address than the grant's.
+
+        ``log`` is the SQLite file that keeps queries, answers and logs; None keeps them in memory, with a warning:
+        after a crash a query would be charged again, and no log would be left. ``Service`` describes the rest. Queries
+        that were cut off are repeated. Raises Invalid, StateConflict, Unreachable, Remote, ProtocolViolated.
+        """
+        given = read_grant(grant)
+        if log is None:
+            warnings.warn(
+                "log=None keeps queries and logs in memory: after a crash, queries are charged again", stacklevel=2
+            )
+        options = {"verify": verify, "timeout_s": timeout_s, "patience_s": patience_s, "proxy": proxy}
+        return cls(given, StudyLog(None if log is None else Path(log)), url, **options)
+
+    def _connect(self) -> StudyClient:
+        options = self._options | {"observe": self._witness.record}
+        return StudyClient(self.url, self._token, self.grant.study_id, **options)
+
+    def _open(self) -> wire.StudyView:
+        with self._log.read() as copy:
+            begun = copy.fact("study")
+        if begun is not None and wire.StudyView.model_validate_json(begun).id != self.grant.study_id:
+            raise StateConflict(f"{self._log.path} is the log of another study")
+        study = self.client.study()
+        if begun is not None:
+            check_same_study(wire.StudyView.model_validate_json(begun), study)
+        else:
+            self._log.write(lambda copy: copy.remember("study", study.model_dump_json().encode()))
+        self._witness.trust(study, self.grant.log_key)
+        return study
+
+    def _repeat(self, query: StoredQuery) -> None:
+        """Send a query again that was cut off, unless the curator refuses it now: then it was never made."""
+        try:
+            self._send(query)
+        except Remote as error:
+            if error.code not in REFUSALS:
+                raise
+
+    # --- what there is ----------------------------------------------------------------------------
+
+    @property
+    def noise(self) -> wire.NoiseLaw:
+        """The law of the noise in the candidates."""
+        return self.view.noise
+
+    @cached_property
+    def candidates(self) -> Matrix:
+        """Z (n, r), checked by the digest of its release; kept in a file beside the log."""
+        view, path = self.view, self._log.path
+        size = 8 * view.n * view.r + npy_files.HEADER_MAX
+        with tempfile.TemporaryDirectory() as folder, self._disputing():
+            target = Path(folder) / "z.npy" if path is None else path.with_name(f"{path.name}.npy")
+            if not (target.exists() and npy_files.digest(target) == view.release_sha256):
+                self.client.download(target, view.release_sha256, max_bytes=size)
+            z = np.array(npy_files.load(target)) if path is None else npy_files.load(target)
+        if z.shape != (view.n, view.r):
+            raise NumericalFailure(f"the candidates are {z.shape}, the study says {(view.n, view.r)}")
+        return z
+
+    @property
+    def history(self) -> list[tuple[int, wire.Answer | None]]:
+        """Each queried candidate with its latest answer, in order; None if it was declined."""
+        return [(query.candidate, query.answer) for query in self._queries("answered")]
+
+    @property
+    def answers(self) -> list[wire.Answer]:
+        """The latest answers, in the order of the queries."""
+        return [answer for _, answer in self.history if answer is not None]
+
+    def _queries(self, *states: str) -> list[StoredQuery]:
+        with self._log.read() as copy:
+            return copy.queries(*states)
+
+    def optimizer(self, **settings: Any) -> Optimizer:
+        """Return an Optimizer for the study that was told all answers so far; ``settings`` are its own."""
+        optimizer = Optimizer(self.candidates, study=self.view, **settings)
+        for candidate, answer in self.history:
+            if answer is None:
+                optimizer.decline(candidate)
+            else:
+                optimizer.tell(candidate, answer.y, passport=answer.passport)
+        return optimizer
+
+    # --- queries ----------------------------------------------------------------------------------
+
+    def query(self, candidate: int, *, wait_s: float = 3600.0) -> wire.Answer:
+        """Query one measurement of a candidate, and return its answer when that is stored.
+
+        A query of the candidate that has no answer yet is continued; an answered candidate is queried again, and
+        charged again. Raises StillMeasured if people have not measured it within ``wait_s``, Declined if they will not,
+        Remote for a refusal, such as a used-up budget, ProtocolViolated, and Unreachable.
+        """
+        if not 0 <= candidate < self.view.n:
+            raise Invalid(f"candidates are numbered from 0 to {self.view.n - 1}")
+        candidate = int(candidate)
+        body = query_body(wire.QueryRequest(rows=[wire.RowPlays(row=candidate, plays=1)]))
+        with self._querying, self._disputing():
+            query = self._send(self._log.write(lambda copy: copy.open_query(candidate, body)))
+            query = self._await(query, time.monotonic() + wait_s)
+            if self._unsettled >= COUNTERSIGN_EVERY:
+                with suppress(Remote, Unreachable):  # the next countersignature covers it
+                    self._settle()
+        if (answer := query.answer) is None:
+            raise Declined(candidate)
+        return answer
+
+    def refresh(self) -> int:
+        """Read corrected and late answers; return how many. They take the place of the earlier ones in ``history``."""
+        changed = 0
+        with self._querying, self._disputing():
+            queries = {query.query_id: query for query in self._queries("answered", "pending")}
+            after, more = 0, True
+            while more:
+                page = self.client.revisions(after)
+                for revision in page.revisions:
+                    query = queries.get(revision.query_id)
+                    if query is not None and revision.version > (query.version or 0):
+                        parsed, reply = self.client.query(revision.query_id, version=revision.version)
+                        self._store(query, parsed, reply, least=revision.version)
+                        changed += 1
+                    if revision.seq <= after:
+                        raise ProtocolViolated("the curator's revisions are not in order")
+                    after = revision.seq
+                more = page.next_page_token is not None and bool(page.revisions)
+        return changed
+
+    def _send(self, query: StoredQuery) -> StoredQuery:
+        if query.state != "sent":
+            return query
+        request = wire.QueryRequest.model_validate_json(query.body)
+        try:
+            parsed, reply = self.client.ask(request, key=query.key)
+        except Remote as error:
+            if error.code in REFUSALS or error.remote_status == 422:
+                self._log.write(lambda copy: copy.change_query(query.number, "refused"))
+            raise
+        return self._store(query, parsed, reply)
+
+    def _await(self, query: StoredQuery, until: float) -> StoredQuery:
+        while query.state == "pending":
+            assert query.query_id is not None
+            began = time.monotonic()
+            parsed, reply = self.client.query(query.query_id, wait_s=max(0.0, min(until - began, LOOK_SECONDS)))
+            if isinstance(parsed, wire.QueryReply):
+                return self._store(query, parsed, reply)
+            if time.monotonic() >= until:
+                raise StillMeasured(query.candidate)
+            time.sleep(max(0.0, began + LEAST_SECONDS - time.monotonic()))
+        return query
+
+    def _store(
+        self, query: StoredQuery, parsed: wire.QueryReply | wire.QueryPending, reply: Reply, *, least: int = 1
+    ) -> StoredQuery:
+        """Store a reply in one transaction with its exchange, after checks. Raises ProtocolViolated."""
+        fault = None
+        if reply.receipt is None:
+            fault = "the curator's answer came without a receipt of its log"
+        elif query.query_id not in (None, parsed.id):
+            fault = "the curator answered another query than was sent"
+        elif isinstance(parsed, wire.QueryReply):
+            try:
+                answers_of(parsed, [query.candidate])
+            except ProtocolViolated as error:
+                fault = str(error)
+            if parsed.version < least:
+                fault = "the curator sent an older version than it announced"
+        if fault is not None:
+            self._witness.record(reply.exchange, reply.receipt)
+            raise ProtocolViolated(fault)
+        version = parsed.version if isinstance(parsed, wire.QueryReply) else None
+
+        def work(copy: LogCopy) -> StoredQuery:
+            self._witness.record_in(copy, reply.exchange, reply.receipt)
+            state = "pending" if version is None else "answered"
+            return copy.change_query(query.number, state, query_id=parsed.id, version=version, reply=reply.body)
+
+        self._unsettled += 1
+        return self._log.write(work)
+
+    # --- the shared log ---------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Bring the copy of the shared log up to the curator's, check it, and countersign it."""
+        with self._querying, self._disputing():
+            self._settle()
+
+    def _settle(self) -> None:
+        self._witness.settle(self.client, self.view.grant_id)
+        self._unsettled = 0
+
+    def export(self, path: str | Path) -> None:
+        """Write this side's logs and signatures to a file, for ``bo.verify_log`` and ``bo.reconcile``."""
+        with Path(path).open("w") as file:
+            file.writelines(reconciliation.write(self._log.export()))
+
+    @contextmanager
+    def _disputing(self) -> Iterator[None]:
+        try:
+            yield
+        except ProtocolViolated as error:
+            self._witness.dispute(str(error))
+            raise
+
+    def close(self) -> None:
+        """Countersign the shared log if the curator can be reached, and close connections and file."""
+        try:
+            with suppress(Remote, Unreachable):
+                self.settle()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        super().close()
+        self._log.close()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if isinstance(error, ProtocolViolated):
+            self._end()
+        else:
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"Study({self.view.id}: {self.view.n} candidates, {len(self.history)} answers)"
+
+    def _repr_html_(self) -> str:
+        view = self.view
+        shown: dict[str, object] = {
+            "Study": view.id,
+            "Candidates": f"{view.n} x {view.r}",
+            "Release": view.mechanism,
+            "State": view.state,
+            "Largest number of queries": view.budget.queries,
+            "Answers so far": len(self.history),
+            "Guarantee": view.guarantee,
+        }
+        return display.facts(shown)
+
+
+class AsyncStudy(AsyncOf[Study]):
+    """A ``Study`` for asyncio; ``sync`` is the study, for what sends no request."""
+
+    query = Awaited(Study.query)
+    refresh = Awaited(Study.refresh)
+    settle = Awaited(Study.settle)
+
+    @classmethod
+    async def from_grant(cls, grant: str | Path | wire.GrantFile, **options: Any) -> Self:
+        """Open the study of a grant file, as ``Study.from_grant``."""
+        return cls(await asyncio.to_thread(Study.from_grant, grant, **options))

@@ -1,0 +1,300 @@
+"""The file of a loop of one's own: its queries and answers, its log, and its copy of the log shared with the curator.
+
+One SQLite file for each grant. It holds the private key that countersigns, and no token.
+"""
+
+import json
+import secrets
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from blindopt import wire
+from blindopt.audit import merkle_log
+from blindopt.audit.checkpoints import Checkpoint, Signer
+from blindopt.audit.merkle_log import EMPTY, Entry, Exchange, Head
+from blindopt.audit.reconciliation import Export
+from blindopt.client.answers import answers_of
+from blindopt.client.witness import Receipt
+from blindopt.errors import LogBroken, StateConflict
+
+R = TypeVar("R")
+FORMAT = "blindopt-study-1"
+_TABLES = """
+CREATE TABLE facts (name TEXT PRIMARY KEY, value BLOB NOT NULL);
+CREATE TABLE log (grant_id TEXT NOT NULL, seq INTEGER NOT NULL, body BLOB NOT NULL, leaf BLOB NOT NULL,
+    peaks BLOB NOT NULL, PRIMARY KEY (grant_id, seq));
+CREATE TABLE receipts (grant_id TEXT NOT NULL, seq INTEGER NOT NULL, body BLOB NOT NULL, note TEXT NOT NULL,
+    PRIMARY KEY (grant_id, seq));
+CREATE TABLE countersignatures (grant_id TEXT NOT NULL, size INTEGER NOT NULL, note TEXT NOT NULL,
+    PRIMARY KEY (grant_id, size));
+CREATE TABLE queries (number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, candidate INTEGER NOT NULL,
+    body BLOB NOT NULL, state TEXT NOT NULL, query_id TEXT, version INTEGER, reply BLOB);
+"""
+_OWN = ""
+"""Where a log table names a grant: this side's own log."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredQuery:
+    """A query of one candidate: stored before it is sent, and again with its reply."""
+
+    number: int
+    key: str
+    candidate: int
+    body: bytes
+    state: str
+    """sent; pending, once the curator has accepted it and people measure; answered; or refused."""
+    query_id: str | None
+    version: int | None
+    reply: bytes | None
+
+    @property
+    def answer(self) -> wire.Answer | None:
+        """The answer; None if nobody measured the candidate, and before the reply."""
+        if self.state != "answered" or self.reply is None:
+            return None
+        return answers_of(wire.QueryReply.model_validate_json(self.reply), [self.candidate])[0]
+
+
+class StudyLog:
+    """The file, or with None the same in memory. Safe to share between threads; ``Copy`` is one transaction of it.
+
+    Raises StateConflict if the file is something else.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        if path is not None and not path.exists():
+            path.touch(mode=0o600)
+        self._db = sqlite3.connect(path or ":memory:", isolation_level=None, timeout=60.0, check_same_thread=False)
+        self._lock = threading.RLock()
+        with self._errors():
+            self._db.execute("PRAGMA synchronous = FULL")
+            with self._transaction() as db:
+                if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                    for statement in _TABLES.split(";\n")[:-1]:
+                        db.execute(statement)
+                    copy = LogCopy(db)
+                    copy.remember("format", FORMAT.encode())
+                    copy.remember("private", secrets.token_bytes(32))
+                copy = LogCopy(db)
+                if copy.fact("format") != FORMAT.encode():
+                    raise StateConflict(f"{path} is of another version of blindopt")
+                self.signer = Signer.of("modeler", copy.fact("private") or b"")
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise StateConflict(f"{self.path} is no log of a study: {error}") from None
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+
+    @contextmanager
+    def read(self) -> Iterator["LogCopy"]:
+        """Begin a transaction that reads."""
+        with self._transaction() as db:
+            yield LogCopy(db)
+
+    def write(self, work: Callable[["LogCopy"], R]) -> R:
+        """Run ``work`` in one transaction; what it wrote is on the disk when this returns."""
+        with self._transaction() as db:
+            return work(LogCopy(db))
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._db.close()
+
+    def export(self) -> Export:
+        """Return this side's records, with a checkpoint of its own log as it is now. For ``reconciliation.write``."""
+        with self.read() as copy:
+            grants = copy.grants()
+            head = Checkpoint(f"{self.signer.name}/log", copy.head(_OWN))
+            own = Export(
+                service="blindopt-modeler",
+                key=self.signer.verifier.vkey,
+                own=copy.entries(_OWN),
+                shared={grant: copy.entries(grant) for grant in grants},
+                keys=copy.pinned(),
+                notes=[("checkpoint", None, self.signer.sign(head))],
+            )
+            for grant in grants:
+                own.notes += [("receipt", grant, note) for note in copy.notes("receipts", grant)]
+                own.notes += [("countersignature", grant, note) for note in copy.notes("countersignatures", grant)]
+            return own
+
+
+class LogCopy:
+    """A ``blindopt.client.witness.Copy`` in a transaction of the file, and the queries of the loop."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    # --- facts ------------------------------------------------------------------------------------
+
+    def fact(self, name: str) -> bytes | None:
+        """Return a stored fact: the private key, the study, its key."""
+        row = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def remember(self, name: str, value: bytes) -> None:
+        """Store a fact."""
+        self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
+
+    def key(self) -> str | None:
+        value = self.fact("curator_key")
+        return None if value is None else value.decode()
+
+    def pin(self, vkey: str) -> None:
+        self.remember("curator_key", vkey.encode())
+
+    def pinned(self) -> dict[str, str]:
+        """Return the pinned key by the id of its study."""
+        study, key = self.fact("study"), self.key()
+        return {} if study is None or key is None else {json.loads(study)["id"]: key}
+
+    # --- queries ----------------------------------------------------------------------------------
+
+    def queries(self, *states: str) -> list[StoredQuery]:
+        """Return the queries in these states, in order."""
+        marks = ", ".join("?" * len(states))
+        rows = self._db.execute(f"SELECT * FROM queries WHERE state IN ({marks}) ORDER BY number", states)
+        return [StoredQuery(*row) for row in rows]
+
+    def open_query(self, candidate: int, body: bytes) -> StoredQuery:
+        """Return the query of a candidate that has no answer yet, or a new one under a new key."""
+        for query in self.queries("sent", "pending"):
+            if query.candidate == candidate:
+                return query
+        row = self._db.execute(
+            "INSERT INTO queries (key, candidate, body, state) VALUES (?, ?, ?, 'sent') RETURNING *",
+            (f"study:{secrets.token_hex(16)}", candidate, body),
+        ).fetchone()
+        return StoredQuery(*row)
+
+    def change_query(
+        self,
+        number: int,
+        state: str,
+        *,
+        query_id: str | None = None,
+        version: int | None = None,
+        reply: bytes | None = None,
+    ) -> StoredQuery:
+        """Store what became of a query."""
+        row = self._db.execute(
+            "UPDATE queries SET state = ?, query_id = ?, version = ?, reply = ? WHERE number = ? RETURNING *",
+            (state, query_id, version, reply, number),
+        ).fetchone()
+        return StoredQuery(*row)
+
+    # --- logs -------------------------------------------------------------------------------------
+
+    def append(self, kind: str, *, details: dict[str, Any] | None = None, exchange: Exchange | None = None) -> None:
+        now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        record: dict[str, Any] = {"v": 1, "seq": self.size(_OWN), "time": now, "kind": kind, "actor": "study"}
+        if details:
+            record["details"] = details
+        if exchange is not None:
+            record["exchange"] = exchange.as_json()
+        self.share(_OWN, merkle_log.canonical(record))
+
+    def entries(self, grant: str) -> list[Entry]:
+        """Return the entries of a log."""
+        rows = self._db.execute("SELECT seq, body, leaf, peaks FROM log WHERE grant_id = ? ORDER BY seq", (grant,))
+        return [Entry(*row) for row in rows]
+
+    def grants(self) -> list[str]:
+        """Return the grants that have a shared log."""
+        rows = self._db.execute("SELECT DISTINCT grant_id FROM log WHERE grant_id <> ? ORDER BY grant_id", (_OWN,))
+        return [row[0] for row in rows]
+
+    def size(self, grant: str) -> int:
+        last = self._db.execute("SELECT max(seq) FROM log WHERE grant_id = ?", (grant,)).fetchone()[0]
+        return 0 if last is None else int(last) + 1
+
+    def body(self, grant: str, seq: int) -> bytes | None:
+        row = self._db.execute("SELECT body FROM log WHERE grant_id = ? AND seq = ?", (grant, seq)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def head(self, grant: str) -> Head:
+        """Return size and root of a log."""
+        size = self.size(grant)
+        return Head(size, self.root_at(grant, size) or "")
+
+    def root_at(self, grant: str, size: int) -> str | None:
+        if size == 0:
+            return EMPTY.root
+        peaks = self._peaks(grant, size)
+        return None if peaks is None else merkle_log.root(peaks).hex()
+
+    def _peaks(self, grant: str, size: int) -> list[bytes] | None:
+        row = self._db.execute("SELECT peaks FROM log WHERE grant_id = ? AND seq = ?", (grant, size - 1)).fetchone()
+        return None if row is None else [row[0][i : i + 32] for i in range(0, len(row[0]), 32)]
+
+    def share(self, grant: str, body: bytes) -> Head:
+        size = self.size(grant)
+        before = self._peaks(grant, size) if size else []
+        if before is None:
+            raise LogBroken(f"record {size - 1} of the log is missing")
+        leaf = merkle_log.leaf_hash(body)
+        peaks = merkle_log.grow(before, size, leaf)
+        self._db.execute("INSERT INTO log VALUES (?, ?, ?, ?, ?)", (grant, size, body, leaf, b"".join(peaks)))
+        return Head(size + 1, merkle_log.root(peaks).hex())
+
+    # --- the curator's signatures -----------------------------------------------------------------
+
+    def receipt(self, grant: str, seq: int) -> Receipt | None:
+        row = self._db.execute(
+            "SELECT body, note FROM receipts WHERE grant_id = ? AND seq = ?", (grant, seq)
+        ).fetchone()
+        return None if row is None else Receipt(*row)
+
+    def last_receipt(self, grant: str) -> int:
+        last = self._db.execute("SELECT max(seq) FROM receipts WHERE grant_id = ?", (grant,)).fetchone()[0]
+        return -1 if last is None else int(last)
+
+    def keep_receipt(self, grant: str, seq: int, receipt: Receipt) -> None:
+        self._db.execute("INSERT INTO receipts VALUES (?, ?, ?, ?)", (grant, seq, *receipt))
+
+    def countersignature(self, grant: str, size: int) -> str | None:
+        row = self._db.execute(
+            "SELECT note FROM countersignatures WHERE grant_id = ? AND size = ?", (grant, size)
+        ).fetchone()
+        return None if row is None else str(row[0])
+
+    def keep_countersignature(self, grant: str, size: int, note: str) -> None:
+        self._db.execute("INSERT INTO countersignatures VALUES (?, ?, ?)", (grant, size, note))
+
+    def notes(self, table: str, grant: str) -> list[str]:
+        """Return the notes of ``receipts`` or ``countersignatures``, in order."""
+        order = {"receipts": "seq", "countersignatures": "size"}[table]
+        rows = self._db.execute(f"SELECT note FROM {table} WHERE grant_id = ? ORDER BY {order}", (grant,))
+        return [row[0] for row in rows]
+
+    def is_own_query(self, key: str, request_sha256: str | None) -> bool:
+        row = self._db.execute("SELECT body FROM queries WHERE key = ?", (key,)).fetchone()
+        return row is not None and request_sha256 in (None, merkle_log.sha256(row[0]))
+
+    def is_forgotten(self, grant: str, seq: int) -> bool:
+        return False
+
+    def dispute(self, details: dict[str, Any]) -> None:
+        self.append("log.disputed", details=details)
