@@ -6,9 +6,9 @@ from typing import ClassVar, Self
 from pydantic import Field, FilePath, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from blindopt.addresses import is_plain_abroad
 from blindopt.wire import PLAYS_MAX, ROWS_MAX, NoticeEvent
 from service_kit.settings import ServiceSettings
-from service_kit.web.urls import is_plain_abroad
 
 
 class Settings(ServiceSettings):

@@ -1,7 +1,7 @@
 """The addresses that a grant's token may be sent to."""
 
+from blindopt.addresses import is_plain_abroad
 from blindopt.errors import Invalid
-from service_kit.web.urls import is_plain_abroad
 
 
 def check_address(url: str, field: str, *, plain_http: bool) -> None:

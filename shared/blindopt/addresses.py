@@ -1,6 +1,7 @@
-"""Hosts that are this machine."""
+"""Hosts that are this machine, and addresses that are not."""
 
 import ipaddress
+from urllib.parse import urlsplit
 
 
 def is_localhost_name(host: str) -> bool:
@@ -19,3 +20,13 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return is_localhost_name(host)
+
+
+def is_plain_abroad(url: str) -> bool:
+    """Whether requests to an address leave this machine over plain http, readable on the way.
+
+    >>> is_plain_abroad("http://10.0.0.7/score"), is_plain_abroad("http://[::1]:9000"), is_plain_abroad("https://x.org")
+    (True, False, False)
+    """
+    parts = urlsplit(url)
+    return parts.scheme == "http" and not is_loopback(parts.hostname or "")

@@ -12,7 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar
 
+from blindopt.addresses import is_plain_abroad
 from blindopt.client import Client
+from blindopt.errors import Invalid
 
 C = TypeVar("C", bound=Client)
 S = TypeVar("S")
@@ -25,7 +27,8 @@ class Service(Generic[C]):
 
     ``verify`` is a file of certificate authorities, or False for no check of the certificate. ``timeout_s`` bounds one
     reply. For ``patience_s`` a request is repeated, with the same idempotency key, while that may help. ``proxy`` is
-    the address of an HTTP proxy; none is taken from the environment, because it would read the token.
+    the address of an HTTP proxy; none is taken from the environment, because it would read the token. Raises Invalid
+    for plain http to another machine, unless ``plain_http`` allows it.
     """
 
     client_type: ClassVar[type[Client]]
@@ -39,7 +42,10 @@ class Service(Generic[C]):
         timeout_s: float = 30.0,
         patience_s: float = 60.0,
         proxy: str | None = None,
+        plain_http: bool = False,
     ) -> None:
+        if is_plain_abroad(url) and not plain_http:
+            raise Invalid(f"a token is not sent over plain http to another machine: use https for {url}")
         self.url = url.rstrip("/")
         self._token = token
         self._options: dict[str, Any] = {

@@ -91,19 +91,23 @@ class Study(Service[StudyClient]):
         timeout_s: float = 30.0,
         patience_s: float = 60.0,
         proxy: str | None = None,
+        plain_http: bool = False,
     ) -> Self:
         """Open the study of a grant file. ``url`` reaches the curator at another address than the grant's.
 
-        ``log`` is the SQLite file that keeps queries, answers and logs; None keeps them in memory, with a warning:
-        after a crash a query would be charged again, and no log would be left. ``Service`` describes the rest. Queries
+        ``log`` is the SQLite file that keeps queries, answers and logs. None keeps them in memory, with a warning: a
+        later session cannot prove these queries, and needs another grant. ``Service`` describes the rest. Queries
         that were cut off are repeated. Raises Invalid, StateConflict, Unreachable, Remote, ProtocolViolated.
         """
         given = read_grant(grant)
         if log is None:
             warnings.warn(
-                "log=None keeps queries and logs in memory: after a crash, queries are charged again", stacklevel=2
+                "log=None keeps queries and logs in memory: after this session they are lost, and a later one needs "
+                "another grant",
+                stacklevel=2,
             )
-        options = {"verify": verify, "timeout_s": timeout_s, "patience_s": patience_s, "proxy": proxy}
+        options: dict[str, Any] = {"verify": verify, "timeout_s": timeout_s, "patience_s": patience_s, "proxy": proxy}
+        options["plain_http"] = plain_http
         return cls(given, StudyLog(None if log is None else Path(log)), url, **options)
 
     def _connect(self) -> StudyClient:

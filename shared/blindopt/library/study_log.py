@@ -218,13 +218,15 @@ class LogCopy:
 
     def entries(self, grant: str) -> list[Entry]:
         """Return the entries of a log."""
-        rows = self._db.execute("SELECT seq, body, leaf, peaks FROM log WHERE grant_id = ? ORDER BY seq", (grant,))
+        # Cast, because a row that was changed by hand may hold something other than bytes.
+        columns = "seq, CAST(body AS BLOB), CAST(leaf AS BLOB), CAST(peaks AS BLOB)"
+        rows = self._db.execute(f"SELECT {columns} FROM log WHERE grant_id = ? ORDER BY seq", (grant,))
         return [Entry(*row) for row in rows]
 
     def grants(self) -> list[str]:
-        """Return the grants that have a shared log."""
-        rows = self._db.execute("SELECT DISTINCT grant_id FROM log WHERE grant_id <> ? ORDER BY grant_id", (_OWN,))
-        return [row[0] for row in rows]
+        """Return the grants of which there is a shared log, or a receipt that awaits it."""
+        query = "SELECT grant_id FROM log WHERE grant_id <> ? UNION SELECT grant_id FROM receipts ORDER BY grant_id"
+        return [row[0] for row in self._db.execute(query, (_OWN,))]
 
     def size(self, grant: str) -> int:
         last = self._db.execute("SELECT max(seq) FROM log WHERE grant_id = ?", (grant,)).fetchone()[0]

@@ -10,7 +10,7 @@ import pytest
 import blindopt as bo
 from blindopt import wire
 from blindopt.client import VendorClient
-from blindopt.errors import BlindoptError, StateConflict
+from blindopt.errors import BlindoptError, Invalid, StateConflict
 from blindopt.library import display
 from blindopt.library.service import AsyncOf, Awaited, Service, then
 
@@ -92,7 +92,13 @@ def test_asyncio_runs_the_same_methods(service):
 
 
 def test_a_repr_has_no_token():
-    assert repr(AsyncVendors(Vendors("http://a/", "secret"))) == "AsyncVendors(Vendors(http://a))"
+    assert repr(AsyncVendors(Vendors("https://a/", "secret"))) == "AsyncVendors(Vendors(https://a))"
+
+
+def test_a_token_is_not_sent_over_plain_http_to_another_machine():
+    with pytest.raises(Invalid, match="use https"):
+        Vendors("http://a.example", "x")
+    assert Vendors("http://a.example", "x", plain_http=True).url == "http://a.example"
 
 
 def test_a_table_escapes_what_it_shows():
