@@ -1,31 +1,46 @@
 """The list of error codes, from the classes of errors."""
 
 import re
+from typing import NamedTuple
 
 from blindopt import errors
 
 
-def known_codes() -> dict[str, tuple[int, str, bool]]:
-    """Every code of a problem document: its status, its title, and whether a retry can help."""
+class Code(NamedTuple):
+    """An error code: its HTTP status, its title, whether a retry can help, and what to do."""
+
+    status: int
+    title: str
+    retryable: bool
+    advice: str
+
+
+def known_codes() -> dict[str, Code]:
+    """Every code that the programs use, by name."""
     from http import HTTPStatus
 
     from service_kit.web.problems import HTTP_CODES
 
-    codes = {code: (status, HTTPStatus(status).phrase, False) for status, code in HTTP_CODES.items()}
+    codes = {code: Code(status, HTTPStatus(status).phrase, False, "") for status, code in HTTP_CODES.items()}
     kinds = [errors.BlindoptError]
     for kind in kinds:
         kinds += [each for each in kind.__subclasses__() if each.__module__ == errors.__name__]
-        codes[kind.code] = (kind.status, kind.title, kind.retryable)
-    codes["internal"] = (500, errors.BlindoptError.title, False)  # that of Remote is another party's code
+        codes[kind.code] = Code(kind.status, kind.title, kind.retryable, kind.what_to_do)
+    base = errors.BlindoptError
+    codes["internal"] = Code(500, base.title, False, base.what_to_do)  # that of Remote is another party's code
     return codes
 
 
 def with_statuses(page: str) -> str:
-    """The page on errors, with the status and title of each code under its heading."""
+    """The page on errors, with the status and title of each code under its heading; codes that it lacks at its end."""
+    codes = known_codes()
+    written = re.findall(r"^### `([a-z_]+)`$", page, flags=re.MULTILINE)
+    missing = sorted(codes.keys() - set(written))
+    page += "".join(f"\n### `{code}`\n\n{codes[code].advice}\n" for code in missing)
 
     def line(match: re.Match[str]) -> str:
-        status, title, retryable = known_codes()[match[1]]
-        retry = "A retry can help." if retryable else "A retry does not help."
-        return f"{match[0]}\n\n*{status}: {title}. {retry}*"
+        code = codes[match[1]]
+        retry = "A retry can help." if code.retryable else "A retry does not help."
+        return f"{match[0]}\n\n*{code.status}: {code.title}. {retry}*"
 
     return re.sub(r"^### `([a-z_]+)`$", line, page, flags=re.MULTILINE)

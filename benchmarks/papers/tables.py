@@ -179,7 +179,7 @@ def records_tables(summary: Summary) -> Lines:
         if worst.mean - best.mean > 2 * hypot(best.se or inf, worst.se or inf):
             rank = f"is number {order.index(kept) + 1} of {len(order)}"
         else:
-            rank = "cannot be told from the others: best and worst are within two standard errors"
+            rank = "cannot be distinguished from the others: best and worst are within two standard errors"
         lines += [f"The largest r that is not lifted, {kept}, {rank}.", ""]
     open_, chance = figure(summary, group, NON_PRIVATE), figure(summary, group, RANDOM)
     if open_.mean > chance.mean - 2 * hypot(open_.se or inf, chance.se or inf):

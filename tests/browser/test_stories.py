@@ -12,6 +12,7 @@ import modeler_service.console
 from tests.browser import hostile_names, user_actions
 from tests.browser.conftest import Visitor
 from tests.browser.two_services import BOUNDS, PASSWORD, PEOPLE, InContainers, houses, houses_csv, opened, price
+from tests.house_words import HOUSE_WORDS
 
 KERNEL = {
     "I give the vendor a kernel": True,
@@ -362,12 +363,6 @@ WRITTEN = """() => {
   return body.textContent.replace(/\\s+/g, " ");
 }"""
 """The text that the project wrote, without names and values."""
-HOUSE_WORDS = re.compile(
-    r".{0,40}\b(?:told|what was understood|of it|by itself|passports?|rows? of Z|mended|walked|whoever)\b"
-    r".{0,40}",
-    re.IGNORECASE,
-)
-"""Words that a page does not use: the glossary says what to write instead."""
 
 
 def looked_at(person):
