@@ -6,6 +6,8 @@ an interpreter ends, except that it does not take its modules apart. A server fo
 started by `python -m tests.processes`, with one thread and nothing open but a socket to the tests. Once that is closed,
 however the tests ended, the server kills what it forked and ends.
 
+The processes in which a forked curator does the work of owners, over the records, are forks of it too.
+
 Not for tests whose subject is a start: what a command imports, and how long that takes.
 """
 
@@ -14,6 +16,7 @@ import atexit
 import gc
 import json
 import os
+import pkgutil
 import runpy
 import select
 import signal
@@ -30,10 +33,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from pydantic import BaseModel
+from pydantic.errors import PydanticUndefinedAnnotation
+
 ROOT = Path(__file__).parent.parent
 PRELOADED = (
     *("curator_service.cli", "curator_service.app", "modeler_service.cli", "modeler_service.app", "uvicorn"),
     *("opendp.domains", "opendp.measurements", "opendp.metrics", "opendp.mod", "dp_accounting", "scipy.interpolate"),
+    # What the services import late, at the first use.
+    *("scipy.linalg", "scipy.optimize", "scipy.spatial.distance", "scipy.special", "scipy.stats", "scipy.ndimage"),
+    *("dp_accounting.pld.privacy_loss_distribution", "opendp.measures", "pyarrow.parquet", "sklearn.linear_model"),
     *("anyio._backends._asyncio", "uvicorn.lifespan.on", "uvicorn.loops.auto", "uvicorn.protocols.http.auto"),
     *("uvicorn.protocols.websockets.auto", "uvicorn.loops.uvloop", "typer._adapters", "httpcore", "certifi"),
 )
@@ -229,6 +238,79 @@ def _build_services() -> None:
             asyncio.run(_live(app))
 
 
+def _import_packages() -> None:
+    """Import every module of the services, and build the validators that models build at their first use."""
+    for package in map(import_module, ("curator_service", "modeler_service", "service_kit", "blindopt")):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith((".__main__", ".compiled_loops")):  # numba is for the few runs that need it
+                import_module(module.name)
+    for model in _subclasses(BaseModel):
+        with suppress(PydanticUndefinedAnnotation):
+            model.model_rebuild()
+
+
+def _subclasses(kind: type[Any]) -> set[type[Any]]:
+    return {each for sub in kind.__subclasses__() for each in (sub, *_subclasses(sub))}
+
+
+def worker_name(parent: int) -> str:
+    """The name by which the system lists a process that works for a forked curator."""
+    return f"works for {parent % 100_000}"
+
+
+class _Child:
+    """What ``curator_service.child`` uses of ``subprocess.Popen``, for a fork of the curator itself."""
+
+    def __init__(self, module: str) -> None:
+        self._lock = threading.Lock()
+        self._status: int | None = None
+        (source, stdin), (stdout, sink) = os.pipe(), os.pipe()
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            Path("/proc/self/comm").write_text(worker_name(parent))
+            _work_for(module, source, sink)
+        os.close(source)
+        os.close(sink)
+        self.stdin, self.stdout = os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb")
+
+    def poll(self) -> int | None:
+        with self._lock:
+            if self._status is None:
+                ended, status = os.waitpid(self.pid, os.WNOHANG)
+                self._status = os.waitstatus_to_exitcode(status) if ended else None
+        return self._status
+
+    def kill(self) -> None:
+        with self._lock:  # so that no other process has its number meanwhile
+            if self._status is None:
+                os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> int:
+        if self._status is None:
+            with suppress(ChildProcessError):  # another thread was first
+                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        status = self.poll()
+        assert status is not None
+        return status
+
+
+def _work_for(module: str, source: int, sink: int) -> NoReturn:
+    """Run the program in a module as ``curator_service.child.__main__`` does."""
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        os.setsid()
+        for descriptor, standard in ((source, 0), (sink, 1), (os.open(os.devnull, os.O_WRONLY), 2)):
+            os.dup2(descriptor, standard)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        gc.freeze()
+        import_module(module).PROGRAM.run()
+    finally:
+        os._exit(1)
+
+
 async def _live(app: Any) -> None:
     async with app.router.lifespan_context(app):
         pass
@@ -236,6 +318,7 @@ async def _live(app: Any) -> None:
 
 def _become(request: dict[str, Any]) -> None:
     """Run the module that a fork is for, as `python -m` does."""
+    import_module("curator_service.child.worker").start = _Child
     os.chdir(request["cwd"])
     os.umask(request["umask"])
     sys.path[0] = request["cwd"]
@@ -273,6 +356,7 @@ if __name__ == "__main__":
     for name in sys.argv[2:]:
         import_module(name)
     if "curator_service.app" in sys.argv:
+        _import_packages()
         _build_services()
     gc.collect()
     gc.freeze()  # a collection in a fork writes to none of these pages

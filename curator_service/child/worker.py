@@ -18,19 +18,26 @@ from curator_service.child.program import Message, Program, ReplyT
 _LIBRARY = str(Path(blindopt.__file__).parents[1])
 
 
+def start(module: str) -> "subprocess.Popen[bytes]":
+    """Start a process that does the jobs of the PROGRAM in a module.
+
+    In a session of its own: an interrupt from the keyboard reaches the curator alone, which then ends the child.
+    """
+    return subprocess.Popen(  # noqa: S603  this interpreter, a file of ours
+        [sys.executable, "-P", str(Path(__file__).with_name("__main__.py")), module, _LIBRARY],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # a traceback may quote a value
+        start_new_session=True,
+    )
+
+
 class Worker(Generic[ReplyT]):
     """A child process that does the jobs of a program."""
 
     def __init__(self, program: Program[Any, ReplyT]) -> None:
         self._program = program
-        # In a session of its own: an interrupt from the keyboard reaches the curator alone, which then ends the child.
-        self._process = subprocess.Popen(  # noqa: S603  this interpreter, a file of ours
-            [sys.executable, "-P", str(Path(__file__).with_name("__main__.py")), program.module, _LIBRARY],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # a traceback may quote a value
-            start_new_session=True,
-        )
+        self._process = start(program.module)
         self.killed = False
 
     @property

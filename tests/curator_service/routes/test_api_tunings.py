@@ -549,10 +549,13 @@ def test_a_kill_or_a_shutdown_leaves_it_failed_with_its_charge_and_draws_no_seco
 
 def test_one_whose_process_dies_fails_and_the_next_one_runs(curator, owner, case, stuck, scorer, until):
     from tests.curator_service.routes.test_api_forecasts import _children
+    from tests.processes import worker_name
 
     begun = owner.start_tuning(case.http()).id
     until(lambda: scorer.requests)
-    for worker in _children(curator):
+    workers = _children(curator)
+    assert {(worker / "comm").read_text().strip() for worker in workers} == {worker_name(curator.process.pid)}
+    for worker in workers:
         os.kill(int(worker.name), signal.SIGKILL)
     ended = owner.wait_tuning(begun, timeout_s=WAIT)
     assert (ended.state, ended.result) == ("failed", None)

@@ -17,6 +17,7 @@ from blindopt.client import OwnerClient
 from blindopt.errors import Unreachable
 from tests.curator_service.scoring.scorer import KEY, serving
 from tests.curator_service.tuning_case import Case, csv_of, rows_of
+from tests.processes import worker_name
 from tests.system.crashes import crash_checks as checks
 from tests.system.crashes.crashing_service import Shot, arm, shots
 from tests.system.crashes.test_crash_matrix import DELAY_SECONDS, KILLS
@@ -86,12 +87,11 @@ def _wait_for(what):
 
 def _workers(service):
     """Processes that score for this service: they must not outlive it."""
-    own = []
+    names = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if b"curator_service.scoring.worker" in (process / "cmdline").read_bytes():
-                own.append(f"={service.data}\0".encode() in (process / "environ").read_bytes())
-    return sum(own)
+            names.append((process / "comm").read_text().strip())
+    return names.count(worker_name(service.process.pid))
 
 
 class Killed:
