@@ -5,6 +5,7 @@ attacker takes it as the guess, with or without known rows. The finding is that 
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +52,7 @@ def attack(scene: Scene, rng: np.random.Generator, repetitions: int = REPETITION
     rebuilt = rebuild(scene, count, WITHIN, rng, repetitions)
     if rebuilt is None:
         return None
-    share, low, high = rebuilt.interval()
+    share, _, _ = rebuilt.interval()
     public, attacker = scene.public, f"An attacker who knows {count} of the records"
     near = f"to within a hundredth of {public.name}"
     if share == 1 and rebuilt.distance < EXACT * public.unit:
@@ -60,15 +61,22 @@ def attack(scene: Scene, rng: np.random.Generator, repetitions: int = REPETITION
     else:
         off = f"its guesses are {public.off_by(rebuilt.distance)}{versus_blind(rebuilt)}"
         sentence = f"{attacker} rebuilds {percent(share)} of the others {near}; {off}.{_functionals(scene, count, rng)}"
-    unit = f"share of the other rows rebuilt {near}"
+    return finding("known_rows", scene, rebuilt, near, sentence)
+
+
+def finding(
+    attack: Literal["known_rows", "known_rows_noisy"], scene: Scene, rebuilt: Rebuilt, near: str, sentence: str
+) -> Finding:
+    """The finding of an attacker who rebuilds rows ``near`` enough."""
+    share, low, high = rebuilt.interval()
     return Finding(
-        attack="known_rows",
+        attack=attack,
         figure=share,
         low=low,
         high=high,
         confidence=1 - ALPHA,
-        unit=unit,
-        distance=rebuilt.distance / public.unit,
+        unit=f"share of the other rows rebuilt {near}",
+        distance=rebuilt.distance / scene.public.unit,
         success=share,
         blind=rebuilt.blind_share,
         sentence=sentence + scene.tried_on,

@@ -3,8 +3,7 @@
 import numpy as np
 
 from blindopt.wire import Finding
-from curator_service.attacks.intervals import ALPHA
-from curator_service.attacks.known_rows import REPETITIONS, rebuild, versus_blind
+from curator_service.attacks.known_rows import REPETITIONS, finding, rebuild, versus_blind
 from curator_service.attacks.scene import Scene, percent
 
 ERROR = 0.1
@@ -19,23 +18,11 @@ def attack(scene: Scene, rng: np.random.Generator, repetitions: int = REPETITION
     rebuilt = rebuild(scene, count, WITHIN, rng, repetitions, error=ERROR * public.unit)
     if rebuilt is None:
         return None
-    share, low, high = rebuilt.interval()
+    share, _, _ = rebuilt.interval()
     near = f"to within a quarter of {public.name}"
     sentence = (
         f"An attacker who knows {count} of the records, each value with an error of a tenth of {public.name}, rebuilds "
         f"{percent(share)} of the others {near}; its guesses are {public.off_by(rebuilt.distance)}"
-        f"{versus_blind(rebuilt)}.{scene.tried_on}"
+        f"{versus_blind(rebuilt)}."
     )
-    unit = f"share of the other rows rebuilt {near}"
-    return Finding(
-        attack="known_rows_noisy",
-        figure=share,
-        low=low,
-        high=high,
-        confidence=1 - ALPHA,
-        unit=unit,
-        distance=rebuilt.distance / public.unit,
-        success=share,
-        blind=rebuilt.blind_share,
-        sentence=sentence,
-    )
+    return finding("known_rows_noisy", scene, rebuilt, near, sentence)

@@ -19,14 +19,7 @@ async def export(page: Page) -> Response:
 @pages.get("/inbox/import", roles=("owner", "measurer"))
 async def form_for_file(page: Page) -> Response:
     """The form for an import."""
-    return page.show(
-        "inbox_import.html",
-        title="Work in a spreadsheet",
-        trail=_TRAIL,
-        form=Form.blank(),
-        result=None,
-        reasons=REASONS,
-    )
+    return _shown(page, Form.blank())
 
 
 @pages.post("/inbox/import", roles=("owner", "measurer"))
@@ -36,7 +29,7 @@ async def import_(page: Page, form: Form) -> Response:
     file = form.files.get("file")
     if file is None:
         form.wrong("file", "Choose the file that you filled in")
-        return _again(page, form.again(), 422)
+        return _shown(page, form.again(), 422)
     body = await file.read(_FILE_MAX)
     try:
         reply = await page.api.send(
@@ -50,17 +43,10 @@ async def import_(page: Page, form: Form) -> Response:
     except ApiProblem as problem:
         failed = form.failed(problem)
         failed.errors.pop("", None)  # lines of the file: a table of its own shows them
-        return _again(page, failed, problem.status)
+        return _shown(page, failed, problem.status)
     result = reply.json
     if dry:
-        return page.show(
-            "inbox_import.html",
-            title="Work in a spreadsheet",
-            trail=_TRAIL,
-            form=form.again(),
-            reasons=REASONS,
-            result=counted(result),
-        )
+        return _shown(page, form.again(), result=counted(result))
     return page.go("/inbox", f"{counted(result)}.")
 
 
@@ -75,13 +61,6 @@ def counted(result: dict[str, int]) -> str:
     return f"{values}. {declined}, {result['blank'] or 'nothing'} left open"
 
 
-def _again(page: Page, form: Form, status: int) -> Response:
-    return page.show(
-        "inbox_import.html",
-        title="Work in a spreadsheet",
-        trail=_TRAIL,
-        status=status,
-        form=form,
-        result=None,
-        reasons=REASONS,
-    )
+def _shown(page: Page, form: Form, status: int = 200, result: str | None = None) -> Response:
+    context = {"form": form, "result": result, "reasons": REASONS}
+    return page.show("inbox_import.html", title="Work in a spreadsheet", trail=_TRAIL, status=status, **context)

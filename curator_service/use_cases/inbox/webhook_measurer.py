@@ -26,6 +26,7 @@ from curator_service.use_cases.queries.measurement_entries import MeasurementEnt
 from curator_service.use_cases.queries.wakeups import INBOX, Wakeups
 from curator_service.use_cases.studies.studies import NO_MEASURER
 from service_kit.context.context import ServiceContext
+from service_kit.context.keys import webhook_key
 from service_kit.context.request import Effect, RequestContext
 from service_kit.store import audit_log
 from service_kit.store.base import moment, stamp
@@ -45,16 +46,13 @@ CLOSE_SECONDS = 1.0
 AGAIN_SECONDS = 1.0
 LOOK_SECONDS = 60.0
 GIVEN_UP_AT_ONCE = 1_000
-SECRET_MIN = 32
 
 
 def client_of(settings: Settings) -> "WebhookClient | None":
     """The owner's system that the settings name, or None. Raises StateConflict for a key that is too short."""
     if settings.measurer_url is None or settings.measurer_secret_file is None:
         return None
-    key = settings.measurer_secret_file.read_bytes().strip()
-    if len(key) < SECRET_MIN:
-        raise StateConflict(f"the key in MEASURER_SECRET_FILE must have {SECRET_MIN} characters or more")
+    key = webhook_key(settings.measurer_secret_file, "MEASURER_SECRET_FILE")
     from blindopt.client import WebhookClient  # late: most curators call nobody, and start faster
 
     return WebhookClient(

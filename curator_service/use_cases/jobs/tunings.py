@@ -26,12 +26,12 @@ from curator_service.use_cases.studies.salted_digests import salted_digest
 from curator_service.use_cases.studies.withheld_records import withheld_records
 from curator_service.vault import Vault, new_id
 from service_kit.context.context import ServiceContext
+from service_kit.context.keys import webhook_key
 from service_kit.context.request import Effect, RequestContext
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
 
-SECRET_MIN = 32
 _EXACT = Context(prec=100)
 WITHHELD = "a record was withheld meanwhile, so the result was dropped; what it was charged stays spent: ask again"
 NO_SCORER = "this curator has no scorer: set SCORER_URL and SCORER_SECRET_FILE where it runs"
@@ -314,12 +314,9 @@ def scorer_of(settings: Settings) -> Scorer | None:
     """The scorer that the settings name, or None. Raises StateConflict for a key that is too short."""
     if settings.scorer_url is None or settings.scorer_secret_file is None:
         return None
-    key = settings.scorer_secret_file.read_bytes().strip()
-    if len(key) < SECRET_MIN:
-        raise StateConflict(f"the key in SCORER_SECRET_FILE must have {SECRET_MIN} characters or more")
     return Scorer(
         url=settings.scorer_url,
-        key=key.hex(),
+        key=webhook_key(settings.scorer_secret_file, "SCORER_SECRET_FILE").hex(),
         ca=None if settings.scorer_ca is None else str(settings.scorer_ca),
         timeout_s=settings.scorer_timeout_seconds,
         attempts=settings.scorer_attempts,

@@ -26,13 +26,9 @@ class Grants:
 
         def effect(db: Connection) -> Effect:
             store.find(db, store.studies, study_id)
-            actor = request.principal.actor
-            token, who = self._context.authentication.grant(
-                db, grant.name, study_id, days=grant.expires_in_days, actor=actor
-            )
-            return Effect(
-                self._grant_reply(db, token, who), "grant.created", {"study_id": study_id, "grant_id": who.id}
-            )
+            days, actor = grant.expires_in_days, request.principal.actor
+            token, who = self._context.authentication.grant(db, grant.name, study_id, days=days, actor=actor)
+            return self._granted(db, "grant.created", token, who)
 
         return self._context.idempotency.once(request, effect, secret=True)
 
@@ -40,12 +36,9 @@ class Grants:
         """A further token for a grant; the older one stays until it is revoked or expires."""
 
         def effect(db: Connection) -> Effect:
-            actor = request.principal.actor
-            days = rotation.expires_in_days
+            days, actor = rotation.expires_in_days, request.principal.actor
             token, who = self._context.authentication.rotate(db, grant_id, days=days, actor=actor, study_id=study_id)
-            return Effect(
-                self._grant_reply(db, token, who), "grant.rotated", {"study_id": study_id, "grant_id": who.id}
-            )
+            return self._granted(db, "grant.rotated", token, who)
 
         return self._context.idempotency.once(request, effect, secret=True)
 
@@ -74,8 +67,8 @@ class Grants:
 
         return self._context.idempotency.once(request, effect)
 
-    def _grant_reply(self, db: Connection, token: Token, who: Principal) -> wire.GrantReply:
-        return wire.GrantReply(
+    def _granted(self, db: Connection, kind: str, token: Token, who: Principal) -> Effect:
+        reply = wire.GrantReply(
             id=who.id,
             kid=token.kid,
             name=who.name,
@@ -86,6 +79,7 @@ class Grants:
             url=self._address,
             log_key=self._context.signer.verifier.vkey,
         )
+        return Effect(reply, kind, {"study_id": reply.study_id, "grant_id": who.id})
 
     def _grant_view(self, db: Connection, rows: list[Any]) -> wire.GrantView:
         shown = [self._token_view(row) for row in rows]

@@ -9,10 +9,11 @@ from blindopt.audit.checkpoints import Signer
 from service_kit.context.audit_trail import AuditTrail
 from service_kit.context.authentication import Authentication
 from service_kit.context.idempotency import Idempotency
-from service_kit.context.keys import Seal
-from service_kit.context.outbox import Outbox
+from service_kit.context.keys import Seal, signer
+from service_kit.context.outbox import Outbox, Service
+from service_kit.settings import ServiceSettings
 from service_kit.store import sessions  # noqa: F401  registers its table
-from service_kit.store.base import Clock
+from service_kit.store.base import APPEND_ONLY, METADATA, MIGRATIONS, Clock, Schema
 from service_kit.store.database import Database
 
 
@@ -46,6 +47,20 @@ class ServiceContext:
         audit_trail = AuditTrail(database, signer, clock, outbox, checkpoint_file)
         idempotency = Idempotency(database, seal, clock, authentication, audit_trail)
         return cls(database, clock, signer, seal, outbox, authentication, idempotency, audit_trail)
+
+    @classmethod
+    def of_folder(cls, settings: ServiceSettings, service: Service, schema: Schema, clock: Clock) -> Self:
+        """The parts of a service in its data folder: its database, keys and saved checkpoint."""
+        folder, kind = settings.data_dir, service.removeprefix("blindopt-")
+        database = Database(
+            folder / f"{kind}.sqlite",
+            (METADATA, schema.METADATA),
+            append_only=(*APPEND_ONLY, *schema.APPEND_ONLY),
+            migrations=(MIGRATIONS, schema.MIGRATIONS),
+        )
+        seal, log_key = Seal(folder / "secrets" / "seal.key"), signer(folder / "secrets" / "log.key", kind)
+        outbox = Outbox(service, settings.enabled_events, clock)
+        return cls.open(database, seal, log_key, clock, checkpoint_file=folder / "checkpoint", outbox=outbox)
 
     @property
     def service(self) -> str:

@@ -12,6 +12,8 @@ from cryptography.fernet import Fernet, InvalidToken
 from blindopt.audit.checkpoints import Signer
 from blindopt.errors import StateConflict
 
+WEBHOOK_KEY_MIN = 32
+
 
 class Seal:
     """Authenticated encryption under the key in ``path``, which is created with mode 0600 at first use.
@@ -57,6 +59,14 @@ def signer(path: Path, kind: str) -> Signer:
         return Signer.of(kind, bytes.fromhex(_key_file(path, lambda: os.urandom(32).hex().encode()).decode()))
     except ValueError:
         raise StateConflict(f"{path} is not a key: put back the one that was there") from None
+
+
+def webhook_key(path: Path, setting: str) -> bytes:
+    """The key of a webhook, from the file that ``setting`` names. Raises StateConflict if it is too short."""
+    key = path.read_bytes().strip()
+    if len(key) < WEBHOOK_KEY_MIN:
+        raise StateConflict(f"the key in {setting} must have {WEBHOOK_KEY_MIN} characters or more")
+    return key
 
 
 def _key_file(path: Path, make: Callable[[], bytes]) -> bytes:

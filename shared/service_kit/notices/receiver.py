@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Self
 
-from blindopt.errors import BlindoptError, StateConflict
+from blindopt.errors import BlindoptError
+from service_kit.context.keys import webhook_key
 from service_kit.settings import ServiceSettings
 
 if TYPE_CHECKING:
     from blindopt.client import WebhookClient
 
-SECRET_MIN = 32
 _EXPIRED, _ANOTHER_NAME = 10, (62, 64)  # X509_V_ERR_CERT_HAS_EXPIRED, X509_V_ERR_HOSTNAME_ and _IP_ADDRESS_MISMATCH
 _STATUSES = {
     400: "it does not take this body: its address may want another format than ours",
@@ -38,9 +38,7 @@ class Receiver:
         """The receiver of the settings, or None. Raises StateConflict for a key that is too short."""
         if settings.notify_url is None or settings.notify_secret_file is None:
             return None
-        secret = settings.notify_secret_file.read_bytes().strip()
-        if len(secret) < SECRET_MIN:
-            raise StateConflict(f"the key in NOTIFY_SECRET_FILE must have {SECRET_MIN} characters or more")
+        secret = webhook_key(settings.notify_secret_file, "NOTIFY_SECRET_FILE")
         from blindopt.client import WebhookClient  # late: most services send nothing, and start faster
 
         timeout_s = settings.notify_timeout_seconds

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Protocol
 
 from sqlalchemy import Connection, MetaData, Table, func, select
 
@@ -12,6 +13,16 @@ METADATA = MetaData()
 MIGRATIONS: Migrations = {}
 """Migrations of the tables that both services have."""
 APPEND_ONLY = ("log", "shared", "receipts", "keys", "countersignatures", "replies")
+
+
+class Schema(Protocol):
+    """The tables of one service: a module that has these names."""
+
+    METADATA: MetaData
+    MIGRATIONS: Migrations
+
+    @property
+    def APPEND_ONLY(self) -> tuple[str, ...]: ...  # noqa: N802  a constant of the module
 
 
 def utc_now() -> datetime:
