@@ -1,5 +1,6 @@
 """The curator's tables: datasets, studies, releases, queries. SQL is in this package alone."""
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -164,6 +165,11 @@ def file_names(db: Connection) -> list[str]:
 def readings(db: Connection) -> dict[str, str | None]:
     """How the file of each dataset was read, as JSON, by id; None for a sandbox, and where it was not recorded."""
     return {row.id: row.reading for row in db.execute(select(datasets.c.id, datasets.c.reading))}
+
+
+def column_names(dataset: Any) -> list[str]:
+    """Names of the columns of a dataset, in order."""
+    return [column["name"] for column in json.loads(dataset.columns)]
 
 
 def is_renumbered(dataset: Any) -> bool:

@@ -5,11 +5,10 @@ from typing import Any
 
 from blindopt import wire
 from curator_service import store
-from curator_service.privacy import accounting, cautions, search_noise
+from curator_service.privacy import search_noise
 from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.belief import strength, surest
-from curator_service.privacy.choice import epsilon_of, failure
-from curator_service.privacy.guarantees import belief, not_protected
+from curator_service.privacy.choice import epsilon_of
 from curator_service.privacy.ledger import Prices, answers_add_up, text
 from curator_service.release.registry import mechanism_of
 from curator_service.store import ledger as lines
@@ -17,7 +16,7 @@ from curator_service.use_cases.studies.advisories import release_status
 from curator_service.use_cases.studies.dataset_outlook import outlook
 from curator_service.use_cases.studies.datasets import cautions_from_records, dataset_view
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
-from curator_service.use_cases.studies.releases import ForecastOf, meanings, noise_ratio
+from curator_service.use_cases.studies.releases import ForecastOf, noise_ratio, promised
 from curator_service.use_cases.studies.repeated_releases import most_by_row
 from curator_service.use_cases.studies.studies import fitted
 from curator_service.use_cases.studies.study_caps import changes_of
@@ -42,27 +41,13 @@ class Overviews:
             current = release_status(db, spec, None)
             account = outlook(db, self._studies.losses, spec, current.release)
         mechanism, withdrawn = mechanism_of(spec, current.release), current.withdrawn is not None
-        price = accounting.price(spec, current.release, withdrawn=withdrawn)
-        noise = noise_ratio(spec, mechanism)
-        promised = epsilon_of(current.release) if mechanism.status == "sound" and not withdrawn else None
+        epsilon = epsilon_of(current.release) if mechanism.status == "sound" and not withdrawn else None
         return wire.StudyCheck(
-            mechanism=mechanism.name,
-            why=current.why,
-            delta=None if withdrawn else failure(current.release) or None,
-            status="withdrawn" if withdrawn else mechanism.status,
-            guarantee=current.promise(spec),
-            not_protected=not_protected(spec, current.release, withdrawn=withdrawn),
-            noise_sd=mechanism.noise(len(spec.features)).sd,
-            features=meanings(spec, mechanism, withdrawn=withdrawn),
-            search=search_noise.in_words(noise, spec, self._forecast_of(spec)),
-            strength=strength(promised) if promised is not None else None,
-            surest=surest(promised) if promised is not None else None,
-            belief=belief(current.release, withdrawn=withdrawn),
+            **promised(spec, current, mechanism, dataset.rows),
+            search=search_noise.in_words(noise_ratio(spec, mechanism), spec, self._forecast_of(spec)),
+            strength=strength(epsilon) if epsilon is not None else None,
+            surest=surest(epsilon) if epsilon is not None else None,
             answers=concrete_answers(spec.answers).mechanism,
-            price=price,
-            cautions=cautions.of_study(
-                spec, current.release, price, n=dataset.rows, is_public=dataset.public, noise=noise
-            ),
             record_cautions=cautions_from_records(spec, dataset),
             account=account,
         )

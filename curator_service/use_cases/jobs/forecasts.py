@@ -108,17 +108,11 @@ class Forecasts(Jobs):
         """Cancel a forecast. Raises StateConflict if it has ended."""
 
         def effect(db: Connection) -> Effect:
-            row = _find(db, study_id, identity)
-            if row.state not in ("running", "cancelled"):
-                raise StateConflict("the forecast has ended already")
-            if row.state == "running":
-                self._end(db, identity, state="cancelled")
-            view = self._view(db, store.find(db, forecasts, identity))
+            _find(db, study_id, identity)
+            view = self._view(db, self._cancelled(db, identity))
             return Effect(view, "forecast.cancelled", {"study_id": study_id, "forecast_id": identity}, 200)
 
-        reply = self._context.idempotency.once(request, effect)
-        self._kill(identity)
-        return reply
+        return self._cancel(request, identity, effect)
 
     def _check(self, study_id: str, forecast: wire.ForecastCreate) -> "_Inputs":
         """The study of a forecast, and its rows. Raises Invalid if the forecast cannot be made."""
@@ -195,7 +189,7 @@ class Forecasts(Jobs):
     def _sample(self, inputs: "_Inputs", dataset_id: str) -> Matrix:
         """The raw feature columns of ``inputs.n`` rows of a dataset, chosen at random: (rows, features)."""
         with self._context.database.read() as db:
-            names = _column_names(store.find(db, store.datasets, dataset_id))
+            names = store.column_names(store.find(db, store.datasets, dataset_id))
             kept = kept_records(db, self._vault, dataset_id)
         values = self._vault.dataset(dataset_id)
         chosen = kept[entropy.sample(len(kept), min(inputs.n, len(kept)))]
@@ -238,7 +232,7 @@ def _inputs(db: Connection, study_id: str, forecast: wire.ForecastCreate) -> _In
             raise _no_sample("there is no such dataset") from None
         if not sample.public:
             raise _no_sample("it is not declared public")
-        missing = {feature.column for feature in study.features} - set(_column_names(sample))
+        missing = {feature.column for feature in study.features} - set(store.column_names(sample))
         if missing:
             raise _no_sample(f"it has no column {min(missing)}")
         rows = int(sample.rows)
@@ -260,10 +254,6 @@ def _spec(row: Any) -> wire.ForecastCreate:
 
 def _is_public(db: Connection, study_id: str) -> bool:
     return bool(store.find(db, store.datasets, store.find(db, store.studies, study_id).dataset_id).public)
-
-
-def _column_names(dataset: Any) -> list[str]:
-    return [column["name"] for column in json.loads(dataset.columns)]
 
 
 def _study(db: Connection, study_id: str) -> tuple[wire.StudyCreate, int]:

@@ -4,18 +4,20 @@ import logging
 import queue
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from blindopt.errors import BlindoptError
+from blindopt.errors import BlindoptError, StateConflict
 from curator_service import store
 from curator_service.child import Worker
 from curator_service.store import jobs
 from service_kit.context.context import ServiceContext
+from service_kit.context.request import Effect, RequestContext
 from service_kit.store import audit_log
 from service_kit.store.base import stamp
 from service_kit.store.database import Connection, StoreFault
+from service_kit.store.stored_replies import StoredReply
 
 log = logging.getLogger("blindopt.jobs")
 CLOSE_SECONDS = 5.0
@@ -135,6 +137,20 @@ class Jobs(ABC):
             finally:
                 with self._lock:
                     self._current = None
+
+    def _cancelled(self, db: Connection, identity: str) -> Any:
+        """Cancel a job that has not ended; its row after it. Raises StateConflict if it has ended otherwise."""
+        state = store.find(db, self._table, identity).state
+        if state not in ("running", "cancelled"):
+            raise StateConflict(f"the {self.noun} has ended already")
+        if state == "running":
+            self._end(db, identity, state="cancelled")
+        return store.find(db, self._table, identity)
+
+    def _cancel(self, request: RequestContext, identity: str, effect: Callable[[Connection], Effect]) -> StoredReply:
+        reply = self._context.idempotency.once(request, effect)
+        self._kill(identity)
+        return reply
 
     def _kill(self, identity: str) -> None:
         """End the process of a job if it is the one that runs."""

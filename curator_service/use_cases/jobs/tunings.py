@@ -1,6 +1,5 @@
 """Private tuning of hyper-parameters: jobs for the owner, charged before anything is scored or drawn."""
 
-import json
 import secrets
 from decimal import Context, Decimal
 from typing import Any
@@ -157,17 +156,10 @@ class Tunings(Jobs):
         """Cancel a tuning; its charge stays spent. Raises StateConflict if it has ended."""
 
         def effect(db: Connection) -> Effect:
-            state = store.find(db, tunings, identity).state
-            if state not in ("running", "cancelled"):
-                raise StateConflict("the tuning has ended already")
-            kind, details = "tuning.cancelled", {"tuning_id": identity}
-            if state == "running":
-                self._end(db, identity, state="cancelled")
-            return Effect(self._view(store.find(db, tunings, identity)), kind, details, 200)
+            view = self._view(self._cancelled(db, identity))
+            return Effect(view, "tuning.cancelled", {"tuning_id": identity}, 200)
 
-        reply = self._context.idempotency.once(request, effect)
-        self._kill(identity)
-        return reply
+        return self._cancel(request, identity, effect)
 
     def close(self) -> None:
         super().close()
@@ -224,7 +216,7 @@ class Tunings(Jobs):
         return job.model_copy(update={"training": sources[0], "validation": sources[1]})
 
     def _source(self, dataset: Any, score: wire.LogisticScore, role: str, withheld: list[int]) -> Source:
-        columns = [column["name"] for column in json.loads(dataset.columns)]
+        columns = store.column_names(dataset)
         wanted = [(f"score.features.{j}.column", f.column) for j, f in enumerate(score.features)]
         wanted.append(("score.label", score.label))
         message = f"the {role} dataset has no such column: name columns that both datasets have"

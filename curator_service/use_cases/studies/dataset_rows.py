@@ -1,7 +1,5 @@
 """A study's records as mechanisms, measurements and attacks take them: scaled rows, and the measurement column."""
 
-import json
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -41,4 +39,4 @@ def column_indices(db: Connection, spec: wire.StudyCreate) -> tuple[list[int], i
 
 
 def _columns(db: Connection, spec: wire.StudyCreate) -> list[str]:
-    return [column["name"] for column in json.loads(store.find(db, store.datasets, spec.dataset_id).columns)]
+    return store.column_names(store.find(db, store.datasets, spec.dataset_id))

@@ -119,7 +119,8 @@ class BoundsSearch:
         """Draw the quantiles of each column, as JSON, from so many records. A draw not stored is shown to nobody."""
         with self._context.database.read() as db:
             row = table.find(db, identity)
-            kept, columns = kept_records(db, self._vault, row.dataset_id), _names(db, row.dataset_id)
+            columns = store.column_names(store.find(db, store.datasets, row.dataset_id))
+            kept = kept_records(db, self._vault, row.dataset_id)
             if row.result is not None:
                 return str(row.result), len(kept)
         spec = json.loads(row.spec)
@@ -132,13 +133,9 @@ class BoundsSearch:
         return json.dumps(quantiles.tolist()), len(kept)
 
 
-def _names(db: Connection, dataset_id: str) -> list[str]:
-    return [column["name"] for column in json.loads(store.find(db, store.datasets, dataset_id).columns)]
-
-
 def _check(wanted: wire.BoundsCreate, dataset: Any, n: int) -> None:
     """Raise Invalid for columns that the dataset does not have, and for more values than a request may read."""
-    names = [column["name"] for column in json.loads(dataset.columns)]
+    names = store.column_names(dataset)
     missing: list[dict[str, object]] = [
         {"field": f"columns.{i}.column", "message": "the dataset has no such column"}
         for i, column in enumerate(wanted.columns)

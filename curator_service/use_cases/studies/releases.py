@@ -300,28 +300,35 @@ def _report(
     current: ReleaseStatus,
     assessment: Assessment,
 ) -> wire.ReleaseReport:
+    return wire.ReleaseReport(
+        **promised(spec, current, mechanism, rows.n),
+        version=mechanism.version,
+        n=rows.n,
+        r=mechanism.columns(rows.d),
+        search=search_noise.in_words(noise_ratio(spec, mechanism)),
+        attacks=[],  # only a preview has them
+        **asdict(assessment),
+    )
+
+
+def promised(spec: wire.StudyCreate, current: ReleaseStatus, mechanism: Mechanism, n: int) -> dict[str, Any]:
+    """What a check and a report of ``n`` records say alike: public values, fields of the wire."""
     withdrawn = current.withdrawn is not None
     price = accounting.price(spec, current.release, withdrawn=withdrawn)
     noise = noise_ratio(spec, mechanism)
-    return wire.ReleaseReport(
-        mechanism=mechanism.name,
-        version=mechanism.version,
-        why=current.why,
-        delta=None if withdrawn else failure(current.release) or None,
-        guarantee=current.promise(spec),
-        not_protected=not_protected(spec, current.release, withdrawn=withdrawn),
-        status="withdrawn" if withdrawn else mechanism.status,
-        n=rows.n,
-        r=mechanism.columns(rows.d),
-        noise_sd=mechanism.noise(rows.d).sd,
-        features=meanings(spec, mechanism, withdrawn=withdrawn),
-        search=search_noise.in_words(noise),
-        belief=belief(current.release, withdrawn=withdrawn),
-        price=price,
-        attacks=[],  # only a preview has them
-        cautions=cautions.of_study(spec, current.release, price, n=rows.n, is_public=current.public, noise=noise),
-        **asdict(assessment),
-    )
+    return {
+        "mechanism": mechanism.name,
+        "why": current.why,
+        "delta": None if withdrawn else failure(current.release) or None,
+        "status": "withdrawn" if withdrawn else mechanism.status,
+        "guarantee": current.promise(spec),
+        "not_protected": not_protected(spec, current.release, withdrawn=withdrawn),
+        "noise_sd": mechanism.noise(len(spec.features)).sd,
+        "features": meanings(spec, mechanism, withdrawn=withdrawn),
+        "belief": belief(current.release, withdrawn=withdrawn),
+        "price": price,
+        "cautions": cautions.of_study(spec, current.release, price, n=n, is_public=current.public, noise=noise),
+    }
 
 
 def _cautions_about_noise(spec: wire.StudyCreate, mechanism: Mechanism, rows: ScaledRows) -> list[wire.Caution]:

@@ -98,10 +98,9 @@ def grants(db: Connection) -> list[str]:
     return list(db.execute(select(_receipts.c.grant_id).distinct().order_by(_receipts.c.grant_id)).scalars())
 
 
-def receipts(db: Connection, grant_id: str, *, after: int = -1) -> Iterator[Any]:
+def receipts(db: Connection, grant_id: str) -> Iterator[Any]:
     """Stream the receipts of a grant in the order of their positions."""
-    where = (_receipts.c.grant_id == grant_id) & (_receipts.c.seq > after)
-    yield from db.execute(select(_receipts).where(where).order_by(_receipts.c.seq))
+    yield from db.execute(select(_receipts).where(_receipts.c.grant_id == grant_id).order_by(_receipts.c.seq))
 
 
 def countersign(db: Connection, grant_id: str, size: int, note: str, now: datetime) -> None:

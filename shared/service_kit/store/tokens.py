@@ -68,10 +68,9 @@ def of_principal(db: Connection, principal: str, *, study_id: str | None = None)
     return rows
 
 
-def of_study(db: Connection, study_id: str, *, after: int = 0) -> list[Any]:
+def of_study(db: Connection, study_id: str) -> list[Any]:
     """The tokens of a study's grants, in order of creation."""
-    where = (_tokens.c.study_id == study_id) & (_tokens.c.seq > after)
-    return list(db.execute(select(_tokens).where(where).order_by(_tokens.c.seq)))
+    return list(db.execute(select(_tokens).where(_tokens.c.study_id == study_id).order_by(_tokens.c.seq)))
 
 
 def revoke(db: Connection, kid: str, now: datetime) -> None:
