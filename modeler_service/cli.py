@@ -127,7 +127,7 @@ def list_runs(url: Url = None, token_file: TokenFile = None, as_json: AsJson = F
 def recommendation(
     run: Annotated[str, typer.Argument(help="run_...")],
     over: Annotated[
-        Literal["asked", "all"], typer.Option(help="asked: the best of the rows asked; all: the best of all rows.")
+        Literal["asked", "all"], typer.Option(help="asked: the best of the queried candidates; all: the best of all.")
     ] = "asked",
     url: Url = None,
     token_file: TokenFile = None,

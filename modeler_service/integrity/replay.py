@@ -258,7 +258,7 @@ def _against_choices(
             what = f"recorded row {trial.row} ({trial.phase}), derived row {proposal.row} ({proposal.phase})"
             if exchange is not None:
                 by_log = {_digest(recorded_rows): f"row {trial.row}", _digest(derived_rows): f"row {proposal.row}"}
-                what += f"; the log records that {by_log.get(exchange.request_sha256, 'neither')} was asked"
+                what += f"; the log records that {by_log.get(exchange.request_sha256, 'neither')} was queried"
             yield Difference(trial.number, what)
         for name in ("phase", "ties", "mean", "sd", "acquisition"):
             recorded, derived = getattr(trial, name), getattr(proposal, name)

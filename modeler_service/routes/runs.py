@@ -206,7 +206,7 @@ def get_recommendation(
     run_id: RunId,
     modeler: ModelerDep,
     over: Annotated[
-        Literal["asked", "all"], Query(description="asked: the best of the rows asked; all: the best of all rows.")
+        Literal["asked", "all"], Query(description="asked: the best of the queried candidates; all: the best of all.")
     ] = "asked",
 ) -> wire.Recommendation:
     """The recommended row after the answers so far, with an interval."""
@@ -242,7 +242,7 @@ def get_map(
     run_id: RunId,
     modeler: ModelerDep,
     points: Annotated[
-        int, Query(ge=1, le=5_000, description="Approximate number of rows besides those asked.")
+        int, Query(ge=1, le=5_000, description="Approximate number of candidates besides those queried.")
     ] = 1_000,
 ) -> wire.PosteriorMap:
     """The posterior of f over the first two principal axes of Z, for a chart."""

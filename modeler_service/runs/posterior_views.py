@@ -62,7 +62,7 @@ class PosteriorViews:
             recommendation = recommendation_of(self._state(identity, record, rows_needed(record.outline)), over)
         if recommendation is None:
             raise Invalid(
-                f"{record.plan.algorithm.name} estimates nothing: only the rows asked can be compared, by two "
+                f"{record.plan.algorithm.name} estimates nothing: only queried rows can be compared, by two "
                 "answers at least where answers are randomized"
             )
         return recommendation

@@ -63,7 +63,7 @@ class Sandboxes:
 
             def effect(db: Connection) -> Effect:
                 if _source(db, identity) != source:
-                    raise StateConflict("the draft was changed since you asked: look at it again, and ask once more")
+                    raise StateConflict("the draft was changed meanwhile: look at it again, then make the sandbox")
                 self._add_dataset(db, request, source, dataset_id, statistics, digest)
                 return self._add_study(db, identity, _like(source.spec, dataset_id))
 

@@ -73,7 +73,7 @@ def tuning_of(tuning: wire.TuningCreate | Mapping[str, Any]) -> wire.TuningCreat
 def undecided(survey: Iterable[wire.SurveyedColumn], chosen: Columns | None) -> list[str]:
     """Return a line for each column of a file that cannot be stored as it is, with what to choose.
 
-    ``chosen`` are the columns that were asked for; None: all.
+    ``chosen`` are the requested columns; None: all.
     """
     wanted = None if chosen is None else {each if isinstance(each, str) else each.column for each in columns_of(chosen)}
     lines = []

@@ -171,7 +171,7 @@ class Study(Service[StudyClient]):
             return copy.queries(*states)
 
     def optimizer(self, **settings: Any) -> Optimizer:
-        """Return an Optimizer for the study that was told all answers so far; ``settings`` are its own."""
+        """Return an Optimizer for the study, with all answers so far; ``settings`` are its own."""
         optimizer = Optimizer(self.candidates, study=self.view, **settings)
         for candidate, answer in self.history:
             if answer is None:

@@ -62,7 +62,7 @@ class RowExposure(Reply):
     record: int | None = Field(
         description="Number of the record in the file, from 1: for the owner only, otherwise null."
     )
-    queries: int = Field(description="Number of queries that asked for it.")
+    queries: int = Field(description="Number of queries of it.")
     plays: int = Field(description="Number of released measurements.")
     epsilon: str | None = Field(
         description="Sum of the answers, without the release; null: answers without noise have no bound."

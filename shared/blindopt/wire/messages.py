@@ -119,7 +119,7 @@ class RecommendationWish(Request):
     """A run's recommendation is to be handed over to the owner, as it is now."""
 
     kind: Literal["recommendation"] = Field(description="recommendation.")
-    over: Literal["asked", "all"] = Field("asked", description="Of the candidates asked, or of all.")
+    over: Literal["asked", "all"] = Field("asked", description="Of the queried candidates, or of all.")
     note: Text | None = Field(None, description="Note for the owner.")
 
 

@@ -39,8 +39,8 @@ class PosteriorPoint(Reply):
     improvement: float | None = Field(
         None,
         description=(
-            "Expected improvement of f on the best posterior mean of the candidates asked; null unless the request is "
-            "for the best candidates."
+            "Expected improvement of f on the best posterior mean of the queried candidates; null unless the request "
+            "is for the best candidates."
         ),
     )
 

@@ -176,7 +176,7 @@ def change(party, table, run, where="1", **values):
 def changed_row(run, number, recorded, derived):
     return (
         f"{run}: trial {number}: recorded row {recorded} (algorithm), derived row {derived} (algorithm); "
-        f"the log records that row {derived} was asked"
+        f"the log records that row {derived} was queried"
     )
 
 

@@ -119,5 +119,5 @@ class Fitted(Reply):
     problem: str | None = Field(description="Why the fit failed and earlier values were kept; null if it succeeded.")
     check: FitCheck | None = Field(None, description="Check of the fit; null if the fit failed.")
     reason: str | None = Field(
-        None, description="Why hyper-parameters are fitted although a kernel was given; null if the run asked for it."
+        None, description="Why hyper-parameters are fitted although a kernel was given; null if the run requests it."
     )

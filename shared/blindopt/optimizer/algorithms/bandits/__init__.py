@@ -1,1 +1,1 @@
-"""Algorithms over few arms, each of which may be asked many times."""
+"""Algorithms over few arms, each of which may be queried many times."""

@@ -9,13 +9,13 @@ from blindopt.optimizer.algorithms.gp.surrogate import GpSettings
 
 
 class Ei(GpRule):
-    """Chooses the row of largest expected improvement on the best row asked, with optimism about what can be learned.
+    """Chooses the row of largest expected improvement on the best queried row, with optimism about what can be learned.
 
     With posterior mean m and variance v of f at a row, of which the nugget nu is the row's own, r = max(v - nu, 0) and
-    y+ the largest posterior mean of the rows asked, the expected improvement is sqrt(v) h((m + xi sqrt(r) - y+) /
+    y+ the largest posterior mean of the queried rows, the expected improvement is sqrt(v) h((m + xi sqrt(r) - y+) /
     sqrt(v)), h(t) = phi(t) + t Phi(t). ``optimism`` is xi.
     Plain expected improvement (xi = 0) spends a run on neighbours of the best row, because each of them may be better
-    by its own nugget. A row that was asked remains a candidate with the variance that is left of it. No bound on the
+    by its own nugget. A queried row remains a candidate with the variance that is left of it. No bound on the
     regret is known. In a batch, pending rows count as answered with their posterior mean (the Kriging believer of
     Ginsbourger et al., 2010).
     """

@@ -102,7 +102,7 @@ class Surrogate:
     from the first check that it fails on, fits are made as if there were no kernel, of the same kind.
 
     Where ``noise`` gives the law of the release's noise, the kernel is averaged over it. Where answers are ``exact``,
-    what would be their noise is part of f instead, a nugget besides that of the release: a row that was asked has
+    what would be their noise is part of f instead, a nugget besides that of the release: a queried row has
     next to no variance, and all others have at least the nugget. The same value again changes nothing.
     """
 
