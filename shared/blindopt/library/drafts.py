@@ -103,7 +103,7 @@ def _parsed(model: type[M], body: Mapping[str, Any]) -> M:
 def _plain(value: object, name: str = "") -> object:
     """The JSON of a value, in which an epsilon is a decimal string."""
     if isinstance(value, BaseModel):
-        return value.model_dump(mode="json", exclude_unset=True)
+        return value.model_dump(mode="json")
     if isinstance(value, Mapping):
         return {key: _plain(each, key) for key, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
