@@ -93,8 +93,8 @@ def test_the_library_needs_no_server_no_database_and_no_noise_library():
     assert _required("blindopt-services") >= SERVERS | {"blindopt"}
 
 
-def _installed(folder, *wheels):
-    """Python, and a folder of commands, of an environment with wheels in it."""
+def _installed(folder, *wheels, extra=""):
+    """Python, and a folder of commands, of an environment with wheels in it; ``extra`` is one of the first."""
     if REAL:
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         python = folder / "bin" / "python"
@@ -102,7 +102,8 @@ def _installed(folder, *wheels):
     else:
         python, options = Path(sys.executable), ["--no-deps", "--no-index", "--target", str(folder)]
     quiet = ["-qq", "--disable-pip-version-check"]
-    subprocess.run([python, "-m", "pip", "install", *quiet, *options, *map(str, wheels)], check=True)
+    first, *others = map(str, wheels)
+    subprocess.run([python, "-m", "pip", "install", *quiet, *options, first + extra, *others], check=True)
     return python, folder / "bin"
 
 
@@ -165,3 +166,33 @@ def test_both_commands_serve_their_consoles_from_an_empty_folder(wheels, tmp_pat
             process.terminate()
             process.communicate(timeout=240)
         assert list(empty.iterdir()) == []
+
+
+@pytest.mark.skipif(not REAL, reason="`make wheel-check` installs; test_notebooks.py runs the same notebooks")
+def test_an_owners_and_a_vendors_notebook_run_across_two_environments(wheels, tmp_path):
+    """The vendor's environment has the library alone; the services have one of their own."""
+    python, _ = _installed(tmp_path / "library", wheels["blindopt"], extra="[notebook]")
+    _, commands = _installed(tmp_path / "services", wheels["blindopt"], wheels["blindopt_services"])
+    work = tmp_path / "work"
+    work.mkdir()
+    environment, processes = _environment(tmp_path / "library") | {"MPLBACKEND": "Agg"}, []
+    try:
+        for name in ("curator", "modeler"):
+            service = Service(name, tmp_path / name)
+            settings = {k: v for k, v in service.environment.items() if k.startswith("BLINDOPT_")}
+            own = _environment(tmp_path / "services") | settings
+            (tmp_path / name).mkdir()
+            processes.append(subprocess.Popen([commands / f"blindopt-{name}", "serve"], env=own, cwd=work))
+            assert _page(f"{service.url}/healthz", processes[-1]).status_code == 200
+            prefix = f"BLINDOPT_{name.upper()}"
+            environment |= {f"{prefix}_URL": service.url, f"{prefix}_TOKEN_FILE": str(tmp_path / name / "first-token")}
+        notebooks = sorted((ROOT / "docs" / "notebooks").glob("[ab]-*.ipynb"))
+        assert len(notebooks) == 2
+        for path in notebooks:
+            command = [python, ROOT / "tests" / "docs" / "run_notebook.py", path]
+            done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+    finally:
+        for process in processes:
+            process.terminate()
+            process.wait(timeout=240)
