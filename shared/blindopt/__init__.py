@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from blindopt.library.auditing import reconcile, verify_log
     from blindopt.library.measurer import Measurer
     from blindopt.library.optimizer import Optimizer
-    from blindopt.library.owner import Owner
+    from blindopt.library.owner import AsyncOwner, Owner
     from blindopt.library.study import AsyncStudy, Study
     from blindopt.library.vendor import AsyncRun, AsyncVendor, Run, Vendor
 
 __version__ = VERSION
 __all__ = [
+    "AsyncOwner",
     "AsyncRun",
     "AsyncStudy",
     "AsyncVendor",
@@ -66,7 +67,7 @@ _NAMES = {
     "blindopt.library.auditing": ["reconcile", "verify_log"],
     "blindopt.library.optimizer": ["Optimizer"],
     "blindopt.library.measurer": ["Measurer"],
-    "blindopt.library.owner": ["Owner"],
+    "blindopt.library.owner": ["AsyncOwner", "Owner"],
     "blindopt.library.study": ["AsyncStudy", "Study"],
     "blindopt.library.vendor": ["AsyncRun", "AsyncVendor", "Run", "Vendor"],
 }

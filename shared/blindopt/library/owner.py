@@ -21,7 +21,7 @@ from blindopt.formats.secret_files import save_secret
 from blindopt.library import reports
 from blindopt.library.display import facts, table
 from blindopt.library.drafts import Columns, Outcome, Privacy, columns_of, study_of, tuning_of, undecided
-from blindopt.library.service import Service
+from blindopt.library.service import AsyncOf, Awaited, Service, then
 
 WAIT_S = 7 * 86_400.0
 """The longest that a forecast or a tuning is waited for, in seconds."""
@@ -86,9 +86,9 @@ class Owner(Service[OwnerClient]):
         """A draft, by its id."""
         return Draft(self, self.client.study(study_id))
 
-    def study(self, study_id: str) -> "Study":
+    def study(self, study_id: str) -> "ReleasedStudy":
         """A released study, by its id."""
-        return Study(self, study_id)
+        return ReleasedStudy(self, study_id)
 
     @property
     def studies(self) -> list[wire.StudyOwnerView]:
@@ -118,6 +118,7 @@ class Dataset:
 
     def study(
         self,
+        /,  # so that ``AsyncDataset`` can name it with its keywords
         name: str,
         *,
         features: Mapping[str, Sequence[float]] | Sequence[wire.Feature],
@@ -182,17 +183,22 @@ class Draft:
         """Attack a trial release, which is thrown away. Do not choose public values by it: that leaks."""
         return reports.as_report(reports.Preview, self.owner.client.preview(self.id))
 
-    def forecast(self, epsilons: Sequence[float | str] = (0.5, 1, 2, 4, 8), **options: Any) -> reports.Forecast:
+    def forecast(
+        self,
+        /,  # as of Dataset.study
+        epsilons: Sequence[float | str] = (0.5, 1, 2, 4, 8),
+        **options: Any,
+    ) -> reports.Forecast:
         """Simulate what each epsilon costs in quality, on public rows. ``options`` are fields of ForecastCreate."""
         wanted = wire.ForecastCreate(epsilons=[f"{epsilon}" for epsilon in epsilons], **options)
         begun = self.owner.client.start_forecast(self.id, wanted)
         ended = self.owner.client.wait_forecast(self.id, begun.id, timeout_s=WAIT_S)
         return reports.as_report(reports.Forecast, ended)
 
-    def release(self, *, confirm_high_risk: bool = False) -> "Study":
+    def release(self, *, confirm_high_risk: bool = False) -> "ReleasedStudy":
         """Draw and publish the candidates, once: this cannot be undone. The draft must be as it was read last."""
         wanted = wire.ReleaseAsked(spec_sha256=self.view.spec_sha256, confirm_high_risk=confirm_high_risk)
-        return Study(self.owner, self.owner.client.release(self.id, wanted=wanted).id)
+        return ReleasedStudy(self.owner, self.owner.client.release(self.id, wanted=wanted).id)
 
     def __repr__(self) -> str:
         return f"<draft {self.view.spec.name} ({self.id})>"
@@ -202,7 +208,7 @@ class Draft:
         return facts(values | {"Not protected": " ".join(self.view.not_protected)})
 
 
-class Study:
+class ReleasedStudy:
     """A released study."""
 
     def __init__(self, owner: Owner, study_id: str) -> None:
@@ -244,7 +250,7 @@ class Study:
 
     def _repr_html_(self) -> str:
         view = self.view
-        return facts({"Study": view.spec.name, "Id": view.id, "State": view.state, "Guarantee": view.guarantee})
+        return facts({"ReleasedStudy": view.spec.name, "Id": view.id, "State": view.state, "Guarantee": view.guarantee})
 
 
 class Grant:
@@ -266,7 +272,7 @@ class Grant:
 class Message:
     """A message of a vendor. ``view`` holds its content and state."""
 
-    def __init__(self, study: Study, view: wire.MessageView) -> None:
+    def __init__(self, study: ReleasedStudy, view: wire.MessageView) -> None:
         self.study, self.view = study, view
 
     def decide(
@@ -280,6 +286,46 @@ class Message:
 
     def __repr__(self) -> str:
         return f"<{self.view.message.kind} of {self.view.name}: {self.view.state}>"
+
+
+class AsyncDraft(AsyncOf[Draft]):
+    """A ``Draft`` for asyncio."""
+
+    check = Awaited(Draft.check)
+    preview = Awaited(Draft.preview)
+    forecast = Awaited(Draft.forecast)
+    release = Awaited(then(Draft.release, lambda study: AsyncReleasedStudy(study)))
+
+
+class AsyncReleasedStudy(AsyncOf[ReleasedStudy]):
+    """A ``ReleasedStudy`` for asyncio."""
+
+    grant = Awaited(ReleasedStudy.grant)
+    account = Awaited(ReleasedStudy.account)
+    report = Awaited(ReleasedStudy.report)
+    open_record = Awaited(ReleasedStudy.open_record)
+    close = Awaited(ReleasedStudy.close)
+
+
+class AsyncDataset(AsyncOf[Dataset]):
+    """A ``Dataset`` for asyncio."""
+
+    study = Awaited(then(Dataset.study, AsyncDraft))
+    account = Awaited(Dataset.account)
+
+
+class AsyncOwner(AsyncOf[Owner]):
+    """An ``Owner`` for asyncio: ``AsyncOwner(Owner(url, token))``."""
+
+    upload = Awaited(then(Owner.upload, AsyncDataset))
+    dataset = Awaited(then(Owner.dataset, AsyncDataset))
+    draft = Awaited(then(Owner.draft, AsyncDraft))
+    preview_tuning = Awaited(Owner.preview_tuning)
+    tune = Awaited(Owner.tune)
+
+    def study(self, study_id: str) -> AsyncReleasedStudy:
+        """A released study, by its id. Sends no request."""
+        return AsyncReleasedStudy(self.sync.study(study_id))
 
 
 def _file(data: Any) -> tuple[bytes, str]:

@@ -6,6 +6,7 @@ from pydantic import BaseModel
 
 from blindopt import wire
 from blindopt.library.display import facts, frame, table
+from blindopt.library.plots import COLOURS, new_axes
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -52,6 +53,27 @@ class Forecast(wire.ForecastView):
     def _repr_html_(self) -> str:
         rows = [[getattr(point, name) for name in self._HEAD] for point in self.points]
         return table(["Mechanism", "epsilon", "Regret", "Low", "High", "Better than chance"], rows)
+
+    def plot(self, axes: Any = None) -> Any:
+        """Plot regret by epsilon with 95 % intervals, and the baselines as lines. Raises ExtraMissing."""
+        axes = new_axes(axes)
+        for index, name in enumerate(dict.fromkeys(point.mechanism for point in self.points)):
+            points = [point for point in self.points if point.mechanism == name]
+            regret = [point.regret for point in points]
+            if points[0].epsilon is None:
+                axes.axhline(regret[0], color=COLOURS[index], linestyle="--", label=name.replace("_", " "))
+                continue
+            reach = [[point.regret - point.low for point in points], [point.high - point.regret for point in points]]
+            epsilons = [float(point.epsilon or 0) for point in points]
+            axes.errorbar(epsilons, regret, yerr=reach, fmt="o-", capsize=3, color=COLOURS[index], label=name)
+        axes.set_xscale("log")
+        levels = sorted({float(point.epsilon) for point in self.points if point.epsilon is not None})
+        axes.set_xticks(levels, [f"{level:g}" for level in levels])
+        axes.minorticks_off()
+        axes.set_xlabel("epsilon of the release")
+        axes.set_ylabel("regret, in sd of the outcome")
+        axes.legend()
+        return axes
 
 
 class StudyAccount(wire.StudyAccount):

@@ -1,5 +1,6 @@
 """`bo.Owner` and `bo.Measurer`: requests from what an owner writes, and a study from its file to its account."""
 
+import asyncio
 import json
 import stat
 
@@ -10,6 +11,7 @@ from blindopt import wire
 from blindopt.client import StudyClient, new_key
 from blindopt.errors import BlindoptError, Invalid, StateConflict
 from blindopt.library.drafts import columns_of, study_of
+from blindopt.library.owner import AsyncDraft
 
 
 def body(**chosen):
@@ -107,9 +109,11 @@ def test_a_study_from_its_file_to_its_account(owner, curator, small, tmp_path):
     )
     assert "public" in draft.check()._repr_html_()
     assert "Price" in draft.preview()._repr_html_()
-    forecast = draft.forecast([1], functions=2, queries=2, rows_max=10)
+    forecast = asyncio.run(AsyncDraft(draft).forecast([1], functions=2, queries=2, rows_max=10))
     assert forecast.state == "completed"
     assert forecast._repr_html_().count("<tr>") == len(forecast.points) + 1
+    labels = [line.get_label() for line in forecast.plot().get_lines()]
+    assert {"identity", "random rows"} <= set(labels)
     study = owner.draft(draft.id).release()
 
     grant = study.grant("Acme")
