@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from blindopt.gp.kernels import Matern12, Matern32, Matern52, SquaredExponential
     from blindopt.gp.posterior import Posterior
     from blindopt.library.auditing import reconcile, verify_log
-    from blindopt.library.measurer import Measurer
+    from blindopt.library.measurer import AsyncMeasurer, Measurer
     from blindopt.library.optimizer import Optimizer
     from blindopt.library.owner import AsyncOwner, Owner
     from blindopt.library.study import AsyncStudy, Study
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 __version__ = VERSION
 __all__ = [
+    "AsyncMeasurer",
     "AsyncOwner",
     "AsyncRun",
     "AsyncStudy",
@@ -66,7 +67,7 @@ _NAMES = {
     "blindopt.gp.posterior": ["Posterior"],
     "blindopt.library.auditing": ["reconcile", "verify_log"],
     "blindopt.library.optimizer": ["Optimizer"],
-    "blindopt.library.measurer": ["Measurer"],
+    "blindopt.library.measurer": ["AsyncMeasurer", "Measurer"],
     "blindopt.library.owner": ["AsyncOwner", "Owner"],
     "blindopt.library.study": ["AsyncStudy", "Study"],
     "blindopt.library.vendor": ["AsyncRun", "AsyncVendor", "Run", "Vendor"],

@@ -8,7 +8,7 @@
 from blindopt import wire
 from blindopt.client import MeasurerClient
 from blindopt.library.display import table
-from blindopt.library.service import Service
+from blindopt.library.service import AsyncOf, Awaited, Service
 
 
 class Measurer(Service[MeasurerClient]):
@@ -46,3 +46,18 @@ class Item:
 
     def __repr__(self) -> str:
         return f"<measurement {self.id}: record {self.record}, {self.question}>"
+
+
+class AsyncItem(AsyncOf[Item]):
+    """An ``Item`` for asyncio; ``sync`` is the item, with its ``view``."""
+
+    answer = Awaited(Item.answer)
+    decline = Awaited(Item.decline)
+
+
+class AsyncMeasurer(AsyncOf[Measurer]):
+    """A ``Measurer`` for asyncio: ``AsyncMeasurer(Measurer(url, token))``."""
+
+    async def inbox(self) -> list[AsyncItem]:
+        """Open measurements, oldest first, as they are now."""
+        return [AsyncItem(item) for item in await self._read(lambda measurer: measurer.inbox)]

@@ -306,6 +306,16 @@ class AsyncReleasedStudy(AsyncOf[ReleasedStudy]):
     open_record = Awaited(ReleasedStudy.open_record)
     close = Awaited(ReleasedStudy.close)
 
+    async def messages(self) -> list["AsyncMessage"]:
+        """What vendors sent."""
+        return [AsyncMessage(message) for message in await self._read(lambda study: study.messages)]
+
+
+class AsyncMessage(AsyncOf[Message]):
+    """A ``Message`` for asyncio; ``sync`` is the message, with its ``view``."""
+
+    decide = Awaited(Message.decide)
+
 
 class AsyncDataset(AsyncOf[Dataset]):
     """A ``Dataset`` for asyncio."""
@@ -322,6 +332,10 @@ class AsyncOwner(AsyncOf[Owner]):
     draft = Awaited(then(Owner.draft, AsyncDraft))
     preview_tuning = Awaited(Owner.preview_tuning)
     tune = Awaited(Owner.tune)
+
+    async def studies(self) -> list[wire.StudyOwnerView]:
+        """Every draft and study, oldest first."""
+        return await self._read(lambda owner: owner.studies)
 
     def study(self, study_id: str) -> AsyncReleasedStudy:
         """A released study, by its id. Sends no request."""

@@ -11,7 +11,8 @@ from blindopt import wire
 from blindopt.client import StudyClient, new_key
 from blindopt.errors import BlindoptError, Invalid, StateConflict
 from blindopt.library.drafts import columns_of, study_of
-from blindopt.library.owner import AsyncDraft
+from blindopt.library.measurer import AsyncItem
+from blindopt.library.owner import AsyncDraft, AsyncReleasedStudy
 
 
 def body(**chosen):
@@ -134,11 +135,11 @@ def test_a_study_from_its_file_to_its_account(owner, curator, small, tmp_path):
         first, second = [item for item in measurer.inbox if item.view.study_id == study.id]
         assert first.shown == {small.names[0]: pytest.approx(small.x[first.record - 1, 0])}
         first.answer(44.25)
-        second.decline("consent")
+        asyncio.run(AsyncItem(second).decline("consent"))
         assert study.id not in {item.view.study_id for item in measurer.inbox}
 
-    (message,) = study.messages
-    message.decide("accepted", "thank you")
+    (message,) = asyncio.run(AsyncReleasedStudy(study).messages())
+    asyncio.run(message.decide("accepted", "thank you"))
     assert study.messages[0].view.state == "accepted"
     record = study.open_record(1)
     assert record[small.names[2]] in small.y
