@@ -154,7 +154,7 @@ class Run:
         """Plot outcomes, the best so far, and what was expected; return the matplotlib Axes. Needs ``plots``."""
         return plots.course({self.view.name: self.export}, axes)
 
-    def hand_over(self, note: str = "") -> wire.RunMessage:
+    def hand_over(self, note: str | None = None) -> wire.RunMessage:
         """Send the recommendation to the owner of the study."""
         wish = wire.RecommendationWish(kind="recommendation", note=note)
         return self._vendor.client.send_message(self.id, wish, key=new_key())

@@ -1,0 +1,155 @@
+"""A vendor's runs from Python, against real services; and the optimizer beside them, choice by choice."""
+
+import asyncio
+import json
+from dataclasses import asdict
+
+import pytest
+
+import blindopt as bo
+from blindopt import wire
+from blindopt.errors import Invalid, NotFound, StillRunning
+from blindopt.formats import npy_files
+
+FIELDS = ("phase", "row", "mean", "sd", "acquisition", "ties")
+
+
+@pytest.fixture(scope="module")
+def data(owner, small):
+    return owner.register("vendors", small.csv, public=True)
+
+
+@pytest.fixture(scope="module")
+def grant(curator, owner, data, open_study, tmp_path_factory):
+    """Makes a study with these settings, and the grant file of it."""
+
+    def make(**settings):
+        opened = open_study(owner, data, **settings)
+        given = {"curator_url": curator.url, "study_id": opened.id, "token": opened.token, "name": "vendor"}
+        with bo.StudyClient(curator.url, opened.token, opened.id) as client:
+            given["log_key"] = client.study().log_key
+        path = tmp_path_factory.mktemp("grants") / "grant.json"
+        path.write_text(json.dumps(given | {"format": "blindopt-grant-1", "expires_at": "2030-01-01T00:00:00Z"}))
+        return path
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def ours(modeler):
+    with bo.Vendor(modeler.url, modeler.token) as vendor:
+        yield vendor
+
+
+@pytest.fixture(scope="module")
+def run(ours, grant):
+    """A run that has ended."""
+    return ours.start(grant(), iterations=6, initial_rows=3, seed=7, name="first").wait(timeout_s=240)
+
+
+LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="4", centre=0.5, value_bound=0.5)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "study", "chosen"),
+    [
+        ("auto", {"kernel": None}, "ei"),
+        (
+            "auto",
+            {"kernel": None, "release": wire.GaussianRelease(mechanism="gaussian", epsilon="4", delta=1e-5)},
+            "ei_deblurred",
+        ),
+        ("gp_ucb", {}, "gp_ucb"),
+        ("thompson", {"direction": "minimize", "noise_variance": 0.01}, "thompson"),
+        ("auto", {"answers": LAPLACE}, "laplace_adf"),
+    ],
+)
+def test_the_optimizer_makes_the_choices_of_a_run_to_the_last_bit(ours, modeler, grant, algorithm, study, chosen):
+    settings = {"algorithm": algorithm, "iterations": 8, "seed": 11}
+    export = ours.start(grant(**study), **settings).wait(timeout_s=240).export
+    view = export.run.study
+    candidates = npy_files.load(modeler.data / "candidates" / f"{view.release_sha256}.npy")
+    optimizer = bo.Optimizer(candidates, study=view, **settings)
+    assert optimizer.plan == export.run.plan
+    assert optimizer.plan.algorithm.name == chosen
+    for trial in export.trials:
+        proposal = asdict(optimizer.propose())
+        assert [proposal[name] for name in FIELDS] == [getattr(trial, name) for name in FIELDS]
+        optimizer.tell(trial.row, trial.y, passport=trial.passport)
+    assert optimizer.propose() is None
+    assert len(export.trials) > 8
+    assert optimizer.recommendation() == export.run.recommendation
+
+
+def test_a_run_waits_recommends_and_is_resumed_by_its_id(ours, run, capsys):
+    assert (run.state, run.view.trials) == ("completed", 9)
+    assert run.recommendation == run.view.recommendation
+    again = ours.run(run.id)
+    assert again.wait(progress=True).view == run.view
+    assert run.id in [other.id for other in ours.runs()]
+    assert "completed" in again._repr_html_()
+    assert run.id in repr(again)
+
+
+def test_trials_are_a_data_frame(run):
+    pytest.importorskip("pandas")
+    table = run.trials
+    assert table.index.tolist() == list(range(1, 10))
+    assert table["y"].max() == run.view.best.y
+    assert table["noise_variance"].tolist() == [0.0] * 9
+
+
+def test_runs_are_plotted_and_compared(ours, run, grant):
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("agg")
+    other = ours.start(grant(), algorithm="random", iterations=3, name="<b>").wait(timeout_s=240)
+    axes = run.plot()
+    best = axes.get_lines()[-1].get_ydata()
+    assert list(best) == sorted(best)
+    assert best[-1] == run.view.best.y
+    comparison = ours.compare(run, other)
+    assert [row["algorithm"] for row in comparison.rows] == ["ei", "random"]
+    assert "&lt;b&gt;" in comparison._repr_html_()
+    assert len(comparison.plot().get_lines()) == 2
+    matplotlib.pyplot.close("all")
+
+
+def test_a_result_is_handed_over_to_the_owner(owner, run):
+    sent = run.hand_over("measure it once more")
+    assert sent.state in ("unsent", "open"), sent
+    received = owner.messages(study_id=run.view.study_id)
+    assert [(each.message.note, each.message.row) for each in received] == [
+        ("measure it once more", run.recommendation.row)
+    ]
+
+
+def test_a_run_is_paused_resumed_and_stopped(ours, grant):
+    run = ours.start(grant(), algorithm="random", iterations=5, hold=True)
+    assert run.state == "paused"
+    with pytest.raises(StillRunning, match="is paused"):
+        run.wait(timeout_s=0.0)
+    assert run.resume().wait(timeout_s=240).state == "completed"
+    other = ours.start(grant(), algorithm="random", iterations=5, hold=True)
+    assert other.stop().wait(timeout_s=240).state == "stopped"
+
+
+def test_wrong_settings_and_ids_are_refused_in_words(ours, grant, tmp_path):
+    with pytest.raises(Invalid, match="iterations"):
+        ours.start(grant(), iterations=0)
+    with pytest.raises(Invalid, match="no grant file"):
+        ours.start(tmp_path / "nothing.json")
+    with pytest.raises(bo.Remote) as missing:
+        ours.run("run_0000000000000000")
+    assert missing.value.what_to_do == NotFound.what_to_do
+
+
+def test_asyncio_has_the_same_runs(modeler, grant):
+    path = grant()
+
+    async def main():
+        async with bo.AsyncVendor(bo.Vendor(modeler.url, modeler.token)) as vendor:
+            runs = [await vendor.start(path, algorithm="random", iterations=n, initial_rows=0) for n in (2, 3)]
+            ended = await asyncio.gather(*(run.wait(timeout_s=240) for run in runs))
+            return [run.sync.view.trials for run in ended], (await runs[0].recommendation()).outcomes
+
+    assert asyncio.run(main()) == ([2, 3], 2)
