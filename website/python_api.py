@@ -25,13 +25,14 @@ def page() -> str:
 
 def _members(owner: type) -> list[tuple[str, Any]]:
     """Public methods and properties with a docstring, those of the library's own base classes too."""
-    found_in = [base for base in owner.__mro__ if base.__module__.partition(".")[0] == "blindopt"]
-    names = dict.fromkeys(name for base in found_in for name in vars(base) if not name.startswith("_"))
+    bases = [base for base in owner.__mro__ if base.__module__.partition(".")[0] == "blindopt"]
+    names = dict.fromkeys(name for base in bases for name in vars(base) if not name.startswith("_"))
     members = ((name, inspect.getattr_static(owner, name)) for name in names)
     return [
         (name, member)
         for name, member in members
-        if inspect.getdoc(member) and (isinstance(member, property) or callable(getattr(member, "__func__", member)))
+        if inspect.getdoc(member)
+        and (isinstance(member, property) or inspect.isroutine(getattr(member, "__func__", member)))
     ]
 
 

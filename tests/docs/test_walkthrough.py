@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import blindopt as bo
 from blindopt.client import VendorClient
 from tests import processes
-from tests.docs.snippets import COMMANDS, OWNER, VENDOR, run_blocks
+from tests.conftest import Service
+from tests.docs.snippets import COMMANDS, DOCUMENTS, GRANT, OWNER, VENDOR, run_blocks
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,6 +44,17 @@ def run_commands(document: str, folder: Path, environment: dict[str, str]) -> st
     return output
 
 
+def run_python(study: bo.Study, modeler: Service, folder: Path) -> None:
+    """Run every block of Python that needs a grant, each with a grant of its own."""
+    blocks = [b for document in DOCUMENTS for b in run_blocks(document, "python") if GRANT in b.text]
+    assert len(blocks) >= 3
+    for i, block in enumerate(blocks):
+        grant = study.grant(f"for Python {i}").save(folder / f"grant-{i}.json")
+        text = block.text.replace(f'"{GRANT}"', repr(str(grant))).replace("http://127.0.0.1:8420", modeler.url)
+        text = text.replace('"my-log.sqlite"', repr(str(folder / f"{i}.sqlite")))
+        exec(compile(text, block.document, "exec"), {"token": modeler.token})
+
+
 def _listed(environment: dict[str, str], folder: Path) -> list[str]:
     return processes.run("curator_service", "token", "list", env=environment, cwd=folder).stdout.splitlines()
 
@@ -68,6 +81,8 @@ def test_what_the_documents_say_to_run_runs_as_it_is_written(tmp_path, make_serv
         output += done.stdout
     with VendorClient(modeler.url, modeler.token) as client:
         (run,) = client.runs()
+    study = (tmp_path / "for-the-vendor").read_text().partition("STUDY=")[2].split()[0]
+    run_python(bo.Owner(curator.url, curator.token).study(study), modeler, tmp_path)
     for service in (modeler, curator):
         service.stop()
     assert (run.state, run.ended_because, run.problem) == ("completed", "budget", None)
@@ -79,7 +94,7 @@ def test_what_the_documents_say_to_run_runs_as_it_is_written(tmp_path, make_serv
     (tmp_path / "secret").write_text("correct horse battery staple\n")
     shutil.copytree(curator.data / "secrets", tmp_path / "elsewhere" / "secrets")
     (tmp_path / "backups").mkdir()
-    environment["STUDY"] = (tmp_path / "for-the-vendor").read_text().partition("STUDY=")[2].split()[0]
+    environment["STUDY"] = study
     said = "".join(run_commands(document, tmp_path, environment) for document in COMMANDS)
     assert " ann" in said
     assert (tmp_path / "restored" / "curator.sqlite").exists()
