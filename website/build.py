@@ -39,6 +39,7 @@ def assemble(pages: Path) -> None:
             copy = pages / path.relative_to(ROOT / "docs")
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
+    _add_tooltips(pages)
     shutil.copyfile(ROOT / "CHANGELOG.md", pages / "changelog.md")
     troubleshooting = pages / "howto/troubleshooting.md"
     troubleshooting.write_text(errors.with_statuses(troubleshooting.read_text()))
@@ -52,3 +53,16 @@ def assemble(pages: Path) -> None:
         (pages / "reference" / name).parent.mkdir(exist_ok=True)
         (pages / "reference" / name).write_text(text)
     notebooks.render_all(ROOT / "docs/notebooks", pages / "notebooks")
+
+
+EXPLAINED = ("checkpoint", "countersignature", "noise description", "receipt", "shared log")
+"""Terms of the glossary that few readers know: each page explains them where the pointer rests on them."""
+
+
+def _add_tooltips(pages: Path) -> None:
+    glossary = (pages / "glossary.md").read_text()
+    meanings = dict(re.findall(r"^\*\*(.+)\*\*\n: (.+)$", glossary, re.MULTILINE))
+    notes = "".join(f"\n*[{term}]: {meanings[term]}" for term in EXPLAINED)
+    for path in pages.rglob("*.md"):
+        if path.name != "glossary.md":
+            path.write_text(f"{path.read_text()}\n{notes}\n")

@@ -91,3 +91,18 @@ def test_every_error_code_is_explained_once(out):
     built = (out / "site-source" / "pages" / "howto" / "troubleshooting.md").read_text()
     explained = re.findall(r"^### `(\w+)`\n\n\*\d{3}: .+\*\n\n\S+ \S+ ", built, re.MULTILINE)
     assert sorted(explained) == sorted(errors.known_codes())
+
+
+def test_a_rare_term_is_explained_where_it_stands(out):
+    page = (out / "site" / "protocol.html").read_text()
+    assert re.search('<abbr title="What the curator|<abbr title="The curator\'s signature under a reply', page)
+
+
+def test_documents_that_the_readmes_and_the_code_name_exist():
+    folders = ("shared", "curator_service", "modeler_service", "website", "benchmarks")
+    texts = [path for folder in folders for kind in ("*.py", "*.html") for path in (ROOT / folder).rglob(kind)]
+    named = set()
+    for path in (*ROOT.glob("*.md"), ROOT / "Makefile", *texts):
+        named |= set(re.findall(r"(?<![\w/])docs/[\w/.-]+\.(?:md|py|png)", path.read_text()))
+    assert len(named) > 20
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
