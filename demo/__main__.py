@@ -49,8 +49,9 @@ def main() -> int:
                 console.print(f"table      {options.json}", soft_wrap=True)
             for party in (curator, modeler):
                 console.print(f"audit log  {party.folder}/{party.name}.sqlite", soft_wrap=True)
-            if options.next:
-                console.print(options.next, soft_wrap=True, markup=False, highlight=False)
+            for name, url, file in options.login or []:
+                line = f"log in     {url}  as {name}, password {Path(file).read_text().strip()}"
+                console.print(line, soft_wrap=True, markup=False, highlight=False)
             if options.keep:
                 _keep(console, curator, modeler)
     except KeyboardInterrupt:
@@ -71,7 +72,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--keep", action="store_true", help="keep the services running; print addresses and tokens")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table to FILE")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for all files; default: a temporary one")
-    parser.add_argument("--next", metavar="TEXT", help="what to do next: printed at the end")
+    parser.add_argument(
+        "--login",
+        nargs=3,
+        action="append",
+        metavar=("NAME", "URL", "FILE"),
+        help="a console's user, its address and the file with the first password: printed at the end",
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the first run (default 0)")
     parser.add_argument("--runs", type=int, default=5, help="runs per method, each with its own seed (default 5)")
     services = parser.add_argument_group("running services (as in docker-compose)")

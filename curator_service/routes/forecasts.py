@@ -10,11 +10,12 @@ from blindopt import wire
 from curator_service.routes.common import CuratorDep, StudyId
 from service_kit.web.dependencies import RecordedReply, RequestContextDep, api_router
 from service_kit.web.listings import PagingDep
+from service_kit.web.openapi import header
 from service_kit.web.problems import documented
 
 router = api_router("forecasts", "owner", prefix="/v1/studies/{study_id}/forecasts")
 ForecastId = Annotated[str, Path(description="fct_...")]
-_LOCATION = {"Location": {"description": "Path of the forecast.", "schema": {"type": "string"}}}
+_LOCATION = {"Location": header("Path of the forecast.")}
 
 
 @router.post(

@@ -23,10 +23,12 @@ from service_kit.web.dependencies import (
     request_context,
 )
 from service_kit.web.listings import PagingDep
+from service_kit.web.openapi import FILE, RANGE
 from service_kit.web.problems import documented
 
 router = api_router("exchange", prefix="/v1/studies/{study_id}", dependencies=(Depends(of_own_study),))
 _QUERIES = re.compile(r"/v1/studies/(std_[0-9a-f]{16})/queries")
+_NPY = {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}
 _RANGE = re.compile(r"bytes=(?:(\d{1,18})-(\d{0,18})|-(\d{1,18}))")
 
 
@@ -47,9 +49,9 @@ def get_study(request: Request, study_id: StudyId, curator: CuratorDep) -> wire.
     "/candidates",
     response_class=FileResponse,
     responses={
-        200: {"content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}},
-        206: {"content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}, "description": "A range."},
-        304: {"description": "The ETag in If-None-Match is that of the candidates."},
+        200: {"content": _NPY, "headers": FILE},
+        206: {"content": _NPY, "headers": FILE | RANGE, "description": "A range."},
+        304: {"headers": FILE, "description": "The ETag in If-None-Match is that of the candidates."},
         **documented(416),
     },
     dependencies=[allowed("modeler")],

@@ -6,11 +6,12 @@ from blindopt import wire
 from curator_service.routes.common import CuratorDep, TuningId
 from service_kit.web.dependencies import RecordedReply, RequestContextDep, allowed, api_router
 from service_kit.web.listings import PagingDep
+from service_kit.web.openapi import header
 from service_kit.web.problems import documented
 
 router = api_router("tunings")
 _OWNER = [allowed("owner")]
-_LOCATION = {"Location": {"description": "Path of the tuning.", "schema": {"type": "string"}}}
+_LOCATION = {"Location": header("Path of the tuning.")}
 
 
 @router.post(

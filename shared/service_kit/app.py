@@ -19,8 +19,7 @@ from service_kit.context.log_verification import LogVerification
 from service_kit.identity.tokens import Principal, Role
 from service_kit.notices.delivery import NoticeDelivery
 from service_kit.settings import ServiceSettings
-from service_kit.web import audit_routes, notice_routes, problems
-from service_kit.web.metrics import PATH as METRICS_PATH
+from service_kit.web import audit_routes, notice_routes, openapi, problems
 from service_kit.web.metrics import Jobs, Metrics
 from service_kit.web.metrics import router as metrics_router
 from service_kit.web.middleware import RequestMiddleware
@@ -98,44 +97,8 @@ def build(
         app.router.routes.extend(router.routes)
     if console is not None:
         app.router.routes.extend(console.routes)
-    app.openapi = lambda: _openapi(app, (wire.Problem, *read_by_hand))  # type: ignore[method-assign]
+    app.openapi = lambda: openapi.document(app, (wire.Problem, *read_by_hand))  # type: ignore[method-assign]
     return app
-
-
-# Spaces at the ends are not part of a header's value.
-_KEY_SCHEMA = {"type": "string", "pattern": r"^[!-~]([ -~]{0,198}[!-~])?$", "minLength": 1, "maxLength": 200}
-
-
-def _openapi(app: FastAPI, models: tuple[type[BaseModel], ...]) -> dict[str, Any]:
-    if app.openapi_schema is None:
-        document = FastAPI.openapi(app)
-        problems.add_schema(document, models)
-        for name in ("HTTPValidationError", "ValidationError"):
-            document["components"]["schemas"].pop(name, None)
-        for name, schema in document["components"]["schemas"].items():
-            if name.startswith("Body_"):  # a form
-                for field in schema["properties"].values():
-                    _drop_null(field)
-        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        for path, operations in document["paths"].items():
-            for operation in operations.values():
-                for parameter in operation.get("parameters", []):
-                    _drop_null(parameter["schema"])
-                    if parameter["name"] == "idempotency-key":
-                        parameter["required"] = True  # 400, not 422, where it is missing
-                        parameter["schema"] = _KEY_SCHEMA
-                closed = path == METRICS_PATH or (path.startswith("/v1/") and path != "/v1/meta")
-                operation["security"] = [{"token": []}] if closed else []
-        app.openapi_schema = document
-    return app.openapi_schema
-
-
-def _drop_null(schema: dict[str, Any]) -> None:
-    """Remove null from the types of a parameter or form field, which is sent or left out."""
-    options = [option for option in schema.pop("anyOf", []) if option != {"type": "null"}]
-    if options:
-        (only,) = options
-        schema |= only
 
 
 def _health() -> APIRouter:

@@ -51,6 +51,10 @@ class ServiceSettings(BaseSettings):
     first_token_file: Path | None = Field(
         None, description="At first start, write a token of the main role here (mode 0600); kept if it exists."
     )
+    first_password_file: Path | None = Field(
+        None,
+        description="At a start without users, add one named after the main role; write its password here (mode 0600).",
+    )
     metrics: bool = Field(
         False,
         description="Serve metrics for Prometheus at /metrics to the role monitor (extra metrics).",

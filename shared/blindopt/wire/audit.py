@@ -14,7 +14,9 @@ class AuditEntry(Reply):
     """A record of the audit log."""
 
     seq: int = Field(description="Position in the log, from 0, without gaps.")
-    body: str = Field(description="RFC 8785 (canonical) text of the record, as it was hashed.")
+    body: str = Field(
+        description="RFC 8785 (canonical) text of the record, as it was hashed: in a shared log, of a SharedLogRecord."
+    )
     leaf: Sha256 = Field(description="SHA-256 of 0x00 and the body.")
     peaks: Annotated[str, Field(pattern=r"^([0-9a-f]{64})+$", description="Frontier of the Merkle tree, in hex.")]
     grant_id: str | None = Field(

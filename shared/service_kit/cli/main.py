@@ -25,7 +25,7 @@ from blindopt.audit.merkle_log import Head
 from blindopt.errors import LogBroken, StateConflict
 from blindopt.version import VERSION
 from service_kit.cli import log_format, users
-from service_kit.cli.program import Program, S, plain_errors
+from service_kit.cli.program import Program, S, plain_errors, private_file
 from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Role
 from service_kit.store import sessions
@@ -111,6 +111,8 @@ def build(program: Program[S]) -> typer.Typer:
             application = program.app(chosen)
             if chosen.first_token_file is not None:
                 first_token(application.state.context, program.main_role, chosen.first_token_file)
+            if chosen.first_password_file is not None:
+                users.first_user(application.state.context, program.main_role, chosen)
             config = uvicorn.Config(
                 application,
                 log_config=None,
@@ -189,12 +191,9 @@ def first_token(context: ServiceContext, role: Role, path: Path) -> None:
     """
     if any(row.role == role for row in context.authentication.tokens()):
         return
-    partial = path.with_suffix(".part")
-    partial.unlink(missing_ok=True)
-    os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    token, _ = context.authentication.issue(role, "first start", days=365)
-    partial.write_text(token.text)
-    partial.replace(path)
+    with private_file(path) as write:
+        token, _ = context.authentication.issue(role, "first start", days=365)
+        write(token.text)
 
 
 def _tokens(program: Program[S]) -> typer.Typer:

@@ -24,6 +24,16 @@ M = TypeVar("M", bound=BaseModel)
 
 
 @contextmanager
+def private_file(path: Path) -> Iterator[Callable[[str], object]]:
+    """Yield a function that writes a secret. The file appears whole at the end; only this user can read it (0600)."""
+    partial = path.with_suffix(".part")
+    partial.unlink(missing_ok=True)
+    os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    yield partial.write_text
+    partial.replace(path)
+
+
+@contextmanager
 def plain_errors() -> Iterator[None]:
     """Report errors in words on standard error, and exit with status 1."""
     try:

@@ -1,15 +1,16 @@
 """`user add|list|password|disable`: the users of the console. It works beside a running service, too."""
 
+import secrets
 from pathlib import Path
 from typing import Annotated, cast
 
 import typer
 
 from blindopt.errors import Invalid, NotFound, StateConflict
-from service_kit.cli.program import Program, S, plain_errors
+from service_kit.cli.program import Program, S, plain_errors, private_file
 from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Role, new_principal
-from service_kit.settings import PasswordCost
+from service_kit.settings import PasswordCost, ServiceSettings
 from service_kit.store import audit_log, sessions, users
 from service_kit.store.base import stamp
 from service_kit.store.database import Connection
@@ -91,6 +92,23 @@ def add_user(db: Connection, context: ServiceContext, name: str, role: Role, pas
     users.add(db, user)
     audit_log.append(db, "user.added", actor="cli", now=now, details={"user": user.id, "role": role})
     return user
+
+
+def first_user(context: ServiceContext, role: Role, settings: ServiceSettings) -> None:
+    """Add a user named after the role, with a random password in FIRST_PASSWORD_FILE, unless there is any user.
+
+    Disabled users count, so no later start makes another one. Change the password with `user password`.
+    """
+    from service_kit.identity import passwords
+
+    with context.database.read() as db:
+        if settings.first_password_file is None or users.list_all(db):
+            return
+    with private_file(settings.first_password_file) as write:
+        password = secrets.token_urlsafe(18)
+        write(password)
+        password_hash = passwords.hash_of(password, settings.password_hash)
+        context.database.write(lambda db: add_user(db, context, role, role, password_hash))
 
 
 def _by_name(db: Connection, name: str) -> User:

@@ -9,6 +9,9 @@ from curator_service import app as curator_app
 from curator_service import cli as curator_cli
 from curator_service.settings import Settings as CuratorSettings
 from modeler_service import cli as modeler_cli
+from service_kit.cli.users import first_user
+from service_kit.identity import passwords
+from service_kit.store import users
 from tests.shared.service_kit.console.conftest import Browser
 
 PASSWORD = "a password of some length"
@@ -21,10 +24,12 @@ def user(request, tmp_path, monkeypatch):
     name = request.param
     monkeypatch.setenv(f"BLINDOPT_{name.upper()}_DATA_DIR", str(tmp_path))
     monkeypatch.setenv(f"BLINDOPT_{name.upper()}_PASSWORD_HASH", "minimal")
-    cli = {"curator": curator_cli, "modeler": modeler_cli}[name].app
+    cli = {"curator": curator_cli, "modeler": modeler_cli}[name]
 
     def run(*arguments, **more):
-        return CliRunner().invoke(cli, arguments, **more)
+        return CliRunner().invoke(cli.app, arguments, **more)
+
+    run.program = cli.PROGRAM
 
     run.role = {"curator": "owner", "modeler": "vendor"}[name]
     run.data = tmp_path
@@ -99,3 +104,23 @@ def test_a_new_password_and_disabling_end_sessions_of_a_running_console(tmp_path
     assert browser.get("/console/").status_code == 303
     assert browser.login("ann", OTHER).status_code == 401
     app.state.context.database.close()
+
+
+def test_a_first_start_adds_a_user_whose_random_password_only_this_user_of_the_machine_can_read(user):
+    """And a start with users, even disabled ones, adds nobody."""
+    program = user.program
+    file = user.data / "first-password"
+    settings = program.checked_settings().model_copy(update={"first_password_file": file})
+    with program.opened(new=True) as context:
+        first_user(context, program.main_role, settings)
+        password = file.read_text()
+        assert (len(password), file.stat().st_mode & 0o777) == (24, 0o600)
+        with context.database.read() as db:
+            (only,) = users.list_all(db)
+        assert (only.name, only.role) == (user.role, user.role)
+        assert passwords.matches(password, only.password_hash)
+        file.unlink()
+        context.database.write(lambda db: users.disable(db, only.id, context.clock()))
+        first_user(context, program.main_role, settings)
+    assert not file.exists()
+    assert password not in user("audit", "export").stdout

@@ -1,0 +1,136 @@
+"""The OpenAPI document of a service, as a generator of clients can use it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, TypeAdapter
+
+from blindopt.audit.merkle_log import RECEIPT_HEADER, Exchange
+from service_kit.web import problems
+from service_kit.web.metrics import PATH as METRICS_PATH
+
+Json = dict[str, Any]
+
+# Spaces at the ends are not part of a header's value.
+_KEY_SCHEMA = {"type": "string", "pattern": r"^[!-~]([ -~]{0,198}[!-~])?$", "minLength": 1, "maxLength": 200}
+
+
+def header(description: str, **schema: Any) -> Json:
+    """A header of a reply, as the document names it."""
+    return {"description": description, "schema": {"type": "string", **schema}}
+
+
+REQUEST_ID = {"X-Request-ID": header("Id of this request: that of the client, if it sent one.")}
+RETRY_AFTER = {"Retry-After": header("Seconds until a repetition may succeed.", pattern="^[0-9]+$")}
+REPLAYED = {
+    "Idempotency-Replayed": header("true: this is the stored reply to an earlier request with this key.", enum=["true"])
+}
+RECEIPT = {
+    RECEIPT_HEADER: header(
+        "To a modeler: the position of this exchange in the log that both parties share, a space, and the curator's "
+        "signed checkpoint of the log up to it, in base64.",
+        pattern="^[0-9]{1,15} [A-Za-z0-9+/=]+$",
+    )
+}
+FILE = {
+    "ETag": header("SHA-256 of the whole file.", pattern='^"sha256-[0-9a-f]{64}"$'),
+    "Accept-Ranges": header("bytes: one range may be requested.", enum=["bytes"]),
+}
+RANGE = {"Content-Range": header("Which bytes these are, of how many.", pattern="^bytes [0-9]+-[0-9]+/[0-9]+$")}
+_RETRIED = {"429", "503"}
+
+
+def document(app: FastAPI, models: tuple[type[BaseModel], ...]) -> Json:
+    """The document of an application, made once. ``models`` are added to the schemas that its routes use."""
+    if app.openapi_schema is None:
+        made = FastAPI.openapi(app)
+        problems.add_schema(made, models)
+        schemas = made["components"]["schemas"]
+        for name in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(name, None)
+        for name, schema in schemas.items():
+            if name.startswith("Body_"):  # a form
+                for field in schema["properties"].values():
+                    _drop_null(field)
+                    if "contentMediaType" in field:
+                        field["format"] = "binary"  # as older documents, and generators, call a file
+            for field in schema.get("properties", {}).values():
+                _describe_default(field)
+                _discriminate(field, schemas)
+        made["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        schemas["SharedLogRecord"] = TypeAdapter(Exchange).json_schema() | {"title": "SharedLogRecord"}
+        shared = {
+            (route.path_format, method.lower())
+            for route in app.routes
+            if isinstance(route, APIRoute) and _is_shared(route)
+            for method in route.methods or ()
+        }
+        for path, method, operation in _operations(made):
+            keyed = False
+            for parameter in operation.get("parameters", []):
+                _drop_null(parameter["schema"])
+                if parameter["name"] == "idempotency-key":
+                    keyed = True
+                    parameter["required"] = True  # 400, not 422, where it is missing
+                    parameter["schema"] = _KEY_SCHEMA
+            closed = path == METRICS_PATH or (path.startswith("/v1/") and path != "/v1/meta")
+            operation["security"] = [{"token": []}] if closed else []
+            for status, reply in operation["responses"].items():
+                headers = REQUEST_ID | (RETRY_AFTER if status in _RETRIED else {})
+                headers |= REPLAYED if keyed and status.startswith("2") else {}
+                headers |= RECEIPT if (path, method) in shared else {}
+                reply["headers"] = headers | reply.get("headers", {})
+        app.openapi_schema = made
+    return app.openapi_schema
+
+
+def _operations(made: Json) -> Iterator[tuple[str, str, Json]]:
+    for path, operations in made["paths"].items():
+        for method, operation in operations.items():
+            yield path, method, operation
+
+
+def _is_shared(route: APIRoute) -> bool:
+    """Whether modelers may send these requests, so that they are in the log that both parties share."""
+    waiting: list[Dependant] = [route.dependant]
+    while waiting:
+        dependant = waiting.pop()
+        if "modeler" in getattr(dependant.call, "roles", ()):
+            return True
+        waiting += dependant.dependencies
+    return False
+
+
+def _drop_null(schema: Json) -> None:
+    """Remove null from the types of a parameter or form field, which is sent or left out."""
+    options = [option for option in schema.pop("anyOf", []) if option != {"type": "null"}]
+    if options:
+        (only,) = options
+        schema |= only
+
+
+def _discriminate(field: Json, schemas: Json) -> None:
+    """Name the property that tells the alternatives of a field apart, where pydantic does not name it itself."""
+    options = [option.get("$ref", "").rpartition("/")[2] for option in field.get("anyOf") or field.get("oneOf") or []]
+    if len(options) < 2 or "discriminator" in field or not all(option in schemas for option in options):
+        return
+    for name in schemas[options[0]].get("properties", {}):
+        tags = [schemas[option].get("properties", {}).get(name, {}).get("const") for option in options]
+        if None not in tags and len(set(tags)) == len(tags):
+            mapping = {tag: f"#/components/schemas/{option}" for tag, option in zip(tags, options, strict=True)}
+            field["discriminator"] = {"propertyName": name, "mapping": mapping}
+
+
+def _describe_default(field: Json) -> None:
+    """Move the default of an object into its description: generators cannot make it a value of their class."""
+    if isinstance(default := field.get("default"), dict):
+        del field["default"]
+        words = ", ".join(f"{name} {_word(value)}" for name, value in default.items())
+        field["description"] = f"{field.get('description', '')} Default: {words}.".strip()
+
+
+def _word(value: Any) -> str:
+    return {True: "true", False: "false", None: "null"}[value] if value in (True, False, None) else str(value)
