@@ -93,12 +93,10 @@ def _features(form: Form, dataset: Mapping[str, Any]) -> list[Body]:
     features = []
     for i in chosen:
         column = dataset["columns"][i]["name"]
-        lower, upper = form.real(f"lower_{i}"), form.real(f"upper_{i}")
+        lower, upper = form.interval(f"lower_{i}", f"upper_{i}")
         hides = form.get("hide") or "small"
         hidden = form.real(f"hidden_change_{i}", needed=False) if hides == "small" else None
         scale = form.real(f"scale_{i}", needed=False) if hides in ("small", "own") else None
-        if lower is not None and upper is not None and not lower < upper:
-            form.wrong(f"upper_{i}", "Must be larger than the lower bound")
         if hidden is not None and scale is not None:
             form.wrong(f"scale_{i}", "Leave it empty, or the hidden change: that is the unit where it is stated")
         bounds = {"column": column, "lower": lower, "upper": upper}

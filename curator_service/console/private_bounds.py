@@ -32,14 +32,9 @@ async def find(page: Page, form: Form) -> Response:
     chosen = [i for i in range(len(dataset["columns"])) if form.has(f"use_{i}")]
     if not chosen:
         form.wrong("use_0", "Choose at least one column")
-    columns = [
-        {"column": dataset["columns"][i]["name"], "outer": [form.real(f"lower_{i}"), form.real(f"upper_{i}")]}
-        for i in chosen
-    ]
-    for i, column in zip(chosen, columns, strict=True):
-        lower, upper = column["outer"]
-        if lower is not None and upper is not None and not lower < upper:
-            form.wrong(f"upper_{i}", "Must be larger than the smallest value that can be")
+    least = "the smallest value that can be"
+    outer = {i: form.interval(f"lower_{i}", f"upper_{i}", least) for i in chosen}
+    columns = [{"column": dataset["columns"][i]["name"], "outer": outer[i]} for i in chosen]
     outermost = form.real("outermost", needed=False)
     if outermost is not None and not 0.1 <= outermost < 50:
         form.wrong("outermost", "Write a number from 0.1 to 49, or leave it empty")

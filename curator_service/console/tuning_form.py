@@ -198,9 +198,7 @@ def _axis(form: Form, i: int, name: str) -> Body:
 def _logistic(form: Form) -> Body:
     features = []
     for i in used(form):
-        lower, upper = form.real(f"lower_{i}"), form.real(f"upper_{i}")
-        if lower is not None and upper is not None and not lower < upper:
-            form.wrong(f"upper_{i}", "Must be larger than the smallest")
+        lower, upper = form.interval(f"lower_{i}", f"upper_{i}", "the smallest")
         features.append({"column": form.get(f"column_{i}"), "lower": lower, "upper": upper})
     if not features:
         form.wrong("use_0", "Choose at least one feature")
@@ -219,9 +217,7 @@ def _logistic(form: Form) -> Body:
 
 
 def _http(form: Form) -> Body:
-    lower, upper = form.real("lower"), form.real("upper")
-    if lower is not None and upper is not None and not lower < upper:
-        form.wrong("upper", "Must be larger than the smallest")
+    lower, upper = form.interval("lower", "upper", "the smallest")
     body = {"kind": "http", "model": form.text("model", "A name"), "reply": form.get("reply") or "mean"}
     return body | {"lower": lower, "upper": upper}
 

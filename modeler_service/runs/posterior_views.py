@@ -2,8 +2,8 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -18,6 +18,7 @@ from blindopt.optimizer.choosing.chooser import RowChooser
 from blindopt.optimizer.choosing.estimates import Over, learner_of, points_of, recommendation_of
 from modeler_service.runs.record import Outline, Record
 from modeler_service.runs.slices import axis_slice, column_shares
+from service_kit.context.exclusive import exclusive
 from service_kit.store.database import Database
 
 WORK_MAX = 3e10
@@ -140,15 +141,10 @@ class PosteriorViews:
             ],
         )
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self) -> AbstractContextManager[None]:
         """Allow one computation at a time. Raises StillRunning if another one takes long."""
-        if not self._lock.acquire(timeout=WAIT_SECONDS):
-            raise StillRunning("another posterior is being computed: try again")
-        try:
-            yield
-        finally:
-            self._lock.release()
+        refusal = StillRunning("another posterior is being computed: try again")
+        return exclusive(self._lock, WAIT_SECONDS, refusal)
 
     def _record(self, identity: str, rows: Callable[[Outline], int]) -> Record:
         """Read a run's record for a view of ``rows``: its last outcomes alone if all of them would take too much.

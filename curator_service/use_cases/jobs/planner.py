@@ -1,14 +1,13 @@
 """Plans of tunings, made from public values alone: one at a time, in a process of their own if they take long."""
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from blindopt import wire
 from blindopt.errors import Busy, TuningImpossible
 from curator_service.scoring import problems
 from curator_service.scoring.worker import Job, Reply, Worker, plan_light
 from curator_service.use_cases.jobs.jobs import REST_SECONDS
+from service_kit.context.exclusive import exclusive
 
 _WAIT_SECONDS = 1.0
 
@@ -25,7 +24,8 @@ class Planner:
         """The report of a plan. Raises TuningImpossible, and Busy while another one is made."""
         if problems.is_light(job.tuning):
             return plan_light(job.tuning, job.m)
-        with self._turn():
+        busy = Busy("another tuning is being planned, and one is planned at a time: try again", seconds=5)
+        with exclusive(self._lock, _WAIT_SECONDS, busy):
             worker, last = self._worker(), Reply()
             try:
                 with worker.deadline(self._seconds_max) as late:
@@ -77,13 +77,3 @@ class Planner:
         if self._kept is not None:
             self._kept.end()
             self._kept = None
-
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """One plan at a time: each takes a processor and the memory of a process."""
-        if not self._lock.acquire(timeout=_WAIT_SECONDS):
-            raise Busy("another tuning is being planned, and one is planned at a time: try again", seconds=5)
-        try:
-            yield
-        finally:
-            self._lock.release()

@@ -2,8 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 
@@ -21,6 +20,7 @@ from curator_service.use_cases.studies.advisories import release_status
 from curator_service.use_cases.studies.studies import owner_view
 from curator_service.use_cases.studies.withheld_records import withheld_records
 from curator_service.vault import Vault
+from service_kit.context.exclusive import exclusive
 from service_kit.store.database import Connection, Database
 
 log = logging.getLogger("blindopt.trials")
@@ -85,7 +85,9 @@ def on_draft(
 
     Raises ReleaseImpossible, and Busy while another preview is under way.
     """
-    with _turn(wait_s):
+    seconds = ceil(PREVIEW_SECONDS)
+    busy = Busy("a preview is under way, and one is made at a time: try again", seconds=seconds)
+    with exclusive(_ONE_AT_A_TIME, wait_s, busy):
         on_progress(0.0)
         try:
             tried = run(job, deadline_s) if run is not None else attempt(job, deadline_s, on_progress=on_progress)
@@ -95,17 +97,6 @@ def on_draft(
         log.error("fault", extra={"fields": {"trial": tried.fault}})
     findings = [finding for attack in attacks.ATTACKS if (finding := tried.findings.get(attack)) is not None]
     return Preview(tried.assessment or Assessment(), harm.judged(findings), not_tried(tried, deadline_s))
-
-
-@contextmanager
-def _turn(wait_s: float) -> Iterator[None]:
-    """One preview at a time: each takes a processor and the memory of a process."""
-    if not _ONE_AT_A_TIME.acquire(timeout=wait_s):
-        raise Busy("a preview is under way, and one is made at a time: try again", seconds=ceil(PREVIEW_SECONDS))
-    try:
-        yield
-    finally:
-        _ONE_AT_A_TIME.release()
 
 
 def not_tried(tried: PreviewResult, deadline_s: float = DEADLINE_SECONDS) -> str | None:

@@ -102,6 +102,13 @@ class Form:
             return None
         return meanings[0]
 
+    def interval(self, lower: str, upper: str, least: str = "the lower bound") -> tuple[float | None, float | None]:
+        """Two numbers, of which the second must be larger: ``least`` names the first. Otherwise record errors."""
+        ends = self.real(lower), self.real(upper)
+        if ends[0] is not None and ends[1] is not None and not ends[0] < ends[1]:
+            self.wrong(upper, f"Must be larger than {least}")
+        return ends
+
     def integer(self, name: str, *, needed: bool = True) -> int | None:
         """A whole number. Otherwise record an error and return None."""
         text = self._number(name, needed=needed)

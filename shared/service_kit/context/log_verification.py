@@ -6,6 +6,7 @@ import time
 from blindopt import wire
 from blindopt.errors import Busy, LogBroken
 from service_kit.context.context import ServiceContext
+from service_kit.context.exclusive import exclusive
 
 
 class LogVerification:
@@ -25,13 +26,9 @@ class LogVerification:
 
     def verify(self) -> wire.Verification:
         """Verify every record now. Raises Busy while another verification is running."""
-        if not self._running.acquire(blocking=False):
-            raise Busy("the log is being verified: look again in a few seconds", seconds=5)
-        try:
+        with exclusive(self._running, 0, Busy("the log is being verified: look again in a few seconds", seconds=5)):
             self._last = self._verify()
             return self._last
-        finally:
-            self._running.release()
 
     def _verify(self) -> wire.Verification:
         at, began = self._context.clock(), time.monotonic()
