@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import Column, ForeignKey, Integer, Row, Table, Text, UniqueConstraint, bindparam, select, update
 
 from blindopt.errors import NotFound
+from blindopt.wire import StudyCreate
 from curator_service.store.base import METADATA
 from service_kit.store.database import Connection
 from service_kit.store.prepared_statement import PreparedStatement
@@ -116,6 +117,16 @@ def page(db: Connection, table: Table, *, after: int, limit: int, **equal: Any) 
 def every(db: Connection, table: Table) -> Iterable[Row[Any]]:
     """Every row, in the order of the table's key; streamed."""
     return db.execute(select(table).order_by(*table.primary_key))
+
+
+def spec_of(db: Connection, study_id: str) -> StudyCreate:
+    """The spec of a study. Raises NotFound."""
+    return StudyCreate.model_validate_json(find(db, studies, study_id).spec)
+
+
+def dataset_of(db: Connection, study_id: str) -> Row[Any]:
+    """The dataset of a study. Raises NotFound."""
+    return find(db, datasets, find(db, studies, study_id).dataset_id)
 
 
 def release_of(db: Connection, study_id: str) -> Row[Any] | None:

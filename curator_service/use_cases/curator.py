@@ -121,4 +121,4 @@ class Curator:
 
 
 def _name(db: Connection, study_id: str) -> str:
-    return wire.StudyCreate.model_validate_json(store.find(db, store.studies, study_id).spec).name
+    return store.spec_of(db, study_id).name

@@ -55,7 +55,7 @@ class Accounts:
         """
         with self._context.database.read() as db:
             prices = _prices(db, study_id)
-            spec = wire.StudyCreate.model_validate_json(store.find(db, store.studies, study_id).spec)
+            spec = store.spec_of(db, study_id)
             page = lines.exposure(db, study_id, position=position, limit=limit, largest=largest)
             now, again = lines.balance(db, study_id), most_by_row(db, study_id)
             released = self._studies.of(db, study_id) if page else None
@@ -124,7 +124,7 @@ class Accounts:
 
 def _prices(db: Connection, study_id: str) -> Prices:
     """The prices of a study today: once its mechanism is withdrawn, they bound nothing."""
-    spec = wire.StudyCreate.model_validate_json(store.find(db, store.studies, study_id).spec)
+    spec = store.spec_of(db, study_id)
     return Prices.of(spec, withdrawn=release_status(db, spec, _report(db, study_id)).withdrawn is not None)
 
 

@@ -140,7 +140,7 @@ class Messages:
         """The caps of an approval: as chosen, between those of now and what was requested."""
         content = _CONTENT.validate_json(row.body)
         assert isinstance(content, wire.BudgetMessage)
-        spec = wire.StudyCreate.model_validate_json(store.find(db, store.studies, row.study_id).spec)
+        spec = store.spec_of(db, row.study_id)
         most = _sum(spec.budget, content.more, "budget")
         if chosen is None:
             return most

@@ -132,7 +132,7 @@ class InboxLogSummary:
         for version, (fresh, (_, count)) in enumerate(zip(begun, self.versions[row.query_id], strict=False), start=1):
             if len(fresh) != count:
                 raise LogBroken(f"version {version} of query {row.query_id} releases other answers than the log says")
-        spec = wire.StudyCreate.model_validate_json(store.find(db, store.studies, row.study_id).spec)
+        spec = store.spec_of(db, row.study_id)
         releases = Counter(unit for fresh in begun for unit in fresh)
         again = 0 if spec.answers.mechanism == "none" else sum(n - 1 for n in releases.values())
         if again != self.corrections[row.query_id]:

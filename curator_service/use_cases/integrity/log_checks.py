@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from blindopt import wire
 from blindopt.audit.merkle_log import Json, sha256
 from blindopt.errors import LogBroken, NotFound
 from curator_service import store
@@ -342,6 +341,6 @@ class _Account:
 
 def _prices(db: Connection, study_id: str) -> Prices:
     try:
-        return Prices.of(wire.StudyCreate.model_validate_json(store.find(db, store.studies, study_id).spec))
+        return Prices.of(store.spec_of(db, study_id))
     except NotFound:
         raise LogBroken(f"study {study_id} was charged and is missing") from None

@@ -47,7 +47,7 @@ class PrivacyReports:
     def of_study(self, identity: str) -> wire.SignedPrivacyReport:
         """The report of one study. Takes some seconds, for the attacks. Raises NotFound."""
         with self._context.database.read() as db:
-            dataset = store.find(db, store.datasets, store.find(db, store.studies, identity).dataset_id)
+            dataset = store.dataset_of(db, identity)
             report = self._report(db, "study", dataset)
         return self._signed(report, [identity])
 

@@ -127,7 +127,7 @@ class Forecasts(Jobs):
 
     def _view(self, db: Connection, row: Any) -> wire.ForecastView:
         spec = _spec(row)
-        is_public = spec.rows == "public" or _is_public(db, row.study_id)
+        is_public = spec.rows == "public" or store.dataset_of(db, row.study_id).public
         progress = self._progress.get(row.id, row.progress) if row.state == "running" else row.progress
         return wire.ForecastView(
             id=row.id,
@@ -252,11 +252,7 @@ def _spec(row: Any) -> wire.ForecastCreate:
     return wire.ForecastCreate.model_validate_json(json.dumps(spec))
 
 
-def _is_public(db: Connection, study_id: str) -> bool:
-    return bool(store.find(db, store.datasets, store.find(db, store.studies, study_id).dataset_id).public)
-
-
 def _study(db: Connection, study_id: str) -> tuple[wire.StudyCreate, int]:
     """A study, and the number of rows of its dataset."""
-    study = wire.StudyCreate.model_validate_json(store.find(db, store.studies, study_id).spec)
+    study = store.spec_of(db, study_id)
     return study, int(store.find(db, store.datasets, study.dataset_id).rows)

@@ -115,7 +115,7 @@ class Queries:
         if identity not in self._periods:
             try:
                 with self._context.database.read() as db:
-                    spec = wire.StudyCreate.model_validate_json(store.find(db, store.studies, identity).spec)
+                    spec = store.spec_of(db, identity)
             except NotFound:
                 return None
             self._periods[identity] = None if spec.reply_after_ms is None else spec.reply_after_ms / 1000

@@ -74,7 +74,7 @@ class Grants:
             name=who.name,
             study_id=who.study_id or "",
             token=token.text,
-            sandbox=_is_sandbox(db, who.study_id or ""),
+            sandbox=bool(store.dataset_of(db, who.study_id or "").sandbox),
             expires_at=moment(tokens.find(db, token.kid).expires_at),
             url=self._address,
             log_key=self._context.signer.verifier.vkey,
@@ -90,7 +90,7 @@ class Grants:
             study_id=rows[0].study_id,
             state="live" if "live" in states else "expired" if "expired" in states else "revoked",
             tokens=shown,
-            sandbox=_is_sandbox(db, rows[0].study_id),
+            sandbox=bool(store.dataset_of(db, rows[0].study_id).sandbox),
             key=checkpoints.key_of(db, rows[0].principal),
         )
 
@@ -103,7 +103,3 @@ class Grants:
             expires_at=moment(row.expires_at),
             last_used_at=moment(row.last_used_at) if row.last_used_at else None,
         )
-
-
-def _is_sandbox(db: Connection, study_id: str) -> bool:
-    return bool(store.find(db, store.datasets, store.find(db, store.studies, study_id).dataset_id).sandbox)

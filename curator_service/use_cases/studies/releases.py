@@ -228,7 +228,7 @@ class Releases:
         """Record that a cap of the dataset's account refused a release: in the ledger, and in the log."""
 
         def note(db: Connection) -> None:
-            spec = wire.StudyCreate.model_validate_json(store.find(db, store.studies, identity).spec)
+            spec = store.spec_of(db, identity)
             cap, cost = str(refusal.budget["cap"]), ledger.Prices.of(spec).release
             now = stamp(self._context.clock())
             lines.refuse(db, identity, cap=cap, row=None, plays=0, cost=cost, at=now)
