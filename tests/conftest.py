@@ -298,6 +298,14 @@ IDENTITY = wire.IdentityRelease(mechanism="identity")
 PO_GP_UCB = wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="4", delta=1e-5, r=2, acknowledge_refuted=True)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def forked_workers() -> Iterator[None]:
+    """Processes that work over records are forks of one that has imported what they need."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("curator_service.child.worker.start", processes.Worker)
+        yield
+
+
 @pytest.fixture(scope="session")
 def releases() -> dict[str, wire.ReleaseSpec]:
     """A release by each mechanism."""

@@ -60,6 +60,7 @@ class Forked:
         stdout: IO[bytes],
         stderr: IO[bytes],
         cwd: Path = ROOT,
+        stdin: int | None = None,
     ) -> None:
         self.args = [module, *arguments]
         self.returncode: int | None = None
@@ -71,7 +72,8 @@ class Forked:
         )
         self._status, theirs = os.pipe()
         try:
-            socket.send_fds(_server(), [request.encode()], [stdout.fileno(), stderr.fileno(), theirs])
+            more = [] if stdin is None else [stdin]
+            socket.send_fds(_server(), [request.encode()], [theirs, stdout.fileno(), stderr.fileno(), *more])
         finally:
             os.close(theirs)
         self.pid = self._read()
@@ -121,6 +123,20 @@ def fresh(
 
 
 Process = subprocess.Popen[bytes] | Forked
+
+
+class Worker(Forked):
+    """A process that works for a curator inside of this process of tests, as ``curator_service.child`` starts one."""
+
+    def __init__(self, module: str) -> None:
+        (source, stdin), (stdout, sink) = os.pipe(), os.pipe()
+        with open(os.devnull, "wb") as nothing, os.fdopen(sink, "wb") as outgoing:  # noqa: PTH123
+            arguments = (module, str(ROOT / "shared"))
+            super().__init__(
+                "curator_service.child", *arguments, env=os.environ, stdout=outgoing, stderr=nothing, stdin=source
+            )
+        os.close(source)
+        self.stdin, self.stdout = os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb")
 
 
 def run(
@@ -191,13 +207,13 @@ class _Server:
                 os.read(self._wakes, 4096)
                 self._reap()
             if self._requests.fileno() in ready:
-                request, descriptors, _, _ = socket.recv_fds(self._requests, _REQUEST_BYTES, 3)
+                request, descriptors, _, _ = socket.recv_fds(self._requests, _REQUEST_BYTES, 4)
                 if not request:
                     self._end()
                 if (pid := os.fork()) == 0:
-                    return self._leave(json.loads(request), *descriptors[:2])
-                *outputs, self._status_pipes[pid] = descriptors
-                for descriptor in outputs:
+                    return self._leave(json.loads(request), *descriptors[1:])
+                self._status_pipes[pid], *standard = descriptors
+                for descriptor in standard:
                     os.close(descriptor)
                 self._tell(pid, pid)
 
@@ -218,10 +234,11 @@ class _Server:
             os.waitpid(pid, 0)
         raise SystemExit
 
-    def _leave(self, request: dict[str, Any], stdout: int, stderr: int) -> dict[str, Any]:
+    def _leave(self, request: dict[str, Any], stdout: int, stderr: int, stdin: int = 0) -> dict[str, Any]:
         """What is the server's alone stays behind."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.dup2(stdin, 0)
         os.dup2(stdout, 1)
         os.dup2(stderr, 2)
         self._requests.detach()  # its number may soon be another's

@@ -21,6 +21,17 @@ from curator_service.forecasts.worker import Worker as ForecastWorker
 from curator_service.scoring.worker import Worker as TuningWorker
 from tests.curator_service.echo_program import PROGRAM, SECRET, Job, Reply
 
+START = child.worker.start
+
+
+@pytest.fixture(scope="module", autouse=True)
+def new_interpreters(forked_workers):
+    """Here each process is started as outside of tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(child.worker, "start", START)
+        yield
+
+
 PROGRAMS = [package.worker.PROGRAM for package in (attacks, forecasts, scoring)]
 
 
