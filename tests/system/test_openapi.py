@@ -61,7 +61,11 @@ OF_MEANS = {"POST /v1/queries/{query_id}:release_mean"}
 """What is refused where no mean is held back; its own tests have one."""
 FOR_MEASURERS = r"^/v1/(inbox.*|queries/.*)$"
 # What waits unless it is told not to.
-SHORT = {"GET /v1/inbox/events": {"seconds": 0.1}, "GET /v1/studies/{study_id}/queries/{query_id}": {"wait": 0}}
+SHORT = {
+    "GET /v1/inbox/events": {"seconds": 0.1},
+    "GET /v1/studies/{study_id}/queries/{query_id}": {"wait": 0},
+    "GET /v1/studies/{study_id}/revisions": {"wait": 0},
+}
 VERBS = ("answer", "decline", "correct")
 HALTED = ("pause", "resume", "replace_token")
 JSON = {"content-type": "application/json"}
@@ -84,21 +88,26 @@ class World:
     own: dict[str, dict[str, list[str]]]
     bodies: dict[str, Callable[[dict[str, Any]], dict[str, Any]]]
     number: int = 0
+    sent: Counter[str] = field(default_factory=Counter)
     begun: Counter[str] = field(default_factory=Counter)
 
     def mend(self, case: Any) -> None:
-        """Make sense of three in four requests: ids that are there, and if it is well-formed, a new key and a body."""
-        self.number += 1
+        """Make sense of three in four requests to each operation.
+
+        They get ids that are there, and those that are well-formed a new key and a body.
+        """
         label = case.operation.label
+        self.number += 1
+        self.sent[label] += 1
         if label in SHORT:  # a negative case keeps what it says
             positive = case.meta is None or case.meta.generation.mode.is_positive
             facts_of = dict(case.query or {})
             case.query = facts_of | {k: v for k, v in SHORT[label].items() if positive or _waits(facts_of.get(k, 0))}
-        if self.number % 4 == 0 or case.meta is None:
+        if self.sent[label] % 4 == 0 or case.meta is None:
             return
         for name in case.path_parameters:
             own = self.own.get(label, {}).get(name) or [self.ids[name]]
-            case.path_parameters[name] = own[self.number % len(own)]
+            case.path_parameters[name] = own[self.sent[label] % len(own)]
         if case.meta.generation.mode.is_positive:
             if "idempotency-key" in case.headers:
                 case.headers["idempotency-key"] = str(self.number)

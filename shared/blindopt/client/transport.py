@@ -49,7 +49,7 @@ class Connection:
                 base_url=base_url,
                 headers={"Accept-Encoding": "identity", "User-Agent": f"blindopt/{VERSION}"} | (headers or {}),
                 timeout=timeout_s,
-                transport=_Transport(verify=_tls_context(verify), trust_env=False, proxy=proxy),
+                transport=_Transport(verify=_tls_context(verify, base_url), trust_env=False, proxy=proxy),
                 trust_env=False,  # a proxy of the environment would read the token
             )
         self._sockets = Sockets()
@@ -88,12 +88,16 @@ def _default_tls_context() -> ssl.SSLContext:
     return context
 
 
-def _tls_context(verify: str | bool) -> ssl.SSLContext | bool:
+def _tls_context(verify: str | bool, base_url: str) -> ssl.SSLContext | bool:
     """Return the TLS context for a file of authorities, for httpx's default ones (True), or False for no check.
+
+    A connection to a base URL without TLS gets one that trusts nobody, which takes no time to make.
 
     The connections of a thread share the default context: it takes 20 ms to make and does not change while a process
     runs. A file is read for each connection, because its operator may replace it.
     """
+    if verify is True and base_url.startswith("http://"):
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if isinstance(verify, str):
         return ssl.create_default_context(cafile=verify)
     return verify and _default_tls_context()
@@ -102,7 +106,8 @@ def _tls_context(verify: str | bool) -> ssl.SSLContext | bool:
 def is_ready(base_url: str) -> bool:
     """Whether a service at this address can take requests."""
     try:
-        with httpx.Client(transport=_Transport(verify=_tls_context(True), trust_env=False), timeout=5.0) as client:
+        context = _tls_context(True, base_url)
+        with httpx.Client(transport=_Transport(verify=context, trust_env=False), timeout=5.0) as client:
             reply = client.get(f"{base_url}/readyz")
     except httpx.TransportError:
         return False

@@ -5,8 +5,10 @@ import itertools
 import json
 import math
 import socket
+import ssl
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
@@ -14,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from blindopt import wire
-from blindopt.client import StudyClient, connection
+from blindopt.client import StudyClient, VendorClient, connection
 from blindopt.client.connection import wait_until_ended
 from blindopt.errors import ProtocolViolated, Unreachable
 
@@ -213,3 +215,17 @@ def test_a_wait_polls_less_often_the_longer_it_lasts_and_gives_up_in_time(monkey
     with pytest.raises(Unreachable, match="it has not ended within 100 s"):
         wait_until_ended(get, "it", timeout_s=100, poll_s=0.05)
     assert 160 < now[0] < 162
+
+
+def test_authorities_are_read_for_tls_alone(monkeypatch):
+    """In a thread of its own: a thread reads them once."""
+    read = []
+    monkeypatch.setattr("httpx.create_ssl_context", lambda **_: read.append(1) or ssl.create_default_context())
+
+    def open_both():
+        for scheme, count in (("http", 0), ("https", 1)):
+            VendorClient(f"{scheme}://127.0.0.1:9", "t").close()
+            assert len(read) == count
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(open_both).result()

@@ -68,7 +68,21 @@ def _log(database):
 
 @pytest.fixture
 def filled(database, context):
-    """One row in every append-only table."""
+    return _fill(database, context)
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory):
+    """A database in which every change is refused, for all of them: they leave it as it is."""
+    folder = tmp_path_factory.mktemp("full")
+    opened = _open(folder / "data" / "x.sqlite")
+    _fill(opened, _context(opened, folder))
+    yield opened
+    opened.close()
+
+
+def _fill(database, context):
+    """Add one row to every append-only table; whose reply it is."""
     _, principal = context.authentication.issue("owner", "o", days=1)
 
     def work(db):
@@ -155,12 +169,12 @@ def _all(database, table):
         "UPDATE OR REPLACE {t} SET rowid = rowid + 1",
     ],
 )
-def test_what_is_append_only_cannot_be_changed_by_the_service(statement, table, database, filled):
-    before = _all(database, table)
+def test_what_is_append_only_cannot_be_changed_by_the_service(statement, table, full):
+    before = _all(full, table)
     assert before
     with pytest.raises(StoreFault):
-        database.write(lambda db: db.execute(text(statement.format(t=table))))
-    assert _all(database, table) == before
+        full.write(lambda db: db.execute(text(statement.format(t=table))))
+    assert _all(full, table) == before
 
 
 def test_an_upsert_cannot_change_a_stored_reply(database, filled):
