@@ -63,6 +63,9 @@ def operations_page(service: str, document: Json) -> str:
         "## Replies that every operation may send",
         errors,
         table(["Status", "When"], [[status, plain(text)] for status, text in sorted(shared.items())]),
+        "## Headers of replies",
+        "Each reply below names those that it may have. `X-Request-ID` is in all of them.",
+        table(["Header", "Meaning"], [[code(name), plain(text)] for name, text in _headers(document, operations)]),
     ]
     groups: dict[str, list[tuple[str, str, Json]]] = {}
     for path, method, operation in operations:
@@ -83,6 +86,13 @@ def _shared(document: Json, operations: list[tuple[str, str, Json]]) -> dict[str
     ]
     first = closed[0] if closed else {}
     return {s: text for s, text in first.items() if s >= "400" and all(other.get(s) == text for other in closed)}
+
+
+def _headers(document: Json, operations: list[tuple[str, str, Json]]) -> list[tuple[str, str]]:
+    """Every header of a reply with each meaning that it has, once."""
+    replies = [_resolve(document, reply) for _, _, operation in operations for reply in operation["responses"].values()]
+    named = [pair for reply in replies for pair in reply.get("headers", {}).items()]
+    return list(dict.fromkeys((name, _resolve(document, header).get("description", "")) for name, header in named))
 
 
 def _operation(
@@ -115,11 +125,8 @@ def _replies(service: str, document: Json, operation: Json, shared: dict[str, st
         reply = _resolve(document, unresolved)
         if shared.get(status) == reply["description"] and operation.get("security"):
             continue
-        headers = [
-            f"{code(name)}: {plain(_resolve(document, header).get('description', ''))}"
-            for name, header in reply.get("headers", {}).items()
-        ]
-        rows.append([status, plain(reply["description"]), _content(service, reply), "<br>".join(headers)])
+        headers = [code(name) for name in reply.get("headers", {}) if name != "X-Request-ID"]
+        rows.append([status, plain(reply["description"]), _content(service, reply), ", ".join(headers)])
     return rows
 
 
