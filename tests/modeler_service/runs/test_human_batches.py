@@ -2,8 +2,7 @@
 
 import pytest
 
-from blindopt.client import StudyClient, VendorClient
-from tests.modeler_service.runs.human_measured_curator import HumanMeasuredCurator
+from blindopt.client import VendorClient
 from tests.modeler_service.runs.test_human_measured import QUICK, replays, smooth, spec_of
 
 BATCH = {"algorithm": "gp_bucb", "batch_size": 4, "iterations": 4, "initial_rows": 4}
@@ -12,24 +11,6 @@ BATCH = {"algorithm": "gp_bucb", "batch_size": 4, "iterations": 4, "initial_rows
 @pytest.fixture(scope="module")
 def own(make_service, tmp_path_factory):
     return make_service("modeler", tmp_path_factory.mktemp("batches"), **QUICK).start()
-
-
-@pytest.fixture(scope="module")
-def vendor(own):
-    with VendorClient(own.url, own.token) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def study(curator, opened):
-    with StudyClient(curator.url, opened.token, opened.id) as client:
-        return client.study().model_dump(mode="json")
-
-
-@pytest.fixture
-def inbox_curator(study):
-    with HumanMeasuredCurator(study) as curator:
-        yield curator
 
 
 def waiting_run(vendor, inbox_curator, until):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from blindopt import wire
-from blindopt.client import StudyClient, VendorClient
+from blindopt.client import VendorClient
 from blindopt.formats import npy_files
 from blindopt.optimizer.choosing.chooser import RowChooser
 from tests.given_settings import GIVEN
@@ -28,24 +28,6 @@ QUICK = {
 @pytest.fixture(scope="module")
 def own(make_service, tmp_path_factory):
     return make_service("modeler", tmp_path_factory.mktemp("people"), concurrent_runs="2", **QUICK).start()
-
-
-@pytest.fixture(scope="module")
-def vendor(own):
-    with VendorClient(own.url, own.token) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def study(curator, opened):
-    with StudyClient(curator.url, opened.token, opened.id) as client:
-        return client.study().model_dump(mode="json")
-
-
-@pytest.fixture
-def inbox_curator(study):
-    with HumanMeasuredCurator(study) as curator:
-        yield curator
 
 
 def spec_of(inbox_curator, algorithm="gp_ucb", **chosen):

@@ -2,10 +2,8 @@
 
 import json
 
-import pytest
-
 from blindopt import wire
-from blindopt.client import StudyClient, VendorClient
+from blindopt.client import VendorClient
 from blindopt.client.connection import DETAIL_MAX
 from tests.modeler_service.lying_curator import FakeCurator
 
@@ -21,12 +19,6 @@ class Talkative(FakeCurator):
         problem = {"type": "about:blank", "title": "no", "status": 403, "detail": self.words, "instance": path}
         problem |= {"code": "forbidden", "retryable": False, "request_id": "0" * 32}
         return 403, json.dumps(problem).encode(), {}
-
-
-@pytest.fixture(scope="module")
-def study(curator, opened):
-    with StudyClient(curator.url, opened.token, opened.id) as client:
-        return client.study().model_dump(mode="json")
 
 
 def _refused(modeler, study, words):

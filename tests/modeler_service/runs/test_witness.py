@@ -11,7 +11,7 @@ from blindopt import wire
 from blindopt.audit import merkle_log
 from blindopt.audit.checkpoints import Signer
 from blindopt.audit.merkle_log import Exchange
-from blindopt.client import StudyClient, VendorClient
+from blindopt.client import VendorClient
 from blindopt.errors import ProtocolViolated
 from modeler_service.context import open_context
 from modeler_service.runs.witness import Witness
@@ -30,19 +30,6 @@ def own(make_service, tmp_path_factory):
     folder = tmp_path_factory.mktemp("witness")
     settings = {"retry_attempts": "3", "retry_seconds_max": "0.1", "countersign_every": "3"}
     return make_service("modeler", folder, **settings).start()
-
-
-@pytest.fixture(scope="module")
-def vendor(own):
-    with VendorClient(own.url, own.token) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def study(curator, opened):
-    """The study of a real curator."""
-    with StudyClient(curator.url, opened.token, opened.id) as client:
-        return client.study().model_dump(mode="json")
 
 
 @pytest.fixture
