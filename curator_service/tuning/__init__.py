@@ -4,16 +4,9 @@ The curator scores public hyper-parameters on private validation records and rel
 its score, v~. Pure: no database, no HTTP. ``plan_of`` makes a plan from public values; its ``run`` uses the data.
 """
 
-from blindopt.wire.tuning_methods import (
-    GpDesign,
-    GpUcbSimulated,
-    GridExponential,
-    Kusner1,
-    Kusner2,
-    Kusner3,
-    PublicWeights,
-    TuningSpec,
-)
+from collections.abc import Callable
+
+from blindopt.wire.tuning_methods import TuningSpec
 from curator_service.tuning import (
     gp_design,
     gp_ucb_simulated,
@@ -39,20 +32,17 @@ __all__ = [
 ]
 
 
+_PLANS: dict[str, Callable[..., Plan]] = {
+    "grid_exponential": grid_exponential.plan,
+    "gp_design": gp_design.plan,
+    "gp_ucb_simulated": gp_ucb_simulated.plan,
+    "kusner_1": kusner_1.plan,
+    "kusner_2": kusner_2.plan,
+    "kusner_3": kusner_3.plan,
+    "public_weights": public_weights.plan,
+}
+
+
 def plan_of(spec: TuningSpec, problem: Problem) -> Plan:
     """The plan of a tuning, from public values alone. Raises TuningImpossible where the method does not fit."""
-    match spec.method:
-        case GridExponential() as method:
-            return grid_exponential.plan(spec, method, problem)
-        case GpDesign() as method:
-            return gp_design.plan(spec, method, problem)
-        case GpUcbSimulated() as method:
-            return gp_ucb_simulated.plan(spec, method, problem)
-        case Kusner1() as method:
-            return kusner_1.plan(spec, method, problem)
-        case Kusner2() as method:
-            return kusner_2.plan(spec, method, problem)
-        case Kusner3() as method:
-            return kusner_3.plan(spec, method, problem)
-        case PublicWeights() as method:
-            return public_weights.plan(spec, method, problem)
+    return _PLANS[spec.method.name](spec, spec.method, problem)
