@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from blindopt import wire
 from curator_service.console import figures
-from curator_service.console.live import follow
+from curator_service.console.live import follow_job
 from curator_service.console.reading import every
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
 
@@ -97,12 +97,7 @@ def _own(study: dict[str, Any]) -> dict[str, Any]:
 @pages.get("/studies/{study_id}/forecasts/{forecast_id}/events", roles=("owner",))
 async def events(page: Page) -> Response:
     """Events at each change of its state or progress."""
-
-    async def look() -> object:
-        view = await page.api.get(_path(page))
-        return view["state"], view["progress"]
-
-    return await follow(page, look)
+    return await follow_job(page, _path(page))
 
 
 @pages.post("/studies/{study_id}/forecasts/{forecast_id}:cancel", roles=("owner",))
