@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Column, ForeignKey, Integer, Row, Table, Text, UniqueConstraint, bindparam, select, update
 
 from blindopt.errors import NotFound
-from blindopt.wire import StudyCreate
+from blindopt.wire import ReleaseReport, StudyCreate
 from curator_service.store.base import METADATA
 from service_kit.store.database import Connection
 from service_kit.store.prepared_statement import PreparedStatement
@@ -132,6 +132,12 @@ def dataset_of(db: Connection, study_id: str) -> Row[Any]:
 def release_of(db: Connection, study_id: str) -> Row[Any] | None:
     """The release of a study, or None before it."""
     return db.execute(select(releases).where(releases.c.study_id == study_id)).one_or_none()
+
+
+def report_of(db: Connection, study_id: str) -> ReleaseReport | None:
+    """The report of a study's release as it was stored, or None before it."""
+    release = release_of(db, study_id)
+    return None if release is None else ReleaseReport.model_validate_json(release.report)
 
 
 def release_id_of(db: Connection, study_id: str) -> str | None:

@@ -34,7 +34,7 @@ class Accounts:
     ) -> tuple[list[wire.LedgerEntry], wire.LedgerPage]:
         """Lines of the ledger, and a page without lines that has the balances."""
         with self._context.database.read() as db:
-            prices = _prices(db, study_id)
+            prices = prices_of(db, study_id)
             rows = lines.page(db, study_id, position=position, limit=limit, newest=newest, chosen=chosen)
             entries = [_entry(row, prices) for row in rows]
             now = lines.balance(db, study_id)
@@ -54,7 +54,7 @@ class Accounts:
         ``with_records`` adds the record of each row. That reveals the secret order, so it is for the owner alone.
         """
         with self._context.database.read() as db:
-            prices = _prices(db, study_id)
+            prices = prices_of(db, study_id)
             spec = store.spec_of(db, study_id)
             page = lines.exposure(db, study_id, position=position, limit=limit, largest=largest)
             now, again = lines.balance(db, study_id), most_by_row(db, study_id)
@@ -95,7 +95,7 @@ class Accounts:
             by_person = spec.person_column and answers_add_up(spec)
             dataset = store.find(db, store.datasets, row.dataset_id)
             n = int(dataset.persons if by_person else dataset.rows)
-            current = release_status(db, spec, _report(db, study_id))
+            current = release_status(db, spec, store.report_of(db, study_id))
             charged = lines.is_released(db, study_id)
             queried = self._queried_persons(db, study_id) if by_person else lines.queried_rows(db, study_id)
             again = max(most_by_row(db, study_id).values(), default=1)
@@ -122,15 +122,10 @@ class Accounts:
         return [(total, plays, many) for (total, plays), many in Counter(of_person.values()).items()]
 
 
-def _prices(db: Connection, study_id: str) -> Prices:
+def prices_of(db: Connection, study_id: str) -> Prices:
     """The prices of a study today: once its mechanism is withdrawn, they bound nothing."""
     spec = store.spec_of(db, study_id)
-    return Prices.of(spec, withdrawn=release_status(db, spec, _report(db, study_id)).withdrawn is not None)
-
-
-def _report(db: Connection, study_id: str) -> wire.ReleaseReport | None:
-    release = store.release_of(db, study_id)
-    return wire.ReleaseReport.model_validate_json(release.report) if release is not None else None
+    return Prices.of(spec, withdrawn=release_status(db, spec, store.report_of(db, study_id)).withdrawn is not None)
 
 
 def _entry(row: Any, prices: Prices) -> wire.LedgerEntry:

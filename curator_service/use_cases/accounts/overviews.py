@@ -9,9 +9,10 @@ from curator_service.privacy import search_noise
 from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.belief import strength, surest
 from curator_service.privacy.choice import epsilon_of
-from curator_service.privacy.ledger import Prices, answers_add_up, text
+from curator_service.privacy.ledger import answers_add_up, text
 from curator_service.release.registry import mechanism_of
 from curator_service.store import ledger as lines
+from curator_service.use_cases.accounts.accounts import prices_of
 from curator_service.use_cases.studies.advisories import release_status
 from curator_service.use_cases.studies.dataset_outlook import outlook
 from curator_service.use_cases.studies.datasets import cautions_from_records, dataset_view
@@ -67,7 +68,7 @@ class Overviews:
     def curve(self, study_id: str, points: int) -> wire.LedgerCurve:
         """The spending of a study over time, from at most ``points`` lines of its ledger, evenly chosen."""
         with self._context.database.read() as db:
-            prices = _prices(db, store.find(db, store.studies, study_id))
+            prices = prices_of(db, study_id)
             count, chosen = lines.thinned(db, study_id, points)
         bounded = prices.release_bounded and prices.answers_bounded
         return wire.LedgerCurve(
@@ -98,7 +99,7 @@ class Overviews:
         )
 
     def _account(self, db: Connection, row: Any) -> wire.StudyAccount:
-        spec, prices = wire.StudyCreate.model_validate_json(row.spec), _prices(db, row)
+        spec, prices = wire.StudyCreate.model_validate_json(row.spec), prices_of(db, row.id)
         now, most = lines.balance(db, row.id), self._most_spent(db, row.id, spec)
         bounded = prices.release_bounded and prices.answers_bounded
         again = max(most_by_row(db, row.id).values(), default=1)
@@ -131,10 +132,3 @@ class Overviews:
         for row, _, _, total in lines.rows_queried(db, study_id):
             of_person[self._studies.of(db, study_id).rows_of_person(row)[0]] += total
         return max(of_person.values(), default=0)
-
-
-def _prices(db: Connection, row: Any) -> Prices:
-    spec = wire.StudyCreate.model_validate_json(row.spec)
-    release = store.release_of(db, row.id)
-    report = wire.ReleaseReport.model_validate_json(release.report) if release else None
-    return Prices.of(spec, withdrawn=release_status(db, spec, report).withdrawn is not None)
