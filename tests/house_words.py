@@ -3,7 +3,7 @@
 import re
 
 HOUSE_WORDS = re.compile(
-    r".{0,40}\b(?:told|what was understood|of it|by itself|passports?|rows? of Z|mended|walked|whoever)\b"
+    r".{0,40}\b(?:told|likelier|what was understood|of it|by itself|passports?|rows? of Z|mended|walked|whoever)\b"
     r".{0,40}",
     re.IGNORECASE,
 )

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from curator_service.console.reading import real
-from service_kit.console.charts import Bar, Chart, Level, Series, bars, line
+from service_kit.console.charts import Bar, Chart, Level, Points, Series, bars, line, scatter
 
 _BARS_MAX = 16
 _YARDSTICKS = ("identity", "random_rows")
@@ -93,3 +93,32 @@ def exposure(histogram: dict[str, Any]) -> Chart:
 
 def _times(count: int) -> str:
     return "never" if count == 0 else "once" if count == 1 else f"{count:,} times"
+
+
+_FEATURES_MAX = 12
+
+
+def by_feature(results: dict[str, Any]) -> list[Chart]:
+    """The relevance of each feature, then the answers against those that matter most."""
+    features = sorted(enumerate(results["features"]), key=lambda pair: -(pair[1]["relevance"] or 0.0))
+    if not results["answers"]:
+        return []
+    drawn = []
+    if results["fitted"] and len(features) > 1:
+        values = [Bar(feature["column"], 100 * feature["relevance"]) for _, feature in features[:_BARS_MAX]]
+        drawn.append(bars("relevance", "Relevance of the features", values, value="% of all", name="feature"))
+    return drawn + [_against(f"feature-{index}", feature) for index, feature in features[:_FEATURES_MAX]]
+
+
+def _against(key: str, feature: dict[str, Any]) -> Chart:
+    points, column = feature["points"], feature["column"]
+    groups = [_points("answer", points, "y")]
+    if any(p["measured"] is not None and p["measured"] != p["y"] for p in points):
+        groups.append(_points("measured value", points, "measured"))
+    return scatter(key, f"Answers against {column}", groups, x=column, y="y")
+
+
+def _points(name: str, points: list[dict[str, Any]], which: str) -> Points:
+    labels = [f"candidate {p['row']}" for p in points]
+    ring = which == "measured"
+    return Points(name, [p["value"] for p in points], [p[which] for p in points], labels=labels, is_ring=ring)

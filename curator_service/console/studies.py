@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from blindopt import wire
 from blindopt.errors import BlindoptError
+from curator_service.console import figures
 from curator_service.console.live import follow_job
 from curator_service.console.reading import every, shares
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
@@ -85,6 +86,17 @@ async def state(page: Page) -> Response:
 async def events(page: Page) -> Response:
     """Events at each change of that state."""
     return await follow_job(page, f"/v1/studies/{page.path['study_id']}")
+
+
+@pages.get("/studies/{study_id}/results", roles=("owner",))
+async def results(page: Page) -> Response:
+    """The answers against each feature, and how much each matters."""
+    where = f"/studies/{page.path['study_id']}"
+    view, found = await page.api.get(f"/v1{where}"), await page.api.get(f"/v1{where}/results")
+    trail = [*_TRAIL, (view["spec"]["name"], where)]
+    return page.show(
+        "results.html", title="Results by feature", trail=trail, results=found, charts=figures.by_feature(found)
+    )
 
 
 @pages.post("/studies/{study_id}:preview", roles=("owner",))

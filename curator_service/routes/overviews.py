@@ -48,6 +48,15 @@ def get_exposure_histogram(study_id: StudyId, curator: CuratorDep) -> wire.Expos
     return curator.overviews.histogram(study_id)
 
 
+@router.get("/v1/studies/{study_id}/results", dependencies=[allowed("owner")])
+def get_results(study_id: StudyId, curator: CuratorDep) -> wire.StudyResults:
+    """Answers against the features of their records, and the relevance of each feature. Computed at each request.
+
+    For the owner alone: neither stored, nor logged, nor sent to a vendor. 503 while another is computed.
+    """
+    return curator.feature_results.view(study_id)
+
+
 @router.get("/v1/studies/{study_id}/ledger/curve", dependencies=_READ)
 def get_ledger_curve(
     study_id: StudyId,

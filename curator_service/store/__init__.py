@@ -90,6 +90,13 @@ def begun(db: Connection, grant_id: str, key: str) -> Any:
     return _BEGUN.row(db, grant=grant_id, key=key)
 
 
+def newest_queries(db: Connection, study_id: str, limit: int) -> list[Row[Any]]:
+    """The newest queries of a study, the last one first: id, grant and idempotency key."""
+    columns = queries.c.id, queries.c.grant_id, queries.c.idempotency_key
+    where = queries.c.study_id == study_id
+    return list(db.execute(select(*columns).where(where).order_by(queries.c.seq.desc()).limit(limit)))
+
+
 def insert(db: Connection, table: Table, **values: Any) -> None:
     """Add one row."""
     db.execute(table.insert(), values)

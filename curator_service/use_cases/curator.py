@@ -7,6 +7,7 @@ from curator_service.settings import Settings
 from curator_service.store import jobs
 from curator_service.use_cases.accounts.accounts import Accounts
 from curator_service.use_cases.accounts.dataset_accounts import DatasetAccounts
+from curator_service.use_cases.accounts.feature_results import FeatureResults
 from curator_service.use_cases.accounts.messages import Messages
 from curator_service.use_cases.accounts.overviews import Overviews
 from curator_service.use_cases.inbox.deadlines import Deadlines
@@ -70,6 +71,7 @@ class Curator:
         self.study_caps = StudyCaps(context, self.released)
         self.messages = Messages(context, self.released)
         self.overviews = Overviews(context, self.released, self.public_forecasts.points)
+        self.feature_results = FeatureResults(context, self.released)
         self.privacy_reports = PrivacyReports(context, vault, self.accounts, self.dataset_accounts, self.overviews)
         self.countersignatures = Countersignatures(context)
         self.forecasts = Forecasts(context, vault, settings)

@@ -9,6 +9,7 @@ from playwright.sync_api import expect
 
 import curator_service.console
 import modeler_service.console
+from tests import console_errors
 from tests.browser import hostile_names, user_actions
 from tests.browser.conftest import Visitor
 from tests.browser.two_services import BOUNDS, PASSWORD, PEOPLE, InContainers, houses, houses_csv, opened, price
@@ -369,11 +370,17 @@ def looked_at(person):
     """What is wrong with the page that is open."""
     page = person.page
     words = HOUSE_WORDS.findall(page.evaluate(WRITTEN))
-    wrong = [*words, *page.evaluate(HARM), *page.evaluate(TURNING), *person.faults()]
-    for width in (360, 1200):
+    wrong = [
+        *words,
+        *console_errors.faults_of(page.content()),
+        *page.evaluate(HARM),
+        *page.evaluate(TURNING),
+        *person.faults(),
+    ]
+    for width in (320, 1200):
         page.set_viewport_size({"width": width, "height": 860})
         wrong += page.evaluate(WIDE)
-        wrong += page.evaluate(SMALL) if width == 360 else []
+        wrong += page.evaluate(SMALL) if width == 320 else []
     assert page.evaluate("window.ran") is None
     return [(page.url, fault) for fault in wrong]
 

@@ -240,6 +240,10 @@ class OwnerClient(ServiceClient):
         """What a study has spent, without the lines."""
         return self._get(f"/v1/studies/{study_id}/ledger", wire.LedgerPage, page_size=1)
 
+    def results(self, study_id: str) -> wire.StudyResults:
+        """The answers of a study against each feature, with its relevance."""
+        return self._get(f"/v1/studies/{study_id}/results", wire.StudyResults)
+
     def exposure(self, study_id: str) -> Iterator[wire.RowExposure]:
         """Every row that was queried, and what its answers cost."""
         for page in self._pages(f"/v1/studies/{study_id}/exposure", wire.ExposurePage):

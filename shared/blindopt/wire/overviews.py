@@ -54,6 +54,37 @@ class StudyCheck(Reply):
     account: DatasetOutlook = Field(description="The account of the dataset's file, without and with this study.")
 
 
+class FeaturePoint(Reply):
+    """An answer beside the value of a feature of its record."""
+
+    row: int = Field(description="Number of the candidate: its row of Z, from 0.")
+    value: float = Field(description="Value of the feature, in its own unit.")
+    y: float = Field(description="Answer as it was released.")
+    measured: float | None = Field(
+        description="Exact value where the owner sees it, the mean if there are several; null if there is none."
+    )
+
+
+class FeatureResult(Reply):
+    """The answers of a study against one feature."""
+
+    column: str = Field(description="Column of the feature.")
+    relevance: float | None = Field(description="Share from 0 to 1, of all features 1 together; null: see problem.")
+    points: list[FeaturePoint] = Field(description="Newest answers, oldest of them first.")
+
+
+class StudyResults(Reply):
+    """The results of a study by feature, from its answers and records: for the owner alone."""
+
+    study_id: str = Field(description="std_...")
+    answers: int = Field(description="Number of answers that were read: those to the newest 1,000 queries.")
+    fitted: int = Field(description="Number of answers that the relevance is computed from.")
+    method: str = Field(description="How the relevance is computed, in words.")
+    problem: str | None = Field(description="Why there is no relevance, in words; null if there is one.")
+    privacy: str = Field(description="What using it means for privacy, in words.")
+    features: list[FeatureResult] = Field(description="Features in the order of the study.")
+
+
 class StudyAccount(Reply):
     """What a study has spent, with its caps. Depends only on the history of requests.
 

@@ -44,7 +44,7 @@ class Frame:
 
 
 WIDE = Frame("wide", 760, 340, 72, 38, 7.2, 20, 52)
-NARROW = Frame("narrow", 340, 280, 54, 38, 7.4, 12, 50)
+NARROW = Frame("narrow", 310, 280, 54, 38, 7.4, 12, 50)
 """For phones, where the wide one would be scaled down until nobody can read it. The stylesheet shows one of them."""
 _PER_LINE = 2
 

@@ -163,6 +163,7 @@ ALLOWED = {
         "POST /v1/messages/{message_id}:decide": OWNER,
         f"PUT {STUDY}/budget": OWNER,
         f"POST {STUDY}:open_record": OWNER,
+        f"GET {STUDY}/results": OWNER,
         **{
             f"GET /v1/inbox{what}": MEASURERS
             for what in ("", ".csv", "/events", "/system", "/measurements/{measurement_id}")
