@@ -92,10 +92,10 @@ async def events(page: Page) -> Response:
 async def results(page: Page) -> Response:
     """The answers against each feature, and how much each matters."""
     where = f"/studies/{page.path['study_id']}"
-    view, found = await page.api.get(f"/v1{where}"), await page.api.get(f"/v1{where}/results")
+    view, reply = await page.api.get(f"/v1{where}"), await page.api.get(f"/v1{where}/results")
     trail = [*_TRAIL, (view["spec"]["name"], where)]
     return page.show(
-        "results.html", title="Results by feature", trail=trail, results=found, charts=figures.by_feature(found)
+        "results.html", title="Results by feature", trail=trail, results=reply, charts=figures.by_feature(reply)
     )
 
 

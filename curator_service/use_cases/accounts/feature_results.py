@@ -103,10 +103,10 @@ def _answered(db: Connection, study_id: str) -> _Answered:
             continue
         for answer in wire.QueryReply.model_validate_json(body).answers:
             passport = answer.passport
-            known = passport.measurement_variance if passport.measurement_variance_known else 0.0
+            own = passport.measurement_variance if passport.measurement_variance_known else 0.0
             rows.append(answer.row)
             y.append(answer.y)
-            noise.append((passport.privacy.variance or 0.0) + known)
+            noise.append((passport.privacy.variance or 0.0) + own)
     return _Answered(rows, np.array(y), np.array(noise))
 
 
@@ -114,8 +114,8 @@ def _body(db: Connection, query: Any) -> bytes | None:
     """The last answer to a query as it was released; None while there is none."""
     if (revision := table.latest(db, query.id)) is not None:
         return bytes(revision.body)
-    found = stored_replies.find(db, query.grant_id, query.idempotency_key, None)
-    return found[0].body if found is not None and found[0].status == 201 else None
+    reply = stored_replies.find(db, query.grant_id, query.idempotency_key, None)
+    return reply[0].body if reply is not None and reply[0].status == 201 else None
 
 
 def _measured(db: Connection, study_id: str, released: Released, rows: list[int]) -> dict[int, float]:
