@@ -49,21 +49,21 @@ def test_points_are_the_answers_as_they_left_against_the_records_own_values(file
         [[]] * 3,
     )
     released = [*_ask(file, study, range(30)), *_ask(file, study, [3, *range(30, 45)])]
-    found = _results(file, study)
-    assert (found.answers, found.fitted) == (46, 46)
-    assert [f.column for f in found.features] == ["a", "b", "c"]
+    results = _results(file, study)
+    assert (results.answers, results.fitted) == (46, 46)
+    assert [f.column for f in results.features] == ["a", "b", "c"]
     records = [file.order(study)[answer["row"]] for answer in released]
-    for feature, column in zip(found.features, X.T, strict=True):
+    for feature, column in zip(results.features, X.T, strict=True):
         assert [(p.row, p.y) for p in feature.points] == [(a["row"], a["y"]) for a in released]
         assert [p.value for p in feature.points] == column[records].tolist()
         assert [p.measured for p in feature.points] == Y[records].tolist()
     if answers is wire.NONE:
-        assert all(p.y == p.measured for p in found.features[0].points)
-    first, second, third = (feature.relevance for feature in found.features)
+        assert all(p.y == p.measured for p in results.features[0].points)
+    first, second, third = (feature.relevance for feature in results.features)
     assert first > 0.8 > 0.2 > max(second, third)
     assert first + second + third == pytest.approx(1)
     again = _results(file, study)
-    assert again == found
+    assert again == results
 
 
 def test_few_or_equal_answers_and_a_draft_have_no_relevance(file, monkeypatch):
