@@ -89,6 +89,11 @@ def test_a_refusal_is_an_error_in_words_and_a_wrong_reason_names_the_right_ones(
     unknown = curator.run_in_process("study", "show", "std_0000000000000000")
     assert unknown.returncode == 1
     assert unknown.stderr.startswith("error: ")
+    token = tmp_path / "token"
+    token.write_text("blindopt_x")
+    away = curator.run_in_process("study", "list", "--token-file", str(token), "--url", "http://curator.invalid")
+    assert away.returncode == 1
+    assert away.stderr.splitlines()[0].startswith("warning: the token goes to http://curator.invalid over plain http")
     wrong = curator.run_in_process("inbox", "decline", "msr_0000000000000000", "--reason", "because")
     assert wrong.returncode == 2
     assert "unavailable" in wrong.stderr

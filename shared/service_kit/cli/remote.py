@@ -11,6 +11,7 @@ from typing import Annotated, TypeVar
 import typer
 from pydantic import BaseModel
 
+from blindopt.addresses import is_plain_abroad
 from blindopt.errors import StateConflict
 from service_kit.cli.program import Program, S, plain_errors
 
@@ -44,12 +45,12 @@ def connected(
     token_file: Path | None,
 ) -> Iterator[C]:
     """Connect to the service, with ``plain_errors``."""
-    with (
-        plain_errors(),
-        access_token(program, token_file, "command line") as token,
-        client(address_of(program, url), token) as opened,
-    ):
-        yield opened
+    with plain_errors():
+        address = address_of(program, url)
+        if is_plain_abroad(address):
+            typer.echo(f"warning: the token goes to {address} over plain http, readable on the way", err=True)
+        with access_token(program, token_file, "command line") as token, client(address, token) as opened:
+            yield opened
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from blindopt.client import StudyClient, new_key
 from blindopt.errors import BlindoptError, Invalid, StateConflict
 from blindopt.library.drafts import columns_of, study_of
 from blindopt.library.measurer import AsyncItem
-from blindopt.library.owner import AsyncDraft, AsyncReleasedStudy
+from blindopt.library.owner import AsyncDraft, AsyncReleasedStudy, _file
 
 
 def body(**chosen):
@@ -67,6 +67,17 @@ def test_a_choice_of_a_column_is_read_and_a_wrong_one_is_refused():
     assert columns_of(["price", choice]) == ["price", wire.ColumnChoice(column="cut", kind="one_hot", values=["Good"])]
     with pytest.raises(Invalid, match="columns"):
         columns_of([{"column": "cut", "kind": "codes"}])
+
+
+def test_a_data_frame_a_path_and_bytes_are_files(tmp_path):
+    class Frame:
+        def to_csv(self, *, index):
+            return "a,b\n1,2\n" if not index else ""
+
+    path = tmp_path / "small.parquet"
+    path.write_bytes(b"PAR1")
+    assert _file(Frame()) == _file(b"a,b\n1,2\n") == (b"a,b\n1,2\n", "data.csv")
+    assert _file(path) == _file(str(path)) == (b"PAR1", "small.parquet")
 
 
 @pytest.fixture(scope="module")
