@@ -253,7 +253,7 @@ async def _show(
     reached = max(current, NAMES.index(before) if before in NAMES else 0)
     context["reached"] = NAMES[reached]
     context["steps"] = [
-        (name, title, "here" if i == current else "done" if i <= reached else "next")
+        (name, title, "current" if i == current else "done" if i <= reached else "next")
         for i, (name, title) in enumerate(STEPS)
     ]
     changed = form.get("change")

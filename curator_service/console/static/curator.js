@@ -70,12 +70,12 @@ for (const form of document.querySelectorAll('form[method="post"]')) {
 }
 
 // While a long request is under way, its page shows how far it is.
-for (const place of document.querySelectorAll("[data-progress]")) {
-  place.closest("form").addEventListener("submit", () => {
-    place.setAttribute("role", "status");
+for (const part of document.querySelectorAll("[data-progress]")) {
+  part.closest("form").addEventListener("submit", () => {
+    part.setAttribute("role", "status");
     const look = async () => {
-      const reply = await fetch(place.dataset.progress, { headers: { "X-Fragment": "1" } }).catch(() => null);
-      if (reply?.ok) place.replaceChildren(...new DOMParser().parseFromString(await reply.text(), "text/html").body.childNodes);
+      const reply = await fetch(part.dataset.progress, { headers: { "X-Fragment": "1" } }).catch(() => null);
+      if (reply?.ok) part.replaceChildren(...new DOMParser().parseFromString(await reply.text(), "text/html").body.childNodes);
       setTimeout(look, 700);
     };
     setTimeout(look, 300);

@@ -1,11 +1,11 @@
-// The test of the connection in place, so that the token need not be typed twice. Without this it is a page of its own.
+// The test of the connection in part, so that the token need not be typed twice. Without this it is a page of its own.
 const button = document.querySelector("[data-connect]");
-const place = document.getElementById("connection");
+const part = document.getElementById("connection");
 
 button?.addEventListener("click", async (event) => {
   event.preventDefault();
   button.disabled = true;
-  place.textContent = "Trying ...";
+  part.textContent = "Trying ...";
   try {
     const reply = await fetch(button.formAction, {
       method: "POST",
@@ -14,9 +14,9 @@ button?.addEventListener("click", async (event) => {
     });
     if (reply.status === 401) { location.reload(); return; }
     const fresh = new DOMParser().parseFromString(await reply.text(), "text/html");
-    place.replaceChildren(...(reply.ok ? fresh.body.childNodes : ["The service did not take the test: try again."]));
+    part.replaceChildren(...(reply.ok ? fresh.body.childNodes : ["The service did not take the test: try again."]));
   } catch {
-    place.textContent = "The service does not answer: try again.";
+    part.textContent = "The service does not answer: try again.";
   } finally {
     button.disabled = false;
   }

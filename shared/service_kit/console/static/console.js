@@ -5,14 +5,14 @@ import "./charts.js";
 
 // On a narrow screen the menu is one row that scrolls: the entry of this page is brought into view.
 const menu = document.querySelector(".top nav ul");
-const here = menu?.querySelector("[aria-current]");
-if (here) menu.scrollLeft = here.offsetLeft - menu.offsetLeft - 16;
+const current = menu?.querySelector("[aria-current]");
+if (current) menu.scrollLeft = current.offsetLeft - menu.offsetLeft - 16;
 
 // Rows of a long table by a part of their text. Without a script the field is not there.
-for (const place of document.querySelectorAll("[data-filter]")) {
-  const field = place.querySelector("input");
-  const rows = document.querySelectorAll(`#${place.dataset.filter} tbody tr`);
-  place.hidden = false;
+for (const part of document.querySelectorAll("[data-filter]")) {
+  const field = part.querySelector("input");
+  const rows = document.querySelectorAll(`#${part.dataset.filter} tbody tr`);
+  part.hidden = false;
   field.addEventListener("keydown", (event) => { if (event.key === "Enter") event.preventDefault(); });
   field.addEventListener("input", () => {
     const text = field.value.trim().toLowerCase();

@@ -14,4 +14,4 @@ export function localize(root) {
 }
 
 localize(document);
-for (const place of document.querySelectorAll("[data-zone]")) place.textContent = `your own zone (${zone})`;
+for (const part of document.querySelectorAll("[data-zone]")) part.textContent = `your own zone (${zone})`;
