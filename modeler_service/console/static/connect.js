@@ -1,4 +1,4 @@
-// The test of the connection in part, so that the token need not be typed twice. Without this it is a page of its own.
+// The test of the connection in place, so that the token need not be typed twice. Without this it is a page of its own.
 const button = document.querySelector("[data-connect]");
 const part = document.getElementById("connection");
 
