@@ -83,7 +83,7 @@ class Draws:
             if not SENSITIVITY_MIN <= moved <= SENSITIVITY_MAX:  # NaN too
                 raise TuningImpossible(
                     f"its sensitivity would be {moved:.3g}, and noise is drawn for {SENSITIVITY_MIN:g} to "
-                    f"{SENSITIVITY_MAX:g} alone: tell the score in other units"
+                    f"{SENSITIVITY_MAX:g} alone: state the score in other units"
                 )
         return cls(
             IndexDraw(index[0] * (1 + SLACK), index[1], law) if index and index[1] else None,

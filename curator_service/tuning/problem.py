@@ -76,7 +76,7 @@ class Problem:
         if not (math.isfinite(self.upper - self.lower) and self.lower < self.upper):
             raise TuningImpossible("the score needs a finite public range, with lower smaller than upper")
         if self.upper - self.lower < WIDTH_MIN:
-            raise TuningImpossible(f"the range of the score is narrower than {WIDTH_MIN:g}: tell it in other units")
+            raise TuningImpossible(f"the range of the score is narrower than {WIDTH_MIN:g}: state it in other units")
 
     @property
     def n(self) -> int:

@@ -1,4 +1,4 @@
-"""/v1/runs/{run_id}/messages: what a run tells the owner of its study, and what the owner decided."""
+"""/v1/runs/{run_id}/messages: what a run sends to the owner of its study, and what the owner decided."""
 
 from typing import Annotated
 

@@ -145,7 +145,7 @@ class Modeler:
             with open_session(self.context, self._settings, spec, token, identity, is_run_query) as (_, study):
                 return spec, before, study.n
         except Remote as error:
-            raise StateConflict(f"the curator refused to tell of the study: {error}") from None
+            raise StateConflict(f"the curator did not describe the study: {error}") from None
 
     def update(self, identity: str, after: int, mark: tuple[Any, ...] | None) -> RunUpdate:
         """Return answered trials after trial ``after``, and the run if its state is not that of ``mark``."""

@@ -124,7 +124,7 @@ class Witness:
             raise ProtocolViolated(f"the curator's log key cannot be read: {error}") from None
 
         if self._grant not in (None, study.grant_id):
-            raise ProtocolViolated("the curator's receipt is of another grant than its study tells")
+            raise ProtocolViolated("the curator's receipt is of another grant than its study names")
         self._grant = study.grant_id
 
         def work(copy: Copy) -> None:
@@ -166,7 +166,7 @@ class Witness:
             return
         head = _checkpoint(note, vkey, grant).head
         if seq < size and head.root != copy.root_at(grant, seq + 1):
-            raise ProtocolViolated(f"the curator's receipt at place {seq} tells another history")
+            raise ProtocolViolated(f"the curator's receipt at place {seq} shows another history")
 
     def _advance(self, copy: Copy, grant: str) -> None:
         """Add the exchanges without a gap to the copy, and check each receipt against it."""
@@ -177,7 +177,7 @@ class Witness:
         while (receipt := copy.receipt(grant, size)) is not None:
             head = copy.share(grant, receipt.body)
             if _checkpoint(receipt.note, vkey, grant).head != head:
-                raise ProtocolViolated(f"the curator's receipt at place {size} tells another history")
+                raise ProtocolViolated(f"the curator's receipt at place {size} shows another history")
             size += 1
 
     def settle(self, curator: StudyClient, grant: str) -> None:
@@ -208,7 +208,7 @@ class Witness:
             root = copy.root_at(grant, size)
             signed = copy.countersignature(grant, size)
         if root != checkpoint.head.root:
-            raise ProtocolViolated("the curator's checkpoint tells another history")
+            raise ProtocolViolated("the curator's checkpoint shows another history")
         if not size:
             return
         if signed is None:
@@ -244,7 +244,7 @@ class Witness:
                 self._check_entry(copy, grant, size, body)
             head = copy.share(grant, body)
             if receipt is not None and _checkpoint(receipt.note, copy.key() or "", grant).head != head:
-                raise ProtocolViolated(f"the curator's receipt at place {size} tells another history")
+                raise ProtocolViolated(f"the curator's receipt at place {size} shows another history")
             size += 1
         return size
 

@@ -114,7 +114,7 @@ def test_a_position_given_twice_is_caught(liar, caught):
 
 def test_a_history_that_is_not_the_one_before_is_caught(liar, caught):
     from_query(liar, 3, lambda p: receipt(p, note_of(liar.signer, f"{liar.signer.name}/{liar.grant}", p + 1, ZERO)))
-    caught(liar, "receipt at place 4 tells another history")
+    caught(liar, "receipt at place 4 shows another history")
 
 
 def test_a_changed_past_is_caught(liar, caught):
@@ -126,7 +126,7 @@ def test_a_changed_past_is_caught(liar, caught):
         return receipt(position, liar.note(position + 1, bodies=bodies))
 
     from_query(liar, 3, lie)
-    caught(liar, "receipt at place 4 tells another history")
+    caught(liar, "receipt at place 4 shows another history")
 
 
 def test_another_reply_than_came_is_caught(liar, caught):
@@ -135,7 +135,7 @@ def test_another_reply_than_came_is_caught(liar, caught):
         return receipt(position, liar.note(position + 1, bodies=[*liar.bodies[:position], other]))
 
     from_query(liar, 1, lie)
-    caught(liar, "receipt at place 2 tells another history")
+    caught(liar, "receipt at place 2 shows another history")
 
 
 @pytest.mark.parametrize("number", [0, 1, 3])
@@ -287,7 +287,7 @@ def test_a_receipt_across_a_gap_is_held_against_what_fills_it(liar, caught):
     true = liar.receipt_of
     origin = f"{liar.signer.name}/{liar.grant}"
     liar.receipt_of = lambda p: receipt(p, note_of(liar.signer, origin, p + 1, ZERO)) if p == 4 else true(p)
-    caught(liar, "receipt at place 4 tells another history")
+    caught(liar, "receipt at place 4 shows another history")
 
 
 def test_a_log_that_is_shorter_than_its_checkpoint_is_caught(liar, caught):
@@ -354,7 +354,7 @@ def test_a_key_that_is_none_is_caught(key, liar, caught):
 
 def test_a_grant_other_than_that_of_its_receipts_is_caught(liar, caught):
     liar.study["grant_id"] = "grt_0123456789abcdef"
-    caught(liar, "is of another grant than its study tells")
+    caught(liar, "is of another grant than its study names")
 
 
 def test_the_last_note_of_the_curator_is_kept_with_the_dispute(liar, play, own):
@@ -528,7 +528,7 @@ def test_a_receipt_that_comes_after_its_entry_was_fetched_is_still_checked(liar,
     context.database.write(lambda db: witness.add_entries(witness.copy_in(db), liar.grant, entries))
     witness.record(exchange_of(liar.bodies[0]), liar.note(1))
     lie = note_of(liar.signer, f"{liar.signer.name}/{liar.grant}", 2, ZERO)
-    for note, what in ((lie, "tells another history"), (lie.replace("A", "B"), "does not verify")):
+    for note, what in ((lie, "shows another history"), (lie.replace("A", "B"), "does not verify")):
         with pytest.raises(ProtocolViolated, match=what):
             witness.record(exchange_of(liar.bodies[1]), note)
     with context.database.read() as db:

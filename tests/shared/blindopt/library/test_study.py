@@ -197,7 +197,7 @@ def test_a_curator_that_forks_its_log_is_caught_and_recorded(view, tmp_path):
         liar.receipt_of = lambda position: receipt(
             position, liar.note(position + 1, bodies=[*other, *liar.bodies[len(other) :]])
         )
-        with pytest.raises(ProtocolViolated, match="tells another history"), study:
+        with pytest.raises(ProtocolViolated, match="shows another history"), study:
             study.query(4)
     assert b"log.disputed" in (tmp_path / "study.sqlite").read_bytes()
     assert bo.verify_log(tmp_path / "study.sqlite").records == 3
