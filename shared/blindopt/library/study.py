@@ -64,7 +64,7 @@ class Study(Service[StudyClient]):
     Every answer is checked as the modeler checks it: its receipt against the curator's key and this side's copy of the
     shared log, which is countersigned. A query is stored before it is sent, and its answer before it is returned. A
     query that was cut off is repeated under its key, so that it is charged once. Start no run of a modeler under the
-    same grant: it would dispute queries that it did not make.
+    same grant: it would dispute queries that it did not make. Threads may query at the same time.
     """
 
     client_type = StudyClient
@@ -73,8 +73,9 @@ class Study(Service[StudyClient]):
         super().__init__(url or grant.curator_url, grant.token, **options)
         self.grant, self._log = grant, log
         self._witness = Witness(log, grant.study_id, log.signer, lambda: datetime.now(UTC))
-        self._querying = threading.RLock()
+        self._settling = threading.Lock()
         self._unsettled = 0
+        self._reply_after_s = 0.0
         with self._disputing():
             self.view = self._open()
             for query in self._queries("sent"):
@@ -111,7 +112,8 @@ class Study(Service[StudyClient]):
         return cls(given, StudyLog(None if log is None else Path(log)), url, **options)
 
     def _connect(self) -> StudyClient:
-        options = self._options | {"observe": self._witness.record}
+        timeout_s = self._options["timeout_s"] + self._reply_after_s
+        options = self._options | {"observe": self._witness.record, "timeout_s": timeout_s}
         return StudyClient(self.url, self._token, self.grant.study_id, **options)
 
     def _open(self) -> wire.StudyView:
@@ -120,6 +122,7 @@ class Study(Service[StudyClient]):
         if begun is not None and wire.StudyView.model_validate_json(begun).id != self.grant.study_id:
             raise StateConflict(f"{self._log.path} is the log of another study")
         study = self.client.study()
+        self._reply_after_s = (study.reply_after_ms or 0) / 1000  # for the connections of other threads
         if begun is not None:
             check_same_study(wire.StudyView.model_validate_json(begun), study)
         else:
@@ -193,12 +196,12 @@ class Study(Service[StudyClient]):
             raise Invalid(f"candidates are numbered from 0 to {self.view.n - 1}")
         candidate = int(candidate)
         body = query_body(wire.QueryRequest(rows=[wire.RowPlays(row=candidate, plays=1)]))
-        with self._querying, self._disputing():
+        with self._disputing():
             query = self._send(self._log.write(lambda copy: copy.open_query(candidate, body)))
             query = self._await(query, time.monotonic() + wait_s)
-            if self._unsettled >= COUNTERSIGN_EVERY:
-                with suppress(Remote, Unreachable):  # the next countersignature covers it
-                    self._settle()
+        if self._unsettled >= COUNTERSIGN_EVERY:
+            with suppress(Remote, Unreachable):  # the next countersignature covers it
+                self.settle()
         if (answer := query.answer) is None:
             raise Declined(candidate)
         return answer
@@ -206,7 +209,7 @@ class Study(Service[StudyClient]):
     def refresh(self) -> int:
         """Read corrected and late answers; return how many. They take the place of the earlier ones in ``history``."""
         changed = 0
-        with self._querying, self._disputing():
+        with self._disputing():
             queries = {query.query_id: query for query in self._queries("answered", "pending")}
             after, more = 0, True
             while more:
@@ -280,12 +283,9 @@ class Study(Service[StudyClient]):
 
     def settle(self) -> None:
         """Bring the copy of the shared log up to the curator's, check it, and countersign it."""
-        with self._querying, self._disputing():
-            self._settle()
-
-    def _settle(self) -> None:
-        self._witness.settle(self.client, self.view.grant_id)
-        self._unsettled = 0
+        with self._settling, self._disputing():
+            self._witness.settle(self.client, self.view.grant_id)
+            self._unsettled = 0
 
     def export(self, path: str | Path) -> None:
         """Write this side's logs and signatures to a file, for ``bo.verify_log`` and ``bo.reconcile``."""

@@ -169,9 +169,9 @@ def test_asyncio_has_the_same_loop(curator, noiseless, tmp_path):
 
     async def main():
         async with await bo.AsyncStudy.from_grant(grant, log=tmp_path / "study.sqlite") as study:
-            return await asyncio.gather(study.query(1), study.query(2), study.query(1))
+            return await asyncio.gather(*(study.query(row) for row in range(12)))
 
-    assert [answer.row for answer in asyncio.run(main())] == [1, 2, 1]
+    assert [answer.row for answer in asyncio.run(main())] == list(range(12))
     assert reconciled(curator, tmp_path / "study.sqlite", tmp_path).agree
 
 
@@ -200,7 +200,7 @@ def test_a_curator_that_forks_its_log_is_caught_and_recorded(view, tmp_path):
         with pytest.raises(ProtocolViolated, match="shows another history"), study:
             study.query(4)
     assert b"log.disputed" in (tmp_path / "study.sqlite").read_bytes()
-    assert bo.verify_log(tmp_path / "study.sqlite").records == 3
+    assert bo.verify_log(tmp_path / "study.sqlite").records == 3  # two exchanges, and one dispute
     with FakeCurator(view) as liar:
         another = grant_of(liar).model_copy(update={"log_key": view["log_key"]})
         with pytest.raises(ProtocolViolated, match="not the one"):
