@@ -123,6 +123,11 @@ observations = Table(
 
 
 _RUN = PreparedStatement(select(runs).where(runs.c.id == bindparam("identity")))
+_BEAT = PreparedStatement(
+    update(runs)
+    .where((runs.c.id == bindparam("identity")) & (runs.c.lease == bindparam("number")))
+    .values(heartbeat_at=bindparam("now"))
+)
 _ADD_TRIAL = PreparedStatement(
     trials.insert(),
     ["run_id", "number", "query", "phase", "row", "mean", "sd", "acquisition", "ties", "chosen_at", "fitted",
@@ -191,8 +196,7 @@ def take(db: Connection, identity: str, now: str) -> int:
 
 def beat(db: Connection, identity: str, lease: int, now: str) -> bool:
     """Note that the worker with this lease is alive; return False if the run has another lease."""
-    where = (runs.c.id == identity) & (runs.c.lease == lease)
-    return bool(db.execute(update(runs).where(where).values(heartbeat_at=now)).rowcount == 1)
+    return _BEAT.run(db, identity=identity, number=lease, now=now) == 1
 
 
 def add_trial(db: Connection, **values: Any) -> None:

@@ -21,8 +21,8 @@ from service_kit.store.database import only_process
 from tests import processes
 
 ROOT = Path(__file__).parents[2]
-QUERIES = 20
-"""Of each run: a third of what the demo asks unless told, more than its random first rows."""
+QUERIES = 12
+"""Of each run: a fifth of what the demo asks by default, more than its random first rows."""
 METHODS = (
     "non-private GP-UCB",
     "po_gp_ucb, r = ",
@@ -37,9 +37,9 @@ def _environment():
     return {k: v for k, v in os.environ.items() if not k.startswith(("DEMO_", "BLINDOPT_"))}
 
 
-def _demo(*arguments):
+def _demo(*arguments, **environment):
     """Run the command in a fork, which spares the start of an interpreter."""
-    return processes.run("demo", *map(str, arguments), env=_environment(), timeout=600)
+    return processes.run("demo", *map(str, arguments), env=_environment() | environment, timeout=600)
 
 
 def _shorter_demo(change, *arguments):
@@ -210,9 +210,7 @@ def test_arguments_that_do_not_fit_are_a_usage_error(arguments):
 
 def test_the_table_of_tuning_methods_is_printed_and_a_large_epsilon_finds_the_best_lambda():
     """One row of it: with epsilon 1000 noise is nearly none, and the program's own scores must be the curator's."""
-    command = [sys.executable, "-m", "demo", "--tuning", "--methods", "grid_exponential", "--epsilons", "1000"]
-    environment = _environment() | {"COLUMNS": "140"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+    done = _demo("--tuning", "--methods", "grid_exponential", "--epsilons", "1000", COLUMNS="140")
     assert (done.returncode, done.stderr) == (0, "")
     (row,) = [line for line in done.stdout.splitlines() if "grid_exponential" in line]
     _, _, _, _, _, chosen, regret, _, _, error, _ = (cell.strip() for cell in row.split("│"))

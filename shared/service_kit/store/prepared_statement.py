@@ -8,14 +8,14 @@ import sqlite3
 from collections import namedtuple
 from typing import Any
 
-from sqlalchemy import Connection, Insert, Select
+from sqlalchemy import Connection, Insert, Select, Update
 from sqlalchemy.dialects.sqlite import pysqlite
 
 
 class PreparedStatement:
     """One statement. Parameters are the names of its ``bindparam``s, or the columns of an insert."""
 
-    def __init__(self, statement: Select[Any] | Insert, columns: list[str] | None = None) -> None:
+    def __init__(self, statement: Select[Any] | Insert | Update, columns: list[str] | None = None) -> None:
         compiled = statement.compile(dialect=pysqlite.dialect(), column_keys=columns)
         self.sql = str(compiled)
         self._names: list[str] = list(compiled.positiontup or ())
@@ -23,9 +23,9 @@ class PreparedStatement:
         columns = [str(column.key) for column in statement.selected_columns] if isinstance(statement, Select) else []
         self._row: Any = namedtuple("Row", columns) if columns else tuple
 
-    def run(self, db: Connection, **values: Any) -> None:
-        """Run an insert."""
-        raw(db).execute(self.sql, self._bound(values))
+    def run(self, db: Connection, **values: Any) -> int:
+        """Run an insert or an update; the number of rows that it changed."""
+        return raw(db).execute(self.sql, self._bound(values)).rowcount
 
     def row(self, db: Connection, **values: Any) -> Any:
         """The only row, or None."""
