@@ -10,7 +10,7 @@ from pathlib import Path
 
 import blindopt as bo
 from blindopt.client import VendorClient
-from blindopt.library.owner import Study as OwnersStudy
+from blindopt.library.owner import ReleasedStudy
 from tests import processes
 from tests.conftest import Service
 from tests.docs.snippets import COMMANDS, DOCUMENTS, GRANT, OWNER, VENDOR, run_blocks
@@ -45,7 +45,7 @@ def run_commands(document: str, folder: Path, environment: dict[str, str]) -> st
     return output
 
 
-def run_python(study: OwnersStudy, modeler: Service, folder: Path) -> None:
+def run_python(study: ReleasedStudy, modeler: Service, folder: Path) -> None:
     """Run every block of Python that needs a grant, each with a grant of its own."""
     blocks = [b for document in DOCUMENTS for b in run_blocks(document, "python") if GRANT in b.text]
     assert len(blocks) >= 3
