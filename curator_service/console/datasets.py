@@ -10,6 +10,7 @@ from blindopt import wire
 from curator_service.console import uploads
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
 from service_kit.console.api import Upload
+from service_kit.console.housekeeping import add_housekeeping, chosen
 
 pages = Pages()
 _CHUNK = 1 << 18
@@ -20,8 +21,8 @@ _TRAIL = [("Datasets", "/datasets")]
 async def listed(page: Page) -> Response:
     """The list of datasets."""
     if page.query.get("as"):
-        return await downloads.listing(page, "/v1/datasets", "datasets", "datasets", wire.DatasetView)
-    listing = await page.api.get("/v1/datasets", page_token=page.query.get("page_token"))
+        return await downloads.listing(page, "/v1/datasets", "datasets", "datasets", wire.DatasetView, **chosen(page))
+    listing = await page.api.get("/v1/datasets", page_token=page.query.get("page_token"), **chosen(page))
     pending = (await page.api.get("/v1/uploads"))["uploads"]
     return page.show("datasets.html", title="Datasets", listing=listing, pending=pending)
 
@@ -105,9 +106,13 @@ async def withhold(page: Page, form: Form) -> Response:
     return page.go(where, f"{whose} withheld: measured and released no more.")
 
 
-@pages.post("/datasets/{dataset_id}:archive", roles=("owner",))
-async def archive(page: Page, form: Form) -> Response:
-    """Refuse new studies on a dataset."""
-    where = f"/datasets/{page.path['dataset_id']}"
-    await page.api.post(f"/v1{where}:archive", key=form.key)
-    return page.go(where, "Archived: no new study can be made on it. Studies that exist go on.")
+add_housekeeping(
+    pages,
+    "/datasets",
+    "owner",
+    {
+        "archive": "Archived: no new study can be made on it. Studies that exist go on.",
+        "unarchive": "Out of the archive: new studies can be made on it.",
+        "delete": "The dataset is deleted. The account of its file stays.",
+    },
+)

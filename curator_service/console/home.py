@@ -56,7 +56,8 @@ async def _waiting(page: Page) -> dict[str, Any]:
         names = {account["study_id"]: account["name"] for account in accounts}
         messages = await every(page.api, "/v1/messages", "messages", only_open=True)
         context["messages"] = [message | {"study": names[message["study_id"]]} for message in messages]
-        context["drafts"] = [a for a in accounts if a["state"] == "draft"][-_SHOWN:][::-1]
+        drafts = [a for a in accounts if a["state"] == "draft" and a["archived_at"] is None]
+        context["drafts"] = drafts[-_SHOWN:][::-1]
         context["jobs"] = await _jobs(page)
         context["datasets"] = len((await page.api.get("/v1/datasets", page_size=2))["datasets"])
         context["steps"] = await _first_steps(page, context["datasets"], accounts)

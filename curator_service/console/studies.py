@@ -12,6 +12,7 @@ from curator_service.console import figures
 from curator_service.console.live import follow_job
 from curator_service.console.reading import every, shares
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
+from service_kit.console.housekeeping import add_housekeeping, chosen
 
 pages = Pages()
 _TRAIL = [("Studies", "/studies")]
@@ -26,8 +27,8 @@ _failures: dict[str, str] = {}
 async def listed(page: Page) -> Response:
     """The list of studies."""
     if page.query.get("as"):
-        return await downloads.listing(page, "/v1/studies", "studies", "studies", wire.StudyOwnerView)
-    listing = await page.api.get("/v1/studies", page_token=page.query.get("page_token"))
+        return await downloads.listing(page, "/v1/studies", "studies", "studies", wire.StudyOwnerView, **chosen(page))
+    listing = await page.api.get("/v1/studies", page_token=page.query.get("page_token"), **chosen(page))
     return page.show("studies.html", title="Studies", listing=listing)
 
 
@@ -195,3 +196,16 @@ async def close(page: Page, form: Form) -> Response:
     where = f"/studies/{page.path['study_id']}"
     await page.api.post(f"/v1{where}:close", key=form.key)
     return page.go(where, "Closed: no further query is answered. What has left cannot come back.")
+
+
+add_housekeeping(
+    pages,
+    "/studies",
+    "owner",
+    {
+        "archive": "The study is archived: it is under Studies, archived.",
+        "unarchive": "The study is out of the archive.",
+        "label": "Note and tags are saved.",
+        "delete": "The draft is deleted. The log keeps its records of the draft.",
+    },
+)

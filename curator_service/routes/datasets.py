@@ -1,6 +1,7 @@
 """/v1/datasets: the owner's tables."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import Depends, File, Form, Request, UploadFile
@@ -11,8 +12,9 @@ from blindopt import wire
 from blindopt.errors import Invalid
 from curator_service.routes.common import CuratorDep, DatasetId
 from curator_service.use_cases.studies.datasets import Upload
+from service_kit.store.labels import ListFilter
 from service_kit.web.dependencies import RecordedReply, RequestContextDep, api_router
-from service_kit.web.listings import PagingDep
+from service_kit.web.listings import Archived, PagingDep
 from service_kit.web.problems import documented
 
 router = api_router("datasets", "owner", prefix="/v1/datasets")
@@ -127,9 +129,9 @@ def _columns(text: str | None) -> list[str | wire.ColumnChoice] | None:
 
 
 @router.get("")
-def list_datasets(curator: CuratorDep, paging: PagingDep) -> wire.DatasetPage:
+def list_datasets(curator: CuratorDep, paging: PagingDep, archived: Archived = None) -> wire.DatasetPage:
     """Datasets in the order of their registration."""
-    datasets, token = paging.read(curator.datasets.page)
+    datasets, token = paging.read(partial(curator.datasets.page, chosen=ListFilter(archived)))
     return wire.DatasetPage(datasets=datasets, next_page_token=token)
 
 
@@ -194,4 +196,20 @@ def list_bounds(dataset_id: DatasetId, curator: CuratorDep, paging: PagingDep) -
 @router.post("/{dataset_id}:archive", response_model=wire.DatasetView, responses=documented(409))
 def archive_dataset(dataset_id: DatasetId, caller: RequestContextDep, curator: CuratorDep) -> Response:
     """Refuse new studies on a dataset."""
-    return RecordedReply(curator.datasets.archive(caller, dataset_id))
+    return RecordedReply(curator.datasets.archive(caller, dataset_id, archived=True))
+
+
+@router.post("/{dataset_id}:unarchive", response_model=wire.DatasetView, responses=documented(409))
+def unarchive_dataset(dataset_id: DatasetId, caller: RequestContextDep, curator: CuratorDep) -> Response:
+    """Allow new studies on a dataset again. 409 where another registration of its file counts other persons."""
+    return RecordedReply(curator.datasets.archive(caller, dataset_id, archived=False))
+
+
+@router.post("/{dataset_id}:delete", response_model=wire.Deleted, responses=documented(409))
+def delete_dataset(dataset_id: DatasetId, caller: RequestContextDep, curator: CuratorDep) -> Response:
+    """Delete a dataset that no study or tuning has: its values, what was made from them, and its columns.
+
+    What the file was charged, its caps and its withheld records stay with the digest of the file, and count again when
+    the file is registered again. 409 names the studies and tunings that have it.
+    """
+    return RecordedReply(curator.datasets.delete(caller, dataset_id))

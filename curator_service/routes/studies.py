@@ -7,7 +7,7 @@ from starlette.responses import Response
 from blindopt import wire
 from curator_service.routes.common import CuratorDep, GrantId, StudyId, TokenId
 from service_kit.web.dependencies import RecordedReply, RequestContextDep, api_router
-from service_kit.web.listings import PagingDep
+from service_kit.web.listings import ListFilterDep, PagingDep
 from service_kit.web.problems import documented
 
 router = api_router("studies", "owner", prefix="/v1/studies")
@@ -28,10 +28,10 @@ def change_study(
 
 
 @router.get("")
-def list_studies(curator: CuratorDep, paging: PagingDep) -> wire.StudyPage:
+def list_studies(curator: CuratorDep, paging: PagingDep, chosen: ListFilterDep) -> wire.StudyPage:
     """Studies in the order of their creation."""
-    studies, token = paging.read(curator.studies.page)
-    return wire.StudyPage(studies=studies, next_page_token=token)
+    studies, token = paging.read(partial(curator.studies.page, chosen=chosen))
+    return wire.StudyPage(studies=studies, tags=curator.studies.tags(), next_page_token=token)
 
 
 @router.post("/{study_id}:preview")
@@ -70,6 +70,33 @@ def make_sandbox(study_id: StudyId, caller: RequestContextDep, curator: CuratorD
 def close_study(study_id: StudyId, caller: RequestContextDep, curator: CuratorDep) -> Response:
     """Refuse further queries."""
     return RecordedReply(curator.studies.close(caller, study_id))
+
+
+@router.post("/{study_id}:archive", response_model=wire.StudyOwnerView, responses=documented(409))
+def archive_study(study_id: StudyId, caller: RequestContextDep, curator: CuratorDep) -> Response:
+    """Archive a draft or a closed study: it keeps all that it has, and leaves the lists of the console."""
+    return RecordedReply(curator.studies.archive(caller, study_id, archived=True))
+
+
+@router.post("/{study_id}:unarchive", response_model=wire.StudyOwnerView, responses=documented(409))
+def unarchive_study(study_id: StudyId, caller: RequestContextDep, curator: CuratorDep) -> Response:
+    """Take a study out of the archive."""
+    return RecordedReply(curator.studies.archive(caller, study_id, archived=False))
+
+
+@router.post("/{study_id}:delete", response_model=wire.Deleted, responses=documented(409))
+def delete_draft(study_id: StudyId, caller: RequestContextDep, curator: CuratorDep) -> Response:
+    """Delete a draft with its forecasts, and revoke its grants. The log keeps its records of the draft.
+
+    409 for a study that was released, and for a draft of which the ledger has a charge or a refusal.
+    """
+    return RecordedReply(curator.studies.delete(caller, study_id))
+
+
+@router.put("/{study_id}/labels", response_model=wire.StudyOwnerView, responses=documented(409))
+def label_study(study_id: StudyId, labels: wire.Labels, caller: RequestContextDep, curator: CuratorDep) -> Response:
+    """Replace note and tags of a study. Owners alone read them: they are in no log, and modelers never see them."""
+    return RecordedReply(curator.studies.housekeeping.label(caller, study_id, labels))
 
 
 @router.post("/{study_id}:report")

@@ -4,12 +4,25 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Column, ForeignKey, Integer, Row, Table, Text, UniqueConstraint, bindparam, select, update
+from sqlalchemy import (
+    Column,
+    ForeignKey,
+    Integer,
+    Row,
+    Table,
+    Text,
+    UniqueConstraint,
+    bindparam,
+    delete,
+    select,
+    update,
+)
 
 from blindopt.errors import NotFound
 from blindopt.wire import ReleaseReport, StudyCreate
 from curator_service.store.base import METADATA
 from service_kit.store.database import Connection
+from service_kit.store.labels import EVERYTHING, ListFilter
 from service_kit.store.prepared_statement import PreparedStatement
 
 datasets = Table(
@@ -32,6 +45,7 @@ datasets = Table(
     Column("sandbox", Integer, nullable=False, server_default="0"),
     Column("reading", Text),
     Column("rows_left_out", Integer, nullable=False, server_default="0"),
+    Column("deleted_at", Text),  # such a row is kept for the account of the file alone
 )
 studies = Table(
     "studies",
@@ -44,6 +58,9 @@ studies = Table(
     Column("releasing_key", Text),
     Column("created_at", Text, nullable=False),
     Column("opened_at", Text),
+    Column("archived_at", Text),
+    Column("note", Text),
+    Column("tags", Text),  # a JSON list; null: none
 )
 releases = Table(
     "releases",
@@ -70,6 +87,7 @@ queries = Table(
     Column("created_at", Text, nullable=False),
     UniqueConstraint("grant_id", "idempotency_key"),
 )
+_PRESENT = datasets.c.deleted_at.is_(None)
 _BEGUN = PreparedStatement(
     select(queries.c.id, queries.c.request_sha256).where(
         queries.c.grant_id == bindparam("grant"), queries.c.idempotency_key == bindparam("key")
@@ -108,17 +126,20 @@ def change(db: Connection, table: Table, identity: str, **values: Any) -> None:
 
 
 def find(db: Connection, table: Table, identity: str) -> Row[Any]:
-    """The row with this id. Raises NotFound."""
+    """The row with this id. Raises NotFound, also for a deleted dataset."""
     row = db.execute(select(table).where(table.c.id == identity)).one_or_none()
-    if row is None:
+    if row is None or (table is datasets and row.deleted_at is not None):
         raise NotFound(f"there is no such {table.name.removesuffix('s').replace('ie', 'y')}")
     return row
 
 
-def page(db: Connection, table: Table, *, after: int, limit: int, **equal: Any) -> list[Row[Any]]:
-    """Rows in order of sequence number; of those, if named, whose columns have these values."""
-    where = (table.c[name] == value for name, value in equal.items())
-    return list(db.execute(select(table).where(table.c.seq > after, *where).order_by(table.c.seq).limit(limit)))
+def page(
+    db: Connection, table: Table, *, after: int, limit: int, chosen: ListFilter = EVERYTHING, **equal: Any
+) -> list[Row[Any]]:
+    """Rows in order of sequence number, without deleted datasets; those, if named, whose columns have these values."""
+    where = [table.c.seq > after, *chosen.of(table), *(table.c[name] == value for name, value in equal.items())]
+    where += [_PRESENT] if table is datasets else []
+    return list(db.execute(select(table).where(*where).order_by(table.c.seq).limit(limit)))
 
 
 def every(db: Connection, table: Table) -> Iterable[Row[Any]]:
@@ -173,22 +194,27 @@ def state_of(db: Connection, study_id: str) -> str:
 
 
 def with_files(db: Connection) -> set[str]:
-    """Ids of the datasets and releases, which have files."""
-    return {*db.execute(select(datasets.c.id)).scalars(), *db.execute(select(releases.c.id)).scalars()}
+    """Ids of the datasets that were not deleted, and of releases, which have files."""
+    return {*db.execute(select(datasets.c.id).where(_PRESENT)).scalars(), *db.execute(select(releases.c.id)).scalars()}
 
 
 def file_names(db: Connection) -> list[str]:
     """Names of the files in the vault that belong to the database."""
     released = db.execute(select(releases.c.id)).scalars()
     names = [*sorted(with_files(db)), *(f"{name}.order" for name in released)]
-    for row in db.execute(select(datasets)):
+    for row in db.execute(select(datasets).where(_PRESENT)):
         names += [f"{row.id}.persons"] * (row.person_column is not None) + [f"{row.id}.numbers"] * is_renumbered(row)
     return [f"{name}.npy" for name in names]
 
 
 def readings(db: Connection) -> dict[str, str | None]:
     """How the file of each dataset was read, as JSON, by id; None for a sandbox, and where it was not recorded."""
-    return {row.id: row.reading for row in db.execute(select(datasets.c.id, datasets.c.reading))}
+    return {row.id: row.reading for row in db.execute(select(datasets.c.id, datasets.c.reading).where(_PRESENT))}
+
+
+def kept_for_accounts(db: Connection) -> set[str]:
+    """Ids of deleted datasets whose row is kept for the account of the file."""
+    return set(db.execute(select(datasets.c.id).where(datasets.c.deleted_at.is_not(None))).scalars())
 
 
 def column_names(dataset: Any) -> list[str]:
@@ -202,7 +228,7 @@ def is_renumbered(dataset: Any) -> bool:
 
 
 def registrations(db: Connection, sha256: str) -> list[Row[Any]]:
-    """The datasets whose file has this digest, in order."""
+    """The datasets whose file has this digest, in order, also deleted ones that are kept for its account."""
     return list(db.execute(select(datasets).where(datasets.c.sha256 == sha256).order_by(datasets.c.seq)))
 
 
@@ -210,6 +236,26 @@ def is_used(db: Connection, dataset_id: str) -> bool:
     """Whether any study, tuning or other table has this dataset."""
     tables = [table for table in METADATA.tables.values() if "dataset_id" in table.c]
     return any(db.execute(select(table.c.seq).where(table.c.dataset_id == dataset_id)).first() for table in tables)
+
+
+def forget_dataset(db: Connection, identity: str, at: str, *, kept: bool) -> None:
+    """Delete a dataset's row; or, ``kept`` for the account of its file, what the row says of its columns."""
+    if kept:
+        blank = {"columns": "[]", "dropped": "[]", "reading": None, "archived_at": at, "deleted_at": at}
+        change(db, datasets, identity, **blank)
+    else:
+        db.execute(delete(datasets).where(datasets.c.id == identity))
+
+
+def has_history(db: Connection, study_id: str) -> bool:
+    """Whether anything that stays is about a study: a charge, a refusal, a release, a query, a message."""
+    tables = [table for table in METADATA.tables.values() if "study_id" in table.c and table.name != "forecasts"]
+    return any(db.execute(select(table.c.study_id).where(table.c.study_id == study_id)).first() for table in tables)
+
+
+def forget_draft(db: Connection, identity: str) -> None:
+    """Delete the row of a study without history."""
+    db.execute(delete(studies).where(studies.c.id == identity))
 
 
 def releasing(db: Connection) -> list[Row[Any]]:
@@ -236,3 +282,8 @@ def studies_of_file(db: Connection, sha256: str) -> list[str]:
     joined = studies.join(datasets, datasets.c.id == studies.c.dataset_id)
     query = select(studies.c.id).select_from(joined).where(datasets.c.sha256 == sha256).order_by(studies.c.seq)
     return list(db.execute(query).scalars())
+
+
+def studies_on(db: Connection, dataset_id: str) -> list[Row[Any]]:
+    """Every study of a dataset, in order."""
+    return list(db.execute(select(studies).where(studies.c.dataset_id == dataset_id).order_by(studies.c.seq)))

@@ -18,6 +18,12 @@ MIGRATIONS: Migrations = {
         "ALTER TABLE datasets ADD COLUMN reading TEXT",
         "ALTER TABLE datasets ADD COLUMN rows_left_out INTEGER DEFAULT 0 NOT NULL",
     ],
+    10: [
+        "ALTER TABLE datasets ADD COLUMN deleted_at TEXT",
+        "ALTER TABLE studies ADD COLUMN archived_at TEXT",
+        "ALTER TABLE studies ADD COLUMN note TEXT",
+        "ALTER TABLE studies ADD COLUMN tags TEXT",
+    ],
 }
 APPEND_ONLY = (
     "releases",

@@ -52,6 +52,19 @@ def count_running(db: Connection, jobs: Table, study_id: str | None = None) -> i
     return int(db.execute(select(func.count()).where(where)).scalar_one())
 
 
+def tunings_on(db: Connection, dataset_id: str) -> list[Any]:
+    """Tunings of a dataset, and running ones that train on it, in order."""
+    trains = (tunings.c.state == "running") & tunings.c.spec.contains(dataset_id)
+    where = (tunings.c.dataset_id == dataset_id) | trains
+    return list(db.execute(select(tunings).where(where).order_by(tunings.c.seq)))
+
+
+def is_forecast_from(db: Connection, dataset_id: str) -> bool:
+    """Whether a forecast that has not ended takes its rows from a dataset."""
+    where = (forecasts.c.state == "running") & forecasts.c.spec.contains(dataset_id)
+    return db.execute(select(forecasts.c.seq).where(where)).first() is not None
+
+
 def end(db: Connection, jobs: Table, identity: str, **values: Any) -> bool:
     """End a job; False, and nothing is changed, if it has ended already."""
     where = (jobs.c.id == identity) & (jobs.c.state == "running")

@@ -11,6 +11,7 @@ from blindopt import wire
 from modeler_service.console import figures
 from modeler_service.console.messages import messages_of
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
+from service_kit.console.housekeeping import add_housekeeping, chosen
 from service_kit.console.listings import whole_number
 
 pages = Pages()
@@ -24,12 +25,10 @@ _TRAIL = [("Runs", "/runs")]
 async def runs(page: Page) -> Response:
     """All runs, the newest first."""
     if page.query.get("as"):
-        return await downloads.listing(page, "/v1/runs", "runs", "runs", wire.RunView)
-    token = page.query.get("page_token")
-    archived = page.query.get("archived") == "yes"
-    query = {"order": "newest", "page_size": 50, "page_token": token, "archived": archived}
+        return await downloads.listing(page, "/v1/runs", "runs", "runs", wire.RunView, **chosen(page))
+    query = {"order": "newest", "page_size": 50, "page_token": page.query.get("page_token"), **chosen(page)}
     listed = await page.api.read("/v1/runs", wire.RunPage, **query)
-    return page.show("runs_list.html", title="Runs", listed=listed, archived=archived)
+    return page.show("runs_list.html", title="Runs", listed=listed)
 
 
 async def curve_of(page: Page, run_id: str) -> wire.RunCurve:
@@ -164,10 +163,17 @@ def _add_command(name: str, done: str) -> None:
 _add_command("pause", "The run pauses after the query under way.")
 _add_command("resume", "The run goes on.")
 _add_command("stop", "The run ends after the query under way; what was answered is kept.")
-
-
-_add_command("archive", "The run is archived: it is under Runs, Archived.")
-_add_command("unarchive", "The run is out of the archive.")
+add_housekeeping(
+    pages,
+    "/runs",
+    "vendor",
+    {
+        "archive": "The run is archived: it is under Runs, Archived.",
+        "unarchive": "The run is out of the archive.",
+        "label": "Note and tags are saved.",
+        "delete": "The run is deleted. The logs stay, and so does what the owner counted.",
+    },
+)
 
 
 @pages.post("/runs/{run_id}:replace_token", roles=("vendor",))

@@ -23,6 +23,7 @@ def check(db: Connection, records: Iterable[Json]) -> None:
     """
     answered: dict[str, tuple[str, str]] = {}
     disputed: set[str] = set()
+    deleted: set[str] = set()
     exchanges_of: dict[str, Exchanges] = {}
     messages = _MessageExchanges()
     for record in records:
@@ -36,7 +37,12 @@ def check(db: Connection, records: Iterable[Json]) -> None:
             answered[str(exchange["idempotency_key"])] = exchange["request_sha256"], exchange["reply_sha256"]
         elif record["kind"] == "log.disputed":
             disputed.add(record["actor"])
-    messages.check(db)
+        elif record["kind"] == "run.deleted":
+            deleted.add(record["details"]["run_id"])
+    if present := sorted(deleted & store.run_ids(db)):
+        raise LogBroken(f"{present[0]} is stored, and the log records that it was deleted")
+    disputed |= deleted  # its answers are gone
+    messages.check(db, deleted)
     checked = _check_versions(db, exchanges_of, disputed)
     for pair in checked:
         answered.pop("{}:{}".format(*pair), None)
@@ -76,14 +82,14 @@ class _MessageExchanges:
             name = str(exchange["idempotency_key"] or exchange["path"])
             self.replies.setdefault(name, set()).add(exchange["reply_sha256"])
 
-    def check(self, db: Connection) -> None:
-        """Raise LogBroken if a message was changed, or is missing."""
+    def check(self, db: Connection, deleted: set[str]) -> None:
+        """Raise LogBroken if a message was changed, or is missing and not of a deleted run."""
         for row in store.messages.every(db):
             key = message_key(row.run_id, row.number)
             sent = self.sent.pop(key, None)
             if sent not in (None, sha256(row.body.encode())) or (row.reply is not None and not self._has(key, row)):
                 raise LogBroken(f"message {row.number} of {row.run_id} was changed: the log records another one")
-        for key in self.sent:
+        for key in (key for key in self.sent if key.partition(":")[0] not in deleted):
             raise LogBroken(f"message {key} is missing: the log records that it was sent")
 
     def _has(self, key: str, row: Any) -> bool:

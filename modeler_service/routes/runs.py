@@ -21,7 +21,7 @@ from service_kit.web.dependencies import (
     body_of,
     request_context,
 )
-from service_kit.web.listings import Order, PagingDep
+from service_kit.web.listings import ListFilterDep, Order, PagingDep
 from service_kit.web.problems import documented
 
 router = api_router("runs", prefix="/v1/runs")
@@ -61,13 +61,14 @@ def start_run(run: wire.RunCreate, caller: RequestContextDep, modeler: ModelerDe
 def list_runs(
     modeler: ModelerDep,
     paging: PagingDep,
+    chosen: ListFilterDep,
     order: Order = "oldest",
-    archived: Annotated[bool | None, Query(description="Only archived ones, or only others; default: both.")] = None,
 ) -> wire.RunPage:
     """Runs in the order of their creation, or the newest first."""
-    numbered = modeler.runs(paging.token, paging.limit, newest=order == "newest", archived=archived)
+    numbered = modeler.runs(paging.token, paging.limit, newest=order == "newest", chosen=chosen)
     numbered, token = paging.cut(numbered, lambda pair: pair[0])
-    return wire.RunPage(runs=[run for _, run in numbered], counts=modeler.counts(), next_page_token=token)
+    runs = [run for _, run in numbered]
+    return wire.RunPage(runs=runs, counts=modeler.counts(), tags=modeler.tags(), next_page_token=token)
 
 
 @router.get("/{run_id}", dependencies=_READ)
@@ -104,6 +105,21 @@ def archive_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -
 def unarchive_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
     """Take a run out of the archive."""
     return RecordedReply(modeler.archive(caller, run_id, archived=False))
+
+
+@router.post("/{run_id}:delete", response_model=wire.Deleted, responses=documented(409), dependencies=_WRITE)
+def delete_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
+    """Delete an ended run with its answers and messages, and its candidates where no other run has them.
+
+    The logs of both parties stay, and so does what the owner counted.
+    """
+    return RecordedReply(modeler.delete(caller, run_id))
+
+
+@router.put("/{run_id}/labels", response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)
+def label_run(run_id: RunId, labels: wire.Labels, caller: RequestContextDep, modeler: ModelerDep) -> Response:
+    """Replace note and tags of a run. They stay in this service, and are in no log."""
+    return RecordedReply(modeler.housekeeping.label(caller, run_id, labels))
 
 
 @router.post("/{run_id}:replace_token", response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)

@@ -17,6 +17,13 @@ def path_of(folder: Path, release_sha256: str) -> Path:
     return folder / f"{release_sha256}.npy"
 
 
+def keep_candidates(folder: Path, release_sha256s: set[str]) -> None:
+    """Delete the files of all releases but these."""
+    for path in folder.glob("*.npy"):
+        if path.stem not in release_sha256s:
+            path.unlink(missing_ok=True)
+
+
 class DigestCache:
     """Digests of the ``size`` files that were read last, by inode, size and times.
 

@@ -34,6 +34,7 @@ from modeler_service.store.base import APPEND_ONLY as APPEND_ONLY
 from modeler_service.store.base import METADATA as METADATA
 from modeler_service.store.base import MIGRATIONS as MIGRATIONS
 from service_kit.store.database import Connection
+from service_kit.store.labels import EVERYTHING, ListFilter, remove
 from service_kit.store.prepared_statement import PreparedStatement
 
 runs = Table(
@@ -64,6 +65,8 @@ runs = Table(
     Column("recommendation", Text),
     Column("plan", Text),  # with the study: how rows are chosen; null in runs from before version 8
     Column("archived_at", Text),
+    Column("note", Text),
+    Column("tags", Text),  # a JSON list; null: none
 )
 trials = Table(
     "trials",
@@ -154,15 +157,10 @@ def run(db: Connection, identity: str) -> Any:
 
 
 def run_page(
-    db: Connection, *, position: int | None, newest: bool, limit: int, archived: bool | None = None
+    db: Connection, *, position: int | None, newest: bool, limit: int, chosen: ListFilter = EVERYTHING
 ) -> list[Row[Any]]:
-    """Runs after a sequence number in order, or before it with the newest first; None: from the first or the last.
-
-    ``archived``: whether they are archived; None: both.
-    """
-    query = select(runs)
-    if archived is not None:
-        query = query.where(runs.c.archived_at.is_not(None) if archived else runs.c.archived_at.is_(None))
+    """Runs after a sequence number in order, or before it with the newest first; None: from the first or the last."""
+    query = select(runs).where(*chosen.of(runs))
     return _page(db, query, runs.c.seq, position=position, newest=newest, limit=limit)
 
 
@@ -172,6 +170,24 @@ def _page(
     if position is not None:
         query = query.where(order < position if newest else order > position)
     return list(db.execute(query.order_by(order.desc() if newest else order).limit(limit)))
+
+
+def delete_run(db: Connection, identity: str) -> None:
+    """Delete a run with its trials, versions of answers, past measurements and messages."""
+    for table in (trials, versions, observations, messages.messages):
+        remove(db, table, table.c.run_id == identity)
+    remove(db, runs, runs.c.id == identity)
+
+
+def run_ids(db: Connection) -> set[str]:
+    """Ids of all runs."""
+    return set(db.execute(select(runs.c.id)).scalars())
+
+
+def release_digests(db: Connection) -> set[str]:
+    """Digests of the releases of all runs that have seen their study."""
+    digest = func.json_extract(runs.c.study, "$.release_sha256")
+    return set(db.execute(select(digest).where(runs.c.study.is_not(None)).distinct()).scalars())
 
 
 def states(db: Connection) -> list[tuple[str, str | None, int]]:
@@ -256,6 +272,12 @@ def trial(db: Connection, run_id: str, number: int) -> Row[Any] | None:
     """One trial, or None."""
     where = (trials.c.run_id == run_id) & (trials.c.number == number)
     return db.execute(select(trials).where(where)).one_or_none()
+
+
+def unanswered_trials(db: Connection, run_id: str) -> list[Row[Any]]:
+    """Trials of a run without an answer, in order."""
+    where = (trials.c.run_id == run_id) & trials.c.answered_at.is_(None)
+    return list(db.execute(select(trials.c.number, trials.c.query).where(where).order_by(trials.c.number)))
 
 
 def query_rows(db: Connection, run_id: str, first: int) -> list[int]:

@@ -13,5 +13,6 @@ MIGRATIONS: Migrations = {
         "ALTER TABLE observations ADD COLUMN passport TEXT",
         "DROP INDEX IF EXISTS trials_of_curve",  # it has more columns now
     ],
+    10: ["ALTER TABLE runs ADD COLUMN note TEXT", "ALTER TABLE runs ADD COLUMN tags TEXT"],
 }
 APPEND_ONLY = ("versions",)

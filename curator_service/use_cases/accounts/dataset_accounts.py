@@ -77,6 +77,7 @@ class DatasetAccounts:
                     dataset_id=row.id, public=bool(row.public), unit=_unit(row), created_at=moment(row.created_at)
                 )
                 for row in registered
+                if row.deleted_at is None
             ],
             unit=unit,
             epsilon=epsilon,

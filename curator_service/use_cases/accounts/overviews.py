@@ -111,6 +111,7 @@ class Overviews:
             name=spec.name,
             state=row.state,
             created_at=moment(row.created_at),
+            archived_at=moment(row.archived_at) if row.archived_at else None,
             opened_at=moment(row.opened_at) if row.opened_at else None,
             mechanism=spec.release.mechanism,
             measurement=spec.measurement.source,

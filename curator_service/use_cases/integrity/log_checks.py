@@ -56,14 +56,22 @@ class _DatasetLogSummary:
 
     def __init__(self) -> None:
         self._readings: dict[str, str] = {}
+        self._deleted: dict[str, bool] = {}
 
     def follow(self, record: Json) -> None:
         details = record.get("details", {})
+        if record["kind"] == "dataset.deleted":
+            self._readings.pop(details["dataset_id"], None)
+            self._deleted[details["dataset_id"]] = details["kept_for_account"]
         if record["kind"] == "dataset.registered" and "reading_sha256" in details:
             self._readings[details["dataset_id"]] = details["reading_sha256"]
 
     def check(self, db: Connection) -> None:
+        if store.kept_for_accounts(db) != {name for name, is_kept in self._deleted.items() if is_kept}:
+            raise LogBroken("the deleted datasets that are kept for an account are not those of the log")
         for identity, reading in store.readings(db).items():
+            if identity in self._deleted:
+                raise LogBroken(f"dataset {identity} is stored, and the log says that it was deleted")
             if self._readings.pop(identity, None) != _digest(reading):
                 raise LogBroken(f"dataset {identity} was changed: how it was read is not what the log says")
         for name in self._readings:
@@ -94,6 +102,11 @@ class _StudyLogSummary:
             if study.release_sha256 is not None or study.closed or study.spec_sha256 != details["replaces"]:
                 raise LogBroken(f"study {details['study_id']} was changed when it was no draft, or from another one")
             study.spec_sha256 = details["spec_sha256"]
+        elif kind == "study.deleted":
+            study = self._created(details["study_id"])
+            if study.release_sha256 is not None or study.closed:
+                raise LogBroken(f"study {details['study_id']} was deleted when it was no draft")
+            del self._studies[details["study_id"]]
         elif kind == "study.caps_raised":
             study = self._created(details["study_id"])
             if study.release_sha256 is None or study.closed or study.spec_sha256 != details["replaces"]:

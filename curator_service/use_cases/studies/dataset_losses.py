@@ -1,6 +1,6 @@
 """What each record of a file has lost over all studies on it: read from the ledgers, through the secret row orders."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
@@ -137,8 +137,11 @@ def _matched(names: dict[str, NDArray[Any]]) -> Units:
     return Units(len(different), dict(zip(names, parts, strict=True)))
 
 
-def _key(row: Any) -> tuple[str, int, str | None, bool]:
-    return row.id, row.rows, row.person_column, store.is_renumbered(row)
+def _keys(registered: Iterable[Any]) -> Iterator[tuple[str, int, str | None, bool]]:
+    """What the units of registrations follow from; deleted ones have no files, and no study."""
+    for row in registered:
+        if row.deleted_at is None:
+            yield row.id, row.rows, row.person_column, store.is_renumbered(row)
 
 
 def _largest(totals: Any) -> int:
@@ -177,7 +180,7 @@ class DatasetLosses:
 
     def units(self, db: Connection, sha256: str) -> dict[str | None, Units]:
         """The units of a file, by person column."""
-        return self._units_of(*map(_key, store.registrations(db, sha256)))
+        return self._units_of(*_keys(store.registrations(db, sha256)))
 
     def _read_units(self, *registered: tuple[str, int, str | None, bool]) -> dict[str | None, Units]:
         units: dict[str | None, Units] = {}
@@ -195,7 +198,7 @@ class DatasetLosses:
     def read(self, db: Connection, dataset: Any, *, without: str | None = None) -> FileLosses:
         """The losses of every unit of a dataset's file, ``without`` those by one study."""
         registered = store.registrations(db, dataset.sha256)
-        units = self._units_of(*map(_key, registered))
+        units = self._units_of(*_keys(registered))
         column_of = {row.id: row.person_column for row in registered}
         public, withdrawn = all(row.public for row in registered), reasons(db)
         charged = [row for row in table.studies_of(db, dataset.sha256) if row.id != without]

@@ -1,4 +1,4 @@
-"""The owner's tables: register, list, archive."""
+"""The owner's tables: register, list, archive, delete."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -20,12 +20,15 @@ from curator_service.persons import PersonColumn, kept_rows, numbers_of, pieces
 from curator_service.privacy import cautions, record_cautions
 from curator_service.privacy.guarantees import CHOOSING
 from curator_service.settings import Settings
+from curator_service.store import dataset_accounts, jobs, withheld
 from curator_service.use_cases.studies.uploads import Uploads
 from curator_service.vault import Vault, new_id
 from service_kit.context.context import ServiceContext
+from service_kit.context.housekeeping import Housekeeping
 from service_kit.context.request import Effect, RequestContext
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection
+from service_kit.store.labels import EVERYTHING, ListFilter
 from service_kit.store.stored_replies import StoredReply
 
 _CLIP_ROWS = 16_384
@@ -94,6 +97,8 @@ class Datasets:
         self._bytes_max = settings.upload_limit_bytes
         self._limits = Limits(settings.dataset_rows_max, settings.dataset_columns_max, settings.upload_limit_bytes)
         self._import_dir = settings.import_dir
+        view = lambda db, identity: dataset_view(store.find(db, store.datasets, identity))  # noqa: E731
+        self._housekeeping = Housekeeping(context, store.datasets, "dataset", store.find, view)
 
     def register(self, request: RequestContext, upload: Upload, file: BinaryIO) -> StoredReply:
         """Check a whole file and store its numbers. Raises DatasetInvalid, and stores nothing."""
@@ -164,7 +169,8 @@ class Datasets:
         digest: str,
         counts: _Persons,
     ) -> Effect:
-        _check_persons_alike(db, digest, upload)
+        person = None if upload.person is None else upload.person.strip()
+        _check_persons_alike(db, digest, person, upload.rows_per_person)
         store.insert(
             db,
             store.datasets,
@@ -237,21 +243,41 @@ class Datasets:
         ]
         return wire.ClipsView(rows=view.rows, columns=columns, caution=CHOOSING)
 
-    def page(self, after: int, limit: int) -> list[tuple[int, wire.DatasetView]]:
+    def page(self, after: int, limit: int, chosen: ListFilter = EVERYTHING) -> list[tuple[int, wire.DatasetView]]:
         """Datasets with their sequence numbers."""
         with self._context.database.read() as db:
-            return [(row.seq, dataset_view(row)) for row in store.page(db, store.datasets, after=after, limit=limit)]
+            rows = store.page(db, store.datasets, after=after, limit=limit, chosen=chosen)
+            return [(row.seq, dataset_view(row)) for row in rows]
 
-    def archive(self, request: RequestContext, identity: str) -> StoredReply:
-        """Refuse new studies on a dataset; existing ones continue."""
+    def archive(self, request: RequestContext, identity: str, *, archived: bool) -> StoredReply:
+        """Refuse new studies on a dataset, while existing ones continue, or allow them again. Raises StateConflict."""
 
-        def effect(db: Connection) -> Effect:
-            if store.find(db, store.datasets, identity).archived_at is None:
-                store.change(db, store.datasets, identity, archived_at=stamp(self._context.clock()))
-            view = dataset_view(store.find(db, store.datasets, identity))
-            return Effect(view, "dataset.archived", {"dataset_id": identity}, 200)
+        def check(db: Connection, row: Any) -> None:
+            if not archived:
+                _check_persons_alike(db, row.sha256, row.person_column, row.rows_per_person)
 
-        return self._context.idempotency.once(request, effect)
+        return self._housekeeping.archive(request, identity, check, archived=archived)
+
+    def delete(self, request: RequestContext, identity: str) -> StoredReply:
+        """Delete a dataset that no study or tuning has, with its files. The account of its file stays.
+
+        Raises StateConflict, which names what uses it. The files are deleted after the commit, or at the next start.
+        """
+
+        def remove(db: Connection, row: Any) -> dict[str, object]:
+            check_unused(db, identity)
+            account = dataset_accounts.account_name(db, row)
+            kept = (
+                len(store.registrations(db, row.sha256)) > 1
+                or bool(dataset_accounts.lines(db, account) or withheld.units(db, account))
+                or store.is_used(db, identity)
+            )
+            store.forget_dataset(db, identity, stamp(self._context.clock()), kept=kept)
+            return {"kept_for_account": kept}
+
+        reply = self._housekeeping.delete(request, identity, remove)
+        self._vault.drop(identity)
+        return reply
 
 
 def dataset_view(row: Any) -> wire.DatasetView:
@@ -295,14 +321,37 @@ def cautions_from_records(spec: wire.StudyCreate, dataset: wire.DatasetView) -> 
     return cautions.of_categories(spec, one_hot) + record_cautions.of_bounds(spec, extremes)
 
 
-def _check_persons_alike(db: Connection, digest: str, upload: Upload) -> None:
+def check_unused(db: Connection, identity: str) -> None:
+    """Raise StateConflict if a study or a tuning has a dataset, with the names of all that have."""
+    rows = store.studies_on(db, identity)
+    staying = [row for row in rows if row.state != "draft" or store.has_history(db, row.id)]
+    drafts = [row for row in rows if row not in staying]
+    reasons = [
+        f"{what} use it: {', '.join(_named(row) for row in users)}. {advice}"
+        for what, users, advice in (
+            ("studies that were released or charged", staying, "Archive the dataset instead"),
+            ("tunings", jobs.tunings_on(db, identity), "Archive the dataset instead"),
+            ("drafts", drafts, "Delete them first"),
+        )
+        if users
+    ]
+    if jobs.is_forecast_from(db, identity):
+        reasons.append("a forecast under way takes its rows from it: let it end first")
+    if reasons:
+        raise StateConflict("the dataset cannot be deleted: " + ". ".join(reasons))
+
+
+def _named(row: Any) -> str:
+    return f'"{json.loads(row.spec)["name"]}" ({row.id})'
+
+
+def _check_persons_alike(db: Connection, digest: str, person: str | None, rows_per_person: int | None) -> None:
     """Raise StateConflict if the file is registered with other persons, and was used or may be.
 
     One account counts by records and another by persons: what a person lost could not be added up.
     """
-    person = None if upload.person is None else upload.person.strip()
     for row in store.registrations(db, digest):
-        alike = (row.person_column, row.rows_per_person) == (person, upload.rows_per_person)
+        alike = (row.person_column, row.rows_per_person) == (person, rows_per_person)
         if not alike and (row.archived_at is None or store.is_used(db, row.id)):
             raise StateConflict(
                 f"{row.id} is a registration of this file with another person column or rows_per_person, or without: "

@@ -18,9 +18,12 @@ from curator_service.use_cases.studies.dataset_outlook import outlook
 from curator_service.use_cases.studies.datasets import dataset_view
 from curator_service.vault import new_id
 from service_kit.context.context import ServiceContext
+from service_kit.context.housekeeping import Housekeeping
 from service_kit.context.request import Effect, RequestContext
+from service_kit.store import tokens
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection
+from service_kit.store.labels import EVERYTHING, ListFilter, tags_in_use, tags_of
 from service_kit.store.stored_replies import StoredReply
 
 NO_MEASURER = "this curator has no measurer: set MEASURER_URL and MEASURER_SECRET_FILE where it runs, or take inbox"
@@ -37,6 +40,7 @@ class Studies:
         self._context = context
         self._losses = losses
         self._has_measurer = settings.measurer_url is not None
+        self.housekeeping = Housekeeping(context, store.studies, "study", store.find, owner_view)
 
     def create(self, request: RequestContext, spec: wire.StudyCreate) -> StoredReply:
         """Create a draft. Raises Invalid if the study does not fit its dataset."""
@@ -116,10 +120,10 @@ class Studies:
         with self._context.database.read() as db:
             return owner_view(db, identity)
 
-    def page(self, after: int, limit: int) -> list[tuple[int, wire.StudyOwnerView]]:
+    def page(self, after: int, limit: int, chosen: ListFilter = EVERYTHING) -> list[tuple[int, wire.StudyOwnerView]]:
         """Studies with their sequence numbers."""
         with self._context.database.read() as db:
-            rows = store.page(db, store.studies, after=after, limit=limit)
+            rows = store.page(db, store.studies, after=after, limit=limit, chosen=chosen)
             released = store.releases_of(db, [row.id for row in rows])
             withdrawn = reasons(db)
             datasets = store.datasets_of(db, {row.dataset_id for row in rows})
@@ -138,6 +142,44 @@ class Studies:
             return Effect(owner_view(db, identity), "study.closed", {"study_id": identity}, 200)
 
         return self._context.idempotency.once(request, effect)
+
+    def tags(self) -> list[str]:
+        """The tags of studies that are not archived."""
+        with self._context.database.read() as db:
+            return tags_in_use(db, store.studies)
+
+    def archive(self, request: RequestContext, identity: str, *, archived: bool) -> StoredReply:
+        """Archive a draft or a closed study, or take it out of the archive. Raises StateConflict for another one."""
+
+        def check(db: Connection, row: Any) -> None:
+            if row.state not in ("draft", "closed"):
+                raise StateConflict(f"the study is {row.state}: close it first")
+
+        return self.housekeeping.archive(request, identity, check, archived=archived)
+
+    def delete(self, request: RequestContext, identity: str) -> StoredReply:
+        """Delete a draft of which the ledger knows nothing, with its forecasts; its grants are revoked.
+
+        Raises StateConflict for another study.
+        """
+
+        def remove(db: Connection, row: Any) -> dict[str, object]:
+            if row.state != "draft":
+                raise StateConflict(
+                    f"the study is {row.state}: only a draft can be deleted. Close and archive it instead"
+                )
+            if store.has_history(db, identity):
+                raise StateConflict("the ledger has a charge or refusal of this draft, which stays: archive it instead")
+            if jobs.count_running(db, jobs.forecasts, identity):
+                raise StateConflict("a forecast of the draft is under way: cancel it, or let it end first")
+            for token in tokens.of_study(db, identity):
+                if token.revoked_at is None:
+                    self._context.authentication.revoke(db, token.kid, actor=request.principal.actor)
+            dropped = jobs.drop_forecasts(db, identity)
+            store.forget_draft(db, identity)
+            return {"forecasts_dropped": dropped}
+
+        return self.housekeeping.delete(request, identity, remove)
 
 
 def owner_view(db: Connection, identity: str) -> wire.StudyOwnerView:
@@ -167,6 +209,9 @@ def view_of(db: Connection, row: Any, release: Any, withdrawn: Reasons, dataset:
         state=row.state,
         created_at=moment(row.created_at),
         opened_at=moment(row.opened_at) if row.opened_at else None,
+        archived_at=moment(row.archived_at) if row.archived_at else None,
+        note=row.note,
+        tags=tags_of(row),
         spec=spec,
         spec_sha256=sha256(row.spec.encode()),
         guarantee=promise,

@@ -180,5 +180,5 @@ class Uploads:
 
 
 def _with_datasets(db: Connection, view: wire.PendingUpload) -> wire.PendingUpload:
-    same = store.registrations(db, view.sha256)
+    same = [row for row in store.registrations(db, view.sha256) if row.deleted_at is None]
     return view.model_copy(update={"registered_as": [wire.NamedDataset(id=row.id, name=row.name) for row in same]})

@@ -17,6 +17,7 @@ from blindopt.wire.connections import *
 from blindopt.wire.datasets import *
 from blindopt.wire.forecasts import *
 from blindopt.wire.inbox import *
+from blindopt.wire.labels import *
 from blindopt.wire.ledgers import *
 from blindopt.wire.measurements import *
 from blindopt.wire.messages import *

@@ -97,6 +97,7 @@ class StudyAccount(Reply):
     state: Literal["draft", "releasing", "open", "closed"] = Field(description="State of the study.")
     created_at: datetime = Field(description="When the draft was created.")
     opened_at: datetime | None = Field(description="When Z was released; null before.")
+    archived_at: datetime | None = Field(None, description="When the study was archived; null: it is not.")
     mechanism: str = Field(description="Release mechanism, as the owner chose it.")
     measurement: Literal["column", "inbox", "webhook"] = Field(description="Source of y.")
     privacy_unit: Literal["row", "answer"] = Field(

@@ -205,6 +205,8 @@ class RunView(Reply):
     seed: int = Field(description="Decides initial rows and ties.")
     continue_from: str | None = Field(None, description="The run whose answers this one began with.")
     archived_at: datetime | None = Field(None, description="When it was archived; null: it is not.")
+    note: str | None = Field(None, description="Note of a vendor, for people.")
+    tags: list[str] = Field([], description="Tags, in order.")
     batch_size: int = Field(1, description="Candidates in one query.")
     repeats: Repeats = "algorithm"
     initial_design: InitialDesign | None = Field(
@@ -274,6 +276,7 @@ class RunPage(Page):
     )
 
     runs: list[RunView] = Field(description="Runs, in the order of creation.")
+    tags: list[str] = Field([], description="Tags of all runs that are not archived.")
 
 
 class TrialView(Reply):

@@ -233,6 +233,9 @@ class StudyOwnerView(Reply):
     )
     created_at: datetime = Field(description="When the draft was created.")
     opened_at: datetime | None = Field(description="When Z was released; null before.")
+    archived_at: datetime | None = Field(None, description="When it was archived; null: it is not.")
+    note: str | None = Field(None, description="Note of an owner: for owners alone, and in no log.")
+    tags: list[str] = Field([], description="Tags, in order: for owners alone, and in no log.")
     spec: StudyCreate = Field(description="The specification, as created or last changed while it was a draft.")
     spec_sha256: Sha256 = Field(description="Digest of the current specification, as in the log.")
     guarantee: str = Field(description="Guarantee for the records, in words.")
@@ -264,6 +267,7 @@ class StudyPage(Page):
     """A page of studies."""
 
     studies: list[StudyOwnerView] = Field(description="In the order of creation.")
+    tags: list[str] = Field([], description="Tags of all studies that are not archived.")
 
 
 class Limits(Reply):

@@ -184,8 +184,17 @@ def _first_from(db: Connection, time: str) -> int:
 
 def of_kind(db: Connection, kind: str) -> list[Json]:
     """The records of a kind in the service's own log. It reads the whole log."""
-    stored_kind = func.json_extract(cast(_log.c.body, Text), "$.kind")
-    query = select(_log.c.seq, _log.c.body, _log.c.leaf, _log.c.peaks).where(stored_kind == kind).order_by(_log.c.seq)
+    return _having(db, "$.kind", kind)
+
+
+def exchanges_under(db: Connection, key: str) -> list[Json]:
+    """The records of exchanges under an idempotency key. It reads the whole log."""
+    return _having(db, "$.exchange.idempotency_key", key)
+
+
+def _having(db: Connection, path: str, value: str) -> list[Json]:
+    stored = func.json_extract(cast(_log.c.body, Text), path)
+    query = select(_log.c.seq, _log.c.body, _log.c.leaf, _log.c.peaks).where(stored == value).order_by(_log.c.seq)
     return [Entry(*row).record for row in db.execute(query)]
 
 

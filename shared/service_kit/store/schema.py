@@ -1,6 +1,7 @@
 """The schema of a database: its version, and how an older one is brought to it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from sqlalchemy import Connection, MetaData, text
 from sqlalchemy.dialects import sqlite
@@ -9,7 +10,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import StateConflict
 
-VERSION = 9
+VERSION = 10
 Migrations = Mapping[int, Sequence[str]]
 """By version: the statements that migrate a database of the version before. They may change append-only tables (a new
 column), and name every constraint. New tables and indexes need no statement: they are created afterwards."""
@@ -46,6 +47,18 @@ def prepare(
         for verb in VERBS:
             db.execute(text(_APPEND_ONLY.format(table=name, verb=verb)))
     db.execute(text(f"PRAGMA user_version={VERSION}"))
+
+
+@contextmanager
+def unguarded(db: Connection, table: str) -> Iterator[None]:
+    """Let rows of a table be changed, in the caller's transaction, also where the table is append-only."""
+    query = text("SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = :table")
+    triggers = db.execute(query, {"table": table}).all()
+    for trigger in triggers:
+        db.exec_driver_sql(f"DROP TRIGGER {trigger.name}")
+    yield
+    for trigger in triggers:
+        db.exec_driver_sql(trigger.sql)
 
 
 def _migrate(db: Connection, version: int, append_only: tuple[str, ...], migrations: tuple[Migrations, ...]) -> None:

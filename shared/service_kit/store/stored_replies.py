@@ -14,12 +14,15 @@ from sqlalchemy import (
     Text,
     bindparam,
     cast,
+    func,
     select,
+    update,
 )
 
 from blindopt.errors import IdempotencyKeyReused
 from service_kit.store.base import METADATA, stamp
 from service_kit.store.prepared_statement import PreparedStatement
+from service_kit.store.schema import unguarded
 
 _replies = Table(
     "replies",
@@ -88,3 +91,11 @@ def answers(db: Connection) -> Any:
     columns = _replies.c.principal, _replies.c.idempotency_key, _replies.c.status
     # Cast, because a row that was changed by hand may hold something other than bytes.
     return db.execute(select(*columns, cast(_replies.c.body, LargeBinary).label("body")).where(_replies.c.sealed == 0))
+
+
+def forget(db: Connection, identity: str, instead: bytes) -> None:
+    """Replace every stored reply that describes what has this id: ``id`` is the first member of such a reply."""
+    start = f'{{"id":"{identity}"'.encode()
+    where = (_replies.c.sealed == 0) & (func.substr(_replies.c.body, 1, len(start)) == start)
+    with unguarded(db, _replies.name):
+        db.execute(update(_replies).where(where).values(body=instead))

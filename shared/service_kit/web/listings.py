@@ -8,6 +8,8 @@ from typing import Annotated, Literal, TypeVar
 from fastapi import Depends, Query
 from pydantic import AwareDatetime, BeforeValidator
 
+from service_kit.store.labels import ListFilter
+
 T = TypeVar("T")
 PageSize = Annotated[int, Query(ge=1, le=1_000, description="Most items of one page.")]
 Order = Annotated[Literal["oldest", "newest"], Query(description="Which come first: the same for each page.")]
@@ -56,3 +58,14 @@ async def _paging(page_size: PageSize = 50, page_token: PageToken = None) -> Pag
 
 
 PagingDep = Annotated[Paging, Depends(_paging)]
+Archived = Annotated[bool | None, Query(description="Only archived ones, or only others; default: both.")]
+
+
+async def _listed(
+    archived: Archived = None,
+    tag: Annotated[str | None, Query(max_length=30, description="Only those with this tag.")] = None,
+) -> ListFilter:
+    return ListFilter(archived, tag)
+
+
+ListFilterDep = Annotated[ListFilter, Depends(_listed)]

@@ -5,12 +5,14 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 
 import httpx
 import pyarrow.parquet as pq
 import pytest
 
 from blindopt import wire
+from blindopt.client import VendorClient
 from modeler_service import app as modeler_app
 from modeler_service.console import runs
 from modeler_service.settings import Settings
@@ -122,3 +124,55 @@ def test_an_ended_run_is_archived_and_leaves_the_counts_until_it_is_taken_out(br
         browser.submit(f"/runs/{ended}:unarchive")
         assert counts() == before
         assert ended in browser.get("/runs").text
+
+
+def test_a_note_and_tags_are_saved_filter_the_list_and_are_in_no_log(browsers, ended, service):
+    browser = browsers["vendor"]
+    browser.get(f"/runs/{ended}")
+    browser.submit(f"/runs/{ended}:label", note="second line\r\nis <b>kept</b>", tags="pilot, second  try, pilot")
+    assert "Note and tags are saved." in browser.text
+    with service.http() as api:
+        run = api.get(f"/v1/runs/{ended}").json()
+        assert (run["note"], run["tags"]) == ("second line\nis <b>kept</b>", ["pilot", "second try"])
+        listed = api.get("/v1/runs?tag=pilot").json()
+        assert ended in {run["id"] for run in listed["runs"]}
+        assert listed["tags"] == ["pilot", "second try"]
+        assert api.get("/v1/runs?tag=pil").json()["runs"] == []
+    assert "second line" in browser.get("/").text
+    page = browser.get("/runs?tag=second+try")
+    assert ended in page.text
+    assert "is &lt;b&gt;kept&lt;/b&gt;" in page.text
+    assert ended not in browser.get("/runs?tag=none").text
+    browser.get(f"/runs/{ended}")
+    browser.submit(f"/runs/{ended}:label", note="", tags=",".join(map(str, range(11))))
+    assert "Not saved" in browser.text
+    assert "second line" in browser.text
+    assert "second line" in browsers["viewer"].get(f"/runs/{ended}").text
+    assert "Save" not in browsers["viewer"].text
+    assert "pilot" not in str(service.records())
+    assert "run.labelled" in {record["kind"] for record in service.records()}
+
+
+def test_an_ended_run_is_deleted_and_the_logs_stay_verified(browsers, service, curator, owner, opened, run_of, until):
+    """Another run under the same grant goes on: its witness knows what the deleted run asked."""
+    mine = replace(opened, token=owner.grant(opened.id, wire.GrantCreate(name="deleted")).token)
+    browser = browsers["vendor"]
+    with VendorClient(service.url, service.token) as api:
+        run = api.start(run_of(curator.url, mine, iterations=1, initial_rows=1, seed=4)).id
+        until(lambda: api.run(run).ended_at)
+        browser.get(f"/runs/{run}")
+        assert "What the owner counted stays counted." in browser.text
+        browser.submit(f"/runs/{run}:delete")
+        assert (browser.path, browser.status) == ("/console/runs", 200)
+        assert run not in browser.get("/runs").text
+        with service.http() as http:
+            assert http.get(f"/v1/runs/{run}").status_code == 404
+            assert http.get(f"/v1/runs/{run}/trials").status_code == 404
+        for table in ("trials", "observations", "versions", "messages"):
+            assert service.rows(f"SELECT count(*) FROM {table} WHERE run_id = ?", run) == [(0,)]
+        assert service.rows("SELECT body FROM replies WHERE instr(body, ?) AND instr(body, 'trials')", run) == []
+        another = api.start(run_of(curator.url, mine, iterations=1, initial_rows=1, seed=5)).id
+        until(lambda: api.run(another).ended_at)
+        assert api.run(another).state == "completed"
+    verified = service.run_in_process("audit", "verify")
+    assert verified.returncode == 0, verified.stderr

@@ -106,6 +106,7 @@ REQUESTS = [
     (wire.MessageDecision, {"decision": "declined", "word": "not this year"}),
     (wire.BudgetRaise, {"budget": {"queries": 150}, "reason": "agreed"}),
     (wire.RecordChoice, {"row": 0}),
+    (wire.Labels, {"note": "one\ntwo", "tags": ["pilot", "second try"]}),
     (wire.RecommendationWish, {"kind": "recommendation", "over": "all"}),
     (wire.WithholdCreate, {"person": "P-0042"}),
     (wire.MeanRelease, {"measurement_ids": [MEASURED["measurement_id"]]}),

@@ -15,8 +15,8 @@ from service_kit.store.database import Database, StoreFault
 
 SIDES = {"curator": curator, "modeler": modeler}
 PINNED = {
-    "curator": (9, "474e4994d8cbd4ab2d636732b3ba0fcdf0105b04c7ace5a6c6a3934f81157362"),
-    "modeler": (9, "172ca9cfb4fa170a2806270bd6eb8fa30b9b57b3a8dfb7a1b81ad1ab2001a9dc"),
+    "curator": (10, "fd1de74fb40ec9186561286401e1abcd22ef70856e9710100a59c24b83fb523e"),
+    "modeler": (10, "0a7735ee7f481b388bc49f27a96af929e108cc13d5ae8b8f988e534b3bff9df7"),
 }
 
 
