@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Table, delete, func, select, update
+from sqlalchemy import ColumnElement, Table, TableValuedAlias, delete, func, select, update
 
 from blindopt import wire
 from service_kit.store.database import Connection
@@ -25,7 +25,7 @@ class ListFilter:
             at = table.c.archived_at
             where.append(at.is_not(None) if self.archived else at.is_(None))
         if self.tag is not None:
-            each = func.json_each(table.c.tags).table_valued("value")
+            each = _each_tag(table)
             where.append(select(each.c.value).where(each.c.value == self.tag).exists())
         return where
 
@@ -40,9 +40,13 @@ def tags_of(row: Any) -> list[str]:
 
 def tags_in_use(db: Connection, table: Table) -> list[str]:
     """Every tag of a row of a table that is not archived, in order."""
-    each = func.json_each(table.c.tags).table_valued("value")
+    each = _each_tag(table)
     query = select(each.c.value).select_from(table, each).where(table.c.archived_at.is_(None))
     return list(db.execute(query.distinct().order_by(each.c.value)).scalars())
+
+
+def _each_tag(table: Table) -> TableValuedAlias:
+    return func.json_each(table.c.tags).table_valued("value", joins_implicitly=True)
 
 
 def change(db: Connection, table: Table, identity: str, **values: Any) -> None:
