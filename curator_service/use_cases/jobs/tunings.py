@@ -239,7 +239,7 @@ class Tunings(Jobs):
         """Run one tuning; the values of its end, or None if it had ended before."""
         with self._context.database.read() as db:
             row = store.find(db, tunings, identity)
-            rows_per_person = store.datasets_of(db, [row.dataset_id])[row.dataset_id].rows_per_person or 1
+            rows_per_person = store.find(db, store.datasets, row.dataset_id).rows_per_person or 1
             tuning = wire.TuningCreate.model_validate_json(row.spec)
             self._withheld = self._count_withheld(db, tuning)
         if row.state != "running":
