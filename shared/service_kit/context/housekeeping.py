@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
-from sqlalchemy import Table
 
 from blindopt import wire
 from service_kit.context.context import ServiceContext
@@ -24,9 +23,9 @@ class Housekeeping:
     """Acts on the rows of one table. Each is logged by id alone: notes and tags are in no log."""
 
     context: ServiceContext
-    table: Table
+    table: labels.Table
     kind: str
-    find: Callable[[Connection, Table, str], Any]
+    find: Callable[[Connection, labels.Table, str], Any]
     view: Callable[[Connection, str], BaseModel]
 
     def archive(self, request: RequestContext, identity: str, check: Check, *, archived: bool) -> StoredReply:

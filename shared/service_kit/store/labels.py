@@ -4,7 +4,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Table, TableValuedAlias, delete, func, select, update
+from sqlalchemy import ColumnElement, TableValuedAlias, delete, func, select, update
+from sqlalchemy import Table as Table
 
 from blindopt import wire
 from service_kit.store.database import Connection
