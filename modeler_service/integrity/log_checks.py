@@ -13,6 +13,7 @@ from modeler_service import store
 from modeler_service.integrity.answer_history_check import Exchanges, ends_of, faults
 from modeler_service.runs.curator_queries import message_key, query_of
 from modeler_service.runs.record import queries_of, versions_of
+from modeler_service.store import deletion
 from service_kit.store.database import Connection
 
 
@@ -39,7 +40,7 @@ def check(db: Connection, records: Iterable[Json]) -> None:
             disputed.add(record["actor"])
         elif record["kind"] == "run.deleted":
             deleted.add(record["details"]["run_id"])
-    if present := sorted(deleted & store.run_ids(db)):
+    if present := sorted(deleted & deletion.run_ids(db)):
         raise LogBroken(f"{present[0]} is stored, and the log records that it was deleted")
     disputed |= deleted  # its answers are gone
     messages.check(db, deleted)

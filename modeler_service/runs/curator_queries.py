@@ -17,6 +17,7 @@ from modeler_service.runs.interrupts import Pending
 from modeler_service.runs.lease import RunLease
 from modeler_service.runs.record import answer_in
 from modeler_service.runs.witness import Witness
+from modeler_service.store import deletion
 from service_kit.store import audit_log
 from service_kit.store.base import stamp
 from service_kit.store.database import Connection
@@ -83,7 +84,7 @@ def unanswered(db: Connection, run_id: str) -> dict[str, list[str]]:
 
     The curator's log may have them, and this side's log does not: a witness needs them after the run is deleted.
     """
-    numbers = {number for trial in store.unanswered_trials(db, run_id) for number in (trial.query, trial.number)}
+    numbers = {number for trial in deletion.unanswered_trials(db, run_id) for number in (trial.query, trial.number)}
     keys = [f"{run_id}:{number}" for number in sorted(numbers)]
     keys += [message_key(run_id, row.number) for row in store.messages.page(db, run_id, 0, -1) if row.reply is None]
     return {key: digests for key in keys if (digests := _digests(db, key))}

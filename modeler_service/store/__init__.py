@@ -34,7 +34,7 @@ from modeler_service.store.base import APPEND_ONLY as APPEND_ONLY
 from modeler_service.store.base import METADATA as METADATA
 from modeler_service.store.base import MIGRATIONS as MIGRATIONS
 from service_kit.store.database import Connection
-from service_kit.store.labels import EVERYTHING, ListFilter, remove
+from service_kit.store.labels import EVERYTHING, ListFilter
 from service_kit.store.prepared_statement import PreparedStatement
 
 runs = Table(
@@ -172,24 +172,6 @@ def _page(
     return list(db.execute(query.order_by(order.desc() if newest else order).limit(limit)))
 
 
-def delete_run(db: Connection, identity: str) -> None:
-    """Delete a run with its trials, versions of answers, past measurements and messages."""
-    for table in (trials, versions, observations, messages.messages):
-        remove(db, table, table.c.run_id == identity)
-    remove(db, runs, runs.c.id == identity)
-
-
-def run_ids(db: Connection) -> set[str]:
-    """Ids of all runs."""
-    return set(db.execute(select(runs.c.id)).scalars())
-
-
-def release_digests(db: Connection) -> set[str]:
-    """Digests of the releases of all runs that have seen their study."""
-    digest = func.json_extract(runs.c.study, "$.release_sha256")
-    return set(db.execute(select(digest).where(runs.c.study.is_not(None)).distinct()).scalars())
-
-
 def states(db: Connection) -> list[tuple[str, str | None, int]]:
     """Count the runs that are not archived by state, and by what they wait for or last waited for."""
     query = select(runs.c.state, runs.c.waiting_for, func.count()).where(runs.c.archived_at.is_(None))
@@ -272,12 +254,6 @@ def trial(db: Connection, run_id: str, number: int) -> Row[Any] | None:
     """One trial, or None."""
     where = (trials.c.run_id == run_id) & (trials.c.number == number)
     return db.execute(select(trials).where(where)).one_or_none()
-
-
-def unanswered_trials(db: Connection, run_id: str) -> list[Row[Any]]:
-    """Trials of a run without an answer, in order."""
-    where = (trials.c.run_id == run_id) & trials.c.answered_at.is_(None)
-    return list(db.execute(select(trials.c.number, trials.c.query).where(where).order_by(trials.c.number)))
 
 
 def query_rows(db: Connection, run_id: str, first: int) -> list[int]:

@@ -13,8 +13,7 @@ from blindopt.errors import Busy, Invalid, Remote, StateConflict
 from blindopt.optimizer.choosing.defaults import plan_for
 from blindopt.optimizer.choosing.estimates import Over
 from modeler_service import store
-from modeler_service.runs.candidates import keep_candidates
-from modeler_service.runs.curator_queries import is_run_query, unanswered
+from modeler_service.runs.curator_queries import is_run_query
 from modeler_service.runs.curator_session import open_session
 from modeler_service.runs.posterior_views import PosteriorViews
 from modeler_service.runs.record import observations_of, plan_of, versions_of
@@ -25,17 +24,17 @@ from modeler_service.store import trial_lists
 from modeler_service.store.trial_lists import TrialFilter
 from modeler_service.use_cases import connections, imports
 from modeler_service.use_cases.addresses import check_address
+from modeler_service.use_cases.housekeeping import RunHousekeeping
 from modeler_service.use_cases.imports import Import, misfits, report
 from modeler_service.use_cases.messages import RunMessages
 from modeler_service.use_cases.run_events import TRIALS_MAX, RunStreams, RunUpdate
 from modeler_service.use_cases.suggestions import Suggestions
 from service_kit.context.context import ServiceContext
-from service_kit.context.housekeeping import Housekeeping
 from service_kit.context.request import Effect, RequestContext
 from service_kit.identity.tokens import Principal
 from service_kit.store.base import moment, stamp, states
 from service_kit.store.database import Connection
-from service_kit.store.labels import EVERYTHING, ListFilter, tags_in_use, tags_of
+from service_kit.store.labels import EVERYTHING, ListFilter, tags_of
 from service_kit.store.stored_replies import StoredReply
 
 _SETTINGS = wire.RunSpec.model_fields.keys() & wire.RunView.model_fields.keys()
@@ -49,10 +48,9 @@ class Modeler:
         self.context = context
         self._settings = settings
         self.scheduler = RunScheduler(context, settings)
-        self._candidates = settings.data_dir / "candidates"
-        self._drop_candidates()  # a crash may have come between a deletion and that of its file
-        self.posteriors = PosteriorViews(context.database, self._candidates, settings.look_memory_max_bytes)
-        self.housekeeping = Housekeeping(context, store.runs, "run", lambda db, _, run: store.run(db, run), self._view)
+        folder = settings.data_dir / "candidates"
+        self.housekeeping = RunHousekeeping(context, folder, self._view)
+        self.posteriors = PosteriorViews(context.database, folder, settings.look_memory_max_bytes)
         self.streams = RunStreams()
         self.suggestions = Suggestions(context, settings)
         self.messages = RunMessages(context, settings, self.recommendation)
@@ -240,31 +238,6 @@ class Modeler:
         self.scheduler.wake(identity)
         return reply
 
-    def archive(self, request: RequestContext, identity: str, *, archived: bool) -> StoredReply:
-        """Archive an ended run, which keeps all that it has, or take it out of the archive. Raises StateConflict."""
-        return self.housekeeping.archive(request, identity, _check_ended, archived=archived)
-
-    def delete(self, request: RequestContext, identity: str) -> StoredReply:
-        """Delete an ended run with its answers and messages; the logs stay. Raises StateConflict.
-
-        The candidates of its release are deleted too, unless another run has them.
-        """
-
-        def remove(db: Connection, row: Any) -> dict[str, object]:
-            _check_ended(db, row)
-            details: dict[str, object] = {"unanswered": unanswered(db, identity)}
-            store.delete_run(db, identity)
-            return details
-
-        reply = self.housekeeping.delete(request, identity, remove)
-        self._drop_candidates()
-        return reply
-
-    def _drop_candidates(self) -> None:
-        """Delete candidates of no run: of a deleted one, or of suggestions, which fetch them again."""
-        with self.context.database.read() as db:
-            keep_candidates(self._candidates, store.release_digests(db))
-
     def run(self, identity: str) -> wire.RunView:
         """Return a run."""
         with self.context.database.read() as db:
@@ -287,11 +260,6 @@ class Modeler:
                 waiting = "waiting_for_people" if waits == "people" else "waiting_for_curator"
                 counts[waiting if state == "waiting" else state] += count
         return wire.RunCounts(**counts)
-
-    def tags(self) -> list[str]:
-        """The tags of runs that are not archived."""
-        with self.context.database.read() as db:
-            return tags_in_use(db, store.runs)
 
     def trials(
         self, identity: str, after: int | None, limit: int, *, newest: bool, chosen: TrialFilter
@@ -384,11 +352,6 @@ class Modeler:
             recommendation=recommendation and wire.Recommendation.model_validate_json(recommendation),
             **{name: getattr(spec, name) for name in _SETTINGS},
         )
-
-
-def _check_ended(db: Connection, row: Any) -> None:
-    if row.ended_at is None:
-        raise StateConflict("the run has not ended: stop it first")
 
 
 def _check_not_started(row: Any) -> None:

@@ -5,9 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from blindopt.wire.base import Page, Reply, Request, Sha256
+from blindopt.wire.base import Limits, Page, Reply, Request, Sha256
 from blindopt.wire.releases import Status
-from blindopt.wire.studies import Limits
 
 
 class AuditEntry(Reply):

@@ -74,3 +74,10 @@ class Caution(Reply):
     code: str = Field(max_length=100, description="Stable name of the caution, such as delta_large.")
     field: str = Field(max_length=300, description="Field of the request that it is about, such as release.delta.")
     message: str = Field(max_length=2_000, description="What follows from the choice, and what to choose instead.")
+
+
+class Limits(Reply):
+    """Size limits of queries."""
+
+    rows_per_query: int = Field(description="Largest number of candidates in one query.")
+    plays_per_row: int = Field(description="Largest number of plays of one candidate in one query.")

@@ -10,6 +10,7 @@ from blindopt.wire.base import (
     FEATURES_MAX,
     BudgetEpsilon,
     DecimalString,
+    Limits,
     Name,
     Page,
     PositiveFloat,
@@ -268,13 +269,6 @@ class StudyPage(Page):
 
     studies: list[StudyOwnerView] = Field(description="In the order of creation.")
     tags: list[str] = Field([], description="Tags of all studies that are not archived.")
-
-
-class Limits(Reply):
-    """Size limits of queries."""
-
-    rows_per_query: int = Field(description="Largest number of candidates in one query.")
-    plays_per_row: int = Field(description="Largest number of plays of one candidate in one query.")
 
 
 class StudyView(Reply):

@@ -10,6 +10,7 @@ from blindopt.errors import NotFound, StateConflict
 from modeler_service import store
 from modeler_service.integrity.log_checks import check
 from modeler_service.runs.curator_queries import is_run_query, query_of
+from modeler_service.store import deletion
 from service_kit.store import audit_log
 from tests.modeler_service.in_process_modeler import modeler_at_work, request_of, start
 
@@ -43,14 +44,14 @@ def ended_run(modeler, release):
 def test_a_witness_knows_after_a_deletion_what_a_run_asked_and_nothing_else(tmp_path):
     with modeler_at_work(tmp_path, work=False) as modeler:
         run = ended_run(modeler, "a" * 64)
-        asked = [(f"{run}:1", digest_of(7)), (f"{run}:2", digest_of(8)), (f"{run}:2", None)]
+        own = [(f"{run}:1", digest_of(7)), (f"{run}:2", digest_of(8)), (f"{run}:2", None)]
         never = [(f"{run}:1", digest_of(9)), (f"{run}:2", digest_of(7)), (f"{run}:3", None), ("run_0:1", None)]
-        for _ in range(2):
+        for is_deleted in (False, True):
             with modeler.context.database.read() as db:
-                assert [is_run_query(db, *each) for each in asked] == [True] * 3
+                assert [is_run_query(db, *each) for each in own] == [True] * 3
                 assert [is_run_query(db, *each) for each in never] == [False] * 4
-            if _ == 0:
-                modeler.delete(request_of(modeler), run)
+            if not is_deleted:
+                modeler.housekeeping.delete(request_of(modeler), run)
         with pytest.raises(NotFound):
             modeler.run(run)
 
@@ -64,10 +65,10 @@ def test_what_is_stored_of_a_run_goes_with_it_and_versions_stay_append_only(tmp_
             (folder / f"{name * 64}.npy").touch()
         running = start(modeler)
         with pytest.raises(StateConflict):
-            modeler.delete(request_of(modeler), running)
+            modeler.housekeeping.delete(request_of(modeler), running)
         request = request_of(modeler)
-        deleted = modeler.delete(request, run)
-        assert modeler.delete(request, run).body == deleted.body
+        deleted = modeler.housekeeping.delete(request, run)
+        assert modeler.housekeeping.delete(request, run).body == deleted.body
         assert [path.stem[0] for path in folder.iterdir()] == ["b"]
         with modeler.context.database.read() as db:
             assert (store.version_page(db, run), len(store.version_page(db, other))) == ([], 1)
@@ -88,7 +89,7 @@ def test_a_run_that_is_missing_without_a_record_of_its_deletion_is_a_fault(tmp_p
             with modeler.context.database.read() as db:
                 return check(db, [entry.record for entry in audit_log.walk(db)])
 
-        modeler.context.database.write(lambda db: store.delete_run(db, run))
+        modeler.context.database.write(lambda db: deletion.delete_run(db, run))
         with pytest.raises(LogBroken, match="lacks the answer"):
             faults()
         run = ended_run(modeler, "a" * 64)
