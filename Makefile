@@ -5,7 +5,7 @@ READY := .venv/ready
 # Tests start hundreds of interpreters: none of them compiles what another one has compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo browser test soak audit-privacy mutants screenshots docs check bench reproduce data wheel-check docker-check lock clean
+.PHONY: demo browser test soak audit-privacy mutants screenshots docs check bench reproduce data wheel-check openapi-client docker-check lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make reproduce    the papers' experiments, into docs/results.md: an hour and a half at most (ARGS=--quick: five minutes, into out/)"
 	@echo "make wheel-check   build both wheels and install them into empty environments from the package index"
 	@echo "make docker-check   build and run docker-compose.yml (needs a Docker engine)"
+	@echo "make openapi-client   generate a client from the OpenAPI document and run an exchange with it, on a bad network"
 	@echo "make lock     write requirements/*.txt again (needs uv)"
 
 $(READY): requirements/dev.txt pyproject.toml shared/pyproject.toml
@@ -104,6 +105,15 @@ reproduce: $(READY)
 wheel-check: $(READY)
 	BLINDOPT_WHEELS=install $(BIN)/python -m pytest -s tests/test_wheels.py $(ARGS)
 
+# Beside .venv, as the tool of `make mutants`: its own requirements differ.
+GENERATOR := out/openapi/ready
+$(GENERATOR): requirements/openapi.txt | $(READY)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes --upgrade \
+	    -r requirements/openapi.txt --target out/openapi && touch $@
+
+openapi-client: $(GENERATOR)
+	BLINDOPT_GENERATOR="$(CURDIR)/out/openapi" $(BIN)/python -m pytest tests/system/test_generated_client.py $(ARGS)
+
 docker-check: $(READY) browser
 	tests/docker/compose-check
 
@@ -111,6 +121,7 @@ LOCK := uv pip compile --universal --generate-hashes --no-header --no-annotate -
 lock:
 	$(LOCK) --no-emit-package blindopt --extra test pyproject.toml -o requirements/dev.txt
 	for s in curator modeler demo mutants; do $(LOCK) requirements/$$s.in -c requirements/dev.txt -o requirements/$$s.txt; done
+	$(LOCK) requirements/openapi.in -o requirements/openapi.txt
 
 clean:
 	rm -rf .venv build dist out

@@ -1,13 +1,16 @@
 """/v1/studies for the owner: drafts, previews, releases, grants."""
 
 from functools import partial
+from typing import Annotated
 
+from fastapi import Header
 from starlette.responses import Response
 
 from blindopt import wire
 from curator_service.routes.common import CuratorDep, GrantId, StudyId, TokenId
 from service_kit.web.dependencies import RecordedReply, RequestContextDep, api_router
 from service_kit.web.listings import ListFilterDep, PagingDep
+from service_kit.web.openapi import header
 from service_kit.web.problems import documented
 
 router = api_router("studies", "owner", prefix="/v1/studies")
@@ -44,16 +47,40 @@ def preview_release(study_id: StudyId, curator: CuratorDep) -> wire.ReleaseRepor
     return curator.releases.preview(study_id)
 
 
-@router.post("/{study_id}:release", response_model=wire.StudyOwnerView, responses=documented(409))
+@router.post(
+    "/{study_id}:release",
+    response_model=wire.StudyOwnerView,
+    responses={
+        202: {
+            "model": wire.StudyOwnerView,
+            "description": "Being drawn: `state` is releasing. Repeat the request, or get the study, until it is open.",
+            "headers": {"Location": header("Path of the study."), "Preference-Applied": header("respond-async.")},
+        },
+        **documented(409),
+    },
+)
 def release_study(
-    study_id: StudyId, caller: RequestContextDep, curator: CuratorDep, wanted: wire.ReleaseAsked | None = None
+    study_id: StudyId,
+    caller: RequestContextDep,
+    curator: CuratorDep,
+    wanted: wire.ReleaseAsked | None = None,
+    prefer: Annotated[
+        str | None, Header(max_length=200, description="respond-async: reply 202 at once, and draw meanwhile.")
+    ] = None,
 ) -> Response:
     """Draw the candidates in a secret row order and open the study. Once.
 
     The body is optional: with one, a draft that was changed meanwhile is not released. A draft whose latest preview
-    found a high risk needs one, with `confirm_high_risk`.
+    found a high risk needs one, with `confirm_high_risk`. A large release takes minutes: with `Prefer: respond-async`
+    the reply is 202 until it is published, and a draw that fails leaves a draft.
     """
-    return RecordedReply(curator.releases.release(caller, study_id, wanted))
+    if "respond-async" not in (prefer or "").replace(" ", "").lower().split(","):
+        return RecordedReply(curator.releases.release(caller, study_id, wanted))
+    if (reply := curator.releases.start(caller, study_id, wanted)) is not None:
+        return RecordedReply(reply)
+    view = curator.studies.view(study_id).model_copy(update={"progress": curator.releases.progress(study_id)})
+    headers = {"Location": f"/v1/studies/{study_id}", "Preference-Applied": "respond-async"}
+    return Response(view.model_dump_json(), 202, headers, media_type="application/json")
 
 
 @router.post("/{study_id}:sandbox", response_model=wire.StudyOwnerView, responses=documented(409))

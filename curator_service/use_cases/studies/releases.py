@@ -1,6 +1,8 @@
 """Previews of a study's release, and the release itself."""
 
 import asyncio
+import logging
+import threading
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
@@ -36,6 +38,7 @@ from service_kit.store.base import stamp
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
 
+log = logging.getLogger("blindopt.releases")
 _STOP_SECONDS = 10.0
 ForecastOf = Callable[[wire.StudyCreate], list[wire.ForecastPoint]]
 """Returns the points of the public forecast of a draft, if one has been made."""
@@ -106,10 +109,39 @@ class Releases:
         Raises StateConflict if the draft is not the one that was ``wanted``, or where the latest preview of it found a
         high risk that ``wanted`` does not confirm.
         """
+        begun = self._begin(request, identity, wanted)
+        return begun if isinstance(begun, StoredReply) else self._finish(request, identity, *begun)
+
+    def start(
+        self, request: RequestContext, identity: str, wanted: wire.ReleaseAsked | None = None
+    ) -> StoredReply | None:
+        """Release as ``release`` does, in a thread; None while it is drawn, and the reply to a repetition once it is.
+
+        A draw that fails leaves a draft, as a crash would.
+        """
+        try:
+            begun = self._begin(request, identity, wanted)
+        except StillRunning:
+            return None
+        if isinstance(begun, StoredReply):
+            return begun
+
+        def finish() -> None:
+            try:
+                self._finish(request, identity, *begun)
+            except Exception as error:
+                log.error("the release of %s failed, and it is a draft again: %s", identity, type(error).__name__)
+
+        threading.Thread(target=finish, name=f"release {identity}").start()
+        return None
+
+    def _begin(
+        self, request: RequestContext, identity: str, wanted: wire.ReleaseAsked | None
+    ) -> StoredReply | tuple[wire.StudyCreate, ReleaseStatus]:
         if (stored := self._context.idempotency.earlier(request)) is not None:
             return stored
         try:
-            spec, current = self._begin_release(request, identity, wanted)
+            return self._begin_release(request, identity, wanted)
         except BudgetExhausted as refusal:
             self._refuse(request, identity, refusal)
             raise
@@ -117,6 +149,10 @@ class Releases:
             if (stored := self._context.idempotency.earlier(request)) is not None:  # published since we looked
                 return stored
             raise
+
+    def _finish(
+        self, request: RequestContext, identity: str, spec: wire.StudyCreate, current: ReleaseStatus
+    ) -> StoredReply:
         release_id = new_id("rel")
         try:
             rows = self._in_secret_order(spec)

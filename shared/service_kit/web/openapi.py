@@ -24,7 +24,9 @@ def header(description: str, **schema: Any) -> Json:
 
 
 REQUEST_ID = {"X-Request-ID": header("Id of this request: that of the client, if it sent one.")}
-RETRY_AFTER = {"Retry-After": header("Seconds until a repetition may succeed.", pattern="^[0-9]+$")}
+RETRY_AFTER = {
+    "Retry-After": header("Of a retryable problem: seconds to wait before a repetition.", pattern="^[0-9]+$")
+}
 REPLAYED = {
     "Idempotency-Replayed": header("true: this is the stored reply to an earlier request with this key.", enum=["true"])
 }
@@ -40,7 +42,7 @@ FILE = {
     "Accept-Ranges": header("bytes: one range may be requested.", enum=["bytes"]),
 }
 RANGE = {"Content-Range": header("Which bytes these are, of how many.", pattern="^bytes [0-9]+-[0-9]+/[0-9]+$")}
-_RETRIED = {"429", "503"}
+_RETRIED = {"409", "429", "502", "503"}
 
 
 def document(app: FastAPI, models: tuple[type[BaseModel], ...]) -> Json:
@@ -76,6 +78,8 @@ def document(app: FastAPI, models: tuple[type[BaseModel], ...]) -> Json:
                     keyed = True
                     parameter["required"] = True  # 400, not 422, where it is missing
                     parameter["schema"] = _KEY_SCHEMA
+            for content in operation.get("requestBody", {}).get("content", {}).values():
+                _drop_null(content["schema"])
             closed = path == METRICS_PATH or (path.startswith("/v1/") and path != "/v1/meta")
             operation["security"] = [{"token": []}] if closed else []
             for status, reply in operation["responses"].items():
@@ -105,11 +109,11 @@ def _is_shared(route: APIRoute) -> bool:
 
 
 def _drop_null(schema: Json) -> None:
-    """Remove null from the types of a parameter or form field, which is sent or left out."""
-    options = [option for option in schema.pop("anyOf", []) if option != {"type": "null"}]
-    if options:
-        (only,) = options
-        schema |= only
+    """Remove null from the types of a parameter, form field or body, which is sent or left out."""
+    options = [option for option in schema.get("anyOf", []) if option != {"type": "null"}]
+    if len(options) == 1:
+        del schema["anyOf"]
+        schema |= options[0]
 
 
 def _discriminate(field: Json, schemas: Json) -> None:

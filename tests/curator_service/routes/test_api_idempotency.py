@@ -190,3 +190,30 @@ def test_long_work_asked_twice_at_once_is_done_once(what, curator, owner, opened
             assert reply.headers["retry-after"] == "1"
     files = {path.name.partition(".")[0] for path in (curator.data / "files").glob("*.npy")}
     assert files == {identity for (identity,) in curator.rows("SELECT id FROM releases UNION SELECT id FROM datasets")}
+
+
+def test_a_release_without_waiting_is_drawn_once_and_answers_a_repetition(curator, owner, opened):
+    draft = owner.create_study(opened.view.spec)
+    path, asynchronous = f"/v1/studies/{draft.id}:release", {"Prefer": "wait=5, respond-async", **_key(f"a {draft.id}")}
+    with curator.http() as http:
+        first = http.post(path, headers=asynchronous)
+        assert first.status_code == 202
+        assert (first.headers["location"], first.headers["preference-applied"]) == (
+            f"/v1/studies/{draft.id}",
+            "respond-async",
+        )
+        assert first.json()["state"] in ("releasing", "open")
+        assert http.post(path, headers=asynchronous | {"Idempotency-Key": "another"}).json()["code"] == "state_conflict"
+        while (reply := http.post(path, headers=asynchronous)).status_code == 202:
+            pass
+        assert (reply.status_code, reply.json()["state"]) == (200, "open")
+        assert http.get(first.headers["location"]).json()["release_id"] == reply.json()["release_id"]
+        waiting = http.post(path, headers=_key(f"a {draft.id}"))
+        assert (waiting.status_code, waiting.content) == (200, reply.content)
+    assert curator.rows("SELECT count(*) FROM releases WHERE study_id = ?", draft.id) == [(1,)]
+
+
+def test_a_release_without_waiting_is_refused_at_once_where_it_can_be(curator, owner, opened):
+    with curator.http() as http:
+        refused = http.post(f"/v1/studies/{opened.id}:release", headers={"Prefer": "respond-async", **_key("refused")})
+    assert (refused.status_code, refused.json()["code"]) == (409, "state_conflict")

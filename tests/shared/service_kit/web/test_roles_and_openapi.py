@@ -9,6 +9,7 @@ from typing import get_args
 import pytest
 
 from blindopt import errors, wire
+from blindopt.audit.merkle_log import Exchange
 from curator_service import app as curator_app
 from curator_service.settings import Settings as CuratorSettings
 from modeler_service import app as modeler_app
@@ -486,3 +487,41 @@ def test_every_page_of_the_console_names_its_roles_but_those_that_anybody_may_se
         ("/console/{rest:path}", "GET"),
     }
     assert not any(path.startswith("/console") for path in app.openapi()["paths"])
+
+
+def test_every_reply_names_its_headers(document, name):
+    exchanged = set()
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            keyed = any(parameter["name"] == "idempotency-key" for parameter in operation.get("parameters", []))
+            for status, reply in operation["responses"].items():
+                assert "X-Request-ID" in reply["headers"]
+                assert ("Retry-After" in reply["headers"]) == (status in {"409", "429", "502", "503"})
+                assert ("Idempotency-Replayed" in reply["headers"]) == (keyed and status.startswith("2"))
+                exchanged |= {path} if "Blindopt-Receipt" in reply["headers"] else set()
+    assert {path for path in exchanged if not path.startswith("/v1/audit")} == (
+        set()
+        if name == "modeler"
+        else {
+            f"/v1/studies/{{study_id}}{rest}"
+            for rest in ("", "/candidates", "/queries", "/queries/{query_id}", "/revisions", "/messages")
+        }
+        | {"/v1/studies/{study_id}/messages/{message_id}"}
+    )
+    if name == "curator":
+        replies = document["paths"]["/v1/studies/{study_id}/candidates"]["get"]["responses"]
+        assert {"ETag", "Accept-Ranges", "Content-Range"} <= set(replies["206"]["headers"])
+        assert document["components"]["schemas"]["SharedLogRecord"]["properties"].keys() == set(Exchange.__slots__)
+
+
+def test_generators_can_use_the_contract(document):
+    """Unions of objects name what tells them apart, and no default is an object."""
+    schemas = document["components"]["schemas"]
+    for schema in schemas.values():
+        for field in schema.get("properties", {}).values():
+            assert not isinstance(field.get("default"), dict)
+            options = field.get("oneOf") or field.get("anyOf") or []
+            if len([option for option in options if "$ref" in option]) > 1:
+                assert set(field["discriminator"]["mapping"].values()) == {option["$ref"] for option in options}
+    for body in (x["requestBody"] for path in document["paths"].values() for x in path.values() if "requestBody" in x):
+        assert all("anyOf" not in content["schema"] for content in body["content"].values())
