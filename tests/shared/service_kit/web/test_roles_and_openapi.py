@@ -310,7 +310,7 @@ def test_every_operation_documents_its_errors_as_problems(document):
 
 
 # A dry run creates nothing (200), and a query that must be measured first is pending (202).
-TWO_WAYS = ("/observations", "/v1/inbox:import", "/queries", "/queries/{query_id}", "/revisions")
+TWO_WAYS = ("{study_id}:release", "/observations", "/v1/inbox:import", "/queries", "/queries/{query_id}", "/revisions")
 
 
 def test_successful_replies_have_a_schema(document):
