@@ -92,7 +92,7 @@ class InContainers:
 
 def commands(name: str) -> list[list[str]]:
     """The commands of a service in its document, each split as by a shell."""
-    lines = re.findall(rf"^    (blindopt-{name} .*)$", DOCUMENTS[name].read_text(), re.MULTILINE)
+    lines = re.findall(rf"^(blindopt-{name} .*)$", DOCUMENTS[name].read_text(), re.MULTILINE)
     return [shlex.split(line) for line in lines]
 
 
