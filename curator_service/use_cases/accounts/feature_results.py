@@ -33,7 +33,7 @@ _METHOD = (
     "one after few answers."
 )
 _PRIVACY = (
-    "This is made from your records and stays with you, so no budget counts it. What you do because of it in public, "
+    "This is made from your records and stays with you, so no budget counts it. What you then do in public, "
     "such as other bounds, other features or a word to a vendor, can reveal what it shows."
 )
 
