@@ -9,6 +9,7 @@ from sqlalchemy import Column, ForeignKey, Index, Integer, Table, Text, bindpara
 from curator_service.privacy.ledger import Balance, Charge, RowBalance, text, units
 from curator_service.store import queries
 from curator_service.store.base import METADATA
+from service_kit.store.base import page_of
 from service_kit.store.database import Connection
 from service_kit.store.prepared_statement import PreparedStatement
 
@@ -195,10 +196,8 @@ def page(
     chosen: LineFilter = EVERY,
 ) -> list[Any]:
     """Lines of a study after a sequence number in order, or before it with the newest first."""
-    where, seq = chosen.of(study_id), ledger.c.seq
-    if position is not None:
-        where &= seq < position if newest else seq > position
-    return list(db.execute(select(ledger).where(where).order_by(seq.desc() if newest else seq).limit(limit)))
+    query = select(ledger).where(chosen.of(study_id))
+    return list(db.execute(page_of(query, ledger.c.seq, position=position, newest=newest, limit=limit)))
 
 
 def _last_of_rows(study_id: str, after: int = -1, before: int | None = None) -> Any:

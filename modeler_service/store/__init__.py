@@ -15,7 +15,6 @@ from sqlalchemy import (
     LargeBinary,
     PrimaryKeyConstraint,
     Row,
-    Select,
     Table,
     Text,
     UniqueConstraint,
@@ -33,6 +32,7 @@ from modeler_service.store import messages as messages
 from modeler_service.store.base import APPEND_ONLY as APPEND_ONLY
 from modeler_service.store.base import METADATA as METADATA
 from modeler_service.store.base import MIGRATIONS as MIGRATIONS
+from service_kit.store.base import page_of
 from service_kit.store.database import Connection
 from service_kit.store.labels import EVERYTHING, ListFilter
 from service_kit.store.prepared_statement import PreparedStatement
@@ -161,15 +161,7 @@ def run_page(
 ) -> list[Row[Any]]:
     """Runs after a sequence number in order, or before it with the newest first; None: from the first or the last."""
     query = select(runs).where(*chosen.of(runs))
-    return _page(db, query, runs.c.seq, position=position, newest=newest, limit=limit)
-
-
-def _page(
-    db: Connection, query: Select[Any], order: Column[int], *, position: int | None, newest: bool, limit: int
-) -> list[Row[Any]]:
-    if position is not None:
-        query = query.where(order < position if newest else order > position)
-    return list(db.execute(query.order_by(order.desc() if newest else order).limit(limit)))
+    return list(db.execute(page_of(query, runs.c.seq, position=position, newest=newest, limit=limit)))
 
 
 def states(db: Connection) -> list[tuple[str, str | None, int]]:
@@ -279,7 +271,7 @@ def trial_page(
 ) -> list[Row[Any]]:
     """Trials after a number in order, or before it with the newest first; None: from the first or the last."""
     query = select(trials).where(trials.c.run_id == run_id)
-    return _page(db, query, trials.c.number, position=position, newest=newest, limit=limit)
+    return list(db.execute(page_of(query, trials.c.number, position=position, newest=newest, limit=limit)))
 
 
 def curve(

@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import Row, func, select
 
 from modeler_service.store import trials
+from service_kit.store.base import page_of
 from service_kit.store.database import Connection
 
 
@@ -45,11 +46,8 @@ def filtered_trials(
     db: Connection, run_id: str, chosen: TrialFilter, *, position: int | None, newest: bool, limit: int
 ) -> list[Row[Any]]:
     """Trials that match after a number in order, or before it with the newest first; None: from the first or last."""
-    number = trials.c.number
-    where = chosen.of(run_id)
-    if position is not None:
-        where &= number < position if newest else number > position
-    return list(db.execute(select(trials).where(where).order_by(number.desc() if newest else number).limit(limit)))
+    query = select(trials).where(chosen.of(run_id))
+    return list(db.execute(page_of(query, trials.c.number, position=position, newest=newest, limit=limit)))
 
 
 def sorted_trials(

@@ -26,7 +26,7 @@ from sqlalchemy import (
 from blindopt.audit import merkle_log
 from blindopt.audit.merkle_log import EMPTY, Entry, Exchange, Head, Json
 from blindopt.errors import LogBroken
-from service_kit.store.base import METADATA, stamp
+from service_kit.store.base import METADATA, page_of, stamp
 from service_kit.store.prepared_statement import PreparedStatement
 
 _log = Table(
@@ -144,8 +144,6 @@ def page(
     query = select(table.c.seq, *(cast(table.c[name], LargeBinary).label(name) for name in _BYTES))
     if grant_id is not None:
         query = query.where(_shared.c.grant_id == grant_id)
-    if position is not None:
-        query = query.where(table.c.seq < position if newest else table.c.seq > position)
     # Compare bytes first: parsing every record of a long log takes ten times as long.
     if kinds:
         starts = [f'"kind":"{kind}' + ("" if kind.endswith(".") else '"') for kind in kinds]
@@ -164,7 +162,7 @@ def page(
         query = query.where(table.c.seq >= _first_from(db, since))
     if until is not None:
         query = query.where(table.c.seq < _first_from(db, until))
-    query = query.order_by(table.c.seq.desc() if newest else table.c.seq).limit(limit)
+    query = page_of(query, table.c.seq, position=position, newest=newest, limit=limit)
     return [Entry(*row) for row in db.execute(query)]
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Any, Protocol
 
-from sqlalchemy import Connection, MetaData, Table, func, select
+from sqlalchemy import Column, Connection, MetaData, Select, Table, func, select
 
 from service_kit.store.schema import Migrations
 
@@ -39,6 +39,13 @@ def states(db: Connection, jobs: Table) -> dict[str, int]:
     """The number of jobs in each state."""
     counts = select(jobs.c.state, func.count()).group_by(jobs.c.state)
     return {row[0]: row[1] for row in db.execute(counts)}
+
+
+def page_of(query: Select[Any], order: Column[int], *, position: int | None, newest: bool, limit: int) -> Select[Any]:
+    """Rows after a position in an order, or before it with the newest first; None: from the first or the last."""
+    if position is not None:
+        query = query.where(order < position if newest else order > position)
+    return query.order_by(order.desc() if newest else order).limit(limit)
 
 
 def moment(text: str) -> datetime:
