@@ -17,7 +17,7 @@ from curator_service.forecasts.worker import Job, Reply, Worker
 from curator_service.privacy import entropy
 from curator_service.privacy.guarantees import CHOOSING
 from curator_service.settings import Settings
-from curator_service.store.jobs import count_running, forecasts
+from curator_service.store.jobs import forecasts
 from curator_service.use_cases import notices
 from curator_service.use_cases.jobs.jobs import Jobs
 from curator_service.use_cases.studies.advisories import names
@@ -41,8 +41,7 @@ class Forecasts(Jobs):
 
     def __init__(self, context: ServiceContext, vault: Vault, settings: Settings) -> None:
         self._vault = vault
-        self._waiting_max = settings.forecasts_waiting_max
-        super().__init__(context, settings.forecast_seconds_max)
+        super().__init__(context, settings.forecast_seconds_max, settings.forecasts_waiting_max)
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -56,10 +55,7 @@ class Forecasts(Jobs):
             nonlocal begun
             if _study(db, study_id)[0] != checked.study:
                 raise StateConflict("the draft was changed meanwhile: look at it again, then start the forecast")
-            if count_running(db, forecasts) > self._waiting_max:
-                raise StateConflict(
-                    f"{self._waiting_max} forecasts wait already: let one end, or cancel one, before you ask for more"
-                )
+            self._check_room(db)
             identity = new_id("fct")
             store.insert(
                 db,

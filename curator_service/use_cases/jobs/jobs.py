@@ -37,9 +37,10 @@ class Jobs(ABC):
     """The problem of a job that was interrupted, and what to do."""
     _table: jobs.Table
 
-    def __init__(self, context: ServiceContext, seconds_max: int) -> None:
+    def __init__(self, context: ServiceContext, seconds_max: int, waiting_max: int) -> None:
         self._context = context
         self._seconds_max = seconds_max
+        self._waiting_max = waiting_max
         self._progress: dict[str, float] = {}
         self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -72,6 +73,12 @@ class Jobs(ABC):
         return [(row, self._progress.get(row.id, row.progress)) for row in rows]
 
     # --- for subclasses -----------------------------------------------------------------------------
+
+    def _check_room(self, db: Connection) -> None:
+        """Raise StateConflict if as many jobs wait as may."""
+        if jobs.count_running(db, self._table) > self._waiting_max:
+            waiting = f"{self._waiting_max} {self.noun}s wait already"
+            raise StateConflict(f"{waiting}: let one end, or cancel one, before you ask for more")
 
     def _submit(self, identity: str) -> None:
         """Queue a stored job. The first one starts the thread: by then the database has its event loop."""

@@ -15,7 +15,7 @@ from curator_service.scoring import logistic, problems
 from curator_service.scoring.worker import Ended, Job, Reply, Scorer, Source, Worker
 from curator_service.settings import Settings
 from curator_service.store import dataset_accounts
-from curator_service.store.jobs import count_running, tunings
+from curator_service.store.jobs import tunings
 from curator_service.use_cases import notices
 from curator_service.use_cases.jobs.jobs import Jobs
 from curator_service.use_cases.jobs.planner import Planner
@@ -51,13 +51,12 @@ class Tunings(Jobs):
     def __init__(self, context: ServiceContext, vault: Vault, settings: Settings) -> None:
         self._vault = vault
         self._losses = DatasetLosses(vault)
-        self._waiting_max = settings.tunings_waiting_max
         self._planner = Planner(settings.tuning_plan_seconds_max)
         self._scorer = scorer_of(settings)
         self._worker: Worker | None = None
         self._withheld = 0
         """How many records were withheld when the tuning that runs read them."""
-        super().__init__(context, settings.tuning_seconds_max)
+        super().__init__(context, settings.tuning_seconds_max, settings.tunings_waiting_max)
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -90,10 +89,7 @@ class Tunings(Jobs):
             self._context.authentication.check_live(db, request.principal)
             if (stored := self._context.idempotency.stored(db, request)) is not None:
                 return stored
-            if count_running(db, tunings) > self._waiting_max:
-                raise StateConflict(
-                    f"{self._waiting_max} tunings wait already: let one end, or cancel one, before you ask for more"
-                )
+            self._check_room(db)
             dataset = store.find(db, store.datasets, tuning.validation_dataset_id)
             dataset_caps.open_account(db, dataset)
             file, cost = self._losses.read(db, dataset), (report.epsilon, report.delta)
