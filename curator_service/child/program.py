@@ -21,7 +21,7 @@ PROGRESS_STEP = 0.002
 class Message(BaseModel):
     """A job or a reply. An error of its validation quotes no value, because values may be private."""
 
-    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(defer_build=True, frozen=True, hide_input_in_errors=True)
 
 
 class Reply(Message):
