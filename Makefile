@@ -78,7 +78,7 @@ screenshots: $(READY)
 	BLINDOPT_SCREENSHOTS=1 $(BIN)/python -m pytest tests/browser/test_stories.py -k test_both_stories $(ARGS)
 
 docs: $(READY)
-	@$(BIN)/python -m website
+	@$(BIN)/python -m docs.website
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -10,7 +10,7 @@ import pytest
 
 from tests import processes
 from tests.docs.site_checks import faults
-from website import errors
+from docs.website import errors
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def out(tmp_path_factory):
     folder = tmp_path_factory.mktemp("out")
-    done = processes.run("website", str(folder), env=os.environ)
+    done = processes.run("docs.website", str(folder), env=os.environ)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
@@ -100,7 +100,7 @@ def test_a_rare_term_is_explained_where_it_stands(out):
 
 
 def test_documents_that_the_readmes_and_the_code_name_exist():
-    folders = ("shared", "curator_service", "modeler_service", "website", "benchmarks")
+    folders = ("shared", "curator_service", "modeler_service", "docs", "benchmarks")
     texts = [path for folder in folders for kind in ("*.py", "*.html") for path in (ROOT / folder).rglob(kind)]
     named = set()
     for path in (*ROOT.glob("*.md"), ROOT / "Makefile", *texts):

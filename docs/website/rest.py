@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from website.tables import code, plain, table
+from docs.website.tables import code, plain, table
 
 Json = dict[str, Any]
 

@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from website import command_line, errors, notebooks, operating, python_api, rest
+from docs.website import command_line, errors, notebooks, operating, python_api, rest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 COPIED = (".md", ".svg", ".png", ".json", ".py")
 
 
@@ -35,7 +35,7 @@ def build(target: Path) -> Path:
 def assemble(pages: Path) -> None:
     """Copy docs/ to ``pages``, and add the pages that are made from the code."""
     for path in sorted((ROOT / "docs").rglob("*")):
-        if path.suffix in COPIED:
+        if path.suffix in COPIED and Path(__file__).parent not in path.parents:
             copy = pages / path.relative_to(ROOT / "docs")
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)

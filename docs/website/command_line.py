@@ -4,7 +4,7 @@ from typing import Any
 
 import typer
 
-from website.tables import code, plain, table
+from docs.website.tables import code, plain, table
 
 
 def page() -> str:

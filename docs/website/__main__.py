@@ -1,9 +1,9 @@
-"""`python -m website [FOLDER]`: build the documentation site into FOLDER/site (default: out/site)."""
+"""`python -m docs.website [FOLDER]`: build the documentation site into FOLDER/site (default: out/site)."""
 
 import sys
 from pathlib import Path
 
-from website.build import build
+from docs.website.build import build
 
 if __name__ == "__main__":
     site = build(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("out"))

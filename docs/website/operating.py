@@ -2,7 +2,7 @@
 
 from pydantic_core import PydanticUndefined
 
-from website.tables import code, plain, table
+from docs.website.tables import code, plain, table
 
 
 def settings_page() -> str:

@@ -4,7 +4,7 @@ import inspect
 import types
 from typing import Any
 
-from website.tables import plain
+from docs.website.tables import plain
 
 
 def page() -> str:
