@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from docs.website import errors
 from tests import processes
 from tests.docs.site_checks import faults
-from docs.website import errors
 
 ROOT = Path(__file__).parents[2]
 
