@@ -20,7 +20,7 @@ STEPS = (
 NAMES = tuple(name for name, _ in STEPS)
 _OF_STEP = {
     "data": ("name", "dataset_id"),
-    "features": ("use_", "lower_", "upper_", "scale_", "pasted"),
+    "features": ("use_", "lower_", "upper_", "scale_", "pasted", "bounds_file"),
     "measurement": (
         *("direction", "source", "column", "column_noise", "question", "unit"),
         *("y_lower", "y_upper", "y_noise", "due_hours", "shown_"),

@@ -121,7 +121,8 @@ async def _help_with_features(page: Page, form: Form, dataset: dict[str, Any], g
     """Tick columns, fill in bounds, or count what they clip, and show the features again."""
     clips: dict[str, Any] | None = None
     if go == "paste":
-        private_bounds.fill_in(form, dataset)
+        file = form.files.get("bounds_file")
+        private_bounds.fill_in(form, dataset, None if file is None else await file.read())
     elif go == "clips":
         clips = await _clips(page, form, dataset)
     else:

@@ -1,5 +1,6 @@
 """Bounds for the form of a study: private ones and their page, those of categories, and pasted ones."""
 
+import codecs
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
@@ -98,14 +99,16 @@ def encoded(dataset: Mapping[str, Any]) -> dict[str, tuple[str, str, str]]:
     return made
 
 
-def fill_in(form: Form, dataset: Mapping[str, Any]) -> None:
-    """Fill in the features that were pasted: a name, both bounds and perhaps a hidden change on each line."""
+def fill_in(form: Form, dataset: Mapping[str, Any], file: bytes | None) -> None:
+    """Fill in the features of a file, or those pasted: a name, both bounds and perhaps a hidden change on each line."""
+    field = "pasted" if file is None else "bounds_file"
+    content = form.get(field).encode() if file is None else file.removeprefix(codecs.BOM_UTF8)
     index = {column["name"]: i for i, column in enumerate(dataset["columns"])}
     lines: list[tuple[int, list[str]]] = []
     try:
-        lines = [(line, cells) for line, cells in rows(form.get("pasted").encode(), ",;\t") if any(cells)]
+        lines = [(line, cells) for line, cells in rows(content, ",;\t") if any(cells)]
     except Invalid:
-        form.wrong("pasted", "Write name, smallest, largest on each line")
+        form.wrong(field, "Write name, smallest, largest on each line")
     for line, (name, *cells) in lines:
         meant = [readings(cell.strip()) for cell in cells if cell.strip()]
         i = index.get(name.strip())
@@ -114,9 +117,9 @@ def fill_in(form: Form, dataset: Mapping[str, Any]) -> None:
         if i is None:
             near = get_close_matches(name.strip(), index, n=1)
             hint = f'; did you mean "{near[0]}"?' if near else " in this dataset"
-            form.wrong("pasted", f'Line {line}: no column "{name.strip()}"{hint}')
+            form.wrong(field, f'Line {line}: no column "{name.strip()}"{hint}')
         elif len(meant) not in (2, 3) or any(len(values) != 1 for values in meant):
-            form.wrong("pasted", f"Line {line}: write a name and two numbers, or three with the hidden change")
+            form.wrong(field, f"Line {line}: write a name and two numbers, or three with the hidden change")
         else:
             form.values[f"use_{i}"] = ["yes"]
             for part, values in zip(("lower", "upper", "hidden_change"), meant, strict=False):

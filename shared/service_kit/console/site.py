@@ -164,7 +164,7 @@ class Console:
     async def _form(self, request: Request, session: Session) -> Form:
         """The form, if a page of this console sent it in this session."""
         _same_origin(request)
-        data = await request.form(max_files=10, max_fields=5_000, max_part_size=_PART_MAX)
+        data = await request.form(max_files=10, max_fields=10_000, max_part_size=_PART_MAX)
         token = data.get(CSRF)
         if not isinstance(token, str) or not session.is_csrf(token):
             raise OtherSite("the form is of another session: load its page again, and send it once more")

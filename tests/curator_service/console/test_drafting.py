@@ -144,9 +144,10 @@ WIDE = {
         "carat\t0\t5\t0.5\r\ntable\t40\t90\t\r\n",
     ],
 )
-def test_pasted_bounds_fill_in_the_features_that_they_name(text):
-    form = Form.blank(pasted=text, lower_0="7", upper_4="1")
-    fill_in(form, WIDE)
+@pytest.mark.parametrize("file", [False, True])
+def test_bounds_of_a_text_or_a_file_fill_in_the_features_that_they_name(text, file):
+    form = Form.blank(pasted="not read" if file else text, lower_0="7", upper_4="1")
+    fill_in(form, WIDE, b"\xef\xbb\xbf" + text.encode() if file else None)
     assert form.ok, form.errors
     assert {name: form.get(name) for name in form.values} == {
         "use_0": "yes",
@@ -171,11 +172,13 @@ def test_pasted_bounds_fill_in_the_features_that_they_name(text):
         ('carat,"0', "Write name, smallest, largest on each line"),
     ],
 )
-def test_what_cannot_be_read_of_pasted_bounds_is_named_by_its_line(text, fault):
+def test_what_cannot_be_read_of_bounds_is_named_by_its_line(text, fault):
     form = Form.blank(pasted=text)
-    fill_in(form, WIDE)
+    fill_in(form, WIDE, None)
     assert form.errors["pasted"].startswith(fault)
     assert form.get("pasted") == text
+    fill_in(form := Form.blank(), WIDE, text.encode())
+    assert form.errors["bounds_file"].startswith(fault)
 
 
 def test_columns_made_from_categories_have_public_bounds():

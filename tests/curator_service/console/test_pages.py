@@ -251,7 +251,9 @@ def test_the_features_of_a_wide_table_are_ticked_pasted_counted_and_warned_of(ow
     assert 'value="yes" checked' not in owner.text
     owner.submit("/studies/new", go="paste", pasted="s0,0,5.5\ns60,1,2")
     assert 'Line 2: no column "s60"; did you mean' in owner.shown
-    owner.submit("/studies/new", go="paste", pasted="s0,0,5.5\ns3,0,11")
+    owner.submit("/studies/new", go="paste", files={"bounds_file": ("b.csv", b"s0;0;5,5\ns60;1;2")})
+    assert 'Line 2: no column "s60"; did you mean' in owner.shown
+    owner.submit("/studies/new", go="paste", files={"bounds_file": ("b.csv", b"s0;0;5,5\ns3;0;11")})
     kept = owner.form("/studies/new")
     assert (kept["lower_0"], kept["upper_0"], kept["upper_3"], "pasted" in kept) == ("0", "5.5", "11", True)
     owner.submit("/studies/new", go="clips")
