@@ -1,4 +1,4 @@
-"""Time of each page of both consoles, with 100,000 queries, 100,000 measurements and 200 runs."""
+"""Time of each page of both consoles, with 100,000 queries, 30,000 open measurements and 200 runs."""
 
 import http.client
 import re
@@ -23,6 +23,7 @@ from blindopt.client import VendorClient
 from service_kit.console import Console
 
 QUERIES = 100_000
+OPEN = 30_000
 RUNS = 200
 TRIALS = 60
 _ROUNDS = 5
@@ -37,8 +38,9 @@ def _filled(folder: Path) -> tuple[dict[str, str], wire.GrantReply, wire.GrantRe
     study, grant = filled.study("answered at once", wire.ColumnMeasurement(column="y", direction="maximize"))
     filled.query(study, grant, QUERIES)
     by_hand, other = filled.study("by hand", wire.InboxMeasurement(direction="maximize", question="How much?"))
-    filled.query(by_hand, other, QUERIES, later=True)
+    filled.query(by_hand, other, OPEN, later=True)
     fresh = filled.grant(study, "fresh")
+    filled.curator.context.audit_trail.verify()  # what is timed is a log as a service writes it
     filled.curator.context.close()
     with closing(sqlite3.connect(folder / "curator.sqlite")) as db:
         (measurement,) = db.execute("SELECT id FROM measurements ORDER BY seq LIMIT 1").fetchone()
@@ -112,8 +114,12 @@ def _paths(console: Console, role: str, ids: dict[str, str]) -> list[str]:
 
 
 def _timed(server: Server, paths: Iterable[str], label: Callable[[str], str]) -> list[list[Cell]]:
-    person = _Person(server)
-    return [[label(path), *person.seconds(path)] for path in paths]
+    """Rows of a table. The goal is held against processor time, which other work on the machine does not change."""
+    person, rows = _Person(server), list[list[Cell]]()
+    for path in paths:
+        median, most, cpu, size = person.seconds(path)
+        rows.append([label(path), median, most, cpu, "yes" if cpu < _GOAL_SECONDS else "NO", size])
+    return rows
 
 
 def _admit(service: str, folder: Path) -> None:
@@ -176,10 +182,10 @@ def tables() -> list[Table]:
             of_modeler = _timed(
                 server, paths, lambda path: _plain(path, {run: f"of {TRIALS}", large: f"of {QUERIES:,}"})
             )
-    head = ["page", "seconds (median)", "seconds (most)", "server CPU s", "bytes"]
-    what = f"{QUERIES:,} queries, {QUERIES:,} open measurements"
+    head = ["page", "seconds (median)", "seconds (most)", "server CPU s", "within the goal", "bytes"]
+    what = f"{QUERIES:,} queries, {OPEN:,} open measurements"
     return [
-        Table(f"Curator's console on {what} (goal: under {_GOAL_SECONDS:g} s)", head, of_curator),
+        Table(f"Curator's console on {what} (goal: under {_GOAL_SECONDS:g} s of processor time)", head, of_curator),
         Table(f"Modeler's console on {RUNS} runs, one of {QUERIES:,} trials (the same goal)", head, of_modeler),
     ]
 

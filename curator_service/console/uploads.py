@@ -54,7 +54,9 @@ async def show(page: Page, view: View, form: Form, status: int = 200) -> Respons
     """The page of a pending file."""
     context: dict[str, Any] = {"upload": view, "form": form, "status": status, "options": options}
     context |= {"problems": [(i, c) for i, c in enumerate(view["columns"]) if is_problem(c)]}
-    context |= {"clean": [(i, c) for i, c in enumerate(view["columns"]) if not is_problem(c)]}
+    clean = [(i, c) for i, c in enumerate(view["columns"]) if not is_problem(c)]
+    context |= {"clean": [pair for pair in clean if not pair[1]["values"]]}
+    context |= {"coded": [pair for pair in clean if pair[1]["values"]]}
     return page.show("dataset_columns.html", title="How are the columns read?", trail=_TRAIL, **context)
 
 
@@ -100,14 +102,16 @@ def options(column: View) -> list[tuple[str, str]]:
     """The ways to read a column, of which the first is proposed."""
     ways = [("drop", "Leave the column out")]
     number = ("number", "Read it as numbers")
+    listed = [(kind, f"Turn it into {words}") for kind, words in _LISTED.items()]
     if column["holds"] == "number":
-        return [*ways, number] if column["unnamed"] else [number, *ways]
+        coded = listed if column["values"] else []
+        return [*ways, number, *coded] if column["unnamed"] else [number, *ways, *coded]
     if column["holds"] == "date":
         words = "Days since the date below, from dates such as"
         dates = [(each, f"{words} {DATES[each]}") for each in column["date_formats"]]
         return [*dates, *ways] if len(dates) == 1 else [*ways, *dates]
     if column["holds"] == "text":
-        return [*ways, *((kind, f"Turn it into {words}") for kind, words in _LISTED.items()), number]
+        return [*ways, *listed, number]
     return ways
 
 
@@ -149,9 +153,11 @@ def read(form: Form, view: View) -> dict[str, str]:
 
 def _choice(form: Form, i: int, column: View) -> dict[str, Any] | None:
     """How a column is read; None: not at all."""
-    if not is_problem(column):
+    if not is_problem(column) and not column["values"]:
         return {"column": column["name"]} if form.has(f"use_{i}") else None
     kind = form.get(f"as_{i}")
+    if kind == "number" and not is_problem(column):
+        return {"column": column["name"]}
     if kind not in (each for each, _ in options(column)) or kind == "drop":
         return None
     choice: dict[str, Any] = {"column": column["name"], "kind": "date" if kind in DATES else kind}

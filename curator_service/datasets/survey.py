@@ -13,6 +13,8 @@ from curator_service.datasets.findings import Findings, Limits
 from curator_service.datasets.sources import Numbers, RawBlock, Separator, open_source
 
 _CATEGORY_MAX = 100
+_NUMBERS_MAX = 12
+"""Of so many different numbers or fewer a column may hold codes of categories."""
 _TO_DAYS = {each: rules.days_of(each, date(1970, 1, 1)) for each in get_args(DateFormat)}
 
 
@@ -80,13 +82,14 @@ class _Column:
         is_text = holds == "text" and usable
         longest = max(map(len, texts or ()), default=0)
         is_short = texts is not None and len(texts) <= CATEGORIES_MAX and longest <= _CATEGORY_MAX
+        is_coded = holds == "number" and usable and 1 < len(texts or ()) <= _NUMBERS_MAX
         return SurveyedColumn(
             name=name,
             holds=holds if usable else "other",
             missing=self.missing,
             wrong=self.wrong,
             wrong_row=self.wrong_row,
-            values=texts if is_text and is_short else None,
+            values=texts if (is_text and is_short) or is_coded else None,
             date_formats=self.date_formats if holds == "date" else [],
             constant=self.missing == 0 and (self.low == self.high if not self.wrong else len(texts or ()) == 1),
             unnamed=unnamed,

@@ -97,7 +97,10 @@ class SurveyedColumn(Reply):
     wrong_row: int | None = Field(None, description="Row of the first of these, from 1; null: none.")
     values: list[str] | None = Field(
         None,
-        description="Different texts in order; null: more than 100, or too long ones, or no text column.",
+        description=(
+            "Different texts in order, or different numbers as they are written, which may be codes of categories; "
+            "null: more than 100 texts, too long ones, or more than 12 numbers."
+        ),
     )
     date_formats: list[DateFormat] = Field(description="Formats that fit every cell, where it is a date.")
     constant: bool = Field(description="Whether every cell is the same.")

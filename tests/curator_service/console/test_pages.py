@@ -263,6 +263,22 @@ def test_the_features_of_a_wide_table_are_ticked_pasted_counted_and_warned_of(ow
     assert "A bound of s0 , s3 is exactly the smallest or largest value in your records" in owner.shown
 
 
+def test_numbers_that_are_codes_are_read_as_categories_where_their_list_is_public(owner, service):
+    """Of few different numbers; a column of many is not offered, and numbers is what is proposed."""
+    rows = [f"{i / 7},{(1, 2, 5)[i % 3]},{i % 4}" for i in range(30)]
+    _upload(owner, "\n".join(["size,kind,y", *rows]), which="some")
+    where = owner.path.removeprefix("/console")
+    form = owner.form(where)
+    assert (form["as_1"], form["values_1"], "use_0" in form, "as_0" in form) == ("number", "1\n2\n5", True, False)
+    owner.submit(where, as_1="one_hot")
+    assert (owner.status, "the lists are public" in owner.shown) == (422, True)
+    owner.submit(where, as_1="one_hot", lists_public="yes")
+    with OwnerClient(service.url, service.token) as api:
+        made = api.dataset(owner.path.rpartition("/")[2])
+    assert [column.name for column in made.columns] == ["size", "kind=1", "kind=2", "kind=5", "y"]
+    assert [(column.minimum, column.maximum) for column in made.columns][1:4] == [(0, 1)] * 3
+
+
 def test_a_pending_file_can_be_deleted(owner):
     _upload(owner, "a,b\n1,x\n")
     path = owner.path.removeprefix("/console")
