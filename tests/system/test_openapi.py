@@ -318,7 +318,14 @@ def at_curator(curator, opened, small) -> World:
         granted = [owner.grant(opened.id, wire.GrantCreate(name="other")) for _ in range(4)]
         grants = [grant.id for grant in granted[:2]]
         signed = witness.countersign(study.checkpoint().note, 1_700_000_000)
-        archived, (closed, changed, *drafts) = owner.register("old", small.csv), _drafts(owner, opened, 10)
+        archived, (closed, changed, kept, shelved, *drafts) = (
+            owner.register("old", small.csv),
+            _drafts(owner, opened, 16),
+        )
+        deleted, drafts = drafts[:4], drafts[4:]
+        unused = [owner.register("unused", small.csv).id for _ in range(4)]
+        with curator.http() as http:
+            http.post(f"/v1/studies/{shelved}:archive", headers={"Idempotency-Key": "shelved"}).raise_for_status()
         read = owner.study(changed).spec_sha256
         owner.release(closed)
         lines = small.csv.splitlines(keepends=True)
@@ -362,7 +369,11 @@ def at_curator(curator, opened, small) -> World:
             "POST /v1/datasets/{dataset_id}:archive": {"dataset_id": [archived.id]},
             "POST /v1/datasets/{dataset_id}:bounds": {"dataset_id": [apart]},
             "POST /v1/datasets/{dataset_id}:withhold": {"dataset_id": [apart]},
+            "POST /v1/datasets/{dataset_id}:delete": {"dataset_id": unused},
             "POST /v1/studies/{study_id}:release": {"study_id": drafts},
+            "POST /v1/studies/{study_id}:archive": {"study_id": [kept]},
+            "POST /v1/studies/{study_id}:unarchive": {"study_id": [shelved]},
+            "POST /v1/studies/{study_id}:delete": {"study_id": deleted},
             "PUT /v1/studies/{study_id}": {"study_id": [changed]},
             "POST /v1/studies/{study_id}:close": {"study_id": [closed]},
             "PUT /v1/studies/{study_id}/budget": {"study_id": [raised]},
