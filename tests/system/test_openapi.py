@@ -464,6 +464,7 @@ def at_modeler(curator, opened, modeler, run_of) -> World:
         vendor.start(run_of(nowhere, opened))  # keeps the next one in the queue
         stopped = vendor.stop(vendor.start(run_of(nowhere, opened)).id)
         held = vendor.start(run_of(curator.url, opened, hold=True))  # never started
+        deleted = [vendor.stop(vendor.start(run_of(curator.url, opened, hold=True)).id) for _ in range(4)]
         vendor.send_message(run.id, wire.RecommendationWish(kind="recommendation"))
         halted = [vendor.pause(vendor.start(run_of(nowhere, opened)).id).id for _ in range(3)]
         assert (run.state, stopped.state) == ("completed", "stopped"), run.problem
@@ -473,6 +474,7 @@ def at_modeler(curator, opened, modeler, run_of) -> World:
         ids={"run_id": run.id, "number": "1"},
         own={
             "POST /v1/runs/{run_id}:stop": {"run_id": [stopped.id]},
+            "POST /v1/runs/{run_id}:delete": {"run_id": [ended.id for ended in deleted]},
             "POST /v1/runs/{run_id}/observations": {"run_id": [held.id]},
             **{
                 f"POST /v1/runs/{{run_id}}:{verb}": {"run_id": [run_id]}
