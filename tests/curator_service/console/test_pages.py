@@ -861,7 +861,7 @@ BUTTONS = {
     "/studies/{study_id}/grants/{grant_id}:rotate",
     "/studies/{study_id}/grants/{grant_id}:revoke",
     "/studies/{study_id}/grants/{grant_id}/tokens/{kid}:revoke",
-    "/datasets/{dataset_id}:archive",
+    *(f"/{what}/{{identity}}:{act}" for what in ("datasets", "studies") for act in ("archive", "unarchive", "delete")),
     "/datasets/{dataset_id}:report",
     "/inbox/{measurement_id}:undo",
     "/inbox/{measurement_id}:release_mean",
