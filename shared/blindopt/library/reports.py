@@ -37,7 +37,9 @@ class Preview(wire.ReleaseReport):
     def _repr_html_(self) -> str:
         rows: list[list[object]] = [[finding.sentence, finding.level] for finding in self.attacks]
         caption = self.verdict.sentence if self.verdict is not None else "No attack was tried."
-        return table(["What an attack gets", "Risk"], rows, caption=caption) + facts({"Price": self.price.sentence})
+        return table(["What an attack gets", "Risk"], rows, caption=caption) + facts(
+            {"Price": self.price.sentence} | ({"Not tried": self.not_tried} if self.not_tried else {})
+        )
 
 
 class Forecast(wire.ForecastView):
