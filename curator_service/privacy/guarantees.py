@@ -161,7 +161,7 @@ def _answers(spec: StudyCreate, release: Concrete | None) -> str:
         text += " Several measurements of a candidate in one query are released once, as their mean: this holds for "
         text += "all of them." if answers_add_up(spec) else "each of them, as another person's."
     if not isinstance(spec.measurement, ColumnMeasurement):
-        text += " A corrected answer is released again, at its own cost."
+        text += " A corrected answer is released again: its loss adds to that of the answer before it."
     if not answers_add_up(spec):
         return f"{text} Each answer is counted as another person's."
     caps = [cap for cap in (spec.budget.epsilon_per_row, spec.budget.epsilon_total) if cap is not None]
