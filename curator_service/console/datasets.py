@@ -109,6 +109,7 @@ async def withhold(page: Page, form: Form) -> Response:
 add_housekeeping(
     pages,
     "/datasets",
+    "dataset_id",
     "owner",
     {
         "archive": "Archived: no new study can be made on it. Studies that exist go on.",

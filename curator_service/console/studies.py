@@ -201,6 +201,7 @@ async def close(page: Page, form: Form) -> Response:
 add_housekeeping(
     pages,
     "/studies",
+    "study_id",
     "owner",
     {
         "archive": "The study is archived: it is under Studies, archived.",

@@ -166,6 +166,7 @@ _add_command("stop", "The run ends after the query under way; what was answered 
 add_housekeeping(
     pages,
     "/runs",
+    "run_id",
     "vendor",
     {
         "archive": "The run is archived: it is under Runs, Archived.",

@@ -354,7 +354,7 @@ def _check_persons_alike(db: Connection, digest: str, person: str | None, rows_p
         alike = (row.person_column, row.rows_per_person) == (person, rows_per_person)
         if not alike and (row.archived_at is None or store.is_used(db, row.id)):
             raise StateConflict(
-                f"{row.id} is a registration of this file with another person column or rows_per_person, or without: "
-                "what a person loses adds up over all of them, so they must agree. Archive it, if no study, tuning or "
-                "private bounds were ever made on it; else take its settings"
+                f'"{row.name}" ({row.id}) is a registration of this file with another person column or '
+                "rows_per_person, or without: what a person loses adds up over all of them, so they must agree. "
+                "Archive it, if no study, tuning or private bounds were ever made on it; else take its settings"
             )

@@ -1,5 +1,6 @@
 """Pages that archive, label and delete: the same commands for runs, studies and datasets."""
 
+import re
 from collections.abc import Mapping
 
 from starlette.responses import Response
@@ -10,25 +11,29 @@ from service_kit.console.pages import Page, Pages
 from service_kit.console.words import plain
 from service_kit.identity.tokens import Role
 
+_ID = re.compile(r" \([a-z]{2,3}_[0-9a-f]{16}\)")
+"""An id beside a name: a page shows the name alone."""
+
 
 def chosen(page: Page) -> dict[str, object]:
     """The filter of a listing in the address, as the API takes it: what is not archived, unless it says otherwise."""
     return {"archived": page.query.get("archived") == "yes", "tag": page.query.get("tag") or None}
 
 
-def add_housekeeping(pages: Pages, listing: str, role: Role, done: Mapping[str, str]) -> None:
+def add_housekeeping(pages: Pages, listing: str, name: str, role: Role, done: Mapping[str, str]) -> None:
     """Add the commands ``archive``, ``unarchive``, ``delete`` and ``label`` of each item of a listing.
 
+    ``name`` is that of its id in a path.
     ``done`` has the message of each command that there is.
     """
-    where = f"{listing}/{{identity}}"
+    where = f"{listing}/{{{name}}}"
 
     async def act(page: Page, form: Form, command: str) -> Response:
-        item = f"{listing}/{page.path['identity']}"
+        item = f"{listing}/{page.path[name]}"
         try:
             await page.api.post(f"/v1{item}:{command}", key=form.key)
         except ApiProblem as problem:
-            return page.go(item, plain(problem.problem.detail), mood="bad")
+            return page.go(item, _ID.sub("", plain(problem.problem.detail)), mood="bad")
         return page.go(listing if command == "delete" else item, done[command])
 
     def add(command: str) -> None:
@@ -45,7 +50,7 @@ def add_housekeeping(pages: Pages, listing: str, role: Role, done: Mapping[str, 
     @pages.post(f"{where}:label", roles=(role,))
     async def label(page: Page, form: Form) -> Response:
         """Replace note and tags."""
-        item = f"{listing}/{page.path['identity']}"
+        item = f"{listing}/{page.path[name]}"
         tags = list(dict.fromkeys(tag for each in form.get("tags").split(",") if (tag := " ".join(each.split()))))
         note = form.get("note").replace("\r\n", "\n")
         try:

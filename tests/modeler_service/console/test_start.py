@@ -151,8 +151,7 @@ def test_a_page_names_what_is_wrong_with_a_grant_and_does_not_show_it_again(brow
 
 
 BUTTONS = {
-    *(f"/runs/{{run_id}}:{act}" for act in ("pause", "resume", "stop")),
-    *(f"/runs/{{identity}}:{act}" for act in ("archive", "unarchive", "delete")),
+    *(f"/runs/{{run_id}}:{act}" for act in ("pause", "resume", "stop", "archive", "unarchive", "delete")),
     "/runs/{run_id}/messages/{number}:update",
     "/log:verify",
     "/notices:test",
