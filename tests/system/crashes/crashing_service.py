@@ -295,7 +295,7 @@ def modeler(gun: Gun) -> Callable[[], None]:
     commits.mark(store, "answer_trial", "answered", lambda db, run_id, number, **_: f"{run_id}:{number}")
     commits.mark(store, "ask_trials", "pending", lambda db, run_id, first, *_, **__: f"{run_id}:{first}")
     commits.mark(store, "add_version", "version", lambda db, run_id, first, *_, **__: f"{run_id}:{first}")
-    commits.mark(Witness, "_add_entries", "taken")
+    commits.mark(Witness, "add_entries", "taken")
     commits.mark(checkpoints, "countersign", "countersigned", lambda db, grant, size, *_: f"{grant}:{size}")
     commits.mark(scheduler, "end", "ended", lambda db, outbox, identity, *_: identity)
     _call(gun, StudyClient, "ask", "ask", lambda self, query, *, key: key)
