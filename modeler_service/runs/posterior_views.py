@@ -156,8 +156,7 @@ class PosteriorViews:
             shortened = replace(outline, outcomes=min(outline.outcomes, LAST_OUTCOMES))
             is_short = not self._fits(outline, rows(outline)) and shortened != outline
             self._check(shortened if is_short else outline, rows(outline))
-            record = Record.of(db, identity)
-            return record.last(LAST_OUTCOMES) if is_short else record
+            return Record.of(db, identity, last=LAST_OUTCOMES if is_short else None)
 
     def _fits(self, run: Outline, rows: int) -> bool:
         return work_of(run, rows) <= self._work_max and run.memory <= self._memory_max

@@ -1,7 +1,7 @@
 """The stored record of a run, and the state of its chooser derived from the record."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -95,11 +95,15 @@ class Record(_RunOfStudy):
     last_version: int
 
     @classmethod
-    def of(cls, db: Connection, identity: str) -> "Record":
-        """The record of a run. Raises NotFound."""
-        row = store.run(db, identity)
-        trials = [trial for trial in store.trial_page(db, identity) if trial.answered_at is not None]
-        return cls(*_of_row(row), observations_of(db, identity), trials, store.last_version(db, identity))
+    def of(cls, db: Connection, identity: str, *, last: int | None = None) -> "Record":
+        """The record of a run, or of its ``last`` outcomes alone. Raises NotFound."""
+        row, observations = store.run(db, identity), observations_of(db, identity)
+        before = None if last is None else store.before_last_answers(db, identity, last)
+        trials = [trial for trial in store.trial_page(db, identity, position=before) if trial.answered_at is not None]
+        if last is not None:
+            answered = sum(trial.y is not None for trial in trials)
+            observations = observations[max(0, len(observations) + answered - last) :]
+        return cls(*_of_row(row), observations, trials, store.last_version(db, identity))
 
     @property
     def outcomes(self) -> int:
@@ -110,14 +114,6 @@ class Record(_RunOfStudy):
     def outline(self) -> Outline:
         """The outline of this record."""
         return Outline(self.spec, self.study, self.stored_plan, self.outcomes)
-
-    def last(self, count: int) -> "Record":
-        """Return the record with its last ``count`` outcomes alone."""
-        trials = list(self.trials)
-        answered = [index for index, trial in enumerate(trials) if trial.y is not None]
-        if len(answered) >= count:
-            return replace(self, observations=[], trials=trials[answered[-count] :])
-        return replace(self, observations=self.observations[len(answered) - count :])
 
     def candidates(self, folder: Path) -> Matrix:
         """Map the candidates as they were fetched and checked. Raises StateConflict if they are not stored."""

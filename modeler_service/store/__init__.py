@@ -298,6 +298,14 @@ def answered(db: Connection, run_id: str) -> int:
     return int(db.execute(select(func.count()).select_from(trials).where(where)).scalar_one())
 
 
+def before_last_answers(db: Connection, run_id: str, count: int) -> int | None:
+    """The number of the trial before the last ``count`` answered ones; None if there are not more."""
+    where = (trials.c.run_id == run_id) & trials.c.y.is_not(None)
+    query = select(trials.c.number).where(where).order_by(trials.c.number.desc()).offset(count).limit(1)
+    number: int | None = db.execute(query).scalar()
+    return number
+
+
 @dataclass(frozen=True, slots=True)
 class Counts:
     """Numbers of a run's trials with an answer, declined, and waiting to be measured; of its past measurements."""

@@ -1,6 +1,8 @@
 """Rows on the principal axes of Z, against a singular value decomposition; maps; views that are too large."""
 
-from dataclasses import dataclass
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -117,7 +119,7 @@ def ended(owner, dataset, open_study, curator, modeler):
 def test_what_is_too_much_is_refused_before_its_trials_are_read(look, ended, monkeypatch):
     run, database, folder = ended
 
-    def read(db, identity):
+    def read(db, identity, **_):
         raise IsRead
 
     monkeypatch.setattr(Record, "of", read)
@@ -137,6 +139,27 @@ def test_the_outline_of_a_run_is_that_of_its_record(ended):
         assert record.outcomes == len(record.trials) == 8
 
 
+def test_the_last_outcomes_of_a_record_are_its_last_trials_and_then_past_measurements(ended, tmp_path):
+    """Two past measurements, then trials of which the seventh was declined: nine outcomes."""
+    run, database, _ = ended
+    copy = tmp_path / "copy.sqlite"
+    with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(copy)) as db, db:
+        source.backup(db)
+        db.execute("UPDATE trials SET y = NULL, declined = 1 WHERE number = 7")
+        past = "INSERT INTO observations (run_id, number, row, y) VALUES (?, ?, ?, 0.5)"
+        db.executemany(past, [(run, number, number) for number in (1, 2)])
+    with Database.read_from(copy) as db:
+        records = {count: Record.of(db, run, last=count) for count in (1, 3, 7, 8, 9, 10)}
+        assert Record.of(db, run) == records[9] == records[10]
+    answered = {count: [t.number for t in r.trials if t.y is not None] for count, r in records.items()}
+    assert answered == {1: [8], 3: [5, 6, 8], **dict.fromkeys((7, 8, 9, 10), [1, 2, 3, 4, 5, 6, 8])}
+    assert {count: [past.row for past in r.observations] for count, r in records.items()} == {
+        **dict.fromkeys((1, 3, 7), []),
+        8: [2],
+        **dict.fromkeys((9, 10), [1, 2]),
+    }
+
+
 def test_where_all_answers_are_too_many_the_last_ones_are_used_and_counted(ended, monkeypatch):
     """Found by hand: at 6,105 answers the page was empty. A recommendation is still one of all answers, or none."""
     run, database, folder = ended
@@ -148,11 +171,11 @@ def test_where_all_answers_are_too_many_the_last_ones_are_used_and_counted(ended
     count, points = short.top(run, 3)
     assert count == 5
     full = PosteriorViews(Reading(database), folder, 1 << 30)
-    monkeypatch.setattr(Record, "of", lambda db, identity: record.last(5))
+    last = replace(record, trials=record.trials[-5:])
+    monkeypatch.setattr(Record, "of", lambda db, identity, **_: last)
     assert full.top(run, 3)[1] == points  # the oracle: a run of which only these are stored
     monkeypatch.undo()
     assert full.top(run, 3)[0] == 8
     monkeypatch.setattr(posterior_views, "LAST_OUTCOMES", 5)
     with pytest.raises(Invalid, match="too many"):
         short.recommendation(run, "all")
-    assert [trial.number for trial in record.last(3).trials] == [6, 7, 8]
