@@ -23,7 +23,7 @@ from service_kit.store.database import Database
 
 WORK_MAX = 3e10
 """The most multiplications of one view, about: seconds, not minutes."""
-LAST_OUTCOMES = 2_000
+LAST_OUTCOMES = 1_000
 """The outcomes that a view is computed from where all of them are too many."""
 _BLOCK = 1 << 16
 KEPT_BYTES = 256 << 20
