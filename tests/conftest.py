@@ -8,6 +8,7 @@ import signal
 import socket
 import sqlite3
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -324,6 +325,14 @@ class Opened:
 GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="4", delta=1e-5)
 IDENTITY = wire.IdentityRelease(mechanism="identity")
 PO_GP_UCB = wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="4", delta=1e-5, r=2, acknowledge_refuted=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _temporary_folder() -> Iterator[None]:
+    """A curator in this process moves temporary files to its folder: the next file of tests has the usual one."""
+    before = tempfile.tempdir
+    yield
+    tempfile.tempdir = before
 
 
 @pytest.fixture(scope="session", autouse=True)

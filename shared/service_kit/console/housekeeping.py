@@ -52,7 +52,7 @@ def add_housekeeping(pages: Pages, listing: str, name: str, role: Role, done: Ma
         """Replace note and tags."""
         item = f"{listing}/{page.path[name]}"
         tags = list(dict.fromkeys(tag for each in form.get("tags").split(",") if (tag := " ".join(each.split()))))
-        note = form.get("note").replace("\r\n", "\n")
+        note = form.get("own_note").replace("\r\n", "\n")
         try:
             await page.api.put(f"/v1{item}/labels", {"note": note or None, "tags": tags}, key=form.key)
         except ApiProblem:

@@ -42,6 +42,20 @@ FILE = {
     "Accept-Ranges": header("bytes: one range may be requested.", enum=["bytes"]),
 }
 RANGE = {"Content-Range": header("Which bytes these are, of how many.", pattern="^bytes [0-9]+-[0-9]+/[0-9]+$")}
+_OF_A_RECORD = {
+    "study_id": "Id of the study.",
+    "grant_id": "Id of the grant whose parties share the log.",
+    "position": "Index of the record in the shared log, from 0; null for a reply without a receipt.",
+    "request_id": "X-Request-ID of the reply.",
+    "method": "HTTP method of the request.",
+    "path": "Path of the request, without a query string.",
+    "idempotency_key": "Idempotency-Key of the request, or null.",
+    "request_sha256": "SHA-256 of the body of the request, in hex.",
+    "status": "HTTP status of the reply.",
+    "reply_sha256": "SHA-256 of the body of the reply, in hex; of candidates, that of the whole file.",
+    "replayed": "Whether the reply was stored for an earlier request with this key.",
+}
+"""What the fields of a record in a shared log are."""
 _RETRIED = {"409", "429", "502", "503"}
 
 
@@ -63,7 +77,9 @@ def document(app: FastAPI, models: tuple[type[BaseModel], ...]) -> Json:
                 _describe_default(field)
                 _discriminate(field, schemas)
         made["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        schemas["SharedLogRecord"] = TypeAdapter(Exchange).json_schema() | {"title": "SharedLogRecord"}
+        record = schemas["SharedLogRecord"] = TypeAdapter(Exchange).json_schema() | {"title": "SharedLogRecord"}
+        for name, field in record["properties"].items():
+            field["description"] = _OF_A_RECORD[name]
         shared = {
             (route.path_format, method.lower())
             for route in app.routes

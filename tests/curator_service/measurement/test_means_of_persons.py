@@ -133,10 +133,10 @@ def test_passports_have_the_variance_of_that_many_plays_and_so_has_the_noise(kin
 def test_where_one_person_is_behind_all_plays_the_noise_is_for_all_of_them(kind, unit, source):
     spec = study(kind, unit=unit, source=source)
     assert mechanism_for(spec, 16).noise == mechanism_for(spec, 1).noise == mechanism_of(spec.answers).noise
-    assert "so much holds for all of them" in guarantee(spec)
+    assert "this holds for all of them" in guarantee(spec)
 
 
 def test_piecewise_answers_keep_the_noise_of_one_value():
     spec = study("piecewise")
     assert mechanism_for(spec, 16).noise == mechanism_for(spec, 1).noise
-    assert "so much holds for each of them" in guarantee(spec)
+    assert "this holds for each of them" in guarantee(spec)

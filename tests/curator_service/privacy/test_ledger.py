@@ -328,7 +328,7 @@ def test_measurements_without_noise_are_counted_though_they_have_no_price():
 
 def test_without_a_cap_the_sum_ends_before_the_database_s_integers_do():
     book = Book(study(answers=laplace("1000")))
-    with pytest.raises(BudgetExhausted, match=r"^epsilon_total: 1000000000 requested with 0 of 9000000 spent$"):
+    with pytest.raises(BudgetExhausted, match=r"^epsilon_total: 1000000000 requested with 0 of 9000000 spent\n"):
         book.ask([(0, 1_000)] * 1_000)
     for _ in range(9):
         book.ask([(0, 1_000)])

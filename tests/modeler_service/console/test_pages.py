@@ -129,7 +129,7 @@ def test_an_ended_run_is_archived_and_leaves_the_counts_until_it_is_taken_out(br
 def test_a_note_and_tags_are_saved_filter_the_list_and_are_in_no_log(browsers, ended, service):
     browser = browsers["vendor"]
     browser.get(f"/runs/{ended}")
-    browser.submit(f"/runs/{ended}:label", note="second line\r\nis <b>kept</b>", tags="pilot, second  try, pilot")
+    browser.submit(f"/runs/{ended}:label", own_note="second line\r\nis <b>kept</b>", tags="pilot, second  try, pilot")
     assert "Note and tags are saved." in browser.text
     with service.http() as api:
         run = api.get(f"/v1/runs/{ended}").json()
@@ -144,7 +144,7 @@ def test_a_note_and_tags_are_saved_filter_the_list_and_are_in_no_log(browsers, e
     assert "is &lt;b&gt;kept&lt;/b&gt;" in page.text
     assert ended not in browser.get("/runs?tag=none").text
     browser.get(f"/runs/{ended}")
-    browser.submit(f"/runs/{ended}:label", note="", tags=",".join(map(str, range(11))))
+    browser.submit(f"/runs/{ended}:label", own_note="", tags=",".join(map(str, range(11))))
     assert "Not saved" in browser.text
     assert "second line" in browser.text
     assert "second line" in browsers["viewer"].get(f"/runs/{ended}").text
