@@ -45,7 +45,7 @@ browser:
 	  { echo "make test needs a browser: install chromium (apt-get install chromium, as root)"; exit 1; }
 
 test: $(READY) browser
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # The sizes of these verbs are chosen by who runs them, so a test may take as long as it takes.
 NO_LIMIT := -o timeout=0 -o faulthandler_timeout=0
