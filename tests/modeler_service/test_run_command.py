@@ -75,7 +75,9 @@ def test_a_token_is_not_sent_over_plain_http_to_another_machine(grant, modeler, 
     assert "plain http" in done.stderr
 
 
-def test_runs_and_recommendations_are_listed_for_people_and_for_programs(run_of, modeler, vendor, curator, owner, dataset, open_study):
+def test_runs_and_recommendations_are_listed_for_people_and_for_programs(
+    run_of, modeler, vendor, curator, owner, dataset, open_study
+):
     own = open_study(owner, dataset)  # queries of other tests under one grant would be disputed
     made = vendor.wait(vendor.start(run_of(curator.url, own, iterations=2)).id, timeout_s=240)
     listed = json.loads(modeler.run_in_process("runs", "--json").stdout)
