@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -97,8 +98,9 @@ def _insist(call: Callable[[], Any]) -> Any:
             reply = call()
         except httpx.TransportError:
             continue
-        if reply.status_code not in (429, 503):
+        if reply.status_code < 400 or not json.loads(reply.content)["retryable"]:
             return reply
+        time.sleep(0.05)  # a repeated request may find the first one still running
     raise AssertionError("no reply")
 
 
