@@ -130,7 +130,7 @@ class Worker(Forked):
 
     def __init__(self, module: str) -> None:
         (source, stdin), (stdout, sink) = os.pipe(), os.pipe()
-        with open(os.devnull, "wb") as nothing, os.fdopen(sink, "wb") as outgoing:  # noqa: PTH123
+        with Path(os.devnull).open("wb") as nothing, os.fdopen(sink, "wb") as outgoing:
             arguments = (module, str(ROOT / "shared"))
             super().__init__(
                 "curator_service.child", *arguments, env=os.environ, stdout=outgoing, stderr=nothing, stdin=source

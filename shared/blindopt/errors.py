@@ -143,7 +143,7 @@ class Invalid(BlindoptError):
     """The request is well-formed but cannot be right; ``errors`` says where, never the value."""
 
     code, status, title = "invalid", 422, "Invalid request"
-    what_to_do = "Correct the fields that errors names."
+    what_to_do = "Correct what the message names, and the fields in errors, if there are any."
 
     def __init__(self, detail: str, errors: list[dict[str, object]] | None = None) -> None:
         super().__init__(detail)

@@ -164,8 +164,8 @@ def vendor_starts_a_run(vera, access):
 
     fields = {
         "Queries": "6",
-        "Candidates asked first": "4",
-        "Candidates asked together": "2",
+        "Candidates queried first": "4",
+        "Candidates queried together": "2",
         "Name of the run": "houses",
     }
     run = user_actions.start(vera, access, fields, look)
@@ -446,7 +446,7 @@ def test_without_scripts_one_uploads_defines_a_study_measures_and_runs(enter):
     user_actions.release(olga)
     access = user_actions.grant(olga, study, "Vera")
     vera.open("/console/start")
-    fields = {"Queries": "1", "Candidates asked first": "0", "Algorithm": "random"}
+    fields = {"Queries": "1", "Candidates queried first": "0", "Algorithm": "random"}
     run = user_actions.start(vera, access, fields, pasted=True)
     mia.again_until(f"/console/inbox?study={study}", "Save and next")
     mia.page.get_by_label("Value").fill("321")

@@ -97,8 +97,7 @@ class Datasets:
         self._bytes_max = settings.upload_limit_bytes
         self._limits = Limits(settings.dataset_rows_max, settings.dataset_columns_max, settings.upload_limit_bytes)
         self._import_dir = settings.import_dir
-        view = lambda db, identity: dataset_view(store.find(db, store.datasets, identity))  # noqa: E731
-        self._housekeeping = Housekeeping(context, store.datasets, "dataset", store.find, view)
+        self._housekeeping = Housekeeping(context, store.datasets, "dataset", store.find, _stored_view)
 
     def register(self, request: RequestContext, upload: Upload, file: BinaryIO) -> StoredReply:
         """Check a whole file and store its numbers. Raises DatasetInvalid, and stores nothing."""
@@ -188,7 +187,7 @@ class Datasets:
             rows_per_person=upload.rows_per_person,
             **asdict(counts),
         )
-        view = dataset_view(store.find(db, store.datasets, identity))
+        view = _stored_view(db, identity)
         details: dict[str, object] = {"dataset_id": identity, "public": upload.public}
         details["reading_sha256"] = sha256(reading.encode())
         if upload.rows_per_person is not None:
@@ -209,7 +208,7 @@ class Datasets:
     def view(self, identity: str) -> wire.DatasetView:
         """A dataset as its owner sees it. Raises NotFound."""
         with self._context.database.read() as db:
-            return dataset_view(store.find(db, store.datasets, identity))
+            return _stored_view(db, identity)
 
     def clips(self, identity: str, wanted: wire.ClipsRequest) -> wire.ClipsView:
         """How many values bounds would clip, for the owner alone. Raises NotFound, and Invalid for another column."""
@@ -278,6 +277,10 @@ class Datasets:
         reply = self._housekeeping.delete(request, identity, remove)
         self._vault.drop(identity)
         return reply
+
+
+def _stored_view(db: Connection, identity: str) -> wire.DatasetView:
+    return dataset_view(store.find(db, store.datasets, identity))
 
 
 def dataset_view(row: Any) -> wire.DatasetView:

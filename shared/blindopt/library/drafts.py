@@ -4,10 +4,11 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter
 
 from blindopt import wire
 from blindopt.errors import Invalid
+from blindopt.library.checks import checked
 
 M = TypeVar("M", bound=BaseModel)
 Columns: TypeAlias = Sequence[str | wire.ColumnChoice | Mapping[str, Any]]
@@ -59,10 +60,8 @@ def _release(privacy: Privacy) -> object:
 
 def columns_of(columns: Columns) -> list[str | wire.ColumnChoice]:
     """Choices of columns. Raises Invalid for one that cannot be right."""
-    try:
+    with checked("columns"):
         return _COLUMNS.validate_json(json.dumps([_plain(column) for column in columns]))
-    except ValidationError as error:
-        raise _invalid("columns", error) from None
 
 
 def tuning_of(tuning: wire.TuningCreate | Mapping[str, Any]) -> wire.TuningCreate:
@@ -94,10 +93,8 @@ def undecided(survey: Iterable[wire.SurveyedColumn], chosen: Columns | None) -> 
 
 
 def _parsed(model: type[M], body: Mapping[str, Any]) -> M:
-    try:
+    with checked():
         return model.model_validate_json(json.dumps(_plain(body)))
-    except ValidationError as error:
-        raise _invalid("", error) from None
 
 
 def _plain(value: object, name: str = "") -> object:
@@ -120,9 +117,3 @@ def decimal(value: float | str) -> str:
     ('0.5', '3', '0.000001', '2.50')
     """
     return value if isinstance(value, str) else f"{value:.12f}".rstrip("0").rstrip(".")
-
-
-def _invalid(what: str, error: ValidationError) -> Invalid:
-    fault = error.errors(include_input=False, include_url=False)[0]
-    where = ".".join(str(part) for part in (what, *fault["loc"]) if part != "")
-    return Invalid(f"{where}: {fault['msg'].removeprefix('Value error, ')}" if where else str(fault["msg"]))

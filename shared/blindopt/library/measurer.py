@@ -7,6 +7,7 @@
 
 from blindopt import wire
 from blindopt.client import MeasurerClient
+from blindopt.library.checks import checked
 from blindopt.library.display import table
 from blindopt.library.service import AsyncOf, Awaited, Service
 
@@ -35,13 +36,15 @@ class Item:
         self.shown = {shown.column: shown.value for shown in view.shown}
 
     def answer(self, value: float, *, note: str | None = None) -> wire.QueryMeasurements:
-        """Enter the measured value."""
-        body = wire.AnswerCreate(values=[wire.Measured(measurement_id=self.id, value=float(value))], note=note)
+        """Enter the measured value. Raises Invalid if it is not finite."""
+        with checked():
+            body = wire.AnswerCreate(values=[wire.Measured(measurement_id=self.id, value=float(value))], note=note)
         return self.measurer.client.answer(self.view.query_id, body)
 
     def decline(self, reason: wire.DeclineReason, *, note: str | None = None) -> wire.QueryMeasurements:
         """Say that it will not be made, and why. The vendor learns only that the candidate has no answer."""
-        body = wire.DeclineCreate(measurement_ids=[self.id], reason=reason, note=note)
+        with checked():
+            body = wire.DeclineCreate(measurement_ids=[self.id], reason=reason, note=note)
         return self.measurer.client.decline(self.view.query_id, body)
 
     def __repr__(self) -> str:

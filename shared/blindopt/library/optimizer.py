@@ -1,15 +1,17 @@
 """The product's optimizer without a server: the caller queries, the optimizer chooses."""
 
+import math
 import secrets
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.errors import Invalid, LoopEnded, NumericalFailure
 from blindopt.library import display
+from blindopt.library.checks import candidate_number, checked
 from blindopt.optimizer.choosing.chooser import Proposal, RowChooser
 from blindopt.optimizer.choosing.defaults import PublicCandidates, Study
 from blindopt.optimizer.choosing.estimates import Over, points_of, recommendation_of
@@ -117,15 +119,20 @@ class Optimizer:
         """
         if variance is not None and passport is not None:
             raise Invalid("give variance or passport, not both: the passport states the noise")
+        if not math.isfinite(y):
+            raise Invalid("y must be a finite number")
         if variance is not None:
-            passport = wire.NoisePassport(measurement_variance=variance)
-        self._chooser.observe(self._row(i), float(y), passport)
-        self.history.append((i, float(y)))
+            with checked():
+                passport = wire.NoisePassport(measurement_variance=variance)
+        row = candidate_number(i, len(self.candidates))
+        self._chooser.observe(row, float(y), passport)
+        self.history.append((row, float(y)))
 
     def decline(self, i: int) -> None:
         """Report that candidate ``i`` was not measured: it is not chosen again."""
-        self._chooser.decline(self._row(i))
-        self.history.append((i, None))
+        row = candidate_number(i, len(self.candidates))
+        self._chooser.decline(row)
+        self.history.append((row, None))
 
     def recommendation(self, over: Over = "asked") -> wire.Recommendation | None:
         """Return the best of the queried candidates, or of ``all``; None before the first outcome."""
@@ -133,14 +140,10 @@ class Optimizer:
 
     def posterior(self, rows: Any = None) -> Moments:
         """Return the posterior of f at ``rows`` (m,), all candidates if None. Raises Invalid without a model."""
-        wanted = np.arange(len(self.candidates)) if rows is None else np.asarray(rows, dtype=np.intp)
+        n = len(self.candidates)
+        wanted = np.arange(n) if rows is None else np.array([candidate_number(i, n) for i in rows], dtype=np.intp)
         points = points_of(self._chooser, wanted)
         return Moments(np.array([point.mean for point in points]), np.array([point.sd for point in points]))
-
-    def _row(self, i: int) -> int:
-        if not 0 <= i < len(self.candidates):
-            raise Invalid(f"candidates are numbered from 0 to {len(self.candidates) - 1}")
-        return int(i)
 
     def __repr__(self) -> str:
         n, r = self.candidates.shape
@@ -175,8 +178,5 @@ def _plain(value: Any) -> Any:
 
 def _spec(settings: dict[str, Any]) -> wire.RunSpec:
     """Return settings as those of a run, checked as these are. Raises Invalid."""
-    try:
+    with checked():
         return wire.RunSpec.model_validate(_NOWHERE | settings)
-    except ValidationError as error:
-        faults = [f"{'.'.join(map(str, fault['loc'])) or 'settings'}: {fault['msg']}" for fault in error.errors()]
-        raise Invalid(f"these settings cannot be used: {'; '.join(faults)}") from None

@@ -19,8 +19,9 @@ from blindopt.client import OwnerClient
 from blindopt.errors import Remote
 from blindopt.formats.secret_files import save_secret
 from blindopt.library import reports
+from blindopt.library.checks import checked
 from blindopt.library.display import facts, table
-from blindopt.library.drafts import Columns, Outcome, Privacy, columns_of, study_of, tuning_of, undecided
+from blindopt.library.drafts import Columns, Outcome, Privacy, columns_of, decimal, study_of, tuning_of, undecided
 from blindopt.library.service import AsyncOf, Awaited, Service, then
 
 WAIT_S = 7 * 86_400.0
@@ -190,7 +191,8 @@ class Draft:
         **options: Any,
     ) -> reports.Forecast:
         """Simulate what each epsilon costs in quality, on public rows. ``options`` are fields of ForecastCreate."""
-        wanted = wire.ForecastCreate(epsilons=[f"{epsilon}" for epsilon in epsilons], **options)
+        with checked():
+            wanted = wire.ForecastCreate(epsilons=[decimal(epsilon) for epsilon in epsilons], **options)
         begun = self.owner.client.start_forecast(self.id, wanted)
         ended = self.owner.client.wait_forecast(self.id, begun.id, timeout_s=WAIT_S)
         return reports.as_report(reports.Forecast, ended)
@@ -221,7 +223,9 @@ class ReleasedStudy:
 
     def grant(self, name: str, *, days: int = 90) -> "Grant":
         """Let a vendor query the study."""
-        made = self.owner.client.grant(self.id, wire.GrantCreate(name=name, expires_in_days=days))
+        with checked():
+            wanted = wire.GrantCreate(name=name, expires_in_days=days)
+        made = self.owner.client.grant(self.id, wanted)
         return Grant(made, made.url or self.owner.url)
 
     def account(self) -> reports.StudyAccount:
@@ -281,7 +285,8 @@ class Message:
         word: str | None = None,
     ) -> None:
         """Decide about it; the vendor reads the decision and your words."""
-        wanted = wire.MessageDecision(decision=decision, word=word)
+        with checked():
+            wanted = wire.MessageDecision(decision=decision, word=word)
         self.view = self.study.owner.client.decide(self.view.id, wanted)
 
     def __repr__(self) -> str:

@@ -35,6 +35,7 @@ from blindopt.errors import (
 )
 from blindopt.formats import npy_files
 from blindopt.library import display
+from blindopt.library.checks import candidate_number
 from blindopt.library.optimizer import Optimizer
 from blindopt.library.service import AsyncOf, Awaited, Service
 from blindopt.library.study_log import LogCopy, StoredQuery, StudyLog
@@ -192,9 +193,7 @@ class Study(Service[StudyClient]):
         charged again. Raises StillMeasured if people have not measured it within ``wait_s``, Declined if they will not,
         Remote for a refusal, such as a used-up budget, ProtocolViolated, and Unreachable.
         """
-        if not 0 <= candidate < self.view.n:
-            raise Invalid(f"candidates are numbered from 0 to {self.view.n - 1}")
-        candidate = int(candidate)
+        candidate = candidate_number(candidate, self.view.n)
         body = query_body(wire.QueryRequest(rows=[wire.RowPlays(row=candidate, plays=1)]))
         with self._disputing():
             query = self._send(self._log.write(lambda copy: copy.open_query(candidate, body)))

@@ -5,12 +5,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from blindopt import wire
 from blindopt.client import VendorClient, new_key
-from blindopt.errors import Invalid, StillRunning
+from blindopt.errors import StillRunning
 from blindopt.library import display, plots
+from blindopt.library.checks import checked
 from blindopt.library.service import AsyncOf, Awaited, Service, then
 from blindopt.library.study import read_grant
 
@@ -45,11 +46,8 @@ class Vendor(Service[VendorClient]):
         chosen = {"algorithm": named, "iterations": iterations, "seed": seed, "name": name} | settings
         chosen = {key: _plain(value) for key, value in chosen.items()}
         access = {"curator_url": curator_url or given.curator_url, "study_id": given.study_id, "token": given.token}
-        try:
+        with checked():
             spec = wire.RunCreate.model_validate(access | {"log_key": given.log_key} | chosen)
-        except ValidationError as error:
-            faults = [f"{'.'.join(map(str, fault['loc'])) or 'settings'}: {fault['msg']}" for fault in error.errors()]
-            raise Invalid(f"no run can be started with these settings: {'; '.join(faults)}") from None
         return Run(self, self.client.start(spec, key=new_key()))
 
     def run(self, identity: str) -> "Run":
@@ -156,7 +154,8 @@ class Run:
 
     def hand_over(self, note: str | None = None) -> wire.RunMessage:
         """Send the recommendation to the owner of the study."""
-        wish = wire.RecommendationWish(kind="recommendation", note=note)
+        with checked():
+            wish = wire.RecommendationWish(kind="recommendation", note=note)
         return self._vendor.client.send_message(self.id, wish, key=new_key())
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Work that is done once at a time: whoever comes meanwhile waits, and is refused."""
+"""Work that is done once at a time: another caller waits for a while, and is then refused."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

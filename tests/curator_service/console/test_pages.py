@@ -445,7 +445,10 @@ def test_a_draft_that_goes_through_the_form_untouched_is_what_it_was(owner, data
 
 def test_steps_that_were_reached_are_buttons_and_each_line_of_the_review_leads_to_its_step(owner, dataset, service):
     """Found by hand: step numbers were no links, and six times Next led to the budget."""
-    shown = lambda: re.search(r'class="current" aria-current="step">(\w+)', owner.text)[1]  # noqa: E731
+
+    def shown():
+        return re.search(r'class="current" aria-current="step">(\w+)', owner.text)[1]
+
     _draft(owner, dataset, "column")
     assert shown() == "Review"
     assert {"Change features", "Change caps"} <= set(re.findall(r'aria-label="(Change \w+)"', owner.text))

@@ -87,7 +87,7 @@ def plan_for(wishes: wire.RunSpec | Wishes, study: Study, past: int = 0, *, own_
     if rows is None:
         rows, why = _initial_rows(algorithm, wishes.iterations, study, past)
         how = " spread over Z" if design == "maximin" else ""
-        reasons.append(f"{rows} candidates{how} are asked first: {why}.")
+        reasons.append(f"{rows} candidates{how} are queried first: {why}.")
     if (repeats := wishes.repeats) == "auto":
         repeats, why = _repeats(algorithm, study)
         reasons.append(f"{AGAIN[repeats]}: {why}.")
@@ -130,7 +130,7 @@ def _algorithm(
     if wishes.stop.expected_improvement is not None:
         return _open(wishes, study, past), "the run is to end by a rule of it (stop.expected_improvement)"
     if wishes.batch_size > 1:
-        return _open(wishes, study, past), "several candidates are asked together"
+        return _open(wishes, study, past), "several candidates are queried together"
     if isinstance(wishes.fit, wire.Fit):
         return _open(wishes, study, past), "hyper-parameters are to be fitted"
     if own_variances:

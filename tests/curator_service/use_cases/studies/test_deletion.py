@@ -83,7 +83,10 @@ def test_what_the_ledger_knows_of_is_archived_and_not_deleted(file):
     call(file, "POST", f"/v1/studies/{released}:close")
     for study in (released, refusing):
         assert call(file, "POST", f"/v1/studies/{study}:archive")["archived_at"]
-    ids = lambda query: [s["id"] for s in call(file, "GET", f"/v1/studies{query}")["studies"]]  # noqa: E731
+
+    def ids(query):
+        return [study["id"] for study in call(file, "GET", f"/v1/studies{query}")["studies"]]
+
     assert (ids("?archived=false"), ids("?archived=true"), ids("")) == ([], [refusing, released], [refusing, released])
     assert call(file, "POST", f"/v1/studies/{released}:unarchive")["archived_at"] is None
     detail = refused(file, f"/v1/datasets/{file.dataset}:delete")

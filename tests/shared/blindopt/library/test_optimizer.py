@@ -110,8 +110,17 @@ def test_what_no_algorithm_has_is_refused_in_words(settings, error, what):
 
 def test_what_cannot_be_an_outcome_is_refused():
     optimizer = bo.Optimizer(Z, noise=wire.NoiseLaw(family="gaussian", sd=0.1))
-    with pytest.raises(Invalid, match="from 0 to 59"):
-        optimizer.tell(60, 1.0)
+    for candidate in (60, -1, 3.5, "3"):
+        for act in (lambda i: optimizer.tell(i, 1.0), optimizer.decline, lambda i: optimizer.posterior([0, i])):
+            with pytest.raises(Invalid, match="a whole number from 0 to 59"):
+                act(candidate)
+    for y in (np.nan, np.inf):
+        with pytest.raises(Invalid, match="y must be a finite number"):
+            optimizer.tell(1, y)
+    for variance in (-1.0, np.nan):
+        with pytest.raises(Invalid, match="measurement_variance"):
+            optimizer.tell(1, 1.0, variance=variance)
+    assert optimizer.history == []
     with pytest.raises(Invalid, match="not both"):
         optimizer.tell(1, 1.0, variance=1.0, passport=wire.NoisePassport(measurement_variance=1.0))
     assert "60 x 2" in repr(optimizer)

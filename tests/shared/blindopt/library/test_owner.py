@@ -145,6 +145,8 @@ def test_a_study_from_its_file_to_its_account(owner, curator, small, tmp_path):
         assert "&lt;b&gt;How much?" in measurer._repr_html_()
         first, second = [item for item in measurer.inbox if item.view.study_id == study.id]
         assert first.shown == {small.names[0]: pytest.approx(small.x[first.record - 1, 0])}
+        with pytest.raises(Invalid, match="finite"):
+            first.answer(float("nan"))
         first.answer(44.25)
         asyncio.run(AsyncItem(second).decline("consent"))
         assert study.id not in {item.view.study_id for item in measurer.inbox}

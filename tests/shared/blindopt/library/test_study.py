@@ -124,8 +124,9 @@ def test_what_the_curator_refuses_is_not_queried_again(curator, owner, dataset, 
             study.query(1)
         assert refused.value.code == "privacy_budget_exhausted"
         assert "request more" in refused.value.what_to_do
-        with pytest.raises(Invalid, match="from 0 to 399"):
-            study.query(400)
+        for candidate in (400, -1, 2.5):  # 2.5 is no query of candidate 2: that would be charged
+            with pytest.raises(Invalid, match="a whole number from 0 to 399"):
+                study.query(candidate)
     with bo.Study.from_grant(grant_file(curator.url, budgeted), log=log) as study:
         assert [candidate for candidate, _ in study.history] == [0]
     assert reconciled(curator, log, tmp_path).agree
