@@ -21,6 +21,7 @@ from curator_service import store
 from curator_service.store import inbox as table
 from curator_service.use_cases.studies.release_cache import Released, ReleasedStudies
 from service_kit.context.context import ServiceContext
+from service_kit.context.exclusive import exclusive
 from service_kit.store import stored_replies
 from service_kit.store.database import Connection
 
@@ -65,12 +66,8 @@ class FeatureResults:
             answered = _answered(db, study_id)
             measured = _measured(db, study_id, released, answered.rows)
         spec, values = released.spec, _values(released, answered.rows)
-        if not self._fitting.acquire(blocking=False):
-            raise Busy("other results are being computed: try again in a moment", seconds=2)
-        try:
+        with exclusive(self._fitting, 0, Busy("other results are being computed: try again in a moment", seconds=2)):
             relevance, problem = _relevance(spec, values, answered)
-        finally:
-            self._fitting.release()
         shown = range(max(0, len(answered.rows) - POINTS_MAX), len(answered.rows))
         return wire.StudyResults(
             study_id=study_id,
