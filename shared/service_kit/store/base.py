@@ -10,7 +10,10 @@ from service_kit.store.schema import Migrations
 
 Clock = Callable[[], datetime]
 METADATA = MetaData()
-MIGRATIONS: Migrations = {}
+KIND = "CASE WHEN json_valid(CAST(body AS TEXT)) THEN json_extract(CAST(body AS TEXT), '$.kind') END"
+MIGRATIONS: Migrations = {
+    11: [f"ALTER TABLE log ADD COLUMN kind TEXT GENERATED ALWAYS AS ({KIND}) VIRTUAL"],
+}
 """Migrations of the tables that both services have."""
 APPEND_ONLY = ("log", "shared", "receipts", "keys", "countersignatures", "replies")
 

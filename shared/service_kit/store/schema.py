@@ -10,7 +10,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import StateConflict
 
-VERSION = 10
+VERSION = 11
 Migrations = Mapping[int, Sequence[str]]
 """By version: the statements that migrate a database of the version before. They may change append-only tables (a new
 column), and name every constraint. New tables and indexes need no statement: they are created afterwards."""
@@ -78,7 +78,7 @@ def _migrate(db: Connection, version: int, append_only: tuple[str, ...], migrati
 def _check_columns(db: Connection, metadata: tuple[MetaData, ...]) -> None:
     for tables in metadata:
         for table in tables.sorted_tables:
-            names = {row.name for row in db.execute(text(f"PRAGMA table_info({table.name})"))}
+            names = {row.name for row in db.execute(text(f"PRAGMA table_xinfo({table.name})"))}
             if missing := {column.name for column in table.columns} - names:
                 raise StateConflict(f"the migration left {table.name} without {', '.join(sorted(missing))}")
 

@@ -15,8 +15,8 @@ from service_kit.store.database import Database, StoreFault
 
 SIDES = {"curator": curator, "modeler": modeler}
 PINNED = {
-    "curator": (10, "fd1de74fb40ec9186561286401e1abcd22ef70856e9710100a59c24b83fb523e"),
-    "modeler": (10, "0a7735ee7f481b388bc49f27a96af929e108cc13d5ae8b8f988e534b3bff9df7"),
+    "curator": (11, "26add1cecff2f7204946e7275bb6c88f956ca8f9f88bda5b8836cac7b299dfb0"),
+    "modeler": (11, "5afc2087517878beecb74349ff5585650955bf2f904faad760381a0d12e10650"),
 }
 
 
