@@ -95,6 +95,7 @@ def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
         auditors=("owner", "auditor", "modeler"),
         monitors=("monitor", "owner"),
         jobs=curator.jobs,
+        gauges=curator.budget_shares.gauges,
         noticed=("owner", "auditor"),
         hot=[queries.HOT],
         lifespan=lifespan,

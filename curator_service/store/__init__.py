@@ -263,6 +263,12 @@ def releasing(db: Connection) -> list[Row[Any]]:
     return list(db.execute(select(studies).where(studies.c.state == "releasing")))
 
 
+def open_specs(db: Connection) -> list[tuple[str, str]]:
+    """Id and spec of every study that is open."""
+    query = select(studies.c.id, studies.c.spec).where(studies.c.state == "open").order_by(studies.c.seq)
+    return [(identity, spec) for identity, spec in db.execute(query)]
+
+
 def unclosed_studies(db: Connection) -> list[str]:
     """Ids of studies that are not closed."""
     return list(db.execute(select(studies.c.id).where(studies.c.state != "closed").order_by(studies.c.seq)).scalars())

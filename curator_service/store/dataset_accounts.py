@@ -75,6 +75,12 @@ def accounts(db: Connection) -> list[str]:
     return [account for account in db.execute(query).scalars() if not account_of(db, account).closed]
 
 
+def last_line(db: Connection) -> int | None:
+    """The number of the last line of all accounts; None without any."""
+    number: int | None = db.execute(select(func.max(account_lines.c.seq))).scalar_one()
+    return number
+
+
 def account_of(db: Connection, account: str) -> Account:
     """The account with this name."""
     row = _LAST.row(db, account=account)

@@ -58,6 +58,12 @@ def balance(db: Connection, study_id: str) -> Balance:
     return Balance() if last is None else Balance(last.release, last.total, last.total_plays)
 
 
+def last_line(db: Connection) -> int | None:
+    """The number of the last line of all studies; None without any."""
+    number: int | None = db.execute(select(func.max(ledger.c.seq))).scalar_one()
+    return number
+
+
 def row_balances(db: Connection, study_id: str, rows: Iterable[int]) -> dict[int, RowBalance]:
     """The amounts spent by answers about each of ``rows`` that has any."""
     wanted, balances = sorted(set(rows)), {}

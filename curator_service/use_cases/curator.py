@@ -6,6 +6,7 @@ from curator_service.privacy.loading import Loading
 from curator_service.settings import Settings
 from curator_service.store import jobs
 from curator_service.use_cases.accounts.accounts import Accounts
+from curator_service.use_cases.accounts.budget_shares import BudgetShares
 from curator_service.use_cases.accounts.dataset_accounts import DatasetAccounts
 from curator_service.use_cases.accounts.feature_results import FeatureResults
 from curator_service.use_cases.accounts.messages import Messages
@@ -68,6 +69,7 @@ class Curator:
         self.webhook_measurer = WebhookMeasurer(context, self.inbox, self.wakeups, settings)
         self.accounts = Accounts(context, self.released)
         self.dataset_accounts = DatasetAccounts(context, vault)
+        self.budget_shares = BudgetShares(context, self.released.losses)
         self.study_caps = StudyCaps(context, self.released)
         self.messages = Messages(context, self.released)
         self.overviews = Overviews(context, self.released, self.public_forecasts.points)

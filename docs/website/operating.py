@@ -2,7 +2,9 @@
 
 from pydantic_core import PydanticUndefined
 
+from docs.website.rest import applications
 from docs.website.tables import code, plain, table
+from service_kit.web.metrics import Metrics
 
 
 def settings_page() -> str:
@@ -31,22 +33,30 @@ def settings_page() -> str:
 
 
 def metrics_page() -> str:
-    """Every metric, from the text that a service shows to Prometheus."""
-    from service_kit.web.metrics import Metrics
+    """Every metric, from what both services show to Prometheus."""
+    with applications() as built:
+        return _metrics_table(*(app.state.metrics for app in built.values()))
 
-    metrics = Metrics(lambda: {"run": {"running": 1}})
-    metrics.count_request("GET", "/v1/runs", 200, 0.001)
-    text = bytes(metrics.exposition().body).decode()
+
+def _metrics_table(curator: Metrics, modeler: Metrics) -> str:
+    labels = {gauge.name: ", ".join(map(code, gauge.labels)) for gauge in curator.gauges()}
+    curator.count_request("GET", "/v1/studies", 200, 0.001)
+    text = bytes(curator.exposition().body).decode()
+    both = {gauge.name for gauge in modeler.gauges()}
     helps = dict(line.split(" ", 3)[2:] for line in text.splitlines() if line.startswith("# HELP"))
     kinds = dict(line.split(" ", 3)[2:] for line in text.splitlines() if line.startswith("# TYPE"))
-    labels = {}
     for line in text.splitlines():
         if "{" in line:
             name, _, values = line.partition("{")
             names = [pair.partition("=")[0] for pair in values.partition("}")[0].split(",")]
             labels[name] = ", ".join(code(each) for each in names if each != "le")
     rows = [
-        [code(name), kinds[name], labels.get(name, labels.get(f"{name}_bucket", "")), plain(text)]
+        [
+            code(name),
+            kinds[name],
+            labels.get(name, labels.get(f"{name}_bucket", "")),
+            plain(text + (" Curator only." if name in labels and name not in both and kinds[name] == "gauge" else "")),
+        ]
         for name, text in helps.items()
     ]
     return (

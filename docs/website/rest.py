@@ -2,16 +2,21 @@
 
 import json
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from fastapi import FastAPI
 
 from docs.website.tables import code, plain, table
 
 Json = dict[str, Any]
 
 
-def documents() -> dict[str, Json]:
-    """The OpenAPI document of each service, with every route that settings can turn on."""
+@contextmanager
+def applications() -> Iterator[dict[str, FastAPI]]:
+    """Both services with every route that settings can turn on, without data."""
     from curator_service.app import build as build_curator
     from curator_service.settings import Settings as CuratorSettings
     from modeler_service.app import build as build_modeler
@@ -22,12 +27,17 @@ def documents() -> dict[str, Json]:
         with tempfile.TemporaryDirectory() as folder:
             curator = build_curator(CuratorSettings(data_dir=Path(folder) / "curator", metrics=True))
             modeler = build_modeler(ModelerSettings(data_dir=Path(folder) / "modeler", metrics=True))
-            made = {"curator": curator.openapi(), "modeler": modeler.openapi()}
+            yield {"curator": curator, "modeler": modeler}
             for app in (curator, modeler):
                 app.state.context.close()
     finally:
         tempfile.tempdir = kept  # the curator moves it into its own folder
-    return made
+
+
+def documents() -> dict[str, Json]:
+    """The OpenAPI document of each service."""
+    with applications() as built:
+        return {service: app.openapi() for service, app in built.items()}
 
 
 def pages() -> dict[str, str]:

@@ -20,7 +20,8 @@ from service_kit.identity.tokens import Principal, Role
 from service_kit.notices.delivery import NoticeDelivery
 from service_kit.settings import ServiceSettings
 from service_kit.web import audit_routes, notice_routes, openapi, problems
-from service_kit.web.metrics import Jobs, Metrics
+from service_kit.web.gauges import Gauges, Jobs, of_service
+from service_kit.web.metrics import Metrics
 from service_kit.web.metrics import router as metrics_router
 from service_kit.web.middleware import RequestMiddleware
 from service_kit.web.rate_limit import RateLimit
@@ -42,6 +43,7 @@ def build(
     auditors: tuple[Role, ...],
     monitors: tuple[Role, ...] = (),
     jobs: Jobs = dict,
+    gauges: Gauges = tuple,
     delivery: NoticeDelivery | None = None,
     noticed: tuple[Role, ...] = (),
     hot: list[Route] | None = None,
@@ -52,7 +54,8 @@ def build(
     """The application: middleware, problem documents, health, the log, the service's own routes.
 
     ``period_of`` (method, path, principal) returns the seconds that replies are sent at whole multiples of, or None.
-    ``monitors`` may read metrics, if the settings enable them; ``jobs`` counts jobs by kind and state for the metrics.
+    ``monitors`` may read metrics, if the settings enable them; ``jobs`` counts jobs by kind and state, and
+    ``gauges`` returns the service's own figures, for the metrics.
     ``hot`` are routes that match before the documented ones and bypass FastAPI; ``read_by_hand`` are bodies that routes
     parse themselves, for the OpenAPI document; ``console`` are the pages for users.
     ``delivery`` delivers notices, which the roles ``noticed`` may read; the first of them may send a test.
@@ -70,7 +73,10 @@ def build(
     )
     app.state.context = context
     app.state.log_verification = LogVerification(context)
-    metrics = Metrics(jobs) if settings.metrics else None
+    metrics = None
+    if settings.metrics:
+        metrics = Metrics(lambda: (*of_service(context, settings.data_dir, jobs), *gauges()))
+    app.state.metrics = metrics
     on_failed_login = metrics.count_failed_login if metrics is not None else lambda: None
     app.state.console = console.open(app, context, settings, on_failed_login) if console is not None else None
     if settings.password_hash == "minimal":  # noqa: S105  a setting and not a password

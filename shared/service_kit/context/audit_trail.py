@@ -145,6 +145,20 @@ class AuditTrail:
                 merkle_log.verify(audit_log.walk(db, grant), index="position")
         return head, len(grants)
 
+    def checkpoint_age(self) -> float:
+        """How many seconds older the checkpoint outside the database is than the log's last record.
+
+        It is a second at most, unless its file cannot be written.
+        """
+        saved = self._saved.head()
+        with self._database.read() as db:
+            size = audit_log.head(db).size
+            if not size or (saved is not None and saved.size >= size):
+                return 0.0
+            covered = max(1, 1 if saved is None else saved.size)
+            last, saved_at = (audit_log.recorded_at(db, seq) for seq in (size - 1, covered - 1))
+        return max(0.0, (last - saved_at).total_seconds())
+
     @property
     def is_sound(self) -> bool:
         """Whether the log verified when the service started."""

@@ -29,7 +29,7 @@ from sqlalchemy import (
 from blindopt.audit import merkle_log
 from blindopt.audit.merkle_log import EMPTY, Entry, Exchange, Head, Json
 from blindopt.errors import LogBroken
-from service_kit.store.base import KIND, METADATA, page_of, stamp
+from service_kit.store.base import KIND, METADATA, moment, page_of, stamp
 from service_kit.store.prepared_statement import PreparedStatement
 
 _log = Table(
@@ -226,6 +226,11 @@ def _entry_at(db: Connection, grant_id: str | None, seq: int) -> Entry:
         if entry.seq == seq:
             return entry
     raise LogBroken(f"record {seq} of the log is missing")
+
+
+def recorded_at(db: Connection, seq: int) -> datetime:
+    """When a record of the service's own log was written. Raises LogBroken if there is none."""
+    return moment(_entry_at(db, None, seq).record["time"])
 
 
 def grants(db: Connection) -> list[str]:

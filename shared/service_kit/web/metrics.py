@@ -1,11 +1,11 @@
-"""Metrics for Prometheus: the number of requests, their durations, and the number of jobs in each state.
+"""Metrics for Prometheus: the number of requests, their durations, and the gauges of the service.
 
 Labels are route templates, methods, classes of statuses, kinds and states: a fixed, short list of each. No id, key,
 token, name or value is a label, and no metric depends on what was measured, drawn or scored. Durations are those of
 the access log: where replies keep a deadline, they end at it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter
@@ -14,6 +14,7 @@ from starlette.responses import Response
 from blindopt.errors import StateConflict
 from service_kit.identity.tokens import Role
 from service_kit.web.dependencies import api_router
+from service_kit.web.gauges import Gauges
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import GaugeMetricFamily
@@ -25,19 +26,17 @@ CLASSES = frozenset({1, 2, 3, 4, 5})
 SECONDS = (0.001, 0.0025, 0.01, 0.05, 0.25, 1.0, 5.0, 30.0)
 """Upper ends of the buckets."""
 
-Jobs = Callable[[], Mapping[str, Mapping[str, int]]]
-"""Returns how many jobs of each kind are in each state now."""
-
 
 class Metrics:
     """The metrics of one process. Raises StateConflict where prometheus-client is not installed."""
 
-    def __init__(self, jobs: Jobs) -> None:
+    def __init__(self, gauges: Gauges) -> None:
         try:
             import prometheus_client as prometheus
         except ImportError:
             raise StateConflict(MISSING) from None
         prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]  # they would show when each label was first seen
+        self.gauges = gauges
         # A registry of our own: the default one also has metrics of the machine and the process.
         self._registry = prometheus.CollectorRegistry()
         labels = ("method", "route", "status")
@@ -54,7 +53,7 @@ class Metrics:
         self._login_failed = prometheus.Counter(
             "blindopt_login_failed", "Logins that were refused: wrong, or throttled.", registry=self._registry
         )
-        self._registry.register(_JobStates(jobs))
+        self._registry.register(_Collected(gauges))
         self._prometheus = prometheus
 
     def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -77,11 +76,11 @@ class Metrics:
 _MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class _JobStates:
-    """Jobs by state, counted when they are collected."""
+class _Collected:
+    """Gauges that are read when they are collected."""
 
-    def __init__(self, jobs: Jobs) -> None:
-        self._jobs = jobs
+    def __init__(self, gauges: Gauges) -> None:
+        self._gauges = gauges
 
     def describe(self) -> list[Any]:
         """Return no metrics, so that nothing is counted when this collector is registered."""
@@ -90,11 +89,11 @@ class _JobStates:
     def collect(self) -> Iterator["GaugeMetricFamily"]:
         from prometheus_client.metrics_core import GaugeMetricFamily
 
-        family = GaugeMetricFamily("blindopt_jobs", "Jobs by kind and state.", labels=("kind", "state"))
-        for kind, states in self._jobs().items():
-            for state, count in states.items():
-                family.add_metric((kind, state), count)
-        yield family
+        for gauge in self._gauges():
+            family = GaugeMetricFamily(gauge.name, gauge.help, labels=gauge.labels)
+            for values, amount in gauge.samples.items():
+                family.add_metric(values, amount)
+            yield family
 
 
 def router(metrics: Metrics, readers: tuple[Role, ...]) -> APIRouter:

@@ -24,9 +24,27 @@ LABELS = {
     "blindopt_request_seconds_sum": {"method", "route"},
     "blindopt_login_failed_total": set(),
     "blindopt_jobs": {"kind", "state"},
+    "blindopt_notices": {"state"},
+    "blindopt_log_checkpoint_age_seconds": set(),
+    "blindopt_database_bytes": set(),
+    "blindopt_disk_bytes": set(),
+    "blindopt_disk_free_bytes": set(),
+    "blindopt_budget_share_max": set(),
 }
+FRACTIONS = ("_sum", "_age_seconds", "_share_max")
 CONTEXTS = {"curator": (open_curator, CuratorSettings), "modeler": (open_modeler, ModelerSettings)}
-STATES = {"running", "completed", "failed", "cancelled", "queued", "paused", "waiting", "stopped"}
+STATES = {
+    "pending",
+    "delivered",
+    "running",
+    "completed",
+    "failed",
+    "cancelled",
+    "queued",
+    "paused",
+    "waiting",
+    "stopped",
+}
 SCORE = 0.7182818
 ID = re.compile(r"[0-9a-f]{8}")
 """Ids, key ids and digests have such a part."""
@@ -114,12 +132,12 @@ def test_after_private_queries_it_tells_counts_by_fixed_labels_and_nothing_else(
         assert not ID.search(" ".join(labels.values()))
     for forbidden in played[1]:
         assert forbidden not in text
-    assert all(value == int(value) for name, _, value in _samples(text) if not name.endswith("_sum"))
+    assert all(value == int(value) for name, _, value in _samples(text) if not name.endswith(FRACTIONS))
 
 
 def test_the_check_would_find_a_path_or_a_value(played):
     """The control: the same check on an exposition that has a path, a key or a value in it."""
-    metrics = Metrics(dict)
+    metrics = Metrics(tuple)
     metrics.count_request("GET", f"/v1/studies/{played[1][0]}", 200, 0.01)
     metrics.count_request("GET", f"/v1/{played[1][-1]}", 200, 0.01)
     text = bytes(metrics.exposition().body).decode()
@@ -132,7 +150,7 @@ def test_a_duration_is_reported_to_the_millisecond():
     """The time of a draw depends on what was drawn. The control: a millisecond more is visible."""
 
     def exposition(seconds):
-        metrics = Metrics(dict)
+        metrics = Metrics(tuple)
         metrics.count_request("POST", "/v1/studies/{study_id}/queries", 201, seconds)
         return bytes(metrics.exposition().body)
 
@@ -163,6 +181,16 @@ def test_counts_are_those_of_what_was_asked(parties, played):
     assert ("blindopt_jobs", {"kind": "run", "state": "completed"}, 1) in of_modeler
 
 
+def test_gauges_tell_the_size_of_the_database_and_the_disk(parties, played):
+    curator, modeler = parties
+    figures = {name: value for name, labels, value in _samples(_read(curator, curator.token)) if not labels}
+    stored = sum(path.stat().st_size for path in curator.data.glob("curator.sqlite*"))
+    assert 0 < figures["blindopt_database_bytes"] <= 2 * stored
+    assert 0 < figures["blindopt_disk_free_bytes"] < figures["blindopt_disk_bytes"]
+    assert figures["blindopt_log_checkpoint_age_seconds"] <= 60
+    assert "blindopt_budget_share_max" not in {name for name, _, _ in _samples(_read(modeler, modeler.token))}
+
+
 def test_only_a_monitor_and_the_main_role_may_read_it(parties, played):
     for service, others in zip(parties, (("auditor", "measurer"), ("viewer",)), strict=True):
         with service.http("") as http:
@@ -188,4 +216,4 @@ def test_it_is_off_unless_asked_for(curator, modeler):
 def test_without_the_library_a_service_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
     with pytest.raises(StateConflict, match=r"install blindopt-services\[metrics\]"):
-        Metrics(dict)
+        Metrics(tuple)

@@ -1,0 +1,55 @@
+"""What the metrics page reads when it is collected: jobs, notices, the log's checkpoint, the disk.
+
+Nothing here has a label with an id, a name or a value of somebody's data.
+"""
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from service_kit.context.context import ServiceContext
+from service_kit.store import notices
+
+Jobs = Callable[[], Mapping[str, Mapping[str, int]]]
+"""Returns how many jobs of each kind are in each state now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """A figure as it is now, one for each combination of its labels; ``help`` is one sentence."""
+
+    name: str
+    help: str
+    samples: Mapping[tuple[str, ...], float]
+    labels: tuple[str, ...] = field(default=())
+
+
+Gauges = Callable[[], Iterable[Gauge]]
+"""Returns the gauges of a service, read now."""
+
+
+def of_service(context: ServiceContext, data_dir: Path, jobs: Jobs) -> Iterator[Gauge]:
+    """The gauges that both services have."""
+    by_state: dict[tuple[str, ...], float] = {
+        (kind, state): count for kind, states in jobs().items() for state, count in states.items()
+    }
+    yield Gauge("blindopt_jobs", "Jobs by kind and state.", by_state, ("kind", "state"))
+    with context.database.read() as db:
+        written: dict[tuple[str, ...], float] = {(state,): count for state, count in notices.states(db).items()}
+    yield Gauge("blindopt_notices", "Notices by state; failed ones were given up.", written, ("state",))
+    behind = context.audit_trail.checkpoint_age()
+    yield _single(
+        "blindopt_log_checkpoint_age_seconds",
+        "How much older the checkpoint outside the database is than the log's last record.",
+        behind,
+    )
+    stored = sum(path.stat().st_size for path in data_dir.glob("*.sqlite*"))
+    yield _single("blindopt_database_bytes", "The database with its write-ahead log.", stored)
+    disk = shutil.disk_usage(data_dir)
+    yield _single("blindopt_disk_bytes", "Size of the disk with the data folder.", disk.total)
+    yield _single("blindopt_disk_free_bytes", "Free bytes on the disk with the data folder.", disk.free)
+
+
+def _single(name: str, about: str, value: float) -> Gauge:
+    return Gauge(name, about, {(): value})
