@@ -31,6 +31,7 @@ from service_kit.identity.tokens import Principal
 from service_kit.notices.delivery import NoticeDelivery
 from service_kit.notices.receiver import Receiver
 from service_kit.store.base import Clock, utc_now
+from service_kit.web.bodies import SMALL_BYTES
 
 DESCRIPTION = """\
 Holds a data owner's records and lets a modeler optimize over them without seeing them.
@@ -68,6 +69,8 @@ def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
             return settings.upload_limit_bytes
         if path in (*inbox.LARGE, "/console/inbox/import") and role in ("owner", "measurer"):
             return inbox.LARGE_BYTES
+        if role == "modeler":  # the largest that a modeler has to send, 1,000 rows, is half of it
+            return min(SMALL_BYTES, settings.body_limit_bytes)
         return settings.body_limit_bytes
 
     app = serving.build(

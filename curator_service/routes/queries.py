@@ -13,12 +13,12 @@ from blindopt.formats.npy_files import MEDIA_TYPE
 from curator_service.routes.common import CuratorDep, QueryId, StudyId, of_own_study
 from curator_service.use_cases.curator import Curator
 from service_kit.identity.tokens import Principal
+from service_kit.web.bodies import body_of
 from service_kit.web.dependencies import (
     IdempotencyKey,
     RecordedReply,
     allowed,
     api_router,
-    body_of,
     permitted,
     request_context,
 )

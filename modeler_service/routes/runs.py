@@ -12,13 +12,13 @@ from blindopt.errors import Invalid
 from modeler_service.store.trial_lists import TrialFilter
 from modeler_service.use_cases import exports, imports
 from modeler_service.use_cases.modeler import Modeler
+from service_kit.web.bodies import body_of
 from service_kit.web.dependencies import (
     IdempotencyKey,
     RecordedReply,
     RequestContextDep,
     allowed,
     api_router,
-    body_of,
     request_context,
 )
 from service_kit.web.listings import ListFilterDep, Order, PagingDep

@@ -6,7 +6,8 @@ from starlette.routing import Route
 
 from blindopt import wire
 from modeler_service.use_cases.modeler import Modeler
-from service_kit.web.dependencies import api_router, json_of, parse, permitted
+from service_kit.web.bodies import json_of, parse
+from service_kit.web.dependencies import api_router, permitted
 from service_kit.web.problems import documented
 
 PATH = "/v1/suggestions"

@@ -1,20 +1,18 @@
 """What the routes of both services share: routers, roles, idempotency, replies."""
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Request
-from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from blindopt.audit.merkle_log import RECEIPT_HEADER
-from blindopt.errors import Forbidden, Invalid
+from blindopt.errors import Forbidden
 from service_kit.context.request import RequestContext
 from service_kit.identity.tokens import Principal, Role
 from service_kit.store.stored_replies import StoredReply
-from service_kit.web.problems import documented, invalid
-
-B = TypeVar("B", bound=BaseModel)
+from service_kit.web.bodies import BoundedRoute
+from service_kit.web.problems import documented
 
 
 def api_router(tag: str, *roles: Role, prefix: str = "", dependencies: tuple[Any, ...] = ()) -> APIRouter:
@@ -28,6 +26,7 @@ def api_router(tag: str, *roles: Role, prefix: str = "", dependencies: tuple[Any
         dependencies=[*dependencies, *([allowed(*roles)] if roles else [])],
         responses=documented(),
         generate_unique_id_function=lambda route: route.name,
+        route_class=BoundedRoute,
     )
 
 
@@ -69,27 +68,6 @@ async def request_context(request: Request, idempotency_key: IdempotencyKey = No
 async def unkeyed_context(request: Request) -> RequestContext:
     """The request as the log sees it, where a repetition does no more than the first time."""
     return await request_context(request)
-
-
-async def body_of(request: Request, model: type[B]) -> B:
-    """The JSON body of a hot route as ``model``. Raises Invalid, as FastAPI's own parsing would."""
-    return parse(await json_of(request), model)
-
-
-async def json_of(request: Request) -> bytes:
-    """The body of a JSON request, not parsed. Raises Invalid for another media type."""
-    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media != "application/json":
-        raise Invalid("send a JSON body", [{"field": "body", "message": "Content-Type must be application/json"}])
-    return await request.body()
-
-
-def parse(body: bytes, model: type[B]) -> B:
-    """Parse a JSON body as ``model``. Raises Invalid, as FastAPI's own parsing would."""
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        raise invalid(error.errors(include_url=False, include_input=False)) from None
 
 
 RequestContextDep = Annotated[RequestContext, Depends(request_context)]

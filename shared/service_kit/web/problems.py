@@ -1,13 +1,14 @@
 """Errors as RFC 9457 problem documents: the one place where an error becomes HTTP."""
 
 import http
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -15,6 +16,7 @@ from blindopt import wire
 from blindopt.errors import BlindoptError, Invalid, StorageUnavailable
 
 MEDIA_TYPE = "application/problem+json"
+ERRORS_SHOWN = 50
 HTTP_CODES = {
     400: "bad_request",
     404: "not_found",
@@ -90,6 +92,8 @@ def install(app: FastAPI) -> None:
     """Reply to every error of a route with a problem document, which repeats nothing of the request."""
 
     def answer(request: Request, error: Exception) -> Response:
+        if isinstance(error, RequestValidationError):  # of a body that is refused, the framework saw no more than that
+            error = getattr(request.state, "wrong_body", error)
         converted = as_blindopt_error(error)
         if converted.status == 405 and (methods := _methods(app.openapi(), request.url.path)):
             converted.headers = {"Allow": ", ".join(methods)}
@@ -126,9 +130,21 @@ def as_blindopt_error(error: Exception) -> BlindoptError:
     return invalid(error.errors())
 
 
+def first_errors(error: ValidationError) -> list[dict[str, Any]]:
+    """The first errors of pydantic. Others become no Python objects: there may be one for each byte of a request."""
+    text = error.json(include_url=False, include_input=False)
+    decoder, errors, end = json.JSONDecoder(), [], 0
+    for _ in range(min(error.error_count(), ERRORS_SHOWN)):
+        fault, end = decoder.raw_decode(text, end + 1)  # after a bracket or a comma
+        errors.append(fault)
+    return errors
+
+
 def invalid(errors: Sequence[Any]) -> Invalid:
     """The errors of pydantic: location and message, never `input` or `ctx`, which hold values of the request."""
-    faults: list[dict[str, object]] = [{"field": _field(error), "message": _message(error)} for error in errors[:50]]
+    faults: list[dict[str, object]] = [
+        {"field": _field(error), "message": _message(error)} for error in errors[:ERRORS_SHOWN]
+    ]
     return Invalid("the request does not fit the schema: errors says where", faults)
 
 

@@ -116,7 +116,7 @@ def test_numbers_that_are_not_finite_are_refused(number, modeler):
         ("POST", "/v1/runs", {"json": SPEC}, 400, "idempotency_key_missing"),
         ("POST", "/v1/runs", {"json": SPEC, "headers": {"Idempotency-Key": "k" * 201}}, 400, "idempotency_key_missing"),
         ("POST", "/v1/runs", {"content": b"{", "headers": JSON}, 422, "invalid"),
-        ("POST", "/v1/runs", {"content": b"\xff", "headers": JSON}, 400, "bad_request"),
+        ("POST", "/v1/runs", {"content": b"\xff", "headers": JSON}, 422, "invalid"),
         ("POST", "/v1/runs", {"content": b"x" * ((1 << 20) + 1)}, 413, "too_large"),
         ("POST", "/v1/runs", {"content": (b"x" * (1 << 15) for _ in range(33)), "headers": JSON}, 413, "too_large"),
         ("DELETE", "/v1/runs", {}, 405, "method_not_allowed"),
