@@ -72,8 +72,7 @@ class FilledCurator:
                 if later:
                     use_case._answer_later(db, request, study, released, query)
                 else:
-                    answers = use_case._measured(released, query)
-                    use_case._answer_at_once(db, request, study, released, query, answers)
+                    use_case._answer_at_once(db, request, study, released, query)
 
         for start in range(first, first + count, BATCH):
             numbers = range(start, min(start + BATCH, first + count))

@@ -1,6 +1,7 @@
 """Measurements from a column of the dataset, with the paper's measurement noise and the answers' privacy."""
 
 import math
+from itertools import accumulate
 
 import numpy as np
 
@@ -35,8 +36,8 @@ def measured(outcomes: Vector, request: list[RowPlays], spec: StudyCreate) -> li
     values: Vector = np.repeat(outcomes, counts)
     if (variance := added_variance(spec)) > 0:
         values = noise.add_gaussian(values, math.sqrt(variance))
-    parts = np.split(values, np.cumsum(counts)[:-1])
+    numbers, ends = values.tolist(), accumulate(counts)
     return [
-        Measured(item.row, list(range(1, item.plays + 1)), part.tolist())
-        for item, part in zip(request, parts, strict=True)
+        Measured(item.row, list(range(1, item.plays + 1)), numbers[end - item.plays : end])
+        for item, end in zip(request, ends, strict=True)
     ]

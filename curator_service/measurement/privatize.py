@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -49,7 +50,7 @@ def release(measured: list[Measured], spec: StudyCreate) -> list[Answer]:
     """
     items = [item for item in measured if item.plays]
     counts = [len(item.plays) for item in items]
-    values: Vector = np.array([value for item in items for value in item.values], dtype=float)
+    values: Vector | list[float] = [value for item in items for value in item.values]
     if mean := releases_mean(spec):
         released = [(item.row, 1, len(item.plays)) for item in items]
     else:
@@ -57,11 +58,11 @@ def release(measured: list[Measured], spec: StudyCreate) -> list[Answer]:
     if not released:
         return []
     if (mechanism := mechanism_of(spec.answers)) is not None:
-        values = mechanism.clipped(values)
-        values = _released_means(values, counts, spec) if mean else mechanism.release(values)
+        offsets = mechanism.clipped(np.array(values))
+        values = (_released_means(offsets, counts, spec) if mean else mechanism.release(offsets)).tolist()
     passports = {plays: passport_of(spec, plays) for plays in {plays for *_, plays in released}}
     return [
-        Answer(row=row, play=play, plays=plays, y=float(y), passport=passports[plays])
+        Answer(row=row, play=play, plays=plays, y=y, passport=passports[plays])
         for (row, play, plays), y in zip(released, values, strict=True)
     ]
 
@@ -85,9 +86,14 @@ def passport_of(spec: StudyCreate, plays: int = 1) -> NoisePassport:
 
     The variance of measurement noise is known where the curator adds it to a column, or where the owner declared it.
     """
-    variance = spec.measurement.noise_variance / plays
-    is_known = isinstance(spec.measurement, ColumnMeasurement) or variance > 0
-    if (mechanism := mechanism_for(spec, plays)) is None:
+    is_column = isinstance(spec.measurement, ColumnMeasurement)
+    return _passport(mechanism_for(spec, plays), spec.measurement.noise_variance / plays, is_column)
+
+
+@lru_cache(maxsize=1024)
+def _passport(mechanism: AnswerMechanism | None, variance: float, is_column: bool) -> NoisePassport:
+    is_known = is_column or variance > 0
+    if mechanism is None:
         return NoisePassport(measurement_variance=variance, measurement_variance_known=is_known)
     return NoisePassport(
         privacy=mechanism.noise,

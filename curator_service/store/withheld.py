@@ -49,6 +49,6 @@ def add(db: Connection, account: str, unit: str, salt: str, at: str) -> None:
 
 def units(db: Connection, account: str) -> frozenset[str]:
     """The units of an account that are withheld."""
-    if _ANY.row(db, account=account) is None:  # each query looks
+    if _ANY.row(db, account=account) is None:
         return frozenset()
     return frozenset(db.execute(select(withheld.c.unit).where(withheld.c.account == account)).scalars())

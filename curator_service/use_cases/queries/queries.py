@@ -37,6 +37,8 @@ from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
 from service_kit.web.reply_pacing import ReplyPacing
 
+AT_ONCE = 64
+"""The most measurements of a query whose noise is drawn within its transaction; more are drawn in a thread."""
 WAITS_MAX = 256
 """The number of waiting requests that one grant may have at once."""
 
@@ -124,13 +126,14 @@ class Queries:
     async def ask(
         self, caller: RequestContext, identity: str, request: wire.QueryRequest, pacing: ReplyPacing | None = None
     ) -> StoredReply:
-        """Measure rows: charge and commit, then draw, then store the answer and its log record, then reply.
+        """Measure rows: charge, draw, store the answer and its log record in one transaction, then reply.
 
-        After a crash between charge and answer, a retry under the same key gets its answer: one charge, one answer,
-        the same bytes from then on. Where answers have no noise, charge and answer are one transaction. With a
-        ``pacing``, the answer is stored half way to the next deadline, so that neither the time of the reply nor the
-        log reveals how long the draw took. Where people or a system measure, the charge and a pending reply are one
-        transaction. Raises BudgetExhausted; a refusal is recorded and costs nothing.
+        After a crash before that there is neither charge nor answer, and what was drawn has not left: a retry under the
+        same key is charged and drawn. Later it gets the same bytes: one charge, one answer. With a ``pacing``, or where
+        a draw may take long, the charge is committed first, then noise is drawn in a thread; with a ``pacing`` the
+        answer is then stored half way to the next deadline, so that neither the time of the reply nor the log reveals
+        how long the draw took. Where people or a system measure, the charge and a pending reply are one transaction.
+        Raises BudgetExhausted; a refusal is recorded and costs nothing.
         """
         released = self._check(caller, identity, request)
         name = caller.principal.id, self._context.idempotency.key_of(caller)[0]
@@ -146,11 +149,9 @@ class Queries:
                 reply = _or_raise(await write(lambda db: self._answer_later(db, caller, identity, released, request)))
                 self._wakeups.notify(INBOX)
                 return reply
-            if is_exact(released.spec):
-                exact = self._measured(released, request)
-                return _or_raise(
-                    await write(lambda db: self._answer_at_once(db, caller, identity, released, request, exact))
-                )
+            is_short = pacing is None and sum(item.plays for item in request.rows) <= AT_ONCE
+            if is_short or is_exact(released.spec):
+                return _or_raise(await write(lambda db: self._answer_at_once(db, caller, identity, released, request)))
             begun = await write(lambda db: self._begin(db, caller, identity, released, request))
             if not isinstance(begun, str):
                 return _or_raise(begun)
@@ -158,7 +159,7 @@ class Queries:
             answers = await asyncio.to_thread(self._measured, released, request)
             if pacing is not None:
                 await pacing.half_period()
-            return await write(lambda db: self._settle(db, caller, identity, begun, released, answers))
+            return await write(lambda db: self._answer_begun(db, caller, identity, begun, released, answers))
         finally:
             self._under_way.discard(name)
 
@@ -235,10 +236,23 @@ class Queries:
         identity: str,
         released: Released,
         request: wire.QueryRequest,
-        answers: list[wire.Answer],
     ) -> StoredReply | BudgetExhausted:
         begun = self._begin(db, caller, identity, released, request)
-        return self._settle(db, caller, identity, begun, released, answers) if isinstance(begun, str) else begun
+        if not isinstance(begun, str):
+            return begun
+        return self._settle(db, caller, identity, begun, released, self._measured(released, request))
+
+    def _answer_begun(
+        self,
+        db: Connection,
+        caller: RequestContext,
+        identity: str,
+        query_id: str,
+        released: Released,
+        answers: list[wire.Answer],
+    ) -> StoredReply:
+        _check_open(db, identity)  # it may have been closed since the charge
+        return self._settle(db, caller, identity, query_id, released, answers)
 
     def _answer_later(
         self,
@@ -274,7 +288,6 @@ class Queries:
         answers: list[wire.Answer],
     ) -> StoredReply:
         """Store the answer and its log record. A record that is withheld is declined, whenever it was charged."""
-        _check_open(db, identity)
         declined = withheld_rows(db, self._vault, released, {answer.row for answer in answers})
         reply = wire.QueryReply(
             id=query_id,

@@ -17,6 +17,7 @@ from blindopt.errors import StudyNotOpen
 from curator_service import store
 from curator_service.persons import RowsOfPersons, numbers_of
 from curator_service.privacy.ledger import alone
+from curator_service.store import dataset_accounts
 from curator_service.use_cases.studies.dataset_losses import DatasetLosses
 from curator_service.vault import Vault
 from service_kit.store.database import Connection
@@ -41,6 +42,8 @@ class Released:
     """Which rows of Z are the same person's; None where each is another's."""
     numbers: NDArray[np.int64] | None
     """The number in the file of each record, where not all were kept."""
+    account: str
+    """The account of the dataset's file."""
 
     def rows_of_person(self, row: int) -> Sequence[int]:
         """The rows of Z of the person behind a row, itself included."""
@@ -117,6 +120,7 @@ class ReleasedStudies:
                 names=[column["name"] for column in columns],
                 persons=persons,
                 numbers=numbers,
+                account=dataset_accounts.account_name(db, dataset),
             )
             with self._lock:
                 # It may have been read before a raise, and be stored after it.

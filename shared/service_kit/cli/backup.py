@@ -16,7 +16,8 @@ from blindopt.formats.npy_files import digest
 from service_kit.context.context import ServiceContext
 from service_kit.store import audit_log
 from service_kit.store.base import stamp
-from service_kit.store.database import LOCK, Connection
+from service_kit.store.database import Connection
+from service_kit.store.folder_lock import LOCK
 
 MANIFEST = "manifest.json"
 PARTIAL = ".restoring"

@@ -30,7 +30,7 @@ from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Role
 from service_kit.store import sessions
 from service_kit.store import users as stored_users
-from service_kit.store.database import only_process
+from service_kit.store.folder_lock import only_process
 from service_kit.store.tokens import is_live
 
 if TYPE_CHECKING:

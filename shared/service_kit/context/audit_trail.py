@@ -9,7 +9,7 @@ from typing import Any
 
 from blindopt.audit import merkle_log
 from blindopt.audit.checkpoints import Checkpoint, Signer
-from blindopt.audit.merkle_log import Head, sha256
+from blindopt.audit.merkle_log import Exchange, Head, sha256
 from blindopt.audit.reconciliation import Export
 from blindopt.errors import AuditUnavailable, LogBroken
 from service_kit.context.outbox import Outbox
@@ -53,13 +53,18 @@ class AuditTrail:
         Raises AuditUnavailable where the log does not verify.
         """
         self.check_sound()
-        exchange = receipt = None
+        exchange: Exchange | None = None
+        receipt = None
         if request.is_shared:
             grant = request.principal.id
-            position = audit_log.shared_size(db, grant)
-            exchange = request.exchange(position, status, reply_sha256, replayed=replayed)
-            note = self.sign(audit_log.share(db, grant, exchange.body), grant)
-            receipt = f"{position} {base64.b64encode(note.encode()).decode()}"
+
+            def body_at(position: int) -> bytes:
+                nonlocal exchange
+                exchange = request.exchange(position, status, reply_sha256, replayed=replayed)
+                return exchange.body
+
+            head = audit_log.share_next(db, grant, body_at)
+            receipt = f"{head.size - 1} {base64.b64encode(self.sign(head, grant).encode()).decode()}"
         elif request.principal.study_id is not None:
             exchange = request.exchange(None, status, reply_sha256, replayed=replayed)
         actor, now = request.principal.actor, self._clock()

@@ -4,7 +4,7 @@ Every function takes part in the caller's transaction.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -75,19 +75,28 @@ def append(
 ) -> Entry:
     """Add a record to the service's own log. ``details`` must hold no private value: auditors read it."""
     seq, peaks = _next(LAST.row(db))
-    record: dict[str, Any] = {"v": 1, "seq": seq, "time": stamp(now), "kind": kind, "actor": actor}
+    # Canonical bytes, the names in order; those of an exchange are in the shared log too.
+    quoted = merkle_log.quoted
+    body = f'{{"actor":{quoted(actor)}'.encode()
     if details:
-        record["details"] = dict(details)
+        body += b',"details":' + merkle_log.canonical(dict(details))
     if exchange is not None:
-        record["exchange"] = exchange.as_json()
-    entry = _entry(seq, peaks, merkle_log.canonical(record))
+        body += b',"exchange":' + exchange.body
+    body += f',"kind":{quoted(kind)},"seq":{seq},"time":{quoted(stamp(now))},"v":1}}'.encode()
+    entry = _entry(seq, peaks, body)
     _ADD.run(db, seq=seq, body=entry.body, leaf=entry.leaf, peaks=entry.peaks)
     return entry
 
 
 def share(db: Connection, grant_id: str, body: bytes) -> Head:
     """Add the canonical bytes of an exchange to the log that both parties keep, and return its new head."""
+    return share_next(db, grant_id, lambda position: body)
+
+
+def share_next(db: Connection, grant_id: str, body_at: Callable[[int], bytes]) -> Head:
+    """``share`` for the party that gives positions: ``body_at`` returns the bytes for the next one."""
     seq, peaks = _next(_LAST_SHARED.row(db, grant=grant_id))
+    body = body_at(seq)
     entry = _entry(seq, peaks, body)
     _ADD_SHARED.run(db, grant_id=grant_id, seq=seq, body=body, leaf=entry.leaf, peaks=entry.peaks)
     return Head(seq + 1, merkle_log.root(_frontier(entry.peaks)).hex())

@@ -1,7 +1,6 @@
 """One SQLite database with one writer."""
 
 import asyncio
-import fcntl
 import logging
 import sqlite3
 import threading
@@ -10,25 +9,26 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar, Union
+from typing import Any, TypeVar, Union, cast
 
 from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as NoConnection
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
 
-from blindopt.errors import AuditUnavailable, StateConflict, StorageUnavailable
+from blindopt.errors import AuditUnavailable, StorageUnavailable
 from service_kit.store import schema
 from service_kit.store.prepared_statement import PreparedStatement, raw
 
-__all__ = ["Connection", "Database", "StoreFault", "only_process"]
+__all__ = ["Connection", "Database", "StoreFault"]
 
 log = logging.getLogger("blindopt.database")
 T = TypeVar("T")
 GROUP_MAX = 64
 BUSY_SECONDS = 5.0
+QUICK_SECONDS = 0.002
+"""After a commit that took no longer, the next one is made by the thread that wrote: a hand-over costs more."""
 _ENDING = "the service is going down"
-LOCK = "lock"
 
 
 class StoreFault(Exception):
@@ -39,8 +39,9 @@ class Database:
     """A WAL database whose commits are durable (synchronous=FULL) before ``write`` returns.
 
     One connection writes, one transaction at a time with BEGIN IMMEDIATE, so that a transaction which reads and then
-    writes never fails because of another. In a service (``attach``), statements run on the thread of the event loop
-    and commits on another: what arrives while the disk is busy shares the next commit, each in a savepoint of its own.
+    writes never fails because of another. In a service (``attach``), what arrives in one turn of the event loop shares
+    a commit, each in a savepoint of its own. While the disk is quick, each thread runs and commits its own work; after
+    a slow commit, statements run on the thread of the event loop and commits on another one.
     Reads run at the same time on read-only connections. A kill -9 at any moment is safe. The command line may write
     beside a running service.
     """
@@ -71,6 +72,8 @@ class Database:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: list[_Item] = []
         self._busy = False
+        self._is_put_off = False  # whether a group waits for the lock, which another thread holds
+        self._is_quick = False
         self._closed = False
         self._committer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
         self.write(lambda db: schema.prepare(db, metadata, append_only, migrations))
@@ -84,7 +87,7 @@ class Database:
         self._row_connection.execute("SELECT count(*) FROM sqlite_master")  # opens its files now
 
     def attach(self) -> None:
-        """Run all writes on the thread of the running event loop from now on."""
+        """Group the writes of the running event loop from now on."""
         self._loop = asyncio.get_running_loop()
 
     def write(self, work: Callable[[Connection], T]) -> T:
@@ -95,6 +98,16 @@ class Database:
         """
         if self._loop is not None and asyncio._get_running_loop() is self._loop:
             raise RuntimeError("a write on the event loop's own thread would wait for itself: use write_soon")
+        if self._is_quick and not self._busy and self._lock.acquire(blocking=False):
+            try:
+                if self._closed:
+                    raise AuditUnavailable(_ENDING)
+                _, result, error = self._commit(self._run_all([(work, None)]))[0]
+            finally:
+                self._release()
+            if error is not None:
+                raise error
+            return cast(T, result)
         return self.submit(work).result()
 
     async def write_soon(self, work: Callable[[Connection], T]) -> T:
@@ -134,7 +147,7 @@ class Database:
         with self._row_lock, _reading():
             return statement.row_on(self._row_connection, **values)
 
-    # --- groups of writes: on the loop's thread, except the commit -----------------------------------
+    # --- groups of writes: on the loop's thread, except a slow commit --------------------------------
 
     def _enqueue(self, item: "_Item") -> None:
         if self._loop is None:  # it was submitted before ``finish``, and arrives after it
@@ -146,26 +159,48 @@ class Database:
             self._loop.call_soon(self._next_group)  # together with what else arrives in this turn of the loop
 
     def _next_group(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self._is_put_off = True
+            if not self._lock.acquire(blocking=False):  # the thread that holds it calls back
+                return
+            self._is_put_off = False
         group, self._waiting = self._waiting[:GROUP_MAX], self._waiting[GROUP_MAX:]
-        self._lock.acquire()
+        if not group:  # it was put off, and another call was first
+            self._lock.release()
+            return
         done = self._run_all(group)
-        self._committer.submit(self._commit_group, done)
+        if self._is_quick:
+            done = self._commit_or_fail(done)
+            self._lock.release()
+            self._group_ended(done)
+        else:
+            self._committer.submit(self._commit_group, done)
+
+    def _release(self) -> None:
+        """Release the lock on another thread than the loop's."""
+        self._lock.release()
+        if self._is_put_off and self._loop is not None:
+            self._is_put_off = False
+            self._loop.call_soon_threadsafe(self._next_group)
 
     def _commit_group(self, done: "_Done") -> None:
-        try:
-            done = self._commit(done)
-        except Exception as error:  # no caller may wait for ever for a commit that will not come
-            done = _failed(done, _converted(error))
-        finally:
-            self._lock.release()
+        done = self._commit_or_fail(done)
+        self._release()
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._group_ended, done)
+
+    def _commit_or_fail(self, done: "_Done") -> "_Done":
+        try:
+            return self._commit(done)
+        except Exception as error:  # no caller may wait for ever for a commit that will not come
+            return _failed(done, _converted(error))
 
     def _group_ended(self, done: "_Done") -> None:
         self._settle(done)
         self._busy = bool(self._waiting)
         if self._busy:
-            self._next_group()
+            assert self._loop is not None
+            self._loop.call_soon(self._next_group)
 
     # --- one transaction ----------------------------------------------------------------------------
 
@@ -198,10 +233,12 @@ class Database:
         connection = raw(self._db)
         if not connection.in_transaction:
             return done
+        began = time.perf_counter()
         try:
             connection.execute("COMMIT")
         except Exception as error:
             return self._lost(connection, done, error)
+        self._is_quick = time.perf_counter() - began <= QUICK_SECONDS
         try:
             self._after_commit()
         except Exception as error:  # the commit is durable, and its callers get their results
@@ -218,6 +255,7 @@ class Database:
     @staticmethod
     def _settle(done: "_Done") -> None:
         for future, result, error in done:
+            assert future is not None
             if future.cancelled():  # its caller has gone
                 continue
             if error is None:
@@ -291,7 +329,7 @@ class Database:
             self._writer.dispose()
 
 
-_Future = Union[Future[Any], "asyncio.Future[Any]"]
+_Future = Union[Future[Any], "asyncio.Future[Any]", None]
 _Item = tuple[Callable[[Connection], Any], _Future]
 _Done = list[tuple[_Future, Any, Exception | None]]
 
@@ -354,15 +392,3 @@ def _use_wal(cursor: sqlite3.Cursor) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
-
-
-@contextmanager
-def only_process(folder: Path) -> Iterator[None]:
-    """Lock ``folder`` for one serving process. Raises StateConflict if another process serves it."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with (folder / LOCK).open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise StateConflict(f"another process already serves {folder}") from None
-        yield

@@ -30,6 +30,8 @@ class Study:
     token: str
     epsilon: str = "0"
     """Of one answer; 0 for a study whose answers are exact, which are counted and not priced."""
+    paced: bool = False
+    """Whether replies are sent at whole periods: then the charge is durable before anything is drawn."""
 
 
 def draft(

@@ -84,8 +84,15 @@ STORIES = {
     },
 }
 IN_A_RUN = {point: facts for story in STORIES.values() for point, facts in story.items()}
-# Without noise nothing is drawn: charge and answer are one transaction.
-EXACT = {"charge.after-commit": "chosen charged answered", "answer.before-commit": "chosen"}
+# Where replies are not paced, charge, draw and answer are one transaction.
+AT_ONCE = {
+    "charge.after-commit": "chosen charged answered",
+    "answer.before-commit": "chosen",
+    "draw.before": "chosen",
+    "draw.after": "chosen",
+}
+PACED = {"reply_after_ms": 10}
+PACED_STORIES = ["a query is charged", "noise is drawn"]
 
 
 class Parties:
@@ -154,16 +161,16 @@ def dataset(parties, small):
         return owner.register("small", small.csv, public=True).id
 
 
-def _granted(parties, study, epsilon):
+def _granted(parties, study, epsilon, *, paced=False):
     with parties.owner() as owner:
-        return checks.Study(study, owner.grant(study, wire.GrantCreate(name="modeler")).token, epsilon)
+        return checks.Study(study, owner.grant(study, wire.GrantCreate(name="modeler")).token, epsilon, paced)
 
 
 def _opened(parties, small, dataset, *, epsilon=EPSILON, answers=LENGTH, **chosen):
     with parties.owner() as owner:
         made = owner.create_study(checks.draft(small, dataset, epsilon=epsilon, answers=answers, **chosen))
         owner.release(made.id)
-    return _granted(parties, made.id, epsilon)
+    return _granted(parties, made.id, epsilon, paced="reply_after_ms" in chosen)
 
 
 def _run_of(parties, study, **chosen):
@@ -254,8 +261,8 @@ def _check_death(parties, service, studies, expected=None):
     if expected is None or shot["delay"]:
         return
     study = studies.get(shot["about"].partition(":")[0])
-    if study is not None and study.epsilon == "0":
-        expected = EXACT.get(shot["point"], expected)
+    if study is not None and not study.paced:
+        expected = AT_ONCE.get(shot["point"], expected)
     facts = _facts(parties, shot["about"])
     if KILLS > 1 and expected:
         assert facts.startswith(expected), shot
@@ -279,8 +286,10 @@ def _choices(parties, run):
     return parties.modeler.rows(query, run)
 
 
-@pytest.mark.parametrize("story", STORIES)
-def test_runs_that_kills_interrupt_end_as_if_none_had(parties, small, dataset, tmp_path, story):
+@pytest.mark.parametrize(
+    ("story", "pace"), [*((story, {}) for story in STORIES), *((story, PACED) for story in PACED_STORIES)]
+)
+def test_runs_that_kills_interrupt_end_as_if_none_had(parties, small, dataset, tmp_path, story, pace):
     ahead = [point for point in STORIES[story] for _ in range(KILLS)]
 
     def aim():
@@ -292,7 +301,7 @@ def test_runs_that_kills_interrupt_end_as_if_none_had(parties, small, dataset, t
 
     while ahead:
         points = iter(ahead)
-        studies = [_opened(parties, small, dataset), _opened(parties, small, dataset, epsilon="0")]
+        studies = [_opened(parties, small, dataset, **pace), _opened(parties, small, dataset, epsilon="0")]
         kills, runs = _played(parties, studies, len(ahead), aim)
         assert kills, f"{ahead[0]} was not passed"
         del ahead[:kills]  # where the runs ended before a point was passed, other runs pass it
@@ -303,8 +312,8 @@ def test_runs_that_kills_interrupt_end_as_if_none_had(parties, small, dataset, t
 
 # Of the second query of a run in batches of 4: where it kills, at which passage, and what is stored of the query then.
 IN_A_BATCH = {
-    ("curator", "charge.after-commit"): (2, "chosen charged"),
-    ("curator", "answer.before-commit"): (2, "chosen charged"),
+    ("curator", "charge.after-commit"): (2, "chosen charged answered"),
+    ("curator", "answer.before-commit"): (2, "chosen"),
     ("curator", "answer.reply.half"): (2, "chosen charged answered"),
     ("modeler", "chosen.before-commit"): (3, ""),
     ("modeler", "chosen.after-commit"): (3, "chosen"),
@@ -492,7 +501,7 @@ def _play_and_check(parties, study, folder, aim):
 @pytest.mark.parametrize("how", WRONG)
 def test_a_service_that_is_wrong_on_purpose_is_found(parties, small, dataset, tmp_path, how):
     name, point, passage, message = WRONG[how]
-    study, victim = _opened(parties, small, dataset, answers=2 * LENGTH), parties.named(name)
+    study, victim = _opened(parties, small, dataset, answers=2 * LENGTH, **PACED), parties.named(name)
     parties.control(victim).with_name("broken").write_text(how)
     with pytest.raises(AssertionError, match=message):
         _play_and_check(parties, study, tmp_path, lambda: Shot(point, passage).aim(parties.control(victim)))

@@ -30,7 +30,8 @@ from service_kit.context.request import Effect, RequestContext
 from service_kit.identity.tokens import mint
 from service_kit.store import audit_log, checkpoints, stored_replies
 from service_kit.store.base import APPEND_ONLY, METADATA, stamp
-from service_kit.store.database import Database, StoreFault, only_process
+from service_kit.store.database import Database, StoreFault
+from service_kit.store.folder_lock import only_process
 from service_kit.store.stored_replies import StoredReply
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -275,6 +276,35 @@ def test_of_writes_that_share_a_commit_one_that_fails_takes_no_other_with_it(dat
     done = asyncio.run(serve())
     assert [type(result) for result in done] == [KeyError if n % 3 == 0 else int for n in range(30)]
     assert [entry.record["details"]["n"] for entry in _log(database)] == [n for n in range(30) if n % 3]
+
+
+@pytest.mark.parametrize("quick_s", [-1.0, 0.0003, 60.0], ids=["never quick", "now and then", "always quick"])
+def test_writes_of_threads_and_of_the_loop_are_all_made_whatever_the_disk(database, monkeypatch, quick_s):
+    """A thread commits what it wrote while the disk is quick; a group of the loop that finds it at work comes after."""
+    monkeypatch.setattr("service_kit.store.database.QUICK_SECONDS", quick_s)
+
+    def work(db, who, number):
+        audit_log.append(db, "test", actor=who, now=NOW, details={"n": number})
+        return who, number
+
+    def of_thread(name):
+        return [database.write(lambda db, n=n: work(db, name, n)) for n in range(25)]
+
+    async def of_loop(name):
+        return [await database.write_soon(lambda db, n=n: work(db, name, n)) for n in range(25)]
+
+    async def serve():
+        database.attach()
+        names = [f"thread {n}" for n in range(4)], [f"loop {n}" for n in range(4)]
+        threads = [asyncio.to_thread(of_thread, name) for name in names[0]]
+        done = await asyncio.wait_for(asyncio.gather(*threads, *map(of_loop, names[1])), 60)
+        await database.finish()
+        return dict(zip([*names[0], *names[1]], done, strict=True))
+
+    for name, results in asyncio.run(serve()).items():
+        assert results == [(name, n) for n in range(25)]
+        assert [e.record["details"]["n"] for e in _log(database) if e.record["actor"] == name] == list(range(25))
+    assert merkle_log.verify(_log(database)).size == 200
 
 
 def test_an_effect_that_raises_keeps_neither_reply_nor_record(context, filled):
