@@ -26,7 +26,7 @@ log = logging.getLogger("blindopt.database")
 T = TypeVar("T")
 GROUP_MAX = 64
 BUSY_SECONDS = 5.0
-QUICK_SECONDS = 0.002
+QUICK_SECONDS = 0.005
 """After a commit that took no longer, the next one is made by the thread that wrote: a hand-over costs more."""
 _ENDING = "the service is going down"
 
