@@ -32,6 +32,7 @@ STEPS = 50
 NOISE_VARIANCE = 1e-4
 DELTA_PRIME = 0.025
 LARGE = 1_000_000
+TIMES = (25, 100, 400, 1_000, 2_000)  # steps of D that are reported, each as a mean of the steps just before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Problem:
     candidates: Matrix
     lengthscale: float
     outcomes: Vector
+    steps: int = STEPS
 
     def weight(self, step: int) -> float:
         """Exploration weight beta_t of a step."""
@@ -53,12 +55,22 @@ Loop = Callable[[Problem], Iterator[int]]
 
 def problems() -> list[Problem]:
     """A: a 100 x 100 grid; B: 36,000 random candidates of 15 columns."""
-    axis = np.linspace(0.0, 1.0, 100)
-    grid = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
     return [
-        Problem("A: n = 10,000, r = 2", grid, 0.2, np.sin(7 * grid).sum(axis=1)),
+        Problem("A: n = 10,000, r = 2", _grid(), 0.2, np.sin(7 * _grid()).sum(axis=1)),
         cloud("B", 36_000),
     ]
+
+
+def dispersed(steps: int) -> Problem:
+    """D: the grid of A with noise of 20 length-scales in its coordinates. Most candidates tie at the prior bound."""
+    grid = _grid()
+    noisy = grid + np.random.default_rng(5).normal(scale=20 * 0.2, size=grid.shape)
+    return Problem("D: n = 10,000, r = 2, noise of 20 length-scales", noisy, 0.2, np.sin(7 * grid).sum(axis=1), steps)
+
+
+def _grid() -> Matrix:
+    axis = np.linspace(0.0, 1.0, 100)
+    return np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
 
 
 def cloud(name: str, n: int) -> Problem:
@@ -74,11 +86,11 @@ def ours(problem: Problem, dtype: Precision = np.float64, thresholds: Thresholds
         problem.candidates,
         kernel,
         noise_variance=NOISE_VARIANCE,
-        capacity=STEPS,
+        capacity=problem.steps,
         dtype=dtype,
         thresholds=thresholds,
     )
-    for step in range(1, STEPS + 1):
+    for step in range(1, problem.steps + 1):
         row = posterior.choose(problem.weight(step), lambda: ties).row
         posterior.observe(row, float(problem.outcomes[row]))
         yield row
@@ -92,9 +104,9 @@ def interpreted(problem: Problem, dtype: Precision = np.float64) -> Iterator[int
 def plain(problem: Problem) -> Iterator[int]:
     """The baseline: incremental columns in plain numpy, with every candidate updated at each step."""
     z, n, ties = problem.candidates, len(problem.candidates), np.random.default_rng(0)
-    whitened, mean, variance = np.empty((STEPS, n)), np.zeros(n), np.ones(n)
+    whitened, mean, variance = np.empty((problem.steps, n)), np.zeros(n), np.ones(n)
     squares = np.einsum("ij,ij->i", z, z)
-    for t in range(STEPS):
+    for t in range(problem.steps):
         bound = upper_confidence_bound(mean, variance, problem.weight(t + 1))
         row = choose_maximum(bound, mean, variance, ties).row
         column = z @ z[row]
@@ -116,7 +128,7 @@ def plain(problem: Problem) -> Iterator[int]:
 def scikit_learn(problem: Problem, replayed: list[int] | None = None) -> Iterator[int]:
     """GaussianProcessRegressor, refitted at each step with fixed hyper-parameters; only one step after ``replayed``."""
     kernel, ties, rows = RBF(problem.lengthscale), np.random.default_rng(0), list(replayed or [])
-    for step in range(len(rows) + 1, STEPS + 1 if replayed is None else len(rows) + 2):
+    for step in range(len(rows) + 1, problem.steps + 1 if replayed is None else len(rows) + 2):
         model = GaussianProcessRegressor(kernel, alpha=NOISE_VARIANCE, optimizer=None)
         if rows:
             model.fit(problem.candidates[rows], problem.outcomes[rows])
@@ -133,7 +145,7 @@ def botorch(problem: Problem, replayed: list[int] | None = None) -> Iterator[int
     if not rows:  # BoTorch has no model without an outcome: the first row is drawn from all
         rows.append(int(np.random.default_rng(0).integers(len(problem.candidates))))
         yield rows[0]
-    for step in range(len(rows) + 1, STEPS + 1 if replayed is None else len(rows) + 2):
+    for step in range(len(rows) + 1, problem.steps + 1 if replayed is None else len(rows) + 2):
         rows.append(choose(rows, problem.weight(step)))
         yield rows[-1]
 
@@ -226,13 +238,13 @@ def whole(problem: Problem, repeats: int) -> Table:
         "worst gap of UCB",
     ]
     absent = "" if botorch_loop.INSTALLED else f"; {botorch_loop.ABSENT}"
-    return Table(f"{STEPS} choices, {problem.name}{absent}", columns, lines)
+    return Table(f"{problem.steps} choices, {problem.name}{absent}", columns, lines)
 
 
 def step_by_step(problem: Problem) -> Table:
     """Time the late steps of problem M. Lazy steps differ, so the table has the mean of the last 25 and the longest."""
     n, r = problem.candidates.shape
-    limit = 8 * n * (STEPS + r + 6) / bandwidth()
+    limit = 8 * n * (problem.steps + r + 6) / bandwidth()
     lines: list[list[Cell]] = []
     rows: list[int] = []
     for name in ("plain numpy", "blindopt", "blindopt, float32"):
@@ -256,8 +268,36 @@ def step_by_step(problem: Problem) -> Table:
         assert isinstance(line[2], float)
         line.append(line[2] / mean)
     columns = ["loop", "CPU s of all", "ms a step", "longest ms", "to the byte bound", "extra MiB", "to blindopt"]
-    stated = 8 * n * (STEPS + r + 6) / 2**20 + 50
-    return Table(f"The last 25 of {STEPS} steps, {problem.name} (goal: at most {stated:.0f} MiB)", columns, lines)
+    stated = 8 * n * (problem.steps + r + 6) / 2**20 + 50
+    return Table(
+        f"The last 25 of {problem.steps} steps, {problem.name} (goal: at most {stated:.0f} MiB)", columns, lines
+    )
+
+
+def growth(problem: Problem) -> Table:
+    """Time single steps of problem D as outcomes grow in number."""
+    reported = [t for t in TIMES if t <= problem.steps]
+    rows, times = timed(ours, problem)
+    floor = timed(plain, problem)[1]
+    lines: list[list[Cell]] = []
+    for t in reported:
+        last = slice(t - t // 8 - 1, t)
+        own, plainly = (float(np.mean(each[last])) * 1e3 for each in (times, floor))
+        (peer,) = timed(partial(scikit_learn, replayed=rows[: t - 1]), problem)[1]
+        line: list[Cell] = [t, plainly, own, own / plainly, peer * 1e3 / own]
+        if botorch_loop.INSTALLED:
+            (peer,) = timed(partial(botorch, replayed=rows[: t - 1]), problem)[1]
+        line.append(peer * 1e3 / own if botorch_loop.INSTALLED else None)
+        lines.append(line)
+    columns = [
+        "t",
+        "plain numpy, ms",
+        "blindopt, ms",
+        "to plain numpy",
+        "times faster than scikit-learn",
+        "than BoTorch",
+    ]
+    return Table(f"A choice after t outcomes, {problem.name} (goal: at most 2 times plain numpy)", columns, lines)
 
 
 def bandwidth() -> float:
@@ -271,7 +311,8 @@ def bandwidth() -> float:
 
 
 def tables(large: bool = False) -> list[Table]:
-    """Tables of A and B; with ``large``, of M too, which takes a minute and 2 GiB."""
+    """Tables of A, B and D; with ``large``, of M too, which takes a minute and 2 GiB."""
     with threadpool_limits(1):
         tables = [whole(problem, 7) for problem in problems()]
+        tables.append(growth(dispersed(TIMES[-1])))
         return [*tables, step_by_step(cloud("M", LARGE))] if large else tables

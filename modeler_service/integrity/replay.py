@@ -13,6 +13,7 @@ from blindopt.client import query_body
 from blindopt.errors import BlindoptError, NotFound, StateConflict
 from blindopt.formats import npy_files
 from blindopt.optimizer.choosing.chooser import RowChooser
+from blindopt.optimizer.choosing.defaults import plan_of_run
 from modeler_service import store
 from modeler_service.integrity import answer_history_check
 from modeler_service.integrity.answer_history_check import Exchanges, Sent
@@ -195,7 +196,8 @@ class _History:
 
     def _build_chooser(self) -> RowChooser:
         run = self._run
-        return RowChooser(run.spec, run.study, self._candidates, run.observations, plan=run.plan)
+        plan = run.plan or plan_of_run(run.spec, run.study, run.observations, had_none=True)
+        return RowChooser(run.spec, run.study, self._candidates, run.observations, plan=plan)
 
     def go_to(self, number: int) -> Iterator[Difference]:
         """Take the corrections into account that came before trial ``number`` was chosen."""

@@ -104,7 +104,8 @@ class RunWorker:
         """Store the study, and at the first contact the plan: later versions of the defaults do not change the run."""
         values, details = {"study": study.model_dump_json()}, {"run_id": self._identity}
         if (plan := self._plan) is None:
-            plan = self._plan = plan_of_run(self._spec, study, self._observations)
+            had_none = self._begun is not None
+            plan = self._plan = plan_of_run(self._spec, study, self._observations, had_none=had_none)
             values["plan"] = plan.model_dump_json()
             details["plan_sha256"] = sha256(values["plan"].encode())  # a replay starts from this plan
 

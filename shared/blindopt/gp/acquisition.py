@@ -1,9 +1,9 @@
 """Rules that rank candidates by their posterior moments, and a reproducible choice of the largest value."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log, pi, sqrt
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -16,6 +16,8 @@ _NEAR = 0.01  # of a bound to the largest value: nearer, other candidates are no
 _TANGENT_MIN = -30.0  # below, the slope of a tangent would lose digits
 _FARTHEST = -1e100  # its square is still a number
 _ROUNDING = 1e-14
+_EPSILON = float(np.finfo(np.float64).eps)
+_QUANTUM = 1e-10
 _LOG_ROOT_2PI = 0.5 * log(2 * pi)
 
 
@@ -59,10 +61,10 @@ def upper_confidence_bound(mean: Vector, variance: Vector, weight: float) -> Vec
 
 
 class Tolerance(NamedTuple):
-    """Bounds on the rounding errors of means and of variances."""
+    """Bounds on the rounding errors of means and of variances: the same for all candidates, or one each (m,)."""
 
-    mean: float
-    variance: float
+    mean: float | Vector
+    variance: float | Vector
 
 
 class Acquisition(Protocol):
@@ -81,12 +83,29 @@ class Acquisition(Protocol):
         """Whether ``upper`` of a candidate that is up to date exceeds its value by rounding only."""
         ...
 
+    @property
+    def slack(self) -> float:
+        """By how much ``lower`` is less than it need be: candidates so near the largest value are not ruled out."""
+        ...
+
+    def with_slack(self, slack: float) -> Self:
+        """Return the same rule with another slack."""
+        ...
+
+    def quantum(self, prior_variance: float) -> float:
+        """The difference below which values count as equal: 1e-10 prior standard deviations, or of a logarithm."""
+        ...
+
     def __call__(self, mean: Vector, variance: Vector) -> Vector:
         """Values (m,) of m candidates."""
         ...
 
+    def interval(self, mean: Vector, variance: Vector, tolerance: Tolerance) -> tuple[Vector, Vector]:
+        """Lower and upper bounds (m,) of the values of candidates that are up to date."""
+        ...
+
     def lower(self, mean: Vector, variance: Vector, tolerance: Tolerance) -> Vector:
-        """Lower bounds (m,) of the values of candidates that are up to date."""
+        """Lower bounds (m,) of the values of candidates that are up to date, less the slack."""
         ...
 
     def upper(self, mean: Vector, variance: Vector, growth: float | Vector, tolerance: Tolerance, out: Vector) -> None:
@@ -108,15 +127,32 @@ class UpperConfidenceBound:
 
     weight: float
     nugget: float = 0.0
+    slack: float = 0.0
     is_tight = True
+
+    def with_slack(self, slack: float) -> Self:
+        """Return the same rule with another slack."""
+        return replace(self, slack=slack)
+
+    def quantum(self, prior_variance: float) -> float:
+        """1e-10 prior standard deviations."""
+        return _QUANTUM * sqrt(prior_variance)
 
     def __call__(self, mean: Vector, variance: Vector) -> Vector:
         """Bounds (m,)."""
         return upper_confidence_bound(mean, learnable(variance, self.nugget), self.weight)
 
+    def interval(self, mean: Vector, variance: Vector, tolerance: Tolerance) -> tuple[Vector, Vector]:
+        """Lower and upper bounds (m,) of the values."""
+        low = self(mean - tolerance.mean, np.maximum(variance - tolerance.variance, 0.0))
+        high = self(mean + tolerance.mean, variance + tolerance.variance)
+        rounding = 16 * _EPSILON * (np.abs(mean) + np.abs(high))  # a root is at most the sum of the two
+        return low - rounding, high + rounding
+
     def lower(self, mean: Vector, variance: Vector, tolerance: Tolerance) -> Vector:
-        """Lower bounds (m,) of the values."""
-        return self(mean - tolerance.mean, np.maximum(variance - tolerance.variance, 0.0))
+        """Lower bounds (m,) of the values, less the slack."""
+        values = self(mean - tolerance.mean, np.maximum(variance - tolerance.variance, 0.0))
+        return values - self.slack if self.slack else values
 
     def upper(self, mean: Vector, variance: Vector, growth: float | Vector, tolerance: Tolerance, out: Vector) -> None:
         """Write upper bounds of the values."""
@@ -160,7 +196,16 @@ class ExpectedImprovement:
     weight: float
     nugget: float
     least_variance: float
+    slack: float = 0.0
     is_tight = False
+
+    def with_slack(self, slack: float) -> Self:
+        """Return the same rule with another slack."""
+        return replace(self, slack=slack)
+
+    def quantum(self, prior_variance: float) -> float:
+        """1e-10 of the improvement, whose logarithm the values are."""
+        return _QUANTUM
 
     def __call__(self, mean: Vector, variance: Vector) -> Vector:
         """Values (m,)."""
@@ -168,10 +213,16 @@ class ExpectedImprovement:
         values: Vector = np.log(spread) + log_improvement(t)
         return values
 
+    def interval(self, mean: Vector, variance: Vector, tolerance: Tolerance) -> tuple[Vector, Vector]:
+        """Lower and upper bounds (m,) of the values."""
+        low = self(mean - tolerance.mean, np.maximum(variance - tolerance.variance, 0.0))
+        high = self(mean + tolerance.mean, variance + tolerance.variance)
+        return low - _ROUNDING * (10.0 + np.abs(low)), high + _ROUNDING * (10.0 + np.abs(high))
+
     def lower(self, mean: Vector, variance: Vector, tolerance: Tolerance) -> Vector:
-        """Lower bounds (m,) of the values."""
+        """Lower bounds (m,) of the values, less the slack."""
         values = self(mean - tolerance.mean, np.maximum(variance - tolerance.variance, 0.0))
-        return values - _ROUNDING * (10.0 + np.abs(values))
+        return values - _ROUNDING * (10.0 + np.abs(values)) - self.slack
 
     def upper(self, mean: Vector, variance: Vector, growth: float | Vector, tolerance: Tolerance, out: Vector) -> None:
         """Write upper bounds of the values."""

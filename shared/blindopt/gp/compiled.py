@@ -12,7 +12,7 @@ from blindopt.gp.candidates import Candidates, padded_columns
 from blindopt.gp.kernels import Kernel
 from blindopt.gp.moments import Moments
 from blindopt.gp.observations import Observations
-from blindopt.gp.updates import compared
+from blindopt.gp.updates import Contenders, compared
 
 NORM_MAX = 1e12
 """``cov_rounding`` up to which squared distances stay far from overflow, also in float32."""
@@ -79,15 +79,16 @@ class CompiledUpdates:
         np.minimum(self._synced_counts, count, out=self._synced_counts)
         np.sqrt(self._moments.variance + self._moments.var_tol, out=self._deviation)
 
-    def contenders(self, acquisition: Acquisition, mean_tol: float, hidden: Mask | None) -> tuple[Rows, Vector]:
+    def contenders(self, acquisition: Acquisition, mean_tol: float, hidden: Mask | None) -> Contenders:
         """Bring tiles up to date, the most promising ones first, until none that waits can hold the largest bound.
 
         For another acquisition than the plain bound, all tiles are brought up to date.
         """
         if (weight := plain_weight(acquisition)) is None:
             self.refresh()
-            return compared(self._moments, acquisition, mean_tol, hidden, self._upper), self._upper
+            return compared(self._moments, acquisition, mean_tol, hidden, self._upper)
         observed, cumsum = self._observations.loop_arguments(), self._observations.weight_sq_cumsum
         buffers = self._none_hidden if hidden is None else hidden, self._upper, self._tops, self._rows
-        count = self._loops.contenders(*self._fixed, *observed, cumsum, weight, mean_tol, *buffers)
-        return self._rows[:count].copy(), self._upper
+        count = self._loops.contenders(*self._fixed, *observed, cumsum, weight, mean_tol + acquisition.slack, *buffers)
+        rows = self._rows[:count].copy()
+        return Contenders(rows, self._moments.mean[rows], self._moments.variance[rows])

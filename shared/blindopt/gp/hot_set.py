@@ -6,7 +6,7 @@ import numpy as np
 
 from blindopt.arrays import Mask, Matrix, Rows, Vector
 from blindopt.gp.acquisition import Acquisition, plain_weight
-from blindopt.gp.updates import EPSILON, TogetherUpdates, leaders
+from blindopt.gp.updates import EPSILON, Contenders, TogetherUpdates, leaders
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +59,16 @@ class HotSetUpdates(TogetherUpdates):
         super().retract(count)
         self._hot = None
 
-    def contenders(self, acquisition: Acquisition, mean_tol: float, hidden: Mask | None) -> tuple[Rows, Vector]:
+    def contenders(self, acquisition: Acquisition, mean_tol: float, hidden: Mask | None) -> Contenders:
         """Compare the bounds of the hot set, or of all candidates where too many would have to join it."""
         weight = plain_weight(acquisition)
         if weight is not None and hidden is None and 0 < self._synced_count < self._observations.count:
-            self._hot = self._extended(weight, mean_tol)
-            if self._hot is not None:
-                rows, upper, tols = self._hot.rows, self._upper, (weight, mean_tol, self._moments.var_tol)
-                upper[rows] = self._hot.upper(*tols)
-                return np.sort(rows[upper[rows] >= self._hot.reached(*tols)]), upper
+            self._hot = hot = self._extended(weight, mean_tol + acquisition.slack)
+            if hot is not None:
+                bounds = weight, mean_tol + acquisition.slack, self._moments.var_tol
+                kept = np.flatnonzero(hot.upper(*bounds) >= hot.reached(*bounds))
+                kept = kept[np.argsort(hot.rows[kept])]
+                return Contenders(hot.rows[kept], hot.mean[kept], hot.variance[kept])
         return super().contenders(acquisition, mean_tol, hidden)
 
     def _extended(self, weight: float, mean_tol: float) -> HotSet | None:

@@ -2,12 +2,14 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from blindopt.arrays import Mask, Matrix, Rows, Vector
-from blindopt.gp.acquisition import Acquisition, Choice, choose_maximum
+from blindopt.errors import NumericalFailure
+from blindopt.gp.acquisition import Acquisition, Choice, Tolerance, choose_maximum
 from blindopt.gp.candidates import Candidates, empty_columns
 from blindopt.gp.compiled import NORM_MAX, CompiledUpdates, loops_for
 from blindopt.gp.hot_set import HotSetUpdates
@@ -15,7 +17,8 @@ from blindopt.gp.kernels import Kernel
 from blindopt.gp.moments import Moments
 from blindopt.gp.observations import Observations
 from blindopt.gp.single_thread_blas import left_product
-from blindopt.gp.updates import SeparateUpdates, Thresholds, TogetherUpdates, Updates, blocks
+from blindopt.gp.updates import EPSILON, SeparateUpdates, Thresholds, TogetherUpdates, Updates, blocks
+from blindopt.wire.algorithms.plans import TieRule
 
 _RESIDUAL = 1 / 16
 """Residual of a rounded whitened row, as a share of the tolerance."""
@@ -61,8 +64,17 @@ class LazyMaximum:
     are brought up to date many observations at a time, with matrix products. In the worst case, when none can wait, a
     step costs O(n (t + r)), as if each were updated at each observation.
 
-    The few candidates that remain within rounding of the maximum are solved for exactly, so that all ways of
-    computing lead to the same choice: compiled loops, where numba is installed (the extra ``fast``) and pays; plain
+    The candidates that remain within rounding of the maximum are compared by values that depend on the observations
+    alone, so that all ways of computing lead to the same choice. Let c_i be the value of candidate i as ``solve``
+    computes it, and c the value before any observation. By tie rule 1 the largest c_i is chosen, and all that remain
+    are solved for. By tie rule 2 the largest whole number k_i = round((c_i - c) / q) is chosen, with q the quantum of
+    the acquisition: 1e-10 standard deviations of the prior. Rounded moments bound c_i from both sides; rounding is
+    monotone, so where both bounds round to the same number it is k_i, and only the others are solved for. Of equal k_i
+    the values differ by at most q, so that the chosen one is at most q below the largest c_i. Very many candidates
+    far from all observations, whose bound is that of the prior, lie in the middle of a quantum: none of them is solved
+    for, except for the one that is drawn.
+
+    The moments are computed by compiled loops, where numba is installed (the extra ``fast``) and pays; plain
     numpy on all candidates together, where they are few; the same from time to time, and on a hot set near the maximum
     in between, where they are more; plain numpy on each when it is needed, where they are many.
     """
@@ -75,7 +87,9 @@ class LazyMaximum:
         prior_mean: float,
         nugget: float,
         thresholds: Thresholds,
+        tie_rule: TieRule,
     ) -> None:
+        self._prior_mean, self._tie_rule = prior_mean, tie_rule
         n, dtype = len(candidates.lifted), candidates.lifted.dtype.type
         self._observations, self._thresholds = observations, thresholds
         self._tol = 64.0 * float(np.finfo(dtype).eps) * (1 + candidates.cov_rounding)
@@ -114,20 +128,70 @@ class LazyMaximum:
             self._moments.restore(rows, weights)
         self.updates.retract(count)
 
-    def maximum(self, acquisition: Acquisition, hidden: Mask | None, solve: Solve) -> Solution:
-        """Exact moments of the candidates that are not ``hidden`` (n,) and may have the largest value, in order.
+    def choose(
+        self, acquisition: Acquisition, hidden: Mask | None, solve: Solve, rng: Callable[[], np.random.Generator]
+    ) -> Choice:
+        """The row that is not ``hidden`` (n,) of the largest value; a draw from ``rng()`` breaks ties by the tie rule.
 
-        ``solve`` computes exact moments; its whitened rows are passed on where one call of it was enough, and are
-        empty otherwise.
+        ``solve`` computes exact moments. Raises NumericalFailure if a value is not a number.
         """
         if self._observations.count == 0:
             rows = np.arange(len(self._moments.mean)) if hidden is None else np.flatnonzero(~hidden)
-            return Solution(rows, np.empty((len(rows), 0)), *self.moments(rows))
-        rows, upper = self.updates.contenders(acquisition, self._mean_tol(), hidden)
+            return Solution(rows, np.empty((len(rows), 0)), *self.moments(rows)).choose(acquisition, rng)
+        if self._tie_rule == 1:
+            return self._maximum(acquisition, hidden, solve).choose(acquisition, rng)
+        rows = self._equals(acquisition, hidden, solve)
+        drawn = rows if len(rows) == 1 else rows[[rng().integers(len(rows))]]
+        return replace(solve(drawn).choose(acquisition, rng), ties=len(rows))
+
+    def _equals(self, acquisition: Acquisition, hidden: Mask | None, solve: Solve) -> Rows:
+        """Rows, rising, of the largest number of quanta."""
+        quantum, mean_tol = acquisition.quantum(self._prior_variance), self._mean_tol()
+        rows, mean, variance = self.updates.contenders(acquisition.with_slack(quantum), mean_tol, hidden)
+        if len(rows) == 1:
+            return rows
+        (centre,) = acquisition(np.array([self._prior_mean]), np.array([self._prior_variance]))
+        bounds = acquisition.interval(mean, variance, self._tolerance(mean_tol, variance))
+        low, high = (np.rint((bound - centre) / quantum) for bound in bounds)
+        size = 1 if len(rows) > self._thresholds.leaders else len(rows)  # the first rules out most of very many
+        while True:
+            kept = high >= low.max(initial=-np.inf)
+            rows, low, high = np.compress(kept, rows), low[kept], high[kept]
+            if not len(rows):  # NaN is no bound
+                raise NumericalFailure("the acquisition of a candidate is not a number")
+            if not len(unsettled := np.flatnonzero(low < high)):
+                return rows
+            first = unsettled[np.argsort(-high[unsettled], kind="stable")[:size]]
+            solution = solve(rows[first])
+            low[first] = high[first] = np.rint((acquisition(solution.mean, solution.variance) - centre) / quantum)
+            size = self._thresholds.solve_block
+
+    def _tolerance(self, mean_tol: float, variance: Vector) -> Tolerance:
+        """Bounds on the rounding errors of moments (m,), given the bound for all means, and the rounded variances.
+
+        All that is computed of a candidate but its mean and variance is linear in its covariances k with the
+        observations, and the errors shrink with these: |k| <= |L| |v| entry by entry, where |v|^2 is what the
+        observations explain of its variance. Only the sums themselves round what is already there.
+        """
+        t, prior, observed = self._observations.count, self._prior_variance, self._observations
+        rounding = 2 * EPSILON * t
+        explained = np.maximum(prior - variance, 0.0) + rounding * prior
+        share = np.minimum(np.sqrt(explained * observed.variance_max) / prior, 1.0)
+        return Tolerance(
+            mean_tol * share + rounding * abs(self._prior_mean), self._moments.var_tol * share + rounding * prior
+        )
+
+    def _maximum(self, acquisition: Acquisition, hidden: Mask | None, solve: Solve) -> Solution:
+        """Exact moments of the candidates that are not ``hidden`` (n,) and may have the largest value, in order.
+
+        The whitened rows are empty where one call of ``solve`` was not enough.
+        """
+        mean_tol = self._mean_tol()
+        rows, mean, variance = self.updates.contenders(acquisition, mean_tol, hidden)
         if len(rows) > self._thresholds.leaders:
-            first = solve(rows[[int(upper[rows].argmax())]])
-            reached = min(upper[rows].max(), acquisition(first.mean, first.variance)[0])
-            rows = rows[upper[rows] >= reached]
+            upper = acquisition.interval(mean, variance, Tolerance(mean_tol, self._moments.var_tol))[1]
+            first = solve(rows[[int(upper.argmax())]])
+            rows = rows[upper >= min(upper.max(), acquisition(first.mean, first.variance)[0])]
         size = self._thresholds.solve_block
         if len(rows) <= size:
             return solve(rows)

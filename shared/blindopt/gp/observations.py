@@ -37,6 +37,8 @@ class Observations:
         self.inverse: Matrix = np.empty((0, 0))
         self.weights: Vector = np.empty(0)
         self.weight_sq_cumsum: Vector = np.zeros(1)
+        self.variance_max = 0.0
+        """The largest prior variance of an observation so far, its noise included."""
 
     def next_noise(self, noise_variance: float | None) -> float:
         """Noise variance of the next observation: its own, or the usual one. IndexError past the capacity."""
@@ -54,6 +56,7 @@ class Observations:
         self.factor[t, :t], self.factor[t, t] = whitened, pivot
         self.inverse[t, :t] = -np.einsum("j,jk->k", whitened, self.inverse[:t, :t]) / pivot
         self.inverse[t, t] = 1.0 / pivot
+        self.variance_max = max(self.variance_max, float(whitened @ whitened) + pivot**2)
         self.weights[t] = weight
         self.weight_sq_cumsum[t + 1] = self.weight_sq_cumsum[t] + weight**2
         self.count = t + 1

@@ -12,6 +12,7 @@ from blindopt.gp.kernels import Kernel
 from blindopt.gp.lazy_maximum import LazyMaximum, Solution, uses_compiled_loops
 from blindopt.gp.observations import OUTCOME_MAX, Observations
 from blindopt.gp.updates import THRESHOLDS, Thresholds
+from blindopt.wire.algorithms.plans import TieRule
 
 _LEAST = 1e-16  # share of the prior variance: what is less is lost to rounding
 
@@ -27,8 +28,9 @@ class Posterior:
     With L the Cholesky factor of K + S, w = L^-1 (y - m) and the whitened row v_i = L^-1 k_i, these are m + v_i . w
     and k_ii - |v_i|^2. Another observation appends a row to L, and a number to w and to each v_i.
 
-    ``LazyMaximum`` brings the moments of all candidates up to date. Choices depend on the observations alone, to the
-    last bit: not on ``dtype``, ``thresholds``, numba, restarts or earlier choices. A row may be observed again.
+    ``LazyMaximum`` brings the moments of all candidates up to date, and says when candidates are equal by each
+    ``tie_rule``. Choices depend on the observations alone, to the last bit: not on ``dtype``, ``thresholds``, numba,
+    restarts or earlier choices. A row may be observed again.
     Variances are in squared units of the outcome; ``nugget`` is that of a part of f that each row has for itself (see
     ``input_noise``). Holds n (capacity + rank of Z + 7) numbers of ``dtype``: float32 takes half the memory.
     """
@@ -45,6 +47,7 @@ class Posterior:
         dtype: Precision = np.float64,
         frame: Frame | None = None,
         thresholds: Thresholds = THRESHOLDS,
+        tie_rule: TieRule = 2,
     ) -> None:
         self.n, r = candidates.shape
         self._candidates, self._kernel, self._prior_mean = candidates, kernel, float(prior_mean)
@@ -53,7 +56,7 @@ class Posterior:
         prepared = Candidates(candidates, kernel, dtype, column_major=column_major, frame=frame)
         self.frame = prepared.frame  # spares another posterior of the same candidates a pass over them
         self.observations = Observations(prepared, r, noise_variance, nugget, capacity)
-        self.lazy = LazyMaximum(prepared, kernel, self.observations, self._prior_mean, nugget, thresholds)
+        self.lazy = LazyMaximum(prepared, kernel, self.observations, self._prior_mean, nugget, thresholds, tie_rule)
         self._hidden: Mask | None = None
         self._solved: Solution | None = None  # the row to observe next is often among those solved for last
 
@@ -135,14 +138,14 @@ class Posterior:
             self._hidden[rows] = True
 
     def choose(self, weight: float, rng: Callable[[], np.random.Generator]) -> Choice:
-        """The row not hidden of largest mean + sqrt(weight variance); a draw from ``rng()`` breaks exact ties."""
+        """The row not hidden of largest mean + sqrt(weight variance); a draw from ``rng()`` breaks ties."""
         return self.maximize(UpperConfidenceBound(weight), rng)
 
     def maximize(self, acquisition: Acquisition, rng: Callable[[], np.random.Generator]) -> Choice:
-        """The row not hidden of the largest ``acquisition``; a draw from ``rng()`` breaks exact ties."""
+        """The row not hidden of the largest ``acquisition``; a draw from ``rng()`` breaks ties."""
         if self._hidden is not None and self._hidden.all():
             raise IndexError("every row is hidden")
-        return self.lazy.maximum(acquisition, self._hidden, self.solve).choose(acquisition, rng)
+        return self.lazy.choose(acquisition, self._hidden, self.solve, rng)
 
     def improvement(self, optimism: float) -> ExpectedImprovement:
         """Expected improvement on the largest mean of the rows observed; on the prior mean before the first.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -53,6 +53,14 @@ class Thresholds:
 THRESHOLDS = Thresholds()
 
 
+class Contenders(NamedTuple):
+    """Candidates (m,), rising and not hidden, whose value may be the largest, with their rounded moments (m,)."""
+
+    rows: Rows
+    mean: Vector
+    variance: Vector
+
+
 class Updates(Protocol):
     """One way to bring the rounded moments of all candidates up to date."""
 
@@ -65,8 +73,8 @@ class Updates(Protocol):
     def retract(self, count: int) -> None:
         """Moments are those of at most the first ``count`` observations again."""
 
-    def contenders(self, acquisition: Acquisition, mean_tol: float, hidden: Mask | None) -> tuple[Rows, Vector]:
-        """Rows, rising and not hidden, whose value may be the largest; and upper bounds of all (n,)."""
+    def contenders(self, acquisition: Acquisition, mean_tol: float, hidden: Mask | None) -> Contenders:
+        """Candidates whose value may be the largest, or less than that by the slack of ``acquisition``."""
 
 
 class TogetherUpdates:
@@ -102,10 +110,10 @@ class TogetherUpdates:
         """Moments are those of at most the first ``count`` observations again."""
         self._synced_count = min(self._synced_count, count)
 
-    def contenders(self, acquisition: Acquisition, mean_tol: float, hidden: Mask | None) -> tuple[Rows, Vector]:
+    def contenders(self, acquisition: Acquisition, mean_tol: float, hidden: Mask | None) -> Contenders:
         """Bring all candidates up to date and compare their values."""
         self.refresh()
-        return compared(self._moments, acquisition, mean_tol, hidden, self._upper), self._upper
+        return compared(self._moments, acquisition, mean_tol, hidden, self._upper)
 
     def _append_column(self, s: int) -> None:
         """Append column s of all whitened rows, by forward substitution."""
@@ -176,7 +184,7 @@ class SeparateUpdates:
         """Moments are those of at most the first ``count`` observations again."""
         np.minimum(self._synced_counts, count, out=self._synced_counts)
 
-    def contenders(self, acquisition: Acquisition, mean_tol: float, hidden: Mask | None) -> tuple[Rows, Vector]:
+    def contenders(self, acquisition: Acquisition, mean_tol: float, hidden: Mask | None) -> Contenders:
         """Update leaders all over the rows, then batches of those whose bounds still reach the largest value.
 
         This ends, because each pass brings at least one stale row up to date, and no row is added.
@@ -196,7 +204,7 @@ class SeparateUpdates:
                 stale = np.sort(stale[np.argpartition(upper[stale], -batch)[-batch:]])
             reached, batch = max(reached, self._settle(stale, acquisition, tolerance)), batch * 8
             rows = rows[upper[rows] >= reached]
-        return (rows if acquisition.is_tight else refined(self._moments, rows, acquisition, tolerance, upper)), upper
+        return refined(self._moments, rows, acquisition, tolerance)
 
     def _bound(self, acquisition: Acquisition, tolerance: Tolerance) -> None:
         """Write the upper bounds of all candidates, which ``LazyMaximum`` derives."""
@@ -247,16 +255,17 @@ class SeparateUpdates:
         self._synced_counts[rows] = t
 
 
-def compared(moments: Moments, acquisition: Acquisition, mean_tol: float, hidden: Mask | None, upper: Vector) -> Rows:
-    """Rows, rising and not hidden, whose value may be the largest, if all are up to date. Writes ``upper`` (n,)."""
+def compared(
+    moments: Moments, acquisition: Acquisition, mean_tol: float, hidden: Mask | None, upper: Vector
+) -> Contenders:
+    """Candidates whose value may be the largest, if all are up to date. Writes upper bounds (n,)."""
     tolerance = Tolerance(mean_tol, moments.var_tol)
     acquisition.upper(moments.mean, moments.variance, 0.0, tolerance, upper)
     if hidden is not None:
         upper[hidden] = -np.inf
     top = slice(int(upper.argmax()), int(upper.argmax()) + 1)
     reached = acquisition.lower(moments.mean[top], moments.variance[top], tolerance)
-    rows = np.flatnonzero(upper >= reached)
-    return rows if acquisition.is_tight else refined(moments, rows, acquisition, tolerance, upper)
+    return refined(moments, np.flatnonzero(upper >= reached), acquisition, tolerance)
 
 
 def settled(moments: Moments, rows: Rows, acquisition: Acquisition, tolerance: Tolerance, upper: Vector) -> float:
@@ -270,12 +279,15 @@ def settled(moments: Moments, rows: Rows, acquisition: Acquisition, tolerance: T
     return float(acquisition.lower(mean, variance, tolerance).max())
 
 
-def refined(moments: Moments, rows: Rows, acquisition: Acquisition, tolerance: Tolerance, upper: Vector) -> Rows:
-    """Those of ``rows``, which are up to date, whose values may be the largest but for rounding. Writes ``upper``."""
-    mean, variance = moments.mean[rows], moments.variance[rows]
-    upper[rows] = acquisition(mean + tolerance.mean, variance + tolerance.variance)
-    kept: Rows = rows[upper[rows] >= acquisition.lower(mean, variance, tolerance).max()]
-    return kept
+def refined(moments: Moments, rows: Rows, acquisition: Acquisition, tolerance: Tolerance) -> Contenders:
+    """Those of ``rows``, which are up to date, whose values may be the largest but for rounding."""
+    contenders = Contenders(rows, moments.mean[rows], moments.variance[rows])
+    if acquisition.is_tight or len(rows) < 2:
+        return contenders
+    _, mean, variance = contenders
+    upper = acquisition(mean + tolerance.mean, variance + tolerance.variance)
+    kept = upper >= acquisition.lower(mean, variance, tolerance).max()
+    return Contenders(*(values[kept] for values in contenders))
 
 
 def leaders(upper: Vector, count: int) -> Rows:

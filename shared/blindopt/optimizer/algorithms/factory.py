@@ -18,6 +18,7 @@ from blindopt.optimizer.algorithms.gp.gp_rule import GpRule
 from blindopt.optimizer.algorithms.gp.gp_ucb import GpUcb
 from blindopt.optimizer.algorithms.gp.surrogate import NO_NOISE, GpSettings
 from blindopt.optimizer.algorithms.random_rows import RandomRows
+from blindopt.wire.algorithms.plans import TieRule
 from blindopt.wire.answers import NONE
 
 NAMES = (
@@ -105,6 +106,7 @@ def build_algorithm(
     tick: Tick = NO_TICK,
     repeats: bool = False,
     exact: bool = False,
+    tie_rule: TieRule = 2,
 ) -> Algorithm:
     """Build the algorithm of a run; ``sign`` is -1 for minimization.
 
@@ -112,8 +114,8 @@ def build_algorithm(
     rows (None: as many as that). ``unit_is_row``: answers about one row add up in the privacy budget; ``noise``: the
     law of the release's noise; ``fit``: how hyper-parameters are fitted, None for not at all, auto for only if there is
     no kernel that fits; ``repeats``: rows may be chosen again once each was chosen (for an algorithm that would stop);
-    ``exact``: answers are exact values of records. Raises Invalid if it needs a kernel and there is none, or other
-    answers.
+    ``exact``: answers are exact values of records; ``tie_rule``: as in ``Plan``. Raises Invalid if it needs a kernel
+    and there is none, or other answers.
     """
     if isinstance(spec, wire.RandomRows):
         return RandomRows(len(candidates), seed, repeats=repeats)
@@ -125,8 +127,7 @@ def build_algorithm(
         is_exact = exact and (fit is not None or not isinstance(spec, wire.GpAlgorithm))
         own = wire.Fit() if fit == "auto" else fit
         settings = GpSettings(kernel, sign, seed, capacity, initial, law, own, spec.precision, tick, is_exact)
-        if fit == "auto":
-            settings = replace(settings, fit_when="misfit")
+        settings = replace(settings, fit_when="misfit" if fit == "auto" else "always", tie_rule=tie_rule)
         match spec:
             case wire.GpUcb():
                 return GpUcb(candidates, settings, spec.delta_ucb, scale=spec.scale, nugget=spec.nugget)

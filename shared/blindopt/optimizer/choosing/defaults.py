@@ -63,11 +63,14 @@ class Wishes:
     stop: wire.StopRules = field(default_factory=wire.StopRules)
 
 
-def plan_for(wishes: wire.RunSpec | Wishes, study: Study, past: int = 0, *, own_variances: bool = False) -> wire.Plan:
+def plan_for(
+    wishes: wire.RunSpec | Wishes, study: Study, past: int = 0, *, own_variances: bool = False, had_none: bool = False
+) -> wire.Plan:
     """Return the settings as they were given, and those left open as they follow from the study.
 
     ``past`` is the number of measurements from before the run; ``own_variances``: whether measurements state noise
-    variances of their own. Raises Invalid for settings that no algorithm for the study has.
+    variances of their own; ``had_none``: whether the run is from before there were plans. Raises Invalid for settings
+    that no algorithm for the study has.
     """
     reasons: list[str] = []
     algorithm, kernel = wishes.algorithm, wishes.kernel or study.kernel
@@ -92,14 +95,22 @@ def plan_for(wishes: wire.RunSpec | Wishes, study: Study, past: int = 0, *, own_
         repeats, why = _repeats(algorithm, study)
         reasons.append(f"{AGAIN[repeats]}: {why}.")
     return wire.Plan(
-        algorithm=algorithm, fit=fit, initial_rows=rows, initial_design=design, repeats=repeats, reasons=reasons
+        algorithm=algorithm,
+        fit=fit,
+        initial_rows=rows,
+        initial_design=design,
+        repeats=repeats,
+        reasons=reasons,
+        tie_rule=1 if had_none else 2,
     )
 
 
-def plan_of_run(wishes: wire.RunSpec | Wishes, study: Study, past: Sequence[wire.Observation]) -> wire.Plan:
-    """Return the plan of a run that begins with ``past``. Raises Invalid as ``plan_for``."""
+def plan_of_run(
+    wishes: wire.RunSpec | Wishes, study: Study, past: Sequence[wire.Observation], *, had_none: bool = False
+) -> wire.Plan:
+    """Return the plan of a run that begins with ``past``; the rest is as in ``plan_for``."""
     own = any(observation.noise_variance is not None for observation in past)
-    return plan_for(wishes, study, len(past), own_variances=own)
+    return plan_for(wishes, study, len(past), own_variances=own, had_none=had_none)
 
 
 # --- the algorithm --------------------------------------------------------------------------------

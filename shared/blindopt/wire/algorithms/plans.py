@@ -96,6 +96,10 @@ FitChoice = Annotated[
 AUTO = Auto(name="auto")
 
 
+TieRule = Literal[1, 2]
+"""Version of the rule by which candidates are equal: a record keeps the one that its choices were made by."""
+
+
 class Plan(Reply):
     """How rows are chosen: the settings as they were given, and those left open as they follow from the study."""
 
@@ -105,6 +109,14 @@ class Plan(Reply):
     initial_design: InitialDesign = Field(description="How the initial candidates are chosen.")
     repeats: PlannedRepeats = Field(description="Whether a candidate may be queried again.")
     reasons: list[str] = Field(description="Why the settings that were left open are as they are, in words.")
+    tie_rule: TieRule = Field(
+        1,
+        description=(
+            "When candidates are equal to the Gaussian-process algorithms, so that the seed draws one. 1: their "
+            "acquisitions are the same number; 2: rounded to 1e-10 standard deviations of the prior (for expected "
+            "improvement: to 1e-10 of itself), they are. Runs of earlier versions have 1."
+        ),
+    )
 
 
 FITTED = (GpUcb, GpBucb, Ei, EiDeblurred)

@@ -26,6 +26,7 @@ from blindopt.gp.leave_one_out import LeaveOneOut
 from blindopt.gp.marginal_likelihood import Evidence, Hyper, MarginalLikelihood
 from blindopt.gp.posterior import Posterior
 from blindopt.gp.progress import NO_TICK, Tick
+from blindopt.wire.algorithms.plans import TieRule
 
 NO_NOISE = wire.NoiseLaw(family="none")
 _STREAM = 3  # of the draws of a fit, apart from those of initial rows, ties and normals
@@ -57,6 +58,7 @@ class GpSettings:
     tick: Tick = NO_TICK
     exact: bool = False
     fit_when: Literal["always", "misfit"] = "always"
+    tie_rule: TieRule = 2
 
     def __post_init__(self) -> None:
         if self.kernel is None and self.fit is None:
@@ -199,6 +201,7 @@ class Surrogate:
             capacity=settings.capacity,
             dtype=self._dtype,
             frame=None if hyper.lengthscales else self._frame,
+            tie_rule=settings.tie_rule,
         )
         self._frame = self._frame if hyper.lengthscales else posterior.frame
         for outcome in self._outcomes[:count]:

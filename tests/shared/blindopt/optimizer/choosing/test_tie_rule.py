@@ -1,0 +1,73 @@
+"""Runs that were recorded by earlier versions make the same choices again, by the tie rule of their time."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from blindopt import wire
+from blindopt.optimizer.choosing.chooser import RowChooser
+from blindopt.optimizer.choosing.defaults import PublicCandidates, Wishes, plan_for
+
+RUNS = json.loads((Path(__file__).parents[4] / "data" / "tie_rule_1.json").read_text())
+"""Plans and choices (phase, row, mean, sd, acquisition, ties) as version 0.3.0 of 22 November 2026 made them."""
+KERNEL = wire.Kernel(lengthscale=0.2, signal_variance=1.0, noise_variance=1e-4)
+
+
+def chooser(plan):
+    rng = np.random.default_rng(11)
+    x = rng.uniform(size=(400, 2))
+    z = np.round(x + rng.normal(scale=4.0, size=x.shape), 6)
+    study = PublicCandidates(n=400, r=2, direction="maximize", kernel=None, noise=wire.NoiseLaw(family="none"))
+    spec = wire.RunSpec(
+        curator_url="http://localhost",
+        study_id="std_" + 16 * "0",
+        algorithm=plan.algorithm,
+        iterations=30,
+        seed=4,
+        kernel=KERNEL,
+        fit="auto",
+    )
+    return RowChooser(spec, study, z, plan=plan), np.round(np.sin(7 * x).sum(axis=1) - 2.5, 6)
+
+
+def choices(plan):
+    choosing, y = chooser(plan)
+    made = []
+    while proposals := choosing.next():
+        (proposal,) = proposals
+        made.append([proposal.phase, proposal.row, proposal.mean, proposal.sd, proposal.acquisition, proposal.ties])
+        choosing.observe(proposal.row, float(y[proposal.row]))
+    return made
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run["plan"]["algorithm"]["name"])
+def test_a_run_from_before_the_second_rule_makes_the_same_choices_again(run):
+    plan = wire.Plan.model_validate(run["plan"])
+    assert plan.tie_rule == 1
+    again = choices(plan)
+    assert [[phase, row, ties] for phase, row, *_, ties in again] == [
+        [phase, row, ties] for phase, row, *_, ties in run["choices"]
+    ]
+    for made, recorded in zip(again, run["choices"], strict=True):
+        if recorded[0] == "algorithm":
+            np.testing.assert_allclose(made[2:5], recorded[2:5], rtol=1e-12)
+    later = choices(plan.model_copy(update={"tie_rule": 2}))
+    assert [row for _, row, *_ in later] != [row for _, row, *_ in again]
+
+
+def test_new_plans_have_the_second_rule_and_runs_that_had_no_plan_the_first():
+    study = PublicCandidates(n=400, r=2, direction="maximize", kernel=None, noise=wire.NoiseLaw(family="none"))
+    wishes = Wishes(
+        algorithm=wire.AUTO,
+        iterations=30,
+        initial_rows=None,
+        initial_design=None,
+        seed=1,
+        batch_size=1,
+        repeats="auto",
+        kernel=None,
+        fit="auto",
+    )
+    assert [plan_for(wishes, study).tie_rule, plan_for(wishes, study, had_none=True).tie_rule] == [2, 1]
