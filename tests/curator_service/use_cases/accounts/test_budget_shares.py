@@ -70,7 +70,7 @@ def test_a_changed_record_changes_no_gauge(tmp_path):
         context = file.in_process.context
         of_curator = file.in_process.curator.budget_shares.gauges()
         gauges = (*of_service(context, context.database.path.parent, dict), *of_curator)
-        skipped = ("blindopt_disk_free_bytes", "blindopt_log_checkpoint_age_seconds")  # of other programs, and a clock
+        skipped = ("blindopt_disk_free_bytes", "blindopt_log_checkpoint_age_seconds")  # other programs, and clocks
         pages.append([gauge for gauge in gauges if gauge.name not in skipped])
         file.close()
     assert CSV.replace(b"2,1,3", b"0,0,1", 1) != CSV
