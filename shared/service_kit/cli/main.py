@@ -24,7 +24,7 @@ from blindopt.audit import reconciliation
 from blindopt.audit.merkle_log import Head
 from blindopt.errors import LogBroken, StateConflict
 from blindopt.version import VERSION
-from service_kit.cli import log_format, users
+from service_kit.cli import configuration, log_format, users
 from service_kit.cli.program import Program, S, plain_errors, private_file
 from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Role
@@ -43,6 +43,7 @@ def build(program: Program[S]) -> typer.Typer:
     cli.add_typer(_tokens(program), name="token")
     cli.add_typer(_audit(program), name="audit")
     cli.add_typer(users.build(program), name="user")
+    cli.add_typer(configuration.build(program), name="config")
 
     @cli.callback(invoke_without_command=True)
     def start(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:

@@ -38,6 +38,7 @@ def of_service(context: ServiceContext, data_dir: Path, jobs: Jobs) -> Iterator[
     with context.database.read() as db:
         written: dict[tuple[str, ...], float] = {(state,): count for state, count in notices.states(db).items()}
     yield Gauge("blindopt_notices", "Notices by state; failed ones were given up.", written, ("state",))
+    yield _single("blindopt_log_sound", "1 if the audit log verifies, else 0.", context.audit_trail.is_sound)
     behind = context.audit_trail.checkpoint_age()
     yield _single(
         "blindopt_log_checkpoint_age_seconds",

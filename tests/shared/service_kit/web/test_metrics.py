@@ -25,6 +25,7 @@ LABELS = {
     "blindopt_login_failed_total": set(),
     "blindopt_jobs": {"kind", "state"},
     "blindopt_notices": {"state"},
+    "blindopt_log_sound": set(),
     "blindopt_log_checkpoint_age_seconds": set(),
     "blindopt_database_bytes": set(),
     "blindopt_disk_bytes": set(),
@@ -188,6 +189,7 @@ def test_gauges_tell_the_size_of_the_database_and_the_disk(parties, played):
     assert 0 < figures["blindopt_database_bytes"] <= 2 * stored
     assert 0 < figures["blindopt_disk_free_bytes"] < figures["blindopt_disk_bytes"]
     assert figures["blindopt_log_checkpoint_age_seconds"] <= 60
+    assert figures["blindopt_log_sound"] == 1
     assert "blindopt_budget_share_max" not in {name for name, _, _ in _samples(_read(modeler, modeler.token))}
 
 

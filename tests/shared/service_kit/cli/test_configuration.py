@@ -1,0 +1,67 @@
+"""`config show`: the settings as they are, without a secret, and status 1 for what would not start."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from curator_service import cli as curator_cli
+from modeler_service import cli as modeler_cli
+
+SECRET = "zq_" * 20
+
+
+@pytest.fixture(params=["curator", "modeler"])
+def show(request, tmp_path, monkeypatch):
+    """Runs `config show` with settings: ``show("--json", port=8410)``."""
+    name = request.param
+    monkeypatch.setenv(f"BLINDOPT_{name.upper()}_DATA_DIR", str(tmp_path / "data"))
+    cli = {"curator": curator_cli, "modeler": modeler_cli}[name].app
+
+    def run(*arguments, **settings):
+        given = {f"BLINDOPT_{name.upper()}_{key.upper()}": str(value) for key, value in settings.items()}
+        return CliRunner().invoke(cli, ("config", "show", *arguments), env=given)
+
+    run.prefix = f"BLINDOPT_{name.upper()}_"
+    return run
+
+
+@pytest.fixture
+def notified(tmp_path):
+    (tmp_path / "key").write_text(SECRET)
+    return {"notify_url": f"https://ann:{SECRET}@hooks.example/x?key={SECRET}", "notify_secret_file": tmp_path / "key"}
+
+
+def test_every_setting_is_shown_with_its_origin_and_no_secret(show, notified, tmp_path):
+    done = show(port=8499, **notified)
+    assert done.exit_code == 0, done.output
+    lines = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()}
+    assert lines[show.prefix + "PORT"] == ["set", "8499"]
+    assert lines[show.prefix + "HOST"] == ["default", "127.0.0.1"]
+    assert lines[show.prefix + "NOTIFY_URL"] == ["set", "https://***@hooks.example/x?***"]
+    assert SECRET not in done.output
+    assert not (tmp_path / "data").exists()  # it looks, and makes nothing
+
+
+def test_json_has_the_same(show, notified):
+    done = show("--json", port=8499, **notified)
+    shown = json.loads(done.stdout)
+    assert (shown[show.prefix + "PORT"], shown[show.prefix + "METRICS"]) == (8499, False)
+    assert SECRET not in done.output
+
+
+def test_what_would_not_start_is_named_and_ends_with_1(show, tmp_path, notified):
+    (tmp_path / "short").write_text("short")
+    (tmp_path / "file").write_text("no folder, and no certificate")
+    faults = {
+        "PORT": {"port": 99_999},
+        "THERE_IS_NONE": {"there_is_none": 1},
+        "TLS_CERT and TLS_KEY": {"tls_cert": tmp_path / "file"},
+        "are no pair": {"tls_cert": tmp_path / "file", "tls_key": tmp_path / "file"},
+        "32 characters": notified | {"notify_secret_file": tmp_path / "short"},
+        "is no folder that this user can write to": {"data_dir": tmp_path / "file" / "data"},
+    }
+    for words, settings in faults.items():
+        done = show(**settings)
+        assert (done.exit_code, words in done.stderr) == (1, True), (words, done.output)
+        assert SECRET not in done.output
