@@ -27,10 +27,10 @@ METRIC = re.compile(r"\bblindopt_[a-z_]+\b")
 with_tools = pytest.mark.skipif(TOOLS is None, reason="make deploy-check brings helm, promtool and the schemas")
 
 
-def _tool(*places):
+def _tool(*names):
     """A program of these names in the folder of tools, else on this machine."""
-    paths = [Path(TOOLS or "/nonexistent", place) for place in places]
-    return next((str(path) for path in paths if path.exists()), shutil.which(Path(places[-1]).name))
+    paths = [Path(TOOLS or "/nonexistent", name) for name in names]
+    return next((str(path) for path in paths if path.exists()), shutil.which(Path(names[-1]).name))
 
 
 def _run(*command, **more):
