@@ -46,6 +46,7 @@ datasets = Table(
     Column("reading", Text),
     Column("rows_left_out", Integer, nullable=False, server_default="0"),
     Column("deleted_at", Text),  # such a row is kept for the account of the file alone
+    Column("erased_at", Text),  # its files, and what was measured in its studies, are erased
 )
 studies = Table(
     "studies",
@@ -88,6 +89,7 @@ queries = Table(
     UniqueConstraint("grant_id", "idempotency_key"),
 )
 _PRESENT = datasets.c.deleted_at.is_(None)
+_HAS_FILES = _PRESENT & datasets.c.erased_at.is_(None)
 _BEGUN = PreparedStatement(
     select(queries.c.id, queries.c.request_sha256).where(
         queries.c.grant_id == bindparam("grant"), queries.c.idempotency_key == bindparam("key")
@@ -194,15 +196,23 @@ def state_of(db: Connection, study_id: str) -> str:
 
 
 def with_files(db: Connection) -> set[str]:
-    """Ids of the datasets that were not deleted, and of releases, which have files."""
-    return {*db.execute(select(datasets.c.id).where(_PRESENT)).scalars(), *db.execute(select(releases.c.id)).scalars()}
+    """Ids of the datasets that were neither deleted nor erased, and of releases of their studies, which have files."""
+    return {*db.execute(select(datasets.c.id).where(_HAS_FILES)).scalars(), *_released(db)}
+
+
+def _released(db: Connection) -> list[str]:
+    """Ids of the releases that have files, in order."""
+    joined = releases.join(studies, studies.c.id == releases.c.study_id).join(
+        datasets, datasets.c.id == studies.c.dataset_id
+    )
+    query = select(releases.c.id).select_from(joined).where(datasets.c.erased_at.is_(None))
+    return list(db.execute(query.order_by(releases.c.seq)).scalars())
 
 
 def file_names(db: Connection) -> list[str]:
     """Names of the files in the vault that belong to the database."""
-    released = db.execute(select(releases.c.id)).scalars()
-    names = [*sorted(with_files(db)), *(f"{name}.order" for name in released)]
-    for row in db.execute(select(datasets).where(_PRESENT)):
+    names = [*sorted(with_files(db)), *(f"{name}.order" for name in _released(db))]
+    for row in db.execute(select(datasets).where(_HAS_FILES)):
         names += [f"{row.id}.persons"] * (row.person_column is not None) + [f"{row.id}.numbers"] * is_renumbered(row)
     return [f"{name}.npy" for name in names]
 

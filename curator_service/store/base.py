@@ -24,6 +24,7 @@ MIGRATIONS: Migrations = {
         "ALTER TABLE studies ADD COLUMN note TEXT",
         "ALTER TABLE studies ADD COLUMN tags TEXT",
     ],
+    11: ["ALTER TABLE datasets ADD COLUMN erased_at TEXT"],
 }
 APPEND_ONLY = (
     "releases",

@@ -104,6 +104,13 @@ class NotFound(BlindoptError):
     what_to_do = "Check the id, and that your token is of the same study or service."
 
 
+class Erased(BlindoptError):
+    """What was requested was erased by its owner, for good: records, candidates, answers, stored replies."""
+
+    code, status, title = "erased", 410, "Erased by its owner"
+    what_to_do = "Keep what you have received: what was erased does not come back, and a retry cannot help."
+
+
 class UnknownRow(BlindoptError):
     """A row number outside the release."""
 

@@ -372,6 +372,7 @@ def _configure(engine: Engine, *, writes: bool) -> None:
         if writes:
             _use_wal(cursor)
             cursor.execute("PRAGMA synchronous=FULL")
+            cursor.execute("PRAGMA secure_delete=ON")  # what is overwritten or deleted is nowhere in the file
         cursor.close()
 
     if not writes:  # the writer begins and commits on the driver's connection
