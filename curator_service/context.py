@@ -5,6 +5,7 @@ from curator_service.store import (  # noqa: F401  every table is there
     advisories,
     bounds,
     dataset_accounts,
+    erasures,
     inbox,
     jobs,
     ledger,

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindopt.arrays import Matrix
+from blindopt.errors import Erased
 from blindopt.formats import npy_files
 
 _CHUNK = 1 << 20
@@ -41,6 +42,7 @@ class Vault:
         for path in (folder, self.scratch):
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.pending = PendingFiles(folder / "pending")
+        self._erased: set[str] = set()
 
     def keep_dataset(self, identity: str, blocks: Iterable[Matrix]) -> None:
         """Store the values (n, columns) of a dataset, block by block. An error of ``blocks`` leaves a scratch file."""
@@ -111,9 +113,26 @@ class Vault:
 
     def drop(self, identity: str) -> None:
         """Delete the files of a dataset or release that was not recorded."""
-        for name in (identity, f"{identity}.order", f"{identity}.persons", f"{identity}.numbers"):
-            self._path(name).unlink(missing_ok=True)
-            (self.scratch / f"{name}.npy").unlink(missing_ok=True)
+        for path in self._files(identity):
+            path.unlink(missing_ok=True)
+
+    def forget(self, identities: Iterable[str]) -> None:
+        """Read no file of these datasets and releases from now on: every use of one raises Erased."""
+        self._erased |= set(identities)
+
+    def erase(self, identity: str) -> None:
+        """Delete the files of a dataset or release, and overwrite what they held: another may have them mapped."""
+        for path in self._files(identity):
+            with suppress(FileNotFoundError), path.open("rb+") as file:
+                path.unlink()
+                for _ in range(-(-os.fstat(file.fileno()).st_size // _CHUNK)):
+                    file.write(bytes(_CHUNK))
+                os.fsync(file.fileno())
+        _make_durable(self._folder)
+
+    def _files(self, identity: str) -> list[Path]:
+        names = (identity, f"{identity}.order", f"{identity}.persons", f"{identity}.numbers")
+        return [folder / f"{name}.npy" for name in names for folder in (self._folder, self.scratch)]
 
     def _keep(self, name: str, values: NDArray[Any]) -> None:
         partial = self.scratch / f"{name}.npy"
@@ -125,6 +144,8 @@ class Vault:
         return values
 
     def _path(self, identity: str) -> Path:
+        if identity.partition(".")[0] in self._erased:
+            raise Erased("the dataset was erased by its owner, with the candidates and answers of its studies")
         return self._folder / f"{identity}.npy"
 
     def _settle(self, partial: Path, identity: str) -> None:

@@ -32,13 +32,14 @@ def _build(settings: Settings) -> "FastAPI":
     return build(settings)
 
 
-def _check(db: Connection, records: Iterable[Json]) -> None:
+def _check(db: Connection, records: Iterable[Json]) -> str:
     from modeler_service.integrity import log_checks
 
     log_checks.check(db, records)
+    return ""
 
 
-def _restored(db: Connection, context: ServiceContext) -> None:
+def _restored(db: Connection, context: ServiceContext, erased: Iterable[str]) -> None:
     from modeler_service.runs.witness import record_restore
 
     record_restore(db, context)

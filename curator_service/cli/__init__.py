@@ -36,16 +36,18 @@ def _build(settings: Settings) -> "FastAPI":
     return build(settings)
 
 
-def _restored(db: Connection, context: ServiceContext) -> None:
+def _restored(db: Connection, context: ServiceContext, erased: Iterable[str]) -> None:
     from curator_service.use_cases.integrity.restore import close_after_restore
+    from curator_service.use_cases.studies.erasure import erase_again
 
     close_after_restore(db, context)
+    erase_again(db, context, erased)
 
 
-def _check(db: Connection, records: Iterable[Json]) -> None:
+def _check(db: Connection, records: Iterable[Json]) -> str:
     from curator_service.use_cases.integrity import log_checks
 
-    log_checks.check(db, records)
+    return log_checks.check(db, records)
 
 
 _FORGOTTEN = (

@@ -39,6 +39,7 @@ def add(cli: typer.Typer, program: Program[S]) -> None:
     owner = owner_of(program)
     cli.add_typer(_studies(owner), name="study")
     cli.add_typer(_grants(owner, program), name="grant")
+    cli.add_typer(_datasets(owner), name="dataset")
     cli.add_typer(_inbox(program), name="inbox")
 
 
@@ -128,6 +129,51 @@ def _studies(owner: Owner) -> typer.Typer:
         with owner(url, token_file) as client:
             view = client.close_study(study)
         show(view, f"{view.id} is {view.state}", as_json)
+
+    return cli
+
+
+def _datasets(owner: Owner) -> typer.Typer:
+    cli = typer.Typer(no_args_is_help=True, help="Datasets at a running curator.")
+    dataset_id = Annotated[str, typer.Argument(help="ds_...", metavar="DATASET")]
+
+    @cli.command("list")
+    def listed(url: Url = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+        """List datasets, oldest first.
+
+        Example: blindopt-curator dataset list
+        """
+        with owner(url, token_file) as client:
+            views = client.datasets()
+        rows = [[view.id, "erased" if view.erased_at else view.state, view.rows, view.name] for view in views]
+        show(views, table(["dataset", "state", "rows", "name"], rows), as_json)
+
+    @cli.command()
+    def archive(dataset: dataset_id, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+        """Refuse new studies on a dataset.
+
+        Example: blindopt-curator dataset archive ds_0123456789abcdef
+        """
+        with owner(url, token_file) as client:
+            view = client.archive_dataset(dataset)
+        show(view, f"{view.id} is {view.state}", as_json)
+
+    @cli.command()
+    def erase(
+        dataset: dataset_id, yes: Yes = False, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False
+    ) -> None:
+        """Erase an archived dataset for good, with candidates and answers of its studies. Charges and logs stay.
+
+        Example: blindopt-curator dataset erase ds_0123456789abcdef --yes
+        """
+        with owner(url, token_file) as client:
+            view = client.dataset(dataset)
+            confirm(f"Erase {view.name} ({view.rows} records), with all answers about it? This cannot be undone.", yes)
+            done = client.erase_dataset(dataset)
+        counts = f"{len(done.studies)} studies, {done.replies} replies, {done.measurements} entries of measurements"
+        show(
+            done, f"{done.id} is erased: {counts}. Backups keep what they have, and vendors what they received", as_json
+        )
 
     return cli
 

@@ -10,7 +10,7 @@ from blindopt import wire
 from curator_service.console import uploads
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
 from service_kit.console.api import Upload
-from service_kit.console.housekeeping import add_housekeeping, chosen
+from service_kit.console.housekeeping import add_housekeeping, chosen, without_ids
 
 pages = Pages()
 _CHUNK = 1 << 18
@@ -104,6 +104,39 @@ async def withhold(page: Page, form: Form) -> Response:
         return await _shown(page, form.failed(problem), problem.status)
     whose = f"Record {record} is" if record else "This person's records are"
     return page.go(where, f"{whose} withheld: measured and released no more.")
+
+
+@pages.get("/datasets/{dataset_id}/erasure", roles=("owner",))
+async def erasure(page: Page) -> Response:
+    """What an erasure deletes and what stays, before it is confirmed."""
+    return await _erasure(page, Form.blank())
+
+
+async def _erasure(page: Page, form: Form, status: int = 200) -> Response:
+    where = f"/datasets/{page.path['dataset_id']}"
+    view = await page.api.get(f"/v1{where}")
+    account = await page.api.get(f"/v1{where}/account")
+    studies = [use for use in account["uses"] if use["kind"] == "study"]
+    others = [other for other in account["registrations"] if other["dataset_id"] != view["id"]]
+    context = {"dataset": view, "studies": studies, "others": others, "form": form, "status": status}
+    trail = [*_TRAIL, (view["name"], where)]
+    return page.show("dataset_erasure.html", title="Erase this dataset", trail=trail, **context)
+
+
+@pages.post("/datasets/{dataset_id}:erase", roles=("owner",))
+async def erase(page: Page, form: Form) -> Response:
+    """Erase the dataset, once its name was typed."""
+    where = f"/datasets/{page.path['dataset_id']}"
+    view = await page.api.get(f"/v1{where}")
+    if form.get("name").strip() != view["name"].strip():
+        form.wrong("name", "Type the name of the dataset as it is shown")
+        return await _erasure(page, form.again(), 422)
+    try:
+        done = await page.api.post(f"/v1{where}:erase", key=form.key)
+    except ApiProblem as problem:
+        return page.go(f"{where}/erasure", without_ids(problem), mood="bad")
+    counts = f"{done['replies']} replies and {done['measurements']} entries of measurements"
+    return page.go(where, f"Erased, with {counts}. Backups keep what they have until you delete them.")
 
 
 add_housekeeping(

@@ -205,6 +205,16 @@ def unarchive_dataset(dataset_id: DatasetId, caller: RequestContextDep, curator:
     return RecordedReply(curator.datasets.archive(caller, dataset_id, archived=False))
 
 
+@router.post("/{dataset_id}:erase", response_model=wire.DatasetErased, responses=documented(409))
+def erase_dataset(dataset_id: DatasetId, caller: RequestContextDep, curator: CuratorDep) -> Response:
+    """Erase an archived dataset for good: its records, and of its studies candidates, answers, and what was measured.
+
+    Ids, sizes, charges, the ledger and both logs stay. Requests for what was erased get 410. 409 names the studies that
+    are open and the work that is under way.
+    """
+    return RecordedReply(curator.erasures.erase(caller, dataset_id))
+
+
 @router.post("/{dataset_id}:delete", response_model=wire.Deleted, responses=documented(409))
 def delete_dataset(dataset_id: DatasetId, caller: RequestContextDep, curator: CuratorDep) -> Response:
     """Delete a dataset that no study or tuning has: its values, what was made from them, and its columns.

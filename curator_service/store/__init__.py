@@ -217,6 +217,11 @@ def file_names(db: Connection) -> list[str]:
     return [f"{name}.npy" for name in names]
 
 
+def registered(db: Connection, identity: str) -> Row[Any] | None:
+    """The row of a dataset, also of a deleted one, or None."""
+    return db.execute(select(datasets).where(datasets.c.id == identity)).one_or_none()
+
+
 def readings(db: Connection) -> dict[str, str | None]:
     """How the file of each dataset was read, as JSON, by id; None for a sandbox, and where it was not recorded."""
     return {row.id: row.reading for row in db.execute(select(datasets.c.id, datasets.c.reading).where(_PRESENT))}
@@ -285,11 +290,12 @@ def unclosed_studies(db: Connection) -> list[str]:
 
 
 def released_studies(db: Connection, sha256: str) -> list[tuple[str, str]]:
-    """Ids of the released studies of a file, by its digest, each with its dataset's id."""
+    """Ids of the released studies of a file that are not erased, by its digest, each with its dataset's id."""
     joined = studies.join(datasets, datasets.c.id == studies.c.dataset_id).join(
         releases, releases.c.study_id == studies.c.id
     )
-    query = select(studies.c.id, datasets.c.id).select_from(joined).where(datasets.c.sha256 == sha256)
+    where = (datasets.c.sha256 == sha256) & datasets.c.erased_at.is_(None)
+    query = select(studies.c.id, datasets.c.id).select_from(joined).where(where)
     return [(study, dataset) for study, dataset in db.execute(query.order_by(studies.c.seq))]
 
 

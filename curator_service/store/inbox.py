@@ -48,7 +48,8 @@ inquiries = Table(
 )
 """The state of each query. ``begun`` and ``version``: the last version that was begun, and that was published.
 
-``lost``: the curator was restored from a backup with this query; later versions are lost, and none is published.
+``lost``: 1: the curator was restored from a backup with this query; later versions are lost, and none is published.
+2: the query's dataset was erased.
 """
 measurements = Table(
     "measurements",
@@ -368,7 +369,7 @@ def next_due(db: Connection) -> str | None:
 
 def lose(db: Connection) -> None:
     """Publish no more versions of any stored query, and call the owner's system for none."""
-    db.execute(update(inquiries).values(lost=1))
+    db.execute(update(inquiries).where(inquiries.c.lost == 0).values(lost=1))
     called = measurements.c.next_at.is_not(None) | measurements.c.problem.is_not(None) | (measurements.c.attempts > 0)
     db.execute(update(measurements).where(called).values(attempts=0, next_at=None, problem=None))
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlalchemy import Column, ForeignKey, Index, Integer, Row, Table, Text, and_, func, select
 
-from blindopt.errors import NotFound
+from blindopt.errors import Erased, NotFound
 from curator_service.store.base import METADATA
 from service_kit.store.database import Connection
 
@@ -61,8 +61,8 @@ _views = select(
 
 
 def page(db: Connection, *, study_id: str | None, only_open: bool, after: int, limit: int) -> list[Row[Any]]:
-    """Messages in the order of arrival, each with its last decision."""
-    query = _views.where(messages.c.seq > after)
+    """Messages in the order of arrival, each with its last decision, but those that were erased."""
+    query = _views.where(messages.c.seq > after, messages.c.salt != "")
     if study_id is not None:
         query = query.where(messages.c.study_id == study_id)
     if only_open:
@@ -71,10 +71,12 @@ def page(db: Connection, *, study_id: str | None, only_open: bool, after: int, l
 
 
 def find(db: Connection, identity: str, grant_id: str | None = None) -> Any:
-    """A message with its last decision. Raises NotFound, also for one of another grant than ``grant_id``."""
+    """A message with its last decision. Raises NotFound, also for one of another grant, and Erased."""
     row = db.execute(_views.where(messages.c.id == identity)).one_or_none()
     if row is None or grant_id not in (None, row.grant_id):
         raise NotFound("there is no such message")
+    if not row.salt:
+        raise Erased("the message was erased, with the records of its study")
     return row
 
 

@@ -26,6 +26,7 @@ from curator_service.use_cases.queries.queries import Queries
 from curator_service.use_cases.queries.wakeups import Wakeups
 from curator_service.use_cases.studies.advisories import Advisories
 from curator_service.use_cases.studies.datasets import Datasets
+from curator_service.use_cases.studies.erasure import Erasures
 from curator_service.use_cases.studies.grants import Grants
 from curator_service.use_cases.studies.private_bounds import BoundsSearch
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
@@ -47,12 +48,15 @@ class Curator:
         self.context = context
         self.vault = vault
         with context.database.read() as db:
-            vault.keep_only(store.with_files(db))
+            recorded = store.with_files(db)
         self.limits = wire.Limits(rows_per_query=settings.query_rows_max, plays_per_row=settings.query_plays_max)
         self.uploads = Uploads(context, vault, settings)
         self.datasets = Datasets(context, vault, settings, self.uploads)
         self.bounds = BoundsSearch(context, vault)
         self.released = ReleasedStudies(vault)
+        self.erasures = Erasures(context, vault, self.released, settings.data_dir)
+        self.erasures.finish()
+        vault.keep_only(recorded)
         self.studies = Studies(context, self.released.losses, settings)
         self.advisories = Advisories(context)
         self.public_forecasts = PublicForecasts(context)

@@ -26,7 +26,7 @@ LOOK_SECONDS = 2.0
 """The longest wait of one request for people; a run that is stopped waits no longer."""
 LEAST_SECONDS = 0.2
 """The shortest time between two such requests, also if the curator does not wait."""
-REFUSALS = ("study_not_open", "privacy_budget_exhausted")
+REFUSALS = ("study_not_open", "privacy_budget_exhausted", "erased")
 """Codes of a curator that end a run as completed: it has what there is to have."""
 
 

@@ -23,6 +23,7 @@ _EXPLANATIONS = {
     ),
     "not_found": "the token is good, but not for this study: check the study's id (std_...)",
     "forbidden": "the token is not a modeler's: ask the data owner for a grant of the study",
+    "erased": "the study was erased by its owner, with its candidates and answers: there is nothing to connect to",
     "study_not_open": "the study has not released its candidates yet: ask the data owner when it opens",
     "rate_limited": "the curator has too many requests of ours for now: try again in a minute",
 }

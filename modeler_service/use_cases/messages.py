@@ -29,6 +29,7 @@ _WHY = {
     "unauthenticated": "the owner has withdrawn this grant, or it has expired: ask for another token of it",
     "not_found": "the curator does not know this study or candidate under this grant",
     "study_not_open": "the study is closed: it takes no more measurements",
+    "erased": "the study was erased by its owner: it takes no more messages",
     "state_conflict": "earlier messages wait for the owner's decision, or the study has no such cap",
 }
 

@@ -6,7 +6,8 @@ from typing import Any
 from blindopt import wire
 from curator_service import store
 from curator_service.privacy import accounting
-from curator_service.privacy.ledger import Prices, answers_add_up, text
+from curator_service.privacy.ledger import Prices, alone, answers_add_up, text
+from curator_service.store import erasures
 from curator_service.store import ledger as lines
 from curator_service.use_cases.studies.advisories import release_status
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
@@ -51,15 +52,17 @@ class Accounts:
 
         And the epsilon of the release, which every row has spent.
 
-        ``with_records`` adds the record of each row. That reveals the secret order, so it is for the owner alone.
+        ``with_records`` adds the record of each row, if it is not erased. That reveals the secret order: for the owner.
         """
         with self._context.database.read() as db:
             prices = prices_of(db, study_id)
             spec = store.spec_of(db, study_id)
             page = lines.exposure(db, study_id, position=position, limit=limit, largest=largest)
             now, again = lines.balance(db, study_id), most_by_row(db, study_id)
-            released = self._studies.of(db, study_id) if page else None
-            others = set() if released is None else released.rows_of_persons(row.row for row in page)
+            shown = with_records and bool(page) and not erasures.is_erased(db, study_id)
+            released = self._studies.of(db, study_id) if shown else None
+            of_person = self._studies.persons(db, study_id) if page else alone
+            others = {other for row in page for other in of_person(row.row)}
             totals = {row: of_row.total for row, of_row in lines.row_balances(db, study_id, others).items()}
         bounded = prices.release_bounded and prices.answers_bounded
 
@@ -68,13 +71,12 @@ class Accounts:
                 return None
             if not answers_add_up(spec):
                 return text(max(now.release, again.get(row.row, 1) * prices.answer))
-            of_person = (row.row,) if released is None else released.rows_of_person(row.row)
-            return text(now.release + sum(totals.get(other, 0) for other in of_person))
+            return text(now.release + sum(totals.get(other, 0) for other in of_person(row.row)))
 
         rows = [
             wire.RowExposure(
                 row=row.row,
-                record=released.record(row.row) if with_records and released is not None else None,
+                record=None if released is None else released.record(row.row),
                 queries=row.row_queries,
                 plays=row.row_plays,
                 epsilon=text(row.row_total) if prices.answers_bounded else None,
@@ -114,9 +116,10 @@ class Accounts:
 
     def _queried_persons(self, db: Connection, study_id: str) -> list[tuple[int, int, int]]:
         """Amount spent on answers, number of measurements, and how many persons have both, of those ever queried."""
+        persons = self._studies.persons(db, study_id)
         of_person: dict[int, tuple[int, int]] = {}
         for row, _, plays, total in lines.rows_queried(db, study_id):
-            first = self._studies.of(db, study_id).rows_of_person(row)[0]
+            first = persons(row)[0]
             old = of_person.get(first, (0, 0))
             of_person[first] = old[0] + total, old[1] + plays
         return [(total, plays, many) for (total, plays), many in Counter(of_person.values()).items()]

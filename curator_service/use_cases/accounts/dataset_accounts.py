@@ -62,12 +62,13 @@ class DatasetAccounts:
         tunings = sum(use.kind == "tuning" for use in uses)
         unbounded = [use for use in uses if use.unbounded is not None]
         registered = store.registrations(db, dataset.sha256)
-        of_unit = file.units[dataset.person_column]
         unit = _unit(dataset)
-        totals = file.totals[dataset.person_column]
+        totals = file.of_kind(dataset.person_column)
         worst = None
         if with_records and len(totals) and totals.max() > totals.min():
-            worst = next(iter(of_unit.records(dataset.id, int(totals.argmax()))), None)  # it may be left out here
+            worst = next(
+                iter(file.units[dataset.person_column].records(dataset.id, int(totals.argmax()))), None
+            )  # it may be left out here
         epsilon = None if unbounded else exact(file.epsilon)
         person = None if (k := file.declared_rows) == 1 else of_declared_person(file, k)
         return wire.DatasetAccount(
@@ -120,13 +121,13 @@ def _in_words(file: FileLosses, unit: str, epsilon: str | None, uses: str, perso
 
 def _shares(file: FileLosses, dataset: Any, *, bounded: bool) -> list[wire.LossShare]:
     """How many units have lost how much, largest first, in at most ``_GROUPS`` groups."""
-    totals = file.totals[dataset.person_column]
+    totals = file.of_kind(dataset.person_column)
     if not bounded:
         return [wire.LossShare(epsilon=None, units=len(totals))] if len(totals) else []
     base = dataset_account.add(file.everyone, dataset_account.decimal(file.of_other_units(dataset.person_column)))
     values, counts = np.unique(totals, return_counts=True)
     ordered = list(zip(values[::-1].tolist(), counts[::-1].tolist(), strict=True))
-    per_group = -(-len(ordered) // _GROUPS)
+    per_group = max(1, -(-len(ordered) // _GROUPS))
     groups = [ordered[start : start + per_group] for start in range(0, len(ordered), per_group)]
     return [
         wire.LossShare(

@@ -129,7 +129,8 @@ class Overviews:
         """The largest amount spent by answers about one person."""
         if not spec.person_column:
             return lines.most_spent(db, study_id)
+        persons = self._studies.persons(db, study_id)
         of_person: Counter[int] = Counter()
         for row, _, _, total in lines.rows_queried(db, study_id):
-            of_person[self._studies.of(db, study_id).rows_of_person(row)[0]] += total
+            of_person[persons(row)[0]] += total
         return max(of_person.values(), default=0)

@@ -9,9 +9,12 @@ from blindopt import wire
 from blindopt.audit.merkle_log import Json, sha256
 from blindopt.errors import LogBroken
 from curator_service import store
+from curator_service.store import erasures
 from curator_service.store import inbox as table
+from curator_service.use_cases.integrity.erasure_checks import ErasureLogSummary
 from curator_service.use_cases.queries.measurement_entries import digest
 from service_kit.store.database import Connection
+from service_kit.store.stored_replies import is_erased
 
 _BATCHES = ("measurement.answered", "measurement.declined", "measurement.corrected", "measurement.overdue")
 
@@ -20,7 +23,9 @@ _BATCHES = ("measurement.answered", "measurement.declined", "measurement.correct
 class InboxLogSummary:
     """Queries that people or a system measure, as the log describes them."""
 
-    queries: set[str] = field(default_factory=set)
+    erased: ErasureLogSummary
+    queries: dict[str, str] = field(default_factory=dict)
+    """The study of each."""
     lost: set[str] = field(default_factory=set)
     batches: list[tuple[int, str, str]] = field(default_factory=list)
     """The last entry of each batch, its query, and the digest of its entries."""
@@ -33,7 +38,7 @@ class InboxLogSummary:
         """Take the next record of the log. Raises LogBroken if it contradicts an earlier one."""
         kind, details, exchange = record["kind"], record.get("details", {}), record.get("exchange")
         if exchange and exchange["method"] == "POST" and exchange["status"] == 202 and not exchange["replayed"]:
-            self.queries.add(details["query_id"])
+            self.queries[details["query_id"]] = exchange["study_id"]
         elif kind in _BATCHES:
             self._batch(details)
         elif kind == "query.answered":
@@ -43,13 +48,16 @@ class InboxLogSummary:
         elif kind == "charge" and "version" in details:
             self.corrections[details["query_id"]] += sum(n for _, n in details["rows"])
         elif kind == "log.restored":
-            self.lost |= self.queries
+            self.lost |= self.queries.keys()
 
     def _batch(self, details: Json) -> None:
         last = self.batches[-1][0] if self.batches else 0
         if not details["first"] == last + 1 <= details["last"]:
             raise LogBroken(f"the log has entries {details['first']} to {details['last']} after {last}")
         self.batches.append((details["last"], details["query_id"], details["sha256"]))
+
+    def _is_erased(self, query_id: str) -> bool:
+        return self.queries.get(query_id) in self.erased.studies
 
     def check(self, db: Connection) -> None:
         """Raise LogBroken if a row of a table differs from the log."""
@@ -75,21 +83,21 @@ class InboxLogSummary:
             batch.append(row._asdict())
             last[row.measurement_id] = row
             if seq == current[0]:
-                if digest(batch) != current[2]:
+                if digest(batch) != current[2] and not self._is_erased(current[1]):
                     raise LogBroken(f"entry {row.seq} of the inbox, or one before it, was changed")
                 batch, current = [], next(batches, None)
         if current is not None:
             raise LogBroken(f"the inbox lacks entry {current[0]}, which is in the log")
         return last
 
-    @staticmethod
-    def _check_measurements(db: Connection, last: dict[str, Any]) -> Counter[str]:
+    def _check_measurements(self, db: Connection, last: dict[str, Any]) -> Counter[str]:
         """Check each measurement against its last entry and its query; return how many of each query are open."""
         waiting: Counter[str] = Counter()
         stored: dict[str, list[tuple[int, int, int, int]]] = defaultdict(list)
         for row in store.every(db, table.measurements):
             entry = last.pop(row.id, None)
             state = ("open", 0, None) if entry is None else (entry.kind, entry.version, entry.seq)
+            state = (erasures.ERASED, *state[1:]) if self._is_erased(row.query_id) else state
             if (row.state, row.version, row.entry) != state or (entry is not None and entry.query_id != row.query_id):
                 raise LogBroken(f"measurement {row.id} is not what its last entry says: it was changed")
             waiting[row.query_id] += row.state == "open"
@@ -112,14 +120,16 @@ class InboxLogSummary:
     def _check_inquiries(
         self, db: Connection, waiting: Counter[str], released: dict[str, list[list[tuple[int, int]]]]
     ) -> None:
-        missing = set(self.queries)
+        missing = set(self.queries.keys())
         for row in store.every(db, table.inquiries):
             if row.query_id not in missing:
                 raise LogBroken(f"query {row.query_id} waits for measurements, and the log does not say so")
             missing.discard(row.query_id)
             begun = released.get(row.query_id, [])
-            state = (waiting.get(row.query_id, 0), len(begun), len(self.versions[row.query_id]))
-            if (row.open, row.begun, row.version) != state or bool(row.lost) != (row.query_id in self.lost):
+            lost = erasures.LOST if row.query_id in self.lost else 0
+            lost = erasures.GONE if self._is_erased(row.query_id) else lost
+            state = (waiting.get(row.query_id, 0), len(begun), len(self.versions[row.query_id]), lost)
+            if (row.open, row.begun, row.version, row.lost) != state:
                 raise LogBroken(f"the state of query {row.query_id} is not what the log says")
             if row.query_id not in waiting:
                 raise LogBroken(f"the measurements of query {row.query_id} are missing")
@@ -147,7 +157,9 @@ class InboxLogSummary:
             versions = self.versions.get(row.query_id, [])
             if row.seq != grant_counts[row.grant_id] or not 1 <= row.version <= len(versions):
                 raise LogBroken(f"version {row.version} of query {row.query_id} is not in the log, or out of order")
-            if sha256(row.body) != versions[row.version - 1][0]:
+            if self._is_erased(row.query_id) != is_erased(row.body):
+                raise LogBroken(f"version {row.version} of query {row.query_id} is erased, or should be")
+            if not is_erased(row.body) and sha256(row.body) != versions[row.version - 1][0]:
                 raise LogBroken(f"version {row.version} of query {row.query_id} was changed")
             query_counts[row.query_id] += 1
         for query_id, versions in self.versions.items():

@@ -14,6 +14,7 @@ from curator_service import store
 from curator_service.privacy.ledger import Balance, Prices, RowBalance, text, units
 from curator_service.store import advisories, messages, withheld
 from curator_service.store import ledger as lines
+from curator_service.use_cases.integrity.erasure_checks import ErasureLogSummary
 from curator_service.use_cases.integrity.inbox_checks import InboxLogSummary
 from curator_service.use_cases.integrity.tuning_checks import TuningLogSummary, check_rows
 from curator_service.use_cases.studies.salted_digests import salted_digest
@@ -31,17 +32,22 @@ class LogSummary(Protocol):
         """Raise LogBroken if a table differs from the log."""
 
 
-def check(db: Connection, records: Iterable[Json]) -> None:
-    """Check every table against the log, and that no answer precedes its charge. Raises LogBroken."""
+def check(db: Connection, records: Iterable[Json]) -> str:
+    """Check every table against the log, and that no answer precedes its charge. Raises LogBroken.
+
+    Return in words what was erased, and cannot be checked any more.
+    """
+    erased = ErasureLogSummary()
     summaries: list[LogSummary] = [
-        _DatasetLogSummary(),
+        erased,
+        _DatasetLogSummary(erased),
         _StudyLogSummary(),
         _AdvisoryLogSummary(),
-        TuningLogSummary(),
+        TuningLogSummary(erased),
         _WithheldLogSummary(),
-        _MessageLogSummary(),
-        InboxLogSummary(),
-        _ReplyLogSummary(),
+        _MessageLogSummary(erased),
+        InboxLogSummary(erased),
+        _ReplyLogSummary(erased),
         _LedgerLogSummary(db),
     ]
     for record in records:
@@ -49,12 +55,14 @@ def check(db: Connection, records: Iterable[Json]) -> None:
             summary.follow(record)
     for summary in summaries:
         summary.check(db)
+    return erased.words
 
 
 class _DatasetLogSummary:
     """Datasets: how each file was read, with lists of categories and values that fill gaps."""
 
-    def __init__(self) -> None:
+    def __init__(self, erased: ErasureLogSummary) -> None:
+        self._erased = erased
         self._readings: dict[str, str] = {}
         self._deleted: dict[str, bool] = {}
 
@@ -72,7 +80,8 @@ class _DatasetLogSummary:
         for identity, reading in store.readings(db).items():
             if identity in self._deleted:
                 raise LogBroken(f"dataset {identity} is stored, and the log says that it was deleted")
-            if self._readings.pop(identity, None) != _digest(reading):
+            logged = self._readings.pop(identity, None)
+            if _digest(reading) != (None if identity in self._erased.datasets else logged):
                 raise LogBroken(f"dataset {identity} was changed: how it was read is not what the log says")
         for name in self._readings:
             raise LogBroken(f"dataset {name} is missing")
@@ -85,6 +94,10 @@ class _LoggedStudy:
     spec_sha256: str
     release_sha256: str | None = None
     closed: bool = False
+
+
+_CLOSING = {"study.closed": "study_id", "log.restored": "closed_studies", "dataset.erased": "studies"}
+"""Kinds of records that close studies, and where they name them."""
 
 
 class _StudyLogSummary:
@@ -114,8 +127,8 @@ class _StudyLogSummary:
             study.spec_sha256 = details["spec_sha256"]
         elif kind == "study.released":
             self._created(details["study_id"]).release_sha256 = details["sha256"]
-        elif kind in ("study.closed", "log.restored"):
-            for study_id in [details["study_id"]] if kind == "study.closed" else details["closed_studies"]:
+        elif kind in _CLOSING:
+            for study_id in [details["study_id"]] if kind == "study.closed" else details[_CLOSING[kind]]:
                 self._created(study_id).closed = True
 
     def _created(self, study_id: str) -> _LoggedStudy:
@@ -182,16 +195,19 @@ class _MessageLogSummary:
     That of a message and of a decision's word is salted: a value of y may be in them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, erased: ErasureLogSummary) -> None:
+        self._erased = erased
         self._messages: list[tuple[Any, ...]] = []
         self._decisions: list[tuple[Any, ...]] = []
         self._raises: list[tuple[Any, ...]] = []
+        self._studies: dict[str, str] = {}
 
     def follow(self, record: Json) -> None:
         kind, details = record["kind"], record.get("details", {})
         if kind == "message.received":
             grant = record["exchange"]["grant_id"]
             self._messages.append((details["message_id"], details["study_id"], grant, details["message_sha256"]))
+            self._studies[details["message_id"]] = details["study_id"]
         elif kind == "message.decided":
             self._decisions.append((details["message_id"], details["decision"], details["word_sha256"]))
         elif kind == "study.caps_raised":
@@ -199,7 +215,7 @@ class _MessageLogSummary:
             self._raises.append((details["study_id"], *content))
 
     def check(self, db: Connection) -> None:
-        stored = {
+        stored: dict[str, list[tuple[Any, ...]]] = {
             "messages": [
                 (m.id, m.study_id, m.grant_id, salted_digest(m.body, m.salt))
                 for m in store.every(db, messages.messages)
@@ -214,8 +230,12 @@ class _MessageLogSummary:
         }
         logged = {"messages": self._messages, "decisions": self._decisions, "raises of caps": self._raises}
         for name, rows in stored.items():
-            if rows != logged[name]:
+            if list(map(self._kept, rows)) != list(map(self._kept, logged[name])):
                 raise LogBroken(f"the {name} are not those of the log: one was changed, added or removed")
+
+    def _kept(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What is left to compare: without the digest, which comes last, where the text is erased."""
+        return row[:-1] if self._studies.get(row[0]) in self._erased.studies else row
 
 
 def _digest(text: str | None) -> str | None:
@@ -225,8 +245,10 @@ def _digest(text: str | None) -> str | None:
 class _ReplyLogSummary:
     """Stored replies to modelers: the first under each key, which every later one must repeat."""
 
-    def __init__(self) -> None:
+    def __init__(self, erased: ErasureLogSummary) -> None:
+        self._erased = erased
         self._replies: dict[tuple[str, str], tuple[int, str]] = {}
+        self._studies: dict[str, str] = {}
 
     def follow(self, record: Json) -> None:
         exchange = record.get("exchange")
@@ -235,6 +257,7 @@ class _ReplyLogSummary:
         key, reply = (exchange["grant_id"], exchange["idempotency_key"]), (exchange["status"], exchange["reply_sha256"])
         if not exchange["replayed"] and key not in self._replies:
             self._replies[key] = reply
+            self._studies[key[0]] = exchange["study_id"]
         elif self._replies.get(key) != reply:
             raise LogBroken(f"key {exchange['idempotency_key']} got another answer than the one that it had got before")
 
@@ -242,6 +265,11 @@ class _ReplyLogSummary:
         missing = dict(self._replies)
         for row in stored_replies.answers(db):
             reply = missing.pop((row.principal, row.idempotency_key), None)
+            gone = self._studies.get(row.principal) in self._erased.studies
+            if stored_replies.is_erased(row.body) and gone:
+                continue
+            if gone and stored_replies.describes(row.body):
+                raise LogBroken(f"the answer under key {row.idempotency_key} is stored, and the log says it was erased")
             if reply is not None and (row.status, sha256(row.body)) != reply:
                 raise LogBroken(f"the stored answer under key {row.idempotency_key} was changed")
             if reply is None and row.principal.startswith("grt_"):

@@ -12,6 +12,7 @@ from curator_service import store
 from curator_service.privacy.ledger import exact
 from curator_service.store import dataset_accounts, jobs
 from curator_service.store.dataset_accounts import Account
+from curator_service.use_cases.integrity.erasure_checks import ErasureLogSummary
 from curator_service.use_cases.studies.dataset_caps import is_raised, lowered, spend
 from curator_service.use_cases.studies.salted_digests import salted_digest
 from service_kit.store.database import Connection
@@ -20,7 +21,8 @@ from service_kit.store.database import Connection
 class TuningLogSummary:
     """Tunings, and the lines of dataset accounts, as the log describes them."""
 
-    def __init__(self) -> None:
+    def __init__(self, erased: ErasureLogSummary) -> None:
+        self._erased = erased
         self._accounts: dict[str, Account] = {}
         self._lines: list[tuple[Any, ...]] = []
         self._tunings: dict[str, tuple[str, str, str | None]] = {}
@@ -89,11 +91,14 @@ class TuningLogSummary:
                 raise LogBroken(f"line {row.seq} of the accounts of datasets is not what the log says")
         if next(lines, None) is not None:
             raise LogBroken("the accounts of datasets lack lines that are in the log")
-        stored = {
-            row.id: (salted_digest(row.spec, row.salt), row.state, salted_digest(row.outcome, row.salt))
-            for row in store.every(db, jobs.tunings)
-        }
-        check_rows("tuning", stored, self._tunings)
+        stored, gone = {}, set()
+        for row in store.every(db, jobs.tunings):
+            stored[row.id] = salted_digest(row.spec, row.salt), row.state, salted_digest(row.outcome, row.salt)
+            if row.dataset_id in self._erased.datasets:  # the salt is erased, too
+                stored[row.id] = None, row.state, None
+                gone.add(row.id)
+        logged = {name: (None, t[1], None) if name in gone else t for name, t in self._tunings.items()}
+        check_rows("tuning", stored, logged)
 
 
 def check_rows(what: str, stored: Mapping[str, object], logged: Mapping[str, object]) -> None:

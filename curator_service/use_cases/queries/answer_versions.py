@@ -18,10 +18,11 @@ from typing import Any
 
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
-from blindopt.errors import StateConflict
+from blindopt.errors import Erased, StateConflict
 from curator_service import store
 from curator_service.measurement.privatize import draws_nothing, release
 from curator_service.privacy import ledger
+from curator_service.store import erasures
 from curator_service.store import inbox as table
 from curator_service.store import ledger as lines
 from curator_service.use_cases import notices
@@ -248,7 +249,9 @@ class AnswerVersions:
 
 
 def check_not_lost(inquiry: Any) -> None:
-    """Raise StateConflict for a query that gets no more versions."""
+    """Raise StateConflict or Erased for a query that gets no more versions."""
+    if inquiry.lost == erasures.GONE:
+        raise Erased("the study was erased by its owner: its queries get no more answers")
     if inquiry.lost:
         raise StateConflict(LOST)
 

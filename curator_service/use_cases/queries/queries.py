@@ -9,23 +9,29 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from blindopt import wire
-from blindopt.errors import BudgetExhausted, Invalid, NotFound, RateLimited, StillRunning, StudyNotOpen, UnknownRow
+from blindopt.errors import (
+    BudgetExhausted,
+    Erased,
+    Invalid,
+    NotFound,
+    RateLimited,
+    StillRunning,
+    StudyNotOpen,
+    UnknownRow,
+)
 from curator_service import store
 from curator_service.measurement.column import is_exact, measure
 from curator_service.privacy import ledger
-from curator_service.privacy.answers import concrete_answers
-from curator_service.privacy.guarantees import not_protected
-from curator_service.release.registry import mechanism_of
+from curator_service.store import erasures
 from curator_service.store import inbox as inbox_table
 from curator_service.store import ledger as lines
 from curator_service.use_cases import notices
 from curator_service.use_cases.queries import measurement_entries
 from curator_service.use_cases.queries.refusals import refusal_for_grant
+from curator_service.use_cases.queries.study_views import view_of
 from curator_service.use_cases.queries.wakeups import INBOX, Wakeups
 from curator_service.use_cases.studies import dataset_caps
-from curator_service.use_cases.studies.advisories import release_status
 from curator_service.use_cases.studies.release_cache import Released, ReleasedStudies
-from curator_service.use_cases.studies.study_caps import changes_of
 from curator_service.use_cases.studies.withheld_records import withheld_rows
 from curator_service.vault import Vault, new_id
 from service_kit.context.context import ServiceContext
@@ -68,43 +74,7 @@ class Queries:
     def study(self, principal: Principal, identity: str) -> wire.StudyView:
         """The study as a modeler may see it. Raises StudyNotOpen before the release."""
         with self._context.database.read() as db:
-            released, state = self._studies.of(db, identity), store.state_of(db, identity)
-            current = release_status(db, released.spec, released.report)
-            changes = changes_of(db, identity)
-        spec, mechanism = released.spec, mechanism_of(released.spec, current.release)
-        status: wire.Status = "withdrawn" if current.withdrawn is not None else mechanism.status
-        claims = (
-            current.release if status == "sound" and not isinstance(current.release, wire.IdentityRelease) else None
-        )
-        return wire.StudyView(
-            id=identity,
-            state="closed" if state == "closed" else "open",
-            n=released.n,
-            r=released.r,
-            release_id=released.id,
-            release_sha256=released.sha256,
-            mechanism=mechanism.name,
-            status=status,
-            epsilon=claims.epsilon if claims else None,
-            delta=getattr(claims, "delta", None),
-            sensitivity=claims.sensitivity if claims else None,
-            noise=mechanism.noise(len(spec.features)),
-            answers=concrete_answers(spec.answers),
-            privacy_unit=spec.privacy_unit,
-            budget=spec.budget,
-            budget_changes=changes,
-            grant_id=principal.id,
-            log_key=self._context.signer.verifier.vkey,
-            direction=spec.measurement.direction,
-            measurement_source=spec.measurement.source,
-            measurement_noise_variance=spec.measurement.noise_variance,
-            kernel=spec.kernel,
-            limits=self._limits,
-            reply_after_ms=spec.reply_after_ms,
-            guarantee=current.promise(spec),
-            not_protected=not_protected(spec, current.release, withdrawn=current.withdrawn is not None),
-            sandbox=current.sandbox,
-        )
+            return view_of(db, self._context, self._studies, self._limits, principal.id, identity)
 
     def candidates(self, identity: str) -> tuple[Path, str]:
         """The file of Z and its digest."""
@@ -329,6 +299,8 @@ class Queries:
             raise StillRunning("the query was charged and not answered: send it again under its key")
         if stored is not None and version <= 1:
             return StoredReply(200, stored[0].body)
+        if inquiry is not None and inquiry.lost == erasures.GONE:
+            raise Erased("the study was erased by its owner, with its answers")
         if latest is not None and latest.version >= version:
             return StoredReply(200, latest.body)
         if inquiry is not None and inquiry.lost:

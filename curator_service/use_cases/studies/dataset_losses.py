@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,6 +123,10 @@ class FileLosses:
         """The largest sums of answers about units of other kinds, added, in the ledger's units."""
         return sum(_largest(totals) for other, totals in self.totals.items() if other != column)
 
+    def of_kind(self, column: str | None) -> Any:
+        """The sum of answers about each unit of a kind; none where every registration with such units is erased."""
+        return self.totals.get(column, np.zeros(0, dtype=np.int64))
+
     @property
     def unbounded(self) -> list[StudyLoss]:
         """The studies without a finite bound."""
@@ -138,14 +142,20 @@ def _matched(names: dict[str, NDArray[Any]]) -> Units:
 
 
 def _keys(registered: Iterable[Any]) -> Iterator[tuple[str, int, str | None, bool]]:
-    """What the units of registrations follow from; deleted ones have no files, and no study."""
+    """What the units of registrations follow from; deleted and erased ones have no files."""
     for row in registered:
-        if row.deleted_at is None:
+        if row.deleted_at is None and row.erased_at is None:
             yield row.id, row.rows, row.person_column, store.is_renumbered(row)
 
 
 def _largest(totals: Any) -> int:
     return int(totals.max()) if len(totals) else 0
+
+
+def _most_of_a_person(db: Connection, study_id: str, spec: wire.StudyCreate) -> int:
+    """The most that answers about one unit of an erased study can have cost: its row order is gone."""
+    spent = sorted((cost for _, cost in lines.row_totals(db, study_id)), reverse=True)
+    return sum(spent[: spec.protected_rows])
 
 
 class DatasetLosses:
@@ -170,6 +180,11 @@ class DatasetLosses:
         if dataset.id not in self._names:
             self._names[dataset.id] = table.account_name(db, dataset)
         return self._names[dataset.id]
+
+    def forget(self) -> None:
+        """Read every file again: one was erased."""
+        for cached in (self._order, self._rows, self._units_of):
+            cast(Any, cached).cache_clear()
 
     def _inverse(self, release_id: str) -> NDArray[np.int64]:
         """The row of Z of each record, -1 for one that was withheld; later records were withheld too."""
@@ -199,6 +214,7 @@ class DatasetLosses:
         """The losses of every unit of a dataset's file, ``without`` those by one study."""
         registered = store.registrations(db, dataset.sha256)
         units = self._units_of(*_keys(registered))
+        erased = {row.id for row in registered if row.erased_at is not None}
         column_of = {row.id: row.person_column for row in registered}
         public, withdrawn = all(row.public for row in registered), reasons(db)
         charged = [row for row in table.studies_of(db, dataset.sha256) if row.id != without]
@@ -212,12 +228,15 @@ class DatasetLosses:
             column, spec, balance = column_of[row.dataset_id], _spec_of(row.spec), balances[row.id]
             release, again, most = store.release_of(db, row.id), 1, 0
             by_row, answered = answers_add_up(spec), balance.plays > 0
-            if answered and by_row and release is not None:
+            everyone = 0
+            if row.dataset_id in erased:
+                everyone = _most_of_a_person(db, row.id, spec) if by_row else 0
+            elif answered and by_row and release is not None:
                 kinds = units[column]
                 of_study = self._answers(db, row, release.id, kinds, kind)
                 totals[column] += of_study
                 most = _largest(of_study)
-            elif answered and not by_row:
+            if answered and not by_row:
                 again = max(most_by_row(db, row.id).values(), default=1)
             report = None if release is None else wire.ReleaseReport.model_validate_json(release.report)
             current = release_status(db, spec, report, withdrawn)
@@ -226,7 +245,7 @@ class DatasetLosses:
                 unbounded = f"its mechanism {current.release.mechanism} is withdrawn"
             if unbounded is None and answered:
                 unbounded = dataset_account.answers_are_unbounded(spec, public=public)
-            everyone = dataset_account.for_everyone(spec, balance, again)
+            everyone += dataset_account.for_everyone(spec, balance, again)
             delta = dataset_account.release_delta(current.release)
             studies.append(StudyLoss(row.id, row.dataset_id, spec, balance, everyone, most, delta, unbounded))
         account = table.account_of(db, table.account_name(db, dataset))
@@ -245,9 +264,12 @@ class DatasetLosses:
 
     def everyone(self, db: Connection, dataset: Any) -> Decimal:
         """The epsilon that every unit has lost."""
+        erased = {row.id for row in store.registrations(db, dataset.sha256) if row.erased_at is not None}
         total = 0
         for row in table.studies_of(db, dataset.sha256):
             spec, balance = _spec_of(row.spec), lines.balance(db, row.id)
+            if row.dataset_id in erased and answers_add_up(spec):
+                total += _most_of_a_person(db, row.id, spec)
             again = 1
             if balance.total > balance.release and not answers_add_up(spec):
                 again = max(most_by_row(db, row.id).values(), default=1)

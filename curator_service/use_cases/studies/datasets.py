@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.audit.merkle_log import sha256
-from blindopt.errors import Invalid, NotFound, StateConflict
+from blindopt.errors import Erased, Invalid, NotFound, StateConflict
 from blindopt.formats import npy_files
 from curator_service import store
 from curator_service.datasets import Limits, Table, digest_of, is_parquet, read_table, unpacked
@@ -252,6 +252,8 @@ class Datasets:
         """Refuse new studies on a dataset, while existing ones continue, or allow them again. Raises StateConflict."""
 
         def check(db: Connection, row: Any) -> None:
+            if row.erased_at is not None:
+                raise Erased("the dataset was erased: it stays in the archive")
             if not archived:
                 _check_persons_alike(db, row.sha256, row.person_column, row.rows_per_person)
 
@@ -296,6 +298,7 @@ def dataset_view(row: Any) -> wire.DatasetView:
         sha256=row.sha256,
         sandbox=bool(row.sandbox),
         created_at=moment(row.created_at),
+        erased_at=moment(row.erased_at) if row.erased_at else None,
         person_column=row.person_column,
         rows_per_person=row.rows_per_person,
         persons=row.persons,
@@ -330,7 +333,7 @@ def check_unused(db: Connection, identity: str) -> None:
     staying = [row for row in rows if row.state != "draft" or store.has_history(db, row.id)]
     drafts = [row for row in rows if row not in staying]
     reasons = [
-        f"{what} use it: {', '.join(_named(row) for row in users)}. {advice}"
+        f"{what} use it: {', '.join(named(row) for row in users)}. {advice}"
         for what, users, advice in (
             ("studies that were released or charged", staying, "Archive the dataset instead"),
             ("tunings", jobs.tunings_on(db, identity), "Archive the dataset instead"),
@@ -344,7 +347,8 @@ def check_unused(db: Connection, identity: str) -> None:
         raise StateConflict("the dataset cannot be deleted: " + ". ".join(reasons))
 
 
-def _named(row: Any) -> str:
+def named(row: Any) -> str:
+    """A study or tuning by its name and id, for an owner."""
     return f'"{json.loads(row.spec)["name"]}" ({row.id})'
 
 

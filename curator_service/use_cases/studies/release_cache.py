@@ -3,7 +3,7 @@
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from weakref import WeakValueDictionary
@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
-from blindopt.errors import StudyNotOpen
+from blindopt.errors import Erased, StudyNotOpen
 from curator_service import store
 from curator_service.persons import RowsOfPersons, numbers_of
 from curator_service.privacy.ledger import alone
-from curator_service.store import dataset_accounts
+from curator_service.store import dataset_accounts, erasures
+from curator_service.store import ledger as lines
 from curator_service.use_cases.studies.dataset_losses import DatasetLosses
 from curator_service.vault import Vault
 from service_kit.store.database import Connection
@@ -85,6 +86,7 @@ class ReleasedStudies:
         self.losses = DatasetLosses(vault)
         self._lock = threading.Lock()
         self._cache: OrderedDict[str, Released] = OrderedDict()
+        self._forgotten: set[str] = set()
         self._raised: dict[str, wire.Budget] = {}
         self._records: WeakValueDictionary[str, Matrix] = WeakValueDictionary()  # studies of one dataset share a map
 
@@ -123,11 +125,32 @@ class ReleasedStudies:
                 account=dataset_accounts.account_name(db, dataset),
             )
             with self._lock:
+                if identity in self._forgotten:
+                    raise Erased("the study was erased by its owner")
                 # It may have been read before a raise, and be stored after it.
                 released = self._cache[identity] = _with_caps(released, self._raised.get(identity))
                 while len(self._cache) > KEPT:
                     self._cache.popitem(last=False)
         return released
+
+    def persons(self, db: Connection, identity: str) -> Callable[[int], Sequence[int]]:
+        """A function that returns the rows of Z of the person behind a row.
+
+        Of an erased study nobody knows any more who is behind a row: the costliest rows count as one person's.
+        """
+        if not erasures.is_erased(db, identity):
+            return self.of(db, identity).rows_of_person
+        spent = sorted(lines.row_totals(db, identity), key=lambda row: -row[1])
+        of_one = [row for row, _ in spent[: store.spec_of(db, identity).protected_rows]]
+        return lambda row: of_one if row in of_one else (row,)
+
+    def forget(self, identities: Iterable[str]) -> None:
+        """Keep these studies no longer: their dataset was erased."""
+        with self._lock:
+            self._forgotten |= set(identities)
+            for identity in self._forgotten & self._cache.keys():
+                del self._cache[identity]
+        self.losses.forget()
 
     def raise_caps(self, identity: str, budget: wire.Budget) -> None:
         """Charge against these caps from now on; they are stored already. In any order: caps only rise."""

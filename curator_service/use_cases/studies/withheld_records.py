@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from blindopt.errors import Erased
 from curator_service import store
 from curator_service.store import dataset_accounts, withheld
 from curator_service.use_cases.studies.release_cache import Released
@@ -14,8 +15,13 @@ from service_kit.store.database import Connection
 
 
 def withheld_records(db: Connection, vault: Vault, dataset_id: str) -> list[int]:
-    """The indices, from 0, of the stored records of a dataset that are withheld: by their number, or their person."""
+    """The indices, from 0, of the stored records of a dataset that are withheld: by their number, or their person.
+
+    Raises Erased.
+    """
     dataset = store.find(db, store.datasets, dataset_id)
+    if dataset.erased_at is not None:
+        raise Erased("the dataset was erased by its owner")
     units = withheld.units(db, dataset_accounts.account_name(db, dataset))
     if not units:
         return []

@@ -64,6 +64,17 @@ class OwnerClient(ServiceClient):
         kind = "datasets" if identity.startswith("ds_") else "studies"
         return self._post(f"/v1/{kind}/{identity}:report", wire.SignedPrivacyReport)
 
+    def archive_dataset(self, dataset_id: str, *, key: str | None = None) -> wire.DatasetView:
+        """Refuse new studies on a dataset. Existing ones go on."""
+        return self._post(f"/v1/datasets/{dataset_id}:archive", wire.DatasetView, None, key)
+
+    def erase_dataset(self, dataset_id: str, *, key: str | None = None) -> wire.DatasetErased:
+        """Erase an archived dataset for good, with candidates and answers of its studies.
+
+        Raises Remote ``state_conflict``, which names the studies that are open and the work that is under way.
+        """
+        return self._post(f"/v1/datasets/{dataset_id}:erase", wire.DatasetErased, None, key)
+
     def withhold(
         self, dataset_id: str, record: int | None = None, *, person: str | None = None, key: str | None = None
     ) -> wire.WithheldReply:

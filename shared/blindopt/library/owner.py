@@ -152,6 +152,15 @@ class Dataset:
         )
         return Draft(self.owner, self.owner.client.create_study(body))
 
+    def erase(self) -> wire.DatasetErased:
+        """Archive the dataset, and erase it for good: its records, and candidates and answers of its studies.
+
+        Ids, sizes, charges, the ledger and the logs stay, and vendors keep what they received. Raises Remote
+        ``state_conflict`` while a study on it is open or drawn, and names it; the dataset is archived then.
+        """
+        self.owner.client.archive_dataset(self.id)
+        return self.owner.client.erase_dataset(self.id)
+
     def account(self) -> reports.DatasetAccount:
         """What all studies and tunings have cost the records of this file."""
         return reports.as_report(reports.DatasetAccount, self.owner.client.account(self.id))

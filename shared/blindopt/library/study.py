@@ -42,7 +42,7 @@ from blindopt.library.study_log import LogCopy, StoredQuery, StudyLog
 
 COUNTERSIGN_EVERY = 50
 """Answers between two countersignatures; another one when the study is closed."""
-REFUSALS = ("study_not_open", "privacy_budget_exhausted", "unknown_row")
+REFUSALS = ("study_not_open", "privacy_budget_exhausted", "unknown_row", "erased")
 """Codes of a query that was not made, and will not be."""
 LOOK_SECONDS, LEAST_SECONDS = 20.0, 0.2
 """The longest wait of one request for people who measure, and the shortest time between two."""

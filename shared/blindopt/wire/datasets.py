@@ -168,6 +168,9 @@ class DatasetView(Reply):
     sha256: Sha256 = Field(description="SHA-256 of the uploaded file; of a sandbox, of its stored numbers.")
     sandbox: bool = Field(False, description="Whether its rows are made up, for a sandbox study.")
     created_at: datetime = Field(description="When it was registered.")
+    erased_at: datetime | None = Field(
+        None, description="When its records, and what was measured of them, were erased; null: they are there."
+    )
     person_column: str | None = Field(
         None, description="Column that says whose each row is; only a keyed digest of it is stored. Null: none."
     )
@@ -184,6 +187,20 @@ class DatasetView(Reply):
     rows_left_out: int = Field(
         0, description="Rows left out because a value is missing, as reading says: private, for the owner only."
     )
+
+
+class DatasetErased(Reply):
+    """What was erased with a dataset. Ids, sizes, charges, the ledger and the logs stay."""
+
+    id: str = Field(description="ds_...")
+    erased_at: datetime = Field(description="When it was erased.")
+    studies: list[str] = Field(description="Its studies, which are closed: their candidates and answers are erased.")
+    queries: int = Field(description="Number of their queries.")
+    measurements: int = Field(description="Number of entries about measurements whose values and notes were erased.")
+    replies: int = Field(description="Number of stored replies to vendors that were erased.")
+    versions: int = Field(description="Number of published versions of answers that were erased.")
+    messages: int = Field(description="Number of vendors' messages that were erased.")
+    results: int = Field(description="Number of results of tunings and private bounds that were erased.")
 
 
 class WithholdCreate(Request):

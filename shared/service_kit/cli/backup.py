@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from blindopt.errors import LogBroken, StateConflict
 from blindopt.formats.npy_files import digest
+from service_kit.context import erased_list
 from service_kit.context.context import ServiceContext
 from service_kit.store import audit_log
 from service_kit.store.base import stamp
@@ -91,7 +92,7 @@ def unpack(source: Path, data: Path, secrets: Path) -> Path:
 
     Raises StateConflict for a folder that is not empty, a missing key, or a changed file.
     """
-    if data.exists() and {path.name for path in data.iterdir()} - {LOCK, PARTIAL}:
+    if data.exists() and {path.name for path in data.iterdir()} - {LOCK, PARTIAL, erased_list.NAME}:
         raise StateConflict(f"{data.absolute()} is not empty: a backup goes into an empty folder")
     for needed in (source / MANIFEST, secrets / "seal.key", secrets / "log.key"):
         if not needed.is_file():
@@ -127,6 +128,16 @@ def check(source: Path, context: ServiceContext, named: Callable[[Connection], I
     with context.database.read() as db:
         for name in sorted(set(named(db)) - manifest.files.keys()):
             raise StateConflict(f"{name} is not in the backup, and its database needs it")
+
+
+def drop_unnamed(
+    partial: Path, source: Path, context: ServiceContext, named: Callable[[Connection], Iterable[str]]
+) -> None:
+    """Delete unpacked files that the database does not name: those of datasets that were erased since the backup."""
+    with context.database.read() as db:
+        kept = {context.database.path.name, *named(db)}
+    for name in _manifest(source).files.keys() - kept:
+        (partial / name).unlink()
 
 
 def _manifest(source: Path) -> Manifest:

@@ -26,6 +26,7 @@ from blindopt.errors import LogBroken, StateConflict
 from blindopt.version import VERSION
 from service_kit.cli import configuration, log_format, users
 from service_kit.cli.program import Program, S, plain_errors, private_file
+from service_kit.context import erased_list
 from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Role
 from service_kit.store import sessions
@@ -67,19 +68,30 @@ def build(program: Program[S]) -> typer.Typer:
     def restore(
         source: Annotated[Path, typer.Argument(help="A folder that backup made.")],
         secrets: Annotated[Path, typer.Option(help="The folder with the keys of this service.")],
+        erased: Annotated[
+            Path | None,
+            typer.Option(help="The file `erased` of the curator's data folder: what it names is erased again."),
+        ] = None,
     ) -> None:
-        """Put a backup into an empty DATA_DIR, verify it, and record that what came after it is lost."""
+        """Put a backup into an empty DATA_DIR, verify it, and record that what came after it is lost.
+
+        A file `erased` may be in DATA_DIR: what it and --erased name is erased again.
+        """
         from service_kit.cli import backup
 
         with plain_errors():
             chosen = program.checked_settings()
             with only_process(chosen.data_dir):
+                gone = erased_list.read(chosen.data_dir / erased_list.NAME, *([erased] if erased else []))
                 partial = backup.unpack(source, chosen.data_dir, secrets)
                 with program.open_context(chosen.model_copy(update={"data_dir": partial})) as opened:
                     backup.check(source, opened, program.files)
-                    head = _verified(program, opened)
-                    opened.database.write(lambda db: program.restored(db, opened))
+                    head, _ = _verified(program, opened)
+                    opened.database.write(lambda db: program.restored(db, opened, gone))
                     opened.database.write(lambda db: sessions.end_all(db, opened.clock()))
+                    backup.drop_unnamed(partial, source, opened, program.files)
+                if gone:
+                    erased_list.add(chosen.data_dir / erased_list.NAME, gone)
                 backup.settle(partial)
         typer.echo(f"restored {head.size} records, root {head.root}")
         if program.after_restore:
@@ -167,14 +179,14 @@ def _server(config: "uvicorn.Config") -> "uvicorn.Server":
     return Server(config)
 
 
-def _verified(program: Program[S], opened: ServiceContext, key: str | None = None) -> Head:
-    """Verify a service's own data: logs, signatures, and its tables against its log."""
+def _verified(program: Program[S], opened: ServiceContext, key: str | None = None) -> tuple[Head, str]:
+    """Verify a service's own data: logs, signatures, and its tables against its log; and what was erased, in words."""
     gc.disable()  # millions of parsed values without cycles: collecting garbage would take longer than the work
     with opened.database.read() as db:
         export = opened.audit_trail.export(db)
         head = reconciliation.verify_export(export, key=key)
-        program.check(db, (entry.record for entry in export.own))
-    return head
+        words = program.check(db, (entry.record for entry in export.own))
+    return head, words
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -253,17 +265,20 @@ def _audit(program: Program[S]) -> typer.Typer:
         key: Annotated[str | None, typer.Option(help="The party's verifier key, learnt another way.")] = None,
     ) -> None:
         """Verify every log, signature and ledger line; exit 1 and name the first thing that is wrong."""
+        words = ""
         with plain_errors():
             if export is not None:
                 head = reconciliation.verify_export(reconciliation.read(export), key=key)
             else:
                 with program.opened() as opened:
                     try:
-                        head = _verified(program, opened, key)
+                        head, words = _verified(program, opened, key)
                     except LogBroken as error:
                         opened.audit_trail.notify_broken(str(error))
                         raise
         typer.echo(f"{head.size} records, root {head.root}")
+        if words:
+            typer.echo(words)
 
     @cli.command()
     def export() -> None:

@@ -66,8 +66,9 @@ def read_json(path: Path, model: type[M], what: str) -> M:
 class Program(Generic[S]):
     """A service with its command line; ``settings`` reads them from the environment.
 
-    ``check`` verifies its tables against its log, ``files`` returns the names of the files that its database needs,
-    and ``restored`` updates its database after a restore. ``after_restore`` states what the operator must do then.
+    ``check`` verifies its tables against its log, and returns in words what was erased, ``files`` returns the names of
+    the files that its database needs, and ``restored`` updates its database after a restore, and erases the datasets
+    with the given ids. ``after_restore`` states what the operator must do then.
     """
 
     service: str
@@ -77,9 +78,9 @@ class Program(Generic[S]):
     settings: Callable[..., S]
     open_context: Callable[[S], ServiceContext]
     app: Callable[[S], "FastAPI"]
-    check: Callable[[Connection, Iterable[dict[str, Any]]], None]
+    check: Callable[[Connection, Iterable[dict[str, Any]]], str]
     files: Callable[[Connection], Iterable[str]]
-    restored: Callable[[Connection, ServiceContext], None]
+    restored: Callable[[Connection, ServiceContext, Iterable[str]], None]
     after_restore: str = ""
 
     def checked_settings(self, **given: object) -> S:

@@ -20,6 +20,11 @@ def chosen(page: Page) -> dict[str, object]:
     return {"archived": page.query.get("archived") == "yes", "tag": page.query.get("tag") or None}
 
 
+def without_ids(problem: ApiProblem) -> str:
+    """Why an act is not possible, with the names of things and without their ids."""
+    return _ID.sub("", plain(problem.problem.detail))
+
+
 def add_housekeeping(pages: Pages, listing: str, name: str, role: Role, done: Mapping[str, str]) -> None:
     """Add the commands ``archive``, ``unarchive``, ``delete`` and ``label`` of each item of a listing.
 
@@ -33,7 +38,7 @@ def add_housekeeping(pages: Pages, listing: str, name: str, role: Role, done: Ma
         try:
             await page.api.post(f"/v1{item}:{command}", key=form.key)
         except ApiProblem as problem:
-            return page.go(item, _ID.sub("", plain(problem.problem.detail)), mood="bad")
+            return page.go(item, without_ids(problem), mood="bad")
         return page.go(listing if command == "delete" else item, done[command])
 
     def add(command: str) -> None:

@@ -19,13 +19,13 @@ from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
 from blindopt.errors import AuditUnavailable, StorageUnavailable
 from service_kit.store import schema
 from service_kit.store.prepared_statement import PreparedStatement, raw
+from service_kit.store.wal import use_wal
 
 __all__ = ["Connection", "Database", "StoreFault"]
 
 log = logging.getLogger("blindopt.database")
 T = TypeVar("T")
 GROUP_MAX = 64
-BUSY_SECONDS = 5.0
 QUICK_SECONDS = 0.005
 """After a commit that took no longer, the next one is made by the thread that wrote: a hand-over costs more."""
 _ENDING = "the service is going down"
@@ -370,7 +370,7 @@ def _configure(engine: Engine, *, writes: bool) -> None:
         for pragma in ("busy_timeout=5000", "foreign_keys=ON", "recursive_triggers=ON"):
             cursor.execute(f"PRAGMA {pragma}")
         if writes:
-            _use_wal(cursor)
+            use_wal(cursor)
             cursor.execute("PRAGMA synchronous=FULL")
             cursor.execute("PRAGMA secure_delete=ON")  # what is overwritten or deleted is nowhere in the file
         cursor.close()
@@ -380,16 +380,3 @@ def _configure(engine: Engine, *, writes: bool) -> None:
         @event.listens_for(engine, "begin")
         def on_begin(connection: Connection) -> None:
             connection.exec_driver_sql("BEGIN DEFERRED")
-
-
-def _use_wal(cursor: sqlite3.Cursor) -> None:
-    """Switch to WAL. SQLite itself does not wait for another process that switches the same new file at this moment."""
-    deadline = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            cursor.execute("PRAGMA journal_mode=WAL")
-            return
-        except sqlite3.OperationalError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)

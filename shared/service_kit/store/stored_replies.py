@@ -1,5 +1,6 @@
 """Stored replies by principal and idempotency key, kept for the life of the database."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -19,7 +20,7 @@ from sqlalchemy import (
     update,
 )
 
-from blindopt.errors import IdempotencyKeyReused
+from blindopt.errors import Erased, IdempotencyKeyReused
 from service_kit.store.base import METADATA, stamp
 from service_kit.store.prepared_statement import PreparedStatement
 from service_kit.store.schema import unguarded
@@ -54,6 +55,30 @@ class StoredReply:
     receipt: str | None = None
 
 
+_ERASED, _DESCRIBES = b'{"erased":"', b'{"id":"'
+
+
+def erased_marker(identity: str) -> bytes:
+    """What takes the place of a reply that was erased with what has this id; no reply begins so."""
+    return _ERASED + identity.encode() + b'"}'
+
+
+def is_erased(body: object) -> bool:
+    """Whether a stored body is such a marker."""
+    return isinstance(body, bytes) and body.startswith(_ERASED)
+
+
+def describes(body: bytes) -> bool:
+    """Whether a stored body describes anything with an id, so that an erasure takes it."""
+    return body.startswith(_DESCRIBES)
+
+
+def check_not_erased(body: bytes) -> None:
+    """Raise Erased if a marker is in the place of a stored body."""
+    if is_erased(body):
+        raise Erased("the reply to this request was erased, with the records that it was about")
+
+
 def check_same_request(stored_sha256: str, request_sha256: str) -> None:
     """Raise IdempotencyKeyReused if the key was stored with another request."""
     if stored_sha256 != request_sha256:
@@ -61,12 +86,13 @@ def check_same_request(stored_sha256: str, request_sha256: str) -> None:
 
 
 def find(db: Connection, principal: str, key: str, request_sha256: str | None) -> tuple[StoredReply, bool] | None:
-    """The stored reply, and whether it is sealed; None if there is none. Raises IdempotencyKeyReused."""
+    """The stored reply, and whether it is sealed; None if there is none. Raises IdempotencyKeyReused, and Erased."""
     row = _FIND.row(db, principal=principal, key=key)
     if row is None:
         return None
     if request_sha256 is not None:
         check_same_request(row.request_sha256, request_sha256)
+    check_not_erased(row.body)
     return StoredReply(row.status, row.body, replayed=True), bool(row.sealed)
 
 
@@ -99,3 +125,14 @@ def forget(db: Connection, identity: str, instead: bytes) -> None:
     where = (_replies.c.sealed == 0) & (func.substr(_replies.c.body, 1, len(start)) == start)
     with unguarded(db, _replies.name):
         db.execute(update(_replies).where(where).values(body=instead))
+
+
+def forget_all(db: Connection, principals: Iterable[str], instead: bytes) -> int:
+    """Replace every stored reply to these principals that describes anything with an id; how many there were."""
+    replaced = 0
+    with unguarded(db, _replies.name):
+        for principal in principals:
+            of = (_replies.c.principal == principal) & (_replies.c.sealed == 0)
+            where = of & (func.substr(_replies.c.body, 1, len(_DESCRIBES)) == _DESCRIBES)
+            replaced += int(db.execute(update(_replies).where(where).values(body=instead)).rowcount)
+    return replaced

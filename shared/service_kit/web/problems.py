@@ -32,6 +32,7 @@ _WHEN = {
     404: "Not there, or not yours.",
     405: "The path does not know this method.",
     409: "Not possible in this state.",
+    410: "It was erased by its owner.",
     413: "The request is too large.",
     416: "The range lies outside the file.",
     422: "Invalid: errors says where; or the Idempotency-Key belongs to another request.",
@@ -46,7 +47,7 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Entries for a route's ``responses``: the errors that every route may reply with, and ``statuses``."""
     return {
         s: {"description": _WHEN[s], **_PROBLEM}
-        for s in sorted({400, 401, 403, 404, 405, 413, 422, 429, 500, 503, *statuses})
+        for s in sorted({400, 401, 403, 404, 405, 410, 413, 422, 429, 500, 503, *statuses})
     }
 
 

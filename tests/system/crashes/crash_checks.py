@@ -239,8 +239,12 @@ def check_service(service: Any) -> None:
     assert service.rows("PRAGMA foreign_key_check") == []
     remaining = {path.name for path in service.data.rglob("*.part")} - {"checkpoint.part"}
     if service.name == "curator":
-        named = {f"{name}.npy" for (name,) in service.rows("SELECT id FROM datasets UNION SELECT id FROM releases")}
-        named |= {f"{name}.order.npy" for (name,) in service.rows("SELECT id FROM releases")}
+        named = {f"{name}.npy" for (name,) in service.rows("SELECT id FROM datasets WHERE erased_at IS NULL")}
+        released = service.rows(
+            "SELECT r.id FROM releases r JOIN studies s ON s.id = r.study_id JOIN datasets d ON d.id = s.dataset_id "
+            "WHERE d.erased_at IS NULL"
+        )
+        named |= {f"{name}{end}.npy" for (name,) in released for end in ("", ".order")}
         remaining |= {path.name for path in (service.data / "files").rglob("*.npy")} ^ named
         assert service.rows("SELECT id FROM studies WHERE state = 'releasing'") == []
     assert remaining == set(), f"files of the {service.name}: {remaining}"

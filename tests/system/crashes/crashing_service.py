@@ -209,11 +209,11 @@ def curator(gun: Gun) -> Callable[[], None]:
     from curator_service.measurement.column import is_exact
     from curator_service.privacy import noise
     from curator_service.scoring.worker import Worker
-    from curator_service.store import bounds, withheld
+    from curator_service.store import bounds, erasures, withheld
     from curator_service.use_cases.accounts.messages import Messages
     from curator_service.use_cases.jobs.tunings import Tunings
     from curator_service.use_cases.queries import answer_versions, measurement_entries, queries
-    from curator_service.use_cases.studies import dataset_caps, private_bounds, releases
+    from curator_service.use_cases.studies import dataset_caps, erasure, private_bounds, releases
     from curator_service.use_cases.studies.datasets import Datasets
     from service_kit.store import checkpoints
 
@@ -253,6 +253,9 @@ def curator(gun: Gun) -> Callable[[], None]:
     _call(gun, private_bounds, "private_quantiles", "bounds.draw")
     commits.mark(bounds, "settle", "bounded")
     commits.mark(withheld, "add", "withheld")
+    commits.mark(erasures, "overwrite", "erased", lambda db, identity, *_: identity)
+    _call(gun, vault.Vault, "erase", "erased.file", lambda self, identity: identity)
+    _call(gun, erasure, "truncate_wal", "erased.wal")
     commits.mark(Messages, "_check", "message")
 
     def named(ask: Callable[..., Any]) -> Callable[..., Any]:

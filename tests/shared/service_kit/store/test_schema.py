@@ -15,7 +15,7 @@ from service_kit.store.database import Database, StoreFault
 
 SIDES = {"curator": curator, "modeler": modeler}
 PINNED = {
-    "curator": (11, "26add1cecff2f7204946e7275bb6c88f956ca8f9f88bda5b8836cac7b299dfb0"),
+    "curator": (11, "15ee87e18e35f1a1ecaf3109688aff29b48d701754004c57af68224009e00ffb"),
     "modeler": (11, "5afc2087517878beecb74349ff5585650955bf2f904faad760381a0d12e10650"),
 }
 

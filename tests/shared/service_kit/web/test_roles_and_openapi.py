@@ -121,7 +121,7 @@ ALLOWED = {
         **{f"{method} /v1/uploads": OWNER for method in ("GET", "POST")},
         "GET /v1/uploads/{upload_id}": OWNER,
         "POST /v1/uploads/{upload_id}:discard": OWNER,
-        **{f"POST /v1/datasets/{{dataset_id}}:{verb}": OWNER for verb in ("archive", "unarchive", "delete")},
+        **{f"POST /v1/datasets/{{dataset_id}}:{verb}": OWNER for verb in ("archive", "unarchive", "delete", "erase")},
         **{f"POST {STUDY}:{verb}": OWNER for verb in ("archive", "unarchive", "delete")},
         f"PUT {STUDY}/labels": OWNER,
         "POST /v1/datasets/{dataset_id}:report": OWNER,

@@ -1,0 +1,37 @@
+"""The list of what was erased, a file in the data folder. A restore of an older backup erases it again.
+
+The file may lie in the data folder before a restore, which takes it from there.
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from blindopt.errors import StateConflict
+
+NAME = "erased"
+_IDS = TypeAdapter(list[str])
+
+
+def read(*files: Path) -> set[str]:
+    """The ids in these lists; none in a file that is not there. Raises StateConflict for a file that is no list."""
+    ids: set[str] = set()
+    for path in files:
+        try:
+            ids |= set(_IDS.validate_json(path.read_bytes())) if path.exists() else set()
+        except ValidationError:
+            raise StateConflict(f"{path} is no list of what was erased") from None
+    return ids
+
+
+def add(path: Path, ids: Iterable[str]) -> None:
+    """Add ids to a list, durably."""
+    partial = path.with_suffix(".part")
+    with partial.open("wb") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(_IDS.dump_json(sorted(read(path).union(ids)), indent=1))
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
