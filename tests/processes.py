@@ -6,7 +6,7 @@ an interpreter ends, except that it does not take its modules apart. A server fo
 started by `python -m tests.processes`, with one thread and nothing open but a socket to the tests. Once that is closed,
 however the tests ended, the server kills what it forked and ends.
 
-The processes in which a forked curator does the work of owners, over the records, are forks of it too.
+The processes in which a forked curator does the work of owners, over the records, are forks of the server too.
 
 Not for tests whose subject is a start: what a command imports, and how long that takes.
 """
@@ -61,19 +61,22 @@ class Forked:
         stderr: IO[bytes],
         cwd: Path = ROOT,
         stdin: int | None = None,
+        session: str | None = None,
     ) -> None:
+        """With ``session``, in a session of its own and listed by that name."""
         self.args = [module, *arguments]
         self.returncode: int | None = None
         self._lock = threading.Lock()
         umask = os.umask(0o077)  # it can only be read by setting it
         os.umask(umask)
-        request = json.dumps(
-            {"module": module, "arguments": arguments, "env": dict(env), "cwd": str(cwd), "umask": umask}
-        )
+        request = {"module": module, "arguments": arguments, "env": dict(env), "cwd": str(cwd), "umask": umask}
+        request["session"] = session
         self._status, theirs = os.pipe()
         try:
             more = [] if stdin is None else [stdin]
-            socket.send_fds(_server(), [request.encode()], [theirs, stdout.fileno(), stderr.fileno(), *more])
+            socket.send_fds(
+                _server(), [json.dumps(request).encode()], [theirs, stdout.fileno(), stderr.fileno(), *more]
+            )
         finally:
             os.close(theirs)
         self.pid = self._read()
@@ -125,15 +128,49 @@ def fresh(
 Process = subprocess.Popen[bytes] | Forked
 
 
+def _worker_name(curator: int) -> str:
+    return f"works for {curator % 100_000}"
+
+
+def workers_of(curator: int) -> list[int]:
+    """Processes that work for the curator of this process number, by the name that the system lists."""
+    pids = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended meanwhile
+            is_named = (process / "comm").read_text().strip() == _worker_name(curator)
+            if is_named and _stat(int(process.name))[0] != "Z":
+                pids.append(int(process.name))
+    return pids
+
+
+def parent_of(pid: int) -> int:
+    """The process that forked a process."""
+    return int(_stat(pid)[1])
+
+
+def _stat(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
 class Worker(Forked):
-    """A process that works for a curator inside of this process of tests, as ``curator_service.child`` starts one."""
+    """A process that works for a curator, as ``curator_service.child`` starts one.
+
+    The curator may be a fork itself, or inside of the process of tests. It has threads, one of which may hold a lock
+    that its own fork would wait for without end: the server, which has one thread, forks in its place.
+    """
 
     def __init__(self, module: str) -> None:
         (source, stdin), (stdout, sink) = os.pipe(), os.pipe()
         with Path(os.devnull).open("wb") as nothing, os.fdopen(sink, "wb") as outgoing:
             arguments = (module, str(ROOT / "shared"))
+            name = _worker_name(os.getpid())
             super().__init__(
-                "curator_service.child", *arguments, env=os.environ, stdout=outgoing, stderr=nothing, stdin=source
+                *("curator_service.child", *arguments),
+                env=os.environ,
+                stdout=outgoing,
+                stderr=nothing,
+                stdin=source,
+                session=name,
             )
         os.close(source)
         self.stdin, self.stdout = os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb")
@@ -164,11 +201,12 @@ def run(
 # --- the server -------------------------------------------------------------------------------------
 
 _starting = threading.Lock()
+_link: socket.socket | None = None  # in a forked curator: to the server that forked it
 
 
 def _server() -> socket.socket:
     with _starting:
-        return _start()
+        return _link or _start()
 
 
 @cache
@@ -194,6 +232,7 @@ class _Server:
 
     def __init__(self, requests: socket.socket) -> None:
         self._requests = requests
+        self._from_curators, self._of_curators = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._status_pipes: dict[int, int] = {}  # by process: where its status is told
         self._wakes, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -202,12 +241,14 @@ class _Server:
     def serve(self) -> dict[str, Any]:
         """Returns in each fork, with its request; in the server never."""
         while True:
-            ready, _, _ = select.select([self._requests.fileno(), self._wakes], [], [])
+            ready, _, _ = select.select([self._requests, self._from_curators, self._wakes], [], [])
             if self._wakes in ready:
                 os.read(self._wakes, 4096)
                 self._reap()
-            if self._requests.fileno() in ready:
-                request, descriptors, _, _ = socket.recv_fds(self._requests, _REQUEST_BYTES, 4)
+            for source in (self._requests, self._from_curators):
+                if source not in ready:
+                    continue
+                request, descriptors, _, _ = socket.recv_fds(source, _REQUEST_BYTES, 4)
                 if not request:
                     self._end()
                 if (pid := os.fork()) == 0:
@@ -241,8 +282,17 @@ class _Server:
         os.dup2(stdin, 0)
         os.dup2(stdout, 1)
         os.dup2(stderr, 2)
-        self._requests.detach()  # its number may soon be another's
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        for end in (self._requests, self._from_curators):
+            end.detach()  # its number may soon be another's
+        first, most = 3, os.sysconf("SC_OPEN_MAX")
+        if request["module"] == "curator_service":  # the only module that has processes work for it
+            global _link
+            _link = self._of_curators
+            os.closerange(first, _link.fileno())
+            first = _link.fileno() + 1
+        else:
+            self._of_curators.detach()
+        os.closerange(first, most)
         return request
 
 
@@ -270,64 +320,6 @@ def _subclasses(kind: type[Any]) -> set[type[Any]]:
     return {each for sub in kind.__subclasses__() for each in (sub, *_subclasses(sub))}
 
 
-def worker_name(parent: int) -> str:
-    """The name by which the system lists a process that works for a forked curator."""
-    return f"works for {parent % 100_000}"
-
-
-class _Child:
-    """What ``curator_service.child`` uses of ``subprocess.Popen``, for a fork of the curator itself."""
-
-    def __init__(self, module: str) -> None:
-        self._lock = threading.Lock()
-        self._status: int | None = None
-        (source, stdin), (stdout, sink) = os.pipe(), os.pipe()
-        parent = os.getpid()
-        self.pid = os.fork()
-        if self.pid == 0:
-            Path("/proc/self/comm").write_text(worker_name(parent))
-            _work_for(module, source, sink)
-        os.close(source)
-        os.close(sink)
-        self.stdin, self.stdout = os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb")
-
-    def poll(self) -> int | None:
-        with self._lock:
-            if self._status is None:
-                ended, status = os.waitpid(self.pid, os.WNOHANG)
-                self._status = os.waitstatus_to_exitcode(status) if ended else None
-        return self._status
-
-    def kill(self) -> None:
-        with self._lock:  # so that no other process has its number meanwhile
-            if self._status is None:
-                os.kill(self.pid, signal.SIGKILL)
-
-    def wait(self) -> int:
-        if self._status is None:
-            with suppress(ChildProcessError):  # another thread was first
-                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        status = self.poll()
-        assert status is not None
-        return status
-
-
-def _work_for(module: str, source: int, sink: int) -> NoReturn:
-    """Run the program in a module as ``curator_service.child.__main__`` does."""
-    try:
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)
-        os.setsid()
-        for descriptor, standard in ((source, 0), (sink, 1), (os.open(os.devnull, os.O_WRONLY), 2)):
-            os.dup2(descriptor, standard)
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-        gc.freeze()
-        import_module(module).PROGRAM.run()
-    finally:
-        os._exit(1)
-
-
 async def _live(app: Any) -> None:
     async with app.router.lifespan_context(app):
         pass
@@ -335,7 +327,10 @@ async def _live(app: Any) -> None:
 
 def _become(request: dict[str, Any]) -> None:
     """Run the module that a fork is for, as `python -m` does."""
-    import_module("curator_service.child.worker").start = _Child
+    import_module("curator_service.child.worker").start = Worker
+    if name := request["session"]:
+        os.setsid()
+        Path("/proc/self/comm").write_text(name)
     os.chdir(request["cwd"])
     os.umask(request["umask"])
     sys.path[0] = request["cwd"]

@@ -5,7 +5,6 @@ import os
 import signal
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +20,7 @@ from curator_service.store import jobs as table
 from curator_service.use_cases.jobs.forecasts import Forecasts
 from curator_service.vault import Vault
 from tests.curator_service.number_traces import tells
+from tests.processes import parent_of, workers_of
 
 WAIT = 240.0
 RECORDS = {"rows": "records"}
@@ -200,8 +200,9 @@ def test_one_whose_process_dies_fails_and_the_next_one_runs(curator, owner, draf
     """What a machine does that is short of memory."""
     begun, after = (owner.start_forecast(draft, spec).id for spec in (LONG, SHORT))
     _moves(owner, draft, begun, until)
-    (worker,) = _children(curator)
-    os.kill(int(worker.name), signal.SIGKILL)
+    (worker,) = workers_of(curator.process.pid)
+    assert parent_of(worker) == parent_of(curator.process.pid), "a fork of a process with threads"
+    os.kill(worker, signal.SIGKILL)
     ended = owner.wait_forecast(draft, begun, timeout_s=WAIT)
     assert (ended.state, ended.points) == ("failed", [])
     assert "status -9" in ended.problem
@@ -315,35 +316,15 @@ def _stored(context, vault, small, count):
     return ids
 
 
-def _children(service):
-    """Processes whose parent is the service."""
-    faults = []
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = status.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == service.process.pid and fields[0] != "Z":
-            faults.append(status.parent)
-    return faults
-
-
-def _is_gone(process):
-    try:
-        return (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
 def test_a_kill_and_a_shutdown_leave_it_failed_and_nothing_runs_on(own, until):
     """A shutdown waits for no forecast: these would take minutes."""
     service, owner, study = own()
     for end in (service.kill, service.stop):
         begun, waits = (owner.start_forecast(study, LONG).id for _ in range(2))
         _moves(owner, study, begun, until)
-        (worker,) = _children(service)
+        assert len(workers_of(service.process.pid)) == 1
         assert end() in (None, 0)
-        until(lambda worker=worker: _is_gone(worker))
+        until(lambda: not workers_of(service.process.pid))
         service.start()
         for identity in (begun, waits):
             view = owner.forecast(study, identity)

@@ -18,6 +18,7 @@ from blindopt.errors import Remote
 from tests.curator_service.number_traces import tells
 from tests.curator_service.scoring.scorer import KEY, serving
 from tests.curator_service.tuning_case import NAMES, PENALTIES, Case, csv_of, registered, rows_of, scores
+from tests.processes import workers_of
 
 WAIT = 240.0
 WIDE = wire.TuningCaps(epsilon="100000", delta=0.5)
@@ -548,15 +549,12 @@ def test_a_kill_or_a_shutdown_leaves_it_failed_with_its_charge_and_draws_no_seco
 
 
 def test_one_whose_process_dies_fails_and_the_next_one_runs(curator, owner, case, stuck, scorer, until):
-    from tests.curator_service.routes.test_api_forecasts import _children
-    from tests.processes import worker_name
-
     begun = owner.start_tuning(case.http()).id
     until(lambda: scorer.requests)
-    workers = _children(curator)
-    assert {(worker / "comm").read_text().strip() for worker in workers} == {worker_name(curator.process.pid)}
+    workers = workers_of(curator.process.pid)
+    assert workers
     for worker in workers:
-        os.kill(int(worker.name), signal.SIGKILL)
+        os.kill(worker, signal.SIGKILL)
     ended = owner.wait_tuning(begun, timeout_s=WAIT)
     assert (ended.state, ended.result) == ("failed", None)
     assert "stays spent" in ended.problem

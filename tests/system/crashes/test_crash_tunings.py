@@ -9,7 +9,6 @@ import random
 import secrets
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ from blindopt.client import OwnerClient
 from blindopt.errors import Unreachable
 from tests.curator_service.scoring.scorer import KEY, serving
 from tests.curator_service.tuning_case import Case, csv_of, rows_of
-from tests.processes import worker_name
+from tests.processes import workers_of
 from tests.system.crashes import crash_checks as checks
 from tests.system.crashes.crashing_service import Shot, arm, shots
 from tests.system.crashes.test_crash_matrix import DELAY_SECONDS, KILLS
@@ -85,15 +84,6 @@ def _wait_for(what):
         time.sleep(0.05)
 
 
-def _workers(service):
-    """Processes that score for this service: they must not outlive it."""
-    names = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            names.append((process / "comm").read_text().strip())
-    return names.count(worker_name(service.process.pid))
-
-
 class Killed:
     """One tuning, from the moment it is asked for to what the last start makes of it."""
 
@@ -136,7 +126,7 @@ class Killed:
         assert delay or state == expected
         assert self.outcome in (None, outcome), "another outcome"
         self.outcome = outcome
-        _wait_for(lambda: not _workers(self.curator))
+        _wait_for(lambda: not workers_of(self.curator.process.pid))
 
     def check_end(self, state):
         """What the next start makes of it, for whoever asks for it again."""
