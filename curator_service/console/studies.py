@@ -42,7 +42,11 @@ async def study(page: Page) -> Response:
 
 
 def _shown(page: Page, context: dict[str, Any], form: Form | None = None, status: int = 200) -> Response:
-    return page.show("study.html", trail=_TRAIL, status=status, form=form, **context)
+    return page.show("study.html", trail=_TRAIL, status=status, **{"form": form, "labels": None} | context)
+
+
+async def _shown_with_labels(page: Page, labels: Form) -> Response:
+    return _shown(page, await _context(page) | {"labels": labels}, status=422)
 
 
 async def _context(page: Page) -> dict[str, Any]:
@@ -209,4 +213,5 @@ add_housekeeping(
         "label": "Note and tags are saved.",
         "delete": "The draft is deleted. The log keeps its records of the draft.",
     },
+    _shown_with_labels,
 )

@@ -4,11 +4,12 @@ from functools import partial
 from typing import Annotated
 
 from fastapi import Header
+from pydantic import Field
 from starlette.responses import Response
 
 from blindopt import wire
 from curator_service.routes.common import CuratorDep, GrantId, StudyId, TokenId
-from service_kit.web.dependencies import RecordedReply, RequestContextDep, api_router
+from service_kit.web.dependencies import RecordedReply, RequestContextDep, api_router, preferences
 from service_kit.web.listings import ListFilterDep, PagingDep
 from service_kit.web.openapi import header
 from service_kit.web.problems import documented
@@ -65,20 +66,22 @@ def release_study(
     curator: CuratorDep,
     wanted: wire.ReleaseAsked | None = None,
     prefer: Annotated[
-        str | None, Header(max_length=200, description="respond-async: reply 202 at once, and draw meanwhile.")
+        list[Annotated[str, Field(max_length=200)]] | None,
+        Header(max_length=20, description="RFC 7240. respond-async: reply 202 at once, and draw meanwhile."),
     ] = None,
 ) -> Response:
     """Draw the candidates in a secret row order and open the study. Once.
 
     The body is optional: with one, a draft that was changed meanwhile is not released. A draft whose latest preview
     found a high risk needs one, with `confirm_high_risk`. A large release takes minutes: with `Prefer: respond-async`
-    the reply is 202 until it is published, and a draw that fails leaves a draft.
+    the reply is 202 until it is published, and a draw that fails leaves a draft with `release_problem`.
     """
-    if "respond-async" not in (prefer or "").replace(" ", "").lower().split(","):
+    if "respond-async" not in preferences(prefer or []):
         return RecordedReply(curator.releases.release(caller, study_id, wanted))
     if (reply := curator.releases.start(caller, study_id, wanted)) is not None:
         return RecordedReply(reply)
-    view = curator.studies.view(study_id).model_copy(update={"progress": curator.releases.progress(study_id)})
+    shown = {"progress": curator.releases.progress(study_id), "release_problem": curator.releases.problem(study_id)}
+    view = curator.studies.view(study_id).model_copy(update=shown)
     headers = {"Location": f"/v1/studies/{study_id}", "Preference-Applied": "respond-async"}
     return Response(view.model_dump_json(), 202, headers, media_type="application/json")
 

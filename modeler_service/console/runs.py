@@ -75,6 +75,10 @@ def _sentence(problem: wire.RunProblem) -> str:
 @pages.get("/runs/{run_id}", roles=("vendor", "viewer"))
 async def run(page: Page) -> Response:
     """Show a run."""
+    return await _shown(page)
+
+
+async def _shown(page: Page, labels: Form | None = None) -> Response:
     values = await _live_values(page, page.path["run_id"])
     view = values["run"]
     assert isinstance(view, wire.RunView)
@@ -85,6 +89,8 @@ async def run(page: Page) -> Response:
         trail=_TRAIL,
         exports=meta.exports,
         messages=await messages_of(page, view.id),
+        labels=labels,
+        status=422 if labels else 200,
         **values,
     )
 
@@ -94,7 +100,7 @@ async def now(page: Page) -> Response:
     """The part of a run's page that changes while it goes on; and the numbers of its charts."""
     values = await _live_values(page, page.path["run_id"])
     if page.query.get("chart"):
-        return page.show("run.html", title="", exports=(), messages=(), **values)
+        return page.show("run.html", title="", exports=(), messages=(), labels=None, **values)
     return page.fragment("run_now.html", **values)
 
 
@@ -174,6 +180,7 @@ add_housekeeping(
         "label": "Note and tags are saved.",
         "delete": "The run is deleted. The logs stay, and so does what the owner counted.",
     },
+    _shown,
 )
 
 

@@ -17,7 +17,8 @@ from curator_service.use_cases.studies.advisories import release_status
 from curator_service.use_cases.studies.dataset_outlook import outlook
 from curator_service.use_cases.studies.datasets import cautions_from_records, dataset_view
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
-from curator_service.use_cases.studies.releases import ForecastOf, noise_ratio, promised
+from curator_service.use_cases.studies.release_report import noise_ratio, promised
+from curator_service.use_cases.studies.releases import ForecastOf
 from curator_service.use_cases.studies.repeated_releases import most_by_row
 from curator_service.use_cases.studies.studies import fitted
 from curator_service.use_cases.studies.study_caps import changes_of

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,13 +12,18 @@ import numpy as np
 
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
-from blindopt.errors import BudgetExhausted, MechanismWithdrawn, StateConflict, StillRunning, StorageUnavailable
+from blindopt.errors import (
+    BlindoptError,
+    BudgetExhausted,
+    MechanismWithdrawn,
+    StateConflict,
+    StillRunning,
+    StorageUnavailable,
+)
 from curator_service import store
-from curator_service.privacy import accounting, cautions, entropy, ledger, search_noise
-from curator_service.privacy.belief import confused_within
-from curator_service.privacy.choice import failure
-from curator_service.privacy.guarantees import CHOOSING, belief, not_protected
-from curator_service.release.mechanism import Assessment, Mechanism
+from curator_service.privacy import entropy, ledger, search_noise
+from curator_service.privacy.guarantees import CHOOSING
+from curator_service.release.mechanism import Mechanism
 from curator_service.release.registry import mechanism_of
 from curator_service.scaling import ScaledRows
 from curator_service.store import ledger as lines
@@ -28,6 +33,7 @@ from curator_service.use_cases.studies.advisories import ReleaseStatus, release_
 from curator_service.use_cases.studies.dataset_losses import DatasetLosses
 from curator_service.use_cases.studies.dataset_outlook import outlook
 from curator_service.use_cases.studies.datasets import cautions_from_records, dataset_view
+from curator_service.use_cases.studies.release_report import noise_ratio, report_of
 from curator_service.use_cases.studies.studies import owner_view
 from curator_service.use_cases.studies.withheld_records import withheld_records
 from curator_service.vault import Vault, new_id
@@ -40,6 +46,7 @@ from service_kit.store.stored_replies import StoredReply
 
 log = logging.getLogger("blindopt.releases")
 _STOP_SECONDS = 10.0
+UNEXPECTED = "a fault of the service, which its own log names: nothing was published"
 ForecastOf = Callable[[wire.StudyCreate], list[wire.ForecastPoint]]
 """Returns the points of the public forecast of a draft, if one has been made."""
 
@@ -59,12 +66,15 @@ class Releases:
         self._previewing: dict[str, float] = {}
         self._high: dict[str, str] = {}
         """By study, the digest of the draft whose latest preview found a high risk; neither stored nor logged."""
+        self._failed: dict[str, str] = {}
+        """By study, why its latest release failed; neither stored nor logged."""
         self._stopping = False
         context.database.write(self._recover)
 
     def _recover(self, db: Connection) -> None:
         for row in store.releasing(db):
             self._abandon(db, row.id, "curator")
+            self._failed[row.id] = "the service ended while it was drawn, and nothing was published: release it again"
 
     def _log(self, db: Connection, kind: str, actor: str, **details: Any) -> None:
         audit_log.append(db, kind, actor=actor, now=self._context.clock(), details=details)
@@ -87,7 +97,7 @@ class Releases:
         if verdict is not None and verdict.level == "high":
             self._high[identity] = view.spec_sha256
         mechanism = mechanism_of(spec, current.release)
-        report = _report(spec, rows, mechanism, current, preview.assessment)
+        report = report_of(spec, rows, mechanism, current, preview.assessment)
         return report.model_copy(
             update={
                 "search": search_noise.in_words(noise_ratio(spec, mechanism), spec, self._forecast_of(spec)),
@@ -165,13 +175,14 @@ class Releases:
                 self._drawing[identity] = share
 
             assessment = mechanism.draw(rows, drawn, on_progress)
-            report = _report(spec, rows, mechanism, current, assessment)
+            report = report_of(spec, rows, mechanism, current, assessment)
             del drawn  # closes the memory map before it is read back
             digest = self._vault.keep_release(release_id, rows.order)
             return self._context.idempotency.once(
                 request, lambda db: self._publish(db, identity, release_id, digest, report)
             )
-        except BaseException:
+        except BaseException as error:
+            self._failed[identity] = str(error) if isinstance(error, BlindoptError) else UNEXPECTED
             self._vault.drop(release_id)  # first: it may be what fills the disk
             self._context.database.write(lambda db: self._abandon(db, identity, request.principal.actor))
             raise
@@ -189,6 +200,10 @@ class Releases:
     def progress(self, identity: str) -> float | None:
         """Share of the rows that are drawn while a release is under way, else None."""
         return self._drawing.get(identity)
+
+    def problem(self, identity: str) -> str | None:
+        """Why the latest release of a study failed since the service was started; None if it did not."""
+        return self._failed.get(identity)
 
     def under_way(self) -> dict[str, float]:
         """The studies whose releases are being drawn, with that share."""
@@ -240,6 +255,7 @@ class Releases:
             store.change(db, store.studies, identity, state="releasing", releasing_key=key)
             self._log(db, "release.begun", request.principal.actor, study_id=identity)
             self._drawing[identity] = 0.0
+            self._failed.pop(identity, None)
             begun = True
             return spec, current
 
@@ -329,68 +345,5 @@ def _refuse_withdrawn(current: ReleaseStatus) -> None:
         raise MechanismWithdrawn(f"{name} is withdrawn and makes no new release: make a draft with another mechanism")
 
 
-def _report(
-    spec: wire.StudyCreate,
-    rows: ScaledRows,
-    mechanism: Mechanism,
-    current: ReleaseStatus,
-    assessment: Assessment,
-) -> wire.ReleaseReport:
-    return wire.ReleaseReport(
-        **promised(spec, current, mechanism, rows.n),
-        version=mechanism.version,
-        n=rows.n,
-        r=mechanism.columns(rows.d),
-        search=search_noise.in_words(noise_ratio(spec, mechanism)),
-        attacks=[],  # only a preview has them
-        **asdict(assessment),
-    )
-
-
-def promised(spec: wire.StudyCreate, current: ReleaseStatus, mechanism: Mechanism, n: int) -> dict[str, Any]:
-    """What a check and a report of ``n`` records say alike: public values, fields of the wire."""
-    withdrawn = current.withdrawn is not None
-    price = accounting.price(spec, current.release, withdrawn=withdrawn)
-    noise = noise_ratio(spec, mechanism)
-    return {
-        "mechanism": mechanism.name,
-        "why": current.why,
-        "delta": None if withdrawn else failure(current.release) or None,
-        "status": "withdrawn" if withdrawn else mechanism.status,
-        "guarantee": current.promise(spec),
-        "not_protected": not_protected(spec, current.release, withdrawn=withdrawn),
-        "noise_sd": mechanism.noise(len(spec.features)).sd,
-        "features": meanings(spec, mechanism, withdrawn=withdrawn),
-        "belief": belief(current.release, withdrawn=withdrawn),
-        "price": price,
-        "cautions": cautions.of_study(spec, current.release, price, n=n, is_public=current.public, noise=noise),
-    }
-
-
 def _cautions_about_noise(spec: wire.StudyCreate, mechanism: Mechanism, rows: ScaledRows) -> list[wire.Caution]:
     return search_noise.of_records(spec, noise_ratio(spec, mechanism), rows.rms_distance())
-
-
-def noise_ratio(spec: wire.StudyCreate, mechanism: Mechanism) -> float | None:
-    """How far the noise of a release moves a record, over the distance of two points of the box; None without noise."""
-    d = len(spec.features)
-    return search_noise.of_box(spec.features, mechanism.noise(d).sd, mechanism.columns(d))
-
-
-def meanings(spec: wire.StudyCreate, mechanism: Mechanism, *, withdrawn: bool) -> list[wire.FeatureMeaning]:
-    """Delta and the standard deviation of the noise in the unit of each feature."""
-    sensitivity = None if isinstance(spec.release, wire.IdentityRelease) else spec.release.sensitivity
-    d, law = len(spec.features), mechanism.noise(len(spec.features))
-    sd, confused = law.sd, confused_within(law, d, spec.protected_rows)
-    # Only a mechanism whose claim holds protects a change of any size.
-    holds = mechanism.status == "sound" and not withdrawn
-    return [
-        wire.FeatureMeaning(
-            column=feature.column,
-            sensitivity=sensitivity * feature.unit if sensitivity and holds else None,
-            # A column of a projection is no feature: its noise has no feature's unit.
-            noise_sd=sd * feature.unit if sd is not None and mechanism.columns(d) == d else None,
-            confused=confused * feature.unit if confused is not None and holds else None,
-        )
-        for feature in spec.features
-    ]

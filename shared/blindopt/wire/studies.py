@@ -228,6 +228,7 @@ class ReleaseAsked(Request):
 class StudyOwnerView(Reply):
     """A study as its owner sees it."""
 
+    seen_by: Literal["owner"] = Field("owner", description="Whose view this is.")
     id: str = Field(description="std_...")
     state: Literal["draft", "releasing", "open", "closed"] = Field(
         description="A draft is released once and is then open; a closed one answers no queries."
@@ -243,14 +244,13 @@ class StudyOwnerView(Reply):
     not_protected: list[str] = Field(description="What the guarantee does not cover, in words.")
     sandbox: bool = Field(False, description="Whether its rows and values are made up: no person is behind it.")
     high_risk: bool = Field(
-        False,
-        description=(
-            "Whether the latest preview of this draft since the service was started found a high risk, which a release "
-            "has to confirm."
-        ),
+        False, description="Whether its latest preview since the start of the service found a high risk: confirm it."
     )
     progress: float | None = Field(
         None, ge=0, le=1, description="Fraction of the rows that are drawn; null unless releasing."
+    )
+    release_problem: str | None = Field(
+        None, description="Why the latest release since the start of the service failed: nothing was published."
     )
     release_id: str | None = Field(description="rel_...; null before the release.")
     release_sha256: Sha256 | None = Field(description="SHA-256 of the npy file of Z; null before the release.")
@@ -277,6 +277,7 @@ class StudyView(Reply):
     Nothing here depends on the data except the number of rows.
     """
 
+    seen_by: Literal["modeler"] = Field("modeler", description="Whose view this is.")
     id: str = Field(description="std_...")
     state: Literal["open", "closed"] = Field(description="A closed study answers no queries.")
     n: int = Field(ge=1, le=10**9, description="Rows of Z.")

@@ -1,18 +1,24 @@
 """Pages that archive, label and delete: the same commands for runs, studies and datasets."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 
 from starlette.responses import Response
 
 from service_kit.console.api import ApiProblem
-from service_kit.console.forms import Form
+from service_kit.console.forms import Form, fresh_key
 from service_kit.console.pages import Page, Pages
 from service_kit.console.words import plain
 from service_kit.identity.tokens import Role
 
 _ID = re.compile(r" \([a-z]{2,3}_[0-9a-f]{16}\)")
 """An id beside a name: a page shows the name alone."""
+_LIMITS = {
+    "note": ("own_note", "Not saved: a note has 2,000 characters at most"),
+    "tags": ("tags", "Not saved: there are 10 tags of 30 characters at most"),
+}
+"""By field of the API: the field of the form, and what is refused in it."""
 
 
 def chosen(page: Page) -> dict[str, object]:
@@ -25,11 +31,19 @@ def without_ids(problem: ApiProblem) -> str:
     return _ID.sub("", plain(problem.problem.detail))
 
 
-def add_housekeeping(pages: Pages, listing: str, name: str, role: Role, done: Mapping[str, str]) -> None:
+def add_housekeeping(
+    pages: Pages,
+    listing: str,
+    name: str,
+    role: Role,
+    done: Mapping[str, str],
+    shown: Callable[[Page, Form], Awaitable[Response]] | None = None,
+) -> None:
     """Add the commands ``archive``, ``unarchive``, ``delete`` and ``label`` of each item of a listing.
 
     ``name`` is that of its id in a path.
     ``done`` has the message of each command that there is.
+    ``shown`` shows the item's page with a refused note and tags in their form; without it there is no ``label``.
     """
     where = f"{listing}/{{{name}}}"
 
@@ -49,7 +63,7 @@ def add_housekeeping(pages: Pages, listing: str, name: str, role: Role, done: Ma
     for command in done:
         if command != "label":
             add(command)
-    if "label" not in done:
+    if shown is None:
         return
 
     @pages.post(f"{where}:label", roles=(role,))
@@ -60,7 +74,8 @@ def add_housekeeping(pages: Pages, listing: str, name: str, role: Role, done: Ma
         note = form.get("own_note").replace("\r\n", "\n")
         try:
             await page.api.put(f"/v1{item}/labels", {"note": note or None, "tags": tags}, key=form.key)
-        except ApiProblem:
-            limits = "Not saved: a note has 2,000 characters at most, and there are 10 tags of 30 characters at most."
-            return page.go(item, limits, mood="bad")
+        except ApiProblem as problem:
+            for fault in problem.problem.errors or []:
+                form.wrong(*_LIMITS["note" if fault.field == "note" else "tags"])
+            return await shown(page, replace(form, key=fresh_key(), problem=problem))
         return page.go(item, done["label"])

@@ -1,5 +1,7 @@
 """What the routes of both services share: routers, roles, idempotency, replies."""
 
+import re
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Request
@@ -45,6 +47,18 @@ def permitted(principal: Principal, *roles: Role) -> Principal:
     if principal.role not in roles:
         raise Forbidden(f"this needs the role {' or '.join(roles)}")
     return principal
+
+
+_PREFERENCE = re.compile(
+    r"""[ \t]*+([\w!#$%&'*+.^`|~-]++)     # its name: a token
+        (?:[^",]|"(?:[^"\\]|\\.)*+")*+(?:,|$)  # a value and parameters, which may be quoted, up to the next one""",
+    re.ASCII | re.VERBOSE,
+)
+
+
+def preferences(headers: Sequence[str]) -> set[str]:
+    """The names of the preferences in ``Prefer``, in lower case, without values and parameters. Source: RFC 7240."""
+    return {each[1].lower() for line in headers for each in _PREFERENCE.finditer(line)}
 
 
 IdempotencyKey = Annotated[

@@ -103,6 +103,8 @@ def document(app: FastAPI, models: tuple[type[BaseModel], ...]) -> Json:
                 headers |= REPLAYED if keyed and status.startswith("2") else {}
                 headers |= RECEIPT if (path, method) in shared else {}
                 reply["headers"] = headers | reply.get("headers", {})
+                for content in reply.get("content", {}).values():
+                    _discriminate(content.get("schema", {}), schemas)
         app.openapi_schema = made
     return app.openapi_schema
 
@@ -133,7 +135,7 @@ def _drop_null(schema: Json) -> None:
 
 
 def _discriminate(field: Json, schemas: Json) -> None:
-    """Name the property that tells the alternatives of a field apart, where pydantic does not name it itself."""
+    """Name the property that tells the alternatives of a field or reply apart, where pydantic does not."""
     options = [option.get("$ref", "").rpartition("/")[2] for option in field.get("anyOf") or field.get("oneOf") or []]
     if len(options) < 2 or "discriminator" in field or not all(option in schemas for option in options):
         return

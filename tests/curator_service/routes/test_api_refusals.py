@@ -548,7 +548,7 @@ def test_every_error_of_a_request_is_listed_with_its_field(every_state):
     assert fields == ["features.0.column", "measurement.column", "measurement.column", "release.mechanism"]
 
 
-def test_a_release_that_cannot_be_made_leaves_a_draft_and_no_file(every_state, owner):
+def test_a_release_that_cannot_be_made_leaves_a_draft_with_the_reason_and_no_file(every_state, owner, until):
     features = [wire.Feature(column=c, lower=-1000.0, upper=1000.0) for c in ("p", "q")]
     draft = owner.create_study(
         wire.StudyCreate(
@@ -572,7 +572,14 @@ def test_a_release_that_cannot_be_made_leaves_a_draft_and_no_file(every_state, o
         check_problem(client.post(path, headers=key), "release_impossible")
     kinds = [r["kind"] for r in every_state.curator.records() if r.get("details", {}).get("study_id") == draft.id]
     assert kinds == ["study.created", "charge", *["release.begun", "release.abandoned"] * 3]
-    assert owner.study(draft.id).state == "draft"
+    view = owner.study(draft.id)
+    assert (view.state, view.release_problem) == ("draft", problem.detail)
+    with every_state.curator.http() as client:  # nobody waits for this one, so nobody is told
+        headers = {"Idempotency-Key": "alone", "Prefer": "respond-async;wait=10"}
+        begun = client.post(path, headers=headers)
+        assert (begun.status_code, begun.headers["preference-applied"]) == (202, "respond-async")
+        until(lambda: owner.study(draft.id).state == "draft")
+    assert "p, q" in owner.study(draft.id).release_problem
 
 
 def test_an_archived_dataset_takes_no_new_study_but_its_old_ones_go_on(owner, small, open_study, curator):

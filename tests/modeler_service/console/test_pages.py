@@ -144,8 +144,10 @@ def test_a_note_and_tags_are_saved_filter_the_list_and_are_in_no_log(browsers, e
     assert "is &lt;b&gt;kept&lt;/b&gt;" in page.text
     assert ended not in browser.get("/runs?tag=none").text
     browser.get(f"/runs/{ended}")
-    browser.submit(f"/runs/{ended}:label", own_note="", tags=",".join(map(str, range(11))))
-    assert "Not saved" in browser.text
+    refused = {"own_note": "third line", "tags": ",".join(map(str, range(11)))}
+    browser.submit(f"/runs/{ended}:label", **refused)
+    assert "Not saved: there are 10 tags of 30 characters at most" in browser.text
+    assert browser.form(f"/runs/{ended}:label").items() >= refused.items()
     assert "second line" in browser.text
     assert "second line" in browsers["viewer"].get(f"/runs/{ended}").text
     assert "Save" not in browsers["viewer"].text

@@ -517,11 +517,14 @@ def test_every_reply_names_its_headers(document, name):
 def test_generators_can_use_the_contract(document):
     """Unions of objects name what tells them apart, and no default is an object."""
     schemas = document["components"]["schemas"]
-    for schema in schemas.values():
-        for field in schema.get("properties", {}).values():
-            assert not isinstance(field.get("default"), dict)
-            options = field.get("oneOf") or field.get("anyOf") or []
-            if len([option for option in options if "$ref" in option]) > 1:
-                assert set(field["discriminator"]["mapping"].values()) == {option["$ref"] for option in options}
-    for body in (x["requestBody"] for path in document["paths"].values() for x in path.values() if "requestBody" in x):
+    fields = [field for schema in schemas.values() for field in schema.get("properties", {}).values()]
+    assert not any(isinstance(field.get("default"), dict) for field in fields)
+    operations = [operation for path in document["paths"].values() for operation in path.values()]
+    replies = [reply for operation in operations for reply in operation["responses"].values()]
+    contents = [content.get("schema", {}) for reply in replies for content in reply.get("content", {}).values()]
+    for union in fields + contents:
+        options = union.get("oneOf") or union.get("anyOf") or []
+        if len([option for option in options if "$ref" in option]) > 1:
+            assert set(union["discriminator"]["mapping"].values()) == {option["$ref"] for option in options}
+    for body in (operation["requestBody"] for operation in operations if "requestBody" in operation):
         assert all("anyOf" not in content["schema"] for content in body["content"].values())

@@ -1,0 +1,77 @@
+"""What a release promises: the report of one that was drawn, and the public values that a check says as well."""
+
+from dataclasses import asdict
+from typing import Any
+
+from blindopt import wire
+from curator_service.privacy import accounting, cautions, search_noise
+from curator_service.privacy.belief import confused_within
+from curator_service.privacy.choice import failure
+from curator_service.privacy.guarantees import belief, not_protected
+from curator_service.release.mechanism import Assessment, Mechanism
+from curator_service.scaling import ScaledRows
+from curator_service.use_cases.studies.advisories import ReleaseStatus
+
+
+def report_of(
+    spec: wire.StudyCreate,
+    rows: ScaledRows,
+    mechanism: Mechanism,
+    current: ReleaseStatus,
+    assessment: Assessment,
+) -> wire.ReleaseReport:
+    """The report of a release of these rows, as it was drawn."""
+    return wire.ReleaseReport(
+        **promised(spec, current, mechanism, rows.n),
+        version=mechanism.version,
+        n=rows.n,
+        r=mechanism.columns(rows.d),
+        search=search_noise.in_words(noise_ratio(spec, mechanism)),
+        attacks=[],  # only a preview has them
+        **asdict(assessment),
+    )
+
+
+def promised(spec: wire.StudyCreate, current: ReleaseStatus, mechanism: Mechanism, n: int) -> dict[str, Any]:
+    """What a check and a report of ``n`` records say alike: public values, fields of the wire."""
+    withdrawn = current.withdrawn is not None
+    price = accounting.price(spec, current.release, withdrawn=withdrawn)
+    noise = noise_ratio(spec, mechanism)
+    return {
+        "mechanism": mechanism.name,
+        "why": current.why,
+        "delta": None if withdrawn else failure(current.release) or None,
+        "status": "withdrawn" if withdrawn else mechanism.status,
+        "guarantee": current.promise(spec),
+        "not_protected": not_protected(spec, current.release, withdrawn=withdrawn),
+        "noise_sd": mechanism.noise(len(spec.features)).sd,
+        "features": meanings(spec, mechanism, withdrawn=withdrawn),
+        "belief": belief(current.release, withdrawn=withdrawn),
+        "price": price,
+        "cautions": cautions.of_study(spec, current.release, price, n=n, is_public=current.public, noise=noise),
+    }
+
+
+def noise_ratio(spec: wire.StudyCreate, mechanism: Mechanism) -> float | None:
+    """How far the noise of a release moves a record, over the distance of two points of the box; None without noise."""
+    d = len(spec.features)
+    return search_noise.of_box(spec.features, mechanism.noise(d).sd, mechanism.columns(d))
+
+
+def meanings(spec: wire.StudyCreate, mechanism: Mechanism, *, withdrawn: bool) -> list[wire.FeatureMeaning]:
+    """Delta and the standard deviation of the noise in the unit of each feature."""
+    sensitivity = None if isinstance(spec.release, wire.IdentityRelease) else spec.release.sensitivity
+    d, law = len(spec.features), mechanism.noise(len(spec.features))
+    sd, confused = law.sd, confused_within(law, d, spec.protected_rows)
+    # Only a mechanism whose claim holds protects a change of any size.
+    holds = mechanism.status == "sound" and not withdrawn
+    return [
+        wire.FeatureMeaning(
+            column=feature.column,
+            sensitivity=sensitivity * feature.unit if sensitivity and holds else None,
+            # A column of a projection is no feature: its noise has no feature's unit.
+            noise_sd=sd * feature.unit if sd is not None and mechanism.columns(d) == d else None,
+            confused=confused * feature.unit if confused is not None and holds else None,
+        )
+        for feature in spec.features
+    ]
