@@ -78,7 +78,7 @@ def start_run(
     """
     from blindopt.client import VendorClient
     from blindopt.client.connection import wait_until_ended
-    from modeler_service.use_cases.addresses import check_address
+    from modeler_service.runs.addresses import check_address
 
     shown = ""
 

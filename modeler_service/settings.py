@@ -60,6 +60,13 @@ class Settings(ServiceSettings):
     look_memory_max_bytes: int = Field(
         2 << 30, ge=1 << 20, description="Most memory that a posterior or recommendation may need while it is computed."
     )
+    allowed_curators: str = Field(
+        "",
+        description=(
+            "Hosts of curators that vendors may name, as patterns with commas between: curator.example.org, "
+            "*.hospital.example, 10.0.0.7:8410. Empty: every host; this machine itself only if HOST is loopback."
+        ),
+    )
     allow_plain_http: bool = Field(False, description="Send grant tokens over http to hosts other than loopback.")
     concurrent_suggestions: int = Field(2, ge=1, le=64, description="Suggestions worked on at once; 8 more may wait.")
     suggestion_body_limit_bytes: int = Field(

@@ -91,7 +91,7 @@ def pause_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> 
 
 @router.post("/{run_id}:resume", response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)
 def resume_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
-    """Let a paused run go on; one that waits for its curator tries at once."""
+    """Let a paused run go on; one that waits for its curator, or failed because it did not reach it, tries at once."""
     return RecordedReply(modeler.resume(caller, run_id))
 
 

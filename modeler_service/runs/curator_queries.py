@@ -272,7 +272,6 @@ class CuratorQueries:
 
     def _store_pending(self, pending: wire.QueryPending, reply: Reply, first: int, rows: list[int]) -> str:
         """Store that a query was accepted, in one transaction with its exchange; return its id."""
-        self._require_receipt(reply)
         now = stamp(self._lease.now)
 
         def work(db: Connection) -> None:
@@ -309,7 +308,6 @@ class CuratorQueries:
         except ProtocolViolated:
             self._witness.record(reply.exchange, reply.receipt)
             raise
-        self._require_receipt(reply)
         now, has_versions = stamp(self._lease.now), query_id is not None or self.takes_time or None in answers
 
         def work(db: Connection) -> None:
@@ -328,11 +326,6 @@ class CuratorQueries:
         self._lease.context.database.write(work)
         self._waited = False
         return answers
-
-    def _require_receipt(self, reply: Reply) -> None:
-        if reply.receipt is None:
-            self._witness.record(reply.exchange, None)
-            raise ProtocolViolated("the curator's answer came without a receipt of its log")
 
     def _begin_wait(self, db: Connection, looked_at: str | None) -> None:
         """Reset the wait: the curator has answered, and the next wait is a new one."""

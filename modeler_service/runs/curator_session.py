@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from blindopt import wire
 from blindopt.client import StudyClient
 from blindopt.errors import ProtocolViolated
+from modeler_service.runs.addresses import check_curator, plain_failures
 from modeler_service.runs.witness import IsOwnQuery, Witness
 from modeler_service.settings import Settings
 from service_kit.context.context import ServiceContext
@@ -23,7 +24,11 @@ def connect(
     cancelled: Callable[[], bool] = lambda: False,
     progress: Callable[[], None] = lambda: None,
 ) -> StudyClient:
-    """Return a client of a study, whose exchanges the witness records."""
+    """Return a client of a study, whose exchanges the witness records.
+
+    Raises Invalid for a curator that is not allowed (any more).
+    """
+    check_curator(settings, address.curator_url, "curator_url")
     return StudyClient(
         address.curator_url,
         token,
@@ -56,8 +61,8 @@ def open_session(
     witness = Witness(context, address.study_id, actor, is_own_query)
     try:
         with connect(settings, address, token, witness, cancelled=cancelled) as curator:
-            study = curator.study()
-            witness.trust(study, address.log_key)
+            with plain_failures(settings, address.curator_url):
+                study = curator.study(lambda view, note: witness.trust(view, address.log_key, note))
             yield curator, study
     except ProtocolViolated as error:
         witness.dispute(str(error))

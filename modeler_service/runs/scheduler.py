@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
+from blindopt import wire
 from blindopt.errors import AuditUnavailable, BlindoptError, Remote, StorageUnavailable
 from modeler_service import store
 from modeler_service.runs import notices
@@ -34,6 +35,15 @@ _HOW_TO_GO_ON = (
     "with its answers as observations"
 )
 WAITS_MIN = 3  # waits before a run fails that waited too long, so that a clock that jumps ahead fails none
+_UNSIGNED = (
+    "the reply is not what this version",
+    "the reply is encoded",
+    "the reply is larger",
+    "the curator's answer came without a receipt",
+    "the candidates come without a digest",
+    "the candidates do not match",
+)
+"""How the problems of runs begin that versions before 0.3.0 failed for a reply that no curator had signed."""
 STUCK = "the curator keeps a request open without answering it"
 
 
@@ -338,6 +348,16 @@ def halted_state(row: Any) -> Ending | None:
     if row.stop_asked_at is not None:
         return {"state": "stopped", "ended_because": "stopped"}
     return {"state": "paused"} if row.pause_asked_at is not None else None
+
+
+def is_cut_off(row: Any) -> bool:
+    """Whether a run failed because its curator could not be reached, so that it can be resumed."""
+    if row.state != "failed" or row.problem is None or row.archived_at is not None:
+        return False
+    problem = wire.RunProblem.model_validate_json(row.problem)
+    return problem.code == "unreachable" or (
+        problem.code == "protocol_violated" and problem.detail.startswith(_UNSIGNED)
+    )
 
 
 def end(db: Connection, outbox: Outbox, identity: str, ending: Ending, now: datetime) -> None:

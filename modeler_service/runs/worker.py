@@ -16,6 +16,7 @@ from blindopt.optimizer.choosing.chooser import Proposal, RowChooser, memory_pro
 from blindopt.optimizer.choosing.defaults import plan_of_run
 from blindopt.optimizer.choosing.estimates import recommendation_of
 from modeler_service import store
+from modeler_service.runs.addresses import plain_failures
 from modeler_service.runs.candidates import fetch_candidates
 from modeler_service.runs.curator_queries import REFUSALS, CuratorQueries, is_run_query
 from modeler_service.runs.curator_session import connect
@@ -78,9 +79,7 @@ class RunWorker:
         callbacks: dict[str, Any] = {"cancelled": interrupt.is_set, "progress": interrupt.progress}
         with connect(self._settings, self._spec, self._token, self._witness, **callbacks) as curator:
             self._queries.look(curator)
-            study = self._lease.retry(curator.study)
-            self._check_same(study)
-            self._witness.trust(study, self._spec.log_key)
+            study = self._study(curator)
             plan = self._begin(study)
             self._queries.takes_time = study.measurement_source != "column"
             candidates = self._candidates(curator, study, plan)
@@ -95,10 +94,17 @@ class RunWorker:
                 problem = json.dumps({"code": error.remote_code, "detail": str(error)})
                 return self._ending("refused", problem)
 
-    def _check_same(self, study: wire.StudyView) -> None:
-        """Raise ProtocolViolated if the study is not the one that the run began with."""
+    def _study(self, curator: StudyClient) -> wire.StudyView:
+        if self._begun is not None:
+            return self._lease.retry(lambda: curator.study(self._trust))
+        with plain_failures(self._settings, self._spec.curator_url):  # a vendor has named it, and may be exploring
+            return self._lease.retry(lambda: curator.study(self._trust))
+
+    def _trust(self, study: wire.StudyView, note: str | None) -> None:
+        """Raise ProtocolViolated if the study, or the key of its log, is not the one that the run began with."""
         if self._begun is not None:
             check_same_study(self._begun, study)
+        self._witness.trust(study, self._spec.log_key, note)
 
     def _begin(self, study: wire.StudyView) -> wire.Plan:
         """Store the study, and at the first contact the plan: later versions of the defaults do not change the run."""

@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 from blindopt import wire
 from blindopt.addresses import is_localhost_name
 from blindopt.errors import Invalid, ProtocolViolated, Remote, Unreachable
+from modeler_service.runs.addresses import NO_CURATOR, check_address, check_curator, shows_failures
 from modeler_service.runs.curator_session import connect
 from modeler_service.runs.witness import Witness
 from modeler_service.settings import Settings
-from modeler_service.use_cases.addresses import check_address
 from service_kit.context.context import ServiceContext
 
 _StepName = Literal["address", "reach", "token", "key"]
@@ -32,15 +32,20 @@ _EXPLANATIONS = {
 def try_connection(
     context: ServiceContext, settings: Settings, access: wire.StudyAccess, actor: str
 ) -> wire.ConnectionReport:
-    """Take each step until one fails. It requests the study, which both logs record, and spends nothing."""
+    """Take each step until one fails. It requests the study, which both logs record, and spends nothing.
+
+    Raises Invalid for a host that ALLOWED_CURATORS does not allow.
+    """
     steps = {name: _step(name, "not_tried", "an earlier step failed") for name in _ORDER}
     study = None
     try:
         check_address(access.curator_url, "curator_url", plain_http=settings.allow_plain_http)
-        steps["address"] = _step("address", "ok", f"a token may be sent to {access.curator_url}")
-        study = _study(context, settings, access, actor, steps)
     except Invalid as error:
         steps["address"] = _step("address", "failed", f"{error}: use https://")
+    else:
+        check_curator(settings, access.curator_url, "curator_url")
+        steps["address"] = _step("address", "ok", f"a token may be sent to {access.curator_url}")
+        study = _study(context, settings, access, actor, steps)
     ok = all(step.state == "ok" for step in steps.values())
     return wire.ConnectionReport(ok=ok, steps=list(steps.values()), study=study)
 
@@ -55,38 +60,41 @@ def _study(
     """Take the steps that need the curator; return the study if it was sent."""
     context.audit_trail.check_sound()
     witness = Witness(context, access.study_id, actor, lambda db, key, digest: False)
+    seen: list[wire.StudyView] = []
+
+    def trust(study: wire.StudyView, note: str | None) -> None:
+        seen.append(study)
+        steps["reach"] = _step("reach", "ok", "a curator answers")
+        steps["token"] = _step("token", "ok", f"the token opens the study: {study.n:,} rows, {study.r} columns")
+        witness.trust(study, access.log_key, note)
+        steps["key"] = _step("key", "ok", f"its log is signed with {study.log_key}")
+
     try:
         with connect(settings, access, access.token, witness) as curator:
-            study = curator.study()
+            try:
+                curator.study(trust)
+            except Remote as error:
+                if not curator.is_curator():
+                    raise Unreachable("check the address and its port") from None
+                steps["reach"] = _step("reach", "ok", "a curator answers")
+                detail = _EXPLANATIONS.get(error.remote_code, f"the curator refuses: {error}")
+                steps["token"] = _step("token", "failed", detail)
     except Unreachable as error:
-        steps["reach"] = _step("reach", "failed", _why(access.curator_url, error))
-        return None
-    except ProtocolViolated:
-        detail = "something answers there, but not as a curator of this version: check the address and its port"
-        steps["reach"] = _step("reach", "failed", detail)
-        return None
-    except Remote as error:
-        steps["reach"] = _step("reach", "ok", "a curator answers")
-        detail = _EXPLANATIONS.get(error.remote_code, f"the curator refuses: {error}")
-        steps["token"] = _step("token", "failed", detail)
-        return None
-    steps["reach"] = _step("reach", "ok", "a curator answers")
-    steps["token"] = _step("token", "ok", f"the token opens the study: {study.n:,} rows, {study.r} columns")
-    try:
-        witness.trust(study, access.log_key)
+        why = _why(access.curator_url, error) if shows_failures(settings, access.curator_url) else NO_CURATOR
+        steps["reach"] = _step("reach", "failed", why)
     except ProtocolViolated as error:
         witness.dispute(str(error))
         detail = (
             f"{error}: ask the data owner, by another way, for the verifier key of its log, and trust nothing until"
         )
         steps["key"] = _step("key", "failed", detail)
-    else:
-        steps["key"] = _step("key", "ok", f"its log is signed with {study.log_key}")
-    return study
+    return seen[0] if seen else None
 
 
 def _why(url: str, error: Unreachable) -> str:
     """Explain why the curator cannot be reached."""
+    if error.__cause__ is None:
+        return f"something answers there, but not as a curator of this version: {error}"
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     try:

@@ -13,17 +13,17 @@ from blindopt.errors import Busy, Invalid, Remote, StateConflict
 from blindopt.optimizer.choosing.defaults import plan_for
 from blindopt.optimizer.choosing.estimates import Over
 from modeler_service import store
+from modeler_service.runs.addresses import check_curator
 from modeler_service.runs.curator_queries import is_run_query
 from modeler_service.runs.curator_session import open_session
 from modeler_service.runs.posterior_views import PosteriorViews
 from modeler_service.runs.record import observations_of, plan_of, versions_of
-from modeler_service.runs.scheduler import RunScheduler, end, halted_state
+from modeler_service.runs.scheduler import RunScheduler, end, halted_state, is_cut_off
 from modeler_service.runs.trial_views import trial_view
 from modeler_service.settings import Settings
 from modeler_service.store import trial_lists
 from modeler_service.store.trial_lists import TrialFilter
 from modeler_service.use_cases import connections, imports
-from modeler_service.use_cases.addresses import check_address
 from modeler_service.use_cases.housekeeping import RunHousekeeping
 from modeler_service.use_cases.imports import Import, misfits, report
 from modeler_service.use_cases.messages import RunMessages
@@ -73,7 +73,7 @@ class Modeler:
 
     def start(self, request: RequestContext, spec: wire.RunCreate) -> StoredReply:
         """Store a run and queue it. Its token is sealed and never shown again."""
-        check_address(spec.curator_url, "curator_url", plain_http=self._settings.allow_plain_http)
+        check_curator(self._settings, spec.curator_url, "curator_url")
         if spec.seed is None:
             spec = spec.model_copy(update={"seed": secrets.randbelow(2**32)})
         with self.context.database.read() as db:
@@ -207,15 +207,19 @@ class Modeler:
         return reply
 
     def resume(self, request: RequestContext, identity: str) -> StoredReply:
-        """Resume a paused run, or end the wait of a waiting one. Raises StateConflict if the run has ended."""
+        """Resume a paused run, end the wait of a waiting one, or take up one that could not reach its curator.
+
+        Raises StateConflict if the run has ended otherwise.
+        """
 
         def effect(db: Connection) -> Effect:
             row = store.run(db, identity)
-            if row.ended_at is not None or row.stop_asked_at is not None:
+            if (row.ended_at is not None and not is_cut_off(row)) or row.stop_asked_at is not None:
                 raise StateConflict("the run has ended, or is to end: it cannot be resumed")
             state = row.state if row.state == "running" else "queued"
             looked_at = row.looked_at and stamp(self.context.clock())  # the pause does not count as a wait
             values = {"pause_asked_at": None, "waits_until": None, "looked_at": looked_at}
+            values |= dict.fromkeys(("ended_at", "ended_because", "problem") if row.ended_at else ())
             store.change_run(db, identity, state=state, **values)
             return Effect(self._view(db, identity), "run.resumed", {"run_id": identity}, 200)
 
@@ -225,10 +229,11 @@ class Modeler:
         return reply
 
     def replace_token(self, request: RequestContext, identity: str, replacement: wire.TokenReplacement) -> StoredReply:
-        """Store another token of the grant for a run. Raises StateConflict if the run has ended."""
+        """Store another token of the grant for a run. Raises StateConflict if it has ended and cannot be resumed."""
 
         def effect(db: Connection) -> Effect:
-            if store.run(db, identity).ended_at is not None:
+            row = store.run(db, identity)
+            if row.ended_at is not None and not is_cut_off(row):
                 raise StateConflict("the run has ended: start another")
             store.change_run(db, identity, sealed_token=self.context.seal.close(replacement.token.encode()))
             return Effect(self._view(db, identity), "run.token_replaced", {"run_id": identity}, 200)
@@ -342,6 +347,7 @@ class Modeler:
             waits_until=moment(row.waits_until) if row.waits_until else None,
             ended_at=moment(row.ended_at) if row.ended_at else None,
             ended_because=row.ended_because,
+            can_resume=row.state in ("paused", "waiting") or is_cut_off(row),
             archived_at=moment(row.archived_at) if row.archived_at else None,
             note=row.note,
             tags=tags_of(row),

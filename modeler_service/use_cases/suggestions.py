@@ -17,10 +17,10 @@ from blindopt.optimizer.choosing.chooser import RowChooser
 from blindopt.optimizer.choosing.defaults import Study, Wishes, plan_for
 from blindopt.optimizer.choosing.estimates import recommendation_of
 from blindopt.wire.algorithms.plans import BATCHED, FITTED
+from modeler_service.runs.addresses import check_curator
 from modeler_service.runs.candidates import fetch_candidates
 from modeler_service.runs.curator_session import open_session
 from modeler_service.settings import Settings
-from modeler_service.use_cases.addresses import check_address
 from service_kit.context.context import ServiceContext
 
 WAITING_MAX = 8
@@ -110,7 +110,7 @@ class Suggestions:
         self, access: wire.StudyAccess, actor: str, request: wire.SuggestionRequest
     ) -> tuple[Study, Matrix]:
         """Fetch study and candidates from a curator. Each exchange is recorded, as in a run."""
-        check_address(access.curator_url, "study.curator_url", plain_http=self._settings.allow_plain_http)
+        check_curator(self._settings, access.curator_url, "study.curator_url")
         context, settings = self._context, self._settings
         try:
             session = open_session(context, settings, access, access.token, actor, cancelled=lambda: self._closing)

@@ -1,5 +1,6 @@
-"""A network between two parties that delays, refuses, cuts, truncates, repeats and reorders."""
+"""A network between two parties that delays, refuses, cuts, truncates, repeats and reorders, and answers itself."""
 
+import gzip
 import http.client
 import random
 import threading
@@ -19,6 +20,9 @@ class Meddler:
         self.lock = threading.Lock()
         self.turn = threading.Condition()
         self.handled = 0
+        self.turns = 0
+        self.before: Any = None
+        """The last reply, which a cache may give once more."""
         self.truncates = False
         """Whether the next reply breaks off in its middle."""
         meddler = self
@@ -51,10 +55,11 @@ class Meddler:
                     meddler.truncates = False
                     content, self.close_connection = content[: whole // 2], True
                 self.send_response_only(status)
-                for name, value in headers:
+                for name, value in headers if status != 204 else ():
                     if name.lower() not in ("transfer-encoding", "connection", "content-length"):
                         self.send_header(name, value)
-                self.send_header("Content-Length", str(whole))
+                if status != 204:
+                    self.send_header("Content-Length", str(whole))
                 self.end_headers()
                 self.wfile.write(content)
 
@@ -119,6 +124,65 @@ def truncated(net: Meddler, forward: Callable[[], Any]) -> Any:
     reply = forward()
     net.truncates = net.chance("truncated", 0.3)
     return reply
+
+
+# --- middleboxes: each answers itself, or changes a reply, in a share of cases -------------------------------
+
+Parts = tuple[int, list[tuple[str, str]], bytes]
+"""Status, headers and body of a reply."""
+
+
+def _without(headers: list[tuple[str, str]], *names: str) -> list[tuple[str, str]]:
+    return [(name, value) for name, value in headers if name.lower() not in names]
+
+
+def _page(status: int) -> Callable[[Parts], Parts]:
+    page = b"<!doctype html><title>Log in</title><p>Your session has ended."
+    return lambda reply: (status, [("Content-Type", "text/html; charset=utf-8")], page)
+
+
+MIDDLEBOXES: dict[str, Callable[[Parts], Parts]] = {
+    "web page": _page(200),
+    "error page": _page(502),
+    "blocking page": _page(403),
+    "redirect": lambda reply: (302, [("Location", "https://login.example/")], b""),
+    "json of its own": lambda reply: (200, [("Content-Type", "application/json")], b'{"error": "log in"}'),
+    "cut JSON": lambda reply: (reply[0], reply[1], reply[2][: len(reply[2]) // 2] + b" " * (len(reply[2]) // 2)),
+    "without receipt": lambda reply: (reply[0], _without(reply[1], "blindopt-receipt"), reply[2]),
+    "without headers": lambda reply: (reply[0], [("Content-Type", "application/json")], reply[2]),
+    "nothing": lambda reply: (204, [], b""),
+    "compressed": lambda reply: (reply[0], [*reply[1], ("Content-Encoding", "gzip")], gzip.compress(reply[2])),
+    "garbled": lambda reply: (reply[0], reply[1], gzip.compress(reply[2])),
+    "another type": lambda reply: (reply[0], [*_without(reply[1], "content-type"), ("Content-Type", "text/plain")],
+                                   reply[2]),
+}  # fmt: skip
+"""What becomes of a reply, by kind."""
+
+
+def middlebox(kind: str, share: float = 0.4) -> Callable[[Meddler, Callable[[], Any]], Any]:
+    """A fault of that kind. ``reply of before``: the reply to an earlier request with the same method."""
+
+    def fault(net: Meddler, forward: Callable[[], Any]) -> Any:
+        reply = forward()
+        if kind != "reply of before":
+            return MIDDLEBOXES[kind](reply) if net.chance(kind, share) else reply
+        with net.lock:
+            before, net.before = net.before, reply
+        return before if before is not None and net.chance(kind, share) else reply
+
+    return fault
+
+
+def in_turn(net: Meddler, forward: Callable[[], Any]) -> Any:
+    """Every other reply meets a middlebox, each kind in its turn."""
+    reply = forward()
+    with net.lock:
+        net.turns += 1
+        if net.turns % 2:
+            return reply
+        kind = list(MIDDLEBOXES)[net.turns // 2 % len(MIDDLEBOXES)]
+        net.seen[kind] += 1
+    return MIDDLEBOXES[kind](reply)
 
 
 @contextmanager

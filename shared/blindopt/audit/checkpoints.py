@@ -65,12 +65,12 @@ class Verifier:
 
     @classmethod
     def parse(cls, vkey: str) -> Self:
-        """Parse a ``vkey``. Raises LogBroken for any other text."""
+        """Parse a ``vkey`` or a ``cosigner_vkey``. Raises LogBroken for any other text."""
         try:
             name, key_id, key = vkey.split("+", 2)
             raw = _decode(key)
             verifier = cls(name, raw[1:])
-            if raw[:1] != _ED25519 or key_id != verifier.key_id(_ED25519).hex():
+            if raw[:1] not in (_ED25519, _COSIGNATURE) or key_id != verifier.key_id(raw[:1]).hex():
                 raise ValueError
         except ValueError:
             raise LogBroken("this is no Ed25519 verifier key") from None
@@ -78,7 +78,16 @@ class Verifier:
 
     @property
     def vkey(self) -> str:
-        return f"{self.name}+{self.key_id(_ED25519).hex()}+{base64.b64encode(_ED25519 + self.public).decode()}"
+        """The key as one that signs notes: type 0x01."""
+        return self._text(_ED25519)
+
+    @property
+    def cosigner_vkey(self) -> str:
+        """The same key as one that countersigns (C2SP tlog-cosignature): type 0x04."""
+        return self._text(_COSIGNATURE)
+
+    def _text(self, algorithm: bytes) -> str:
+        return f"{self.name}+{self.key_id(algorithm).hex()}+{base64.b64encode(algorithm + self.public).decode()}"
 
     def key_id(self, algorithm: bytes) -> bytes:
         """Return the four bytes that identify this key in a signature line."""

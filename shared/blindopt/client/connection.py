@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from blindopt import wire
 from blindopt.audit.merkle_log import Exchange, sha256
 from blindopt.client.exchanges import exchange_of
+from blindopt.client.strangers import check_writer
 from blindopt.client.transport import REPLY_MAX_BYTES, Connection, transport_errors
 from blindopt.errors import ProtocolViolated, Remote, Unreachable
 
@@ -53,11 +54,15 @@ class Reply:
     receipt: str | None
 
     def read(self, model: type[R]) -> R:
-        """Parse the body as ``model``. Raises ProtocolViolated if it is something else."""
+        """Parse the body as ``model``.
+
+        Raises ProtocolViolated for something else with a receipt, which signs it; Unreachable for one without.
+        """
         try:
             return model.model_validate_json(self.body)
         except ValidationError as error:
-            raise ProtocolViolated("the reply is not what this version of the protocol says") from error
+            kind = Unreachable if self.receipt is None else ProtocolViolated
+            raise kind("the reply is not what this version of the protocol says") from error
 
     def check(self) -> Self:
         """Return the reply itself; raise Remote for a problem document."""
@@ -91,8 +96,12 @@ class Client(Connection):
     """A client with a token, over one connection. ``observe`` gets each exchange, with its receipt.
 
     For ``patience_s`` a request is repeated, with the same idempotency key, while a repetition may help: the connection
-    failed, or the reply says so. ``proxy`` is the address of an HTTP proxy; none is taken from the environment.
+    failed, another machine answered, or the reply says so. ``proxy`` is the address of an HTTP proxy; none is taken
+    from the environment.
     """
+
+    party = "the service"
+    """Whom it asks, in words."""
 
     def __init__(
         self,
@@ -180,13 +189,25 @@ class Client(Connection):
                 extensions={"trace": self._sockets.trace},
             ) as response,
         ):
-            received = self._body(response)
+            received = self._read_body(response)
         exchange, receipt = exchange_of(response, path, study_id, key, sha256(body or b""), sha256(received))
+        reply = Reply(response.status_code, response.headers, received, exchange, receipt)
+        self._check_writer(reply)
         if is_recorded(method, response.status_code) and (
             record or (response.status_code >= 400 and not path.startswith("/v1/audit/"))
         ):
             self._observe(exchange, receipt)
-        return Reply(response.status_code, response.headers, received, exchange, receipt)
+        return reply
+
+    def _read_body(self, response: httpx.Response) -> bytes:
+        try:
+            return self._body(response)
+        except ProtocolViolated as error:  # too long: nobody has signed it
+            raise Unreachable(str(error)) from None
+
+    def _check_writer(self, reply: Reply) -> None:
+        """Raise Unreachable for a reply that the service did not write."""
+        check_writer(reply.status, reply.headers, reply.body, self.party, always_json=False)
 
     def _get(self, path: str, model: type[R], **params: Any) -> R:
         given = {name: value for name, value in params.items() if value is not None}

@@ -2,15 +2,20 @@
 
 import re
 import secrets
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+import httpx
+from pydantic import BaseModel
 
 from blindopt import wire
-from blindopt.audit.merkle_log import sha256
+from blindopt.audit.merkle_log import RECEIPT_HEADER, sha256
 from blindopt.client.connection import Client, Reply, is_recorded
 from blindopt.client.exchanges import exchange_of
+from blindopt.client.strangers import check_writer
 from blindopt.client.transport import require_identity, transport_errors
-from blindopt.errors import ProtocolViolated, Unreachable
+from blindopt.errors import ProtocolViolated, Remote, Unreachable
 from blindopt.formats.npy_files import MEDIA_TYPE, digest
 
 EMPTY_SHA256 = sha256(b"")
@@ -19,6 +24,9 @@ STUDY_REPLY_MAX_BYTES = 8 << 20
 PROGRESS_BYTES = 1 << 20
 SLOWEST = 10
 """Timeouts within which PROGRESS_BYTES of the candidates must arrive."""
+_UNRECORDED = ("/v1/audit/", "/v1/meta")
+_WITHOUT_RECEIPT = (401, 429, *range(500, 600))
+"""Statuses that a curator also sends before it has recorded anything."""
 SETTLED = (
     "release_sha256", "n", "r", "direction", "kernel", "measurement_noise_variance", "answers", "noise", "privacy_unit",
     "measurement_source",
@@ -26,19 +34,60 @@ SETTLED = (
 """The fields of a study that the choices of a run depend on: they may not change during the run."""
 
 
+class _Meta(BaseModel):
+    service: str
+
+
 class StudyClient(Client):
-    """A modeler's view of one study at a curator."""
+    """A modeler's view of one study at a curator.
+
+    A reply that the curator would have recorded and that comes without a receipt is not the curator's: Unreachable.
+    """
+
+    party = "the curator"
 
     def __init__(self, base_url: str, token: str, study_id: str, **options: Any) -> None:
         super().__init__(base_url, token, reply_max_bytes=STUDY_REPLY_MAX_BYTES, **options)
         self._study_id = study_id
         self._path = f"/v1/studies/{study_id}"
 
-    def study(self) -> wire.StudyView:
-        """Return the study; later requests wait longer by the delay of its replies (``reply_after_ms``)."""
-        view = self._send("GET", self._path, study_id=self._study_id).check().read(wire.StudyView)
+    def study(self, trust: Callable[[wire.StudyView, str | None], None] = lambda view, note: None) -> wire.StudyView:
+        """Return the study; later requests wait longer by the delay of its replies (``reply_after_ms``).
+
+        ``trust`` checks its key, with the note of the receipt, before the exchange is observed.
+        """
+        reply = self._send("GET", self._path, study_id=self._study_id, record=False).check()
+        view = reply.read(wire.StudyView)
+        trust(view, reply.receipt)
+        self._observe(reply.exchange, reply.receipt)
         self._extend_timeout((view.reply_after_ms or 0) / 1000)
         return view
+
+    def is_curator(self) -> bool:
+        """Whether the service at this address says that it is a curator: it does so without a token."""
+        try:
+            return self._send_unrecorded("GET", "/v1/meta").read(_Meta).service == "blindopt-curator"
+        except (Remote, Unreachable):
+            return False
+
+    def _check_writer(self, reply: Reply) -> None:
+        check_writer(reply.status, reply.headers, reply.body, self.party, always_json=True)
+        self._check_receipt(reply)
+
+    def _check_receipt(self, reply: Reply) -> None:
+        """Raise Unreachable for a reply to another request, or one without the receipt that it must have."""
+        exchange = reply.exchange
+        if reply.headers.get("X-Request-ID", exchange.request_id) != exchange.request_id:
+            raise Unreachable(
+                "the reply to another request arrived: something between you and the curator repeats replies, or "
+                "changes the header X-Request-ID"
+            )
+        has_receipt = reply.receipt is not None or exchange.path.startswith(_UNRECORDED)
+        if not has_receipt and is_recorded(exchange.method, reply.status) and reply.status not in _WITHOUT_RECEIPT:
+            raise Unreachable(
+                f"a reply ({reply.status}) arrived without the curator's receipt: something between you and the "
+                f"curator wrote it, or removes the header {RECEIPT_HEADER}"
+            )
 
     def ask(self, query: wire.QueryRequest, *, key: str) -> tuple[wire.QueryReply | wire.QueryPending, Reply]:
         """Send a query: the reply is answered, or pending until somebody has measured.
@@ -47,7 +96,7 @@ class StudyClient(Client):
         """
         body = query_body(query)
         reply = self._send("POST", f"{self._path}/queries", body=body, key=key, study_id=self._study_id, record=False)
-        return self._read(reply), reply
+        return self._answer(reply), reply
 
     def query(
         self, query_id: str, *, wait_s: float = 0.0, version: int | None = None
@@ -59,9 +108,9 @@ class StudyClient(Client):
         params: dict[str, Any] = {"wait": wait_s} | ({} if version is None else {"version": version})
         path = f"{self._path}/queries/{query_id}"
         reply = self._send("GET", path, study_id=self._study_id, params=params, longer_s=wait_s, record=False)
-        return self._read(reply), reply
+        return self._answer(reply), reply
 
-    def _read(self, reply: Reply) -> wire.QueryReply | wire.QueryPending:
+    def _answer(self, reply: Reply) -> wire.QueryReply | wire.QueryPending:
         try:
             reply.check()
             return reply.read(wire.QueryPending) if reply.status == 202 else reply.read(wire.QueryReply)
@@ -121,8 +170,8 @@ class StudyClient(Client):
     def download(self, target: Path, expected_sha256: str, *, max_bytes: int) -> None:
         """Stream the candidates to ``target``, which then holds exactly what the digest says.
 
-        A broken transfer is resumed by Range. Raises ProtocolViolated if the bytes do not match, or are
-        more than ``max_bytes``.
+        A broken transfer is resumed by Range. Raises Unreachable if the bytes that arrive do not match, or are more
+        than ``max_bytes``, and ProtocolViolated if the curator signs another digest.
         """
         partial = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
         try:
@@ -134,7 +183,7 @@ class StudyClient(Client):
                     if not remaining:
                         raise
             if digest(partial) != expected_sha256:
-                raise ProtocolViolated("the candidates do not match the digest of their release")
+                raise Unreachable("the candidates that arrived do not match the digest of their release")
             partial.replace(target)
         finally:
             partial.unlink(missing_ok=True)
@@ -152,12 +201,12 @@ class StudyClient(Client):
             transport_errors(),
             self._http.stream("GET", path, headers=headers, extensions=traced) as response,
         ):
-            if response.status_code >= 400:
-                body = self._body(response)
-                exchange, receipt = exchange_of(response, path, self._study_id, None, EMPTY_SHA256, sha256(body))
-                self._observe(exchange, receipt)
-                Reply(response.status_code, response.headers, body, exchange, receipt).check()
+            etag = response.headers.get("ETag", "").strip('"').removeprefix("sha256-")
+            if response.status_code not in (200, 206) or not re.fullmatch("[0-9a-f]{64}", etag):
+                self._refuse_candidates(response, path)
             require_identity(response)
+            exchange, receipt = exchange_of(response, path, self._study_id, None, EMPTY_SHA256, etag)
+            self._check_receipt(Reply(response.status_code, response.headers, b"", exchange, receipt))
             deadline.extend(SLOWEST * self._timeout_s)
             unreported = 0
             with partial.open("ab" if response.status_code == 206 else "wb") as file:
@@ -165,16 +214,29 @@ class StudyClient(Client):
                     if self._cancelled():
                         raise Unreachable("stopped while fetching the candidates")
                     if file.tell() + len(chunk) > max_bytes:
-                        raise ProtocolViolated("the candidates are larger than their study says")
+                        file.truncate(0)
+                        raise Unreachable("the candidates that arrived are larger than their study says")
                     file.write(chunk)
                     if (unreported := unreported + len(chunk)) >= PROGRESS_BYTES:
                         unreported = 0
                         deadline.extend(SLOWEST * self._timeout_s)
                         self._progress()
-            etag = response.headers.get("ETag", "").strip('"').removeprefix("sha256-")
-            if not re.fullmatch("[0-9a-f]{64}", etag):
-                raise ProtocolViolated("the candidates come without a digest")
-            self._observe(*exchange_of(response, path, self._study_id, None, EMPTY_SHA256, etag))
+            self._observe(exchange, receipt)
+            if etag != expected_sha256:
+                raise ProtocolViolated("the curator's candidates are not those of their release")
+
+    def _refuse_candidates(self, response: httpx.Response, path: str) -> NoReturn:
+        """Raise for a reply that brings no candidates: Remote for a refusal, else Unreachable."""
+        is_page = response.headers.get("Content-Type", "").startswith("text/html")
+        if response.status_code in (200, 206) and not is_page:
+            raise Unreachable("the candidates came without a digest: something on the way removes the header ETag")
+        body = self._read_body(response)
+        exchange, receipt = exchange_of(response, path, self._study_id, None, EMPTY_SHA256, sha256(body))
+        reply = Reply(response.status_code, response.headers, body, exchange, receipt)
+        self._check_writer(reply)
+        self._observe(exchange, receipt)
+        reply.check()
+        raise Unreachable(f"the reply to a request for candidates brings none ({reply.status})")
 
 
 def query_body(query: wire.QueryRequest) -> bytes:

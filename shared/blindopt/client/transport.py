@@ -67,7 +67,7 @@ class Connection:
         self._http.close()
 
     def _body(self, response: httpx.Response) -> bytes:
-        """Read the body; ProtocolViolated if it is encoded or too long."""
+        """Read the body. Raises Unreachable if it is encoded, ProtocolViolated if it is too long."""
         require_identity(response)
         body = bytearray()
         for chunk in response.iter_raw():
@@ -115,10 +115,10 @@ def is_ready(base_url: str) -> bool:
 
 
 def require_identity(response: httpx.Response) -> None:
-    """Raise ProtocolViolated if the body is encoded, such as by gzip."""
+    """Raise Unreachable if the body is encoded, such as by gzip."""
     # A few bytes of gzip inside gzip unfold to gigabytes; and digests are of the bytes as sent.
     if response.headers.get("Content-Encoding", "identity") != "identity":
-        raise ProtocolViolated("the reply is encoded, though identity was requested")
+        raise Unreachable("the reply is encoded, though identity was requested: something on the way encoded it")
 
 
 @contextmanager

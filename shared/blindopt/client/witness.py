@@ -16,7 +16,7 @@ from blindopt.audit import merkle_log
 from blindopt.audit.checkpoints import Checkpoint, Signer, Verifier
 from blindopt.audit.merkle_log import Exchange, Head
 from blindopt.client.study import StudyClient
-from blindopt.errors import LogBroken, ProtocolViolated
+from blindopt.errors import LogBroken, ProtocolViolated, Unreachable
 
 R = TypeVar("R")
 
@@ -113,8 +113,11 @@ class Witness:
         self._note: str | None = None
         """The last checkpoint that the curator signed, right or wrong."""
 
-    def trust(self, study: wire.StudyView, expected: str | None) -> None:
-        """Pin the curator's key at first sight. Raises ProtocolViolated if it is not the pinned or the expected key."""
+    def trust(self, study: wire.StudyView, expected: str | None, note: str | None = None) -> None:
+        """Pin the curator's key at first sight, where it has signed the ``note`` of the study's receipt.
+
+        Raises ProtocolViolated if it is not the pinned or the expected key, Unreachable if it did not sign the note.
+        """
         key = study.log_key
         if expected not in (None, key):
             raise ProtocolViolated("the curator's log key is not the one that the run was given")
@@ -130,6 +133,8 @@ class Witness:
         def work(copy: Copy) -> None:
             pinned = copy.key()
             if pinned is None:
+                if note is not None:
+                    _verify(note, Verifier.parse(key))
                 copy.pin(key)
             elif pinned != key:
                 raise ProtocolViolated("the curator's log key is not the one that it had before")
@@ -138,11 +143,14 @@ class Witness:
         self._store.write(work)
 
     def record(self, exchange: Exchange, note: str | None) -> None:
-        """Record an exchange with its receipt, in a transaction of its own. Raises ProtocolViolated."""
+        """Record an exchange with its receipt, in a transaction of its own. Raises as ``record_in``."""
         self._store.write(lambda copy: self.record_in(copy, exchange, note))
 
     def record_in(self, copy: Copy, exchange: Exchange, note: str | None) -> None:
-        """Record an exchange with its receipt, in the caller's transaction. Raises ProtocolViolated."""
+        """Record an exchange with its receipt, in the caller's transaction.
+
+        Raises ProtocolViolated if the receipt contradicts what the curator signed, Unreachable if it did not sign it.
+        """
         copy.append("exchange", exchange=exchange)
         if note is None or exchange.position is None or exchange.grant_id is None:
             return
@@ -214,7 +222,8 @@ class Witness:
         if signed is None:
             signed = self._countersign(grant, checkpoint.head, note)
         # Sent again if it was signed before: the curator may not have received it.
-        curator.countersign(wire.Countersigning(note=signed, key=self._signer.verifier.vkey), key=f"{grant}:{size}")
+        countersigning = wire.Countersigning(note=signed, key=self._signer.verifier.cosigner_vkey)
+        curator.countersign(countersigning, key=f"{grant}:{size}")
 
     def _countersign(self, grant: str, head: Head, note: str) -> str:
         """Sign a checkpoint, and record the signature before it is sent to the curator."""
@@ -275,12 +284,20 @@ class Witness:
 
 
 def _checkpoint(note: str, vkey: str, grant: str) -> Checkpoint:
-    """Return the checkpoint of a curator's note about a grant's log. Raises ProtocolViolated if it is another."""
+    """Return the checkpoint of a curator's note about a grant's log.
+
+    Raises ProtocolViolated if it is of another log, Unreachable for a note that the curator did not sign: it proves
+    nothing against it.
+    """
     verifier = Verifier.parse(vkey)
-    try:
-        checkpoint = verifier.verify(note)
-    except LogBroken as error:
-        raise ProtocolViolated(f"the curator's checkpoint does not verify: {error}") from None
+    checkpoint = _verify(note, verifier)
     if checkpoint.origin != f"{verifier.name}/{grant}":
         raise ProtocolViolated("the curator's checkpoint is of another log")
     return checkpoint
+
+
+def _verify(note: str, verifier: Verifier) -> Checkpoint:
+    try:
+        return verifier.verify(note)
+    except LogBroken as error:
+        raise Unreachable(f"the curator's checkpoint does not verify: {error}") from None

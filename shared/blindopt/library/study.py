@@ -122,13 +122,16 @@ class Study(Service[StudyClient]):
             begun = copy.fact("study")
         if begun is not None and wire.StudyView.model_validate_json(begun).id != self.grant.study_id:
             raise StateConflict(f"{self._log.path} is the log of another study")
-        study = self.client.study()
+
+        def trust(study: wire.StudyView, note: str | None) -> None:
+            if begun is not None:
+                check_same_study(wire.StudyView.model_validate_json(begun), study)
+            self._witness.trust(study, self.grant.log_key, note)
+
+        study = self.client.study(trust)
         self._reply_after_s = (study.reply_after_ms or 0) / 1000  # for the connections of other threads
-        if begun is not None:
-            check_same_study(wire.StudyView.model_validate_json(begun), study)
-        else:
+        if begun is None:
             self._log.write(lambda copy: copy.remember("study", study.model_dump_json().encode()))
-        self._witness.trust(study, self.grant.log_key)
         return study
 
     def _repeat(self, query: StoredQuery) -> None:
@@ -254,9 +257,7 @@ class Study(Service[StudyClient]):
     ) -> StoredQuery:
         """Store a reply in one transaction with its exchange, after checks. Raises ProtocolViolated."""
         fault = None
-        if reply.receipt is None:
-            fault = "the curator's answer came without a receipt of its log"
-        elif query.query_id not in (None, parsed.id):
+        if query.query_id not in (None, parsed.id):
             fault = "the curator answered another query than was sent"
         elif isinstance(parsed, wire.QueryReply):
             try:

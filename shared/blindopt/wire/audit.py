@@ -72,7 +72,9 @@ class Countersigning(Request):
 
     note: str = Field(min_length=1, max_length=4_000, description="The checkpoint with the countersignature added.")
     key: str = Field(
-        min_length=1, max_length=400, description="The modeler's C2SP verifier key; the first key of a grant is pinned."
+        min_length=1,
+        max_length=400,
+        description="The modeler's C2SP verifier key, of type 0x04 or 0x01; the first key of a grant is pinned.",
     )
 
 

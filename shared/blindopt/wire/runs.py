@@ -246,6 +246,9 @@ class RunView(Reply):
             "improvement: no candidate can improve, or is expected to, by more than the run's rule requires."
         )
     )
+    can_resume: bool = Field(
+        False, description="Whether it can be resumed: it is paused, waits, or failed because no curator was reached."
+    )
     problem: RunProblem | None = Field(description="Why it failed, was refused, or waits; otherwise null.")
     warnings: list[str] = Field(
         [],

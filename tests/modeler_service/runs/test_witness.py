@@ -12,7 +12,7 @@ from blindopt.audit import merkle_log
 from blindopt.audit.checkpoints import Signer
 from blindopt.audit.merkle_log import Exchange
 from blindopt.client import VendorClient
-from blindopt.errors import ProtocolViolated
+from blindopt.errors import ProtocolViolated, Unreachable
 from modeler_service.context import open_context
 from modeler_service.runs.witness import Witness
 from modeler_service.settings import Settings
@@ -29,6 +29,7 @@ def own(make_service, tmp_path_factory):
     """A modeler for lies: it gives up soon, and countersigns after every third answer."""
     folder = tmp_path_factory.mktemp("witness")
     settings = {"retry_attempts": "3", "retry_seconds_max": "0.1", "countersign_every": "3"}
+    settings |= {"wait_hours": "0.00001", "wait_seconds_first": "0.01", "wait_seconds_max": "0.01"}
     return make_service("modeler", folder, **settings).start()
 
 
@@ -80,6 +81,20 @@ def caught(play, disputes, own) -> Callable[..., None]:
         assert len(disputes(curator)) == 1
         for head in curator.countersigned_heads():
             assert head.root == curator.root((curator.bodies or true)[: head.size])
+
+    return check
+
+
+@pytest.fixture(scope="module")
+def not_used(play, disputes) -> Callable[..., wire.RunView]:
+    """What the curator did not sign is used for nothing and proves nothing: it is requested again, then given up."""
+
+    def check(curator: FakeCurator, what: str) -> wire.RunView:
+        run = play(curator)
+        assert (run.state, run.problem.code, run.can_resume) == ("failed", "unreachable", True), run.problem
+        assert what in run.problem.detail
+        assert disputes(curator) == []
+        return run
 
     return check
 
@@ -168,10 +183,10 @@ def test_receipts_with_a_gap_that_nothing_fills_are_caught(liar, caught):
     caught(liar, "leaves out place 1003, which it gave")
 
 
-def test_a_gap_does_not_excuse_a_signature_of_a_stranger(liar, caught):
+def test_a_gap_does_not_excuse_a_signature_of_a_stranger(liar, not_used):
     stranger = Signer.of("curator", bytes(32))
     from_query(liar, 1, lambda p: receipt(p + 5, note_of(stranger, f"{liar.signer.name}/{liar.grant}", p + 6, ZERO)))
-    caught(liar, "does not verify")
+    not_used(liar, "does not verify")
 
 
 def test_a_receipt_under_another_origin_is_caught(liar, caught):
@@ -204,21 +219,20 @@ def nothing(position: int) -> str | None:
     }.items(),
     ids=lambda item: item[0],
 )
-def test_an_answer_without_a_readable_receipt_is_not_used(lie, liar, caught, own):
+def test_an_answer_without_a_readable_receipt_is_not_used(lie, liar, not_used, own):
     kind, make = lie
     made = make if kind == "none" else lambda position: make(position, liar.note(position + 1))
     from_query(liar, 2, made)
-    caught(liar, "the curator's answer came without a receipt of its log")
-    run = own.rows("SELECT id FROM runs ORDER BY seq DESC LIMIT 1")[0][0]
-    assert own.rows("SELECT number FROM trials WHERE run_id = ? AND y IS NOT NULL", run) == [(1,)]
+    run = not_used(liar, "arrived without the curator's receipt")
+    assert own.rows("SELECT number FROM trials WHERE run_id = ? AND y IS NOT NULL", run.id) == [(1,)]
 
 
 @pytest.mark.parametrize("size", [0, 2**53, 10**17])
-def test_a_position_that_no_log_has_is_no_receipt(size, liar, caught):
+def test_a_position_that_no_log_has_is_no_receipt(size, liar, not_used):
     """Place -1 comes before every log, and a rightly signed empty log would vouch for it; others after every log."""
     origin = f"{liar.signer.name}/{liar.grant}"
     from_query(liar, 1, lambda position: receipt(size - 1, note_of(liar.signer, origin, size, merkle_log.EMPTY.root)))
-    caught(liar, "the curator's answer came without a receipt of its log")
+    not_used(liar, "arrived without the curator's receipt")
 
 
 # --- lies about the log as a whole ----------------------------------------------------------------------
@@ -307,16 +321,27 @@ def test_a_checkpoint_of_long_ago_is_caught(liar, caught):
         "another root": (lambda liar: liar.note(5, bodies=[b"{}"] * 5), "another history"),
         "another grant": (lambda liar: liar.note(5, grant="grt_0123456789abcdef"), "is of another log"),
         "its own log": (lambda liar: liar.note(5, grant="log"), "is of another log"),
-        "another key": (lambda liar: note_of(Signer.of("curator", bytes(32)), "x", 5, ZERO), "not verify"),
-        "no note": (lambda liar: "nonsense", "not verify"),
-        "no signature": (lambda liar: liar.note(5).partition("\u2014")[0], "not verify"),
-        "an extension": (lambda liar: liar.note(5).replace("\n\n", "\nmore\n\n"), "not verify"),
         "empty": (lambda liar: liar.note(0), "leaves out place 4"),
     }.values(),
 )  # fmt: skip
 def test_a_checkpoint_that_is_not_of_this_log_is_caught(lie, what, liar, caught):
     liar.checkpoint = lambda: lie(liar)
     caught(liar, what)
+    assert liar.countersignatures == []
+
+
+@pytest.mark.parametrize(
+    "lie",
+    {
+        "another key": lambda liar: note_of(Signer.of("curator", bytes(32)), "x", 5, ZERO),
+        "no note": lambda liar: "nonsense",
+        "no signature": lambda liar: liar.note(5).partition("\u2014")[0],
+        "an extension": lambda liar: liar.note(5).replace("\n\n", "\nmore\n\n"),
+    }.values(),
+)
+def test_a_checkpoint_that_the_curator_did_not_sign_is_not_countersigned(lie, liar, not_used):
+    liar.checkpoint = lambda: lie(liar)
+    not_used(liar, "does not verify")
     assert liar.countersignatures == []
 
 
@@ -327,7 +352,7 @@ def test_a_key_that_changes_between_two_runs_is_caught(liar, play, disputes, stu
         other.study = liar.study | {"log_key": other.signer.verifier.vkey}
         run = play(other)
         assert (run.state, run.problem.code) == ("failed", "protocol_violated")
-        assert "gave place 0 of the shared log twice" in run.problem.detail  # a new log, whatever key signs it
+        assert "the curator's log key is not the one that it had before" in run.problem.detail
         assert disputes(liar) == [run.problem.detail]
         assert other.countersignatures == []
 
@@ -354,7 +379,7 @@ def test_a_key_that_is_none_is_caught(key, liar, caught):
 
 def test_a_grant_other_than_that_of_its_receipts_is_caught(liar, caught):
     liar.study["grant_id"] = "grt_0123456789abcdef"
-    caught(liar, "is of another grant than its study names")
+    caught(liar, "is of another grant's log")
 
 
 def test_the_last_note_of_the_curator_is_kept_with_the_dispute(liar, play, own):
@@ -528,8 +553,11 @@ def test_a_receipt_that_comes_after_its_entry_was_fetched_is_still_checked(liar,
     context.database.write(lambda db: witness.add_entries(witness.copy_in(db), liar.grant, entries))
     witness.record(exchange_of(liar.bodies[0]), liar.note(1))
     lie = note_of(liar.signer, f"{liar.signer.name}/{liar.grant}", 2, ZERO)
-    for note, what in ((lie, "shows another history"), (lie.replace("A", "B"), "does not verify")):
-        with pytest.raises(ProtocolViolated, match=what):
+    for note, kind, what in (
+        (lie, ProtocolViolated, "shows another history"),
+        (lie.replace("A", "B"), Unreachable, "does not verify"),
+    ):
+        with pytest.raises(kind, match=what):
             witness.record(exchange_of(liar.bodies[1]), note)
     with context.database.read() as db:
         assert checkpoints.last_receipt(db, liar.grant) == 0

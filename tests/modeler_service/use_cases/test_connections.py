@@ -72,6 +72,21 @@ def test_the_step_that_fails_is_named_with_what_to_do(trying, strangers, changed
     assert says in report.steps[at].detail
 
 
+def test_the_modelers_own_address_is_no_curator(trying, modeler):
+    reach = trying(curator_url=modeler.url).steps[1]
+    assert (reach.state, "not as a curator" in reach.detail) == ("failed", True)
+
+
+def test_a_host_that_is_not_allowed_is_refused_in_words(modeler, vendor, opened_once, curator, make_service, tmp_path):
+    strict = make_service("modeler", tmp_path, allowed_curators="curator.example").start()
+    access = {"curator_url": curator.url, "study_id": opened_once.id, "token": opened_once.token}
+    with strict.http(strict.token) as http:
+        for path in ("/v1/connections:test", "/v1/runs"):
+            refused = http.post(path, json=access, headers={"Idempotency-Key": "k"})
+            assert (refused.status_code, refused.json()["code"]) == (422, "invalid")
+            assert "its operator has not allowed it" in refused.json()["detail"]
+
+
 def test_a_principal_tests_a_connection_at_a_time_and_another_may_meanwhile(modeler, opened_once):
     """A curator that says nothing keeps a thread of the modeler's until the timeout."""
     silent = socket.create_server(("127.0.0.1", 0))

@@ -127,6 +127,22 @@ def test_the_reference_key_signs_as_the_reference_does():
     assert peter.signs(PETERS_TEXT) == PETERS_LINE  # so the oracle above is the specification's
 
 
+def test_a_key_of_a_cosigner_is_read_and_written_as_specified():
+    """c2sp.org/tlog-cosignature: the type in the text of a key is 0x04, as in the id of its signature lines."""
+    name, public = "witness.example/w1", bytes(range(100, 132))
+    identifier = hashlib.sha256(name.encode() + b"\n\x04" + public).digest()[:4].hex()
+    vkey = f"{name}+{identifier}+{base64.b64encode(bytes([4]) + public).decode()}"
+    assert Verifier.parse(vkey) == Verifier(name, public)
+    assert Verifier(name, public).cosigner_vkey == vkey
+    assert Verifier.parse(Verifier(name, public).vkey) == Verifier(name, public)
+    assert MODELER.verifier.verify_countersignature(BOTH) == Verifier.parse(
+        MODELER.verifier.cosigner_vkey
+    ).verify_countersignature(BOTH)
+    wrong = hashlib.sha256(name.encode() + b"\n\x01" + public).digest()[:4].hex()
+    refused_key(vkey.replace(identifier, wrong))  # the id of another type
+    refused_key(f"{name}+{identifier}+{base64.b64encode(bytes([5]) + public).decode()}")
+
+
 # --- verifier keys ------------------------------------------------------------------------------------
 
 

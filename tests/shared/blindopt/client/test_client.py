@@ -15,10 +15,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from blindopt import wire
+from blindopt.audit.checkpoints import Signer
 from blindopt.client import StudyClient, VendorClient, connection
 from blindopt.client.connection import wait_until_ended
-from blindopt.errors import ProtocolViolated, Unreachable
+from blindopt.errors import Unreachable
+from tests.modeler_service.lying_curator import note_of, receipt
 
 STUDY = "std_0123456789abcdef"
 
@@ -64,7 +65,7 @@ def test_an_encoded_reply_is_refused_unread(party):
     """A few bytes of gzip inside gzip unfold to gigabytes."""
     party.headers = {"Content-Encoding": "gzip, gzip"}
     party.body = gzip.compress(gzip.compress(bytes(1 << 24)))
-    with client_of(party) as client, pytest.raises(ProtocolViolated, match="encoded"):
+    with client_of(party) as client, pytest.raises(Unreachable, match="encoded"):
         client.study()
     assert party.requests[0]["Accept-Encoding"] == "identity"
 
@@ -72,14 +73,14 @@ def test_an_encoded_reply_is_refused_unread(party):
 def test_an_encoded_download_is_refused_and_leaves_no_file(party, tmp_path):
     party.headers = {"Content-Encoding": "gzip", "ETag": f'"sha256-{"0" * 64}"'}
     party.body = gzip.compress(bytes(1 << 24))
-    with client_of(party) as client, pytest.raises(ProtocolViolated, match="encoded"):
+    with client_of(party) as client, pytest.raises(Unreachable, match="encoded"):
         client.download(tmp_path / "z.npy", "0" * 64, max_bytes=1 << 30)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_reply_without_end_is_cut_at_the_limit(party):
     party.body = bytes(9 << 20)
-    with client_of(party) as client, pytest.raises(ProtocolViolated, match="larger"):
+    with client_of(party) as client, pytest.raises(Unreachable, match="larger"):
         client.study()
 
 
@@ -125,17 +126,20 @@ DRIPS = {
 @pytest.mark.parametrize("slow", DRIPS)
 def test_a_reply_that_drips_is_cut_at_the_timeout(slow):
     """Each byte comes in time, all of them do not. The control: the same bytes without a pause are a reply."""
-    query = wire.QueryRequest(rows=[wire.RowPlays(row=1)])
     with dripping(DRIPS[slow], 0) as (url, _), StudyClient(url, "t", STUDY, timeout_s=5) as client:
-        assert client.ask(query, key="k")[0].state == "pending"
+        assert client.query("qry_1")[0].state == "pending"
     with dripping(DRIPS[slow], 0.03) as (url, done), StudyClient(url, "t", STUDY, timeout_s=0.3) as client:
         for _ in range(2):
             with pytest.raises(Unreachable, match="did not answer in time"):
-                client.ask(query, key="k")
+                client.query("qry_1")
             assert not done  # it drips for ten times as long
 
 
-CANDIDATES_HEAD = b'HTTP/1.1 200 OK\r\nETag: "sha256-%s"\r\nContent-Length: 50\r\n\r\n' % (b"0" * 64)
+NOTE = note_of(Signer.of("curator", bytes(32)), f"curator/grt_{0:016x}", 1, "0" * 64)
+CANDIDATES_HEAD = b'HTTP/1.1 200 OK\r\nETag: "sha256-%s"\r\nBlindopt-Receipt: %s\r\nContent-Length: 50\r\n\r\n' % (
+    b"0" * 64,
+    receipt(0, NOTE).encode(),
+)
 CANDIDATES = {
     "head": [*(bytes([byte]) for byte in CANDIDATES_HEAD), bytes(50)],
     "body": [CANDIDATES_HEAD, *[b"x"] * 50],
@@ -157,10 +161,10 @@ def test_exchanges_that_end_in_time_leave_no_deadline(party):
     """A deadline that was left would cut the connection, and the last request would open another one."""
     with client_of(party, timeout_s=1.0) as client:
         for _ in range(5):
-            with pytest.raises(ProtocolViolated):
+            with pytest.raises(Unreachable):
                 client.study()
         time.sleep(1.2)  # past the deadlines of all of them
-        with pytest.raises(ProtocolViolated):
+        with pytest.raises(Unreachable):
             client.study()
     assert (len(party.requests), party.connections) == (6, 1)
 
@@ -168,19 +172,19 @@ def test_exchanges_that_end_in_time_leave_no_deadline(party):
 @pytest.mark.parametrize("etag", ["", "x", '"sha256-xyz"', f'"sha256-{"0" * 63}\x85"'])
 def test_candidates_without_a_digest_are_refused(etag, party, tmp_path):
     party.headers = {"ETag": etag}
-    with client_of(party) as client, pytest.raises(ProtocolViolated, match="digest"):
+    with client_of(party) as client, pytest.raises(Unreachable, match="digest"):
         client.download(tmp_path / "z.npy", "0" * 64, max_bytes=1 << 20)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_reply_that_is_no_study_is_refused_and_its_exchange_observed(party):
+def test_a_reply_without_a_receipt_is_nobodys_word_and_is_not_observed(party):
     observed = []
     with (
         client_of(party, observe=lambda exchange, _: observed.append(exchange)) as client,
-        pytest.raises(ProtocolViolated),
+        pytest.raises(Unreachable, match="without the curator's receipt"),
     ):
         client.study()
-    assert [exchange.status for exchange in observed] == [200]
+    assert observed == []
 
 
 @pytest.mark.parametrize("host", ["0" * 100, "xn--a.b", "a..b"])

@@ -14,7 +14,7 @@ from blindopt.client import StudyClient
 from blindopt.errors import Declined, Invalid, LogBroken, ProtocolViolated, StateConflict, StillMeasured
 from tests.modeler_service.lying_curator import FakeCurator, receipt
 from tests.modeler_service.runs.human_measured_curator import HumanMeasuredCurator
-from tests.system.meddler import between, cut, late, refused, repeated, truncated
+from tests.system.meddler import MIDDLEBOXES, between, cut, late, middlebox, refused, repeated, truncated
 
 QUICK = {"timeout_s": 20.0, "patience_s": 60.0}
 
@@ -49,7 +49,7 @@ def reconciled(curator, study, folder):
 
 def test_on_a_bad_network_every_answer_is_charged_once_and_both_logs_agree(curator, owner, noisy, tmp_path):
     faults = random.Random(5)
-    kinds = [late, refused, cut, repeated, truncated]
+    kinds = [late, refused, cut, repeated, truncated, *map(middlebox, [*MIDDLEBOXES, "reply of before"])]
 
     def anything(net, forward):
         return faults.choice(kinds)(net, forward)
@@ -61,7 +61,7 @@ def test_on_a_bad_network_every_answer_is_charged_once_and_both_logs_agree(curat
             answers = [study.query(row) for row in [*range(20), 3, 3]]
             assert study.answers == answers
         assert net.seen.total() >= 10
-        assert {"cut", "truncated", "repeated", "refused"} <= {kind for kind, count in net.seen.items() if count}
+        assert sum(count > 0 for count in net.seen.values()) >= 8, net.seen
     assert answers[3].y != answers[20].y != answers[21].y
     assert owner.balance(noisy.id).total_plays == 22
     compared = reconciled(curator, tmp_path / "study.sqlite", tmp_path)
