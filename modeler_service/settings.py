@@ -1,11 +1,12 @@
 """Settings of the modeler, from variables BLINDOPT_MODELER_<NAME>."""
 
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from pydantic import Field, FilePath
+from pydantic import Field, FilePath, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from blindopt.certificates import CertificateFiles
 from blindopt.wire import NoticeEvent
 from service_kit.settings import ServiceSettings
 
@@ -55,6 +56,10 @@ class Settings(ServiceSettings):
     curator_ca: FilePath | None = Field(
         None, description="CA in PEM that signs curators' certificates; default: the system's."
     )
+    curator_client_cert: FilePath | None = Field(
+        None, description="Certificate in PEM that is shown to curators which require one."
+    )
+    curator_client_key: FilePath | None = Field(None, description="Its private key in PEM.")
     candidates_max_bytes: int = Field(8 << 30, ge=1 << 10, description="Largest release that is fetched.")
     run_memory_max_bytes: int = Field(8 << 30, ge=1 << 20, description="Most memory that one run may need.")
     look_memory_max_bytes: int = Field(
@@ -78,3 +83,24 @@ class Settings(ServiceSettings):
     suggestion_seconds: float = Field(
         30.0, gt=0, description="How long one may take; checked between the parts of its work."
     )
+
+    @model_validator(mode="after")
+    def _client_certificate_is_whole(self) -> Self:
+        if (self.curator_client_cert is None) != (self.curator_client_key is None):
+            raise ValueError("CURATOR_CLIENT_CERT and CURATOR_CLIENT_KEY belong together")
+        return self
+
+    @property
+    def client_certificate(self) -> tuple[str, str] | None:
+        """The files of the certificate that is shown to curators, and of its key."""
+        if self.curator_client_cert is None or self.curator_client_key is None:
+            return None
+        return str(self.curator_client_cert), str(self.curator_client_key)
+
+    @property
+    def certificate_files(self) -> dict[str, CertificateFiles]:
+        """Certificates in files, by the setting of the one that matters most."""
+        cert, key = self.client_certificate or (None, None)
+        ca = None if self.curator_ca is None else str(self.curator_ca)
+        own = CertificateFiles(ca, cert, key)
+        return super().certificate_files | ({"curator_client_cert": own} if own.names else {})

@@ -7,6 +7,7 @@ from starlette.responses import Response
 from curator_service.console.live import follow
 from curator_service.console.reading import every, shares
 from service_kit.console import ApiProblem, Page, Pages
+from service_kit.console.notices import certificate_problems
 
 pages = Pages()
 _NEAR = 0.8
@@ -38,6 +39,7 @@ async def _waiting(page: Page) -> dict[str, Any]:
         "near": [],
         "jobs": [],
         "messages": [],
+        "certificates": [],
         "datasets": None,
         "steps": (),
     }
@@ -52,6 +54,7 @@ async def _waiting(page: Page) -> dict[str, Any]:
             if account["state"] == "open" and (spent := [part for part in shares(account) if part["share"] >= _NEAR])
         ][:_SHOWN]
         context["verification"] = await page.api.get("/v1/audit/verification")
+        context["certificates"] = await certificate_problems(page)
     if page.may("owner"):
         names = {account["study_id"]: account["name"] for account in accounts}
         messages = await every(page.api, "/v1/messages", "messages", only_open=True)

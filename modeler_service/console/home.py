@@ -6,6 +6,7 @@ from starlette.responses import Response
 
 from blindopt import wire
 from service_kit.console import Page, Pages
+from service_kit.console.notices import certificate_problems
 
 pages = Pages()
 _SHOWN = 10
@@ -23,7 +24,15 @@ async def home(page: Page) -> Response:
         ("failed", listed.counts.failed),
     ]
     more, steps = listed.next_page_token is not None, _first_steps(listed.runs) if page.may("vendor") else []
-    return page.show("home.html", title="Home", counts=counts, runs=listed.runs, more=more, steps=steps)
+    return page.show(
+        "home.html",
+        title="Home",
+        counts=counts,
+        runs=listed.runs,
+        more=more,
+        steps=steps,
+        certificates=await certificate_problems(page),
+    )
 
 
 def _first_steps(runs: Sequence[wire.RunView]) -> list[tuple[str, str | None, bool]]:

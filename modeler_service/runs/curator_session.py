@@ -35,6 +35,7 @@ def connect(
         address.study_id,
         timeout_s=settings.curator_timeout_seconds,
         verify=str(settings.curator_ca) if settings.curator_ca else True,
+        client_cert=settings.client_certificate,
         observe=witness.record,
         cancelled=cancelled,
         progress=progress,

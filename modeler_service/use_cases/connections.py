@@ -1,12 +1,12 @@
 """A test of the connection to a curator, with an explanation of the step that fails."""
 
 import socket
-import ssl
 from typing import Literal
 from urllib.parse import urlsplit
 
 from blindopt import wire
 from blindopt.addresses import is_localhost_name
+from blindopt.certificates import causes, tls_problem
 from blindopt.errors import Invalid, ProtocolViolated, Remote, Unreachable
 from modeler_service.runs.addresses import NO_CURATOR, check_address, check_curator, shows_failures
 from modeler_service.runs.curator_session import connect
@@ -25,8 +25,13 @@ _EXPLANATIONS = {
     "forbidden": "the token is not a modeler's: ask the data owner for a grant of the study",
     "erased": "the study was erased by its owner, with its candidates and answers: there is nothing to connect to",
     "study_not_open": "the study has not released its candidates yet: ask the data owner when it opens",
+    "client_certificate_needed": (
+        "the curator requires a client certificate: ask the data owner for one, and set "
+        "BLINDOPT_MODELER_CURATOR_CLIENT_CERT and _KEY"
+    ),
     "rate_limited": "the curator has too many requests of ours for now: try again in a minute",
 }
+_CA_SETTING = ", and set BLINDOPT_MODELER_CURATOR_CA"
 
 
 def try_connection(
@@ -101,18 +106,10 @@ def _why(url: str, error: Unreachable) -> str:
         socket.getaddrinfo("127.0.0.1" if is_localhost_name(host) else host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return f"there is no machine of the name {host}: check its spelling"
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return (
-                "the certificate of the curator cannot be verified: ask its owner for the CA, and set "
-                "BLINDOPT_MODELER_CURATOR_CA"
-            )
-        if isinstance(cause, ssl.SSLError):
-            return f"port {port} of {host} does not speak TLS: check the port, or whether it must be http://"
-        if isinstance(cause, ConnectionRefusedError):
-            return f"nothing listens at port {port} of {host}: check the port, and that the curator is running"
-        cause = cause.__cause__ or cause.__context__
+    if (problem := tls_problem(error)) is not None:
+        return f"{problem}{_CA_SETTING if 'the CA' in problem else ''}"
+    if any(isinstance(cause, ConnectionRefusedError) for cause in causes(error)):
+        return f"nothing listens at port {port} of {host}: check the port, and that the curator is running"
     return f"{error}: check address and port, and that a firewall lets this machine through"
 
 

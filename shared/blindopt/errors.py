@@ -46,6 +46,13 @@ class Unauthenticated(BlindoptError):
     what_to_do = "Check the token: it may be mistyped, expired or revoked. Ask who gave it for another one."
 
 
+class ClientCertificateNeeded(BlindoptError):
+    """The service takes requests only over TLS with a client certificate, and this connection has none."""
+
+    code, status, title, retryable = "client_certificate_needed", 403, "A client certificate is needed", True
+    what_to_do = "Set a client certificate that the service's CA signed, as BLINDOPT_MODELER_CURATOR_CLIENT_CERT."
+
+
 class Forbidden(BlindoptError):
     """The token is good, but its role may not do this."""
 

@@ -13,14 +13,15 @@ from starlette.routing import Route
 from blindopt import wire
 from blindopt.errors import AuditUnavailable
 from blindopt.version import VERSION
+from service_kit.certificates import Certificates
 from service_kit.console import Console
 from service_kit.context.context import ServiceContext
 from service_kit.context.log_verification import LogVerification
 from service_kit.identity.tokens import Principal, Role
 from service_kit.notices.delivery import NoticeDelivery
 from service_kit.settings import ServiceSettings
-from service_kit.web import audit_routes, notice_routes, openapi, problems
-from service_kit.web.gauges import Gauges, Jobs, of_service
+from service_kit.web import audit_routes, certificate_routes, notice_routes, openapi, problems
+from service_kit.web.gauges import Gauges, Jobs, of_certificates, of_service
 from service_kit.web.metrics import Metrics
 from service_kit.web.metrics import router as metrics_router
 from service_kit.web.middleware import RequestMiddleware
@@ -73,9 +74,12 @@ def build(
     )
     app.state.context = context
     app.state.log_verification = LogVerification(context)
+    certificates = app.state.certificates = Certificates(settings, context.clock)
     metrics = None
     if settings.metrics:
-        metrics = Metrics(lambda: (*of_service(context, settings.data_dir, jobs), *gauges()))
+        metrics = Metrics(
+            lambda: (*of_service(context, settings.data_dir, jobs), of_certificates(certificates), *gauges())
+        )
     app.state.metrics = metrics
     on_failed_login = metrics.count_failed_login if metrics is not None else lambda: None
     app.state.console = console.open(app, context, settings, on_failed_login) if console is not None else None
@@ -94,7 +98,8 @@ def build(
         console=app.state.console,
     )
     app.router.routes.extend(hot or [])
-    included = [*routers, audit_routes.router(auditors), _health()]
+    readers = tuple(role for role in auditors if role != "modeler")
+    included = [*routers, audit_routes.router(auditors), certificate_routes.router(readers), _health()]
     if delivery is not None:
         included.append(notice_routes.router(noticed, noticed[:1]))
     if metrics is not None:

@@ -8,6 +8,7 @@ from pydantic import Field, FilePath, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from blindopt.addresses import is_localhost_name, is_loopback
+from blindopt.certificates import CertificateFiles
 from blindopt.wire import CuratorUrl, NoticeEvent
 
 PasswordCost = Literal["standard", "minimal"]
@@ -38,6 +39,10 @@ class ServiceSettings(BaseSettings):
     body_limit_bytes: int = Field(1 << 20, ge=1 << 10, description="Largest request body, except uploads.")
     rate_per_second: float = Field(200.0, gt=0, description="Requests of one principal a second, in the long run.")
     rate_burst: int = Field(400, ge=1, description="Requests of one principal at once.")
+    connections_max: int = Field(1_000, ge=8, description="Open connections in all.")
+    connections_per_address: int = Field(
+        200, ge=4, description="Open connections from one address (IPv6: from one /64 network)."
+    )
     bad_tokens_per_minute: int = Field(60, ge=1, description="Requests with a bad token from one address.")
     session_idle_minutes: int = Field(30, ge=1, le=1_440, description="A console session not used for so long ends.")
     session_hours: int = Field(12, ge=1, le=168, description="A console session ends after so long, used or not.")
@@ -98,6 +103,14 @@ class ServiceSettings(BaseSettings):
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise ValueError("TLS_CLIENT_CA needs TLS_CERT and TLS_KEY: without them there is no TLS")
         return self
+
+    @property
+    def certificate_files(self) -> dict[str, CertificateFiles]:
+        """Certificates in files, by the setting of the certificate; their CA is that of the other side."""
+        if self.tls_cert is None:
+            return {}
+        ca = None if self.tls_client_ca is None else str(self.tls_client_ca)
+        return {"tls_cert": CertificateFiles(ca, str(self.tls_cert), str(self.tls_key))}
 
     @property
     def address(self) -> str | None:

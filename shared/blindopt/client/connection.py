@@ -20,7 +20,7 @@ from blindopt import wire
 from blindopt.audit.merkle_log import Exchange, sha256
 from blindopt.client.exchanges import exchange_of
 from blindopt.client.strangers import check_writer
-from blindopt.client.transport import REPLY_MAX_BYTES, Connection, transport_errors
+from blindopt.client.transport import REPLY_MAX_BYTES, ClientCertificate, Connection, transport_errors
 from blindopt.errors import ProtocolViolated, Remote, Unreachable
 
 R = TypeVar("R", bound=BaseModel)
@@ -96,8 +96,8 @@ class Client(Connection):
     """A client with a token, over one connection. ``observe`` gets each exchange, with its receipt.
 
     For ``patience_s`` a request is repeated, with the same idempotency key, while a repetition may help: the connection
-    failed, another machine answered, or the reply says so. ``proxy`` is the address of an HTTP proxy; none is taken
-    from the environment.
+    failed, another machine answered, or the reply says so. ``client_cert`` are files in PEM, a certificate and its key,
+    for a service that requires one. ``proxy`` is the address of an HTTP proxy; none is taken from the environment.
     """
 
     party = "the service"
@@ -116,6 +116,7 @@ class Client(Connection):
         reply_max_bytes: int = REPLY_MAX_BYTES,
         proxy: str | None = None,
         patience_s: float = 0.0,
+        client_cert: ClientCertificate | None = None,
     ) -> None:
         super().__init__(
             base_url,
@@ -124,6 +125,7 @@ class Client(Connection):
             verify=verify,
             reply_max_bytes=reply_max_bytes,
             proxy=proxy,
+            client_cert=client_cert,
         )
         self._patience_s = patience_s
         self._allowed_s = timeout_s

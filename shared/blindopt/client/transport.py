@@ -1,20 +1,27 @@
 """What all clients share: the kept connection, errors of the transport in plain words, bounded unencoded replies."""
 
+import logging
 import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
 import httpx
 
 from blindopt.addresses import is_localhost_name
+from blindopt.certificates import CertificateFiles, FileWatch, expires_at, file_problem, tls_problem
 from blindopt.client.deadlines import Sockets
 from blindopt.errors import ProtocolViolated, Unreachable
 from blindopt.version import VERSION
 
 REPLY_MAX_BYTES = 64 << 20
+ClientCertificate = tuple[str, str]
+"""Files in PEM: a certificate, and its key."""
+_CERTIFICATE = "blindopt.client_certificate"
+log = logging.getLogger("blindopt.certificates")
 
 
 class _Transport(httpx.HTTPTransport):
@@ -31,8 +38,54 @@ class _Transport(httpx.HTTPTransport):
         return super().handle_request(request)
 
 
+class _FilesTransport(httpx.BaseTransport):
+    """A transport with certificates in files. New connections take those that the files hold now.
+
+    Files that changed into something unusable leave the old ones.
+    """
+
+    def __init__(self, files: CertificateFiles, proxy: str | None) -> None:
+        self._files, self._proxy = files, proxy
+        self._watch = FileWatch(files.names)
+        self._current = self._opened()
+        self._before: _Transport | None = None
+
+    def _opened(self) -> _Transport:
+        trusted = None if self._files.ca is not None else httpx.create_ssl_context(trust_env=False)
+        return _Transport(verify=self._files.client_context(trusted), trust_env=False, proxy=self._proxy)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        if self._watch.has_changed():
+            self._renew()
+        if self._files.cert is not None:
+            request.extensions = {**request.extensions, _CERTIFICATE: self._files.cert}
+        return self._current.handle_request(request)
+
+    def _renew(self) -> None:
+        try:
+            renewed = self._opened()
+        except OSError as error:
+            log.warning("certificate files are not usable, the old ones stay: %s", file_problem(error))
+            return
+        self.close_before()
+        self._before, self._current = self._current, renewed
+
+    def close_before(self) -> None:
+        """Close the transport before the current one; an exchange of it may last for as long as it is still there."""
+        if self._before is not None:
+            self._before.close()
+
+    def close(self) -> None:
+        self.close_before()
+        self._current.close()
+
+
 class Connection:
-    """An httpx client that is kept open, with limits on the time and size of a reply. For one thread."""
+    """An httpx client that is kept open, with limits on the time and size of a reply. For one thread.
+
+    ``verify`` is a file of authorities, True for those of certifi, or False; ``client_cert`` are the files of a
+    certificate to show. Files are read again when they change.
+    """
 
     def __init__(
         self,
@@ -43,13 +96,14 @@ class Connection:
         verify: str | bool,
         reply_max_bytes: int,
         proxy: str | None = None,
+        client_cert: ClientCertificate | None = None,
     ) -> None:
         with transport_errors():
             self._http = httpx.Client(
                 base_url=base_url,
                 headers={"Accept-Encoding": "identity", "User-Agent": f"blindopt/{VERSION}"} | (headers or {}),
                 timeout=timeout_s,
-                transport=_Transport(verify=_tls_context(verify, base_url), trust_env=False, proxy=proxy),
+                transport=_transport(verify, base_url, proxy, client_cert),
                 trust_env=False,  # a proxy of the environment would read the token
             )
         self._sockets = Sockets()
@@ -88,26 +142,30 @@ def _default_tls_context() -> ssl.SSLContext:
     return context
 
 
-def _tls_context(verify: str | bool, base_url: str) -> ssl.SSLContext | bool:
-    """Return the TLS context for a file of authorities, for httpx's default ones (True), or False for no check.
+def _transport(
+    verify: str | bool, base_url: str, proxy: str | None, client_cert: ClientCertificate | None = None
+) -> httpx.BaseTransport:
+    """Return the transport for a file of authorities, for httpx's default ones (True), or False for no check.
 
-    A connection to a base URL without TLS gets one that trusts nobody, which takes no time to make.
+    A connection to a base URL without TLS gets a context that trusts nobody, which takes no time to make.
 
     The connections of a thread share the default context: it takes 20 ms to make and does not change while a process
-    runs. A file is read for each connection, because its operator may replace it.
+    runs. Files are read for each connection, because their operator may replace them.
     """
-    if verify is True and base_url.startswith("http://"):
-        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    if isinstance(verify, str):
-        return ssl.create_default_context(cafile=verify)
-    return verify and _default_tls_context()
+    if verify and not base_url.startswith("http://") and (client_cert is not None or isinstance(verify, str)):
+        cert, key = client_cert or (None, None)
+        return _FilesTransport(CertificateFiles(verify if isinstance(verify, str) else None, cert, key), proxy)
+    context: ssl.SSLContext | bool = False
+    if verify:
+        is_plain = base_url.startswith("http://")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_plain else _default_tls_context()
+    return _Transport(verify=context, trust_env=False, proxy=proxy)
 
 
 def is_ready(base_url: str) -> bool:
     """Whether a service at this address can take requests."""
     try:
-        context = _tls_context(True, base_url)
-        with httpx.Client(transport=_Transport(verify=context, trust_env=False), timeout=5.0) as client:
+        with httpx.Client(transport=_transport(True, base_url, None), timeout=5.0) as client:
             reply = client.get(f"{base_url}/readyz")
     except httpx.TransportError:
         return False
@@ -128,5 +186,27 @@ def transport_errors() -> Iterator[None]:
         yield
     except httpx.TimeoutException as error:
         raise Unreachable("the other party did not answer in time") from error
+    except ssl.SSLError as error:
+        raise Unreachable(f"the files of certificates are not usable: {file_problem(error)}") from error
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # UnicodeError: a name that has no encoding
-        raise Unreachable(f"the connection to the other party failed ({type(error).__name__})") from error
+        raise Unreachable(f"the connection to the other party failed{_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    if (problem := tls_problem(error)) is not None:
+        return f": {problem}"
+    if isinstance(error, httpx.ReadError | httpx.WriteError | httpx.RemoteProtocolError):
+        certificate = error.request.extensions.get(_CERTIFICATE)
+        if certificate is not None:
+            return f" ({type(error).__name__}). It may not take our client certificate{_validity(certificate)}"
+    return f" ({type(error).__name__})"
+
+
+def _validity(certificate: str) -> str:
+    try:
+        end = expires_at(certificate)
+    except (OSError, ValueError):
+        return ", which cannot be read"
+    if end < datetime.now(UTC):
+        return f", which has expired: it was valid until {end:%Y-%m-%d}"
+    return f", valid until {end:%Y-%m-%d}: ask its owner which authority must sign it"

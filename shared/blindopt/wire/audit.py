@@ -86,6 +86,24 @@ class Countersigned(Reply):
     time: int = Field(description="When the modeler signed, in Unix seconds.")
 
 
+class CertificateView(Reply):
+    """A certificate that the service uses for TLS."""
+
+    setting: str = Field(description="The setting that names its file.")
+    expires_at: datetime = Field(
+        description="When it expires; of a chain the first to, of several authorities the last."
+    )
+    problem: str | None = Field(
+        description="What is wrong and what to do: it expires within 30 days, has expired, or its file is not usable."
+    )
+
+
+class CertificateList(Reply):
+    """The certificates that the service uses for TLS; none without TLS."""
+
+    certificates: list[CertificateView] = Field(description="One for each setting that names certificates.")
+
+
 class Health(Reply):
     """State of a service."""
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -11,9 +10,11 @@ from urllib.parse import urlsplit, urlunsplit
 import typer
 
 from blindopt.errors import StateConflict
+from service_kit.certificates import Certificates
 from service_kit.cli.program import Program, S, plain_errors
 from service_kit.context.keys import webhook_key
 from service_kit.settings import ServiceSettings
+from service_kit.store.base import utc_now
 
 MASK = "***"
 
@@ -78,16 +79,10 @@ def obstacles(chosen: ServiceSettings) -> Iterator[str]:
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         yield f"{chosen.variable('data_dir')}: {nearest} is no folder that this user can write to"
-    if chosen.tls_cert is not None:
-        try:
-            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(chosen.tls_cert, chosen.tls_key)
-        except (OSError, ssl.SSLError) as error:
-            yield f"{chosen.variable('tls_cert')} and {chosen.variable('tls_key')} are no pair: {_reason(error)}"
-    if chosen.tls_client_ca is not None:
-        try:
-            ssl.create_default_context(cafile=chosen.tls_client_ca)
-        except (OSError, ssl.SSLError) as error:
-            yield f"{chosen.variable('tls_client_ca')}: {_reason(error)}"
+    try:
+        Certificates(chosen, utc_now)
+    except StateConflict as error:
+        yield str(error)
     for name in _WRITTEN:
         path: Path | None = getattr(chosen, name)
         if path is not None and not path.exists() and not os.access(path.absolute().parent, os.W_OK):
@@ -105,8 +100,3 @@ def obstacles(chosen: ServiceSettings) -> Iterator[str]:
             Metrics(tuple)
         except StateConflict as error:
             yield str(error)
-
-
-def _reason(error: Exception) -> str:
-    words = error.reason if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None)
-    return str(words or error).lower().replace("_", " ")

@@ -8,15 +8,12 @@ import os
 import shlex
 import signal
 import socket
-import ssl
 import sys
 import threading
 import webbrowser
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated, cast
 
 import typer
 
@@ -24,7 +21,7 @@ from blindopt.audit import reconciliation
 from blindopt.audit.merkle_log import Head
 from blindopt.errors import LogBroken, StateConflict
 from blindopt.version import VERSION
-from service_kit.cli import configuration, log_format, users
+from service_kit.cli import configuration, log_format, tls, users
 from service_kit.cli.program import Program, S, plain_errors, private_file
 from service_kit.context import erased_list
 from service_kit.context.context import ServiceContext
@@ -34,9 +31,6 @@ from service_kit.store import users as stored_users
 from service_kit.store.folder_lock import only_process
 from service_kit.store.tokens import is_live
 
-if TYPE_CHECKING:
-    import uvicorn
-
 
 def build(program: Program[S]) -> typer.Typer:
     """The command line of one service."""
@@ -45,6 +39,7 @@ def build(program: Program[S]) -> typer.Typer:
     cli.add_typer(_audit(program), name="audit")
     cli.add_typer(users.build(program), name="user")
     cli.add_typer(configuration.build(program), name="config")
+    cli.add_typer(tls.build(program), name="tls")
 
     @cli.callback(invoke_without_command=True)
     def start(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
@@ -109,7 +104,7 @@ def build(program: Program[S]) -> typer.Typer:
         Settings come from the environment (docs/operations.md); options override them.
         """
         gc.disable()  # what is imported and built now stays; a tenth of the start went into looking through it
-        import uvicorn
+        from service_kit.listener.server import server
 
         with plain_errors():
             chosen = program.checked_settings(host=host, port=port, data_dir=data_dir)
@@ -118,6 +113,7 @@ def build(program: Program[S]) -> typer.Typer:
         log_format.configure("warning" if is_quiet else chosen.log_level, terminal=sys.stderr.isatty())
         # uvicorn drains, then raises the signal again: an orderly end is exit code 0.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server reads certificates again at it
         with plain_errors(), only_process(chosen.data_dir):
             listening = _listen(chosen.host, chosen.port)
             chosen = chosen.model_copy(update={"port": listening.getsockname()[1]})
@@ -126,18 +122,8 @@ def build(program: Program[S]) -> typer.Typer:
                 first_token(application.state.context, program.main_role, chosen.first_token_file)
             if chosen.first_password_file is not None:
                 users.first_user(application.state.context, program.main_role, chosen)
-            config = uvicorn.Config(
-                application,
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,  # anyone can send them: the client is the peer of the connection
-                timeout_graceful_shutdown=chosen.drain_seconds,
-                ssl_certfile=chosen.tls_cert,
-                ssl_keyfile=chosen.tls_key,
-                ssl_ca_certs=str(chosen.tls_client_ca) if chosen.tls_client_ca else None,
-                ssl_cert_reqs=ssl.CERT_REQUIRED if chosen.tls_client_ca else ssl.CERT_NONE,
-            )
+            listener = server(application, chosen)
+            signal.signal(signal.SIGHUP, listener.hang_up)
             if sys.stdout.isatty():
                 with application.state.context.database.read() as db:
                     has_users = bool(stored_users.list_all(db))
@@ -146,7 +132,7 @@ def build(program: Program[S]) -> typer.Typer:
                 threading.Thread(target=webbrowser.open, args=[chosen.console_url], daemon=True).start()
             gc.freeze()
             gc.enable()
-            _server(config).run(sockets=[listening])
+            listener.run(sockets=[listening])
 
     return cli
 
@@ -163,20 +149,6 @@ def _banner(program: Program[S], chosen: S, *, has_users: bool, moved: bool) -> 
         where = f"{chosen.variable('data_dir')}={shlex.quote(str(chosen.data_dir.absolute()))} " if moved else ""
         lines.append(f"  No user yet: {where}{program.service} user add NAME")
     return "\n".join([*lines, "Stop with Ctrl-C."])
-
-
-def _server(config: "uvicorn.Config") -> "uvicorn.Server":
-    """A server that calls ``app.state.leave`` when it must stop, so that open streams do not delay the shutdown."""
-    import uvicorn
-
-    class Server(uvicorn.Server):
-        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            leave: Callable[[], None] | None = getattr(self.config.app.state, "leave", None)  # type: ignore[union-attr]
-            if leave is not None:
-                leave()
-            super().handle_exit(sig, frame)
-
-    return Server(config)
 
 
 def _verified(program: Program[S], opened: ServiceContext, key: str | None = None) -> tuple[Head, str]:

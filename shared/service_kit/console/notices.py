@@ -1,4 +1,4 @@
-"""The page of notices, which a service sends by webhook."""
+"""The page of notices, which a service sends by webhook; and certificates that the home page warns of."""
 
 from collections.abc import Callable
 
@@ -41,3 +41,9 @@ def pages_of(about: About, *, readers: tuple[Role, ...], testers: tuple[Role, ..
         return page.go("/notices", f"The test notice did not arrive: {result['problem']}", mood="bad")
 
     return pages
+
+
+async def certificate_problems(page: Page) -> list[str]:
+    """What is wrong with the service's certificates, or soon will be; one sentence or two for each."""
+    listed = await page.api.read("/v1/certificates", wire.CertificateList)
+    return [view.problem for view in listed.certificates if view.problem is not None]

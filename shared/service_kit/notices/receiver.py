@@ -3,9 +3,9 @@
 import socket
 import ssl
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Self
 
+from blindopt.certificates import causes
 from blindopt.errors import BlindoptError
 from service_kit.context.keys import webhook_key
 from service_kit.settings import ServiceSettings
@@ -54,7 +54,7 @@ class Receiver:
         return None if 200 <= status < 300 else _status_problem(status)
 
     def _transport_problem(self, error: BlindoptError) -> str:
-        for cause in _causes(error):
+        for cause in causes(error):
             if isinstance(cause, socket.gaierror):
                 return "its name cannot be looked up: check the host in NOTIFY_URL, and this machine's name server"
             if isinstance(cause, ssl.SSLError):
@@ -64,16 +64,6 @@ class Receiver:
             if isinstance(cause, TimeoutError) or "Timeout" in type(cause).__name__:
                 return f"no answer came within {self._timeout_s:g} s (NOTIFY_TIMEOUT_SECONDS)"
         return f"the connection failed ({type(error.__cause__ or error).__name__}): check NOTIFY_URL"
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and its causes, the innermost first."""
-    chain: list[BaseException] = []
-    cause: BaseException | None = error
-    while cause is not None:
-        chain.append(cause)
-        cause = cause.__cause__ or cause.__context__
-    yield from reversed(chain)
 
 
 def _tls_problem(error: ssl.SSLError) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from service_kit.certificates import Certificates
 from service_kit.context.context import ServiceContext
 from service_kit.store import notices
 
@@ -50,6 +51,15 @@ def of_service(context: ServiceContext, data_dir: Path, jobs: Jobs) -> Iterator[
     disk = shutil.disk_usage(data_dir)
     yield _single("blindopt_disk_bytes", "Size of the disk with the data folder.", disk.total)
     yield _single("blindopt_disk_free_bytes", "Free bytes on the disk with the data folder.", disk.free)
+
+
+def of_certificates(certificates: Certificates) -> Gauge:
+    """When the certificates of a service expire."""
+    ends: dict[tuple[str, ...], float] = {
+        (setting,): round(seconds) for setting, seconds in certificates.remaining_seconds().items()
+    }
+    about = "Seconds until the certificate of a setting expires; negative once it has."
+    return Gauge("blindopt_certificate_expires_seconds", about, ends, ("setting",))
 
 
 def _single(name: str, about: str, value: float) -> Gauge:

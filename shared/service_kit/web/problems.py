@@ -3,6 +3,7 @@
 import http
 import json
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,9 @@ HTTP_CODES = {
     404: "not_found",
     405: "method_not_allowed",
     406: "not_acceptable",
+    408: "request_timeout",
     415: "unsupported_media_type",
+    431: "head_too_large",
 }
 _PROBLEM = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
 _WHEN = {
@@ -80,13 +83,27 @@ def response(error: BlindoptError, *, path: str, request_id: str) -> Response:
     return Response(body, error.status, headers, media_type=MEDIA_TYPE)
 
 
+def refusal(error: BlindoptError) -> Response:
+    """The HTTP response of an error to a request that no layer has handled, such as one that is not HTTP."""
+    request_id = secrets.token_hex(16)
+    reply = response(error, path="", request_id=request_id)
+    reply.headers.update({"X-Request-ID": request_id, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"})
+    return reply
+
+
+def http_error(status: int, detail: str) -> BlindoptError:
+    """An error that only HTTP knows, such as a head that is too long."""
+    return _HttpError(status, {}, detail)
+
+
 class _HttpError(BlindoptError):
-    def __init__(self, status: int, headers: Mapping[str, str]) -> None:
+    def __init__(self, status: int, headers: Mapping[str, str], detail: str | None = None) -> None:
         self.headers = {k: v for k, v in headers.items() if k.lower() == "allow"}
         self.title = http.HTTPStatus(status).phrase
         self.status = status
         self.code = HTTP_CODES.get(status, f"http_{status}")
-        super().__init__(self.title)
+        self.retryable = status == 408
+        super().__init__(detail or self.title)
 
 
 def install(app: FastAPI) -> None:

@@ -57,7 +57,7 @@ def test_what_would_not_start_is_named_and_ends_with_1(show, tmp_path, notified)
         "PORT": {"port": 99_999},
         "THERE_IS_NONE": {"there_is_none": 1},
         "TLS_CERT and TLS_KEY": {"tls_cert": tmp_path / "file"},
-        "are no pair": {"tls_cert": tmp_path / "file", "tls_key": tmp_path / "file"},
+        "it is no certificate or key in PEM": {"tls_cert": tmp_path / "file", "tls_key": tmp_path / "file"},
         "32 characters": notified | {"notify_secret_file": tmp_path / "short"},
         "is no folder that this user can write to": {"data_dir": tmp_path / "file" / "data"},
     }

@@ -1,0 +1,200 @@
+"""The commands tls init and tls renew: a private authority and certificates for the first set-up of two machines."""
+
+import ipaddress
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from blindopt.errors import Invalid, StateConflict
+from service_kit.cli.program import Program, S, plain_errors
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
+CA_DAYS = 3_650
+_BACKDATED = timedelta(hours=1)
+"""Certificates begin earlier by this, for machines whose clocks are late."""
+_COPIED = ("ca.crt", "client.crt", "client.key")
+_ALL = ("ca.crt", "ca.key", "server.crt", "server.key", "client.crt", "client.key")
+
+Folder = Annotated[Path, typer.Option(help="Folder of the certificates.")]
+Days = Annotated[int, typer.Option(min=1, max=825, help="How long the certificates are valid.")]
+
+
+def build(program: Program[S]) -> typer.Typer:
+    """The commands below tls."""
+    cli = typer.Typer(help="Certificates of a private authority.", no_args_is_help=True)
+
+    @cli.command()
+    def init(
+        names: Annotated[list[str], typer.Argument(help="Names or addresses by which others reach this service.")],
+        folder: Folder = Path("tls"),
+        days: Days = 397,
+    ) -> None:
+        """Make a private authority, and certificates of a server and a client. Nothing is written over.
+
+        Example: blindopt-curator tls init curator.hospital.example
+        """
+        with plain_errors():
+            if present := [name for name in _ALL if (folder / name).exists()]:
+                raise StateConflict(f"{folder / present[0]} exists, and nothing is written over: see tls renew")
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make_authority(folder)
+            _issue(folder, "server", _alternatives(names), days)
+            _issue(folder, "client", None, days)
+        typer.echo(_next_steps(program, folder.absolute(), names[0], days))
+
+    @cli.command()
+    def renew(folder: Folder = Path("tls"), days: Days = 397) -> None:
+        """Make the certificates of tls init anew, with new keys, by the same authority. Services take them up."""
+        from cryptography import x509
+
+        with plain_errors():
+            server = x509.load_pem_x509_certificate((folder / "server.crt").read_bytes())
+            names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            _issue(folder, "server", names, days)
+            _issue(folder, "client", None, days)
+        typer.echo(f"Made {folder / 'server.crt'} and {folder / 'client.crt'} anew, valid for {days} days.")
+        typer.echo("A running service takes its own up within a minute, or at SIGHUP.")
+        typer.echo("Copy client.crt and client.key to the other machine again.")
+
+    return cli
+
+
+def _alternatives(names: list[str]) -> "x509.SubjectAlternativeName":
+    from cryptography import x509
+
+    listed: list[x509.GeneralName] = []
+    for name in dict.fromkeys([*names, "localhost"]):
+        try:
+            listed.append(x509.IPAddress(ipaddress.ip_address(name)))
+        except ValueError:
+            if "/" in name or ":" in name or not name.isascii():
+                raise Invalid(f"{name} is no name of a machine: leave out https:// and the port") from None
+            listed.append(x509.DNSName(name))
+    return x509.SubjectAlternativeName(listed)
+
+
+def _make_authority(folder: Path) -> None:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    # The serial number tells authorities of the same name apart where a file holds several.
+    name = x509.Name(
+        [
+            x509.NameAttribute(NameOID.COMMON_NAME, "blindopt private authority"),
+            x509.NameAttribute(NameOID.SERIAL_NUMBER, os.urandom(8).hex()),
+        ]
+    )
+    builder = _begun(name, key, CA_DAYS).issuer_name(name)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_usage(is_ca=True), critical=True)
+    _write(folder, "ca", key, builder, key)
+
+
+def _issue(folder: Path, kind: str, names: "x509.SubjectAlternativeName | None", days: int) -> None:
+    """Write the certificate and the key of a server, or of a client (without ``names``)."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    authority = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+    authority_key = load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    assert isinstance(authority_key, ec.EllipticCurvePrivateKey)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"blindopt {kind}")])
+    builder = _begun(name, key, days).issuer_name(authority.subject)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_usage(is_ca=False), critical=True)
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
+    builder = builder.add_extension(issuer, critical=False)
+    purpose = ExtendedKeyUsageOID.CLIENT_AUTH if names is None else ExtendedKeyUsageOID.SERVER_AUTH
+    builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+    if names is not None:
+        builder = builder.add_extension(names, critical=False)
+    _write(folder, kind, key, builder, authority_key)
+
+
+def _begun(name: "x509.Name", key: "EllipticCurvePrivateKey", days: int) -> "x509.CertificateBuilder":
+    from cryptography import x509
+
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder(subject_name=name, public_key=key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BACKDATED)
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _usage(*, is_ca: bool) -> "x509.KeyUsage":
+    from cryptography import x509
+
+    return x509.KeyUsage(
+        digital_signature=not is_ca,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=is_ca,
+        crl_sign=is_ca,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _write(
+    folder: Path,
+    name: str,
+    key: "EllipticCurvePrivateKey",
+    builder: "x509.CertificateBuilder",
+    signer: "EllipticCurvePrivateKey",
+) -> None:
+    """Sign the certificate; write it and its key (mode 0600), each file whole."""
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    certificate = builder.sign(signer, SHA256()).public_bytes(Encoding.PEM)
+    for file, data in ((folder / f"{name}.key", private), (folder / f"{name}.crt", certificate)):
+        partial = file.with_name(f"{file.name}.part")
+        partial.unlink(missing_ok=True)
+        with os.fdopen(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as opened:
+            opened.write(data)
+        partial.replace(file)
+
+
+def _next_steps(program: Program[S], folder: Path, name: str, days: int) -> str:
+    prefix = program.service.replace("-", "_").upper()
+    port = 8410 if program.main_role == "owner" else 8420
+    host = f"[{name}]" if ":" in name else name
+    lines = [
+        f"Made an authority and certificates of a server and a client in {folder}, valid for {days} days.",
+        "",
+        "On this machine, set:",
+        f"  {prefix}_TLS_CERT={folder / 'server.crt'}",
+        f"  {prefix}_TLS_KEY={folder / 'server.key'}",
+        f"  {prefix}_PUBLIC_URL=https://{host}:{port}",
+        "To take only requests with a certificate of this authority (browsers then need one too), set as well:",
+        f"  {prefix}_TLS_CLIENT_CA={folder / 'ca.crt'}",
+    ]
+    if program.main_role == "owner":
+        lines += [
+            "",
+            f"Copy {', '.join(_COPIED)} to the modeler's machine, over a channel that nobody else can read.",
+            "There, set:",
+            "  BLINDOPT_MODELER_CURATOR_CA=ca.crt",
+            "  BLINDOPT_MODELER_CURATOR_CLIENT_CERT=client.crt",
+            "  BLINDOPT_MODELER_CURATOR_CLIENT_KEY=client.key",
+        ]
+    else:
+        lines += ["", f"Clients need ca.crt; where TLS_CLIENT_CA is set, also {_COPIED[1]} and {_COPIED[2]}."]
+    return "\n".join([*lines, "", "Keep ca.key here: anyone who has it can make certificates that both sides trust."])

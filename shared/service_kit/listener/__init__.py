@@ -1,0 +1,1 @@
+"""How a service listens: connections with deadlines and caps, TLS, and an orderly end."""

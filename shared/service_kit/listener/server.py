@@ -1,0 +1,136 @@
+"""The server of a service: uvicorn, with the connections of ``protocol`` and an orderly end."""
+
+import asyncio
+import errno
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from blindopt.certificates import look_again
+from service_kit.certificates import Certificates
+from service_kit.listener.connections import Connections, raise_descriptor_limit
+from service_kit.listener.protocol import ListenerState, Protocol
+from service_kit.settings import ServiceSettings
+
+log = logging.getLogger("blindopt.connections")
+KEEP_ALIVE_SECONDS = 8
+"""Longer than the 5 s for which our clients keep a connection, so that they rarely use one that is being closed."""
+TICKS_A_SECOND = 10
+REPORT_SECONDS = 60
+ACCEPT_PAUSE_SECONDS = 0.1
+"""How long nothing is accepted where no descriptor is left."""
+
+
+class Server(uvicorn.Server):
+    """A server that checks its connections every second, and survives SIGHUP.
+
+    At its end it calls ``app.state.leave``, so that open streams do not delay the shutdown.
+    """
+
+    def __init__(self, config: uvicorn.Config, state: ListenerState, app: FastAPI) -> None:
+        super().__init__(config)
+        self.server_state: ListenerState = state
+        self._app = app
+        self._certificates: Certificates = app.state.certificates
+        self._accepting: list[asyncio.Task[None]] = []
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._ticks = 0
+        self._must_look = False
+        self._has_terminal = os.isatty(2)
+
+    def hang_up(self, sig: int, frame: FrameType | None) -> None:
+        """Read certificates again soon: the handler of SIGHUP. Begin the shutdown if the terminal was closed."""
+        self._must_look = True
+        if self._has_terminal and not os.isatty(2):
+            self.handle_exit(signal.SIGTERM, frame)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin the shutdown."""
+        leave: Callable[[], None] | None = getattr(self._app.state, "leave", None)
+        if leave is not None:
+            leave()
+        super().handle_exit(sig, frame)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections ourselves: caps come before the handshake of TLS, and each gets today's certificate."""
+        await super().startup(sockets=[])
+        if self.started:
+            self._accepting = [asyncio.create_task(self._accept(each)) for each in sockets or []]
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        listening.setblocking(False)
+        listening.listen(self.config.backlog)
+        while True:
+            try:
+                accepted, peer = await loop.sock_accept(listening)
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    await asyncio.sleep(ACCEPT_PAUSE_SECONDS)
+                continue
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            protocol = Protocol(self.config, self.server_state, self.lifespan.state)
+            task = asyncio.create_task(protocol.connect(accepted, peer))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Check connections and certificates once a second; every minute, log how many were refused or cut."""
+        self._ticks += 1
+        if self._must_look:
+            self._must_look = False
+            look_again()
+            self._certificates.look()
+        if self._ticks % TICKS_A_SECOND == 0:
+            for connection in self.server_state.open_connections.all():
+                connection.check()
+            self._certificates.look()
+        if self._ticks % (REPORT_SECONDS * TICKS_A_SECOND) == 0:
+            self._report()
+        return await super().on_tick(counter)
+
+    def _report(self) -> None:
+        counts = self.server_state.open_connections.report()
+        if counts:
+            log.warning("connections refused or cut", extra={"fields": {"last_minute": counts}})
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let requests end, and those that are on their way, each with Connection: close."""
+        self.server_state.is_draining = True
+        for task in self._accepting:
+            task.cancel()
+        await super().shutdown(sockets)
+        self._report()
+
+
+def server(app: FastAPI, settings: ServiceSettings) -> Server:
+    """A server of ``app`` as the settings say. Raises the process's limit of open descriptors."""
+    room = raise_descriptor_limit()
+    if room < settings.connections_max:
+        log.warning(
+            "fewer connections than CONNECTIONS_MAX: the limit of open files is low", extra={"fields": {"room": room}}
+        )
+    certificates: Certificates = app.state.certificates
+    state = ListenerState(
+        Connections(min(settings.connections_max, room), settings.connections_per_address),
+        tls=None if settings.tls_cert is None else certificates.server_context,
+        needs_certificate=settings.tls_client_ca is not None,
+    )
+    config = uvicorn.Config(
+        app,
+        http=Protocol,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # anyone can send them
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=settings.drain_seconds,
+    )
+    return Server(config, state, app)

@@ -1,0 +1,253 @@
+"""Peers that send or read nothing, too much or no HTTP, and too many of them: nobody else waits for them."""
+
+import asyncio
+import json
+import socket
+import threading
+
+import pytest
+from fastapi import FastAPI, Request
+from starlette.responses import Response
+
+from service_kit.certificates import Certificates
+from service_kit.listener import protocol as protocols
+from service_kit.listener import server as servers
+from service_kit.listener.connections import RESERVE, Connections
+from service_kit.settings import ServiceSettings
+from service_kit.store.base import utc_now
+
+HEAD = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
+BIG = b"a" * (24 << 20)
+"""More than the buffers of two sockets hold."""
+
+
+class Member:
+    def __init__(self, address="192.0.2.1"):
+        self.address, self.is_dropped = address, False
+
+    def check(self):
+        raise AssertionError
+
+    def drop(self):
+        self.is_dropped = True
+
+
+def entered(connections, *addresses):
+    members = [Member(address) for address in addresses]
+    for member in members:
+        connections.enter(member)
+    return members
+
+
+def test_at_a_cap_the_connection_that_waited_longest_for_its_first_head_leaves():
+    connections = Connections(total=3, per_address=3)
+    kept, first, second = entered(connections, "a", "b", "c")
+    connections.begin(kept)
+    connections.rest(kept)
+    (newcomer,) = entered(connections, "d")
+    assert [m.is_dropped for m in (kept, first, second, newcomer)] == [False, True, False, False]
+    entered(connections, "e", "f")
+    assert not kept.is_dropped, "a connection that served a request outlives those that never sent one"
+    for busy in [member for member in connections.all() if member is not kept]:
+        connections.begin(busy)
+    entered(connections, "g")
+    assert kept.is_dropped
+    assert len(connections) == 3
+
+
+def test_the_cap_of_an_address_costs_no_other_address_a_connection():
+    connections = Connections(total=10, per_address=2)
+    others = entered(connections, "b", "c")
+    crowd = entered(connections, *"aaaaa")
+    assert not any(member.is_dropped for member in others)
+    assert [member.is_dropped for member in crowd] == [True, True, True, False, False]
+
+
+def test_where_every_connection_is_busy_newcomers_may_only_ask_for_health_and_push_each_other_out():
+    connections = Connections(total=2, per_address=2)
+    busy = entered(connections, "a", "b")
+    for member in busy:
+        connections.begin(member)
+    newcomers = [Member(str(number)) for number in range(RESERVE + 1)]
+    assert [connections.enter(member) for member in newcomers] == [False] * (RESERVE + 1)
+    assert [member.is_dropped for member in newcomers] == [True] + [False] * RESERVE
+    connections.leave(busy[0])
+    assert connections.enter(Member("c")), "a free place is given to the next one"
+    assert not any(member.is_dropped for member in busy)
+
+
+def test_a_connection_that_leaves_twice_is_counted_once():
+    connections = Connections(total=2, per_address=2)
+    (member,) = entered(connections, "a")
+    connections.leave(member)
+    connections.leave(member)
+    assert connections.enter(member)
+    assert len(connections) == 1
+
+
+# --- over sockets ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def listener(tmp_path_factory):
+    """A small application behind the listener of both services, whose deadlines are a tenth."""
+    app = FastAPI()
+
+    @app.get("/healthz")
+    def healthz():
+        return {"status": "ok"}
+
+    @app.get("/big")
+    async def big():
+        return Response(BIG)
+
+    @app.post("/body")
+    async def body(request: Request):
+        return {"bytes": len(await request.body())}
+
+    @app.post("/early")
+    async def early():
+        return Response(status_code=401)
+
+    settings = ServiceSettings(data_dir=tmp_path_factory.mktemp("listener"), drain_seconds=5)
+    app.state.certificates = Certificates(settings, utc_now)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(protocols, "HEAD_SECONDS", 1.0)
+        patch.setattr(protocols, "LINGER_SECONDS", 0.05)
+        patch.setattr(servers, "TICKS_A_SECOND", 1)
+        listening = socket.create_server(("127.0.0.1", 0))
+        server = servers.server(app, settings)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            server.port = listening.getsockname()[1]
+            yield server
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture
+def port(listener):
+    return listener.port
+
+
+def connected(port, sent=b"", receive_buffer=None):
+    sock = socket.socket()
+    if receive_buffer is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    sock.settimeout(60)
+    sock.connect(("127.0.0.1", port))
+    sock.sendall(sent)
+    return sock
+
+
+def read(sock):
+    """All that is sent until the connection ends."""
+    parts = []
+    try:
+        while part := sock.recv(1 << 16):
+            parts.append(part)
+    except ConnectionResetError:
+        parts.append(b"<reset>")
+    sock.close()
+    return b"".join(parts)
+
+
+def refusal(reply):
+    """Status and code of a problem document; everything about the connection ends with it."""
+    head, _, body = reply.partition(b"\r\n\r\n")
+    assert b"\r\nconnection: close\r\n" in head
+    assert b"content-type: application/problem+json" in head
+    problem = json.loads(body)
+    assert b"x-request-id: " + problem["request_id"].encode() in head
+    return int(head.split()[1]), problem["code"]
+
+
+POST = b"POST /body HTTP/1.1\r\nHost: x\r\n"
+ODD = {
+    "a head that stops": (HEAD + b"X: ", (408, "request_timeout")),
+    "a body that stops": (POST + b"Content-Length: 9\r\n\r\na", (408, "request_timeout")),
+    "a chunk that stops": (POST + b"Transfer-Encoding: chunked\r\n\r\n9\r\na", (408, "request_timeout")),
+    "a chunk size of 17 F": (POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"F" * 17 + b"\r\n", (400, "bad_request")),
+    "a chunk size that is none": (POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", (400, "bad_request")),
+    "two lengths": (POST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\na", (400, "bad_request")),
+    "a head of 100 KB": (HEAD + b"X: " + b"a" * 100_000 + b"\r\n\r\n", (431, "head_too_large")),
+    "a line without an end": (HEAD + b"X: " + b"a" * 100_000, (431, "head_too_large")),
+    "5,000 lines": (HEAD + b"X: a\r\n" * 5_000 + b"\r\n", (431, "head_too_large")),
+    "an endless trailer": (
+        POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: " + b"a" * 100_000,
+        (431, "head_too_large"),
+    ),
+    "no Host": (b"GET /healthz HTTP/1.1\r\n\r\n", (400, "bad_request")),
+    "two Hosts": (HEAD + b"Host: y\r\n\r\n", (400, "bad_request")),
+    "no version": (b"GET /healthz\r\n\r\n", (400, "bad_request")),
+    "CONNECT": (b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", (400, "bad_request")),
+    "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", (400, "bad_request")),
+}
+
+
+def test_what_is_late_too_long_or_no_http_gets_a_problem_document_and_its_connection_ends(port):
+    opened = {what: connected(port, sent) for what, (sent, _) in ODD.items()}
+    replies = {what: refusal(read(sock)) for what, sock in opened.items()}
+    assert replies == {what: expected for what, (_, expected) in ODD.items()}
+
+
+def test_a_connection_that_sends_nothing_ends_without_a_reply(port):
+    silent, early = connected(port), connected(port, b"POST /early HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\na")
+    assert read(silent) == b""
+    assert read(early).count(b"HTTP/1.1") == 1, "a second reply would be taken for that of the next request"
+
+
+def test_a_reply_that_nobody_reads_is_cut(port, listener, until):
+    deaf = connected(port, b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n", receive_buffer=4096)
+    until(lambda: listener.server_state.open_connections.turned_away["reply not read"])
+    assert len(read(deaf)) < len(BIG)
+
+
+def test_requests_that_wait_for_replies_on_a_connection_are_few(port):
+    replies = read(connected(port, (HEAD + b"\r\n") * 1_000))
+    assert 1 <= replies.count(b"HTTP/1.1 200") <= protocols.PIPELINE_MAX + 1
+
+
+def test_an_upgrade_is_answered_as_any_other_request(port):
+    reply = read(connected(port, HEAD + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"))
+    assert reply.startswith(b"HTTP/1.1 200")
+
+
+def test_trailers_are_no_headers_of_their_request(port):
+    sent = POST + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nAuthorization: x\r\n\r\n"
+    assert read(connected(port, sent)).endswith(b'{"bytes":1}')
+
+
+def test_a_service_that_ends_answers_what_is_on_its_way_and_says_that_it_closes(tmp_path):
+    """Negative control: without a grace, the kept connection is closed before its second request."""
+    app = FastAPI()
+    settings = ServiceSettings(data_dir=tmp_path, drain_seconds=30)
+    app.state.certificates = Certificates(settings, utc_now)
+
+    @app.get("/healthz")
+    def healthz():
+        return {"status": "ok"}
+
+    async def exchange():
+        listening = socket.create_server(("127.0.0.1", 0))
+        server = servers.server(app, settings)
+        serving = asyncio.create_task(server._serve([listening]))
+        reader, writer = await asyncio.open_connection(*listening.getsockname())
+        replies = []
+        for _ in range(2):
+            writer.write(HEAD + b"\r\n")
+            replies.append(await reader.readuntil(b'{"status":"ok"}'))
+            if not server.should_exit:
+                server.should_exit = True
+                while not server.server_state.is_draining:
+                    await asyncio.sleep(0)
+        assert await reader.read() == b""
+        writer.close()
+        await serving
+        return replies
+
+    first, second = asyncio.run(exchange())
+    assert b"connection: close" not in first
+    assert b"connection: close" in second
