@@ -21,7 +21,7 @@ def known_codes() -> dict[str, Code]:
 
     from service_kit.web.problems import HTTP_CODES
 
-    codes = {code: Code(status, HTTPStatus(status).phrase, False, "") for status, code in HTTP_CODES.items()}
+    codes = {code: Code(status, HTTPStatus(status).phrase, status == 408, "") for status, code in HTTP_CODES.items()}
     kinds = [errors.BlindoptError]
     for kind in kinds:
         kinds += [each for each in kind.__subclasses__() if each.__module__ == errors.__name__]
