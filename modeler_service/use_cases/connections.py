@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from blindopt import wire
 from blindopt.addresses import is_localhost_name
 from blindopt.certificates import causes, tls_problem
-from blindopt.errors import Invalid, ProtocolViolated, Remote, Unreachable
+from blindopt.errors import ClientCertificateNeeded, Invalid, ProtocolViolated, Remote, Unreachable
 from modeler_service.runs.addresses import NO_CURATOR, check_address, check_curator, shows_failures
 from modeler_service.runs.curator_session import connect
 from modeler_service.runs.witness import Witness
@@ -25,13 +25,13 @@ _EXPLANATIONS = {
     "forbidden": "the token is not a modeler's: ask the data owner for a grant of the study",
     "erased": "the study was erased by its owner, with its candidates and answers: there is nothing to connect to",
     "study_not_open": "the study has not released its candidates yet: ask the data owner when it opens",
-    "client_certificate_needed": (
-        "the curator requires a client certificate: ask the data owner for one, and set "
-        "BLINDOPT_MODELER_CURATOR_CLIENT_CERT and _KEY"
-    ),
     "rate_limited": "the curator has too many requests of ours for now: try again in a minute",
 }
 _CA_SETTING = ", and set BLINDOPT_MODELER_CURATOR_CA"
+_NEEDS_CERTIFICATE = (
+    "the curator requires a client certificate: ask the data owner for one, and set "
+    "BLINDOPT_MODELER_CURATOR_CLIENT_CERT and _KEY"
+)
 
 
 def try_connection(
@@ -98,6 +98,8 @@ def _study(
 
 def _why(url: str, error: Unreachable) -> str:
     """Explain why the curator cannot be reached."""
+    if isinstance(error.__cause__, ClientCertificateNeeded):
+        return _NEEDS_CERTIFICATE
     if error.__cause__ is None:
         return f"something answers there, but not as a curator of this version: {error}"
     parts = urlsplit(url)

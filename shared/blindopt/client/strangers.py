@@ -6,13 +6,13 @@ Nothing in such a reply is signed, so it is no word of the other party: the requ
 import httpx
 from pydantic_core import from_json
 
-from blindopt.errors import Unreachable
+from blindopt.errors import ClientCertificateNeeded, Unreachable
 
 _JSON = ("application/json", "application/problem+json")
 
 
 def check_writer(status: int, headers: httpx.Headers, body: bytes, party: str, *, always_json: bool) -> None:
-    """Raise Unreachable, in plain words, for a reply that no service of this project writes.
+    """Raise Unreachable, in plain words, for a reply that no service of this project writes, or its listener alone.
 
     ``party`` is who was asked, in words. ``always_json``: whether every body must be JSON, whatever its type says.
     """
@@ -26,10 +26,14 @@ def check_writer(status: int, headers: httpx.Headers, body: bytes, party: str, *
     if not (always_json or media in _JSON):
         return
     try:
-        from_json(body, allow_inf_nan=False)
+        document = from_json(body, allow_inf_nan=False)
     except ValueError:
         detail = f"the reply of {party} ({status}) did not arrive as it was sent: it is not the JSON of the protocol"
         raise Unreachable(f"{detail}; something on the way cut or changed it") from None
+    code = document.get("code") if isinstance(document, dict) else None
+    if (status, code) == (ClientCertificateNeeded.status, ClientCertificateNeeded.code):
+        needed = ClientCertificateNeeded(f"{party} requires a client certificate, and got none")
+        raise Unreachable(str(needed)) from needed
 
 
 def _unreachable(party: str, what: str, more: str = "") -> Unreachable:

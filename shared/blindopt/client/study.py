@@ -25,7 +25,7 @@ PROGRESS_BYTES = 1 << 20
 SLOWEST = 10
 """Timeouts within which PROGRESS_BYTES of the candidates must arrive."""
 _UNRECORDED = ("/v1/audit/", "/v1/meta")
-_WITHOUT_RECEIPT = (401, 429, *range(500, 600))
+_WITHOUT_RECEIPT = (401, 408, 429, *range(500, 600))
 """Statuses that a curator also sends before it has recorded anything."""
 SETTLED = (
     "release_sha256", "n", "r", "direction", "kernel", "measurement_noise_variance", "answers", "noise", "privacy_unit",

@@ -277,7 +277,8 @@ class Protocol(HttpToolsProtocol):
             if cycle.response_started:
                 self.transport.close()
                 return
-        reply = problems.refusal(error)
+        proposed = dict(self.headers or ()).get(b"x-request-id", b"").decode("latin-1")
+        reply = problems.refusal(error, proposed)
         lines = [STATUS_LINE[reply.status_code], b"connection: close\r\n"]
         for name, value in [*self.server_state.default_headers, *reply.raw_headers]:
             lines += [name, b": ", value, b"\r\n"]

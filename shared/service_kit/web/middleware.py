@@ -5,7 +5,6 @@ This is one ASGI layer and not one for each concern: an exchange takes 200 micro
 
 import hashlib
 import logging
-import re
 import secrets
 import time
 import traceback
@@ -28,7 +27,6 @@ from service_kit.web.rate_limit import RateLimit
 from service_kit.web.reply_pacing import ReplyPacing
 
 log = logging.getLogger("blindopt.access")
-_REQUEST_ID = re.compile(r"[0-9a-f-]{8,64}")
 _OPEN = ("/healthz", "/readyz", "/openapi.json", "/v1/meta")
 _HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
@@ -99,7 +97,7 @@ class _Request:
         self._middleware, self._scope, self._receive, self._send = middleware, scope, receive, send
         self._headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # the first of repeated ones
         proposed = self._header(b"x-request-id")
-        self._request_id = proposed if _REQUEST_ID.fullmatch(proposed) else secrets.token_hex(16)
+        self._request_id = proposed if problems.REQUEST_ID.fullmatch(proposed) else secrets.token_hex(16)
         self._state: dict[str, Any] = scope.setdefault("state", {})
         self._state["request_id"] = self._request_id
         self._state["body_sha256"] = self.digest

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from blindopt import wire
 from blindopt.errors import BlindoptError, Invalid, StorageUnavailable
 
+REQUEST_ID = re.compile(r"[0-9a-f-]{8,64}")
 MEDIA_TYPE = "application/problem+json"
 ERRORS_SHOWN = 50
 HTTP_CODES = {
@@ -83,9 +84,9 @@ def response(error: BlindoptError, *, path: str, request_id: str) -> Response:
     return Response(body, error.status, headers, media_type=MEDIA_TYPE)
 
 
-def refusal(error: BlindoptError) -> Response:
+def refusal(error: BlindoptError, proposed_id: str) -> Response:
     """The HTTP response of an error to a request that no layer has handled, such as one that is not HTTP."""
-    request_id = secrets.token_hex(16)
+    request_id = proposed_id if REQUEST_ID.fullmatch(proposed_id) else secrets.token_hex(16)
     reply = response(error, path="", request_id=request_id)
     reply.headers.update({"X-Request-ID": request_id, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"})
     return reply
