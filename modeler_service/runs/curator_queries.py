@@ -26,6 +26,8 @@ LOOK_SECONDS = 2.0
 """The longest wait of one request for people; a run that is stopped waits no longer."""
 LEAST_SECONDS = 0.2
 """The shortest time between two such requests, also if the curator does not wait."""
+STORED_WITHIN_SECONDS = 0.1
+"""The longest time that an answer waits for the next choice, to be stored with it."""
 REFUSALS = ("study_not_open", "privacy_budget_exhausted", "erased")
 """Codes of a curator that end a run as completed: it has what there is to have."""
 
@@ -102,6 +104,9 @@ class CuratorQueries:
         """Whether people measure the records of the study."""
         row = lease.read(lambda db: store.run(db, lease.identity))
         self._waited, self._revision = row.waits > 0, row.revision
+        self._unstored: Callable[[Connection], None] | None = None
+        """Stores the last answer, which comes with the next choice."""
+        self._overdue_at = 0.0
         self.trials: list[Any] = []
         self.reload()
 
@@ -121,8 +126,20 @@ class CuratorQueries:
             end += 1
         return [int(trial.row) for trial in self.trials[first - 1 : end]]
 
+    def store(self, work: Callable[[Connection], None] | None = None) -> None:
+        """Store the last answer if it is not yet, and do ``work``, in one transaction. Raises ProtocolViolated."""
+        parts = [part for part in (self._unstored, work) if part is not None]
+        self._unstored = None
+        if parts:
+            self._lease.write(lambda db: [part(db) for part in parts])
+
+    def store_overdue(self) -> None:
+        """Store the last answer if it has waited for a choice for ``STORED_WITHIN_SECONDS``."""
+        if self._unstored is not None and time.monotonic() >= self._overdue_at:
+            self.store()
+
     def ask(self, curator: StudyClient, first: int, rows: list[int]) -> list[wire.Answer | None]:
-        """Query one measurement of each row; return and store the answer of each.
+        """Query one measurement of each row; return the answer of each, which ``store`` stores.
 
         Where people measure, each row is a query of its own, so that each answer comes when it is measured. Raises
         Pending if that takes longer than a worker waits for it.
@@ -311,7 +328,6 @@ class CuratorQueries:
         now, has_versions = stamp(self._lease.now), query_id is not None or self.takes_time or None in answers
 
         def work(db: Connection) -> None:
-            self._lease.check(db)
             if has_versions:
                 store.add_version(db, self._lease.identity, first, parsed.version, at=now, reply=reply.body)
             for number, answer in enumerate(answers, start=first):
@@ -323,8 +339,10 @@ class CuratorQueries:
                 self._begin_wait(db, looked_at=now if others else None)
             self._witness.record_within(db, reply.exchange, reply.receipt)
 
-        self._lease.context.database.write(work)
-        self._waited = False
+        self._unstored, self._overdue_at = work, time.monotonic() + STORED_WITHIN_SECONDS
+        if has_versions or self._waited:
+            self.store()
+            self._waited = False
         return answers
 
     def _begin_wait(self, db: Connection, looked_at: str | None) -> None:

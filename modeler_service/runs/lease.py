@@ -63,7 +63,7 @@ class RunLease:
         with self.context.database.read() as db:
             return work(db)
 
-    def write(self, work: Callable[[Connection], None]) -> None:
+    def write(self, work: Callable[[Connection], object]) -> None:
         """Run ``work`` in one transaction. Raises Interrupted if the run was given to another worker meanwhile."""
 
         def leased(db: Connection) -> None:

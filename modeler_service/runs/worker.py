@@ -133,6 +133,21 @@ class RunWorker:
         return fetch_candidates(curator, study, self._folder, most, self._lease.retry, reread=reread)
 
     def _loop(self, curator: StudyClient, study: wire.StudyView, plan: wire.Plan, candidates: Matrix) -> Ending:
+        try:
+            because = self._query_until_end(curator, study, plan, candidates)
+        finally:
+            self._queries.store()
+        self._conclude(curator, study)
+        return self._ending(because)
+
+    def _query_until_end(
+        self, curator: StudyClient, study: wire.StudyView, plan: wire.Plan, candidates: Matrix
+    ) -> str | None:
+        """Choose, query and observe until the run ends; return why it did.
+
+        An answer is stored with the next choice, which is queried after that. A kill before it loses the reply alone:
+        the same query gets it again.
+        """
         queries, chooser = self._queries, None
         while True:
             first = (queries.settled if chooser is None else chooser.seen) + 1
@@ -144,19 +159,18 @@ class RunWorker:
             proposals = [] if rows else chooser.next()
             self._warn(chooser)
             if not rows and not proposals:
-                break
+                return chooser.ended_because
             self._interrupt.check()
             rows = rows or self._store_choice(first, proposals, chooser.fitted)
             answers = queries.ask(curator, first, rows)
             last, every = first + len(rows) - 1, self._settings.countersign_every
             if last // every > (first - 1) // every:
+                queries.store()
                 self._settle(curator, study)
             for row, answer in zip(rows, answers, strict=True):
                 self._tick()
                 _observe(chooser, row, answer)
             self._interrupt.progress()
-        self._conclude(curator, study)
-        return self._ending(chooser.ended_because)
 
     def _ending(self, because: str | None, problem: str | None = None) -> Ending:
         """Return how a completed run ends, with its recommendation."""
@@ -180,6 +194,7 @@ class RunWorker:
         """Report progress within a long computation. Raises Interrupted if the worker is to halt."""
         self._interrupt.check()
         self._interrupt.progress()
+        self._queries.store_overdue()
 
     def _settle(self, curator: StudyClient, study: wire.StudyView) -> None:
         """Compare and countersign the shared log; without an answer, the next countersignature covers it."""
@@ -199,7 +214,7 @@ class RunWorker:
     # --- choices ----------------------------------------------------------------------------
 
     def _store_choice(self, first: int, proposals: list[Proposal], fitted: wire.Fitted | None) -> list[int]:
-        """Store the chosen rows before they are queried; return them."""
+        """Store the chosen rows before they are queried, with the answer before them; return them."""
         now, new_fit = stamp(self._lease.now), self._new_fit(fitted)
 
         def work(db: Connection) -> None:
@@ -207,7 +222,7 @@ class RunWorker:
                 values = asdict(proposal) | {"fitted": new_fit if number == first else None}
                 store.add_trial(db, run_id=self._identity, number=number, query=first, chosen_at=now, **values)
 
-        self._lease.write(work)
+        self._queries.store(work)
         return [proposal.row for proposal in proposals]
 
     def _warn(self, chooser: RowChooser) -> None:
@@ -221,7 +236,7 @@ class RunWorker:
             for code in codes:
                 notify_warned(db, self._lease.context.outbox, self._identity, self._spec.study_id, code)
 
-        self._lease.write(work)
+        self._queries.store(work)
         self._stored_warnings = warnings
 
     def _new_fit(self, fitted: wire.Fitted | None) -> str | None:

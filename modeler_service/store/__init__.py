@@ -131,6 +131,12 @@ _BEAT = PreparedStatement(
     .where((runs.c.id == bindparam("identity")) & (runs.c.lease == bindparam("number")))
     .values(heartbeat_at=bindparam("now"))
 )
+_ANSWERS = ("answered_at", "query_id", "y", "declined", "version", "plays", "passport", "reply")
+_ANSWER_TRIAL = PreparedStatement(
+    update(trials)
+    .where((trials.c.run_id == bindparam("identity")) & (trials.c.number == bindparam("trial")))
+    .values({name: bindparam(f"new_{name}") for name in _ANSWERS})
+)
 _ADD_TRIAL = PreparedStatement(
     trials.insert(),
     ["run_id", "number", "query", "phase", "row", "mean", "sd", "acquisition", "ties", "chosen_at", "fitted",
@@ -195,9 +201,8 @@ def add_trial(db: Connection, **values: Any) -> None:
 
 
 def answer_trial(db: Connection, run_id: str, number: int, **values: Any) -> None:
-    """Store the answer of a trial."""
-    where = (trials.c.run_id == run_id) & (trials.c.number == number)
-    db.execute(update(trials).where(where).values(**values))
+    """Store the answer of a trial; a column without a value becomes empty."""
+    _ANSWER_TRIAL.run(db, identity=run_id, trial=number, **{f"new_{name}": values.get(name) for name in _ANSWERS})
 
 
 def ask_trials(db: Connection, run_id: str, first: int, count: int, *, asked_at: str, query_id: str) -> None:

@@ -8,6 +8,7 @@ import base64
 import hashlib
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 
 from cryptography.exceptions import InvalidSignature
@@ -95,7 +96,7 @@ class Verifier:
 
     def _is_valid(self, signature: bytes, message: bytes) -> bool:
         try:
-            Ed25519PublicKey.from_public_bytes(self.public).verify(signature, message)
+            _public_key(self.public).verify(signature, message)
         except InvalidSignature:
             return False
         return True
@@ -125,6 +126,9 @@ class Verifier:
                 if self._is_valid(signature[8:], _cosigned(text, time)):
                     return _parse(text), time
         raise LogBroken(f"the note has no valid countersignature of {self.name}")
+
+
+_public_key = lru_cache(maxsize=64)(Ed25519PublicKey.from_public_bytes)
 
 
 class Signer:

@@ -8,7 +8,7 @@ they record a request that this side made. Where the copy is stored is for ``Cop
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from blindopt import wire
@@ -159,7 +159,12 @@ class Witness:
         if self._grant not in (None, grant):
             raise ProtocolViolated("the curator's receipt is of another grant's log")
         self._grant = grant
-        body, earlier = exchange.body, copy.receipt(grant, seq)
+        body, vkey = exchange.body, copy.key()
+        if vkey is not None and copy.last_receipt(grant) < seq == copy.size(grant):
+            copy.keep_receipt(grant, seq, Receipt(body, note))
+            self._share(copy, grant, seq, Receipt(body, note), vkey)
+            return
+        earlier = copy.receipt(grant, seq)
         if (earlier is not None and earlier.body != body) or copy.body(grant, seq) not in (None, body):
             raise ProtocolViolated(f"the curator gave place {seq} of the shared log twice")
         if earlier is None:
@@ -183,10 +188,14 @@ class Witness:
             return
         size = copy.size(grant)
         while (receipt := copy.receipt(grant, size)) is not None:
-            head = copy.share(grant, receipt.body)
-            if _checkpoint(receipt.note, vkey, grant).head != head:
-                raise ProtocolViolated(f"the curator's receipt at place {size} shows another history")
+            self._share(copy, grant, size, receipt, vkey)
             size += 1
+
+    @staticmethod
+    def _share(copy: Copy, grant: str, place: int, receipt: Receipt, vkey: str) -> None:
+        """Add the exchange at the end of the copy, and check its receipt against that."""
+        if _checkpoint(receipt.note, vkey, grant).head != copy.share(grant, receipt.body):
+            raise ProtocolViolated(f"the curator's receipt at place {place} shows another history")
 
     def settle(self, curator: StudyClient, grant: str) -> None:
         """Bring the copy up to the curator's checkpoint, check it, and countersign.
@@ -283,13 +292,16 @@ class Witness:
         self._store.write(lambda copy: copy.dispute(details))
 
 
+_verifier = lru_cache(maxsize=64)(Verifier.parse)
+
+
 def _checkpoint(note: str, vkey: str, grant: str) -> Checkpoint:
     """Return the checkpoint of a curator's note about a grant's log.
 
     Raises ProtocolViolated if it is of another log, Unreachable for a note that the curator did not sign: it proves
     nothing against it.
     """
-    verifier = Verifier.parse(vkey)
+    verifier = _verifier(vkey)
     checkpoint = _verify(note, verifier)
     if checkpoint.origin != f"{verifier.name}/{grant}":
         raise ProtocolViolated("the curator's checkpoint is of another log")

@@ -51,6 +51,9 @@ _KEY = PreparedStatement(select(_keys.c.vkey).where(_keys.c.subject == bindparam
 _RECEIPT = PreparedStatement(
     select(_receipts).where(_receipts.c.grant_id == bindparam("grant"), _receipts.c.seq == bindparam("position"))
 )
+_LAST_RECEIPT = PreparedStatement(
+    select(_receipts.c.seq).where(_receipts.c.grant_id == bindparam("grant")).order_by(_receipts.c.seq.desc()).limit(1)
+)
 _ADD_RECEIPT = PreparedStatement(_receipts.insert())
 
 
@@ -82,8 +85,8 @@ def receipt(db: Connection, grant_id: str, seq: int) -> Any:
 
 def last_receipt(db: Connection, grant_id: str) -> int:
     """The highest position with a receipt; -1 if there is none."""
-    last = db.execute(select(func.max(_receipts.c.seq)).where(_receipts.c.grant_id == grant_id)).scalar_one()
-    return -1 if last is None else int(last)
+    last = _LAST_RECEIPT.row(db, grant=grant_id)
+    return -1 if last is None else int(last.seq)
 
 
 def next_receipt(db: Connection, grant_id: str, seq: int) -> int:

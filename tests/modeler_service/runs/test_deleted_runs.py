@@ -34,7 +34,7 @@ def ended_run(modeler, release):
         for number, row in ((1, 7), (2, 8)):
             values = {"run_id": run, "number": number, "query": number, "row": row, "ties": 1, "chosen_at": AT}
             store.add_trial(db, phase="initial", mean=None, sd=None, acquisition=None, fitted=None, **values)
-        store.answer_trial(db, run, 1, answered_at=AT, y=0.5)
+        store.answer_trial(db, run, 1, answered_at=AT, y=0.5, declined=0)
         store.add_version(db, run, 2, 0, at=AT, reply=b"pending")
 
     modeler.context.database.write(work)
