@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from blindopt import wire
 from blindopt.errors import (
@@ -39,7 +40,7 @@ from service_kit.context.request import Effect, RequestContext
 from service_kit.identity.tokens import Principal
 from service_kit.store import audit_log, stored_replies
 from service_kit.store.base import moment, stamp
-from service_kit.store.database import Connection
+from service_kit.store.database import Connection, is_open, savepoint
 from service_kit.store.stored_replies import StoredReply
 from service_kit.web.reply_pacing import ReplyPacing
 
@@ -98,12 +99,11 @@ class Queries:
     ) -> StoredReply:
         """Measure rows: charge, draw, store the answer and its log record in one transaction, then reply.
 
-        After a crash before that there is neither charge nor answer, and what was drawn has not left: a retry under the
-        same key is charged and drawn. Later it gets the same bytes: one charge, one answer. With a ``pacing``, or where
-        a draw may take long, the charge is committed first, then noise is drawn in a thread; with a ``pacing`` the
-        answer is then stored half way to the next deadline, so that neither the time of the reply nor the log reveals
-        how long the draw took. Where people or a system measure, the charge and a pending reply are one transaction.
-        Raises BudgetExhausted; a refusal is recorded and costs nothing.
+        A crash before the commit leaves nothing, and what was drawn has not left; later a retry gets the same bytes:
+        one charge, one answer. With a ``pacing``, or many draws, the charge is committed first, then noise is drawn in
+        a thread; with a ``pacing`` the answer is stored half way to the next deadline, so that neither the time of the
+        reply nor the log reveals how long the draw took. Where people or a system measure, the charge and a pending
+        reply are one transaction. Raises BudgetExhausted; a refusal is recorded and costs nothing.
         """
         released = self._check(caller, identity, request)
         name = caller.principal.id, self._context.idempotency.key_of(caller)[0]
@@ -116,9 +116,9 @@ class Queries:
         try:
             write = self._context.database.write_soon
             if not isinstance(released.spec.measurement, wire.ColumnMeasurement):
-                reply = _or_raise(await write(lambda db: self._answer_later(db, caller, identity, released, request)))
+                later = await write(lambda db: self._answer_later(db, caller, identity, released, request))
                 self._wakeups.notify(INBOX)
-                return reply
+                return _or_raise(later)
             is_short = pacing is None and sum(item.plays for item in request.rows) <= AT_ONCE
             if is_short or is_exact(released.spec):
                 return _or_raise(await write(lambda db: self._answer_at_once(db, caller, identity, released, request)))
@@ -206,23 +206,21 @@ class Queries:
         identity: str,
         released: Released,
         request: wire.QueryRequest,
-    ) -> StoredReply | BudgetExhausted:
+    ) -> StoredReply | Exception:
         begun = self._begin(db, caller, identity, released, request)
         if not isinstance(begun, str):
             return begun
-        return self._settle(db, caller, identity, begun, released, self._measured(released, request))
+        try:
+            with savepoint(db):
+                return self._settle(db, caller, identity, begun, released, self._measured(released, request))
+        except Exception as error:  # nothing is drawn twice for free: the charge stays, and a retry gets the answer
+            if is_exact(released.spec) or not is_open(db):
+                raise
+            return error
 
-    def _answer_begun(
-        self,
-        db: Connection,
-        caller: RequestContext,
-        identity: str,
-        query_id: str,
-        released: Released,
-        answers: list[wire.Answer],
-    ) -> StoredReply:
+    def _answer_begun(self, db: Connection, caller: RequestContext, identity: str, *begun: Any) -> StoredReply:
         _check_open(db, identity)  # it may have been closed since the charge
-        return self._settle(db, caller, identity, query_id, released, answers)
+        return self._settle(db, caller, identity, *begun)
 
     def _answer_later(
         self,
@@ -360,9 +358,9 @@ class Queries:
         return released
 
 
-def _or_raise(outcome: StoredReply | BudgetExhausted) -> StoredReply:
-    if isinstance(outcome, BudgetExhausted):
-        raise outcome  # its record is committed by now
+def _or_raise(outcome: StoredReply | Exception) -> StoredReply:
+    if isinstance(outcome, Exception):
+        raise outcome  # its record, or its charge, is committed by now
     return outcome
 
 

@@ -176,21 +176,13 @@ class Client(Connection):
         if body is not None:
             headers["Content-Type"] = media
         allowed_s = self._allowed_s + longer_s
-        with (
-            self._sockets.within(allowed_s),
-            transport_errors(),
-            self._http.stream(
-                method,
-                path,
-                content=body,
-                headers=headers,
-                params=params,
-                files=multipart,
-                data=data,
-                timeout=httpx.Timeout(allowed_s),
-                extensions={"trace": self._sockets.trace},
-            ) as response,
-        ):
+        if params or multipart or data:
+            form: dict[str, Any] = {"params": params, "files": multipart, "data": data, "timeout": allowed_s}
+            traced = {"trace": self._sockets.trace}
+            sent = self._http.stream(method, path, content=body, headers=headers, extensions=traced, **form)
+        else:
+            sent = self._exchanged(method, path, headers, body, allowed_s)
+        with self._sockets.within(allowed_s), transport_errors(), sent as response:
             received = self._read_body(response)
         exchange, receipt = exchange_of(response, path, study_id, key, sha256(body or b""), sha256(received))
         reply = Reply(response.status_code, response.headers, received, exchange, receipt)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import lru_cache
 from types import TracebackType
 from typing import Self
 
@@ -99,13 +100,15 @@ class Connection:
         client_cert: ClientCertificate | None = None,
     ) -> None:
         with transport_errors():
+            self._transport = _transport(verify, base_url, proxy, client_cert)
             self._http = httpx.Client(
                 base_url=base_url,
                 headers={"Accept-Encoding": "identity", "User-Agent": f"blindopt/{VERSION}"} | (headers or {}),
                 timeout=timeout_s,
-                transport=_transport(verify, base_url, proxy, client_cert),
+                transport=self._transport,
                 trust_env=False,  # a proxy of the environment would read the token
             )
+        self._url_of = lru_cache(maxsize=16)(lambda path: httpx.URL(f"{base_url.rstrip('/')}{path}"))
         self._sockets = Sockets()
         self._timeout_s = timeout_s
         self._reply_max_bytes = reply_max_bytes
@@ -119,6 +122,29 @@ class Connection:
     def close(self) -> None:
         """Close the connection."""
         self._http.close()
+
+    @contextmanager
+    def _exchanged(
+        self, method: str, path: str, headers: dict[str, str], content: bytes | None, timeout_s: float
+    ) -> Iterator[httpx.Response]:
+        """Send a request by the client's transport, without what ``httpx.Client`` does before and after.
+
+        That costs more than the request, and is not needed: neither redirects, cookies nor authentication.
+        """
+        timeout = dict.fromkeys(("connect", "read", "write", "pool"), timeout_s)
+        request = httpx.Request(
+            method,
+            self._url_of(path),
+            headers=[*self._http.headers.raw, *((name.encode(), value.encode()) for name, value in headers.items())],
+            content=content,
+            extensions={"timeout": timeout, "trace": self._sockets.trace},
+        )
+        response = self._transport.handle_request(request)
+        response.request = request
+        try:
+            yield response
+        finally:
+            response.close()
 
     def _body(self, response: httpx.Response) -> bytes:
         """Read the body. Raises Unreachable if it is encoded, ProtocolViolated if it is too long."""

@@ -12,16 +12,15 @@ from pathlib import Path
 from typing import Any, TypeVar, Union, cast
 
 from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event, text
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as NoConnection
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
 
-from blindopt.errors import AuditUnavailable, StorageUnavailable
+from blindopt.errors import AuditUnavailable
 from service_kit.store import schema
+from service_kit.store.driver_errors import StoreFault, converted, is_open, reading, savepoint
 from service_kit.store.prepared_statement import PreparedStatement, raw
 from service_kit.store.wal import use_wal
 
-__all__ = ["Connection", "Database", "StoreFault"]
+__all__ = ["Connection", "Database", "StoreFault", "is_open", "savepoint"]
 
 log = logging.getLogger("blindopt.database")
 T = TypeVar("T")
@@ -29,10 +28,6 @@ GROUP_MAX = 64
 QUICK_SECONDS = 0.005
 """After a commit that took no longer, the next one is made by the thread that wrote: a hand-over costs more."""
 _ENDING = "the service is going down"
-
-
-class StoreFault(Exception):
-    """The database refused a statement, which is an error of the program. Its text is the kind, never a value."""
 
 
 class Database:
@@ -144,7 +139,7 @@ class Database:
 
         Raises as ``read`` does.
         """
-        with self._row_lock, _reading():
+        with self._row_lock, reading():
             return statement.row_on(self._row_connection, **values)
 
     # --- groups of writes: on the loop's thread, except a slow commit --------------------------------
@@ -193,7 +188,7 @@ class Database:
         try:
             return self._commit(done)
         except Exception as error:  # no caller may wait for ever for a commit that will not come
-            return _failed(done, _converted(error))
+            return _failed(done, converted(error))
 
     def _group_ended(self, done: "_Done") -> None:
         self._settle(done)
@@ -225,7 +220,7 @@ class Database:
                 raise  # SQLite has rolled back the transaction
             connection.execute("ROLLBACK TO work")
             connection.execute("RELEASE work")
-            return None, _converted(error)
+            return None, converted(error)
         connection.execute("RELEASE work")
         return result, None
 
@@ -250,7 +245,7 @@ class Database:
         if connection.in_transaction:
             with suppress(sqlite3.Error):  # then the next transaction fails, and rolls it back
                 connection.execute("ROLLBACK")
-        return _failed(done, _converted(error))
+        return _failed(done, converted(error))
 
     @staticmethod
     def _settle(done: "_Done") -> None:
@@ -281,7 +276,7 @@ class Database:
         StoreFault if it refuses a statement.
         """
         with (
-            _reading(),
+            reading(),
             self._reader.connect() as db,
             db.begin(),  # statements that bypass SQLAlchemy do not begin a transaction
         ):
@@ -336,29 +331,6 @@ _Done = list[tuple[_Future, Any, Exception | None]]
 
 def _failed(done: _Done, failure: Exception) -> _Done:
     return [(future, None, earlier or failure) for future, _, earlier in done]
-
-
-def _converted(error: Exception) -> Exception:
-    """Convert an error of the driver to one without its text, which may quote values; return others as they are."""
-    cause = error.orig if isinstance(error, DBAPIError) else error
-    if isinstance(cause, sqlite3.OperationalError):  # full disk, locked, read-only
-        return AuditUnavailable(f"the database cannot be written ({type(cause).__name__})")
-    if isinstance(cause, sqlite3.Error):  # an append-only table, a constraint
-        return StoreFault(type(cause).__name__)
-    return error
-
-
-@contextmanager
-def _reading() -> Iterator[None]:
-    """Convert errors of the driver in a read to ours, without their text, which may quote values."""
-    try:
-        yield
-    except (DBAPIError, NoConnection, sqlite3.Error) as error:
-        cause = error.orig if isinstance(error, DBAPIError) else error
-        converted: Exception = StoreFault(type(cause).__name__)
-        if isinstance(cause, sqlite3.OperationalError | NoConnection):  # no descriptor, a locked file, a full pool
-            converted = StorageUnavailable(f"the database cannot be read ({type(cause).__name__})")
-        raise converted.with_traceback(error.__traceback__) from None
 
 
 def _configure(engine: Engine, *, writes: bool) -> None:

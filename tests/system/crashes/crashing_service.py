@@ -276,7 +276,15 @@ def curator(gun: Gun) -> Callable[[], None]:
 
         return draws
 
+    def named_at_once(answer: Callable[..., Any]) -> Callable[..., Any]:
+        def answers(self: Any, db: Any, caller: Any, *rest: Any) -> Any:
+            _asking.set(caller.key or "")
+            return answer(self, db, caller, *rest)
+
+        return answers
+
     _around(queries.Queries, "ask", named)
+    _around(queries.Queries, "_answer_at_once", named_at_once)
     _around(queries, "measure", drawn)
     _break_curator(gun)
     return cli.main

@@ -26,7 +26,7 @@ SOURCES = {
 }
 
 
-def study(source="column", answers="none", release=IDENTITY):
+def study(source="column", answers="none", release=IDENTITY, **more):
     def make(dataset):
         return wire.StudyCreate(
             name="s",
@@ -35,6 +35,7 @@ def study(source="column", answers="none", release=IDENTITY):
             measurement=SOURCES[source],
             release=release,
             answers=ANSWERS[answers],
+            **more,
         )
 
     return make
@@ -82,7 +83,7 @@ def test_a_withheld_record_of_a_column_is_declined_and_others_are_answered(answe
 
 
 def test_a_number_that_was_drawn_before_a_record_was_withheld_does_not_leave_after_it(opened, in_process, monkeypatch):
-    identity, dataset, row_of = opened(answers="laplace")
+    identity, dataset, row_of = opened(answers="laplace", reply_after_ms=1)  # the charge is committed before the draw
     drawn = in_process.curator.queries._measured
 
     def withheld_meanwhile(*parts):
