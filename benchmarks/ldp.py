@@ -56,7 +56,9 @@ def _rewards(answers: wire.Answers, total: int) -> list[float]:
 
 def _play(algorithm: FewArms, rewards: list[float], first: int, last: int) -> None:
     for t in range(first, last):
-        row = algorithm.choose(t + 1).row
+        choice = algorithm.choose(t + 1)
+        assert choice is not None
+        row = choice.row
         algorithm.observe(row, 3 * np.sin(7 * row / ARMS) + rewards[t])
 
 

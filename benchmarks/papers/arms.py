@@ -88,7 +88,9 @@ def regrets(bandit: Bandit, algorithm: FewArms, answer: AnswerSource, marks: Seq
     gaps = bandit.f.max() - bandit.f
     arms = np.empty(marks[-1], dtype=np.intp)
     for t in range(marks[-1]):
-        arm = algorithm.choose(t + 1).row
+        choice = algorithm.choose(t + 1)
+        assert choice is not None
+        arm = choice.row
         algorithm.observe(arm, answer(t, arm))
         arms[t] = arm
     total = np.cumsum(gaps[arms])

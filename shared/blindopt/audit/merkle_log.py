@@ -49,13 +49,17 @@ class Exchange:
     @property
     def body(self) -> bytes:
         """The canonical bytes: a leaf of the shared log, equal on both sides."""
-        position = "null" if self.position is None else f"{self.position:d}"
+        place, status = self.position, self.status
+        is_place = place is None or (type(place) is int and 0 <= place < 2**53)
+        if type(status) is not int or not 0 <= status < 1_000 or not is_place:
+            return canonical(self.as_json())  # of another party, and wrong
+        position = "null" if place is None else place
         replayed = "true" if self.replayed else "false"
         return (  # as ``canonical`` writes it, in a fifth of the time
             f'{{"grant_id":{_quoted_or_null(self.grant_id)},"idempotency_key":{_quoted_or_null(self.idempotency_key)},'
             f'"method":{quoted(self.method)},"path":{quoted(self.path)},"position":{position},"replayed":{replayed},'
             f'"reply_sha256":{quoted(self.reply_sha256)},"request_id":{quoted(self.request_id)},'
-            f'"request_sha256":{quoted(self.request_sha256)},"status":{self.status:d},'
+            f'"request_sha256":{quoted(self.request_sha256)},"status":{status},'
             f'"study_id":{quoted(self.study_id)}}}'
         ).encode()
 

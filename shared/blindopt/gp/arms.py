@@ -1,6 +1,8 @@
 """The exact posterior at few arms that are played often: n x n numbers, whatever the number of plays."""
 
+from copy import copy
 from math import log1p
+from typing import Self
 
 import numpy as np
 
@@ -36,6 +38,14 @@ class ArmsPosterior:
         self.gain = 0.0
         """Realised information gain, in nats."""
         self._diagonal: Vector = np.einsum("ii->i", self.covariance)  # a view
+
+    def copied(self) -> Self:
+        """Return another posterior with the same plays."""
+        other = copy(self)
+        for name in ("covariance", "mean", "counts", "sums"):
+            setattr(other, name, getattr(self, name).copy())
+        other._diagonal = np.einsum("ii->i", other.covariance)
+        return other
 
     @property
     def variance(self) -> Vector:

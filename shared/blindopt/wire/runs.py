@@ -83,7 +83,10 @@ class RunSpec(Request):
         ),
     )
     batch_size: int = Field(
-        1, ge=1, le=100, description="Candidates in one query; more than one for gp_bucb, ei and random."
+        1,
+        ge=1,
+        le=100,
+        description="Candidates in one query; one for gp_ucb, ei_deblurred, ldp_ata, ldp_tgp, tgp_tight, ata and tgp.",
     )
     repeats: Repeats = "auto"
     initial_design: InitialDesignChoice = None
@@ -111,7 +114,7 @@ class RunSpec(Request):
                 raise ValueError("stop.improvement is for gp_ucb, stop.expected_improvement for ei: give one of them")
             return self
         if self.batch_size > 1 and not isinstance(self.algorithm, BATCHED):
-            other = "gp_bucb" if name == "gp_ucb" else "gp_bucb, ei or random"
+            other = "gp_bucb" if name == "gp_ucb" else "gp_bucb, ei, ldp_moma, igp_ucb, thompson or random"
             raise ValueError(f"{name} asks one row at a time: for a batch_size above 1 choose {other}, or auto")
         if self.repeats not in ("auto", "algorithm") and isinstance(self.algorithm, LdpMoma | Moma):
             raise ValueError(f"{name} plays each row several times: repeats must be auto or algorithm")

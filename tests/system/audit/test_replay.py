@@ -79,6 +79,10 @@ def runs(play):
         },
         "ei": {"batch_size": 2, "fit": wire.Fit(every=4)},
         "random": {"batch_size": 3},
+        "ldp_moma": {"batch_size": 5},
+        "bounded_igp": {"batch_size": 4},
+        "laplace_adf": {"batch_size": 3},
+        "thompson": {"batch_size": 4},
     }  # fmt: skip
     made = {}
     for algorithm, answers in FAMILIES:

@@ -107,7 +107,10 @@ def test_a_batch_of_more_than_the_budget_left_is_refused_as_a_whole(owner, datas
     ("chosen", "word"),
     [
         ({"algorithm": "gp_ucb", "batch_size": 2}, "choose gp_bucb"),
-        ({"algorithm": "thompson", "batch_size": 2}, "choose gp_bucb, ei or random, or auto"),
+        (
+            {"algorithm": "ldp_ata", "batch_size": 2},
+            "choose gp_bucb, ei, ldp_moma, igp_ucb, thompson or",
+        ),
         ({"algorithm": "random", "stop": wire.StopRules(improvement=0.1)}, "stop.improvement is for"),
     ],
     ids=str,

@@ -200,7 +200,7 @@ class RowChooser:
         if len(declined) == self._n:
             return False
         if repeats == "algorithm":
-            if self._spec.repeats == "algorithm":
+            if self._spec.repeats == "algorithm" or isinstance(self._algorithm, FewArms):
                 hidden = declined
             elif len(hidden := np.union1d(declined, pending)) == self._n:
                 return False  # the same candidate twice in a query is for runs that ask for it

@@ -140,8 +140,6 @@ def _algorithm(
         )
     if wishes.stop.expected_improvement is not None:
         return _open(wishes, study, past), "the run is to end by a rule of it (stop.expected_improvement)"
-    if wishes.batch_size > 1:
-        return _open(wishes, study, past), "several candidates are queried together"
     if isinstance(wishes.fit, wire.Fit):
         return _open(wishes, study, past), "hyper-parameters are to be fitted"
     if own_variances:

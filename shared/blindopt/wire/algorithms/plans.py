@@ -122,7 +122,7 @@ class Plan(Reply):
 FITTED = (GpUcb, GpBucb, Ei, EiDeblurred)
 """Algorithms whose hyper-parameters can be fitted."""
 
-BATCHED = (GpBucb, Ei, RandomRows)
+BATCHED = (GpBucb, Ei, RandomRows, LdpMoma, Moma, IgpUcb, BoundedIgp, LaplaceAdf, Thompson)
 """Algorithms that can choose several candidates for one query."""
 
 IMPROVING = (Ei, EiDeblurred)

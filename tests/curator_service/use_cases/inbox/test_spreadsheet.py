@@ -198,8 +198,8 @@ def _import(in_process, file, *, dry=False):
 def test_a_dry_run_of_an_import_takes_no_write_turn(in_process, small, draft_of, monkeypatch):
     """The control: the import itself takes one."""
     _, file = _open_queries(in_process, small, draft_of, 3)
-    turns, real = [], in_process.context.database.submit
-    monkeypatch.setattr(in_process.context.database, "submit", lambda work: turns.append(work) or real(work))
+    turns, real = [], in_process.context.database._run_all
+    monkeypatch.setattr(in_process.context.database, "_run_all", lambda group: turns.append(group) or real(group))
     dry = _import(in_process, file, dry=True)
     assert dry.json() == {"dry_run": True, "answered": 3, "declined": 0, "blank": 0, "queries": 3}
     assert turns == []

@@ -6,6 +6,7 @@ import json
 import math
 
 import pytest
+import rfc8785
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -101,6 +102,25 @@ def test_the_canonical_form_reads_back_and_knows_no_order(record):
     form = merkle_log.canonical(record)
     assert json.loads(form) == record
     assert merkle_log.canonical(dict(reversed(record.items()))) == form
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    st.builds(
+        merkle_log.Exchange,
+        **dict.fromkeys(("study_id", "request_id", "method", "path", "request_sha256", "reply_sha256"), TEXTS),
+        grant_id=st.none() | TEXTS,
+        idempotency_key=st.none() | TEXTS,
+        position=st.none() | st.integers(0, 2**53 - 1) | st.booleans() | st.floats(0, 9) | TEXTS,
+        status=st.integers(100, 599) | st.integers(-(2**53) + 1, 2**53 - 1) | st.floats(100, 599) | TEXTS,
+        replayed=st.booleans(),
+    )
+)
+def test_the_bytes_of_an_exchange_are_its_canonical_form(exchange):
+    assert exchange.body == rfc8785.dumps(exchange.as_json())
 
 
 # --- proofs that a log only grew -------------------------------------------------------------------

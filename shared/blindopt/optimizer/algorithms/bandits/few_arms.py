@@ -73,8 +73,8 @@ class FewArms(ABC):
         """Warnings about settings that do not suit the problem."""
         self.hidden: Rows = np.empty(0, dtype=np.intp)
 
-    def choose(self, step: int) -> Choice:
-        """Return the arm of the largest index."""
+    def choose(self, step: int) -> Choice | None:
+        """Return the arm of the largest index; None where the rest of a batch depends on its answers."""
         mean, variance, width, amplitude = self.estimates()
         index = np.maximum(variance, 0.0)  # rounding may dip below
         np.sqrt(index, out=index)

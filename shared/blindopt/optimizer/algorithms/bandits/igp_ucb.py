@@ -1,6 +1,6 @@
 """IGP-UCB: Chowdhury & Gopalan (2017), with the realised gain."""
 
-from math import log, sqrt
+from math import exp, log, sqrt
 
 from blindopt.arrays import Vector
 from blindopt.gp.arms import ArmsPosterior
@@ -20,12 +20,30 @@ class IgpUcb(FewArms):
         self.posterior = ArmsPosterior(problem.gram, lam)
         self.scale, self.sub_gaussian, self._rkhs_bound, self._delta = scale, sub_gaussian, rkhs_bound, delta
         self._sd = amplitude(problem.law, lam)
+        self._answered: ArmsPosterior | None = None
+        """The posterior without the pending rounds of a batch; None outside of one."""
 
     @property
     def width(self) -> float:
         """The exploration weight, scale * beta, of the next round."""
-        inner = 2 * (self.posterior.gain + log(1 / self._delta)) / self.posterior.lam
-        return self.scale * (self._rkhs_bound + self.sub_gaussian * sqrt(inner))
+        answered = self._answered or self.posterior
+        inner = 2 * (answered.gain + log(1 / self._delta)) / answered.lam
+        pending = exp(self.posterior.gain - answered.gain)  # 1 outside of a batch
+        return self.scale * (self._rkhs_bound + self.sub_gaussian * sqrt(inner)) * pending
+
+    def suppose(self, row: int) -> None:
+        """Add a pending round: it changes the variances alone.
+
+        A standard deviation falls by a factor exp(C) at most, C the gain of the pending rounds (Desautels et al. 2014,
+        section 4.2), by which the exploration weight grows: so the confidence bounds of a batch hold as without one,
+        and the bound on the regret is larger by exp(C) at most, C of the largest batch.
+        """
+        self._answered = self._answered or self.posterior.copied()
+        self.posterior.play(row, float(self.posterior.mean[row]))
+
+    def retract(self) -> None:
+        """Drop all pending rounds."""
+        self.posterior, self._answered = self._answered or self.posterior, None
 
     def estimates(self) -> tuple[Vector, Vector, float, float]:
         return self.posterior.mean, self.posterior.variance, self.width, self._sd

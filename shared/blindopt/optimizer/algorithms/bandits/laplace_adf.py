@@ -4,7 +4,7 @@ from math import erfc, exp, pi, sqrt
 
 import numpy as np
 
-from blindopt.arrays import Vector
+from blindopt.arrays import Matrix, Vector
 from blindopt.gp.single_thread_blas import add_outer
 from blindopt.optimizer.algorithms.bandits.few_arms import BanditProblem, FewArms
 
@@ -50,6 +50,8 @@ class LaplaceAdf(FewArms):
         self.mean: Vector = np.zeros(len(problem.gram))
         self.covariance = np.ascontiguousarray(problem.gram * problem.law.value_bound**2)
         self._variance = np.einsum("ii->i", self.covariance)
+        self._answered: Matrix | None = None
+        """The covariance without the pending rounds of a batch; None outside of one."""
 
     def estimates(self) -> tuple[Vector, Vector, float, float]:
         return self.mean, self._variance, self.beta, 1.0
@@ -63,3 +65,14 @@ class LaplaceAdf(FewArms):
         self.mean += g * column
         column *= sqrt(-h)
         add_outer(self.covariance, column, column, -1.0)
+
+    def suppose(self, row: int) -> None:
+        """Add a pending round, as if its reward were the mean: the step is then of the covariance alone."""
+        self._answered = self.covariance.copy() if self._answered is None else self._answered
+        self._learn(row, float(self.mean[row]))
+
+    def retract(self) -> None:
+        """Drop all pending rounds."""
+        if self._answered is not None:
+            self.covariance, self._answered = self._answered, None
+            self._variance = np.einsum("ii->i", self.covariance)

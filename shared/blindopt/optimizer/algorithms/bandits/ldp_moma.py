@@ -77,6 +77,8 @@ class LdpMoma(FewArms):
         self._totals: Matrix = np.zeros((len(problem.gram), self.plays))
         self._epoch: list[float] = []
         self._arm = 0
+        self._pending: tuple[int, int] | None = None
+        """In a batch: the arm of the epoch, and its rounds, pending ones included."""
         self._seen = 0
         self._best: Vector = np.zeros(self.root.rank)
         self._sd = amplitude(problem.law, settings.lam)
@@ -86,14 +88,29 @@ class LdpMoma(FewArms):
         """mu~ of each arm (n,), from the complete epochs."""
         return left_product(self._best, self.root.whitened)
 
-    def choose(self, step: int) -> Choice:
-        """Return the epoch's arm, or the arm of the largest index at the first round of an epoch."""
-        if not self._epoch or self._arm in self.hidden:
+    def choose(self, step: int) -> Choice | None:
+        """Return the epoch's arm, or the arm of the largest index at the first round of an epoch.
+
+        None at the end of an epoch with pending rounds: a batch has the rounds of one epoch alone, so it asks what
+        single queries would.
+        """
+        arm, rounds = self._pending or (self._arm, len(self._epoch))
+        if self._pending is not None and rounds == self.plays:
+            return None
+        if not rounds or arm in self.hidden:
             return super().choose(step)
         mean, variance, width, amplitude = self.estimates()
-        arm = self._arm
         sigma = sqrt(max(float(variance[arm]), 0.0))
         return self.problem.as_choice(arm, float(mean[arm]), amplitude * sigma, float(mean[arm]) + width * sigma, 1)
+
+    def suppose(self, row: int) -> None:
+        """Add a pending round."""
+        arm, rounds = self._pending or (self._arm, len(self._epoch))
+        self._pending = row, rounds + 1 if row == arm else 1
+
+    def retract(self) -> None:
+        """Drop all pending rounds."""
+        self._pending = None
 
     def decline(self, row: int) -> None:
         """End the epoch, and drop its rewards."""

@@ -42,6 +42,12 @@ class Thompson(FewArms):
         index[self.hidden] = -np.inf
         return self.problem.choice(step, index, mean, variance, amplitude)
 
+    def suppose(self, row: int) -> None:
+        """Nothing: each round of a batch has a draw of its own (parallel Thompson sampling, Kandasamy et al. 2018)."""
+
+    def retract(self) -> None:
+        """Nothing: pending rounds leave no trace."""
+
     def estimates(self) -> tuple[Vector, Vector, float, float]:
         mean = left_product(right_product(self.root.whitened, self._sums), self.root.whitened)
         return mean, self.root.squared_norms, self.scale * self._sd, self._sd

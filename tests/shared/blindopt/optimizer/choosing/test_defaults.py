@@ -54,7 +54,7 @@ def view(answers="none", **chosen):
         (view("piecewise", privacy_unit="answer"), {}, "bounded_igp", False, "answers have piecewise noise"),
         (view("laplace", n=2_000), {}, "laplace_adf", False, "at most 2,000"),
         (view("laplace", n=2_001), {}, "ei", True, "candidates are more than 2,000"),
-        (view("one_bit"), {"batch_size": 4}, "ei", True, "several candidates are queried together"),
+        (view("one_bit"), {"batch_size": 4}, "bounded_igp", False, "answers have one-bit noise"),
         (view("one_bit"), {"stop": {"expected_improvement": 0.01}}, "ei", True, "stop.expected_improvement"),
         (view("one_bit"), {"fit": {}}, "ei", True, "are to be fitted"),
     ],
