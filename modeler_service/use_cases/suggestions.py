@@ -196,7 +196,7 @@ def _check(request: wire.SuggestionRequest, plan: wire.Plan, study: Study) -> No
     if not (plan.fit or request.kernel or study.kernel or few_private or isinstance(spec, wire.RandomRows)):
         raise _invalid("kernel", f"{spec.name} needs one, and there is none: give one, or send algorithm: auto")
     if request.count > 1 and not isinstance(spec, BATCHED):
-        raise _invalid("count", f"{spec.name} chooses one row at a time: for more take auto, gp_bucb, ei, thompson or random")
+        raise _invalid("count", f"{spec.name} chooses one row at a time: for more take auto, ei or thompson")
     if plan.repeats != "algorithm" and isinstance(spec, wire.LdpMoma | wire.Moma):
         raise _invalid("repeats", f"{spec.name} plays each row several times: repeats must be auto or algorithm")
     if request.iterations is None and isinstance(spec, wire.EiDeblurred):
