@@ -49,11 +49,11 @@ class Exchange:
     @property
     def body(self) -> bytes:
         """The canonical bytes: a leaf of the shared log, equal on both sides."""
-        place, status = self.position, self.status
-        is_place = place is None or (type(place) is int and 0 <= place < 2**53)
-        if type(status) is not int or not 0 <= status < 1_000 or not is_place:
+        seq, status = self.position, self.status
+        is_index = seq is None or (type(seq) is int and 0 <= seq < 2**53)
+        if type(status) is not int or not 0 <= status < 1_000 or not is_index:
             return canonical(self.as_json())  # of another party, and wrong
-        position = "null" if place is None else place
+        position = "null" if seq is None else seq
         replayed = "true" if self.replayed else "false"
         return (  # as ``canonical`` writes it, in a fifth of the time
             f'{{"grant_id":{_quoted_or_null(self.grant_id)},"idempotency_key":{_quoted_or_null(self.idempotency_key)},'

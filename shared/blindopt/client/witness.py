@@ -192,10 +192,10 @@ class Witness:
             size += 1
 
     @staticmethod
-    def _share(copy: Copy, grant: str, place: int, receipt: Receipt, vkey: str) -> None:
+    def _share(copy: Copy, grant: str, seq: int, receipt: Receipt, vkey: str) -> None:
         """Add the exchange at the end of the copy, and check its receipt against that."""
         if _checkpoint(receipt.note, vkey, grant).head != copy.share(grant, receipt.body):
-            raise ProtocolViolated(f"the curator's receipt at place {place} shows another history")
+            raise ProtocolViolated(f"the curator's receipt at place {seq} shows another history")
 
     def settle(self, curator: StudyClient, grant: str) -> None:
         """Bring the copy up to the curator's checkpoint, check it, and countersign.
