@@ -26,6 +26,7 @@ from blindopt.optimizer.algorithms.factory import (
 )
 from blindopt.optimizer.algorithms.gp.gp_rule import GpRule
 from blindopt.optimizer.algorithms.gp.gp_ucb import GpUcb
+from blindopt.optimizer.algorithms.random_rows import RandomRows
 from blindopt.optimizer.choosing import initial_design
 from blindopt.optimizer.choosing.defaults import Study, Wishes, plan_of_run
 from blindopt.optimizer.choosing.exact import exact_answers
@@ -80,6 +81,8 @@ class RowChooser:
         self.plan = plan = plan or plan_of_run(spec, study, observations)
         self._is_observed = np.zeros(study.n, dtype=np.bool_)
         self._declined = np.empty(0, dtype=np.intp)
+        self._answered = np.zeros(study.n if plan.answers_per_row else 0, dtype=np.intp)
+        """Answers about each row, where a cap counts them."""
         self._sums: dict[int, tuple[float, int]] = {}
         self._outcomes: list[float] = []  # in the run's direction
         self._best: float | None = None  # the best outcome, in the run's direction
@@ -124,6 +127,8 @@ class RowChooser:
             variance = past.noise_variance
             passport = past.passport if variance is None else wire.NoisePassport(measurement_variance=variance)
             self._learn(past.row, past.y, passport)
+            if past.passport is not None:  # an earlier run of the study has it from the curator
+                self._count(past.row)
 
     def _design(self, candidates: Matrix, observed: Rows) -> Rows:
         plan, seed = self.plan, self._spec.seed or 0
@@ -166,12 +171,16 @@ class RowChooser:
     def _initial_rows(self) -> list[int]:
         """The next rows of the initial design, without those that others than a run have observed already."""
         rows = map(int, self._initial[self.seen : self.seen + self._spec.batch_size])
-        return [row for row in rows if self.plan.repeats == "algorithm" or not self._is_observed[row]]
+        if self.plan.repeats == "algorithm":
+            most = self.plan.answers_per_row
+            return [row for row in rows if most is None or self._answered[row] < most]
+        return [row for row in rows if not self._is_observed[row]]
 
     def observe(self, row: int, y: float, passport: wire.NoisePassport | None = None) -> None:
         """Take the answer of the next trial into account; y in units of the measurement."""
         self._repeats.add(is_repeated=bool(self._is_observed[row]))
         self._learn(row, y, passport)
+        self._count(row)
         self.seen += 1
 
     def decline(self, row: int) -> None:
@@ -190,13 +199,21 @@ class RowChooser:
         self._best = outcome if self._best is None else max(self._best, outcome)
         self.outcomes += 1
 
+    def _count(self, row: int) -> None:
+        if (most := self.plan.answers_per_row) is None:
+            return
+        self._answered[row] += 1
+        if isinstance(self._algorithm, RandomRows) and self._answered[row] >= most:
+            self._algorithm.decline(row)  # it hides no rows, and chooses none again that was declined
+
     @property
     def _observed(self) -> Rows:
         return np.flatnonzero(self._is_observed)
 
     def _hide(self, pending: Rows) -> bool:
         """Hide from the algorithm the rows that it may not choose; False if no row remains."""
-        repeats, declined = "never" if self._asks_once else self.plan.repeats, self._declined
+        repeats = "never" if self._asks_once else self.plan.repeats
+        declined = np.union1d(self._declined, self._exhausted(pending)) if len(self._answered) else self._declined
         if len(declined) == self._n:
             return False
         if repeats == "algorithm":
@@ -215,6 +232,11 @@ class RowChooser:
             hidden = again
         self._algorithm.hide(hidden)
         return True
+
+    def _exhausted(self, pending: Rows) -> Rows:
+        """The rows with as many answers and pending queries as their cap allows: another one would be refused."""
+        queried = self._answered + np.bincount(pending, minlength=self._n)
+        return np.flatnonzero(queried >= (self.plan.answers_per_row or 1))
 
     def _ends(self, because: EndReason) -> list[Proposal]:
         self.ended_because = because

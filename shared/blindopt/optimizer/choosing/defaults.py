@@ -102,6 +102,7 @@ def plan_for(
         repeats=repeats,
         reasons=reasons,
         tie_rule=1 if had_none else 2,
+        answers_per_row=None if had_none else answers_per_row(study),
     )
 
 
@@ -232,8 +233,19 @@ def _repeats(algorithm: wire.AlgorithmSpec, study: Study) -> tuple[wire.PlannedR
 
 def _allows_a_second(study: Study) -> bool:
     """Whether the cap of a record allows a second answer about it."""
-    if not isinstance(study, wire.StudyView) or study.budget.epsilon_per_row is None:
-        return True
-    assert isinstance(study.answers, wire.PrivateAnswers)
-    remaining = wire.amount(study.budget.epsilon_per_row) - wire.amount(study.epsilon or "0")
-    return remaining >= 2 * wire.amount(study.answers.epsilon)
+    allowed = answers_per_row(study)
+    return allowed is None or allowed >= 2
+
+
+def answers_per_row(study: Study) -> int | None:
+    """The most answers about one record that its cap allows beside the release; None where no cap counts them.
+
+    All of it is public: the cap, what the release cost, and what an answer costs.
+    """
+    if not isinstance(study, wire.StudyView) or not isinstance(study.answers, wire.PrivateAnswers):
+        return None
+    cap, adds_up = study.budget.epsilon_per_row, study.privacy_unit == "row" or study.measurement_source == "column"
+    if cap is None or not adds_up:
+        return None
+    remaining = wire.amount(cap) - wire.amount(study.epsilon or "0")
+    return max(1, int(remaining // wire.amount(study.answers.epsilon)))

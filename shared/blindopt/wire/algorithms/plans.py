@@ -117,6 +117,14 @@ class Plan(Reply):
             "improvement: to 1e-10 of itself), they are. Runs of earlier versions have 1."
         ),
     )
+    answers_per_row: int | None = Field(
+        None,
+        ge=1,
+        description=(
+            "Answers about one candidate that its cap allowed beside the release when the run began: a candidate with "
+            "so many is not chosen again. Null: no such cap, or a run of an earlier version, which did not look at it."
+        ),
+    )
 
 
 FITTED = (GpUcb, GpBucb, Ei, EiDeblurred)
