@@ -38,6 +38,8 @@ class Exchanges:
     """By the number of the query's first trial."""
     fetched: dict[str, list[Fetched]] = field(default_factory=dict)
     """By query id, in the order of arrival."""
+    refused: dict[int, str] = field(default_factory=dict)
+    """Digests of queries that a cap refused, by the number of the first trial."""
     last: int = 0
 
     def add(self, record: Json, identity: str) -> None:
@@ -47,6 +49,8 @@ class Exchanges:
         if owner == identity and exchange["method"] == "POST" and exchange["status"] in (201, 202):
             self.last = int(number)
             self.sent[self.last] = Sent(exchange["request_sha256"], exchange["reply_sha256"], exchange["status"])
+        elif owner == identity and number.isdecimal() and exchange["status"] == 403:
+            self.refused[int(number)] = exchange["request_sha256"]
         elif record["actor"] == identity and exchange["method"] == "GET" and exchange["status"] == 200:
             parent, _, query_id = str(exchange["path"]).rpartition("/")
             if parent.endswith("/queries"):

@@ -52,13 +52,16 @@ def check(db: Connection, records: Iterable[Json]) -> None:
         if not trials:
             continue
         name = f"trial {first} of {run_id}"
+        request = sha256(query_body(query_of([trial.row for trial in trials])))
+        if _is_refused(trials) and exchanges_of.get(run_id, Exchanges()).refused.get(first) == request:
+            continue  # no answer about its row was allowed
         for expected, trial in enumerate(trials, start=first):
             if trial.number != expected:
                 raise LogBroken(f"trial {trial.number} of {run_id} has an answer that the log does not record")
         request_sha256, reply_sha256 = answered.pop(f"{run_id}:{first}", ("", ""))
         if not request_sha256 and not reply_sha256:
             raise LogBroken(f"{name} has an answer that the log does not record")
-        if request_sha256 != sha256(query_body(query_of([trial.row for trial in trials]))):
+        if request_sha256 != request:
             raise LogBroken(f"{name} was changed: the log records another row")
         if reply_sha256 != sha256(trials[0].reply or b"") or not _has_answers(trials):
             raise LogBroken(f"{name} was changed: its answer is not what the curator said")
@@ -127,6 +130,10 @@ def _check_versions(db: Connection, exchanges_of: dict[str, Exchanges], disputed
         if lacking and run_id not in disputed:
             raise LogBroken(f"trial {lacking[0]} of {run_id} lacks what the log records: that its query is pending")
     return checked
+
+
+def _is_refused(trials: list[Any]) -> bool:
+    return all(trial.declined and trial.version is None and trial.y is None for trial in trials)
 
 
 def _has_answers(trials: list[Any]) -> bool:

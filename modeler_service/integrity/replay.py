@@ -309,6 +309,10 @@ def _against_log(
             what = "the log records an answer" if exchange is not None else "others of its query have an answer"
             yield Difference(trials[answered.index(False)].number, f"{what}, the record has none")
         return
+    if exchange is None and exchanges.refused.get(first) == _digest([trial.row for trial in trials]):
+        if any(trial.y is not None for trial in trials):
+            yield Difference(first, "the record has an answer to a query that the log records as refused")
+        return
     if exchange is None:
         yield Difference(first, "the record has an answer that the log does not record")
         return

@@ -30,6 +30,8 @@ STORED_WITHIN_SECONDS = 0.1
 """The longest time that an answer waits for the next choice, to be stored with it."""
 REFUSALS = ("study_not_open", "privacy_budget_exhausted", "erased")
 """Codes of a curator that end a run as completed: it has what there is to have."""
+REFUSED_IN_A_ROW = 3
+"""Refusals for spending that is not ours, one after the other, that end a run where they may be about all rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,8 @@ class CuratorQueries:
         self._lease, self._witness, self._crowded = lease, witness, crowded
         self.takes_time = False
         """Whether people measure the records of the study."""
+        self.has_common_cap = True
+        """Whether a cap of the study counts answers about all rows together."""
         row = lease.read(lambda db: store.run(db, lease.identity))
         self._waited, self._revision = row.waits > 0, row.revision
         self._unstored: Callable[[Connection], None] | None = None
@@ -146,11 +150,42 @@ class CuratorQueries:
         """
         if self.takes_time:
             return self._ask_alone(curator, first, rows)
-        answered, reply = self._send(curator, first, rows)
+        try:
+            answered, reply = self._send(curator, first, rows)
+        except Remote as error:
+            if not self._is_about_row(error, first, rows):
+                raise
+            self._store_refusal(first)
+            return [None]
         if isinstance(answered, wire.QueryReply):
             return self._store(answered, reply, first, rows)
         self._store_pending(answered, reply, first, rows)
         raise Pending
+
+    def _is_about_row(self, error: Remote, first: int, rows: list[int]) -> bool:
+        """Whether a refusal is about the one row that was queried, so that others may have budget.
+
+        Where other spending decides, the curator does not say so: it is taken to be, a few times one after the other.
+        """
+        if error.remote_code != "privacy_budget_exhausted" or len(rows) != 1:
+            return False
+        if error.cap is not None:
+            return error.row == rows[0]
+        before = self._lease.read(lambda db: store.trial_page(db, self._lease.identity))[: first - 1]
+        last = before[-(REFUSED_IN_A_ROW - 1) :]
+        all_refused = len(last) == REFUSED_IN_A_ROW - 1 and all(trial.declined for trial in last)
+        return not (self.has_common_cap and all_refused)
+
+    def _store_refusal(self, first: int) -> None:
+        """Store that no answer about a row is allowed: the trial is declined, without a version."""
+
+        def work(db: Connection) -> None:
+            store.answer_trial(db, self._lease.identity, first, answered_at=stamp(self._lease.now), declined=1)
+            if self._waited:
+                self._begin_wait(db, looked_at=None)
+
+        self._lease.write(work)
+        self._waited = False
 
     def _ask_alone(self, curator: StudyClient, first: int, rows: list[int]) -> list[wire.Answer | None]:
         answers = {number: answer_in(trial) for number, trial in self._settled_from(first, len(rows))}

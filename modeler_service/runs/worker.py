@@ -82,6 +82,7 @@ class RunWorker:
             study = self._study(curator)
             plan = self._begin(study)
             self._queries.takes_time = study.measurement_source != "column"
+            self._queries.has_common_cap = (study.budget.queries, study.budget.epsilon_total) != (None, None)
             candidates = self._candidates(curator, study, plan)
             try:
                 return self._loop(curator, study, plan, candidates)

@@ -78,6 +78,8 @@ class Reply:
             detail=_masked(problem.detail),
             retryable=problem.retryable,
             retry_after_s=_seconds(self.headers.get("Retry-After", "")),
+            cap=None if problem.budget is None else problem.budget.cap,
+            row=None if problem.budget is None else problem.budget.row,
         )
 
     @property

@@ -314,7 +314,8 @@ class TrialView(Reply):
     query_id: str | None = Field(description="The query at the curator; null until the curator accepted it.")
     y: float | None = Field(description="The latest outcome; null before the first one, and if it is declined.")
     declined: bool = Field(
-        False, description="Whether it was declined: a trial without y, unless a late answer arrives."
+        False,
+        description="Whether it has no answer: it was declined, unless a late one arrives, or a cap allowed none.",
     )
     version: int | None = Field(
         None, description="Latest version of the query's answer; more than 1: it was corrected."

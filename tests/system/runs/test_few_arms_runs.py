@@ -1,6 +1,8 @@
 """Runs of the algorithms over few arms, over both services: to their end, taken up after a kill, refused, warned."""
 
 import math
+from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -131,18 +133,49 @@ def test_answers_that_do_not_fit_fail_the_run_before_it_asks(study_of, vendor, c
     assert "laplace" in ended.problem.detail
 
 
-def test_a_cap_on_a_row_ends_a_run_that_asks_it_again_as_refused(study_of, vendor, curator, run_of):
-    """Rows are people: the third answer about one is over the cap. The run told so at its start."""
+def test_a_run_goes_on_until_no_row_has_budget(study_of, vendor, curator, run_of):
+    """Rows are people: the third answer about one is over the cap, so it is never queried. Nothing is refused."""
     opened = study_of("laplace", unit="row", budget=wire.Budget(epsilon_per_row="4"))
     run = vendor.start(spec_of(run_of, curator, opened, wire.LaplaceAdf(name="laplace_adf"), iterations=100))
     ended = vendor.wait(run.id, timeout_s=240)
-    assert (ended.state, ended.ended_because, ended.problem.code) == (
-        "completed",
-        "refused",
-        "privacy_budget_exhausted",
-    )
-    assert 2 <= ended.trials <= 2 * ARMS
+    assert (ended.state, ended.ended_because, ended.problem) == ("completed", "exhausted", None)
+    assert (ended.trials, ended.declined) == (2 * ARMS, 0)
+    assert Counter(trial.row for trial in vendor.export(run.id).trials) == dict.fromkeys(range(ARMS), 2)
     assert any("rows are people" in warning for warning in ended.warnings)
+
+
+def test_what_others_have_spent_is_learned_from_refusals_which_cost_nothing(
+    study_of, vendor, curator, modeler, owner, run_of
+):
+    """A second run under the grant, and one under another grant: what is left is queried, and then the run ends."""
+    opened = study_of("laplace", unit="row", budget=wire.Budget(epsilon_per_row="4"))
+    other = replace(opened, token=owner.grant(opened.id, wire.GrantCreate(name="other")).token)
+    algorithm, runs = wire.LaplaceAdf(name="laplace_adf"), []
+    for grant, iterations in ((opened, 9), (opened, 99), (other, 99)):
+        run = vendor.start(spec_of(run_of, curator, grant, algorithm, iterations=iterations, initial_rows=1)).id
+        runs.append(vendor.wait(run, timeout_s=240))
+    first, second, last = runs
+    assert [run.ended_because for run in runs] == ["budget", "exhausted", "exhausted"]
+    assert (first.trials, second.trials, last.trials, last.declined) == (10, 2 * ARMS - 10, 0, ARMS)
+    assert second.declined > 0
+    ledger = owner.ledger(opened.id)
+    assert sum(line.kind == "refused" for line in ledger) == second.declined + last.declined
+    assert owner.balance(opened.id).total_plays == 2 * ARMS
+    assert modeler.run_in_process("audit", "verify").returncode == 0
+    for run in runs:
+        replayed = modeler.run_in_process("replay", run.id)
+        assert replayed.returncode == 0, replayed.stdout + replayed.stderr
+
+
+def test_a_cap_on_all_rows_ends_a_run_as_refused_by_whoever_it_was_spent(study_of, vendor, curator, owner, run_of):
+    opened = study_of("laplace", budget=wire.Budget(queries=5))
+    other = replace(opened, token=owner.grant(opened.id, wire.GrantCreate(name="other")).token)
+    algorithm, ends = wire.LaplaceAdf(name="laplace_adf"), []
+    for grant in (opened, opened, other):
+        run = vendor.start(spec_of(run_of, curator, grant, algorithm, iterations=50, initial_rows=1)).id
+        ended = vendor.wait(run, timeout_s=240)
+        ends.append((ended.ended_because, ended.trials, ended.declined))
+    assert ends == [("refused", 5, 0), ("refused", 0, 0), ("refused", 0, 2)]
 
 
 def test_a_run_that_has_not_begun_has_no_warnings(vendor, study_of, run_of):

@@ -99,7 +99,7 @@ def test_answers_of_an_earlier_run_count_and_measurements_from_elsewhere_do_not(
     while proposals := run.next():
         rows.append(proposals[0].row)
         run.observe(rows[-1], 1.0)
-    assert Counter(rows) == {row: 2 for row in range(1, FEW)} | {1: 1}
+    assert Counter(rows) == dict.fromkeys(range(1, FEW), 2) | {1: 1}
 
 
 @pytest.mark.parametrize(
