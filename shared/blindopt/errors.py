@@ -312,30 +312,20 @@ class ProtocolViolated(BlindoptError):
 
 
 class Remote(BlindoptError):
-    """A problem document of the other party, passed on unchanged.
-
-    ``cap`` and ``row`` are those of a refusal by a cap: None for the cap if spending that is not ours decided.
-    """
+    """A problem document of the other party, passed on unchanged. Of a refusal by a cap: ``cap`` and ``row``."""
 
     title = "The other party refused"
+    cap: str | None = None
+    row: int | None = None
     what_to_do = "Read the message: it is of the other party."
 
     def __init__(
-        self,
-        *,
-        code: str,
-        status: int,
-        detail: str,
-        retryable: bool,
-        retry_after_s: float | None = None,
-        cap: str | None = None,
-        row: int | None = None,
+        self, *, code: str, status: int, detail: str, retryable: bool, retry_after_s: float | None = None
     ) -> None:
         self.code = code
         self.what_to_do = _of_code(code) or self.what_to_do
         super().__init__(detail)
         self.retry_after_s = retry_after_s
-        self.cap, self.row = cap, row
         self.remote_code = code
         self.remote_status = status
         self.remote_retryable = retryable

@@ -72,15 +72,16 @@ class Reply:
             problem = wire.Problem.model_validate_json(self.body)
         except ValidationError:
             raise Unreachable(f"the other side answered {self.status} without a problem document") from None
-        raise Remote(
+        error = Remote(
             code=problem.code if _CODE.fullmatch(problem.code) else "error",
             status=self.status,
             detail=_masked(problem.detail),
             retryable=problem.retryable,
             retry_after_s=_seconds(self.headers.get("Retry-After", "")),
-            cap=None if problem.budget is None else problem.budget.cap,
-            row=None if problem.budget is None else problem.budget.row,
         )
+        if problem.budget is not None:
+            error.cap, error.row = problem.budget.cap, problem.budget.row
+        raise error
 
     @property
     def repeat_after_s(self) -> float | None:
