@@ -129,8 +129,10 @@ class Sampling:
     """Which boundaries are sent where not all are: those that differ from others in one value alone get fewer.
 
     Each field of a body gets each kind of boundary once, however many alternatives of a union have a field of its name;
-    of the remaining wrong types and valid bodies one in 64 is sent, and of other boundaries one in eight. Each
-    operation gets one method that its path does not have, and one in eight of the others; without a token all.
+    of the remaining wrong types and valid bodies one in 64 is sent, and of other boundaries one in eight. A header or a
+    field of a query that operations share is one type in the code: it gets each kind of boundary at one of them, and
+    one in eight at the others. Each operation gets one method that its path does not have, and one in eight of the
+    others; without a token all.
     Unless ``contents``, none is about a query or a body: for requests that are refused before these are read.
     """
 
@@ -146,10 +148,12 @@ class Sampling:
             return False
         is_alike = boundary.scenario in ALIKE
         is_method = boundary.scenario is CoverageScenario.UNSPECIFIED_HTTP_METHOD
-        if not (is_alike or is_method) and boundary.parameter_location is not ParameterLocation.BODY:
+        is_shared = boundary.parameter_location in (ParameterLocation.HEADER, ParameterLocation.QUERY)
+        if not (is_alike or is_method or is_shared) and boundary.parameter_location is not ParameterLocation.BODY:
             return True
         field_of = "" if is_method else ALTERNATIVE.sub("", boundary.location or "")
-        kind = (case.operation.label, boundary.scenario, field_of)
+        label = boundary.parameter_location if is_shared and boundary.parameter else case.operation.label
+        kind = (label, boundary.parameter, boundary.scenario, field_of)
         if kind not in self.sent:
             self.sent.add(kind)
             return True
@@ -525,7 +529,8 @@ def test_the_curator_keeps_its_contract_with_every_role(curator, opened, at_cura
     owner, auditor, modeler = f"Bearer {curator.token}", issue(curator, "auditor"), f"Bearer {opened.token}"
     for bearer, boundaries, only, but, examples in (
         (owner, True, "", "" if FULL else SAME, EXAMPLES), (owner, False, SAME, "", max(2, EXAMPLES)),
-        (auditor, False, "", "", FEW), (modeler, False, "", "", FEW),
+        (auditor, False, "", "", FEW),
+        *([(modeler, False, "", "", FEW)] if FULL else []),  # test_roles_and_openapi.py has every 403
         (modeler, True, FOR_MODELERS, "" if FULL else SAME, EXAMPLES),
         (issue(curator, "measurer"), False, FOR_MEASURERS, "", FEW),
     ):  # fmt: skip

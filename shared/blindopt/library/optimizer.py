@@ -37,7 +37,8 @@ class Optimizer:
     bit; without one it draws a seed.
 
     With ``study``, a curator's view of a study, the choices are those of a run of that study: noise, kernel and
-    direction are then the study's. ``settings`` are further ones of a run, such as ``initial_rows`` or ``stop``.
+    direction are then the study's. ``settings`` are further ones of a run, such as ``initial_rows`` or ``stop``. With
+    ``batch_size``, ``ask_batch`` has the candidates that a run queries together: report them in its order.
 
     Raises Invalid for settings or candidates that no algorithm has.
 
@@ -68,8 +69,6 @@ class Optimizer:
         if isinstance(algorithm, str):
             given["algorithm"] = {"name": algorithm}
         spec = _spec({name: _plain(value) for name, value in given.items()})
-        if spec.batch_size > 1:
-            raise Invalid("ask returns one candidate: leave out batch_size")
         n, r = self.candidates.shape
         direction: Literal["maximize", "minimize"] = "maximize" if maximize else "minimize"
         public = PublicCandidates(
@@ -79,6 +78,7 @@ class Optimizer:
         if (about.n, about.r) != (n, r):
             raise Invalid(f"the candidates are {n} x {r}, those of the study {about.n} x {about.r}")
         self._chooser = RowChooser(spec, about, self.candidates)
+        self._pending: list[Proposal] = []  # of the last batch, and not reported yet
         self.history: list[tuple[int, float | None]] = []
         """Every candidate with its outcome, in order; None for one that was not measured."""
 
@@ -99,16 +99,24 @@ class Optimizer:
 
     def propose(self) -> Proposal | None:
         """Return the next candidate with the values that led to its choice; None when the loop has ended."""
-        return next(iter(self._chooser.next()), None)
+        self._pending = self._pending or self._chooser.next()
+        return next(iter(self._pending), None)
 
     def ask(self) -> int:
         """Return the number of the candidate to query next: the same one until ``tell``.
 
         Raises LoopEnded when all iterations are used up, no candidate remains, or a stop rule holds.
         """
-        if (proposal := self.propose()) is None:
+        return self.ask_batch()[0]
+
+    def ask_batch(self) -> list[int]:
+        """Return the candidates to query together, ``batch_size`` or fewer: those of a batch that are not reported yet.
+
+        Raises LoopEnded as ``ask`` does.
+        """
+        if self.propose() is None:
             raise LoopEnded(str(self._chooser.ended_because), len(self.history))
-        return proposal.row
+        return [proposal.row for proposal in self._pending]
 
     def tell(
         self, i: int, y: float, *, variance: float | None = None, passport: wire.NoisePassport | None = None
@@ -126,13 +134,20 @@ class Optimizer:
                 passport = wire.NoisePassport(measurement_variance=variance)
         row = candidate_number(i, len(self.candidates))
         self._chooser.observe(row, float(y), passport)
+        self._report(row)
         self.history.append((row, float(y)))
 
     def decline(self, i: int) -> None:
         """Report that candidate ``i`` was not measured: it is not chosen again."""
         row = candidate_number(i, len(self.candidates))
         self._chooser.decline(row)
+        self._report(row)
         self.history.append((row, None))
+
+    def _report(self, row: int) -> None:
+        """Take a candidate from the batch; after one of the caller's own, the next batch is chosen anew."""
+        position = next((k for k, proposal in enumerate(self._pending) if proposal.row == row), None)
+        self._pending = [] if position is None else self._pending[:position] + self._pending[position + 1 :]
 
     def recommendation(self, over: Over = "asked") -> wire.Recommendation | None:
         """Return the best of the queried candidates, or of ``all``; None before the first outcome."""

@@ -44,7 +44,7 @@ def study(release=None, d=2, answers=None, upper=5.0):
     )
 
 
-def released(name, epsilon="1", draws=500):
+def released(name, epsilon="1", draws=200):
     """The audit of a claim of epsilon 1, by a mechanism with the noise of ``epsilon``."""
     release, d = RELEASES[name]
     wrong = choice_of(study(release.model_copy(update={"epsilon": epsilon}), d)).mechanism
@@ -57,13 +57,17 @@ def test_a_right_release_is_not_contradicted(name):
     result = released(name)
     assert not result.exceeds
     assert 0 <= result.bound <= 1 < result.most
-    assert (result.draws, result.confidence) == (500, 0.999)
+    assert (result.draws, result.confidence) == (200, 0.999)
 
 
 @pytest.mark.parametrize("name", RELEASES)
 def test_the_noise_of_eight_epsilon_is_caught(name):
-    """By 500 draws; of the averaged projection, which hides a part of the row's move, that of 20 epsilon."""
-    assert released(name, "20" if name == "projection" else "8").exceeds
+    """Of the averaged projection, which hides a part of the row's move, that of 20 epsilon.
+
+    By 250 draws of planar Laplace noise, whose bounds in 36 trials were 2.1 to 3.2; of Gaussian noise 500.
+    """
+    draws = 250 if RELEASES[name][0].mechanism == "planar_laplace" else 500
+    assert released(name, "20" if name == "projection" else "8", draws).exceeds
 
 
 class OneNoiseForAllRows(GaussianMechanism):

@@ -38,6 +38,42 @@ def test_with_a_study_its_choices_are_those_of_a_run(algorithm):
     assert len(got) > 12
 
 
+@pytest.mark.parametrize("algorithm", ["auto", "gp_bucb", "random"])
+def test_its_batches_are_those_of_a_run(algorithm):
+    chosen = {"fit": "auto", "repeats": "auto", "initial_rows": None, "initial_design": None, "batch_size": 4}
+    run = RowChooser(spec(algorithm, seed=3, iterations=14, **chosen), study(), Z)
+    optimizer = bo.Optimizer(Z, study=study(), algorithm=algorithm, seed=3, iterations=14, batch_size=4)
+    sizes = []
+    while proposals := run.next():
+        rows = [proposal.row for proposal in proposals]
+        sizes.append(len(rows))
+        for position, row in enumerate(rows):
+            assert optimizer.ask_batch() == rows[position:]
+            assert optimizer.ask() == row
+            if position == 2:
+                run.decline(row)
+                optimizer.decline(row)
+            else:
+                run.observe(row, Y[row])
+                optimizer.tell(row, Y[row])
+    with pytest.raises(LoopEnded, match="budget"):
+        optimizer.ask_batch()
+    assert set(sizes) > {4}
+    assert sum(sizes) == len(optimizer.history)
+
+
+def test_an_outcome_of_the_callers_own_ends_a_batch():
+    optimizer = bo.Optimizer(Z, kernel=KERNEL, algorithm="gp_bucb", seed=1, batch_size=3, initial_rows=0)
+    first = optimizer.ask_batch()
+    own = next(i for i in range(len(Z)) if i not in first)
+    optimizer.tell(own, Y[own])
+    again = optimizer.ask_batch()
+    assert (len(again), own in again) == (3, False)
+    fresh = bo.Optimizer(Z, kernel=KERNEL, algorithm="gp_bucb", seed=1, batch_size=3, initial_rows=0)
+    fresh.tell(own, Y[own])
+    assert fresh.ask_batch() == again
+
+
 def test_minimizing_y_is_maximizing_its_negative():
     minimized = looped(bo.Optimizer(Z, kernel=KERNEL, seed=1, iterations=8, maximize=False))
     maximized = looped(
@@ -94,7 +130,7 @@ def test_a_drawn_seed_makes_the_same_choices_again():
     [
         ({"algorithm": "gp_bogus"}, Invalid, "algorithm"),
         ({"iterations": 0}, Invalid, "iterations"),
-        ({"batch_size": 3}, Invalid, "one candidate"),
+        ({"batch_size": 3, "algorithm": "gp_ucb"}, Invalid, "batch_size"),
         ({"bogus": 3}, Invalid, "bogus"),
         ({"algorithm": "thompson", "fit": None}, Invalid, "kernel"),
         ({"candidates": [1.0, 2.0]}, Invalid, "matrix"),
