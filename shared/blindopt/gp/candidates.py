@@ -27,7 +27,8 @@ class Candidates:
 
     ``cov_rounding`` bounds the rounding error of a correlation, in units of the machine epsilon of ``dtype``.
     ``column_major`` lays ``lifted`` out by columns, as compiled loops read it. ``frame`` saves two passes over the data
-    when it is that of earlier ``Candidates`` of the same matrix. Raises NumericalFailure if a number is not finite.
+    when it is that of earlier ``Candidates`` of the same matrix, whatever the ``scales`` (r,) by which coordinates are
+    multiplied. Raises NumericalFailure if a number is not finite.
     """
 
     def __init__(
@@ -38,12 +39,16 @@ class Candidates:
         *,
         column_major: bool = False,
         frame: Frame | None = None,
+        scales: Vector | None = None,
     ) -> None:
         n = len(candidates)
         self._kernel = kernel
         with np.errstate(over="ignore", invalid="ignore"):
             self.frame = frame_of(candidates) if frame is None else frame
             centre, basis = self.frame
+            if scales is not None and basis is not None:  # what is spanned is no longer orthonormal
+                candidates, scales = candidates * scales, None
+                centre, basis = frame_of(candidates)
             q = candidates.shape[1] if basis is None else basis.shape[1]
             self.width = q + 2
             self.column_major = column_major
@@ -53,7 +58,7 @@ class Candidates:
                 coordinates, part = block - centre, self.lifted[start : start + len(block)]
                 if basis is not None:
                     coordinates = coordinates @ basis
-                coordinates *= 1.0 / kernel.lengthscale
+                coordinates *= 1.0 / kernel.lengthscale if scales is None else scales / kernel.lengthscale
                 squared_norms = np.einsum("ij,ij->i", coordinates, coordinates)
                 part[:, :q], part[:, q], part[:, q + 1] = coordinates, squared_norms, 1.0
                 largest, start = max(largest, float(squared_norms.max())), start + len(block)

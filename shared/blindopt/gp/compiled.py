@@ -10,9 +10,8 @@ from blindopt.arrays import Mask, Rows, Vector
 from blindopt.gp.acquisition import Acquisition, plain_weight
 from blindopt.gp.candidates import Candidates, padded_columns
 from blindopt.gp.kernels import Kernel
-from blindopt.gp.moments import Moments
 from blindopt.gp.observations import Observations
-from blindopt.gp.updates import Contenders, compared
+from blindopt.gp.updates import Contenders, Moments, compared
 
 NORM_MAX = 1e12
 """``cov_rounding`` up to which squared distances stay far from overflow, also in float32."""

@@ -7,12 +7,14 @@ import numpy as np
 
 from blindopt.arrays import Matrix, Vector
 from blindopt.errors import NumericalFailure
+from blindopt.gp.climbing import minimize
 from blindopt.gp.input_noise import declared_noise
 from blindopt.gp.kernels import Kind
 from blindopt.gp.leave_one_out import LeaveOneOut
 from blindopt.gp.marginal_likelihood import Evidence, Hyper, MarginalLikelihood
 from blindopt.gp.progress import NO_TICK, Tick
 from blindopt.wire.algorithms.fits import Fit, Parameter
+from blindopt.wire.algorithms.plans import Engine
 from blindopt.wire.releases import NoiseLaw
 
 ANSWERS_MIN = 3
@@ -98,10 +100,12 @@ def fit(
     seed: list[int],
     has_kernel: bool = False,
     tick: Tick = NO_TICK,
+    engine: Engine = 2,
 ) -> FitResult:
     """Hyper-parameters of the largest posterior density of their logarithms, which is the likelihood without priors.
 
-    L-BFGS-B from ``start`` (which is that of a kernel if ``has_kernel``) and from draws of ``seed``; the same arguments
+    A search (``climbing``; by version 1 of the ``engine`` L-BFGS-B) from ``start`` (which is that of a kernel if
+    ``has_kernel``) and from draws of ``seed``; the same arguments
     give the same values, rounded to four digits within the bounds. ``distance`` is typical of two candidates; if it
     has r entries, each coordinate has its own and a length-scale of its own. Below 2 r outcomes the noise is not
     told apart from f: unless settings say how, it keeps its ratio to the signal at the start. ``tick`` is called at
@@ -122,7 +126,7 @@ def fit(
     low, high = np.log([lower for lower, _ in ends]), np.log([upper for _, upper in ends])
     priors = _Priors(settings, start if has_kernel else None, variance, distances)
     reached = [
-        _climb(likelihood, priors, begin, low, high, tied, tick)
+        _climb(likelihood, priors, begin, low, high, tied, tick, engine)
         for begin in _starts(start, settings.starts, low, high, variance, distances, seed)
     ]
     optima = [optimum for optimum in reached if optimum is not None]
@@ -204,14 +208,13 @@ def _climb(
     high: Vector,
     tied: float | None,
     tick: Tick,
+    engine: Engine,
 ) -> tuple[float, Vector] | None:
     """The largest value that a climb from ``begin`` reaches, and its logarithms; None if it computes no likelihood.
 
     ``tied``: the logarithm of a fixed ratio of noise to signal. A climb that breaks off with NumericalFailure counts
     with the best value until then.
     """
-    from scipy.optimize import minimize  # late: it takes a tenth of a second, and a run without a fit does without
-
     best: tuple[float, Vector] | None = None
 
     def downhill(logs: Vector) -> tuple[float, Vector]:
@@ -229,8 +232,13 @@ def _climb(
         return -value, -gradient
 
     try:
-        bounds = list(zip(low, high, strict=True))
-        minimize(downhill, begin, jac=True, method="L-BFGS-B", bounds=bounds, options=_OPTIONS)
+        if engine == 1:
+            from scipy.optimize import minimize as minimize_by_scipy  # late: it takes a tenth of a second
+
+            bounds = list(zip(low, high, strict=True))
+            minimize_by_scipy(downhill, begin, jac=True, method="L-BFGS-B", bounds=bounds, options=_OPTIONS)
+        else:
+            minimize(downhill, begin, low, high)
     except NumericalFailure:
         pass
     return best

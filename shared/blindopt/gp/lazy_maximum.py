@@ -14,11 +14,10 @@ from blindopt.gp.candidates import Candidates, empty_columns
 from blindopt.gp.compiled import NORM_MAX, CompiledUpdates, loops_for
 from blindopt.gp.hot_set import HotSetUpdates
 from blindopt.gp.kernels import Kernel
-from blindopt.gp.moments import Moments
 from blindopt.gp.observations import Observations
 from blindopt.gp.single_thread_blas import left_product
-from blindopt.gp.updates import EPSILON, SeparateUpdates, Thresholds, TogetherUpdates, Updates, blocks
-from blindopt.wire.algorithms.plans import TieRule
+from blindopt.gp.updates import EPSILON, Moments, SeparateUpdates, Thresholds, TogetherUpdates, Updates, blocks
+from blindopt.wire.algorithms.plans import Engine
 
 _RESIDUAL = 1 / 16
 """Residual of a rounded whitened row, as a share of the tolerance."""
@@ -66,13 +65,13 @@ class LazyMaximum:
 
     The candidates that remain within rounding of the maximum are compared by values that depend on the observations
     alone, so that all ways of computing lead to the same choice. Let c_i be the value of candidate i as ``solve``
-    computes it, and c the value before any observation. By tie rule 1 the largest c_i is chosen, and all that remain
-    are solved for. By tie rule 2 the largest whole number k_i = round((c_i - c) / q) is chosen, with q the quantum of
-    the acquisition: 1e-10 standard deviations of the prior. Rounded moments bound c_i from both sides; rounding is
-    monotone, so where both bounds round to the same number it is k_i, and only the others are solved for. Of equal k_i
-    the values differ by at most q, so that the chosen one is at most q below the largest c_i. Very many candidates
-    far from all observations, whose bound is that of the prior, lie in the middle of a quantum: none of them is solved
-    for, except for the one that is drawn.
+    computes it, and c the value before any observation. By version 1 of the engine the largest c_i is chosen, and all
+    that remain are solved for. By version 2 the largest whole number k_i = round((c_i - c) / q) is chosen, with q the
+    quantum of the acquisition: 1e-10 standard deviations of the prior. Rounded moments bound c_i from both sides;
+    rounding is monotone, so where both bounds round to the same number it is k_i, and only the others are solved for.
+    Of equal k_i the values differ by at most q, so that the chosen one is at most q below the largest c_i. Very many
+    candidates far from all observations, whose bound is that of the prior, lie in the middle of a quantum: none of
+    them is solved for, except for the one that is drawn.
 
     The moments are computed by compiled loops, where numba is installed (the extra ``fast``) and pays; plain
     numpy on all candidates together, where they are few; the same from time to time, and on a hot set near the maximum
@@ -87,9 +86,9 @@ class LazyMaximum:
         prior_mean: float,
         nugget: float,
         thresholds: Thresholds,
-        tie_rule: TieRule,
+        engine: Engine,
     ) -> None:
-        self._prior_mean, self._tie_rule = prior_mean, tie_rule
+        self._prior_mean, self._engine = prior_mean, engine
         n, dtype = len(candidates.lifted), candidates.lifted.dtype.type
         self._observations, self._thresholds = observations, thresholds
         self._tol = 64.0 * float(np.finfo(dtype).eps) * (1 + candidates.cov_rounding)
@@ -131,14 +130,14 @@ class LazyMaximum:
     def choose(
         self, acquisition: Acquisition, hidden: Mask | None, solve: Solve, rng: Callable[[], np.random.Generator]
     ) -> Choice:
-        """The row that is not ``hidden`` (n,) of the largest value; a draw from ``rng()`` breaks ties by the tie rule.
+        """The row that is not ``hidden`` (n,) of the largest value; a draw from ``rng()`` breaks ties.
 
         ``solve`` computes exact moments. Raises NumericalFailure if a value is not a number.
         """
         if self._observations.count == 0:
             rows = np.arange(len(self._moments.mean)) if hidden is None else np.flatnonzero(~hidden)
             return Solution(rows, np.empty((len(rows), 0)), *self.moments(rows)).choose(acquisition, rng)
-        if self._tie_rule == 1:
+        if self._engine == 1:
             return self._maximum(acquisition, hidden, solve).choose(acquisition, rng)
         rows = self._equals(acquisition, hidden, solve)
         drawn = rows if len(rows) == 1 else rows[[rng().integers(len(rows))]]

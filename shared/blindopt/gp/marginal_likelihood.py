@@ -75,13 +75,18 @@ class MarginalLikelihood:
     """
 
     def __init__(self, evidence: Evidence, kind: Kind, law: NoiseLaw, mean: float | None, scales: int = 1) -> None:
-        from scipy.spatial.distance import pdist  # late, for a fast start of the services
-
         self._evidence, self._kind, self._mean = evidence, kind, mean
         self._noise, self._r = declared_noise(law), evidence.points.shape[1]
-        parts = evidence.points.T[:, :, None] if scales > 1 else evidence.points[None]
-        self._squares: Matrix = np.array([pdist(part, "sqeuclidean") for part in parts])
         self._above = np.triu_indices(len(evidence.rows), 1)
+        self._squares: Matrix
+        if scales > 1:
+            self._squares = np.ascontiguousarray((evidence.points[self._above[0]] - evidence.points[self._above[1]]).T)
+            self._squares **= 2
+        else:
+            from scipy.spatial.distance import pdist  # late, for a fast start of the services
+
+            self._squares = pdist(evidence.points, "sqeuclidean")[None]
+        self._identity: Matrix = np.eye(len(evidence.rows))
         self._same: Mask = evidence.rows[self._above[0]] == evidence.rows[self._above[1]]
         self._free: Matrix = np.diag(evidence.has_fitted_noise.astype(np.float64))
         if evidence.exact:
@@ -96,7 +101,7 @@ class MarginalLikelihood:
         t = len(white)
         logdet = -2.0 * float(np.log(np.einsum("ii->i", root)).sum())
         value = -0.5 * (float(white @ white) + logdet + t * log(2 * pi))
-        inner = np.outer(solved, solved) - gram_of_lower(root)
+        inner = solved[:, None] * solved - gram_of_lower(root)
         slopes *= inner[self._above]
         gradient = np.array([
             *(signal * (shares * slopes).sum(axis=1)),
@@ -129,10 +134,8 @@ class MarginalLikelihood:
         return between, slopes, shares
 
     def _square(self, between: Vector) -> Matrix:
-        from scipy.spatial.distance import squareform
-
-        correlation: Matrix = squareform(between)
-        np.fill_diagonal(correlation, 1.0)
+        correlation = self._identity.copy()
+        correlation[self._above] = correlation.T[self._above] = between
         return correlation
 
     def _covariance(self, correlation: Matrix, signal: float, noise: float) -> Matrix:

@@ -61,6 +61,18 @@ class Observations:
         self.weight_sq_cumsum[t + 1] = self.weight_sq_cumsum[t] + weight**2
         self.count = t + 1
 
+    def begin(self, rows: Rows, inputs: Matrix, factor: Matrix, inverse: Matrix, weights: Vector) -> None:
+        """Take t observations as the first ones, with their L, L^-1 and w."""
+        t = len(rows)
+        if t > self.capacity:
+            raise IndexError(f"the posterior was built for {self.capacity} outcomes")
+        self._grow(min(max(16, t), self.capacity))
+        self.rows[:t], self.inputs[:t], self.dual[:, :t] = rows, inputs, self._candidates.dual(rows)
+        self.factor[:t, :t], self.inverse[:t, :t], self.weights[:t] = factor, inverse, weights
+        self.weight_sq_cumsum[1 : t + 1] = np.cumsum(weights**2)
+        self.variance_max = float(np.einsum("ij,ij->i", factor, factor).max())
+        self.count = t
+
     def retract(self, count: int) -> None:
         """Keep the first ``count`` observations; ValueError if there are fewer."""
         if not 0 <= count <= self.count:

@@ -11,8 +11,9 @@ from blindopt.gp.candidates import Candidates, Frame, Precision
 from blindopt.gp.kernels import Kernel
 from blindopt.gp.lazy_maximum import LazyMaximum, Solution, uses_compiled_loops
 from blindopt.gp.observations import OUTCOME_MAX, Observations
+from blindopt.gp.single_thread_blas import factors, right_product
 from blindopt.gp.updates import THRESHOLDS, Thresholds
-from blindopt.wire.algorithms.plans import TieRule
+from blindopt.wire.algorithms.plans import Engine
 
 _LEAST = 1e-16  # share of the prior variance: what is less is lost to rounding
 
@@ -29,10 +30,11 @@ class Posterior:
     and k_ii - |v_i|^2. Another observation appends a row to L, and a number to w and to each v_i.
 
     ``LazyMaximum`` brings the moments of all candidates up to date, and says when candidates are equal by each
-    ``tie_rule``. Choices depend on the observations alone, to the last bit: not on ``dtype``, ``thresholds``, numba,
+    ``engine``. Choices depend on the observations alone, to the last bit: not on ``dtype``, ``thresholds``, numba,
     restarts or earlier choices. A row may be observed again.
     Variances are in squared units of the outcome; ``nugget`` is that of a part of f that each row has for itself (see
-    ``input_noise``). Holds n (capacity + rank of Z + 7) numbers of ``dtype``: float32 takes half the memory.
+    ``input_noise``). Coordinates are multiplied by ``scales`` (r,) first, if there are any. Holds
+    n (capacity + rank of Z + 7) numbers of ``dtype``: float32 takes half the memory.
     """
 
     def __init__(
@@ -46,17 +48,19 @@ class Posterior:
         capacity: int,
         dtype: Precision = np.float64,
         frame: Frame | None = None,
+        scales: Vector | None = None,
         thresholds: Thresholds = THRESHOLDS,
-        tie_rule: TieRule = 2,
+        engine: Engine = 2,
     ) -> None:
         self.n, r = candidates.shape
         self._candidates, self._kernel, self._prior_mean = candidates, kernel, float(prior_mean)
+        self._scales = scales
         self._prior_variance, self.nugget = kernel.variance + nugget, nugget
         column_major = uses_compiled_loops(self.n, kernel, capacity, thresholds)
-        prepared = Candidates(candidates, kernel, dtype, column_major=column_major, frame=frame)
+        prepared = Candidates(candidates, kernel, dtype, column_major=column_major, frame=frame, scales=scales)
         self.frame = prepared.frame  # spares another posterior of the same candidates a pass over them
         self.observations = Observations(prepared, r, noise_variance, nugget, capacity)
-        self.lazy = LazyMaximum(prepared, kernel, self.observations, self._prior_mean, nugget, thresholds, tie_rule)
+        self.lazy = LazyMaximum(prepared, kernel, self.observations, self._prior_mean, nugget, thresholds, engine)
         self._hidden: Mask | None = None
         self._solved: Solution | None = None  # the row to observe next is often among those solved for last
 
@@ -74,7 +78,33 @@ class Posterior:
         weight = (outcome - mean) / pivot if abs(outcome) <= OUTCOME_MAX and 0 < pivot < np.inf else np.nan
         if not abs(weight) <= OUTCOME_MAX:  # refuses NaN too
             raise NumericalFailure(f"outcome {self.count + 1} cannot be absorbed: check its value")
-        self.observations.append(row, self._candidates[row], whitened, pivot, weight)
+        self.observations.append(row, self._inputs(row), whitened, pivot, weight)
+
+    def begin(self, rows: Rows, outcomes: Vector, noise_variances: Vector) -> None:
+        """Condition on the first t outcomes (t,) of ``rows`` (t,) together, each with its noise variance.
+
+        One factorization takes the place of t rows, whose last digits it changes: whoever repeats the choices begins
+        with the same ones together. Outcomes whose covariance cannot be factored are taken one by one. Raises as
+        ``observe``.
+        """
+        assert not self.count, "only the first outcomes come together"
+        inputs = self._inputs(rows)
+        gram = self._kernel(inputs, inputs)
+        if self.nugget:
+            gram += self.nugget * (rows[:, None] == rows)
+        np.einsum("ii->i", gram)[:] += noise_variances
+        off = outcomes - self._prior_mean
+        try:
+            factor, inverse = factors(gram)
+            weights = right_product(inverse, off)
+            weights += right_product(inverse, off - right_product(factor, weights))
+            if not (np.abs(weights).max(initial=0.0) <= OUTCOME_MAX and (noise_variances > 0).all()):
+                raise NumericalFailure("outcomes cannot be absorbed: check their values")
+        except NumericalFailure:
+            for row, outcome, noise_variance in zip(rows.tolist(), outcomes.tolist(), noise_variances, strict=True):
+                self.observe(row, outcome, float(noise_variance))
+        else:
+            self.observations.begin(rows, inputs, factor, inverse, weights)
 
     def suppose(self, row: int, noise_variance: float | None = None) -> None:
         """Condition on an outcome at ``row`` that is still to come, as if it were the posterior mean there.
@@ -84,7 +114,7 @@ class Posterior:
         whitened, _, pivot = self._next_row(row, noise_variance)
         if not 0 < pivot < np.inf:
             raise NumericalFailure(f"row {row} cannot be supposed to be queried: its variance is lost")
-        self.observations.append(row, self._candidates[row], whitened, pivot, 0.0)
+        self.observations.append(row, self._inputs(row), whitened, pivot, 0.0)
 
     def retract(self, count: int) -> None:
         """Go back to the first ``count`` observations; ValueError if there are fewer."""
@@ -100,7 +130,7 @@ class Posterior:
         A step of iterative refinement makes up for the explicit inverse of L.
         """
         t, observed = self.count, self.observations
-        cross = self._kernel(np.asarray(self._candidates[rows]), observed.inputs[:t])
+        cross = self._kernel(self._inputs(rows), observed.inputs[:t])
         if self.nugget:
             cross += self.nugget * (rows[:, None] == observed.rows[:t])
         factor, inverse = observed.factor[:t, :t], observed.inverse[:t, :t]
@@ -155,6 +185,10 @@ class Posterior:
         observed = np.unique(self.observations.rows[: self.count])
         best = self.best(observed)[1] if len(observed) else self._prior_mean
         return ExpectedImprovement(best, optimism**2, self.nugget, _LEAST * self._prior_variance)
+
+    def _inputs(self, rows: Rows | int) -> Matrix:
+        inputs: Matrix = np.asarray(self._candidates[rows])
+        return inputs if self._scales is None else inputs * self._scales
 
     def _next_row(self, row: int, noise_variance: float | None) -> tuple[Vector, float, float]:
         """Whitened row (t,) and pivot that an observation at ``row`` adds to L; between them, the mean there."""

@@ -17,6 +17,7 @@ ALONE = 8_000
 
 BLOCK = 48
 """Rows of a square block that BLAS multiplies (up to 262,144 products) and LAPACK factors in one thread."""
+_NOT_DEFINITE = "a covariance cannot be factored: it is not positive definite in doubles"
 
 
 def add_outer(matrix: Matrix, column: Vector, row: Vector, factor: float) -> None:
@@ -57,19 +58,29 @@ def product(first: Matrix, second: Matrix) -> Matrix:
 
 
 def inverse_factor(gram: Matrix) -> Matrix:
-    """The inverse W (n, n) of the Cholesky factor of ``gram``, by blocks: W gram W^T = I.
+    """The inverse W (n, n) of the Cholesky factor of ``gram``: W gram W^T = I. Raises as ``factors``."""
+    return factors(gram)[1]
+
+
+def factors(gram: Matrix) -> tuple[Matrix, Matrix]:
+    """The Cholesky factor of ``gram`` (n, n) and its inverse, by blocks.
 
     Raises NumericalFailure if ``gram`` is not positive definite.
     """
     from scipy.linalg.lapack import dpotrf, dtrtri
 
+    if len(gram) <= BLOCK:
+        factor, info = dpotrf(gram, lower=1)
+        if info != 0 or not np.isfinite(factor.diagonal()).all():
+            raise NumericalFailure(_NOT_DEFINITE)
+        return factor, np.ascontiguousarray(dtrtri(factor, lower=1)[0])
     remainder, inverse = gram.copy(), np.zeros_like(gram)
     steps = _steps(len(gram))
     for index, k in enumerate(steps):
         factor, info = dpotrf(remainder[k, k], lower=1)
         if info != 0 or not np.isfinite(factor.diagonal()).all():
-            raise NumericalFailure("a covariance cannot be factored: it is not positive definite in doubles")
-        inverse[k, k] = dtrtri(factor, lower=1)[0]
+            raise NumericalFailure(_NOT_DEFINITE)
+        inverse[k, k], remainder[k, k] = dtrtri(factor, lower=1)[0], factor
         transposed = inverse[k, k].T.copy()
         for i in steps[index + 1 :]:
             remainder[i, k] = remainder[i, k] @ transposed
@@ -81,11 +92,14 @@ def inverse_factor(gram: Matrix) -> Matrix:
             for k in steps[first:index]:
                 inverse[i, j] -= remainder[i, k] @ inverse[k, j]
             inverse[i, j] = inverse[i, i] @ inverse[i, j]
-    return inverse
+    return np.tril(remainder), inverse
 
 
 def gram_of_lower(lower: Matrix) -> Matrix:
     """W^T W of a lower triangular W (n, n)."""
+    if len(lower) <= BLOCK:
+        single: Matrix = (lower.T.copy() @ lower).T
+        return single
     transposed, gram = lower.T.copy(), np.zeros_like(lower)
     steps = _steps(len(lower))
     for first, i in enumerate(steps):

@@ -18,7 +18,7 @@ from blindopt.optimizer.algorithms.gp.gp_rule import GpRule
 from blindopt.optimizer.algorithms.gp.gp_ucb import GpUcb
 from blindopt.optimizer.algorithms.gp.surrogate import NO_NOISE, GpSettings
 from blindopt.optimizer.algorithms.random_rows import RandomRows
-from blindopt.wire.algorithms.plans import TieRule
+from blindopt.wire.algorithms.plans import Engine
 from blindopt.wire.answers import NONE
 
 NAMES = (
@@ -106,7 +106,7 @@ def build_algorithm(
     tick: Tick = NO_TICK,
     repeats: bool = False,
     exact: bool = False,
-    tie_rule: TieRule = 2,
+    engine: Engine = 2,
 ) -> Algorithm:
     """Build the algorithm of a run; ``sign`` is -1 for minimization.
 
@@ -114,7 +114,7 @@ def build_algorithm(
     rows (None: as many as that). ``unit_is_row``: answers about one row add up in the privacy budget; ``noise``: the
     law of the release's noise; ``fit``: how hyper-parameters are fitted, None for not at all, auto for only if there is
     no kernel that fits; ``repeats``: rows may be chosen again once each was chosen (for an algorithm that would stop);
-    ``exact``: answers are exact values of records; ``tie_rule``: as in ``Plan``. Raises Invalid if it needs a kernel
+    ``exact``: answers are exact values of records; ``engine``: as in ``Plan``. Raises Invalid if it needs a kernel
     and there is none, or other answers.
     """
     if isinstance(spec, wire.RandomRows):
@@ -127,7 +127,7 @@ def build_algorithm(
         is_exact = exact and (fit is not None or not isinstance(spec, wire.GpAlgorithm))
         own = wire.Fit() if fit == "auto" else fit
         settings = GpSettings(kernel, sign, seed, capacity, initial, law, own, spec.precision, tick, is_exact)
-        settings = replace(settings, fit_when="misfit" if fit == "auto" else "always", tie_rule=tie_rule)
+        settings = replace(settings, fit_when="misfit" if fit == "auto" else "always", engine=engine)
         match spec:
             case wire.GpUcb():
                 return GpUcb(candidates, settings, spec.delta_ucb, scale=spec.scale, nugget=spec.nugget)

@@ -112,7 +112,7 @@ class RowChooser:
             tick=tick,
             repeats=plan.repeats == "after_all",
             exact=exact_answers(study),
-            tie_rule=plan.tie_rule,
+            engine=plan.engine,
         )
         self._asks_once = exact_answers(study) and not isinstance(plan.algorithm, _PUBLISHED)
         self._is_exact = exact_answers(study)

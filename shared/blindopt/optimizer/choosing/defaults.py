@@ -101,7 +101,7 @@ def plan_for(
         initial_design=design,
         repeats=repeats,
         reasons=reasons,
-        tie_rule=1 if had_none else 2,
+        engine=1 if had_none else 2,
         answers_per_row=None if had_none else answers_per_row(study),
     )
 

@@ -96,8 +96,8 @@ FitChoice = Annotated[
 AUTO = Auto(name="auto")
 
 
-TieRule = Literal[1, 2]
-"""Version of the rule by which candidates are equal: a record keeps the one that its choices were made by."""
+Engine = Literal[1, 2]
+"""Version of the Gaussian-process algorithms: a record keeps the one that its choices were made by."""
 
 
 class Plan(Reply):
@@ -109,12 +109,13 @@ class Plan(Reply):
     initial_design: InitialDesign = Field(description="How the initial candidates are chosen.")
     repeats: PlannedRepeats = Field(description="Whether a candidate may be queried again.")
     reasons: list[str] = Field(description="Why the settings that were left open are as they are, in words.")
-    tie_rule: TieRule = Field(
+    engine: Engine = Field(
         1,
         description=(
-            "When candidates are equal to the Gaussian-process algorithms, so that the seed draws one. 1: their "
-            "acquisitions are the same number; 2: rounded to 1e-10 standard deviations of the prior (for expected "
-            "improvement: to 1e-10 of itself), they are. Runs of earlier versions have 1."
+            "Version of the Gaussian-process algorithms that the choices are made by. 1, of runs before version 0.3.0: "
+            "candidates are equal if their acquisitions are the same number. 2: if they are after rounding to 1e-10 "
+            "standard deviations of the prior (expected improvement: to 1e-10 of itself). The seed draws one of "
+            "equal ones. 2 also fits hyper-parameters by another search, and takes the outcomes of a fit as one block."
         ),
     )
     answers_per_row: int | None = Field(

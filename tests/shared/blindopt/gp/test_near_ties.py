@@ -1,4 +1,4 @@
-"""Near ties: which candidates are equal by each tie rule, against all values computed one by one."""
+"""Near ties: which candidates are equal by each version of the engine, against all values computed one by one."""
 
 from dataclasses import replace
 
@@ -102,7 +102,7 @@ def test_the_chosen_bound_is_within_a_quantum_of_the_largest_in_long_double():
 def test_far_candidates_are_not_solved_for_and_by_the_first_rule_they_are():
     z, y = dispersed()
     _, solved = walk(build(z), y)
-    _, all_solved = walk(build(z, tie_rule=1), y)
+    _, all_solved = walk(build(z, engine=1), y)
     assert (np.mean(solved) < 3, np.mean(all_solved) > 100) == (True, True)
 
 

@@ -26,7 +26,7 @@ from blindopt.gp.leave_one_out import LeaveOneOut
 from blindopt.gp.marginal_likelihood import Evidence, Hyper, MarginalLikelihood
 from blindopt.gp.posterior import Posterior
 from blindopt.gp.progress import NO_TICK, Tick
-from blindopt.wire.algorithms.plans import TieRule
+from blindopt.wire.algorithms.plans import Engine
 
 NO_NOISE = wire.NoiseLaw(family="none")
 _STREAM = 3  # of the draws of a fit, apart from those of initial rows, ties and normals
@@ -58,7 +58,7 @@ class GpSettings:
     tick: Tick = NO_TICK
     exact: bool = False
     fit_when: Literal["always", "misfit"] = "always"
-    tie_rule: TieRule = 2
+    engine: Engine = 2
 
     def __post_init__(self) -> None:
         if self.kernel is None and self.fit is None:
@@ -192,29 +192,30 @@ class Surrogate:
         if settings.exact:
             nugget += hyper.noise_variance
             self._jitter = _JITTER * (kernel.variance + nugget)
+        scales = hyper.lengthscale / np.array(hyper.lengthscales) if hyper.lengthscales else None
         posterior = Posterior(
-            self._scaled(hyper),
+            self._candidates,
             kernel,
             nugget=nugget,
             noise_variance=self._jitter if settings.exact else hyper.noise_variance,
             prior_mean=hyper.mean,
             capacity=settings.capacity,
             dtype=self._dtype,
-            frame=None if hyper.lengthscales else self._frame,
-            tie_rule=settings.tie_rule,
+            frame=self._frame,
+            scales=scales,
+            engine=settings.engine,
         )
-        self._frame = self._frame if hyper.lengthscales else posterior.frame
-        for outcome in self._outcomes[:count]:
-            settings.tick()
-            self._condition(posterior, outcome)
+        self._frame = posterior.frame
+        outcomes = self._outcomes[:count]
+        if settings.engine == 1 or not outcomes:
+            for outcome in outcomes:
+                settings.tick()
+                self._condition(posterior, outcome)
+            return posterior
+        settings.tick()
+        values = np.array([[outcome.value, self._variance_of(outcome)] for outcome in outcomes])
+        posterior.begin(np.array([outcome.row for outcome in outcomes]), values[:, 0], values[:, 1])
         return posterior
-
-    def _scaled(self, hyper: Hyper) -> Matrix:
-        """The candidates in coordinates in which one length-scale holds."""
-        if not hyper.lengthscales:
-            return self._candidates
-        scaled: Matrix = self._candidates * (hyper.lengthscale / np.array(hyper.lengthscales))
-        return scaled
 
     def _condition(self, posterior: Posterior, outcome: _Outcome) -> None:
         posterior.observe(outcome.row, outcome.value, self._variance_of(outcome))
@@ -273,7 +274,7 @@ class Surrogate:
         if due <= 0:
             self._hyper = self._start(-due)
             return
-        count, result = due, None
+        count, result = due, None  # how many outcomes a posterior begins with must not depend on when it is built
         while result is None and count > 0:
             try:
                 result = self._fit_to(count, self._given)
@@ -283,10 +284,10 @@ class Surrogate:
                 problem = problem or f"no fit after {due} answers, earlier values were kept: {error}"
                 self._posterior, result, count = None, None, self._before(count)
         if result is None:
-            self._hyper = self._start(due)
-        else:
-            for outcome in self._outcomes[count:]:
-                self._condition(self._current(), outcome)
+            self._hyper, count = self._start(due), due
+            self._posterior = self._build(count)
+        for outcome in self._outcomes[count:]:
+            self._condition(self._current(), outcome)
         self.fitted = self._view(due, result if count == due else None, problem)
 
     def _fit_to(self, count: int, kernel: Hyper | None) -> FitResult:
@@ -302,6 +303,7 @@ class Surrogate:
             seed=[self._settings.seed, count, _STREAM],
             has_kernel=kernel is not None,
             tick=self._settings.tick,
+            engine=self._settings.engine,
         )
 
     def _check_kernel(self) -> None:

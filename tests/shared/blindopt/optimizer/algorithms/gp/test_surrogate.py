@@ -83,7 +83,11 @@ def test_a_choice_is_that_of_a_posterior_with_the_values_of_the_fit(noise):
         fixed = make(z, kernel, settings=None, noise=noise)
         for row in rows[: 6 + number]:
             fixed.observe(row, float(y[row]))
-        assert fixed.choose(number + 1) == choice
+        again = fixed.choose(number + 1)  # outcomes one by one, those of a fit together: the last digits differ
+        assert (again.row, again.ties) == (choice.row, choice.ties)
+        assert (again.mean, again.sd, again.acquisition) == pytest.approx(
+            (choice.mean, choice.sd, choice.acquisition), rel=1e-9
+        )
 
 
 HYPER = Hyper(0.8, 2.0, 1e-3, 0.5)
