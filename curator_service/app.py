@@ -9,12 +9,14 @@ from starlette.concurrency import run_in_threadpool
 
 from curator_service import console
 from curator_service.context import open_context
+from curator_service.links import Links, routes_of_grants
 from curator_service.routes import (
     accounts,
     advisories,
     datasets,
     forecasts,
     inbox,
+    links,
     messages,
     meta,
     overviews,
@@ -61,6 +63,8 @@ def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
             curator.start()
             ends.push_async_callback(run_in_threadpool, curator.close)
             ends.push_async_callback(curator.releases.stop)
+            outbound.start()
+            ends.push_async_callback(outbound.stop)
             yield
 
     def limit_of(path: str, principal: Principal | None) -> int:
@@ -92,6 +96,7 @@ def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
             forecasts.router,
             tunings.router,
             messages.router,
+            links.router,
         ],
         limit_of=limit_of,
         period_of=lambda method, path, principal: queries.period_of(curator, method, path, principal),
@@ -105,6 +110,7 @@ def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
         console=console.build(),
     )
     app.state.curator = curator
+    app.state.links = outbound = Links(app, context, routes_of_grants(app.routes), settings.links_path)
 
     def leave() -> None:
         app.state.leaving = True

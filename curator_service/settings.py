@@ -8,6 +8,7 @@ from pydantic_settings import SettingsConfigDict
 
 from blindopt.addresses import is_plain_abroad
 from blindopt.wire import PLAYS_MAX, ROWS_MAX, NoticeEvent
+from curator_service.link_file import address_of, read
 from service_kit.settings import ServiceSettings
 
 
@@ -69,8 +70,24 @@ class Settings(ServiceSettings):
     allow_plain_http: bool = Field(
         False, description="Call scorers and measurers over http at hosts other than loopback."
     )
+    links_file: Path | None = Field(
+        None,
+        description="Links to modelers that it connects to (`link add`); default: links.json in DATA_DIR.",
+    )
     forecasts_waiting_max: int = Field(8, ge=0, description="Most forecasts that wait while one runs.")
     forecast_seconds_max: int = Field(3_600, ge=1, le=1_000_000, description="A forecast that runs longer fails.")
+
+    @property
+    def links_path(self) -> Path:
+        """The file of links."""
+        return self.links_file or self.data_dir / "links.json"
+
+    @property
+    def address(self) -> str | None:
+        """As for every service; without PUBLIC_URL, a curator with one link is reached over that."""
+        if self.public_url is None and len(links := read(self.links_path)) == 1:
+            return address_of(links[0])
+        return super().address
 
     @model_validator(mode="after")
     def _webhooks_are_whole(self) -> Self:

@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from blindopt import wire
 from modeler_service import console
 from modeler_service.context import open_context
-from modeler_service.routes import connections, messages, meta, runs, suggestions
+from modeler_service.routes import connections, links, messages, meta, runs, suggestions
 from modeler_service.settings import Settings
 from modeler_service.use_cases.modeler import Modeler
 from service_kit import app as serving
@@ -22,6 +22,12 @@ Optimizes over a curator's records without seeing them: fetches transformed cand
 Send a token as `Authorization: Bearer blindopt_...`, and an `Idempotency-Key` with every POST but
 that for suggestions: the same key with the same body gets the stored reply. Errors are RFC 9457 problem documents.
 """
+
+
+def _limit_of(path: str, settings: Settings) -> int:
+    if path.startswith(links.PATHS):
+        return wire.LINK_PART_BYTES + wire.LINK_HEAD_BYTES
+    return settings.suggestion_body_limit_bytes if path == suggestions.PATH else settings.body_limit_bytes
 
 
 def build(settings: Settings) -> FastAPI:
@@ -49,11 +55,9 @@ def build(settings: Settings) -> FastAPI:
         context=context,
         delivery=delivery,
         settings=settings,
-        routers=[meta.router, runs.router, suggestions.router, connections.router, messages.router],
+        routers=[meta.router, runs.router, suggestions.router, connections.router, messages.router, links.router],
         hot=[suggestions.HOT],
-        limit_of=lambda path, principal: (
-            settings.suggestion_body_limit_bytes if path == suggestions.PATH else settings.body_limit_bytes
-        ),
+        limit_of=lambda path, principal: _limit_of(path, settings),
         auditors=("vendor", "viewer"),
         monitors=("monitor", "vendor"),
         jobs=modeler.jobs,

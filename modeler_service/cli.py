@@ -12,6 +12,8 @@ import typer
 
 from blindopt import wire
 from blindopt.audit.merkle_log import Json
+from blindopt.errors import StateConflict
+from blindopt.formats.secret_files import save_secret
 from modeler_service.context import open_context
 from modeler_service.settings import Settings
 from service_kit.cli.main import build
@@ -49,7 +51,7 @@ PROGRAM = Program(
     service="blindopt-modeler",
     about="Optimize over a curator's records without seeing them.",
     main_role="vendor",
-    roles=("vendor", "viewer", "monitor"),
+    roles=("vendor", "viewer", "monitor", "link"),
     settings=Settings,
     open_context=open_context,
     app=_build,
@@ -110,6 +112,38 @@ def start_run(
 def _in_words(best: wire.Recommendation) -> str:
     interval = f", 95 % interval {best.interval[0]:.6g} to {best.interval[1]:.6g}" if best.interval else ""
     return f"Recommended: candidate {best.row} (mean {best.mean:.6g}{interval}), from {best.outcomes} answers"
+
+
+links = typer.Typer(no_args_is_help=True, help="Links to curators that open no port.")
+app.add_typer(links, name="link")
+
+
+@links.callback()
+def about_links() -> None:
+    """Links to curators that open no port: they connect to this modeler, and take its requests."""
+
+
+@links.command("create")
+def create_link(
+    name: Annotated[str, typer.Argument(help="For which data owner: shown in listings.")],
+    save: Annotated[Path, typer.Option(help="A new file for the link, mode 0600: send it over a private channel.")],
+    url: Annotated[str, typer.Option(help="Address of this modeler, as the curator reaches it.")] = "",
+    days: Annotated[int, typer.Option(min=1, max=3_660, help="Days until its token expires.")] = 365,
+) -> None:
+    """Make a link and write the file that its curator needs.
+
+    Example: blindopt-modeler link create hospital --url https://modeler.example --save link.json
+    """
+    with plain_errors():
+        address = url or PROGRAM.checked_settings().address
+        if address is None:
+            raise StateConflict("no address is known: give --url, or set BLINDOPT_MODELER_PUBLIC_URL")
+        with PROGRAM.opened(new=True) as opened:
+            token, principal = opened.authentication.issue("link", name, days=days)
+        file = {"format": "blindopt-link-1", "id": principal.id, "name": name, "url": address, "token": token.text}
+        save_secret(save, wire.LinkFile.model_validate(file).model_dump_json(indent=1))
+    typer.echo(f"{save}: give it to {name}, who runs `blindopt-curator link add {save.name}`")
+    typer.echo(f"grants then have the address link://{principal.id}; revoke it by `token revoke {token.kid}`")
 
 
 @app.command("runs")

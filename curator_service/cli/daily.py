@@ -10,6 +10,7 @@ import typer
 from blindopt import wire
 from blindopt.errors import Invalid
 from blindopt.formats.secret_files import save_secret
+from curator_service.cli import links
 from service_kit.cli.program import Program, S, plain_errors, read_json
 from service_kit.cli.remote import AsJson, TokenFile, Url, Yes, address_of, confirm, connected, facts, show, table
 
@@ -41,6 +42,7 @@ def add(cli: typer.Typer, program: Program[S]) -> None:
     cli.add_typer(_grants(owner, program), name="grant")
     cli.add_typer(_datasets(owner), name="dataset")
     cli.add_typer(_inbox(program), name="inbox")
+    cli.add_typer(links.build(program), name="link")
 
 
 def _studies(owner: Owner) -> typer.Typer:

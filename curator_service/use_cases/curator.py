@@ -62,7 +62,7 @@ class Curator:
         self.public_forecasts = PublicForecasts(context)
         self.releases = Releases(context, vault, self.public_forecasts.points)
         self.sandboxes = Sandboxes(context, vault, self.releases)
-        self.grants = Grants(context, settings.address)
+        self.grants = Grants(context, settings)
         self.wakeups = Wakeups()
         versions = AnswerVersions(context, self.released, self.wakeups)
         self.inbox = Inbox(context, vault, self.released, versions, self.wakeups)

@@ -5,12 +5,15 @@ from contextlib import contextmanager
 
 from blindopt import wire
 from blindopt.client import StudyClient
+from blindopt.client.mailbox import Mailboxes
 from blindopt.errors import ProtocolViolated
 from modeler_service.runs.addresses import check_curator, plain_failures
 from modeler_service.runs.witness import IsOwnQuery, Witness
 from modeler_service.settings import Settings
 from service_kit.context.context import ServiceContext
 
+MAILBOXES = Mailboxes()
+"""Requests to curators that only open connections. Ids of links are random, so services in one process share none."""
 StudyAddress = wire.StudyAccess | wire.RunSpec
 """Types that name a curator and one of its studies."""
 
@@ -39,6 +42,7 @@ def connect(
         observe=witness.record,
         cancelled=cancelled,
         progress=progress,
+        transport=MAILBOXES.transport(address.curator_url),
     )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 from blindopt import wire
 from blindopt.errors import NotFound
 from curator_service import store
+from curator_service.settings import Settings
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
 from service_kit.identity.tokens import Principal, Token
@@ -17,9 +18,9 @@ from service_kit.store.stored_replies import StoredReply
 class Grants:
     """A grant gives one modeler access to one study."""
 
-    def __init__(self, context: ServiceContext, address: str | None) -> None:
+    def __init__(self, context: ServiceContext, settings: Settings) -> None:
         self._context = context
-        self._address = address
+        self._settings = settings
 
     def grant(self, request: RequestContext, study_id: str, grant: wire.GrantCreate) -> StoredReply:
         """A token for one modeler. Its stored reply is sealed, so that a retry can be answered."""
@@ -76,7 +77,7 @@ class Grants:
             token=token.text,
             sandbox=bool(store.dataset_of(db, who.study_id or "").sandbox),
             expires_at=moment(tokens.find(db, token.kid).expires_at),
-            url=self._address,
+            url=self._settings.address,
             log_key=self._context.signer.verifier.vkey,
         )
         return Effect(reply, kind, {"study_id": reply.study_id, "grant_id": who.id})

@@ -118,6 +118,7 @@ class Client(Connection):
         progress: Callable[[], None] = lambda: None,
         reply_max_bytes: int = REPLY_MAX_BYTES,
         proxy: str | None = None,
+        transport: httpx.BaseTransport | None = None,
         patience_s: float = 0.0,
         client_cert: ClientCertificate | None = None,
     ) -> None:
@@ -129,6 +130,7 @@ class Client(Connection):
             reply_max_bytes=reply_max_bytes,
             proxy=proxy,
             client_cert=client_cert,
+            transport=transport,
         )
         self._patience_s = patience_s
         self._allowed_s = timeout_s

@@ -98,9 +98,10 @@ class Connection:
         reply_max_bytes: int,
         proxy: str | None = None,
         client_cert: ClientCertificate | None = None,
+        transport: httpx.BaseTransport | None = None,
     ) -> None:
         with transport_errors():
-            self._transport = _transport(verify, base_url, proxy, client_cert)
+            self._transport = transport or _transport(verify, base_url, proxy, client_cert)
             self._http = httpx.Client(
                 base_url=base_url,
                 headers={"Accept-Encoding": "identity", "User-Agent": f"blindopt/{VERSION}"} | (headers or {}),

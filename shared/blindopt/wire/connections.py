@@ -31,7 +31,7 @@ def _address(url: str) -> str:
 
 CuratorUrl = Annotated[
     str,
-    Field(max_length=2_000, pattern=r"^https?://[!-~]+$"),
+    Field(max_length=2_000, pattern=r"^(https?|link)://[!-~]+$"),
     AfterValidator(_address),
 ]
 
@@ -95,3 +95,100 @@ class GrantFile(StudyAccess):
     def access(self) -> StudyAccess:
         """What a run, or a test of the connection, is started with."""
         return StudyAccess.model_validate(self.model_dump(include=set(StudyAccess.model_fields)))
+
+
+# --- links: a curator that only opens connections ------------------------------------------------------------
+
+LinkId = Annotated[str, Field(pattern=r"^usr_[0-9a-f]{16}$")]
+LinkRequestId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+LINK_REQUESTS_MAX = 16
+"""The most requests that a curator takes at once, and works on at once."""
+LINK_PART_BYTES = 1 << 20
+"""The largest part of a reply; longer ones are sent in several."""
+LINK_HEAD_BYTES = 64 << 10
+
+
+class LinkFile(Request):
+    """link.json: all that a curator needs to take requests from a modeler. It holds a secret."""
+
+    format: Literal["blindopt-link-1"] = Field(description="Name and version of this format.")
+    id: LinkId = Field(description="The link; grants of this curator have the address link://ID.")
+    name: Name = Field(description="Name of the curator's side, given by the vendor.")
+    url: CuratorUrl = Field(description="Address of the modeler; https, except on loopback.")
+    token: GrantToken = Field(description="Token of the link.")
+    ca: str | None = Field(None, max_length=4_096, description="File of the CA of the modeler's certificate, in PEM.")
+
+
+class LinkPull(Request):
+    """What a curator says when it asks for requests."""
+
+    working: list[LinkRequestId] = Field(
+        max_length=LINK_REQUESTS_MAX, description="Requests that it has and has not replied to yet."
+    )
+
+
+class LinkRequest(Reply):
+    """A request of a modeler to the curator, as it would be sent over a socket."""
+
+    id: LinkRequestId = Field(description="Names the request in its reply.")
+    method: Literal["GET", "POST"] = Field(description="Method.")
+    target: str = Field(max_length=2_000, pattern=r"^/[!-~]*$", description="Path and query string.")
+    headers: dict[str, Annotated[str, Field(max_length=8_192)]] = Field(max_length=32, description="Headers.")
+    body: str = Field(max_length=90_000, description="Body, in base64.")
+
+
+class LinkRequests(Reply):
+    """The requests that wait for a curator."""
+
+    requests: list[LinkRequest] = Field(max_length=LINK_REQUESTS_MAX, description="Oldest first; may be empty.")
+
+
+class LinkReply(Request):
+    """The head of a reply, or of a further part of one: a line of JSON before the bytes of the part."""
+
+    request: LinkRequestId = Field(description="The request that this answers.")
+    part: int = Field(ge=0, lt=2**31, description="Number of the part, from 0.")
+    last: bool = Field(description="Whether the reply ends with this part.")
+    status: int = Field(ge=100, le=599, description="HTTP status.")
+    headers: dict[str, Annotated[str, Field(max_length=16_384)]] = Field(
+        max_length=64, description="Headers of the reply; only the first part counts."
+    )
+
+
+class LinkView(Reply):
+    """A link, as the modeler sees it."""
+
+    id: str = Field(description="The link.")
+    name: str = Field(description="Name, given when it was made.")
+    address: str = Field(description="Address of the curator in grants, link://ID.")
+    state: Literal["connected", "absent", "revoked"] = Field(
+        description="connected: the curator takes requests now; absent: it does not; revoked: its token ended."
+    )
+    seconds_since_pull: float | None = Field(
+        description="Seconds since the curator last took requests; 0 while it waits for one; null: not since the start."
+    )
+    waiting: int = Field(description="Requests that have no whole reply yet.")
+
+
+class LinkList(Reply):
+    """The links of a modeler."""
+
+    links: list[LinkView] = Field(description="Oldest first.")
+
+
+class LinkStatus(Reply):
+    """A link, as the curator sees it."""
+
+    id: str = Field(description="The link.")
+    name: str = Field(description="Name, given by the vendor.")
+    url: str = Field(description="Address of the modeler.")
+    address: str = Field(description="Address of this curator in grants that are used over the link, link://ID.")
+    state: Literal["connected", "trying"] = Field(description="trying: the modeler is not reached; problem says why.")
+    since: datetime = Field(description="When this state began.")
+    problem: str | None = Field(description="What keeps it from being connected; null if nothing does.")
+
+
+class LinkStatusList(Reply):
+    """The links of a curator."""
+
+    links: list[LinkStatus] = Field(description="As in the file of links.")

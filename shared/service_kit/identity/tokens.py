@@ -7,7 +7,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Literal
 
-Role = Literal["owner", "measurer", "auditor", "modeler", "vendor", "viewer", "monitor"]
+Role = Literal["owner", "measurer", "auditor", "modeler", "vendor", "viewer", "monitor", "link"]
 _FORM = re.compile(r"blindopt_([0-9a-f]{16})\.([A-Za-z0-9_-]{43})")
 
 

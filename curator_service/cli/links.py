@@ -1,0 +1,64 @@
+"""`link add|remove|list`: the modelers to which this curator connects. They change a file, beside a running service."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from blindopt import wire
+from blindopt.errors import StateConflict
+from curator_service import link_file
+from service_kit.cli.program import Program, plain_errors, read_json
+from service_kit.cli.remote import AsJson, table
+
+
+def build(program: Program[Any]) -> typer.Typer:
+    """The commands."""
+    cli = typer.Typer(no_args_is_help=True, help="Links to modelers, for a curator that opens no port.")
+
+    @cli.command()
+    def add(
+        file: Annotated[Path, typer.Argument(help="The file link.json that the vendor sent.")],
+        ca: Annotated[Path | None, typer.Option(help="CA of the modeler's certificate, in PEM.")] = None,
+    ) -> None:
+        """Take requests from a modeler: this curator connects to it, and grants get the address of the link.
+
+        A running service connects within seconds. Example: blindopt-curator link add link.json
+        """
+        with plain_errors():
+            given = read_json(file, wire.LinkFile, "a link file")
+            path = program.checked_settings().links_path
+            others = [link for link in link_file.read(path) if link.id != given.id]
+            authorities = None if ca is None else str(ca.resolve(strict=True))
+            link_file.write(path, [*others, given.model_copy(update={"ca": authorities})])
+        typer.echo(f"{given.name}: {given.url}; grants over this link have the address {link_file.address_of(given)}")
+
+    @cli.command()
+    def remove(link: Annotated[str, typer.Argument(help="usr_..., as in `link list`.")]) -> None:
+        """Take no more requests over a link.
+
+        Example: blindopt-curator link remove usr_0123456789abcdef
+        """
+        with plain_errors():
+            path = program.checked_settings().links_path
+            links = link_file.read(path)
+            if link not in [each.id for each in links]:
+                raise StateConflict(f"there is no link {link}")
+            link_file.write(path, [each for each in links if each.id != link])
+        typer.echo(f"removed {link}")
+
+    @cli.command("list")
+    def listed(as_json: AsJson = False) -> None:
+        """List links, without their tokens.
+
+        Example: blindopt-curator link list
+        """
+        with plain_errors():
+            links = link_file.read(program.checked_settings().links_path)
+            rows = [{"id": each.id, "name": each.name, "url": each.url} for each in links]
+        typer.echo(
+            json.dumps(rows, indent=2) if as_json else table(["link", "name", "modeler"], [[*r.values()] for r in rows])
+        )
+
+    return cli

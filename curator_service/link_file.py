@@ -1,0 +1,35 @@
+"""The file of links: modelers to which this curator opens connections."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from blindopt import wire
+from blindopt.errors import StateConflict
+from blindopt.formats.secret_files import save_secret
+
+
+def read(path: Path) -> list[wire.LinkFile]:
+    """The links in a file; none if there is no file. Raises StateConflict for any other content."""
+    try:
+        return TypeAdapter(list[wire.LinkFile]).validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return []
+    except ValidationError:
+        raise StateConflict(f"{path} is not a list of links: `link add` writes it") from None
+
+
+def write(path: Path, links: Iterable[wire.LinkFile]) -> None:
+    """Replace the links in a file that only this user can read."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    partial = path.with_suffix(".part")
+    partial.unlink(missing_ok=True)
+    save_secret(partial, json.dumps([link.model_dump(mode="json") for link in links], indent=1))
+    partial.replace(path)
+
+
+def address_of(link: wire.LinkFile) -> str:
+    """The address of this curator in grants that are used over a link."""
+    return f"link://{link.id}"

@@ -1,0 +1,71 @@
+"""/v1/links: curators that open no port take their requests here, and bring the replies."""
+
+from typing import Annotated
+
+from fastapi import Path, Query, Request, Response
+from pydantic import ValidationError
+
+from blindopt import wire
+from blindopt.errors import Invalid, NotFound
+from modeler_service.routes.runs import ModelerDep
+from modeler_service.runs.curator_session import MAILBOXES
+from modeler_service.use_cases import links
+from service_kit.web.dependencies import allowed, api_router
+from service_kit.web.problems import documented
+
+PATHS = "/v1/links/"
+router = api_router("links")
+Link = Annotated[str, Path(pattern=r"^usr_[0-9a-f]{16}$", description="The link.")]
+
+
+@router.get("/v1/links", response_model=wire.LinkList, dependencies=[allowed("vendor", "viewer")])
+def list_links(modeler: ModelerDep) -> wire.LinkList:
+    """Links to curators that only open connections, and whether each is connected."""
+    return wire.LinkList(links=links.views(modeler.context))
+
+
+@router.post("/v1/links/{link_id}:pull", response_model=wire.LinkRequests, dependencies=[allowed("link")])
+async def pull_requests(
+    request: Request,
+    link_id: Link,
+    pull: wire.LinkPull,
+    wait: Annotated[float, Query(ge=0, le=30, description="Seconds to wait for a request.")] = 0.0,
+) -> wire.LinkRequests:
+    """Requests for the curator of this link, each at least once. No key is needed: nothing is stored.
+
+    A request that was delivered and is not in `working` is delivered again.
+    """
+    _check_own(request, link_id)
+    return wire.LinkRequests(requests=await MAILBOXES.of(link_id).pull(frozenset(pull.working), wait))
+
+
+@router.post(
+    "/v1/links/{link_id}:reply",
+    status_code=204,
+    responses=documented(404),
+    dependencies=[allowed("link")],
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "description": "A line of JSON (LinkReply), and after it the bytes of this part of the reply.",
+            "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+        }
+    },
+)
+async def send_reply(request: Request, link_id: Link) -> Response:
+    """A reply to a request that was pulled, or a part of one. A part that is sent again changes nothing."""
+    _check_own(request, link_id)
+    line, _, body = (await request.body()).partition(b"\n")
+    try:
+        head = wire.LinkReply.model_validate_json(line)
+    except ValidationError:
+        raise Invalid(
+            "the first line is no head of a reply", [{"field": "body", "message": "send LinkReply as JSON"}]
+        ) from None
+    MAILBOXES.of(link_id).reply(head, body)
+    return Response(status_code=204)
+
+
+def _check_own(request: Request, link_id: str) -> None:
+    if request.state.principal.id != link_id:
+        raise NotFound("this is no link of yours")

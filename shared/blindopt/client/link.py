@@ -1,0 +1,93 @@
+"""A curator's connection to a modeler over which it takes requests and sends replies. The curator opens it."""
+
+import ssl
+from types import TracebackType
+from typing import Self
+
+import httpx
+from pydantic import ValidationError
+
+from blindopt import wire
+from blindopt.client.transport import require_identity, transport_errors
+from blindopt.errors import ProtocolViolated, Unreachable
+from blindopt.version import VERSION
+
+PULL_SECONDS = 25.0
+PULLED_MAX_BYTES = 2 << 20
+_LATE_SECONDS = 15.0
+
+
+class LinkConnection:
+    """Pulls requests from a modeler and replies to them. Everything that comes from it is bounded and checked."""
+
+    def __init__(self, file: wire.LinkFile, *, ca: str | None = None) -> None:
+        """``ca``: the file of the authorities that sign the modeler's certificate; None: the usual ones."""
+        authorities = ca or file.ca
+        context = ssl.create_default_context(cafile=authorities) if authorities else httpx.create_ssl_context()
+        self._path = f"/v1/links/{file.id}"
+        self._http = httpx.AsyncClient(
+            base_url=file.url,
+            headers={
+                "Authorization": f"Bearer {file.token}",
+                "Accept-Encoding": "identity",
+                "User-Agent": f"blindopt/{VERSION}",
+            },
+            verify=context,
+            timeout=httpx.Timeout(PULL_SECONDS + _LATE_SECONDS, connect=_LATE_SECONDS),
+            trust_env=False,  # a proxy of the environment would read the token
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+    async def pull(self, working: list[str], seconds: float = PULL_SECONDS) -> list[wire.LinkRequest]:
+        """Requests that wait, as soon as there is one. Raises Unreachable and ProtocolViolated."""
+        body = wire.LinkPull(working=working).model_dump_json()
+        path, headers = f"{self._path}:pull", {"Content-Type": "application/json"}
+        with transport_errors():
+            params = {"wait": seconds}
+            async with self._http.stream("POST", path, content=body, headers=headers, params=params) as reply:
+                received = await _bounded(reply)
+        if reply.status_code != 200:
+            raise Unreachable(_refused(reply.status_code, received))
+        try:
+            return wire.LinkRequests.model_validate_json(received).requests
+        except ValidationError:
+            raise ProtocolViolated("the reply is no list of requests: does a modeler answer there?") from None
+
+    async def reply(self, head: wire.LinkReply, body: bytes) -> bool:
+        """Send a part of a reply; return whether somebody still waits for it. Raises Unreachable."""
+        content = head.model_dump_json().encode() + b"\n" + body
+        headers = {"Content-Type": "application/octet-stream"}
+        with transport_errors():
+            async with self._http.stream("POST", f"{self._path}:reply", content=content, headers=headers) as reply:
+                received = await _bounded(reply)
+        if reply.status_code == 404:
+            return False
+        if reply.status_code >= 300:
+            raise Unreachable(_refused(reply.status_code, received))
+        return True
+
+
+async def _bounded(reply: httpx.Response) -> bytes:
+    require_identity(reply)
+    body = bytearray()
+    async for chunk in reply.aiter_raw():
+        body += chunk
+        if len(body) > PULLED_MAX_BYTES:
+            raise ProtocolViolated(f"the modeler sent more than {PULLED_MAX_BYTES} bytes")
+    return bytes(body)
+
+
+def _refused(status: int, body: bytes) -> str:
+    if status in (401, 403):
+        return "the modeler refuses the token of this link: it ended, or belongs to another modeler"
+    try:
+        return f"the modeler answered {status}: {wire.Problem.model_validate_json(body).detail[:200]}"
+    except ValidationError:
+        return f"no modeler answers at this address (status {status})"

@@ -1,0 +1,249 @@
+"""Requests that wait for a curator to fetch them, and the replies that it brings: a socket turned round.
+
+The modeler's clients send through a ``LinkTransport``; the curator pulls the requests, at least once each, and sends
+the replies in parts. Requests are in memory alone: a run repeats its own under the same idempotency key.
+"""
+
+import asyncio
+import base64
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import httpx
+
+from blindopt import wire
+from blindopt.errors import Busy, NotFound, Unreachable
+
+SCHEME = "link"
+WAITING_MAX = 256
+"""The most requests of one link that wait or have no whole reply."""
+CONNECTED_SECONDS = 45.0
+"""A curator that has not pulled for so long is absent; it pulls every 25 seconds at least."""
+BODY_MAX_BYTES = 64 << 10
+_ABSENT = "the curator of this link is not connected: it takes requests when its service runs and reaches this one"
+_PARTS_HELD = 2
+
+
+@dataclass(eq=False, slots=True)
+class _Waiting:
+    """A request and the parts of its reply that nobody has read yet."""
+
+    request: wire.LinkRequest
+    delivered: bool = False
+    next_part: int = 0
+    parts: "queue.Queue[tuple[wire.LinkReply, bytes]]" = field(default_factory=lambda: queue.Queue(_PARTS_HELD))
+
+
+@dataclass(eq=False, slots=True)
+class _Pull:
+    """A curator that waits for a request."""
+
+    event: asyncio.Event
+    loop: asyncio.AbstractEventLoop
+
+    def wake(self) -> None:
+        """Let it look again; from any thread."""
+        with suppress(RuntimeError):  # the loop has ended
+            self.loop.call_soon_threadsafe(self.event.set)
+
+
+class Mailbox:
+    """The requests of one link. Clients use it from threads; ``pull`` and ``reply`` belong to an event loop."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._waiting: dict[str, _Waiting] = {}
+        self._lock = threading.Lock()
+        self._pull: _Pull | None = None
+        self._pulled_at = float("-inf")
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the curator waits for requests, or did a moment ago."""
+        return self._pull is not None or self._clock() - self._pulled_at < CONNECTED_SECONDS
+
+    @property
+    def seconds_since_pull(self) -> float | None:
+        """Seconds since the curator last took requests; 0 while it waits for one; None: never."""
+        if self._pull is not None:
+            return 0.0
+        return None if self._pulled_at == float("-inf") else round(self._clock() - self._pulled_at, 1)
+
+    @property
+    def waiting(self) -> int:
+        """The number of requests without a whole reply."""
+        return len(self._waiting)
+
+    # --- the side of the clients ------------------------------------------------------------------
+
+    def post(self, request: wire.LinkRequest) -> "_Waiting":
+        """Add a request. Raises Unreachable if too many wait."""
+        item = _Waiting(request)
+        with self._lock:
+            if len(self._waiting) >= WAITING_MAX:
+                raise Unreachable("too many requests wait for the curator of this link")
+            self._waiting[request.id] = item
+            pull = self._pull
+        if pull is not None:
+            pull.wake()
+        return item
+
+    def forget(self, identity: str) -> None:
+        """Give a request up, or end it: a later part of its reply is refused."""
+        with self._lock:
+            self._waiting.pop(identity, None)
+
+    # --- the side of the curator ------------------------------------------------------------------
+
+    async def pull(self, working: frozenset[str], seconds: float) -> list[wire.LinkRequest]:
+        """Requests that the curator does not have, as soon as there is one; none after ``seconds``.
+
+        ``working``: those that it has. One that was delivered and is not among them was lost on the way. The newest
+        pull alone is served: one before it, which perhaps nobody reads any more, ends without a request.
+        """
+        mine = _Pull(asyncio.Event(), asyncio.get_running_loop())
+        with self._lock:
+            before, self._pull = self._pull, mine
+            for identity, item in self._waiting.items():
+                if item.delivered and not item.next_part and identity not in working:
+                    item.delivered = False
+        if before is not None:
+            before.wake()
+        try:
+            taken = self._take(mine)
+            if not taken and seconds > 0:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(mine.event.wait(), seconds)
+                taken = self._take(mine)
+            return taken
+        finally:
+            with self._lock:
+                self._pulled_at = self._clock()
+                if self._pull is mine:
+                    self._pull = None
+
+    def _take(self, pull: _Pull) -> list[wire.LinkRequest]:
+        with self._lock:
+            if self._pull is not pull:
+                return []
+            taken = [item for item in self._waiting.values() if not item.delivered][: wire.LINK_REQUESTS_MAX]
+            for item in taken:
+                item.delivered = True
+        return [item.request for item in taken]
+
+    def reply(self, head: wire.LinkReply, body: bytes) -> None:
+        """Take a part of a reply; one that came before is ignored.
+
+        Raises NotFound if nobody waits for it any more, and Busy while the parts before it are not read.
+        """
+        with self._lock:
+            item = self._waiting.get(head.request)
+            if item is None or head.part > item.next_part:
+                raise NotFound("nobody waits for this part of a reply")
+            if head.part < item.next_part:
+                return
+            try:
+                item.parts.put_nowait((head, body))
+            except queue.Full:
+                raise Busy("the parts before it are not read yet", seconds=1) from None
+            item.next_part += 1
+
+
+class LinkTransport(httpx.BaseTransport):
+    """Sends requests of an httpx client through a mailbox. Its time limits are those of the requests."""
+
+    def __init__(self, mailbox: Mailbox, wait_s: float = 5.0) -> None:
+        """``wait_s``: how long a curator that is absent may take to connect."""
+        self._mailbox = mailbox
+        self._wait_s = wait_s
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """The reply to a request. Raises httpx.ReadTimeout, and Unreachable while the curator is absent."""
+        until = time.monotonic() + self._wait_s
+        item = self._mailbox.post(_as_item(request))
+        limit = request.extensions.get("timeout", {}).get("read")
+        try:
+            while True:
+                try:
+                    head, body = item.parts.get(timeout=min(limit or self._wait_s, self._wait_s))
+                    break
+                except queue.Empty:
+                    if not self._mailbox.is_connected and time.monotonic() >= until:
+                        raise Unreachable(_ABSENT) from None
+                    if limit is not None and time.monotonic() >= until - self._wait_s + limit:
+                        raise httpx.ReadTimeout("no reply came in time", request=request) from None
+        except BaseException:
+            self._mailbox.forget(item.request.id)
+            raise
+        stream = _Parts(self._mailbox, item, head, body, limit, request)
+        return httpx.Response(head.status, headers=head.headers, stream=stream, request=request)
+
+
+class _Parts(httpx.SyncByteStream):
+    """The body of a reply, part by part."""
+
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        item: _Waiting,
+        head: wire.LinkReply,
+        first: bytes,
+        limit: float | None,
+        request: httpx.Request,
+    ) -> None:
+        self._mailbox, self._item, self._head, self._first = mailbox, item, head, first
+        self._limit, self._request = limit, request
+
+    def __iter__(self) -> Iterator[bytes]:
+        head, body = self._head, self._first
+        while True:
+            yield body
+            if head.last:
+                return
+            try:
+                head, body = self._item.parts.get(timeout=self._limit)
+            except queue.Empty:
+                raise httpx.ReadTimeout("the reply stopped", request=self._request) from None
+
+    def close(self) -> None:
+        self._mailbox.forget(self._item.request.id)
+
+
+def _as_item(request: httpx.Request) -> wire.LinkRequest:
+    body = request.read()
+    if len(body) > BODY_MAX_BYTES:
+        raise Unreachable(f"a request over a link may have {BODY_MAX_BYTES} bytes")
+    skipped = ("host", "connection", "content-length", "transfer-encoding")
+    return wire.LinkRequest.model_validate(
+        {
+            "id": secrets.token_hex(16),
+            "method": request.method,
+            "target": request.url.raw_path.decode("ascii"),
+            "headers": {name: value for name, value in request.headers.items() if name not in skipped},
+            "body": base64.b64encode(body).decode(),
+        }
+    )
+
+
+class Mailboxes:
+    """The mailbox of each link of a process."""
+
+    def __init__(self) -> None:
+        self._by_link: dict[str, Mailbox] = {}
+        self._lock = threading.Lock()
+
+    def of(self, link: str) -> Mailbox:
+        """The mailbox of a link, which is made at its first use."""
+        with self._lock:
+            return self._by_link.setdefault(link, Mailbox())
+
+    def transport(self, url: str) -> LinkTransport | None:
+        """What carries requests to a curator's address; None for http and https."""
+        parts = urlsplit(url)
+        return LinkTransport(self.of(parts.netloc)) if parts.scheme == SCHEME else None

@@ -1,0 +1,142 @@
+"""What a curator lets in over a link: what a grant may send, by a grant's token, and nothing else.
+
+The reference is the table of roles over a socket: with a grant's token every route gives the same status, and with any
+other token, which over a socket opens other routes, a link gives 403.
+"""
+
+import asyncio
+import base64
+import json
+
+import pytest
+
+from blindopt import wire
+from curator_service.link_file import read, write
+from curator_service.links import Links, routes_of_grants
+from tests.curator_service.use_cases.accounts.file_of_records import FileOfRecords
+
+LINK = wire.LinkFile(
+    format="blindopt-link-1", id=f"usr_{'0' * 16}", name="acme", url="http://127.0.0.1:9", token="blindopt_x"
+)
+
+
+class Recorder:
+    """In place of a connection to a modeler: what was replied, part by part."""
+
+    def __init__(self):
+        self.heads, self.bodies = [], []
+        self.file, self.connection = LINK, self
+
+    async def reply(self, head, body):
+        self.heads.append(head)
+        self.bodies.append(body)
+        return True
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    made = FileOfRecords(tmp_path_factory.mktemp("links"))
+    made.opened = made.study()
+    made.other = made.study()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def ask(file):
+    """A request over a link, as a modeler may store it: returns status and body."""
+    app, context = file.in_process.app, file.in_process.context
+    links = Links(
+        app, context, routes_of_grants(app.routes), file.in_process.context.database.path.parent / "none.json"
+    )
+
+    def send(method, target, token, body=b"", **headers):
+        recorder = Recorder()
+        sent = {"authorization": f"Bearer {token}", "content-type": "application/json", **headers}
+        request = wire.LinkRequest(
+            id="0" * 32, method=method, target=target, headers=sent, body=base64.b64encode(body).decode()
+        )
+        asyncio.run(links.respond(recorder, request))
+        assert [head.part for head in recorder.heads] == list(range(len(recorder.heads)))
+        assert [head.last for head in recorder.heads] == [False] * (len(recorder.heads) - 1) + [True]
+        assert max(map(len, recorder.bodies)) <= wire.LINK_PART_BYTES
+        return recorder.heads[0], b"".join(recorder.bodies)
+
+    return send
+
+
+def test_a_query_over_a_link_has_the_bytes_and_the_receipt_of_one_over_a_socket(file, ask):
+    path, body = f"/v1/studies/{file.opened}/queries", json.dumps({"rows": [{"row": 0, "plays": 1}]}).encode()
+    token = file.tokens[file.opened]
+    head, reply = ask("POST", path, token, body, **{"idempotency-key": "linked"})
+    assert head.status == 201
+    assert head.headers["blindopt-receipt"]
+    again = file.in_process.send(
+        file.opened, "POST", path, key="linked", content=body, headers={"content-type": "application/json"}
+    )
+    assert (again.status_code, again.headers["idempotency-replayed"], again.content) == (201, "true", reply)
+
+
+def test_what_a_grant_may_not_send_is_refused_whatever_token_comes_with_it(file, ask):
+    """Every route of the service, by every token: over a link a modeler's alone, and only on a modeler's routes."""
+    token = file.tokens[file.opened]
+    paths = file.in_process.app.openapi()["paths"]
+    allowed = routes_of_grants(file.in_process.app.routes)
+    let_in, refused = 0, 0
+    for path, operations in paths.items():
+        target = path.replace("{study_id}", file.opened).replace("{", "").replace("}", "")
+        for method in (m.upper() for m in operations if m in ("get", "post")):
+            is_allowed = any(method == m and pattern.fullmatch(target) for m, pattern in allowed)
+            for other in (file.in_process.tokens["owner"], file.in_process.tokens["measurer"]):
+                head, _ = ask(method, target, other, b"{}")
+                assert head.status == 403, (method, path)
+            head, body = ask(method, target, token, b"{}")
+            if is_allowed:
+                let_in += 1
+            else:
+                refused += 1
+                assert (head.status, json.loads(body)["code"]) == (403, "forbidden"), (method, path)
+    assert (let_in, refused > 50) == (len(allowed), True)
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["/console/login", "/console/", "/", "/healthz", "/metrics", "/v1/studies/%2e%2e/x", "/openapi.json", "/v1//x"],
+)
+def test_pages_and_odd_paths_are_refused(file, ask, target):
+    head, _ = ask("GET", target, file.tokens[file.opened])
+    assert head.status == 403
+
+
+def test_another_study_is_not_to_be_had_and_a_wrong_token_is_401_as_over_a_socket(file, ask):
+    assert ask("GET", f"/v1/studies/{file.other}", file.tokens[file.opened])[0].status == 404
+    assert ask("GET", f"/v1/studies/{file.opened}", "blindopt_0123456789abcdef." + "x" * 43)[0].status == 401
+
+
+def test_headers_that_a_modeler_has_no_use_for_are_dropped(file, ask):
+    forged = {
+        "x-forwarded-for": "127.0.0.1",
+        "host": "evil",
+        "cookie": "a=b",
+        "content-length": "9",
+        "transfer-encoding": "x",
+    }
+    head, _ = ask("GET", f"/v1/studies/{file.opened}", file.tokens[file.opened], **forged)
+    assert head.status == 200
+
+
+def test_a_body_larger_than_a_modeler_may_send_is_refused(file, ask):
+    body = b" " * 66_000
+    head, _ = ask("POST", f"/v1/studies/{file.opened}/queries", file.tokens[file.opened], body)
+    assert head.status == 413
+
+
+def test_the_file_of_links_is_private_and_a_damaged_one_is_named(tmp_path):
+    path = tmp_path / "links.json"
+    assert read(path) == []
+    write(path, [LINK])
+    assert read(path) == [LINK]
+    assert path.stat().st_mode & 0o077 == 0
+    path.write_text("{}")
+    with pytest.raises(Exception, match="is not a list of links"):
+        read(path)

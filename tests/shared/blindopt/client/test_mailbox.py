@@ -1,0 +1,206 @@
+"""A mailbox: each request is delivered at least once, each part of a reply is read once, and all of it is bounded."""
+
+import asyncio
+import threading
+
+import httpx
+import pytest
+
+from blindopt import wire
+from blindopt.client.mailbox import BODY_MAX_BYTES, CONNECTED_SECONDS, WAITING_MAX, LinkTransport, Mailbox, Mailboxes
+from blindopt.errors import Busy, NotFound, Unreachable
+
+NONE = frozenset()
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def mailbox(clock):
+    return Mailbox(clock)
+
+
+def _request(number=0):
+    return wire.LinkRequest(id=f"{number:032x}", method="GET", target="/v1/meta", headers={}, body="")
+
+
+def _head(item, part=0, *, last=True, status=200):
+    return wire.LinkReply(request=item.request.id, part=part, last=last, status=status, headers={"x": str(part)})
+
+
+def _pull(mailbox, working=NONE, seconds=0.0):
+    return [request.id for request in asyncio.run(mailbox.pull(working, seconds))]
+
+
+def test_a_request_is_delivered_once_while_the_curator_works_on_it(mailbox):
+    item = mailbox.post(_request())
+    assert _pull(mailbox) == [item.request.id]
+    assert _pull(mailbox, frozenset({item.request.id})) == []
+
+
+def test_a_request_that_was_lost_on_the_way_is_delivered_again(mailbox):
+    item = mailbox.post(_request())
+    assert _pull(mailbox) == _pull(mailbox) == [item.request.id]
+
+
+def test_a_request_whose_reply_has_begun_is_not_delivered_again(mailbox):
+    item = mailbox.post(_request())
+    _pull(mailbox)
+    mailbox.reply(_head(item, last=False), b"a")
+    assert _pull(mailbox) == []
+
+
+def test_at_most_sixteen_are_delivered_at_once_oldest_first(mailbox):
+    items = [mailbox.post(_request(number)) for number in range(20)]
+    first = _pull(mailbox)
+    assert first == [item.request.id for item in items[: wire.LINK_REQUESTS_MAX]]
+    assert _pull(mailbox, frozenset(first)) == [item.request.id for item in items[wire.LINK_REQUESTS_MAX :]]
+
+
+def test_a_waiting_pull_is_woken_from_another_thread(mailbox):
+    async def wait():
+        threading.Timer(0.05, lambda: mailbox.post(_request())).start()
+        return await mailbox.pull(NONE, 60.0)
+
+    assert len(asyncio.run(wait())) == 1
+
+
+def test_a_newer_pull_ends_the_one_before_which_takes_nothing(mailbox):
+    async def two():
+        older = asyncio.create_task(mailbox.pull(NONE, 60.0))
+        await asyncio.sleep(0)
+        newer = asyncio.create_task(mailbox.pull(NONE, 60.0))
+        assert await older == []
+        item = mailbox.post(_request())
+        return [request.id for request in await newer] == [item.request.id]
+
+    assert asyncio.run(two())
+
+
+def test_a_part_that_comes_twice_counts_once_and_one_too_early_is_refused(mailbox):
+    item = mailbox.post(_request())
+    with pytest.raises(NotFound):
+        mailbox.reply(_head(item, part=1), b"")
+    for _ in range(2):
+        mailbox.reply(_head(item, last=False), b"a")
+    assert item.parts.qsize() == 1
+    mailbox.reply(_head(item, part=1, last=False), b"b")
+    with pytest.raises(Busy):  # two parts are held, no more
+        mailbox.reply(_head(item, part=2), b"c")
+    item.parts.get()
+    mailbox.reply(_head(item, part=2), b"c")
+
+
+def test_nobody_waits_for_the_reply_to_a_request_that_was_given_up(mailbox):
+    item = mailbox.post(_request())
+    mailbox.forget(item.request.id)
+    with pytest.raises(NotFound):
+        mailbox.reply(_head(item), b"")
+    assert mailbox.waiting == 0
+
+
+def test_too_many_requests_are_refused(mailbox):
+    for number in range(WAITING_MAX):
+        mailbox.post(_request(number))
+    with pytest.raises(Unreachable, match="too many"):
+        mailbox.post(_request(WAITING_MAX))
+
+
+def test_a_curator_is_connected_while_it_pulls_and_some_time_after(mailbox, clock):
+    assert (mailbox.is_connected, mailbox.seconds_since_pull) == (False, None)
+    clock.now = 100.0
+    _pull(mailbox)
+    clock.now += CONNECTED_SECONDS - 1
+    assert (mailbox.is_connected, mailbox.seconds_since_pull) == (True, CONNECTED_SECONDS - 1)
+    clock.now += 2
+    assert not mailbox.is_connected
+
+
+# --- the transport ------------------------------------------------------------------------------------------
+
+
+def _client(mailbox, **options):
+    return httpx.Client(
+        base_url="link://usr_0123456789abcdef", transport=LinkTransport(mailbox, wait_s=0.05), **options
+    )
+
+
+def _curator(mailbox, parts, status=200):
+    """Pulls one request and replies with these parts, as a curator does, on a thread; the request it got."""
+    seen = []
+
+    async def serve():
+        (request,) = await mailbox.pull(NONE, 60.0)
+        seen.append(request)
+        for number, part in enumerate(parts):
+            head = wire.LinkReply(
+                request=request.id, part=number, last=number == len(parts) - 1, status=status, headers={"x-a": "b"}
+            )
+            while True:
+                try:
+                    mailbox.reply(head, part)
+                    break
+                except Busy:
+                    await asyncio.sleep(0.005)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    return thread, seen
+
+
+def test_a_request_goes_over_as_it_is_and_its_reply_comes_back_in_order(mailbox):
+    parts = [bytes([number]) * 1_000 for number in range(7)]
+    thread, seen = _curator(mailbox, parts, status=201)
+    with _client(mailbox, headers={"Authorization": "Bearer x"}) as client:
+        reply = client.post("/v1/studies/a/queries?b=%20c", content=b'{"rows": []}', headers={"Idempotency-Key": "k"})
+    thread.join()
+    assert (reply.status_code, reply.headers["x-a"], reply.content) == (201, "b", b"".join(parts))
+    (request,) = seen
+    assert (request.method, request.target) == ("POST", "/v1/studies/a/queries?b=%20c")
+    assert request.headers["authorization"] == "Bearer x"
+    assert request.headers["idempotency-key"] == "k"
+    assert "host" not in request.headers
+    assert mailbox.waiting == 0
+
+
+def test_an_absent_curator_is_reported_in_words_and_nothing_stays(mailbox):
+    with _client(mailbox) as client, pytest.raises(Unreachable, match="is not connected"):
+        client.get("/v1/meta")
+    assert mailbox.waiting == 0
+
+
+def test_a_reply_that_does_not_come_or_stops_ends_by_the_time_limit(mailbox):
+    _pull(mailbox)
+    with _client(mailbox, timeout=0.2) as client:
+        with pytest.raises(httpx.ReadTimeout):
+            client.get("/v1/meta")
+        item = mailbox.post(_request())
+        mailbox.forget(item.request.id)
+        thread, _ = _curator(mailbox, [b"a"])
+        with client.stream("GET", "/v1/meta") as reply:
+            assert reply.read() == b"a"
+        thread.join()
+    assert mailbox.waiting == 0
+
+
+def test_a_body_that_is_too_large_is_refused_at_once(mailbox):
+    with _client(mailbox) as client, pytest.raises(Unreachable, match="bytes"):
+        client.post("/v1/x", content=b"x" * (BODY_MAX_BYTES + 1))
+    assert mailbox.waiting == 0
+
+
+def test_only_addresses_of_links_have_a_transport():
+    boxes = Mailboxes()
+    assert boxes.transport("https://curator.example") is None
+    assert boxes.transport("link://usr_0123456789abcdef") is not None
+    assert boxes.of("usr_0123456789abcdef") is boxes.of("usr_0123456789abcdef")

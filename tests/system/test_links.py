@@ -1,0 +1,138 @@
+"""Runs over a link: the curator opens every connection, and nothing else changes."""
+
+import json
+
+import pytest
+
+from blindopt import wire
+from blindopt.client import OwnerClient, VendorClient
+from tests.system.meddler import between, cut, late, refused, repeated, truncated
+
+RUNS, ITERATIONS = 2, 12
+
+
+@pytest.fixture(scope="module")
+def parties(make_service, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("links")
+    quick = {
+        "retry_seconds_max": "0.2",
+        "retry_attempts": "40",
+        "countersign_every": "5",
+        "curator_timeout_seconds": "5",
+    }
+    return make_service("curator", folder).start(), make_service("modeler", folder, **quick).start()
+
+
+@pytest.fixture(scope="module")
+def linked(parties, tmp_path_factory, until):
+    """Makes the link as its two users do; returns its address and how to point it elsewhere."""
+    curator, modeler = parties
+    file = tmp_path_factory.mktemp("link") / "link.json"
+    made = modeler.run("link", "create", "hospital", "--url", modeler.url, "--save", str(file))
+    assert made.returncode == 0, made.stderr
+    assert file.stat().st_mode & 0o077 == 0
+    token = json.loads(file.read_text())["token"]
+    assert token not in made.stdout
+
+    def connect(url):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"url": url}))
+        added = curator.run("link", "add", str(file))
+        assert added.returncode == 0, added.stderr
+        assert token not in added.stdout + curator.run("link", "list").stdout
+        with curator.http() as http:
+            until(
+                lambda: [(v["url"], v["state"]) for v in http.get("/v1/links").json()["links"]] == [(url, "connected")]
+            )
+
+    connect(modeler.url)
+    return wire.LinkFile.model_validate_json(file.read_text()), connect
+
+
+@pytest.fixture(scope="module")
+def undisturbed(parties, linked, open_study, small, run_of):
+    """The study, and the rows that each seed chooses over a socket of the curator's."""
+    curator, modeler = parties
+    with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
+        opened = open_study(owner, owner.register("small", small.csv, public=True))
+        started = [vendor.start(run_of(curator.url, opened, iterations=ITERATIONS, seed=s)).id for s in range(RUNS)]
+        assert [vendor.wait(run, timeout_s=240).state for run in started] == ["completed"] * RUNS
+        return opened, [[t.row for t in vendor.export(run).trials] for run in started]
+
+
+def _play(parties, linked, undisturbed, run_of):
+    """Runs over the link: all complete with the rows that they choose over a socket, each charged once."""
+    curator, modeler = parties
+    opened, expected = undisturbed
+    address = f"link://{linked[0].id}"
+    with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
+        before = owner.balance(opened.id).total_plays
+        started = [vendor.start(run_of(address, opened, iterations=ITERATIONS, seed=s)).id for s in range(RUNS)]
+        ended = [vendor.wait(run, timeout_s=240) for run in started]
+        assert [(run.state, run.problem) for run in ended] == [("completed", None)] * RUNS
+        assert [[t.row for t in vendor.export(run).trials] for run in started] == expected
+        assert owner.balance(opened.id).total_plays - before == sum(map(len, expected))
+
+
+def test_a_run_over_a_link_chooses_what_it_chooses_over_a_socket(parties, linked, undisturbed, run_of):
+    _play(parties, linked, undisturbed, run_of)
+    _, modeler = parties
+    with modeler.http() as http:
+        (view,) = http.get("/v1/links").json()["links"]
+    assert (view["state"], view["address"], view["waiting"]) == ("connected", f"link://{linked[0].id}", 0)
+
+
+def test_a_new_grant_has_the_address_of_the_only_link(parties, linked, undisturbed):
+    curator, _ = parties
+    with OwnerClient(curator.url, curator.token) as owner:
+        grant = owner.grant(undisturbed[0].id, wire.GrantCreate(name="acme"))
+    assert grant.url == f"link://{linked[0].id}"
+
+
+@pytest.mark.parametrize("fault", [late, refused, cut, repeated, truncated])
+def test_a_bad_network_under_a_link_changes_no_choice_and_no_charge(parties, linked, undisturbed, run_of, fault):
+    with between(parties[1], fault) as net:
+        linked[1](net.url)
+        _play(parties, linked, undisturbed, run_of)
+        assert min(net.seen.values()) >= 3, f"hardly anything happened: {net.seen}"
+        linked[1](parties[1].url)
+
+
+@pytest.mark.parametrize("party", [0, 1])
+def test_a_kill_in_the_middle_changes_no_choice_and_no_charge(parties, linked, undisturbed, run_of, until, party):
+    opened, expected = undisturbed
+    curator, modeler = parties
+    with VendorClient(modeler.url, modeler.token) as vendor:
+        settings = run_of(f"link://{linked[0].id}", opened, iterations=40, seed=1)
+        run = vendor.start(settings).id
+        until(lambda: vendor.run(run).trials >= 8)
+        parties[party].kill()
+        parties[party].start()
+    with VendorClient(modeler.url, modeler.token) as vendor:
+        ended = vendor.wait(run, timeout_s=240)
+        assert (ended.state, ended.problem) == ("completed", None)
+        rows = [t.row for t in vendor.export(run).trials]
+    assert rows[: len(expected[1])] == expected[1]
+    with OwnerClient(curator.url, curator.token) as owner:
+        assert owner.balance(opened.id).total_plays >= len(rows)
+
+
+def test_after_all_of_this_both_logs_verify_and_say_the_same(parties, undisturbed, tmp_path):
+    for service in parties:
+        verified = service.run("audit", "verify")
+        assert verified.returncode == 0, verified.stderr
+        (tmp_path / service.name).write_text(service.run("audit", "export").stdout)
+    exports = str(tmp_path / "curator"), str(tmp_path / "modeler")
+    compared = parties[0].run("audit", "reconcile", undisturbed[0].id, *exports)
+    assert compared.returncode == 0, compared.stdout + compared.stderr
+    assert compared.stdout.endswith(" 0 differences\n")
+
+
+def test_a_revoked_link_is_refused_and_both_sides_say_so(parties, linked, until):
+    curator, modeler = parties
+    kid = linked[0].token.removeprefix("blindopt_").partition(".")[0]
+    assert modeler.run("token", "revoke", kid).returncode == 0
+    with curator.http() as http:
+        until(lambda: http.get("/v1/links").json()["links"][0]["state"] == "trying", 60)
+        assert "refuses the token" in http.get("/v1/links").json()["links"][0]["problem"]
+    with modeler.http() as http:
+        assert http.get("/v1/links").json()["links"][0]["state"] == "revoked"
