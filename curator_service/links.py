@@ -7,7 +7,6 @@ limits, keys, receipts and bytes of the log. Whatever a modeler stores, only wha
 import asyncio
 import base64
 import logging
-import random
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -200,7 +199,7 @@ class _Link:
                 self._become("trying", str(error))
             except OSError as error:  # such as a file of authorities that cannot be read
                 self._become("trying", f"the CA of this link cannot be read ({type(error).__name__})")
-            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311  no secret, and it decides nothing
+            await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
     def _become(self, state: Literal["connected", "trying"], problem: str | None) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import Path, Query, Request, Response
+from fastapi import Path, Query, Request
 from pydantic import ValidationError
 
 from blindopt import wire
@@ -41,7 +41,7 @@ async def pull_requests(
 
 @router.post(
     "/v1/links/{link_id}:reply",
-    status_code=204,
+    response_model=wire.LinkReceived,
     responses=documented(404),
     dependencies=[allowed("link")],
     openapi_extra={
@@ -52,7 +52,7 @@ async def pull_requests(
         }
     },
 )
-async def send_reply(request: Request, link_id: Link) -> Response:
+async def send_reply(request: Request, link_id: Link) -> wire.LinkReceived:
     """A reply to a request that was pulled, or a part of one. A part that is sent again changes nothing."""
     _check_own(request, link_id)
     line, _, body = (await request.body()).partition(b"\n")
@@ -62,8 +62,7 @@ async def send_reply(request: Request, link_id: Link) -> Response:
         raise Invalid(
             "the first line is no head of a reply", [{"field": "body", "message": "send LinkReply as JSON"}]
         ) from None
-    MAILBOXES.of(link_id).reply(head, body)
-    return Response(status_code=204)
+    return wire.LinkReceived(next_part=MAILBOXES.of(link_id).reply(head, body))
 
 
 def _check_own(request: Request, link_id: str) -> None:

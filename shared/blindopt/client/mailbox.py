@@ -137,8 +137,8 @@ class Mailbox:
                 item.delivered = True
         return [item.request for item in taken]
 
-    def reply(self, head: wire.LinkReply, body: bytes) -> None:
-        """Take a part of a reply; one that came before is ignored.
+    def reply(self, head: wire.LinkReply, body: bytes) -> int:
+        """Take a part of a reply, and return the number of the next; one that came before is ignored.
 
         Raises NotFound if nobody waits for it any more, and Busy while the parts before it are not read.
         """
@@ -147,12 +147,13 @@ class Mailbox:
             if item is None or head.part > item.next_part:
                 raise NotFound("nobody waits for this part of a reply")
             if head.part < item.next_part:
-                return
+                return item.next_part
             try:
                 item.parts.put_nowait((head, body))
             except queue.Full:
                 raise Busy("the parts before it are not read yet", seconds=1) from None
             item.next_part += 1
+            return item.next_part
 
 
 class LinkTransport(httpx.BaseTransport):

@@ -155,6 +155,12 @@ class LinkReply(Request):
     )
 
 
+class LinkReceived(Reply):
+    """What has come of a reply."""
+
+    next_part: int = Field(description="Number of the part that is expected next.")
+
+
 class LinkView(Reply):
     """A link, as the modeler sees it."""
 

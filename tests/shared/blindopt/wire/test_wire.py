@@ -42,6 +42,14 @@ RUN = {"curator_url": "http://curator:8000", "study_id": "std_0123456789abcdef",
 PRIOR = {"lengthscale": 0.2, "one_minus_k1": 1e-4}
 PAST = {"row": 3, "y": 0.5}
 ACCESS = {"curator_url": "https://curator.example", "study_id": "std_0123456789abcdef", "token": SECRET}
+LINK_FILE = {
+    "format": "blindopt-link-1",
+    "id": f"usr_{'0' * 16}",
+    "name": "hospital",
+    "url": "https://modeler.example",
+    "token": "blindopt_0",
+    "ca": None,
+}
 GRANT_FILE = ACCESS | {
     "format": "blindopt-grant-1",
     "log_key": "curator+00000000+AQ==",
@@ -168,6 +176,9 @@ REQUESTS = [
     (wire.DatasetCaps, {"epsilon": "5", "delta": None, "raise_caps": True, "reason": "a new study"}),
     (wire.StudyAccess, ACCESS),
     (wire.GrantFile, GRANT_FILE),
+    (wire.LinkFile, LINK_FILE),
+    (wire.LinkPull, {"working": ["0" * 32]}),
+    (wire.LinkReply, {"request": "0" * 32, "part": 0, "last": True, "status": 200, "headers": {"etag": "a"}}),
     (wire.InlineStudy, INLINE),
     (wire.SuggestionObservation, {"row": 3, "y": -1.5, "passport": {"measurement_variance": 0.1, "clip": [0.0, 1.0]}}),
     (wire.SuggestionRequest, {"study": ACCESS, "observations": [{"row": 0, "y": 1.0, "noise_variance": 2.0}]}),
@@ -447,6 +458,7 @@ def test_a_token_is_not_in_the_repr_of_what_carries_it():
         read(wire.TokenReplacement, {"token": SECRET}),
         read(wire.StudyAccess, ACCESS),
         read(wire.GrantFile, GRANT_FILE | {"token": SECRET}),
+        read(wire.LinkFile, LINK_FILE | {"token": SECRET}),
         read(wire.GrantReply, granted | {"token": SECRET}),
     ):
         assert carrier.token == SECRET

@@ -29,9 +29,14 @@ CHANGES_NOTHING = (
     "/v1/suggestions",
     "/v1/notices:test",
     "/v1/connections:test",
+    "/v1/links/{link_id}:pull",
+    "/v1/links/{link_id}:reply",
 )
 """POSTs that create and spend nothing: no key is needed, and no state is in their way."""
-ROLES = {"curator": ("owner", "measurer", "auditor", "modeler", "monitor"), "modeler": ("vendor", "viewer", "monitor")}
+ROLES = {
+    "curator": ("owner", "measurer", "auditor", "modeler", "monitor"),
+    "modeler": ("vendor", "viewer", "monitor", "link"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -112,12 +117,13 @@ def test_the_open_routes_are_these_and_no_others(app):
 # A new route needs a line here: its roles.
 OWNER, MODELER, READERS = {"owner"}, {"modeler"}, {"owner", "auditor"}
 MEASURERS = {"owner", "measurer"}
-VENDOR, VIEWERS = {"vendor"}, {"vendor", "viewer"}
+VENDOR, VIEWERS, LINK = {"vendor"}, {"vendor", "viewer"}, {"link"}
 STUDY, GRANT, RUN = "/v1/studies/{study_id}", "/v1/studies/{study_id}/grants/{grant_id}", "/v1/runs/{run_id}"
 ALLOWED = {
     "curator": {
         **{f"{method} /v1/datasets": OWNER for method in ("GET", "POST")},
         "GET /v1/datasets/{dataset_id}": OWNER,
+        "GET /v1/links": OWNER,
         **{f"{method} /v1/uploads": OWNER for method in ("GET", "POST")},
         "GET /v1/uploads/{upload_id}": OWNER,
         "POST /v1/uploads/{upload_id}:discard": OWNER,
@@ -186,6 +192,9 @@ ALLOWED = {
         "POST /v1/runs": VENDOR,
         "POST /v1/suggestions": VENDOR,
         "POST /v1/connections:test": VENDOR,
+        "GET /v1/links": VIEWERS,
+        "POST /v1/links/{link_id}:pull": LINK,
+        "POST /v1/links/{link_id}:reply": LINK,
         **{f"GET {path}": VIEWERS for path in ("/v1/runs", RUN, f"{RUN}/trials", f"{RUN}/export")},
         **{
             f"GET {RUN}/{part}": VIEWERS for part in ("recommendation", "posterior", "events", "map", "curve", "slices")
