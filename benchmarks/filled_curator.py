@@ -14,6 +14,7 @@ from curator_service.context import open_context
 from curator_service.settings import Settings
 from curator_service.use_cases.curator import Curator
 from curator_service.use_cases.studies.datasets import Upload
+from curator_service.use_cases.studies.readings import Reading
 from curator_service.vault import Vault
 from demo.property_data import KERNEL
 from service_kit.context.request import RequestContext
@@ -35,7 +36,8 @@ class FilledCurator:
         rows = np.random.default_rng(0).normal(size=(1_000, 3))
         text = "a,b,y\n" + "\n".join(",".join(map(repr, row)) for row in rows.tolist())
         upload = Upload(name="bench", public=True, columns=None, filename="bench.csv")
-        reply = self.curator.datasets.register(_request(self.owner, "data"), upload, io.BytesIO(text.encode()))
+        file, reading = io.BytesIO(text.encode()), Reading("bench.csv", is_small=True)
+        reply = self.curator.datasets.register(_request(self.owner, "data"), upload, file, reading)
         self.dataset = str(json.loads(reply.body)["id"])
 
     def study(

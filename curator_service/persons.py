@@ -31,9 +31,14 @@ class PersonColumn:
             text = unicodedata.normalize("NFC", cell.strip()).encode()
             self._digests += hmac.digest(self._key, text, "sha256")[:DIGEST_BYTES]
 
+    def taken(self) -> bytes:
+        """The digests since the last call, in the order of the file."""
+        taken, self._digests = bytes(self._digests), bytearray()
+        return taken
+
     @property
     def digests(self) -> NDArray[np.uint8]:
-        """The digests so far (n, 16), in the order of the file."""
+        """The digests since then (n, 16), in the order of the file."""
         return np.frombuffer(bytes(self._digests), dtype=np.uint8).reshape(-1, DIGEST_BYTES)
 
 

@@ -3,8 +3,8 @@
 import os
 import secrets
 import shutil
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, BinaryIO
@@ -46,9 +46,15 @@ class Vault:
 
     def keep_dataset(self, identity: str, blocks: Iterable[Matrix]) -> None:
         """Store the values (n, columns) of a dataset, block by block. An error of ``blocks`` leaves a scratch file."""
+        with self.new_dataset(identity) as file:
+            npy_files.write(file, blocks)
+
+    @contextmanager
+    def new_dataset(self, identity: str) -> Iterator[BinaryIO]:
+        """An empty file for the values of a dataset, as npy, which are stored at the end unless an error is raised."""
         partial = self.scratch / f"{identity}.npy"
         with partial.open("wb") as file:
-            npy_files.write(file, blocks)
+            yield file
         self._settle(partial, identity)
 
     def dataset(self, identity: str) -> Matrix:

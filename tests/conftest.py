@@ -32,6 +32,7 @@ from typer.testing import CliRunner
 from blindopt import wire
 from blindopt.audit import merkle_log
 from blindopt.client import OwnerClient, StudyClient, VendorClient, is_ready
+from curator_service import child
 from tests import processes
 from tests.given_settings import GIVEN
 
@@ -339,7 +340,8 @@ def _temporary_folder() -> Iterator[None]:
 def forked_workers() -> Iterator[None]:
     """Processes that work over records are forks of one that has imported what they need."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("curator_service.child.worker.start", processes.Worker)
+        start = child.worker.start
+        patch.setattr(child.worker, "start", lambda *each: (start if each[1:] else processes.Worker)(*each))
         yield
 
 

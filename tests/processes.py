@@ -13,6 +13,7 @@ Not for tests whose subject is a start: what a command imports, and how long tha
 
 import asyncio
 import atexit
+import fcntl
 import gc
 import json
 import os
@@ -26,7 +27,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -62,18 +63,19 @@ class Forked:
         cwd: Path = ROOT,
         stdin: int | None = None,
         session: str | None = None,
+        files: Sequence[int] = (),
     ) -> None:
-        """With ``session``, in a session of its own and listed by that name."""
+        """With ``session``, in a session of its own and listed by that name. It has ``files`` by the same numbers."""
         self.args = [module, *arguments]
         self.returncode: int | None = None
         self._lock = threading.Lock()
         umask = os.umask(0o077)  # it can only be read by setting it
         os.umask(umask)
         request = {"module": module, "arguments": arguments, "env": dict(env), "cwd": str(cwd), "umask": umask}
-        request["session"] = session
+        request |= {"session": session, "files": list(files)}
         self._status, theirs = os.pipe()
         try:
-            more = [] if stdin is None else [stdin]
+            more = [*files] if stdin is None else [stdin, *files]
             socket.send_fds(
                 _server(), [json.dumps(request).encode()], [theirs, stdout.fileno(), stderr.fileno(), *more]
             )
@@ -159,7 +161,7 @@ class Worker(Forked):
     that its own fork would wait for without end: the server, which has one thread, forks in its place.
     """
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str, files: Sequence[int] = ()) -> None:
         (source, stdin), (stdout, sink) = os.pipe(), os.pipe()
         with Path(os.devnull).open("wb") as nothing, os.fdopen(sink, "wb") as outgoing:
             arguments = (module, str(ROOT / "shared"))
@@ -171,6 +173,7 @@ class Worker(Forked):
                 stderr=nothing,
                 stdin=source,
                 session=name,
+                files=files,
             )
         os.close(source)
         self.stdin, self.stdout = os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb")
@@ -248,7 +251,7 @@ class _Server:
             for source in (self._requests, self._from_curators):
                 if source not in ready:
                     continue
-                request, descriptors, _, _ = socket.recv_fds(source, _REQUEST_BYTES, 4)
+                request, descriptors, _, _ = socket.recv_fds(source, _REQUEST_BYTES, 8)
                 if not request:
                     self._end()
                 if (pid := os.fork()) == 0:
@@ -275,8 +278,10 @@ class _Server:
             os.waitpid(pid, 0)
         raise SystemExit
 
-    def _leave(self, request: dict[str, Any], stdout: int, stderr: int, stdin: int = 0) -> dict[str, Any]:
+    def _leave(self, request: dict[str, Any], stdout: int, stderr: int, *more: int) -> dict[str, Any]:
         """What is the server's alone stays behind."""
+        files = [fcntl.fcntl(number, fcntl.F_DUPFD, 1_000) for number in more[len(more) - len(request["files"]) :]]
+        stdin = more[0] if len(more) > len(files) else 0
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.dup2(stdin, 0)
@@ -292,6 +297,10 @@ class _Server:
             first = _link.fileno() + 1
         else:
             self._of_curators.detach()
+        for number, file in sorted(zip(request["files"], files, strict=True)):
+            os.closerange(first, number)
+            os.dup2(file, number)
+            first = number + 1
         os.closerange(first, most)
         return request
 

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Generic
@@ -18,8 +18,8 @@ from curator_service.child.program import Message, Program, ReplyT
 _LIBRARY = str(Path(blindopt.__file__).parents[1])
 
 
-def start(module: str) -> "subprocess.Popen[bytes]":
-    """Start a process that does the jobs of the PROGRAM in a module.
+def start(module: str, files: Sequence[int] = ()) -> "subprocess.Popen[bytes]":
+    """Start a process that does the jobs of the PROGRAM in a module, and has these open files by their descriptors.
 
     In a session of its own: an interrupt from the keyboard reaches the curator alone, which then ends the child.
     """
@@ -29,15 +29,16 @@ def start(module: str) -> "subprocess.Popen[bytes]":
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,  # a traceback may quote a value
         start_new_session=True,
+        pass_fds=files,
     )
 
 
 class Worker(Generic[ReplyT]):
     """A child process that does the jobs of a program."""
 
-    def __init__(self, program: Program[Any, ReplyT]) -> None:
+    def __init__(self, program: Program[Any, ReplyT], files: Sequence[int] = ()) -> None:
         self._program = program
-        self._process = start(program.module)
+        self._process = start(program.module, files) if files else start(program.module)
         self.killed = False
 
     @property

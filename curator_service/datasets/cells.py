@@ -10,6 +10,8 @@ import numpy as np
 from blindopt.arrays import Vector
 
 Decimal = Literal[".", ","]
+LARGEST_INTEGER = 2.0**53
+"""Beyond it not every integer is a double."""
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none"})
 """Cells that count as missing, without blanks around them, in any case."""
 NOT_A_NUMBER = "not a number: correct it, leave the column out, or encode it"
@@ -18,6 +20,7 @@ WITH_A_POINT = "not a number: it has a point, and other numbers of this file hav
 WITH_A_COMMA = "not a number: it has a comma. Write numbers with a point, or say that the decimal sign is a comma"
 MISSING_VALUE = "missing value: fill it, or leave the row or the column out"
 _WITH_COMMA = re.compile(r"[+-]?([0-9]+,[0-9]*|,[0-9]+)([eE][+-]?[0-9]+)?")
+_INTEGER = re.compile(r"\s*([+-]?)0*([0-9]+)\s*")
 _THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2},[0-9]{3}")
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:Z|[+-]\d\d:?\d\d)?)?", re.ASCII)
 _WITH_NUMBERS = {
@@ -89,10 +92,27 @@ def all_numbers(cells: Sequence[str], decimal: Decimal = ".") -> Vector | None:
             return None
         cells = [cell.replace(",", ".", 1) for cell in cells]
     try:
-        values = np.array([float(cell) for cell in cells])
+        values = np.array(list(map(float, cells)))
     except ValueError:
         return None
     return values if np.isfinite(values).all() else None
+
+
+def rounded(cells: Sequence[str], values: Vector) -> int:
+    """How many cells are no longer what was written: integers beyond 2^53, and numbers so small that 0 is stored.
+
+    >>> rounded(["9007199254740993", "9007199254740992", "1e-400", "0"], np.array([2.0**53, 2.0**53, 0, 0]))
+    2
+    """
+    suspects = np.flatnonzero((np.abs(values) > LARGEST_INTEGER / 2) | (values == 0.0))
+    return sum(_is_rounded(cells[i], float(values[i])) for i in suspects.tolist() if cells[i] != "0")
+
+
+def _is_rounded(cell: str, value: float) -> bool:
+    if value == 0.0:
+        return any(digit in cell.lower().partition("e")[0] for digit in "123456789")
+    matched = _INTEGER.fullmatch(cell)
+    return matched is not None and int(matched[1] + matched[2]) != int(value)
 
 
 def days_of(text_format: str, since: date) -> Callable[[str], float | None]:

@@ -1,6 +1,7 @@
 """Names of a file's columns, and which of them are read, and how."""
 
 import difflib
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,11 +20,17 @@ def names_of(header: Sequence[str] | None, limits: Limits) -> list[str]:
     if len(header) > limits.columns:
         raise refuse(f"{len(header)} columns: at most {limits.columns} are allowed", line=1)
     names = [name.strip() or f"column_{number}" for number, name in enumerate(header, start=1)]
+    alike = [unicodedata.normalize("NFC", name).casefold() for name in names]
     for number, name in enumerate(names, start=1):
         if len(name) > _NAME_MAX or not name.isprintable():
             raise refuse(f"column {number} has no usable name (1 to {_NAME_MAX} printable characters)", line=1)
         if names.index(name) != number - 1:
             raise refuse(f"columns {names.index(name) + 1} and {number} have the same name", line=1)
+        if (earlier := alike.index(alike[number - 1])) != number - 1:
+            message = (
+                f"the names of columns {earlier + 1} and {number} differ in case or in how letters are composed alone"
+            )
+            raise refuse(f"{message}: rename one", line=1)
         if number_of(name) is not None:
             raise refuse(f"the name of column {number} is a number: the first line must be a header", line=1)
     return names

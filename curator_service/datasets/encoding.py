@@ -19,28 +19,37 @@ Faults = list[tuple[int, str]]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Encoded:
-    """The numbers (m, stored columns) of a column, which rows to leave out (m,), and the faults by index."""
+    """The numbers (m, stored columns) of a column, which rows to leave out (m,), and the faults by index.
+
+    ``rounded``: how many numbers are stored as another one than is written.
+    """
 
     values: Matrix
     leave_out: NDArray[np.bool_]
     faults: Faults
+    rounded: int
 
 
 def encode(choice: ColumnChoice, column: RawColumn, decimal: Decimal) -> Encoded:
     """Encode a block of a column (m cells). Missing cells are refused, left out with their rows, or filled."""
     values, missing, faults = _parsed(choice, column, decimal)
+    rounded = _rounded(column, values) if choice.kind == "number" else 0
     none = np.zeros(len(values), dtype=bool)
     if not missing.any():
-        return Encoded(values, none, faults)
+        return Encoded(values, none, faults, rounded)
     match choice.missing:
         case "leave_out":
-            return Encoded(values, missing, faults)
+            return Encoded(values, missing, faults, rounded)
         case "fill":
             values[missing] = choice.fill
-            return Encoded(values, none, faults)
+            return Encoded(values, none, faults, rounded)
         case _:
             said = rules.MISSING_VALUE if choice.values is None else f"{rules.MISSING_VALUE}, or no category"
-            return Encoded(values, none, [*faults, *((int(i), said) for i in np.flatnonzero(missing))])
+            return Encoded(values, none, [*faults, *((int(i), said) for i in np.flatnonzero(missing))], rounded)
+
+
+def _rounded(column: RawColumn, values: Matrix) -> int:
+    return column.rounded if isinstance(column, Numbers) else rules.rounded(column, values[:, 0])
 
 
 def _parsed(choice: ColumnChoice, column: RawColumn, decimal: Decimal) -> tuple[Matrix, NDArray[np.bool_], Faults]:

@@ -1,7 +1,7 @@
 """Read and check a file of records, a block of rows at a time: it may be larger than the memory."""
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import BinaryIO
@@ -15,7 +15,8 @@ from curator_service.datasets.cells import Decimal
 from curator_service.datasets.columns import Choices, choose
 from curator_service.datasets.encoding import encode
 from curator_service.datasets.findings import Findings, Limits, refuse
-from curator_service.datasets.sources import RawBlock, Source, open_source
+from curator_service.datasets.opening import Source, open_source
+from curator_service.datasets.sources import RawBlock
 from curator_service.persons import PersonColumn
 
 _NO_PERSON = "missing person: say whose row it is, or leave the row out"
@@ -32,28 +33,39 @@ class Table:
     names: list[str]
     dropped: list[str]
     reading: FileReading
+    source: Source
     blocks: Iterator[Matrix] = field(default_factory=lambda: iter(()))
     rows: int = 0
     """Number of rows of the file so far."""
-    _kept: "array[int]" = field(default_factory=lambda: array("q"))
+    rounded: dict[str, int] = field(default_factory=dict)
+    """How many numbers of a column so far are stored as another one than is written."""
+    kept: int = 0
+    """Number of rows so far that are kept."""
+    _numbers: "array[int]" = field(default_factory=lambda: array("q"))
 
     def __repr__(self) -> str:
         return f"Table({len(self.names)} columns)"
 
+    def taken_numbers(self) -> bytes:
+        """The number in the file, from 1, of each row that was kept since the last call, as int64."""
+        taken, self._numbers = self._numbers.tobytes(), array("q")
+        return taken
+
     @property
     def numbers(self) -> NDArray[np.int64]:
-        """The number in the file, from 1, of each row so far that is kept (n,)."""
-        return np.frombuffer(self._kept, dtype=np.int64) if self._kept else np.zeros(0, dtype=np.int64)
+        """These numbers (n,)."""
+        return np.array(self._numbers, dtype=np.int64)
 
     @property
     def left_out(self) -> int:
         """Number of rows so far that were left out, for a missing value."""
-        return self.rows - len(self._kept)
+        return self.rows - self.kept
 
-    def keep(self, rows: list[int], kept: NDArray[np.bool_]) -> None:
+    def keep(self, rows: Sequence[int], kept: NDArray[np.bool_]) -> None:
         """Count the rows of a block, by their numbers, and those of them that are kept (m,)."""
         self.rows += len(rows)
-        self._kept.extend(row for row, is_kept in zip(rows, kept.tolist(), strict=True) if is_kept)
+        self.kept += int(kept.sum())
+        self._numbers.frombytes(np.asarray(rows, dtype=np.int64)[kept].tobytes())
 
 
 @contextmanager
@@ -82,7 +94,7 @@ def read_table(
         numbers = [choice.column for choice in chosen.choices if choice.kind == "number"]
         sign = None if parquet else decimal or source.decimal(numbers)
         reading = FileReading(separator=source.separator, decimal=sign, columns=chosen.choices)
-        table = Table(chosen.stored, chosen.dropped, reading)
+        table = Table(chosen.stored, chosen.dropped, reading, source)
         table.blocks = _blocks(source, chosen.choices, table, persons)
         yield table
 
@@ -105,43 +117,50 @@ def _blocks(
     findings, unfit = Findings(), _unfit(source, choices)
     for name, message in unfit.items():
         findings.add(message, column=name)
+    choices = [choice for choice in choices if choice.column not in unfit]
+    if not choices:
+        findings.raise_any()
     wanted = [choice.column for choice in choices]
     texts = [choice.column for choice in choices if choice.kind != "number"]
     if persons is not None:
         wanted, texts = [*wanted, persons.name], [*texts, persons.name]
-    for block in source.blocks(wanted, findings, texts):
-        values, kept = _encoded(block, choices, table.reading.decimal or ".", findings, unfit)
-        table.keep(block.rows, kept)
+    decimal = table.reading.decimal or "."
+    for block in source.blocks(wanted, findings, texts, decimal):
+        values, kept = _encoded(block, choices, decimal, findings, table.rounded)
         if persons is not None:
             _add_persons(persons, block, kept, findings)
-        if not findings.total and kept.any():  # after a fault, read on to list the other ones
-            yield values if kept.all() else values[kept]
+        if not findings.total:  # after a fault, read on to list the other ones
+            table.keep(block.rows, kept)
+            if kept.any():
+                yield values if kept.all() else values[kept]
     findings.raise_any()
-    if not len(table.numbers):
+    if not table.kept:
         raise refuse("every row has a missing value, so no row is left")
 
 
 def _encoded(
-    block: RawBlock, choices: list[ColumnChoice], decimal: Decimal, findings: Findings, unfit: dict[str, str]
+    block: RawBlock, choices: list[ColumnChoice], decimal: Decimal, findings: Findings, rounded: dict[str, int]
 ) -> tuple[Matrix, NDArray[np.bool_]]:
     """The numbers of a block, and which of its rows are kept."""
     parts: list[Matrix] = []
     kept = np.ones(len(block.rows), dtype=bool)
     for choice, column in zip(choices, block.columns, strict=False):  # the persons come last
-        if choice.column in unfit:
-            continue
         encoded = encode(choice, column, decimal)
         for index, fault in encoded.faults:
             findings.add(fault, **block.at(index), column=choice.column)
+        if encoded.rounded:
+            rounded[choice.column] = rounded.get(choice.column, 0) + encoded.rounded
         kept &= ~encoded.leave_out
         parts.append(encoded.values)
-    return np.concatenate(parts, axis=1) if parts else np.zeros((len(kept), 0)), kept
+    return np.concatenate(parts, axis=1), kept
 
 
 def _add_persons(persons: PersonColumn, block: RawBlock, kept: NDArray[np.bool_], findings: Findings) -> None:
     cells = block.columns[-1]
     assert isinstance(cells, list)
-    for index in np.flatnonzero(kept):
-        if not cells[index].strip():
-            findings.add(_NO_PERSON, **block.at(int(index)), column=persons.name)
-        persons.add([cells[index]])
+    of_kept = [cells[index] for index in np.flatnonzero(kept).tolist()]
+    for index, cell in zip(np.flatnonzero(kept).tolist(), of_kept, strict=True):
+        if not cell.strip():
+            findings.add(_NO_PERSON, **block.at(index), column=persons.name)
+    if not findings.total:
+        persons.add(of_kept)

@@ -1,5 +1,6 @@
 """What the columns of a file hold, for its owner alone: read once, as a whole, before anything is decided."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, BinaryIO, get_args
@@ -9,10 +10,13 @@ import numpy as np
 from blindopt.wire import CATEGORIES_MAX, Contents, DateFormat, SurveyedColumn
 from curator_service.datasets import cells as rules
 from curator_service.datasets.cells import Decimal
+from curator_service.datasets.csv_source import Separator
 from curator_service.datasets.findings import Findings, Limits
-from curator_service.datasets.sources import Numbers, RawBlock, Separator, open_source
+from curator_service.datasets.opening import open_source
+from curator_service.datasets.sources import Numbers, RawBlock
 
 _CATEGORY_MAX = 100
+_TEXT_MAX = 1_000
 _NUMBERS_MAX = 12
 """Of so many different numbers or fewer a column may hold codes of categories."""
 _TO_DAYS = {each: rules.days_of(each, date(1970, 1, 1)) for each in get_args(DateFormat)}
@@ -33,6 +37,7 @@ class _Column:
     """What was seen of a column so far."""
 
     missing: int = 0
+    rounded: int = 0
     wrong: int = 0
     wrong_row: int | None = None
     texts: set[str] | None = field(default_factory=set)
@@ -43,6 +48,7 @@ class _Column:
     def add_numbers(self, column: Numbers) -> None:
         missing = column.missing | np.isnan(column.values)
         self.missing += int(missing.sum())
+        self.rounded += column.rounded
         self._bound(column.values[~missing])
 
     def _bound(self, values: Any) -> None:
@@ -51,11 +57,12 @@ class _Column:
 
     def add_texts(self, cells: list[str], decimal: Decimal, block: RawBlock) -> None:
         if self.texts is not None:
-            self.texts |= {cell.strip() for cell in cells}
-            if len(self.texts) > CATEGORIES_MAX + len(rules.MISSING):
+            self.texts |= set(map(str.strip, set(cells)))
+            if len(self.texts) > CATEGORIES_MAX + len(rules.MISSING) or max(map(len, self.texts)) > _TEXT_MAX:
                 self.texts = None
         if (values := rules.all_numbers(cells, decimal)) is not None:
             self._bound(values)
+            self.rounded += rules.rounded(cells, values)
             self.date_formats = []
             return
         for index, cell in enumerate(cells):
@@ -63,7 +70,9 @@ class _Column:
                 self.missing += 1
                 continue
             if rules.fault_of(cell, decimal) is None:
-                self._bound(np.array([rules.number_of(cell, decimal)]))
+                value = np.array([rules.number_of(cell, decimal)])
+                self._bound(value)
+                self.rounded += rules.rounded([cell], value)
             else:
                 self.wrong += 1
                 self.wrong_row = self.wrong_row or block.rows[index]
@@ -87,6 +96,7 @@ class _Column:
             name=name,
             holds=holds if usable else "other",
             missing=self.missing,
+            rounded=self.rounded,
             wrong=self.wrong,
             wrong_row=self.wrong_row,
             values=texts if (is_text and is_short) or is_coded else None,
@@ -96,7 +106,9 @@ class _Column:
         )
 
 
-def survey(file: BinaryIO, limits: Limits, *, parquet: bool) -> Surveyed:
+def survey(
+    file: BinaryIO, limits: Limits, *, parquet: bool, on_progress: Callable[[float], None] = lambda share: None
+) -> Surveyed:
     """What a CSV or Parquet file holds. Raises DatasetInvalid for a file that is broken, or has ragged rows."""
     with open_source(file, limits, parquet=parquet) as source:
         names, findings = source.names, Findings()
@@ -104,6 +116,7 @@ def survey(file: BinaryIO, limits: Limits, *, parquet: bool) -> Surveyed:
         columns, rows = [_Column() for _ in names], 0
         for block in source.blocks(names, findings):
             rows += len(block.rows)
+            on_progress(source.progress)
             for seen, column in zip(columns, block.columns, strict=True):
                 if isinstance(column, Numbers):
                     seen.add_numbers(column)

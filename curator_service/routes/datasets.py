@@ -2,17 +2,21 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, BinaryIO, Literal
 
 from fastapi import Depends, File, Form, Request, UploadFile
 from pydantic import TypeAdapter, ValidationError
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from blindopt import wire
 from blindopt.errors import Invalid
 from curator_service.routes.common import CuratorDep, DatasetId
+from curator_service.use_cases.curator import Curator
 from curator_service.use_cases.studies.datasets import Upload
+from service_kit.context.request import RequestContext
 from service_kit.store.labels import ListFilter
+from service_kit.store.stored_replies import StoredReply
 from service_kit.web.dependencies import RecordedReply, RequestContextDep, api_router
 from service_kit.web.listings import Archived, PagingDep
 from service_kit.web.problems import documented
@@ -45,7 +49,7 @@ async def check_fields(request: Request) -> None:
     response_model=wire.DatasetView,
     responses=documented(409),
 )
-def register_dataset(
+async def register_dataset(
     caller: RequestContextDep,
     curator: CuratorDep,
     name: Annotated[wire.Name, Form(description="For people.")],
@@ -105,15 +109,29 @@ def register_dataset(
         fault = {"field": "file", "message": "one of the three is needed"}
         raise Invalid(f"send one of {', '.join(_SOURCES)}", [fault])
     wanted = Upload(name, public, chosen, "", person, rows_per_person, decimal)
-    if file is not None:
-        wanted = replace(wanted, filename=file.filename or "")
-        return RecordedReply(curator.datasets.register(caller, wanted, file.file))
     if upload is not None:
-        return RecordedReply(curator.datasets.register_pending(caller, wanted, upload))
+        return RecordedReply(await _pending(curator, caller, wanted, upload))
+    if file is not None:
+        return RecordedReply(
+            await _registered(curator, caller, replace(wanted, filename=file.filename or ""), file.file)
+        )
     assert import_name is not None
     path = curator.datasets.import_path(import_name)
     with path.open("rb") as opened:
-        return RecordedReply(curator.datasets.register(caller, replace(wanted, filename=path.name), opened))
+        return RecordedReply(await _registered(curator, caller, replace(wanted, filename=path.name), opened))
+
+
+async def _registered(curator: Curator, caller: RequestContext, wanted: Upload, file: BinaryIO) -> StoredReply:
+    return await curator.readings.run(wanted.filename, file, partial(curator.datasets.register, caller, wanted, file))
+
+
+async def _pending(curator: Curator, caller: RequestContext, wanted: Upload, identity: str) -> StoredReply:
+    earlier = await run_in_threadpool(curator.datasets.earlier_pending, caller, wanted, identity)
+    if earlier is not None:
+        return earlier
+    with curator.uploads.opened(caller.principal, identity) as (pending, file):
+        register = partial(curator.datasets.register_pending, caller, wanted, pending, file)
+        return await curator.readings.run(pending.filename, file, register)
 
 
 def _columns(text: str | None) -> list[str | wire.ColumnChoice] | None:

@@ -1,5 +1,6 @@
 """/v1/uploads: files that wait until their owner has decided how their columns are read."""
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import File, Path, UploadFile
@@ -15,7 +16,7 @@ UploadId = Annotated[str, Path(description="upl_...")]
 
 
 @router.post("", status_code=201, response_model=wire.UploadCreated, responses=documented(409))
-def upload_file(
+async def upload_file(
     caller: RequestContextDep,
     curator: CuratorDep,
     file: Annotated[UploadFile, File(description="CSV in UTF-8 with a header, or *.parquet; either may be a .gz.")],
@@ -23,8 +24,11 @@ def upload_file(
     """Keep a file for 24 hours, to see what its columns hold and decide how each is read; then register it by its id.
 
     Only its owner sees it. At most 10 files of an owner are kept: 409 for one more. A broken one is refused.
+    A large file waits for its turn: two are read at once, and `GET /v1/jobs` lists them.
     """
-    return RecordedReply(curator.uploads.keep(caller, file.filename or "", file.file))
+    name = file.filename or ""
+    keep = partial(curator.uploads.keep, caller, name, file.file)
+    return RecordedReply(await curator.readings.run(name, file.file, keep))
 
 
 @router.get("")

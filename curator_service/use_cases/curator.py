@@ -29,6 +29,7 @@ from curator_service.use_cases.studies.datasets import Datasets
 from curator_service.use_cases.studies.erasure import Erasures
 from curator_service.use_cases.studies.grants import Grants
 from curator_service.use_cases.studies.private_bounds import BoundsSearch
+from curator_service.use_cases.studies.readings import Readings
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
 from curator_service.use_cases.studies.releases import Releases
 from curator_service.use_cases.studies.sandboxes import Sandboxes
@@ -50,6 +51,7 @@ class Curator:
         with context.database.read() as db:
             recorded = store.with_files(db)
         self.limits = wire.Limits(rows_per_query=settings.query_rows_max, plays_per_row=settings.query_plays_max)
+        self.readings = Readings()
         self.uploads = Uploads(context, vault, settings)
         self.datasets = Datasets(context, vault, settings, self.uploads)
         self.bounds = BoundsSearch(context, vault)
@@ -90,7 +92,7 @@ class Curator:
             return {"tuning": states(db, jobs.tunings), "forecast": states(db, jobs.forecasts)}
 
     def under_way(self) -> wire.JobList:
-        """Previews, releases, forecasts and tunings that have not ended."""
+        """Previews, releases, forecasts and tunings that have not ended, and files that are read."""
         with self.context.database.read() as db:
             jobs = [
                 wire.JobView(kind="preview", id=study, study_id=study, name=_name(db, study), progress=share)
@@ -107,7 +109,7 @@ class Curator:
             for row, share in self.tunings.under_way(db):
                 name = wire.TuningCreate.model_validate_json(row.spec).name
                 jobs.append(wire.JobView(kind="tuning", id=row.id, study_id=None, name=name, progress=share))
-        return wire.JobList(jobs=jobs)
+        return wire.JobList(jobs=jobs + self.readings.under_way())
 
     def start(self) -> None:
         """Start background work, on the running event loop."""
@@ -119,6 +121,7 @@ class Curator:
 
     def close(self) -> None:
         """Stop background work."""
+        self.readings.close()
         self._loading.close()
         self.uploads.close()
         self.webhook_measurer.close()

@@ -19,8 +19,9 @@ from pydantic import ValidationError
 from blindopt.errors import DatasetInvalid
 from blindopt.wire import NONE, ColumnChoice, ColumnMeasurement, Feature, PlanarLaplaceRelease, StudyCreate
 from curator_service.datasets import Limits, read_table, survey, unpacked
+from curator_service.datasets.csv_source import csv_source
 from curator_service.datasets.findings import Findings
-from curator_service.datasets.sources import csv_source, parquet_source
+from curator_service.datasets.parquet_source import parquet_source
 from curator_service.persons import PersonColumn
 from curator_service.privacy.cautions import of_categories
 from curator_service.scaling import ScaledRows
@@ -398,8 +399,8 @@ def test_a_text_that_many_rows_of_parquet_share_is_held_once_and_blocks_are_cut_
 
 def test_a_block_of_csv_is_cut_by_its_size():
     file = io.BytesIO(b"a\n" + (b"x" * 100_000 + b"\n") * 500)
-    assert most_memory(lines_of, file) < 40e6  # of 50 MB, which would be one block
-    assert [len(block.rows) for block in lines_of(file)] == [168, 168, 164]
+    assert most_memory(lines_of, file) < 4e6  # of 50 MB, which would be one block
+    assert sum(len(block.rows) for block in lines_of(file)) == 500
 
 
 def test_parquet_is_refused_for_what_it_holds_and_not_for_its_own_size():
@@ -407,9 +408,10 @@ def test_parquet_is_refused_for_what_it_holds_and_not_for_its_own_size():
     short, long = bomb("x" * 90), bomb("x" * 110)
     assert len(long.getvalue()) < 2_000
     assert survey(short, limits, parquet=True).rows == 10_000
-    for read in (lambda: survey(long, limits, parquet=True), lambda: table_of(long, ["a"], None, limits)):
-        with pytest.raises(DatasetInvalid, match="holds more than 1,000,000 bytes when unpacked"):
-            read()
+    with pytest.raises(DatasetInvalid, match="holds more than 1,000,000 bytes when unpacked"):
+        survey(long, limits, parquet=True)
+    with pytest.raises(DatasetInvalid, match="cells that are not numbers"):  # its type says so: nothing of it is read
+        table_of(long, ["a"], None, limits)
     packed = io.BytesIO()
     pq.write_table(pa.table({"a": ["x" * 110] * 10_000}), packed, compression="zstd", use_dictionary=False)
     assert packed.tell() < 10_000

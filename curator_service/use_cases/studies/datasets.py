@@ -1,26 +1,28 @@
 """The owner's tables: register, list, archive, delete."""
 
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blindopt import wire
-from blindopt.arrays import Matrix, Vector
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Erased, Invalid, NotFound, StateConflict
 from blindopt.formats import npy_files
 from curator_service import store
-from curator_service.datasets import Limits, Table, digest_of, is_parquet, read_table, unpacked
-from curator_service.persons import PersonColumn, kept_rows, numbers_of, pieces
+from curator_service.datasets import Limits, digest_of, is_parquet, unpacked
+from curator_service.datasets.statistics import Statistics
+from curator_service.datasets.worker import Job, Reply
+from curator_service.persons import DIGEST_BYTES, kept_rows, numbers_of, pieces
 from curator_service.privacy import cautions, record_cautions
 from curator_service.privacy.guarantees import CHOOSING
 from curator_service.settings import Settings
 from curator_service.store import dataset_accounts, jobs, withheld
+from curator_service.use_cases.studies.readings import Reading
 from curator_service.use_cases.studies.uploads import Uploads
 from curator_service.vault import Vault, new_id
 from service_kit.context.context import ServiceContext
@@ -63,30 +65,6 @@ class _Persons:
     person_rows_dropped: int | None = None
 
 
-@dataclass(slots=True)
-class Statistics:
-    """Number of rows, and smallest and largest value of each column (columns,)."""
-
-    rows: int = 0
-    low: Vector = field(default_factory=lambda: np.array([np.inf]))
-    high: Vector = field(default_factory=lambda: np.array([-np.inf]))
-
-    def collect(self, blocks: Iterable[Matrix]) -> Iterator[Matrix]:
-        """The blocks unchanged; their statistics are collected while they pass."""
-        for block in blocks:
-            self.rows += len(block)
-            self.low = np.minimum(self.low, block.min(axis=0))
-            self.high = np.maximum(self.high, block.max(axis=0))
-            yield block
-
-    def columns(self, names: list[str]) -> list[wire.Column]:
-        """The columns with their extremes, by these names."""
-        return [
-            wire.Column(name=name, minimum=float(a), maximum=float(b))
-            for name, a, b in zip(names, self.low, self.high, strict=True)
-        ]
-
-
 class Datasets:
     """Registered tables; their values never leave."""
 
@@ -99,43 +77,57 @@ class Datasets:
         self._import_dir = settings.import_dir
         self._housekeeping = Housekeeping(context, store.datasets, "dataset", store.find, _stored_view)
 
-    def register(self, request: RequestContext, upload: Upload, file: BinaryIO) -> StoredReply:
+    def register(self, request: RequestContext, upload: Upload, file: BinaryIO, reading: Reading) -> StoredReply:
         """Check a whole file and store its numbers. Raises DatasetInvalid, and stores nothing."""
         with unpacked(file, self._bytes_max, self._vault.scratch) as content:
             digest = digest_of(content)
             request = replace(request, body_sha256=upload.digest(digest))
             if (stored := self._context.idempotency.earlier(request)) is not None:
                 return stored
-            return self._register(request, upload, content, digest)
+            return self._register(request, upload, content, digest, reading)
 
-    def register_pending(self, request: RequestContext, upload: Upload, identity: str) -> StoredReply:
-        """Register a pending file, which is deleted then. Raises NotFound, and DatasetInvalid, which keeps the file."""
-        request = replace(request, body_sha256=upload.digest(identity))
-        if (stored := self._context.idempotency.earlier(request)) is not None:
+    def register_pending(
+        self, request: RequestContext, upload: Upload, pending: wire.PendingUpload, file: BinaryIO, reading: Reading
+    ) -> StoredReply:
+        """Register a pending file. Raises DatasetInvalid."""
+        request = replace(request, body_sha256=upload.digest(pending.id))
+        return self._register(request, replace(upload, filename=pending.filename), file, pending.sha256, reading)
+
+    def earlier_pending(self, request: RequestContext, upload: Upload, identity: str) -> StoredReply | None:
+        """The reply to an earlier request under the same key to register a pending file, which is deleted then."""
+        stored = self._context.idempotency.earlier(replace(request, body_sha256=upload.digest(identity)))
+        if stored is not None:
             self._uploads.drop(identity)
-            return stored
-        with self._uploads.opened(request.principal, identity) as (pending, file):
-            return self._register(request, replace(upload, filename=pending.filename), file, pending.sha256)
+        return stored
 
-    def _register(self, request: RequestContext, upload: Upload, file: BinaryIO, digest: str) -> StoredReply:
-        column = None
-        if upload.person is not None:
-            column = PersonColumn(upload.person.strip(), self._context.seal.key_for("persons"))
-        identity, statistics = new_id("ds"), Statistics()
+    def _register(
+        self, request: RequestContext, upload: Upload, file: BinaryIO, digest: str, reading: Reading
+    ) -> StoredReply:
+        identity, scratch = new_id("ds"), self._vault.scratch
+        person = None if upload.person is None else upload.person.strip()
         try:
-            parquet = is_parquet(upload.filename)
-            with read_table(file, self._limits, upload.columns, column, upload.decimal, parquet=parquet) as table:
-                if column is None:
-                    self._vault.keep_dataset(identity, statistics.collect(table.blocks))
-                else:
-                    self._vault.keep_dataset(identity, table.blocks)
-            counts = _Persons()
-            if column is not None:
-                counts = self._keep_persons(identity, upload, column, statistics, table.numbers)
-            elif table.left_out:
-                self._vault.keep_numbers(identity, table.numbers)
+            with TemporaryFile(dir=scratch) as numbers, TemporaryFile(dir=scratch) as digests:
+                with self._vault.new_dataset(identity) as values:
+                    job = Job(
+                        file=reading.descriptor(file),
+                        limits=self._limits,
+                        parquet=is_parquet(upload.filename),
+                        columns=upload.columns,
+                        person=person,
+                        key=None if person is None else self._context.seal.key_for("persons").hex(),
+                        decimal=upload.decimal,
+                        values=values.fileno(),
+                        numbers=numbers.fileno(),
+                        digests=digests.fileno(),
+                    )
+                    read = reading.read(job, file)
+                counts = _Persons()
+                if person is not None:
+                    read, counts = self._keep_persons(identity, upload, read, _mapped(numbers), _mapped(digests))
+                elif read.left_out:
+                    self._vault.keep_numbers(identity, _mapped(numbers))
             reply = self._context.idempotency.once(
-                request, lambda db: self._add(db, identity, upload, table, statistics, digest, counts)
+                request, lambda db: self._add(db, identity, upload, read, digest, counts)
             )
         except BaseException:
             self._vault.drop(identity)
@@ -145,29 +137,34 @@ class Datasets:
         return reply
 
     def _keep_persons(
-        self, identity: str, upload: Upload, column: PersonColumn, statistics: Statistics, numbers: NDArray[np.int64]
-    ) -> _Persons:
+        self, identity: str, upload: Upload, read: Reply, numbers: NDArray[np.int64], digests: NDArray[np.int64]
+    ) -> tuple[Reply, _Persons]:
         """Keep at most ``rows_per_person`` rows of each person of a stored dataset, in the order of the file."""
         assert upload.rows_per_person is not None
-        digests, stored = column.digests, self._vault.dataset(identity)
-        persons = numbers_of(digests)
+        assert read.columns is not None
+        of_rows, stored = digests.view(np.uint8).reshape(-1, DIGEST_BYTES), self._vault.dataset(identity)
+        persons, statistics = numbers_of(of_rows), Statistics()
         kept = kept_rows(persons, upload.rows_per_person)
         # Reads the file that is replaced: it stays while it is mapped.
         self._vault.keep_dataset(identity, statistics.collect(np.asarray(stored[rows]) for rows in pieces(kept)))
-        self._vault.keep_persons(identity, digests[kept])
+        self._vault.keep_persons(identity, of_rows[kept])
         self._vault.keep_numbers(identity, numbers[kept])
-        return _Persons(int(persons.max()) + 1, len(persons) - len(kept))
+        rounded = {column.name: column.rounded for column in read.columns}
+        columns = statistics.columns(list(rounded), rounded)
+        read = read.model_copy(update={"rows": statistics.rows, "columns": columns})
+        return read, _Persons(int(persons.max()) + 1, len(persons) - len(kept))
 
     def _add(
         self,
         db: Connection,
         identity: str,
         upload: Upload,
-        table: Table,
-        statistics: Statistics,
+        read: Reply,
         digest: str,
         counts: _Persons,
     ) -> Effect:
+        assert read.columns is not None
+        assert read.reading is not None
         person = None if upload.person is None else upload.person.strip()
         _check_persons_alike(db, digest, person, upload.rows_per_person)
         store.insert(
@@ -176,13 +173,13 @@ class Datasets:
             id=identity,
             name=upload.name,
             public=int(upload.public),
-            rows=statistics.rows,
-            columns=json.dumps([column.model_dump() for column in statistics.columns(table.names)]),
-            dropped=json.dumps(table.dropped),
+            rows=read.rows,
+            columns=json.dumps([column.model_dump() for column in read.columns]),
+            dropped=json.dumps(read.dropped),
             sha256=digest,
             created_at=stamp(self._context.clock()),
-            reading=(reading := table.reading.model_dump_json()),
-            rows_left_out=table.left_out,
+            reading=(reading := read.reading.model_dump_json()),
+            rows_left_out=read.left_out,
             person_column=None if upload.person is None else upload.person.strip(),
             rows_per_person=upload.rows_per_person,
             **asdict(counts),
@@ -279,6 +276,10 @@ class Datasets:
         reply = self._housekeeping.delete(request, identity, remove)
         self._vault.drop(identity)
         return reply
+
+
+def _mapped(file: BinaryIO) -> NDArray[np.int64]:
+    return np.memmap(file, dtype=np.int64, mode="r")
 
 
 def _stored_view(db: Connection, identity: str) -> wire.DatasetView:

@@ -10,10 +10,11 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.errors import StateConflict
 from blindopt.formats import npy_files
 from curator_service import store
+from curator_service.datasets.statistics import Statistics
 from curator_service.made_up_rows import draw_blocks, draw_persons
 from curator_service.release.registry import choice_of
 from curator_service.use_cases.studies.advisories import names
-from curator_service.use_cases.studies.datasets import Statistics, dataset_view
+from curator_service.use_cases.studies.datasets import dataset_view
 from curator_service.use_cases.studies.releases import Releases
 from curator_service.use_cases.studies.studies import fitted, owner_view
 from curator_service.vault import Vault, new_id

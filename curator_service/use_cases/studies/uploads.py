@@ -15,8 +15,10 @@ from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import NotFound, StateConflict
 from curator_service import store
-from curator_service.datasets import Limits, digest_of, is_parquet, survey, unpacked
+from curator_service.datasets import Limits, digest_of, is_parquet, unpacked
+from curator_service.datasets.worker import Job
 from curator_service.settings import Settings
+from curator_service.use_cases.studies.readings import Reading
 from curator_service.vault import PendingFiles, Vault, new_id
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
@@ -84,7 +86,7 @@ class Uploads:
             if note.view.expires_at <= now:
                 self._files.drop(identity)
 
-    def keep(self, request: RequestContext, filename: str, file: BinaryIO) -> StoredReply:
+    def keep(self, request: RequestContext, filename: str, file: BinaryIO, reading: Reading) -> StoredReply:
         """Survey a file and keep it. Raises DatasetInvalid for a broken file, StateConflict for one too many."""
         with unpacked(file, self._bytes_max, self._scratch) as content:
             digest = digest_of(content)
@@ -92,11 +94,12 @@ class Uploads:
             request = replace(request, body_sha256=sha256(json.dumps([filename, digest]).encode()))
             if (stored := self._context.idempotency.earlier(request)) is not None:
                 return stored
-            surveyed = survey(content, self._limits, parquet=is_parquet(filename))
+            job = Job(file=reading.descriptor(content), limits=self._limits, parquet=is_parquet(filename))
+            surveyed = reading.read(job, content)
             made = {"id": new_id("upl"), "expires_at": self._context.clock() + timedelta(hours=KEPT_HOURS)}
             about = {"filename": filename[:_NAME_MAX], "sha256": digest, "registered_as": []}
             seen = {"rows": surveyed.rows, "separator": surveyed.separator, "decimal": surveyed.decimal}
-            view = wire.PendingUpload.model_validate(made | about | seen | {"columns": surveyed.columns})
+            view = wire.PendingUpload.model_validate(made | about | seen | {"columns": surveyed.surveyed})
             note = {"owner": request.principal.id, "view": view.model_dump(mode="json")}
             try:
                 self._store(note, view.id, content)

@@ -93,6 +93,10 @@ class SurveyedColumn(Reply):
         description="What all cells are that are not missing; other: a type of Parquet that cannot be read."
     )
     missing: int = Field(description="Number of missing cells.")
+    rounded: int = Field(
+        0,
+        description="Number of cells that would be stored as another number: integers beyond 2^53, or too close to 0.",
+    )
     wrong: int = Field(description="Number of cells that are neither missing nor numbers.")
     wrong_row: int | None = Field(None, description="Row of the first of these, from 1; null: none.")
     values: list[str] | None = Field(
@@ -153,6 +157,10 @@ class Column(Reply):
     missing: Literal[0] = Field(0, description="Always 0: rows with missing values are left out, or filled.")
     minimum: float = Field(description="Smallest value: private, for the owner only.")
     maximum: float = Field(description="Largest value: private, for the owner only.")
+    rounded: int = Field(
+        0,
+        description="Number of values that differ from the file: integers beyond 2^53, or numbers too close to 0.",
+    )
 
 
 class DatasetView(Reply):

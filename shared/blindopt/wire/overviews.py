@@ -157,18 +157,21 @@ class LedgerCurve(Reply):
 
 
 class JobView(Reply):
-    """A running or queued preview, release, forecast or tuning."""
+    """A running or queued preview, release, forecast or tuning, or a file that is read."""
 
-    kind: Literal["preview", "release", "forecast", "tuning"] = Field(description="Kind of job.")
-    id: str = Field(description="fct_... or tun_...; for a preview or a release, the id of the study.")
-    study_id: str | None = Field(description="std_...; null for a tuning.")
-    name: str = Field(description="Name of the study or the tuning.")
+    kind: Literal["preview", "release", "forecast", "tuning", "reading"] = Field(description="Kind of job.")
+    id: str = Field(description="fct_..., tun_... or rdg_...; for a preview or a release, the id of the study.")
+    study_id: str | None = Field(description="std_...; null for a tuning and for a file.")
+    name: str = Field(description="Name of the study or the tuning; of a file, its format.")
     progress: float = Field(ge=0, le=1, description="Fraction that is done.")
+    ahead: int | None = Field(
+        None, description="For a file: how many files come before it; 0 while it is read. Null for other jobs."
+    )
 
 
 class JobList(Reply):
     """All running and queued jobs."""
 
     jobs: list[JobView] = Field(
-        description="Previews, releases, forecasts, tunings; each in the order of the requests."
+        description="Previews, releases, forecasts, tunings, files; each in the order of the requests."
     )

@@ -37,6 +37,7 @@ from curator_service.use_cases.integrity import log_checks
 from curator_service.use_cases.queries.queries import Queries
 from curator_service.use_cases.queries.wakeups import Wakeups
 from curator_service.use_cases.studies.datasets import Upload
+from curator_service.use_cases.studies.readings import Reading
 from curator_service.vault import Vault
 from service_kit.context.authentication import Authentication
 from service_kit.context.request import RequestContext
@@ -418,7 +419,8 @@ class Studied(RuleBasedStateMachine):
     def open(self, chosen):
         _, owner = self.context.authentication.issue("owner", "o", days=1)
         upload = Upload(name="d", public=True, columns=None, filename="d.csv")
-        dataset = self.curator.datasets.register(self._request(owner), upload, io.BytesIO(DATA))
+        file, reading = io.BytesIO(DATA), Reading("d.csv", is_small=True)
+        dataset = self.curator.datasets.register(self._request(owner), upload, file, reading)
         self.spec = study(dataset_id=wire.DatasetView.model_validate_json(dataset.body).id, **chosen)
         draft = self.curator.studies.create(self._request(owner), self.spec)
         self.study_id = wire.StudyOwnerView.model_validate_json(draft.body).id

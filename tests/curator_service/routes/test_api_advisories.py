@@ -18,6 +18,7 @@ from curator_service.release.gaussian import GaussianMechanism
 from curator_service.settings import Settings
 from curator_service.use_cases.studies import advisories
 from curator_service.use_cases.studies.datasets import Upload
+from curator_service.use_cases.studies.readings import Reading
 from service_kit.context.request import RequestContext
 
 GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=0.1)
@@ -262,7 +263,8 @@ class InProcess:
         self.curator = build(Settings(data_dir=folder)).state.curator
         _, self.who = self.curator.context.authentication.issue("owner", "o", days=1)
         upload = Upload(name="d", public=True, columns=None, filename="a.csv")
-        dataset = self.curator.datasets.register(self.request("dataset"), upload, io.BytesIO(small.csv))
+        file, reading = io.BytesIO(small.csv), Reading("a.csv", is_small=True)
+        dataset = self.curator.datasets.register(self.request("dataset"), upload, file, reading)
         self.spec = wire.StudyCreate(
             name="s",
             dataset_id=json.loads(dataset.body)["id"],

@@ -18,6 +18,7 @@ from curator_service.settings import Settings
 from curator_service.store import ledger as lines
 from curator_service.use_cases.curator import Curator
 from curator_service.use_cases.studies.datasets import Upload
+from curator_service.use_cases.studies.readings import Reading
 from curator_service.vault import Vault
 from service_kit.context.request import RequestContext
 from service_kit.store.database import Database
@@ -246,7 +247,8 @@ def test_a_release_that_could_not_be_taken_back_is_begun_anew_without_a_restart(
         _, who = context.authentication.issue("owner", "o", days=1)
         curator = Curator(context, Vault(tmp_path / "data/files"), settings)
         upload = Upload(name="d", public=True, columns=None, filename="d.csv")
-        made = curator.datasets.register(request_of("d"), upload, io.BytesIO(small.csv))
+        file, reading = io.BytesIO(small.csv), Reading("d.csv", is_small=True)
+        made = curator.datasets.register(request_of("d"), upload, file, reading)
         spec = wire.StudyCreate(
             name="s",
             dataset_id=wire.DatasetView.model_validate_json(made.body).id,

@@ -1,0 +1,147 @@
+"""A file in a process of its own: whatever is in it, the memory that reading takes is bounded, and requests go on.
+
+The process gets open files and no paths: that of the records, and those that it writes. It opens no other.
+"""
+
+import io
+import re
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from blindopt.arrays import Matrix
+from blindopt.errors import DatasetInvalid
+from blindopt.formats import npy_files
+from blindopt.wire import Column, ColumnChoice, FileReading, SurveyedColumn
+from curator_service import child
+from curator_service.datasets.cells import Decimal
+from curator_service.datasets.csv_source import Separator
+from curator_service.datasets.findings import Limits, refuse
+from curator_service.datasets.parquet_source import import_arrow
+from curator_service.datasets.reading import read_table
+from curator_service.datasets.statistics import Statistics
+from curator_service.datasets.survey import survey
+from curator_service.persons import PersonColumn
+
+MIB = 1 << 20
+MEMORY = {False: 40 * MIB, True: 112 * MIB}
+"""What reading may take beyond what the process has when it begins, for CSV and for Parquet."""
+
+
+class Job(child.Message):
+    """What to read. Files are descriptors of the process: ``file`` is read, the others are written.
+
+    ``values`` None: find out what the columns hold. Else the chosen ``columns`` are written there as npy,
+    to ``numbers`` the number in the file of each row that is kept as int64, to ``digests`` its person's digest.
+    """
+
+    file: int | None
+    parquet: bool
+    limits: Limits
+    columns: list[str | ColumnChoice] | None = None
+    person: str | None = None
+    key: str | None = None
+    """The key of the digests of persons, in hexadecimal digits."""
+    decimal: Decimal | None = None
+    values: int | None = None
+    numbers: int | None = None
+    digests: int | None = None
+
+
+class Reply(child.Reply):
+    """Progress, what the columns hold, what was written, or why the file is refused."""
+
+    rows: int = 0
+    separator: Separator | None = None
+    decimal: Decimal | None = None
+    surveyed: list[SurveyedColumn] | None = None
+    columns: list[Column] | None = None
+    dropped: list[str] = []
+    reading: FileReading | None = None
+    left_out: int = 0
+    errors: list[dict[str, object]] = []
+    errors_total: int = 0
+    errno: int | None = None
+    """Of a fault that is not the file's: the disk may be full."""
+
+
+class Worker(child.Worker[Reply]):
+    """A process for one file."""
+
+    def __init__(self, job: Job) -> None:
+        files = [job.file, job.values, job.numbers, job.digests]
+        super().__init__(PROGRAM, tuple(file for file in files if file is not None))
+
+
+def read(job: Job, file: BinaryIO, sender: child.Sender[Reply]) -> Reply:
+    """Do a job on an open file. A refused file is a reply, with all that is to be shown."""
+    try:
+        if job.values is not None:
+            return _written(job, file, sender)
+        seen = survey(file, job.limits, parquet=job.parquet, on_progress=sender.progress)
+        return Reply(rows=seen.rows, separator=seen.separator, decimal=seen.decimal, surveyed=seen.columns)
+    except DatasetInvalid as error:
+        return _refused(error)
+    except MemoryError:
+        return _refused(_out_of_memory(parquet=job.parquet))
+    except OSError as fault:
+        return Reply(problem="a file cannot be written", errno=fault.errno)
+
+
+def _refused(error: DatasetInvalid) -> Reply:
+    return Reply(problem=str(error), errors=error.errors, errors_total=error.total)
+
+
+def _out_of_memory(*, parquet: bool) -> DatasetInvalid:
+    """The error for a file that takes more memory than reading may."""
+    advice = "write it with smaller row groups, or as CSV" if parquet else "its rows or texts are too long"
+    return refuse(f"reading the file takes more than {MEMORY[parquet] // MIB} MiB of memory: {advice}")
+
+
+def _written(job: Job, file: BinaryIO, sender: child.Sender[Reply]) -> Reply:
+    persons = None
+    if job.person is not None and job.key is not None:
+        persons = PersonColumn(job.person, bytes.fromhex(job.key))
+    statistics = Statistics()
+    with (
+        _sink(job.values) as values,
+        _sink(job.numbers) as numbers,
+        _sink(job.digests) as digests,
+        read_table(file, job.limits, job.columns, persons, job.decimal, parquet=job.parquet) as table,
+    ):
+
+        def blocks() -> Iterator[Matrix]:
+            for block in table.blocks:
+                yield block
+                numbers.write(table.taken_numbers())
+                if persons is not None:
+                    digests.write(persons.taken())
+                sender.progress(table.source.progress)
+
+        npy_files.write(values, statistics.collect(blocks()))
+    return Reply(
+        rows=statistics.rows,
+        columns=statistics.columns(table.names, table.rounded),
+        dropped=table.dropped,
+        reading=table.reading,
+        left_out=table.left_out,
+    )
+
+
+def _sink(descriptor: int | None) -> BinaryIO:
+    return io.BytesIO() if descriptor is None else open(descriptor, "wb", closefd=False)
+
+
+def _work(job: Job, array: Matrix | None, sender: child.Sender[Reply]) -> Reply:
+    if job.parquet:
+        import_arrow()
+    (used,) = re.findall(r"VmData:\s*(\d+) kB", Path("/proc/self/status").read_text())
+    limit = int(used) * 1_024 + MEMORY[job.parquet]
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    assert job.file is not None
+    with open(job.file, "rb", closefd=False) as file:
+        return read(job, file, sender)
+
+
+PROGRAM = child.Program(__name__, Job, Reply, _work, core=0, niceness=10)
