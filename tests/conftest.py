@@ -32,7 +32,6 @@ from typer.testing import CliRunner
 from blindopt import wire
 from blindopt.audit import merkle_log
 from blindopt.client import OwnerClient, StudyClient, VendorClient, is_ready
-from curator_service import child
 from tests import processes
 from tests.given_settings import GIVEN
 
@@ -340,8 +339,7 @@ def _temporary_folder() -> Iterator[None]:
 def forked_workers() -> Iterator[None]:
     """Processes that work over records are forks of one that has imported what they need."""
     with pytest.MonkeyPatch.context() as patch:
-        start = child.worker.start
-        patch.setattr(child.worker, "start", lambda *each: (start if each[1:] else processes.Worker)(*each))
+        patch.setattr("curator_service.child.worker.start", processes.Worker)
         yield
 
 

@@ -26,6 +26,7 @@ from service_kit.web.metrics import Metrics
 from service_kit.web.metrics import router as metrics_router
 from service_kit.web.middleware import RequestMiddleware
 from service_kit.web.rate_limit import RateLimit
+from service_kit.web.readiness import Readiness
 
 log = logging.getLogger("blindopt.start")
 # FastAPI silences it where it makes its adapters; those of our models are built later, at the first request.
@@ -73,6 +74,7 @@ def build(
         redirect_slashes=False,  # a redirect would repeat the Host header
     )
     app.state.context = context
+    app.state.readiness = Readiness(context.audit_trail.check_ready)
     app.state.log_verification = LogVerification(context)
     certificates = app.state.certificates = Certificates(settings, context.clock)
     metrics = None
@@ -119,16 +121,16 @@ def _health() -> APIRouter:
     }
 
     @router.get("/healthz", response_model=wire.Health, operation_id="healthz")
-    def healthz() -> wire.Health:
+    async def healthz() -> wire.Health:
         """The process is up."""
         return wire.Health(status="ok")
 
     @router.get("/readyz", response_model=wire.Health, operation_id="readyz", responses=unready)
-    def readyz(request: Request) -> wire.Health:
+    async def readyz(request: Request) -> wire.Health:
         """The database can be written and the log's head verifies."""
-        context: ServiceContext = request.app.state.context
+        readiness: Readiness = request.app.state.readiness
         try:
-            context.audit_trail.check_ready()
+            await readiness.check()
         except Exception:
             raise AuditUnavailable("the database cannot be written, or its log does not verify") from None
         return wire.Health(status="ok")

@@ -7,10 +7,12 @@ import json
 import logging
 import sqlite3
 import tempfile
+import threading
 from contextlib import ExitStack, closing, contextmanager
 
 import httpx
 import pytest
+from starlette.concurrency import run_in_threadpool
 
 from blindopt import wire
 from blindopt.audit import merkle_log
@@ -23,6 +25,7 @@ from modeler_service.settings import Settings as ModelerSettings
 from service_kit.cli.log_format import JsonLines
 from service_kit.context.authentication import Authentication
 from service_kit.store import audit_log
+from service_kit.web.readiness import Readiness
 
 CANARY = "canary7f3a9c"
 QUERY = {"rows": [{"row": 1}]}
@@ -272,7 +275,7 @@ def test_a_full_disk_is_reported_and_stores_nothing(kind, curator_app_, owner, m
 
     sent = {"files": {"file": ("a.csv", b"a\n1\n")}, "data": {"name": "n"}}
     with monkeypatch.context() as broken:
-        broken.setattr(Vault, "keep_dataset", full)
+        broken.setattr(Vault, "new_dataset", full)
         reply = ask(curator_app_, owner, "POST", "/v1/datasets", **sent)
     assert (reply.status_code, reply.json()["code"], reply.json()["retryable"]) == (503, "storage_unavailable", True)
     assert CANARY not in reply.text
@@ -321,6 +324,30 @@ def test_frequent_readiness_requests_share_one_check(status, curator_app_, owner
     context.database.after_commit(lambda: commits.append(1))
     assert [ask(curator_app_, "", "GET", "/readyz").status_code for _ in range(5)] == [status] * 5
     assert len(commits) == 1
+
+
+def test_health_is_reported_while_every_thread_waits_and_the_disk_is_slow(curator_app_):
+    """Uploads once held all threads, and a check of the database takes as long as the disk does."""
+    free, begun = threading.Event(), threading.Event()
+    readiness = Readiness(curator_app_.state.context.audit_trail.check_ready)
+    curator_app_.state.readiness = readiness
+
+    async def talk():
+        transport = httpx.ASGITransport(curator_app_)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            assert (await client.get("/readyz")).status_code == 200
+            readiness._check = lambda: (begun.set(), free.wait())  # hangs, where it was well a moment ago
+            waiting = [asyncio.create_task(run_in_threadpool(free.wait)) for _ in range(60)]
+            await asyncio.sleep(0)
+            try:
+                statuses = [(await client.get(path)).status_code for path in ("/healthz", "/readyz", "/healthz")]
+                assert begun.is_set()
+            finally:
+                free.set()
+            await asyncio.gather(*waiting)
+            return statuses
+
+    assert asyncio.run(talk()) == [200, 200, 200]
 
 
 def test_a_formatted_traceback_is_its_type_alone(log):

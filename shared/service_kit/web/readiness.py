@@ -1,0 +1,41 @@
+"""Whether the service is ready, as monitors ask: answered soon, however busy its threads and its disk are."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+PATIENCE_SECONDS = 0.05
+OLDEST_SECONDS = 10.0
+
+
+class Readiness:
+    """Runs a check that may block, in a thread of its own, one at a time.
+
+    Where it takes longer than ``PATIENCE_SECONDS``, the result before it counts, unless that is too old.
+    """
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        self._check = check
+        self._thread = ThreadPoolExecutor(1, "readiness")
+        self._running: Future[None] | None = None
+        self._last: tuple[float, BaseException | None] = (float("-inf"), None)
+
+    async def check(self) -> None:
+        """Raise what the check raises."""
+        if self._running is None or self._running.done():
+            self._running = self._thread.submit(self._run)
+        running = asyncio.wrap_future(self._running)
+        await asyncio.wait([running], timeout=PATIENCE_SECONDS)
+        if not running.done() and time.monotonic() - self._last[0] > OLDEST_SECONDS:
+            await asyncio.wait([running])
+        if self._last[1] is not None:
+            raise self._last[1].with_traceback(None)
+
+    def _run(self) -> None:
+        fault = None
+        try:
+            self._check()
+        except Exception as error:
+            fault = error
+        self._last = (time.monotonic(), fault)
