@@ -22,7 +22,9 @@ from tests.conftest import Service
 
 ROOT = Path(__file__).parent.parent
 REAL = os.environ.get("BLINDOPT_WHEELS") == "install"
-SERVERS = {"fastapi", "starlette", "uvicorn", "sqlalchemy", "opendp", "dp-accounting", "jinja2", "typer", "argon2-cffi"}
+SERVERS = {"fastapi", "starlette", "uvicorn", "sqlalchemy", "jinja2", "typer", "argon2-cffi"}
+NOISE = {"opendp", "dp-accounting"}
+"""For an owner alone."""
 PACKAGES = {"blindopt": {"blindopt"}, "blindopt_services": {"curator_service", "modeler_service", "service_kit"}}
 
 
@@ -71,9 +73,10 @@ def test_what_a_package_index_shows_of_each_wheel(wheels):
         assert [link for link in links if not link.startswith("https://")] == []
 
 
-def _required(distribution):
-    """The distributions that one needs, and those that these need."""
-    names, waiting = set(), list(metadata.requires(distribution) or [])
+def _required(wheel, extra="none"):
+    """The distributions that a wheel needs with one of its extras, and those that these need."""
+    needs = email.message_from_string(_read(wheel, "METADATA")).get_all("Requires-Dist")
+    names, waiting = set(), [line.replace(f"extra == '{extra}'", "") for line in needs]
     while waiting:
         line = waiting.pop()
         name = re.match(r"[\w.-]+", line)[0].lower().replace("_", "-")
@@ -87,10 +90,24 @@ def _required(distribution):
     return names
 
 
-def test_the_library_needs_no_server_no_database_and_no_noise_library():
-    assert _required("blindopt") >= {"numpy", "scipy", "httpx", "pydantic", "cryptography", "rfc8785"}
-    assert _required("blindopt") & SERVERS == set()
-    assert _required("blindopt-services") >= SERVERS | {"blindopt"}
+def test_the_library_needs_no_server_and_no_database_and_a_vendor_no_noise_library(wheels):
+    library = _required(wheels["blindopt"])
+    assert library >= {"numpy", "scipy", "httpx", "pydantic", "cryptography", "rfc8785"}
+    assert library & (SERVERS | NOISE) == set()
+    vendors = _required(wheels["blindopt_services"])
+    assert vendors >= SERVERS | {"blindopt"}
+    assert vendors & NOISE == set()
+    assert _required(wheels["blindopt_services"], "curator") >= SERVERS | NOISE
+
+
+@pytest.mark.parametrize("package", ["opendp", "dp_accounting"])
+def test_an_owner_without_the_noise_libraries_reads_what_to_install(package, make_service, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    done = make_service("curator", tmp_path).run_in_process("serve")
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"error: this needs {package}: pip install 'blindopt-services[curator]'\n",
+    )
 
 
 def _installed(folder, *wheels, extra=""):
@@ -130,7 +147,7 @@ def test_the_library_alone_is_imported_without_loading_what_it_stands_on(wheels,
     if REAL:
         print(f"import blindopt: {cpu} s of processor time")
         listed = subprocess.run([python, "-m", "pip", "list", "--format=freeze"], capture_output=True, text=True)
-        assert {line.split("==")[0].lower() for line in listed.stdout.splitlines()} & SERVERS == set()
+        assert {line.split("==")[0].lower() for line in listed.stdout.splitlines()} & (SERVERS | NOISE) == set()
         assert float(cpu) < 0.5
 
 
@@ -146,7 +163,7 @@ def _page(url, process):
 
 def test_both_commands_serve_their_consoles_from_an_empty_folder(wheels, tmp_path):
     folder, empty = tmp_path / "services", tmp_path / "empty"
-    _, commands = _installed(folder, wheels["blindopt"], wheels["blindopt_services"])
+    _, commands = _installed(folder, wheels["blindopt_services"], wheels["blindopt"], extra="[curator]")
     empty.mkdir()
     for name in ("curator", "modeler"):
         service = Service(name, tmp_path / name)
@@ -172,7 +189,7 @@ def test_both_commands_serve_their_consoles_from_an_empty_folder(wheels, tmp_pat
 def test_an_owners_and_a_vendors_notebook_run_across_two_environments(wheels, tmp_path):
     """The vendor's environment has the library alone; the services have one of their own."""
     python, _ = _installed(tmp_path / "library", wheels["blindopt"], extra="[notebook]")
-    _, commands = _installed(tmp_path / "services", wheels["blindopt"], wheels["blindopt_services"])
+    _, commands = _installed(tmp_path / "services", wheels["blindopt_services"], wheels["blindopt"], extra="[curator]")
     work = tmp_path / "work"
     work.mkdir()
     environment, processes = _environment(tmp_path / "library") | {"MPLBACKEND": "Agg"}, []

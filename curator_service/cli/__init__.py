@@ -7,6 +7,7 @@ import json
 import sys
 import textwrap
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ import typer
 
 from blindopt import wire
 from blindopt.audit.merkle_log import Json
+from blindopt.errors import ExtraMissing
 from curator_service import store
 from curator_service.cli import daily
 from curator_service.context import open_context
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
 
 def _build(settings: Settings) -> "FastAPI":
+    for package in ("opendp", "dp_accounting"):
+        if find_spec(package) is None:
+            raise ExtraMissing(package, "curator", "blindopt-services")
     from curator_service.app import build
 
     return build(settings)

@@ -347,13 +347,13 @@ class CuratorRefused(BlindoptError):
 
 
 class ExtraMissing(BlindoptError, ImportError):
-    """A package that this needs is not installed; it comes with an extra of ``blindopt``."""
+    """A package that this needs is not installed; it comes with an extra of a distribution."""
 
     code, title = "extra_missing", "A package is not installed"
     what_to_do = "Install the extra that the message names."
 
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"this needs {package}: pip install 'blindopt[{extra}]'")
+    def __init__(self, package: str, extra: str, distribution: str = "blindopt") -> None:
+        super().__init__(f"this needs {package}: pip install '{distribution}[{extra}]'")
 
 
 class LoopEnded(BlindoptError):
