@@ -15,6 +15,7 @@ from blindopt.errors import AuditUnavailable
 from blindopt.version import VERSION
 from service_kit.certificates import Certificates
 from service_kit.console import Console
+from service_kit.context import key_rotation
 from service_kit.context.context import ServiceContext
 from service_kit.context.log_verification import LogVerification
 from service_kit.identity.tokens import Principal, Role
@@ -63,6 +64,7 @@ def build(
     ``delivery`` delivers notices, which the roles ``noticed`` may read; the first of them may send a test.
     FastAPI's documentation pages load outside resources, so only /openapi.json is served.
     """
+    key_rotation.settle(context, settings.data_dir / "secrets")
     app = FastAPI(
         title=title,
         description=description,

@@ -22,19 +22,19 @@ class Countersignatures:
 
         def effect(db: Connection) -> Effect:
             try:
-                ours = self._context.signer.verifier.verify(countersigning.note)
+                self._context.signer.first.verify(countersigning.note, grant)
                 verifier = Verifier.parse(countersigning.key)
                 theirs, time = verifier.verify_countersignature(countersigning.note)
             except LogBroken as error:
                 raise Invalid(str(error), [{"field": "note", "message": "this cannot be kept"}]) from None
             size = theirs.head.size
-            if ours.origin != f"{self._context.signer.name}/{grant}" or size == 0:
-                raise Invalid("the checkpoint is of another log", [{"field": "note", "message": "its origin"}])
+            if size == 0:
+                raise Invalid("the checkpoint is of no exchange", [{"field": "note", "message": "its size"}])
             if audit_log.root_at(db, grant, size) != theirs.head.root:
                 raise StateConflict("the checkpoint is not of this history: compare exports of both sides")
             if (pinned := checkpoints.key_of(db, grant)) is None:
                 checkpoints.pin(db, grant, verifier.vkey, self._context.clock())
-            elif pinned != verifier.vkey:
+            elif not _follows(pinned, verifier, countersigning.note):
                 raise StateConflict("this grant is countersigned with another key: ask the owner for a new grant")
             if checkpoints.countersignature(db, grant, size) is None:
                 checkpoints.countersign(db, grant, size, countersigning.note, self._context.clock())
@@ -43,3 +43,11 @@ class Countersignatures:
             return Effect(reply, "checkpoint.countersigned", details)
 
         return self._context.idempotency.once(request, effect)
+
+
+def _follows(pinned: str, key: Verifier, note: str) -> bool:
+    """Whether a key that countersigned a note is the pinned one, or followed it."""
+    try:
+        return Verifier.parse(pinned).countersigner(note)[2] == key
+    except LogBroken:
+        return False

@@ -7,6 +7,7 @@ and tlog-cosignature (another party signs a checkpoint after a consistency check
 import base64
 import hashlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Self
@@ -18,9 +19,12 @@ from blindopt.audit.merkle_log import Head
 from blindopt.errors import LogBroken
 
 _ED25519, _COSIGNATURE = b"\x01", b"\x04"
+_CHANGE = b"\xffblindopt-key-change"
+CHANGES_MAX = 16
+"""How often a party may change its key: each note that it signs carries all of these changes."""
 _NAME = re.compile(r"[!-*,-~]{1,200}")  # printable, without space and plus
 _LINE = re.compile(r"\u2014 ([!-*,-~]{1,200}) ([A-Za-z0-9+/]+={0,2})")
-NOTE_MAX = 4_000
+NOTE_MAX = 10_000
 
 # The y coordinates of Ed25519's points of small order. Under such a key one signature is valid for many messages,
 # so it proves nothing.
@@ -35,6 +39,10 @@ def _decode(text: str) -> bytes:
     if base64.b64encode(raw).decode() != text:
         raise ValueError("base64 with non-zero padding bits")
     return raw
+
+
+class ForgedChange(LogBroken):
+    """A note names a key that followed another, which did not sign that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,30 +109,66 @@ class Verifier:
             return False
         return True
 
-    def verify(self, note: str) -> Checkpoint:
-        """Return the checkpoint of a note. Raises LogBroken unless this key signed it."""
-        return _parse(self.verify_text(note))
+    def verify(self, note: str, log: str | None = None) -> Checkpoint:
+        """Return the checkpoint of a note, which must be of ``log`` if one is named: ``log`` or a grant.
+
+        Raises LogBroken unless this key signed it, or one that followed it.
+        """
+        text, signer = self._signed(note)
+        checkpoint = _parse(text)
+        if log is not None and checkpoint.origin != f"{signer.name}/{log}":
+            raise LogBroken(f"the checkpoint is of another log: {checkpoint.origin} is not of this log")
+        return checkpoint
 
     def verify_text(self, note: str) -> str:
-        """Return the text of a note. Raises LogBroken unless this key signed it."""
+        """Return the text of a note. Raises LogBroken unless this key signed it, or one that followed it."""
+        return self._signed(note)[0]
+
+    def successor(self, note: str) -> "Verifier":
+        """Return the key that signed a note: this one, or one that followed it. Raises LogBroken for any other."""
+        return self._signed(note)[1]
+
+    def _signed(self, note: str) -> tuple[str, "Verifier"]:
         text, lines = _split(note)
-        for name, key_id, signature in lines:
-            is_own = (name, key_id) == (self.name, self.key_id(_ED25519))
-            if is_own and self._is_valid(signature, text.encode()):
-                return text
+        for key in self._followed(lines):
+            for name, key_id, signature in lines:
+                is_own = (name, key_id) == (key.name, key.key_id(_ED25519))
+                if is_own and key._is_valid(signature, text.encode()):
+                    return text, key
         raise LogBroken(f"the note has no valid signature of {self.name}")
+
+    def _followed(self, lines: "_Lines") -> Iterator["Verifier"]:
+        """Yield this key and those that followed it, as the changes in a note show."""
+        changes, key = _changes(lines), self
+        yield key
+        while (following := changes.pop(key, None)) is not None:
+            key = following
+            yield key
+
+    def first(self, note: str) -> "Verifier":
+        """Return the key that this one followed, over all changes in a note."""
+        before, key = {new: old for old, new in _changes(_split(note)[1]).items()}, self
+        while (earlier := before.pop(key, None)) is not None:
+            key = earlier
+        return key
 
     def verify_countersignature(self, note: str) -> tuple[Checkpoint, int]:
         """Return the checkpoint of a note and the countersignature's time (Unix seconds).
 
-        Raises LogBroken unless this key countersigned the note.
+        Raises LogBroken unless this key countersigned the note, or one that followed it.
         """
+        checkpoint, time, _ = self.countersigner(note)
+        return checkpoint, time
+
+    def countersigner(self, note: str) -> tuple[Checkpoint, int, "Verifier"]:
+        """``verify_countersignature``, and the key that countersigned: this one, or one that followed it."""
         text, lines = _split(note)
-        for name, key_id, signature in lines:
-            if (name, key_id) == (self.name, self.key_id(_COSIGNATURE)):
-                time = int.from_bytes(signature[:8])
-                if self._is_valid(signature[8:], _cosigned(text, time)):
-                    return _parse(text), time
+        for key in self._followed(lines):
+            for name, key_id, signature in lines:
+                if (name, key_id) == (key.name, key.key_id(_COSIGNATURE)):
+                    time = int.from_bytes(signature[:8])
+                    if key._is_valid(signature[8:], _cosigned(text, time)):
+                        return _parse(text), time, key
         raise LogBroken(f"the note has no valid countersignature of {self.name}")
 
 
@@ -134,12 +178,19 @@ _public_key = lru_cache(maxsize=64)(Ed25519PublicKey.from_public_bytes)
 class Signer:
     """A private key with its name. Its repr shows only the name."""
 
-    def __init__(self, name: str, private: Ed25519PrivateKey) -> None:
+    def __init__(self, name: str, private: Ed25519PrivateKey, changes: tuple[str, ...] = ()) -> None:
         self.verifier = Verifier(name, private.public_key().public_bytes_raw())
         self._private = private
+        self.changes = changes
+        """A line for each change of the key before this one: each note of this one carries them."""
 
     def __repr__(self) -> str:
         return f"Signer({self.name})"
+
+    @property
+    def private_hex(self) -> bytes:
+        """The private key, as its file holds it."""
+        return self._private.private_bytes_raw().hex().encode()
 
     @property
     def name(self) -> str:
@@ -147,15 +198,25 @@ class Signer:
         return self.verifier.name
 
     @classmethod
-    def of(cls, kind: str, private: bytes) -> Self:
+    def of(cls, kind: str, private: bytes, changes: tuple[str, ...] = ()) -> Self:
         """Make a signer from 32 private bytes, named ``kind`` and a digest of the public key."""
         key = Ed25519PrivateKey.from_private_bytes(private)
-        digest = hashlib.sha256(key.public_key().public_bytes_raw()).hexdigest()[:16]
-        return cls(f"{kind}.{digest}", key)
+        return cls(_name(kind, key.public_key().public_bytes_raw()), key, changes)
+
+    @property
+    def first(self) -> Verifier:
+        """The first key of this party: it verifies every note of this one, and of those before."""
+        return self.verifier.first("-\n\n" + "".join(self.changes)) if self.changes else self.verifier
+
+    def change_to(self, following: Verifier) -> str:
+        """Return the line by which this key names the one that signs from now on."""
+        signature = self._private.sign(_change(self.verifier, following))
+        raw = self.verifier.key_id(_CHANGE) + self.verifier.public + following.public + signature
+        return f"\u2014 {self.name} {base64.b64encode(raw).decode()}\n"
 
     def sign(self, checkpoint: Checkpoint) -> str:
         """Return ``checkpoint`` as a signed note."""
-        return self.sign_text(checkpoint.text)
+        return self.sign_text(checkpoint.text) + "".join(self.changes)
 
     def sign_text(self, text: str) -> str:
         """Return a text, which ends with a line end, as a signed note.
@@ -167,7 +228,8 @@ class Signer:
     def countersign(self, note: str, time: int) -> str:
         """Add a countersignature: at ``time`` (Unix seconds) the signer had checked that the log had only grown."""
         text, _ = _split(note)
-        return note + self._line(_COSIGNATURE, time.to_bytes(8) + self._private.sign(_cosigned(text, time)))
+        line = self._line(_COSIGNATURE, time.to_bytes(8) + self._private.sign(_cosigned(text, time)))
+        return note + line + "".join(self.changes)
 
     def _line(self, algorithm: bytes, signature: bytes) -> str:
         encoded = base64.b64encode(self.verifier.key_id(algorithm) + signature).decode()
@@ -178,7 +240,32 @@ def _cosigned(text: str, time: int) -> bytes:
     return f"cosignature/v1\ntime {time}\n{text}".encode()
 
 
-def _split(note: str) -> tuple[str, list[tuple[str, bytes, bytes]]]:
+_Lines = list[tuple[str, bytes, bytes]]
+
+
+def _name(kind: str, public: bytes) -> str:
+    return f"{kind}.{hashlib.sha256(public).hexdigest()[:16]}"
+
+
+def _change(old: Verifier, new: Verifier) -> bytes:
+    return f"blindopt key change\n{old.vkey}\n{new.vkey}\nthe second key signs from now on\n".encode()
+
+
+def _changes(lines: _Lines) -> dict[Verifier, Verifier]:
+    """Return the changes of keys in a note's lines, by the old key, which has signed each. Raises ForgedChange."""
+    changes: dict[Verifier, Verifier] = {}
+    for name, key_id, raw in lines:
+        if len(raw) == 128 and len(changes) < 2 * CHANGES_MAX:
+            old, new = Verifier(name, raw[:32]), Verifier(_name(name.partition(".")[0], raw[32:64]), raw[32:64])
+            if key_id != old.key_id(_CHANGE):
+                continue
+            if not old._is_valid(raw[64:], _change(old, new)):
+                raise ForgedChange(f"a change of the key {old.name} is not signed by it")
+            changes.setdefault(old, new)
+    return changes
+
+
+def _split(note: str) -> tuple[str, _Lines]:
     """Split a note into its text and signatures (name, key id, bytes). Raises LogBroken for any other text."""
     text, blank, signatures = note.rpartition("\n\n")
     if not blank or len(note) > NOTE_MAX or not signatures.endswith("\n"):

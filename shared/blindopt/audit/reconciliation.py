@@ -121,15 +121,15 @@ def verify_export(export: Export, *, key: str | None = None) -> Head:
     ``key`` is the party's verifier key from another source. Without it, a party that rewrites its whole
     history can sign the new one with a new key.
     """
-    if key not in (None, export.key):
+    if key is not None and not _leads(export, key):
         raise LogBroken(f"the export is signed with {export.key}, not with the key that was given")
-    own = Verifier.parse(export.key)
+    own = _first_key(export)
     if export.service != f"blindopt-{own.name.partition('.')[0]}":
         raise LogBroken(f"the export is of {export.service} and signed by {own.name}")
     for vkey in export.keys.values():
         Verifier.parse(vkey)
-    signed = [own.verify(note) for note in export.of_kind("checkpoint", None)]
-    head = verify(export.own, signed=_roots(signed, f"{own.name}/log"))
+    signed = [own.verify(note, "log") for note in export.of_kind("checkpoint", None)]
+    head = verify(export.own, signed=_roots(signed))
     _check_covered(signed, head.size)
     recorded, countersigned = export.own_exchanges(), _countersigned(export)
     for grant in sorted(export.shared.keys() | recorded.keys() | {grant for _, grant, _ in export.notes if grant}):
@@ -171,15 +171,17 @@ def _verify_shared(
     whole: list[Checkpoint] = []
     held: list[Checkpoint] = []
     if curator is not None:
-        whole = [curator.verify(note) for note in export.of_kind("checkpoint", grant)]
-        held = [curator.verify(note) for note in export.of_kind("receipt", grant)]
+        whole = [curator.verify(note, grant) for note in export.of_kind("checkpoint", grant)]
+        held = [curator.verify(note, grant) for note in export.of_kind("receipt", grant)]
     elif entries:
         raise LogBroken("the key of the curator, whose receipts made it, is missing")
     countersignatures = list(export.of_kind("countersignature", grant))
     if witness is None and countersignatures:
         raise LogBroken("the key of the modeler that countersigned it is missing")
     witnessed = [witness.verify_countersignature(note)[0] for note in countersignatures] if witness else []
-    roots = _roots([*whole, *held, *witnessed], None if curator is None else f"{curator.name}/{grant}")
+    if curator is not None:
+        witnessed += [curator.verify(note, grant) for note in countersignatures]
+    roots = _roots([*whole, *held, *witnessed])
     complete = {checkpoint.head.size for checkpoint in (*whole, *witnessed)}
     signed = {size: root for size, root in roots.items() if size in complete or size - 1 not in pending}
     verify(entries, index="position", signed=signed)
@@ -236,12 +238,27 @@ def _key(vkey: str | None) -> Verifier | None:
     return None if vkey is None else Verifier.parse(vkey)
 
 
-def _roots(signed: Iterable[Checkpoint], origin: str | None) -> dict[int, str]:
+def _first_key(export: Export) -> Verifier:
+    """Return the first key of an export's party, which verifies notes of all its keys."""
+    own = Verifier.parse(export.key)
+    return next((own.first(note) for note in export.of_kind("checkpoint", None)), own)
+
+
+def _leads(export: Export, vkey: str) -> bool:
+    """Whether a key is that of an export, or one that it followed, as its checkpoint shows."""
+    if vkey == export.key:
+        return True
+    try:
+        signed = (Verifier.parse(vkey).successor(note) for note in export.of_kind("checkpoint", None))
+        return next(signed, None) == Verifier.parse(export.key)
+    except LogBroken:
+        return False
+
+
+def _roots(signed: Iterable[Checkpoint]) -> dict[int, str]:
     """Return signed roots by size. Raises LogBroken for two roots of one size: their signer forked the log."""
     roots: dict[int, str] = {}
     for checkpoint in signed:
-        if origin not in (None, checkpoint.origin):
-            raise LogBroken(f"a checkpoint of {checkpoint.origin} is not of this log")
         size = checkpoint.head.size
         if roots.setdefault(size, checkpoint.head.root) != checkpoint.head.root:
             raise LogBroken(f"a fork: two signed checkpoints of size {size} are of two histories")
@@ -297,16 +314,16 @@ def _is_anothers(curator: Export, modeler: Export, grant: str) -> bool:
     A log without a countersignature counts as another's if this modeler has some other shared log.
     """
     pinned = curator.keys.get(grant)
-    return pinned != modeler.key if pinned is not None else bool(modeler.shared)
+    return not _leads(modeler, pinned) if pinned is not None else bool(modeler.shared)
 
 
 def _keys_differ(
     grant: str, study_id: str, curator: Export, modeler: Export, theirs: dict[int, Json]
 ) -> Iterator[Difference]:
     """Report a party whose pinned key is not the other party's key: it could not verify the other's signatures."""
-    if theirs and modeler.keys.get(study_id, curator.key) != curator.key:
+    if theirs and not _leads(curator, modeler.keys.get(study_id, curator.key)):
         yield Difference(grant, "the key that the modeler holds receipts of is not the curator's")
-    if curator.keys.get(grant, modeler.key) != modeler.key:
+    if not _leads(modeler, curator.keys.get(grant, modeler.key)):
         yield Difference(grant, "the key that the curator holds countersignatures of is not the modeler's")
 
 
@@ -346,7 +363,7 @@ def _broken_promises(grant: str, curator: dict[int, Json]) -> Iterator[Differenc
 
 def _forks(grant: str, who: str, party: Export, holder: Export) -> Iterator[Difference]:
     """Report signatures of ``party``, held by ``holder``, on a history that is no longer in the party's export."""
-    verifier = Verifier.parse(party.key)
+    verifier = _first_key(party)
     held: list[tuple[int, str]] = []
     for kind in ("receipt", "checkpoint", "countersignature"):
         for note in holder.of_kind(kind, grant):

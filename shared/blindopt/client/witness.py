@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from blindopt import wire
 from blindopt.audit import merkle_log
-from blindopt.audit.checkpoints import Checkpoint, Signer, Verifier
+from blindopt.audit.checkpoints import Checkpoint, ForgedChange, Signer, Verifier
 from blindopt.audit.merkle_log import Exchange, Head
 from blindopt.client.study import StudyClient
 from blindopt.errors import LogBroken, ProtocolViolated, Unreachable
@@ -116,10 +116,11 @@ class Witness:
     def trust(self, study: wire.StudyView, expected: str | None, note: str | None = None) -> None:
         """Pin the curator's key at first sight, where it has signed the ``note`` of the study's receipt.
 
-        Raises ProtocolViolated if it is not the pinned or the expected key, Unreachable if it did not sign the note.
+        Raises ProtocolViolated if it is not the pinned or the expected key, and none that followed it, Unreachable if
+        it did not sign the note.
         """
         key = study.log_key
-        if expected not in (None, key):
+        if expected is not None and not self._leads(expected, key):
             raise ProtocolViolated("the curator's log key is not the one that the run was given")
         try:
             Verifier.parse(key)
@@ -135,12 +136,21 @@ class Witness:
             if pinned is None:
                 if note is not None:
                     _verify(note, Verifier.parse(key))
-                copy.pin(key)
-            elif pinned != key:
+                copy.pin(expected or key)
+            elif not self._leads(pinned, key):
                 raise ProtocolViolated("the curator's log key is not the one that it had before")
             self._advance(copy, study.grant_id)
 
         self._store.write(work)
+
+    def _leads(self, pinned: str, key: str) -> bool:
+        """Whether the curator's key is the pinned one, or followed it, as its last checkpoint shows."""
+        if pinned == key:
+            return True
+        try:
+            return self._note is not None and Verifier.parse(pinned).successor(self._note) == Verifier.parse(key)
+        except LogBroken:
+            return False
 
     def record(self, exchange: Exchange, note: str | None) -> None:
         """Record an exchange with its receipt, in a transaction of its own. Raises as ``record_in``."""
@@ -298,12 +308,12 @@ _verifier = lru_cache(maxsize=64)(Verifier.parse)
 def _checkpoint(note: str, vkey: str, grant: str) -> Checkpoint:
     """Return the checkpoint of a curator's note about a grant's log.
 
-    Raises ProtocolViolated if it is of another log, Unreachable for a note that the curator did not sign: it proves
-    nothing against it.
+    Raises ProtocolViolated if it is of another log, or names a key that the one before did not; Unreachable for a note
+    that the curator did not sign: it proves nothing against it.
     """
     verifier = _verifier(vkey)
     checkpoint = _verify(note, verifier)
-    if checkpoint.origin != f"{verifier.name}/{grant}":
+    if checkpoint.origin != f"{verifier.successor(note).name}/{grant}":
         raise ProtocolViolated("the curator's checkpoint is of another log")
     return checkpoint
 
@@ -311,5 +321,7 @@ def _checkpoint(note: str, vkey: str, grant: str) -> Checkpoint:
 def _verify(note: str, verifier: Verifier) -> Checkpoint:
     try:
         return verifier.verify(note)
+    except ForgedChange as error:
+        raise ProtocolViolated(str(error)) from None
     except LogBroken as error:
         raise Unreachable(f"the curator's checkpoint does not verify: {error}") from None

@@ -70,7 +70,7 @@ class VerificationState(Reply):
 class Countersigning(Request):
     """A modeler's countersignature: it holds the shared log up to a checkpoint, and the log has only grown."""
 
-    note: str = Field(min_length=1, max_length=4_000, description="The checkpoint with the countersignature added.")
+    note: str = Field(min_length=1, max_length=10_000, description="The checkpoint with the countersignature added.")
     key: str = Field(
         min_length=1,
         max_length=400,

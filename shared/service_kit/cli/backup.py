@@ -104,8 +104,9 @@ def unpack(source: Path, data: Path, secrets: Path) -> Path:
             raise StateConflict(f"{name} of the backup is missing or was changed: nothing was restored")
     partial = data / PARTIAL
     shutil.rmtree(partial, ignore_errors=True)
+    keys = [path.name for path in secrets.glob("*.key")]
     copies = {partial / name: source / name for name in manifest.files}
-    copies |= {partial / "secrets" / name: secrets / name for name in ("seal.key", "log.key")}
+    copies |= {partial / "secrets" / name: secrets / name for name in keys}
     for target, path in copies.items():
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         shutil.copyfile(path, target)
@@ -120,7 +121,7 @@ def check(source: Path, context: ServiceContext, named: Callable[[Connection], I
     Raises LogBroken for another key, another log, or a missing database; StateConflict for a missing file.
     """
     manifest = _manifest(source)
-    signed, head = context.signer.verifier.verify(manifest.checkpoint).head, context.audit_trail.head()
+    signed, head = context.signer.first.verify(manifest.checkpoint).head, context.audit_trail.head()
     if signed != head:
         raise LogBroken(
             f"the backup has a log of {head.size} records, its signed checkpoint is of another of {signed.size}"

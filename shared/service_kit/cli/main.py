@@ -21,7 +21,7 @@ from blindopt.audit import reconciliation
 from blindopt.audit.merkle_log import Head
 from blindopt.errors import LogBroken, StateConflict
 from blindopt.version import VERSION
-from service_kit.cli import configuration, log_format, tls, users
+from service_kit.cli import configuration, keys, log_format, tls, users
 from service_kit.cli.program import Program, S, plain_errors, private_file
 from service_kit.context import erased_list
 from service_kit.context.context import ServiceContext
@@ -38,6 +38,7 @@ def build(program: Program[S]) -> typer.Typer:
     cli.add_typer(_tokens(program), name="token")
     cli.add_typer(_audit(program), name="audit")
     cli.add_typer(users.build(program), name="user")
+    cli.add_typer(keys.build(program), name="key")
     cli.add_typer(configuration.build(program), name="config")
     cli.add_typer(tls.build(program), name="tls")
 

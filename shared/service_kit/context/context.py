@@ -12,7 +12,10 @@ from service_kit.context.idempotency import Idempotency
 from service_kit.context.keys import Seal, signer
 from service_kit.context.outbox import Outbox, Service
 from service_kit.settings import ServiceSettings
-from service_kit.store import sessions  # noqa: F401  registers its table
+from service_kit.store import (
+    audit_log,
+    sessions,  # noqa: F401  registers its table
+)
 from service_kit.store.base import APPEND_ONLY, METADATA, MIGRATIONS, Clock, Schema
 from service_kit.store.database import Database
 
@@ -58,7 +61,11 @@ class ServiceContext:
             append_only=(*APPEND_ONLY, *schema.APPEND_ONLY),
             migrations=(MIGRATIONS, schema.MIGRATIONS),
         )
-        seal, log_key = Seal(folder / "secrets" / "seal.key"), signer(folder / "secrets" / "log.key", kind)
+        with database.read() as db:
+            changes = [record["details"] for record in audit_log.of_kind(db, "key.changed")]
+        log_key = signer(folder / "secrets" / "log.key", kind, [each for each in changes if each["key"] == "log"])
+        sealed_by = [str(each["id"]) for each in changes if each["key"] == "seal"]
+        seal = Seal.of(folder / "secrets" / "seal.key", sealed_by[-1] if sealed_by else None)
         outbox = Outbox(service, settings.enabled_events, clock)
         return cls.open(database, seal, log_key, clock, checkpoint_file=folder / "checkpoint", outbox=outbox)
 

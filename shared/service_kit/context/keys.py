@@ -3,35 +3,49 @@
 import hmac
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 from cryptography.fernet import Fernet, InvalidToken
 
 from blindopt.audit.checkpoints import Signer
+from blindopt.audit.merkle_log import Json
 from blindopt.errors import StateConflict
 
 WEBHOOK_KEY_MIN = 32
 
 
 class Seal:
-    """Authenticated encryption under the key in ``path``, which is created with mode 0600 at first use.
+    """Authenticated encryption under a key, in a folder with the keys that were derived from an earlier one.
 
     The database alone reveals no sealed value; the database and the key reveal all of them.
     """
 
-    def __init__(self, path: Path) -> None:
-        key = _key_file(path, Fernet.generate_key)
+    def __init__(self, secret: bytes, folder: Path) -> None:
+        self._fernet = Fernet(secret)
+        self.secret, self._folder = secret, folder
+
+    def __repr__(self) -> str:
+        return f"Seal({key_id(self.secret)})"
+
+    @classmethod
+    def of(cls, path: Path, wanted: str | None = None) -> Self:
+        """The key in ``path``, which is created with mode 0600 at first use, or the new one beside it.
+
+        ``wanted``: the id of the key that the log names. Raises StateConflict if neither is it.
+        """
         try:
-            self._fernet = Fernet(key)
+            return cls(_current(path, Fernet.generate_key, key_id, wanted), path.parent)
         except ValueError:
             raise StateConflict(f"{path} is not a key: put back the one that was there") from None
-        self._key = key
 
     def key_for(self, purpose: str) -> bytes:
-        """A key of 32 bytes for one purpose, derived from this one, and so backed up and restored with it."""
-        return hmac.digest(self._key, f"blindopt {purpose}".encode(), "sha256")
+        """A key of 32 bytes for one purpose, derived from the first key, and backed up and restored with it."""
+        if (kept := self._folder / f"{purpose}.key").exists():  # since the key was changed
+            return bytes.fromhex(kept.read_bytes().decode())
+        return hmac.digest(self.secret, f"blindopt {purpose}".encode(), "sha256")
 
     def close(self, clear: bytes) -> bytes:
         """Encrypt and authenticate ``clear``."""
@@ -53,10 +67,24 @@ class Seal:
         return clear.removeprefix(label) if clear.startswith(label) else None
 
 
-def signer(path: Path, kind: str) -> Signer:
-    """The Ed25519 key in ``path`` (hex), which is created with mode 0600 at first use."""
+def key_id(secret: bytes) -> str:
+    """What the log names a seal key by: nothing follows from it about the key."""
+    return hmac.digest(secret, b"blindopt key id", "sha256").hex()[:16]
+
+
+def signer(path: Path, kind: str, changes: Sequence[Json] = ()) -> Signer:
+    """The Ed25519 key in ``path`` (hex), which is created with mode 0600 at first use, or the new one beside it.
+
+    ``changes``: what the log says about each change of this key.
+    """
+
+    def vkey(secret: bytes) -> str:
+        return Signer.of(kind, bytes.fromhex(secret.decode())).verifier.vkey
+
+    wanted = str(changes[-1]["vkey"]) if changes else None
     try:
-        return Signer.of(kind, bytes.fromhex(_key_file(path, lambda: os.urandom(32).hex().encode()).decode()))
+        secret = _current(path, lambda: os.urandom(32).hex().encode(), vkey, wanted)
+        return Signer.of(kind, bytes.fromhex(secret.decode()), tuple(str(each["line"]) for each in changes))
     except ValueError:
         raise StateConflict(f"{path} is not a key: put back the one that was there") from None
 
@@ -67,6 +95,36 @@ def webhook_key(path: Path, setting: str) -> bytes:
     if len(key) < WEBHOOK_KEY_MIN:
         raise StateConflict(f"the key in {setting} must have {WEBHOOK_KEY_MIN} characters or more")
     return key
+
+
+def next_path(path: Path) -> Path:
+    """Where a new key waits until the log names it."""
+    return path.with_name(f"{path.name}.new")
+
+
+def read_next(path: Path) -> bytes | None:
+    """The new key beside a key, or None."""
+    try:
+        return next_path(path).read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def write_key(path: Path, secret: bytes) -> None:
+    """Write a key, whole and durably, over one that counts no more."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:  # created with mode 0600
+        file.write(secret)
+        file.flush()
+        os.fsync(file.fileno())
+    Path(file.name).replace(path)
+
+
+def _current(path: Path, make: Callable[[], bytes], name_of: Callable[[bytes], str], wanted: str | None) -> bytes:
+    """The key that the log names: in ``path``, or beside it if a kill came before it was put there."""
+    for secret in (_key_file(path, make), read_next(path)):
+        if secret is not None and wanted in (None, name_of(secret)):
+            return secret
+    raise StateConflict(f"{path} is not the key that the log names: put back the one that was there")
 
 
 def _key_file(path: Path, make: Callable[[], bytes]) -> bytes:

@@ -32,7 +32,7 @@ class SavedCheckpoint:
     def head(self) -> Head | None:
         """Size and root in the note. Raises LogBroken if this service did not sign it."""
         note = self.note()
-        return None if note is None else self._signer.verifier.verify(note).head
+        return None if note is None else self._signer.first.verify(note).head
 
     def check(self, db: Connection, head: Head) -> None:
         """Raise LogBroken unless the log, whose head is ``head``, begins with the log of the checkpoint."""

@@ -1,6 +1,6 @@
 """Stored replies by principal and idempotency key, kept for the life of the database."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -136,3 +136,11 @@ def forget_all(db: Connection, principals: Iterable[str], instead: bytes) -> int
             where = of & (func.substr(_replies.c.body, 1, len(_DESCRIBES)) == _DESCRIBES)
             replaced += int(db.execute(update(_replies).where(where).values(body=instead)).rowcount)
     return replaced
+
+
+def seal_anew(db: Connection, again: Callable[[bytes], bytes]) -> None:
+    """Replace the body of every sealed reply by what ``again`` makes of it."""
+    with unguarded(db, _replies.name):
+        for row in db.execute(select(_replies).where(_replies.c.sealed == 1)).all():
+            of = (_replies.c.principal == row.principal) & (_replies.c.idempotency_key == row.idempotency_key)
+            db.execute(update(_replies).where(of).values(body=again(row.body)))
