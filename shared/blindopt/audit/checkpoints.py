@@ -114,8 +114,7 @@ class Verifier:
 
         Raises LogBroken unless this key signed it, or one that followed it.
         """
-        text, signer = self._signed(note)
-        checkpoint = _parse(text)
+        checkpoint, signer = self.follow(note)
         if log is not None and checkpoint.origin != f"{signer.name}/{log}":
             raise LogBroken(f"the checkpoint is of another log: {checkpoint.origin} is not of this log")
         return checkpoint
@@ -124,9 +123,13 @@ class Verifier:
         """Return the text of a note. Raises LogBroken unless this key signed it, or one that followed it."""
         return self._signed(note)[0]
 
-    def successor(self, note: str) -> "Verifier":
-        """Return the key that signed a note: this one, or one that followed it. Raises LogBroken for any other."""
-        return self._signed(note)[1]
+    def follow(self, note: str) -> tuple[Checkpoint, "Verifier"]:
+        """Return the checkpoint of a note, and the key that signed it: this one, or one that followed it.
+
+        Raises LogBroken for any other, ForgedChange where this one did not name the key after it.
+        """
+        text, signer = self._signed(note)
+        return _parse(text), signer
 
     def _signed(self, note: str) -> tuple[str, "Verifier"]:
         text, lines = _split(note)
@@ -139,8 +142,9 @@ class Verifier:
 
     def _followed(self, lines: "_Lines") -> Iterator["Verifier"]:
         """Yield this key and those that followed it, as the changes in a note show."""
-        changes, key = _changes(lines), self
+        key = self
         yield key
+        changes = _changes(lines)
         while (following := changes.pop(key, None)) is not None:
             key = following
             yield key

@@ -249,7 +249,7 @@ def _leads(export: Export, vkey: str) -> bool:
     if vkey == export.key:
         return True
     try:
-        signed = (Verifier.parse(vkey).successor(note) for note in export.of_kind("checkpoint", None))
+        signed = (Verifier.parse(vkey).follow(note)[1] for note in export.of_kind("checkpoint", None))
         return next(signed, None) == Verifier.parse(export.key)
     except LogBroken:
         return False

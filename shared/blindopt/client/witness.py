@@ -120,7 +120,7 @@ class Witness:
         it did not sign the note.
         """
         key = study.log_key
-        if expected is not None and not self._leads(expected, key):
+        if expected is not None and not _leads(expected, key, note):
             raise ProtocolViolated("the curator's log key is not the one that the run was given")
         try:
             Verifier.parse(key)
@@ -137,20 +137,11 @@ class Witness:
                 if note is not None:
                     _verify(note, Verifier.parse(key))
                 copy.pin(expected or key)
-            elif not self._leads(pinned, key):
+            elif not _leads(pinned, key, note):
                 raise ProtocolViolated("the curator's log key is not the one that it had before")
             self._advance(copy, study.grant_id)
 
         self._store.write(work)
-
-    def _leads(self, pinned: str, key: str) -> bool:
-        """Whether the curator's key is the pinned one, or followed it, as its last checkpoint shows."""
-        if pinned == key:
-            return True
-        try:
-            return self._note is not None and Verifier.parse(pinned).successor(self._note) == Verifier.parse(key)
-        except LogBroken:
-            return False
 
     def record(self, exchange: Exchange, note: str | None) -> None:
         """Record an exchange with its receipt, in a transaction of its own. Raises as ``record_in``."""
@@ -305,6 +296,16 @@ class Witness:
 _verifier = lru_cache(maxsize=64)(Verifier.parse)
 
 
+def _leads(pinned: str, key: str, note: str | None) -> bool:
+    """Whether the curator's key is the pinned one, or followed it, as a note that it signed shows."""
+    if pinned == key:
+        return True
+    try:
+        return note is not None and Verifier.parse(pinned).follow(note)[1] == Verifier.parse(key)
+    except LogBroken:
+        return False
+
+
 def _checkpoint(note: str, vkey: str, grant: str) -> Checkpoint:
     """Return the checkpoint of a curator's note about a grant's log.
 
@@ -312,15 +313,15 @@ def _checkpoint(note: str, vkey: str, grant: str) -> Checkpoint:
     that the curator did not sign: it proves nothing against it.
     """
     verifier = _verifier(vkey)
-    checkpoint = _verify(note, verifier)
-    if checkpoint.origin != f"{verifier.successor(note).name}/{grant}":
+    checkpoint, signer = _verify(note, verifier)
+    if checkpoint.origin != f"{signer.name}/{grant}":
         raise ProtocolViolated("the curator's checkpoint is of another log")
     return checkpoint
 
 
-def _verify(note: str, verifier: Verifier) -> Checkpoint:
+def _verify(note: str, verifier: Verifier) -> tuple[Checkpoint, Verifier]:
     try:
-        return verifier.verify(note)
+        return verifier.follow(note)
     except ForgedChange as error:
         raise ProtocolViolated(str(error)) from None
     except LogBroken as error:

@@ -67,9 +67,9 @@ def _rotate_seal(context: ServiceContext, secrets: Path) -> None:
 
     def work(db: Connection) -> None:
         for table, column in _sealed_columns(db):
-            for row in db.execute(text(f"SELECT rowid, {column} AS sealed FROM {table}")).all():
-                if row.sealed is not None:
-                    values = {"value": following.close(context.seal.open(row.sealed)), "at": row.rowid}
+            for row in db.execute(text(f"SELECT rowid AS at, {column} AS sealed FROM {table}")).all():
+                if row.sealed:  # a run that has ended keeps no token
+                    values = {"value": following.close(context.seal.open(row.sealed)), "at": row.at}
                     db.execute(text(f"UPDATE {table} SET {column} = :value WHERE rowid = :at"), values)
         stored_replies.seal_anew(db, lambda body: following.close(context.seal.open(body)))
         _record(db, context, {"key": "seal", "id": key_id(fresh)})

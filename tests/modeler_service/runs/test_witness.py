@@ -19,6 +19,7 @@ from modeler_service.settings import Settings
 from service_kit.store import audit_log, checkpoints
 from tests.given_settings import GIVEN
 from tests.modeler_service.lying_curator import FakeCurator, note_of, receipt
+from tests.shared.blindopt.audit.test_key_changes import forged
 from tests.system.crashes.crash_checks import command
 
 ZERO = "0" * 64
@@ -187,6 +188,29 @@ def test_a_gap_does_not_excuse_a_signature_of_a_stranger(liar, not_used):
     stranger = Signer.of("curator", bytes(32))
     from_query(liar, 1, lambda p: receipt(p + 5, note_of(stranger, f"{liar.signer.name}/{liar.grant}", p + 6, ZERO)))
     not_used(liar, "does not verify")
+
+
+@pytest.mark.parametrize("is_forged", [False, True])
+def test_a_key_that_the_pinned_one_names_is_followed_and_a_forged_one_is_a_breach(
+    is_forged, liar, caught, play, disputes
+):
+    fresh = bytes(31) + b"1"
+    line = liar.signer.change_to(Signer.of("curator", fresh).verifier)
+    if is_forged:
+        line = forged(line, Signer.of("curator", bytes(32)).change_to(Signer.of("curator", fresh).verifier))
+    later, true = Signer.of("curator", fresh, (line,)), liar.signer
+
+    def change(position: int) -> str:
+        liar.signer = later
+        note = liar.note(position + 1)
+        liar.signer = true
+        return receipt(position, note)
+
+    from_query(liar, 2, change)
+    if is_forged:
+        caught(liar, "is not signed by it")
+    else:
+        assert (play(liar).state, disputes(liar)) == ("completed", [])
 
 
 def test_a_receipt_under_another_origin_is_caught(liar, caught):

@@ -254,7 +254,11 @@ def build(folder: Path, clock: Clock | None = None, kind: str = "curator", **cho
     database = Database(folder / "samples.sqlite", (METADATA,), append_only=APPEND_ONLY)
     keys = folder / "secrets"
     context = ServiceContext.open(
-        database, Seal(keys / "seal.key"), signer(keys / "log.key", kind), clock, checkpoint_file=folder / "checkpoint"
+        database,
+        Seal.of(keys / "seal.key"),
+        signer(keys / "log.key", kind),
+        clock,
+        checkpoint_file=folder / "checkpoint",
     )
     for name, role in WHO.items():
         user = User(f"usr_{name}", name, role, _stored(), stamp(clock()), None)

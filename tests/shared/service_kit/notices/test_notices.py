@@ -52,7 +52,7 @@ class Post:
         notices = Outbox("blindopt-curator", self.settings.enabled_events, lambda: self.now)
         key, kept = signer(folder / "log.key", "curator"), folder / "checkpoint"
         self.context = ServiceContext.open(
-            self.database, Seal(folder / "seal"), key, lambda: self.now, checkpoint_file=kept, outbox=notices
+            self.database, Seal.of(folder / "seal"), key, lambda: self.now, checkpoint_file=kept, outbox=notices
         )
         self.delivery = NoticeDelivery(self.context, "blindopt-curator", Receiver.of(self.settings), poll_seconds=0.01)
 

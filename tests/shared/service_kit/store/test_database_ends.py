@@ -39,7 +39,7 @@ def context(database, tmp_path, monkeypatch):
     monkeypatch.setattr("service_kit.context.saved_checkpoint._SAVED_EVERY_S", 0.0)  # a checkpoint with each commit
     key = signer(tmp_path / "log.key", "curator")
     made = ServiceContext.open(
-        database, Seal(tmp_path / "seal.key"), key, lambda: NOW, checkpoint_file=tmp_path / "checkpoint"
+        database, Seal.of(tmp_path / "seal.key"), key, lambda: NOW, checkpoint_file=tmp_path / "checkpoint"
     )
     made.audit_trail.guard()
     return made

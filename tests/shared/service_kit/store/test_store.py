@@ -51,7 +51,9 @@ def database(tmp_path):
 
 def _context(database, folder, clock=lambda: NOW):
     key = signer(folder / "log.key", "curator")
-    return ServiceContext.open(database, Seal(folder / "seal.key"), key, clock, checkpoint_file=folder / "checkpoint")
+    return ServiceContext.open(
+        database, Seal.of(folder / "seal.key"), key, clock, checkpoint_file=folder / "checkpoint"
+    )
 
 
 @pytest.fixture
@@ -417,11 +419,11 @@ def test_a_folder_is_held_by_one_process(tmp_path):
 
 
 def test_a_seal_opens_what_it_closed_and_nothing_else(tmp_path):
-    first, again = Seal(tmp_path / "a.key"), Seal(tmp_path / "a.key")
+    first, again = Seal.of(tmp_path / "a.key"), Seal.of(tmp_path / "a.key")
     sealed = first.close(b"secret")
     assert b"secret" not in sealed
     assert again.open(sealed) == b"secret"
-    other = Seal(tmp_path / "b.key")
+    other = Seal.of(tmp_path / "b.key")
     for wrong in (lambda: other.open(sealed), lambda: first.open(sealed[:-1] + b"A"), lambda: first.open(b"")):
         with pytest.raises(StateConflict):
             wrong()
@@ -433,14 +435,14 @@ def test_many_processes_that_make_one_key_at_once_agree_on_it(tmp_path):
 import sys
 from pathlib import Path
 from service_kit.context.keys import Seal
-print(Seal(Path(sys.argv[1])).close(b"x").decode())
+print(Seal.of(Path(sys.argv[1])).close(b"x").decode())
 """
     made = [
         subprocess.Popen([sys.executable, "-c", program, tmp_path / "s" / "seal.key"], stdout=subprocess.PIPE)
         for _ in range(4)
     ]
     sealed = [process.communicate(timeout=30)[0].strip() for process in made]
-    assert [Seal(tmp_path / "s" / "seal.key").open(text) for text in sealed] == [b"x"] * 4
+    assert [Seal.of(tmp_path / "s" / "seal.key").open(text) for text in sealed] == [b"x"] * 4
     assert [path.name for path in (tmp_path / "s").iterdir()] == ["seal.key"]
 
 

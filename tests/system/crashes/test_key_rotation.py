@@ -1,0 +1,119 @@
+"""New keys of both services: a run goes on, both logs reconcile, sealed values open; also after a kill in the middle.
+
+BLINDOPT_CRASHES=20 kills so often at each point.
+"""
+
+import contextlib
+import random
+
+import pytest
+
+from blindopt import wire
+from blindopt.audit.checkpoints import Verifier
+from blindopt.client import OwnerClient, StudyClient, VendorClient
+from service_kit.context import key_rotation
+from tests.given_settings import GP_UCB
+from tests.system.crashes import crash_checks as checks
+from tests.system.crashes.test_crash_matrix import KILLS
+
+POINTS = ("write_key", "_record", "settle")
+
+
+class Killed(BaseException):
+    """Ends a rotation as a kill does: nothing that follows happens."""
+
+
+@pytest.fixture(scope="module")
+def parties(make_service, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("keys")
+    made = make_service("curator", folder).start(), make_service("modeler", folder, countersign_every="2").start()
+    yield made
+    for service in made:
+        service.process.kill()
+
+
+@pytest.fixture(scope="module")
+def study(parties, small):
+    with OwnerClient(parties[0].url, parties[0].token) as owner:
+        dataset = owner.register("small", small.csv, public=True).id
+        made = owner.create_study(checks.draft(small, dataset, answers=100)).id
+        owner.release(made)
+        return checks.Study(made, owner.grant(made, wire.GrantCreate(name="modeler")).token)
+
+
+def run(parties, study):
+    """A run of four queries, to its end."""
+    settings = GP_UCB | {"iterations": 2, "initial_rows": 2, "seed": 3}
+    asked = wire.RunCreate(curator_url=parties[0].url, study_id=study.id, token=study.token, **settings)
+    with VendorClient(parties[1].url, parties[1].token) as vendor:
+        identity = vendor.start(asked).id
+        return vendor.wait(identity, timeout_s=240)
+
+
+def rotated(service, which):
+    """The key after a rotation, while the service does not run; then it does."""
+    service.stop()
+    status, output = checks.command(service, "key", "rotate", which)
+    assert status == 0, output
+    service.start()
+    return output.strip()
+
+
+def verified(parties, study, folder):
+    for service in parties:
+        status, output = checks.command(service, "audit", "verify")
+        assert status == 0, output
+    checks.check_reconciled(*parties, [study.id], folder)
+
+
+def test_runs_go_on_under_new_keys_and_both_logs_reconcile(parties, study, tmp_path):
+    curator, modeler = parties
+    pinned = checks.command(curator, "audit", "key")[1].strip()
+    assert run(parties, study).state == "completed"
+    assert checks.command(curator, "key", "rotate", "log")[0] == 1  # while it runs
+    keys = [rotated(curator, "log"), rotated(modeler, "log"), rotated(curator, "log")]
+    assert len({pinned, *keys}) == 4
+    rotated(curator, "seal")
+    rotated(modeler, "seal")
+    assert run(parties, study).state == "completed"
+    assert modeler.rows("SELECT vkey FROM keys WHERE subject = ?", study.id) == [(pinned,)]
+    assert "log.disputed" not in [record["kind"] for record in modeler.records()]
+    verified(parties, study, tmp_path)
+    export = checks.export(curator, tmp_path)
+    for key, status in ((pinned, 0), (keys[2], 0), (keys[1], 1)):
+        assert checks.command(curator, "audit", "verify", str(export), "--key", key)[0] == status
+    with StudyClient(curator.url, study.token, study.id) as client:
+        note = client.checkpoint().note
+    assert Verifier.parse(pinned).follow(note)[1].vkey == keys[2]
+
+
+@pytest.mark.parametrize("which", ["log", "seal"])
+@pytest.mark.parametrize("name", ["curator", "modeler"])
+def test_a_kill_in_the_middle_leaves_a_service_that_starts_verifies_and_opens(parties, study, tmp_path, name, which):
+    service = parties[name == "modeler"]
+    service.stop()
+    for _ in range(KILLS):
+        for point in POINTS:
+            with pytest.MonkeyPatch.context() as patch, contextlib.suppress(Killed):
+                _die_at(patch, point)
+                checks.command(service, "key", "rotate", which)
+            status, output = checks.command(service, "audit", "verify")
+            assert status == 0, (point, output)
+    service.start()
+    assert not list((service.data / "secrets").glob("*.new"))
+    assert run(parties, study).state == "completed"
+    verified(parties, study, tmp_path)
+
+
+def _die_at(patch, point):
+    """Before or after a step of a rotation, at random."""
+    step, is_after = getattr(key_rotation, point), random.random() < 0.5
+
+    def dies(*values, **named):
+        if point == "settle" and not named:  # what an earlier kill interrupted
+            return step(*values)
+        if is_after:
+            step(*values, **named)
+        raise Killed
+
+    patch.setattr(key_rotation, point, dies)
