@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Literal
 
 from cryptography.fernet import Fernet
-from sqlalchemy import text
 
 from blindopt.audit.checkpoints import CHANGES_MAX, Signer
 from blindopt.errors import StateConflict
 from service_kit.context.context import ServiceContext
 from service_kit.context.keys import Seal, key_id, next_path, read_next, write_key
-from service_kit.store import audit_log, stored_replies
+from service_kit.store import audit_log, sealed
 from service_kit.store.database import Connection
 
 Which = Literal["log", "seal"]
@@ -66,24 +65,10 @@ def _rotate_seal(context: ServiceContext, secrets: Path) -> None:
     following = Seal(fresh, secrets)
 
     def work(db: Connection) -> None:
-        for table, column in _sealed_columns(db):
-            for row in db.execute(text(f"SELECT rowid AS at, {column} AS sealed FROM {table}")).all():
-                if row.sealed:  # a run that has ended keeps no token
-                    values = {"value": following.close(context.seal.open(row.sealed)), "at": row.at}
-                    db.execute(text(f"UPDATE {table} SET {column} = :value WHERE rowid = :at"), values)
-        stored_replies.seal_anew(db, lambda body: following.close(context.seal.open(body)))
+        sealed.seal_anew(db, lambda value: following.close(context.seal.open(value)))
         _record(db, context, {"key": "seal", "id": key_id(fresh)})
 
     context.database.write(work)
-
-
-def _sealed_columns(db: Connection) -> list[tuple[str, str]]:
-    """Every column that holds sealed values: its name begins with ``sealed_``."""
-    query = (
-        "SELECT t.name AS of, c.name AS name FROM sqlite_master t JOIN pragma_table_info(t.name) c "
-        "WHERE t.type = 'table' AND substr(c.name, 1, 7) = 'sealed_'"
-    )
-    return [(row.of, row.name) for row in db.execute(text(query))]
 
 
 def _record(db: Connection, context: ServiceContext, details: dict[str, str]) -> None:

@@ -426,7 +426,7 @@ def test_the_last_note_of_the_curator_is_kept_with_the_dispute(liar, play, own):
 def test_replies_that_are_lost_are_logged_and_countersigned_all_the_same(lost, liar, play, disputes):
     liar.lost = lost
     run = play(liar)
-    assert (run.state, run.trials, disputes(liar)) == ("completed", 6, [])
+    assert (run.state, run.trials, disputes(liar)) == ("completed", 6, []), run.problem
     last = liar.countersigned_heads()[-1]
     assert (last.size, last.root) == (len(liar.bodies), liar.root(liar.bodies))
     assert last.size == 2 + 6 + len(lost)

@@ -44,9 +44,9 @@ def study(parties, small):
 def run(parties, study):
     """A run of four queries, to its end."""
     settings = GP_UCB | {"iterations": 2, "initial_rows": 2, "seed": 3}
-    asked = wire.RunCreate(curator_url=parties[0].url, study_id=study.id, token=study.token, **settings)
+    wanted = wire.RunCreate(curator_url=parties[0].url, study_id=study.id, token=study.token, **settings)
     with VendorClient(parties[1].url, parties[1].token) as vendor:
-        identity = vendor.start(asked).id
+        identity = vendor.start(wanted).id
         return vendor.wait(identity, timeout_s=240)
 
 
