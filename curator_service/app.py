@@ -27,8 +27,10 @@ from curator_service.routes import (
 )
 from curator_service.settings import Settings
 from curator_service.use_cases.curator import Curator
+from curator_service.use_cases.inbox.retention import sweeps
 from curator_service.vault import Vault
 from service_kit import app as serving
+from service_kit.context.retention import Retention
 from service_kit.identity.tokens import Principal
 from service_kit.notices.delivery import NoticeDelivery
 from service_kit.notices.receiver import Receiver
@@ -51,6 +53,7 @@ def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
     vault = Vault(settings.data_dir / "files")
     tempfile.tempdir = str(vault.scratch)  # an upload that does not fit in memory stays in the private folder
     curator = Curator(context, vault, settings)
+    retention = Retention(context, sweeps(settings))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -60,6 +63,8 @@ def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
             ends.push_async_callback(context.database.finish)
             delivery.start()
             ends.push_async_callback(run_in_threadpool, delivery.close)
+            retention.start()
+            ends.push_async_callback(run_in_threadpool, retention.close)
             curator.start()
             ends.push_async_callback(run_in_threadpool, curator.close)
             ends.push_async_callback(curator.releases.stop)

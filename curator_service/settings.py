@@ -89,6 +89,13 @@ class Settings(ServiceSettings):
             return address_of(links[0])
         return super().address
 
+    retention_forecasts_days: int | None = Field(
+        None, ge=1, le=36_500, description="Forecasts are deleted so many days after they end; none unless set."
+    )
+    retention_notes_days: int | None = Field(
+        None, ge=1, le=36_500, description="Notes at measurements are deleted after so many days; none unless set."
+    )
+
     @model_validator(mode="after")
     def _webhooks_are_whole(self) -> Self:
         for name, url, file in (

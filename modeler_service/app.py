@@ -13,6 +13,7 @@ from modeler_service.routes import connections, links, messages, meta, runs, sug
 from modeler_service.settings import Settings
 from modeler_service.use_cases.modeler import Modeler
 from service_kit import app as serving
+from service_kit.context.retention import Retention, common
 from service_kit.notices.delivery import NoticeDelivery
 from service_kit.notices.receiver import Receiver
 
@@ -36,6 +37,7 @@ def build(settings: Settings) -> FastAPI:
     context.audit_trail.guard()
     delivery = NoticeDelivery(context, "blindopt-modeler", Receiver.of(settings))
     modeler = Modeler(context, settings)
+    retention = Retention(context, common(settings))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -45,6 +47,8 @@ def build(settings: Settings) -> FastAPI:
             ends.push_async_callback(context.database.finish)
             delivery.start()
             ends.push_async_callback(run_in_threadpool, delivery.close)
+            retention.start()
+            ends.push_async_callback(run_in_threadpool, retention.close)
             modeler.work()
             ends.push_async_callback(run_in_threadpool, modeler.close)
             yield

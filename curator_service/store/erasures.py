@@ -1,6 +1,6 @@
 """What an erasure overwrites: column statistics, what people measured, replies, messages. Numbers of the ledger stay.
 
-Append-only tables are changed here alone, and only for the studies of one dataset.
+Append-only tables are changed here alone: for the studies of one dataset, and notes that were kept for long enough.
 """
 
 from collections.abc import Collection, Iterable
@@ -125,3 +125,18 @@ def still_there(db: Connection, studies: Collection[str]) -> int:
         entry.c.value.is_not(None) | entry.c.note.is_not(None) | (entry.c.salt != ""),
     )
     return int(db.execute(select(func.count()).select_from(entry).where(kept)).scalar_one())
+
+
+def sweep_notes(db: Connection, before: str) -> list[int]:
+    """Delete the notes of entries that were made before a time; the sequence numbers of those that had one."""
+    where = inbox.entries.c.note.is_not(None) & (inbox.entries.c.created_at < before)
+    seqs = list(db.execute(select(inbox.entries.c.seq).where(where).order_by(inbox.entries.c.seq)).scalars())
+    with unguarded(db, inbox.entries.name):
+        db.execute(update(inbox.entries).where(where).values(note=None))
+    return seqs
+
+
+def batch(db: Connection, first: int, last: int) -> list[dict[str, Any]]:
+    """The entries from one to another, in order."""
+    query = select(inbox.entries).where(inbox.entries.c.seq.between(first, last)).order_by(inbox.entries.c.seq)
+    return [row._asdict() for row in db.execute(query)]

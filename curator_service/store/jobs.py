@@ -71,6 +71,11 @@ def end(db: Connection, jobs: Table, identity: str, **values: Any) -> bool:
     return bool(db.execute(update(jobs).where(where).values(**values)).rowcount)
 
 
+def sweep_forecasts(db: Connection, before: str) -> int:
+    """Delete forecasts that ended before a time; how many there were."""
+    return int(db.execute(delete(forecasts).where(forecasts.c.ended_at < before)).rowcount)
+
+
 def drop_forecasts(db: Connection, study_id: str) -> int:
     """Delete the forecasts of a study; how many there were."""
     return int(db.execute(delete(forecasts).where(forecasts.c.study_id == study_id)).rowcount)

@@ -52,6 +52,12 @@ class ServiceSettings(BaseSettings):
     password_hash: PasswordCost = Field(
         "standard", description="What hashing a password costs: standard; minimal is for tests and protects nothing."
     )
+    retention_sessions_days: int | None = Field(
+        None, ge=1, le=36_500, description="Console sessions are deleted so many days after they end; none unless set."
+    )
+    retention_notices_days: int | None = Field(
+        None, ge=1, le=36_500, description="Notices are deleted so many days after they end; after 30 unless set."
+    )
     drain_seconds: int = Field(20, ge=1, description="How long a shutdown waits for requests under way.")
     first_token_file: Path | None = Field(
         None, description="At first start, write a token of the main role here (mode 0600); kept if it exists."

@@ -12,11 +12,9 @@ from curator_service import store
 from curator_service.store import erasures
 from curator_service.store import inbox as table
 from curator_service.use_cases.integrity.erasure_checks import ErasureLogSummary
-from curator_service.use_cases.queries.measurement_entries import digest
+from curator_service.use_cases.queries.measurement_entries import BATCHES, digest
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import is_erased
-
-_BATCHES = ("measurement.answered", "measurement.declined", "measurement.corrected", "measurement.overdue")
 
 
 @dataclass
@@ -39,7 +37,7 @@ class InboxLogSummary:
         kind, details, exchange = record["kind"], record.get("details", {}), record.get("exchange")
         if exchange and exchange["method"] == "POST" and exchange["status"] == 202 and not exchange["replayed"]:
             self.queries[details["query_id"]] = exchange["study_id"]
-        elif kind in _BATCHES:
+        elif kind in BATCHES:
             self._batch(details)
         elif kind == "query.answered":
             if details["version"] != len(self.versions[details["query_id"]]) + 1:
@@ -47,6 +45,8 @@ class InboxLogSummary:
             self.versions[details["query_id"]].append((details["reply_sha256"], details["released"]))
         elif kind == "charge" and "version" in details:
             self.corrections[details["query_id"]] += sum(n for _, n in details["rows"])
+        elif kind == "retention.swept":
+            self._sweep(dict(details.get("batches", [])))
         elif kind == "log.restored":
             self.lost |= self.queries.keys()
 
@@ -55,6 +55,11 @@ class InboxLogSummary:
         if not details["first"] == last + 1 <= details["last"]:
             raise LogBroken(f"the log has entries {details['first']} to {details['last']} after {last}")
         self.batches.append((details["last"], details["query_id"], details["sha256"]))
+
+    def _sweep(self, digests: dict[int, str]) -> None:
+        """Take the new digests of batches whose notes were deleted."""
+        for index, (last, query_id, sha) in enumerate(self.batches if digests else ()):
+            self.batches[index] = last, query_id, digests.get(last, sha)
 
     def _is_erased(self, query_id: str) -> bool:
         return self.queries.get(query_id) in self.erased.studies

@@ -45,6 +45,8 @@ class Author:
     name: str
 
 
+BATCHES = ("measurement.answered", "measurement.declined", "measurement.corrected", "measurement.overdue")
+"""Kinds of the log's records that have the digest of a batch of entries."""
 CURATOR = Author("curator", "curator")
 SYSTEM = Author("curator", "the owner's system")
 

@@ -18,7 +18,7 @@ from blindopt.errors import AuditUnavailable
 from service_kit.store import schema
 from service_kit.store.driver_errors import StoreFault, converted, is_open, reading, savepoint
 from service_kit.store.prepared_statement import PreparedStatement, raw
-from service_kit.store.wal import use_wal
+from service_kit.store.wal import rewrite, use_wal
 
 __all__ = ["Connection", "Database", "StoreFault", "is_open", "savepoint"]
 
@@ -71,7 +71,8 @@ class Database:
         self._is_quick = False
         self._closed = False
         self._committer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
-        self.write(lambda db: schema.prepare(db, metadata, append_only, migrations))
+        if self.write(lambda db: schema.prepare(db, metadata, append_only, migrations)):
+            rewrite(raw(self._db))
         read_only = URL.create("sqlite", database=path.as_uri(), query={"mode": "ro", "uri": "true"})
         self._reader = create_engine(read_only, poolclass=QueuePool, pool_size=8)
         _configure(self._reader, writes=False)

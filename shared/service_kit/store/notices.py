@@ -64,6 +64,12 @@ def retry_now(db: Connection) -> None:
     db.execute(update(_notices).where(_PENDING).values(next_at=None))
 
 
+def sweep(db: Connection, before: str) -> int:
+    """Delete notices that ended before a time, unless they have a ``once``; how many there were."""
+    where = (_notices.c.ended_at < before) & _notices.c.once.is_(None)
+    return int(db.execute(delete(_notices).where(where)).rowcount)
+
+
 def prune(db: Connection, before: datetime, now: datetime, problem: str) -> None:
     """Delete notices that ended before a time, unless they have a ``once``; give up those that waited since then."""
     old, once = _notices.c.ended_at < stamp(before), _notices.c.once

@@ -26,8 +26,10 @@ def prepare(
     metadata: tuple[MetaData, ...],
     append_only: tuple[str, ...],
     migrations: tuple[Migrations, ...],
-) -> None:
+) -> bool:
     """Create the schema in a new database, or migrate an older one to ``VERSION``, in the caller's transaction.
+
+    Return whether it was an older one.
 
     Raises StateConflict for a database of a newer program, for an older one without a migration, and for a migration
     after which a table lacks a column.
@@ -47,6 +49,7 @@ def prepare(
         for verb in VERBS:
             db.execute(text(_APPEND_ONLY.format(table=name, verb=verb)))
     db.execute(text(f"PRAGMA user_version={VERSION}"))
+    return bool(is_older)
 
 
 @contextmanager

@@ -83,6 +83,12 @@ def end_all(db: Connection, now: datetime) -> None:
     db.execute(update(_sessions).where(_sessions.c.ended_at.is_(None)).values(ended_at=stamp(now)))
 
 
+def sweep(db: Connection, before: str) -> int:
+    """Delete sessions that ended or expired before a time; how many there were."""
+    where = (_sessions.c.ended_at < before) | (_sessions.c.expires_at < before)
+    return int(db.execute(delete(_sessions).where(where)).rowcount)
+
+
 def end_of_user(db: Connection, user_id: str, now: datetime) -> None:
     """End every session of a user."""
     where = (_sessions.c.user_id == user_id) & _sessions.c.ended_at.is_(None)

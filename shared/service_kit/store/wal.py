@@ -1,5 +1,6 @@
 """SQLite's write-ahead log: to switch to it, and to empty it."""
 
+import logging
 import sqlite3
 import time
 from contextlib import closing
@@ -7,6 +8,7 @@ from pathlib import Path
 
 from blindopt.errors import AuditUnavailable
 
+log = logging.getLogger("blindopt.database")
 BUSY_SECONDS = 5.0
 
 
@@ -28,3 +30,14 @@ def truncate_wal(database: Path) -> None:
     with closing(sqlite3.connect(database, isolation_level=None, timeout=BUSY_SECONDS)) as db:
         if db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
             raise AuditUnavailable("the write-ahead log cannot be emptied: a long read is under way")
+
+
+def rewrite(connection: sqlite3.Connection) -> None:
+    """Write the whole database anew: what older versions deleted is then nowhere in the file.
+
+    A disk without room for a second copy is ignored: the database is as it was.
+    """
+    try:
+        connection.execute("VACUUM")
+    except sqlite3.OperationalError as error:
+        log.warning("the database could not be written anew: %s", type(error).__name__)

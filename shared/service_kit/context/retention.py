@@ -1,0 +1,79 @@
+"""Retention: what its operator keeps for so many days and no longer. One sweep a day, one record of it with counts.
+
+The ledger, the logs, receipts and stored replies are never swept.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from blindopt.errors import BlindoptError
+from service_kit.context.context import ServiceContext
+from service_kit.settings import ServiceSettings
+from service_kit.store import audit_log, notices, sessions
+from service_kit.store.base import moment, stamp
+from service_kit.store.database import Connection, StoreFault
+
+log = logging.getLogger("blindopt.retention")
+KIND = "retention.swept"
+_DAY = timedelta(days=1)
+_LOOK_SECONDS = 3_600.0
+_CLOSE_SECONDS = 10.0
+Sweep = Callable[[Connection, str], tuple[int, dict[str, Any]]]
+"""Deletes what ended before a time; returns how many, and details for the log."""
+
+
+def common(settings: ServiceSettings) -> dict[str, tuple[int | None, Sweep]]:
+    """What both services sweep, each with the days for which it is kept (None: for ever)."""
+    return {
+        "sessions": (settings.retention_sessions_days, lambda db, before: (sessions.sweep(db, before), {})),
+        "notices": (settings.retention_notices_days, lambda db, before: (notices.sweep(db, before), {})),
+    }
+
+
+class Retention:
+    """A thread that sweeps at the start and then daily; there is none where everything is kept."""
+
+    def __init__(self, context: ServiceContext, sweeps: Mapping[str, tuple[int | None, Sweep]]) -> None:
+        self._context = context
+        self._sweeps = {name: (days, sweep) for name, (days, sweep) in sweeps.items() if days is not None}
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._serve, daemon=True, name="retention")
+
+    def start(self) -> None:
+        """Start the thread, if anything is swept."""
+        if self._sweeps:
+            self._thread.start()
+
+    def close(self) -> None:
+        """Stop the thread."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join(_CLOSE_SECONDS)
+
+    def _serve(self) -> None:
+        while not self._closing.is_set():
+            try:
+                self.sweep()
+            except (BlindoptError, StoreFault) as error:  # the next look tries again
+                log.warning("nothing was swept: %s", type(error).__name__)
+            self._closing.wait(_LOOK_SECONDS)
+
+    def sweep(self) -> bool:
+        """Sweep, unless that was done within a day; whether it was done now."""
+        return self._context.database.write(self._sweep)
+
+    def _sweep(self, db: Connection) -> bool:
+        self._context.audit_trail.check_sound()
+        now = self._context.clock()
+        last = audit_log.of_kind(db, KIND)[-1:]
+        if last and now - moment(last[0]["time"]) < _DAY:
+            return False
+        details: dict[str, Any] = {}
+        for name, (days, sweep) in self._sweeps.items():
+            details[name], more = sweep(db, stamp(now - timedelta(days=days)))
+            details |= more
+        audit_log.append(db, KIND, actor="retention", now=now, details=details)
+        return True
