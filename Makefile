@@ -10,6 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 help:
 	@echo "make demo     both parties on this machine, over real HTTP: a table and a plot (ARGS='--keep')"
+	@echo "make demo ARGS=--outbound   the same, but the curator opens all connections and no port"
 	@echo "make demo ARGS=--tuning   private hyper-parameter tuning instead: a table of its methods"
 	@echo "make test     every test"
 	@echo "make soak     kill -9 at random under load for ten minutes, then 20 times at each named point, and odd requests (SECONDS=600)"

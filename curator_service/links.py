@@ -24,6 +24,7 @@ from blindopt.errors import Forbidden, ProtocolViolated, StateConflict, Unauthen
 from curator_service.link_file import address_of, read
 from service_kit.context.context import ServiceContext
 from service_kit.web import problems
+from service_kit.web.gauges import Gauge
 
 log = logging.getLogger("blindopt.links")
 _HEADERS = frozenset(
@@ -33,6 +34,8 @@ _NOT_HERE = "a link carries only what a grant may send"
 _LOOK_SECONDS = 2.0
 _PAUSE_MAX_S = 30.0
 _REPLY_SECONDS = 60.0
+_CARRY_SECONDS = 0.03
+"""How long a pull waits for a reply to carry: longer than an answer takes that nobody has to measure."""
 Routes = list[tuple[str, re.Pattern[str]]]
 
 
@@ -70,6 +73,13 @@ class Links:
     def status(self) -> list[wire.LinkStatus]:
         """The state of each link."""
         return [link.status() for link in self._links.values()]
+
+    def gauges(self) -> Iterator[Gauge]:
+        """The number of links in each state."""
+        counts: dict[tuple[str, ...], float] = {("connected",): 0, ("trying",): 0}
+        for link in self._links.values():
+            counts[link.status().state,] += 1
+        yield Gauge("blindopt_links", "Links to modelers by state.", counts, ("state",))
 
     async def _watch(self) -> None:
         while True:
@@ -163,6 +173,7 @@ class _Link:
         self._links = links
         self.connection: LinkConnection | None = None
         self._working: dict[str, asyncio.Task[None]] = {}
+        self._carrier: asyncio.Future[tuple[str, wire.LinkCarried, asyncio.Future[None]]] | None = None
         self._state: Literal["connected", "trying"] = "trying"
         self._problem: str | None = None
         self._since: datetime = links._context.clock()
@@ -194,13 +205,41 @@ class _Link:
                     self._become("connected", None)
                     pause_s = 0.5
                     while True:
-                        await self._take(await self.connection.pull(list(self._working)))
+                        await self._take(await self._pull(self.connection))
             except (Unreachable, ProtocolViolated) as error:
                 self._become("trying", str(error))
             except OSError as error:  # such as a file of authorities that cannot be read
                 self._become("trying", f"the CA of this link cannot be read ({type(error).__name__})")
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+
+    async def _pull(self, connection: LinkConnection) -> list[wire.LinkRequest]:
+        """Pull, with the first short reply that is ready at once."""
+        if not self._working:
+            return await connection.pull([])
+        self._carrier = carrier = asyncio.get_running_loop().create_future()
+        done, _ = await asyncio.wait([carrier], timeout=_CARRY_SECONDS)
+        self._carrier = None
+        if not done:
+            return await connection.pull(list(self._working))
+        request, carried, sent = carrier.result()
+        try:
+            requests = await connection.pull([other for other in self._working if other != request], carried=carried)
+        except BaseException as error:
+            sent.set_exception(Unreachable(str(error)))
+            raise
+        sent.set_result(None)
+        return requests
+
+    def carry(self, head: wire.LinkReply, body: bytes) -> "asyncio.Future[None] | None":
+        """Let the next pull carry a whole short reply; return when it was sent. None: no pull waits for one."""
+        carrier = self._carrier
+        if carrier is None or carrier.done() or len(body) > wire.LINK_CARRIED_BYTES:
+            return None
+        carried = wire.LinkCarried(head=head, body=base64.b64encode(body).decode())
+        sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        carrier.set_result((head.request, carried, sent))
+        return sent
 
     def _become(self, state: Literal["connected", "trying"], problem: str | None) -> None:
         if (state, problem) != (self._state, self._problem):
@@ -255,6 +294,10 @@ class _ReplyParts:
             status=self._start["status"],
             headers=headers if self._part == 0 else {},
         )
+        if last and self._part == 0 and (sent := self._link.carry(head, body)) is not None:
+            with suppress(Unreachable):  # then it is sent alone
+                await sent
+                return
         loop = asyncio.get_running_loop()
         until, pause_s = loop.time() + _REPLY_SECONDS, 0.05
         while True:

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from blindopt.errors import BlindoptError
 from demo import report, story
-from demo.parties import Party, StartFailed, start_services, wait_for
+from demo.parties import Party, StartFailed, link, start_services, wait_for
 
 TUNING = "--tuning"
 
@@ -39,6 +39,9 @@ def main() -> int:
             else:
                 console.print(f"Starting curator and modeler in {folder} ...")
                 curator, modeler = stack.enter_context(start_services(folder))
+                if options.outbound:
+                    options.curator_seen_by_modeler = link(folder, curator, modeler)
+                    console.print(f"The curator opens all connections between them: {options.curator_seen_by_modeler}")
             outcomes = _play(console, curator, modeler, options)
             console.print(report.table(outcomes, console.width))
             console.print("Noise, projection and row order are drawn anew each time: figures differ; see --runs.")
@@ -70,6 +73,9 @@ def _options() -> argparse.Namespace:
         help="as the first option: run private hyper-parameter tuning instead, see --tuning -h",
     )
     parser.add_argument("--keep", action="store_true", help="keep the services running; print addresses and tokens")
+    parser.add_argument(
+        "--outbound", action="store_true", help="the curator opens all connections to the modeler, and no port to it"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table to FILE")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for all files; default: a temporary one")
     parser.add_argument(
@@ -90,6 +96,8 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     if options.tuning:
         parser.error(f"{TUNING} is another demo with its own options: it must be the first argument")
+    if options.outbound and options.curator:
+        parser.error("--outbound starts services of its own")
     if options.runs < 1:
         parser.error("--runs must be at least 1")
     needed = (options.modeler, options.curator_token_file, options.modeler_token_file)

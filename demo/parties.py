@@ -1,5 +1,6 @@
 """The two services: started as processes on loopback, or running at given addresses."""
 
+import json
 import os
 import socket
 import subprocess
@@ -45,6 +46,23 @@ def curator_alone(folder: Path) -> Iterator[Party]:
     """Start a curator as a process with its own folder; stop it at the end of the block."""
     with _process("curator", folder / "curator") as process:
         yield _party("curator", *process)
+
+
+def link(folder: Path, curator: Party, modeler: Party) -> str:
+    """Let the curator open the connections: the two commands that vendor and owner give; the address in grants."""
+    file = folder / "link.json"
+    _command(modeler, "link", "create", "demo", "--url", modeler.url, "--save", str(file))
+    _command(curator, "link", "add", str(file))
+    return f"link://{json.loads(file.read_text())['id']}"
+
+
+def _command(party: Party, *arguments: str) -> None:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("BLINDOPT_")}
+    environment[f"BLINDOPT_{party.name.upper()}_DATA_DIR"] = party.folder
+    command = [sys.executable, "-m", f"{party.name}_service", *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise StartFailed(f"{arguments[0]} {arguments[1]}: {done.stderr.strip()}")
 
 
 @contextmanager

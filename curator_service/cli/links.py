@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from blindopt import wire
+from blindopt.addresses import is_plain_abroad
 from blindopt.errors import StateConflict
 from curator_service import link_file
 from service_kit.cli.program import Program, plain_errors, read_json
@@ -19,19 +20,25 @@ def build(program: Program[Any]) -> typer.Typer:
 
     @cli.command()
     def add(
-        file: Annotated[Path, typer.Argument(help="The file link.json that the vendor sent.")],
+        link: Annotated[Path, typer.Argument(help="The file link.json that the vendor sent.")],
         ca: Annotated[Path | None, typer.Option(help="CA of the modeler's certificate, in PEM.")] = None,
+        cert: Annotated[Path | None, typer.Option(help="Certificate to show to the modeler, in PEM.")] = None,
+        key: Annotated[Path | None, typer.Option(help="Its private key, in PEM.")] = None,
     ) -> None:
         """Take requests from a modeler: this curator connects to it, and grants get the address of the link.
 
         A running service connects within seconds. Example: blindopt-curator link add link.json
         """
         with plain_errors():
-            given = read_json(file, wire.LinkFile, "a link file")
-            path = program.checked_settings().links_path
+            given = read_json(link, wire.LinkFile, "a link file")
+            settings = program.checked_settings()
+            if is_plain_abroad(given.url) and not settings.allow_plain_http:
+                raise StateConflict(f"{given.url}: answers are not sent over plain http to another machine: use https")
+            path = settings.links_path
             others = [link for link in link_file.read(path) if link.id != given.id]
-            authorities = None if ca is None else str(ca.resolve(strict=True))
-            link_file.write(path, [*others, given.model_copy(update={"ca": authorities})])
+            files = {"ca": ca, "cert": cert, "key": key}
+            named = {name: None if file is None else str(file.resolve(strict=True)) for name, file in files.items()}
+            link_file.write(path, [*others, given.model_copy(update=named)])
         typer.echo(f"{given.name}: {given.url}; grants over this link have the address {link_file.address_of(given)}")
 
     @cli.command()

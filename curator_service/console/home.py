@@ -40,6 +40,7 @@ async def _waiting(page: Page) -> dict[str, Any]:
         "jobs": [],
         "messages": [],
         "certificates": [],
+        "links": [],
         "datasets": None,
         "steps": (),
     }
@@ -62,6 +63,7 @@ async def _waiting(page: Page) -> dict[str, Any]:
         drafts = [a for a in accounts if a["state"] == "draft" and a["archived_at"] is None]
         context["drafts"] = drafts[-_SHOWN:][::-1]
         context["jobs"] = await _jobs(page)
+        context["links"] = (await page.api.get("/v1/links"))["links"]
         context["datasets"] = len((await page.api.get("/v1/datasets", page_size=2))["datasets"])
         context["steps"] = await _first_steps(page, context["datasets"], accounts)
     return context

@@ -32,6 +32,7 @@ async def home(page: Page) -> Response:
         more=more,
         steps=steps,
         certificates=await certificate_problems(page),
+        links=(await page.api.get("/v1/links"))["links"],
     )
 
 

@@ -1,12 +1,14 @@
 """/v1/links: curators that open no port take their requests here, and bring the replies."""
 
+import base64
+from contextlib import suppress
 from typing import Annotated
 
 from fastapi import Path, Query, Request
 from pydantic import ValidationError
 
 from blindopt import wire
-from blindopt.errors import Invalid, NotFound
+from blindopt.errors import Busy, Invalid, NotFound
 from modeler_service.routes.runs import ModelerDep
 from modeler_service.runs.curator_session import MAILBOXES
 from modeler_service.use_cases import links
@@ -36,7 +38,11 @@ async def pull_requests(
     A request that was delivered and is not in `working` is delivered again.
     """
     _check_own(request, link_id)
-    return wire.LinkRequests(requests=await MAILBOXES.of(link_id).pull(frozenset(pull.working), wait))
+    mailbox = MAILBOXES.of(link_id)
+    if pull.carried is not None:
+        with suppress(NotFound, Busy):  # the curator is not told: it was given up, or is sent again
+            mailbox.reply(pull.carried.head, _decoded(pull.carried.body))
+    return wire.LinkRequests(requests=await mailbox.pull(frozenset(pull.working), wait))
 
 
 @router.post(
@@ -63,6 +69,13 @@ async def send_reply(request: Request, link_id: Link) -> wire.LinkReceived:
             "the first line is no head of a reply", [{"field": "body", "message": "send LinkReply as JSON"}]
         ) from None
     return wire.LinkReceived(next_part=MAILBOXES.of(link_id).reply(head, body))
+
+
+def _decoded(body: str) -> bytes:
+    try:
+        return base64.b64decode(body, validate=True)
+    except ValueError:
+        raise Invalid("the reply is no base64", [{"field": "carried.body", "message": "send base64"}]) from None
 
 
 def _check_own(request: Request, link_id: str) -> None:

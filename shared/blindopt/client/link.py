@@ -1,6 +1,5 @@
 """A curator's connection to a modeler over which it takes requests and sends replies. The curator opens it."""
 
-import ssl
 from types import TracebackType
 from typing import Self
 
@@ -8,6 +7,7 @@ import httpx
 from pydantic import ValidationError
 
 from blindopt import wire
+from blindopt.certificates import CertificateFiles
 from blindopt.client.transport import require_identity, transport_errors
 from blindopt.errors import ProtocolViolated, Unreachable
 from blindopt.version import VERSION
@@ -20,10 +20,10 @@ _LATE_SECONDS = 15.0
 class LinkConnection:
     """Pulls requests from a modeler and replies to them. Everything that comes from it is bounded and checked."""
 
-    def __init__(self, file: wire.LinkFile, *, ca: str | None = None) -> None:
-        """``ca``: the file of the authorities that sign the modeler's certificate; None: the usual ones."""
-        authorities = ca or file.ca
-        context = ssl.create_default_context(cafile=authorities) if authorities else httpx.create_ssl_context()
+    def __init__(self, file: wire.LinkFile) -> None:
+        """Raises OSError for a file of a certificate that cannot be used."""
+        trusted = None if file.ca else httpx.create_ssl_context(trust_env=False)
+        context = CertificateFiles(file.ca, file.cert, file.key).client_context(trusted)
         self._path = f"/v1/links/{file.id}"
         self._http = httpx.AsyncClient(
             base_url=file.url,
@@ -45,9 +45,11 @@ class LinkConnection:
     ) -> None:
         await self._http.aclose()
 
-    async def pull(self, working: list[str], seconds: float = PULL_SECONDS) -> list[wire.LinkRequest]:
+    async def pull(
+        self, working: list[str], seconds: float = PULL_SECONDS, carried: wire.LinkCarried | None = None
+    ) -> list[wire.LinkRequest]:
         """Requests that wait, as soon as there is one. Raises Unreachable and ProtocolViolated."""
-        body = wire.LinkPull(working=working).model_dump_json()
+        body = wire.LinkPull(working=working, carried=carried).model_dump_json()
         path, headers = f"{self._path}:pull", {"Content-Type": "application/json"}
         with transport_errors():
             params = {"wait": seconds}

@@ -106,6 +106,8 @@ LINK_REQUESTS_MAX = 16
 LINK_PART_BYTES = 1 << 20
 """The largest part of a reply; longer ones are sent in several."""
 LINK_HEAD_BYTES = 64 << 10
+LINK_CARRIED_BYTES = 64 << 10
+"""The longest reply that goes with a pull."""
 
 
 class LinkFile(Request):
@@ -117,14 +119,8 @@ class LinkFile(Request):
     url: CuratorUrl = Field(description="Address of the modeler; https, except on loopback.")
     token: GrantToken = Field(description="Token of the link.")
     ca: str | None = Field(None, max_length=4_096, description="File of the CA of the modeler's certificate, in PEM.")
-
-
-class LinkPull(Request):
-    """What a curator says when it asks for requests."""
-
-    working: list[LinkRequestId] = Field(
-        max_length=LINK_REQUESTS_MAX, description="Requests that it has and has not replied to yet."
-    )
+    cert: str | None = Field(None, max_length=4_096, description="File of the certificate to show to it, in PEM.")
+    key: str | None = Field(None, max_length=4_096, description="File of its private key, in PEM.")
 
 
 class LinkRequest(Reply):
@@ -153,6 +149,22 @@ class LinkReply(Request):
     headers: dict[str, Annotated[str, Field(max_length=16_384)]] = Field(
         max_length=64, description="Headers of the reply; only the first part counts."
     )
+
+
+class LinkCarried(Request):
+    """A short reply that goes with a pull, which spares a request."""
+
+    head: LinkReply = Field(description="Its head; the reply has no other part.")
+    body: str = Field(max_length=90_000, description="Its body, in base64.")
+
+
+class LinkPull(Request):
+    """What a curator says when it asks for requests."""
+
+    working: list[LinkRequestId] = Field(
+        max_length=LINK_REQUESTS_MAX, description="Requests that it has and has not replied to yet."
+    )
+    carried: LinkCarried | None = Field(None, description="A reply to a request that it had.")
 
 
 class LinkReceived(Reply):

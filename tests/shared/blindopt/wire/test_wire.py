@@ -42,6 +42,7 @@ RUN = {"curator_url": "http://curator:8000", "study_id": "std_0123456789abcdef",
 PRIOR = {"lengthscale": 0.2, "one_minus_k1": 1e-4}
 PAST = {"row": 3, "y": 0.5}
 ACCESS = {"curator_url": "https://curator.example", "study_id": "std_0123456789abcdef", "token": SECRET}
+LINK_REPLY = {"request": "0" * 32, "part": 0, "last": True, "status": 200, "headers": {"etag": "a"}}
 LINK_FILE = {
     "format": "blindopt-link-1",
     "id": f"usr_{'0' * 16}",
@@ -49,6 +50,8 @@ LINK_FILE = {
     "url": "https://modeler.example",
     "token": "blindopt_0",
     "ca": None,
+    "cert": None,
+    "key": None,
 }
 GRANT_FILE = ACCESS | {
     "format": "blindopt-grant-1",
@@ -178,7 +181,8 @@ REQUESTS = [
     (wire.GrantFile, GRANT_FILE),
     (wire.LinkFile, LINK_FILE),
     (wire.LinkPull, {"working": ["0" * 32]}),
-    (wire.LinkReply, {"request": "0" * 32, "part": 0, "last": True, "status": 200, "headers": {"etag": "a"}}),
+    (wire.LinkReply, LINK_REPLY),
+    (wire.LinkCarried, {"head": LINK_REPLY, "body": ""}),
     (wire.InlineStudy, INLINE),
     (wire.SuggestionObservation, {"row": 3, "y": -1.5, "passport": {"measurement_variance": 0.1, "clip": [0.0, 1.0]}}),
     (wire.SuggestionRequest, {"study": ACCESS, "observations": [{"row": 0, "y": 1.0, "noise_variance": 2.0}]}),

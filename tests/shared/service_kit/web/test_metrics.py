@@ -25,6 +25,7 @@ LABELS = {
     "blindopt_login_failed_total": set(),
     "blindopt_jobs": {"kind", "state"},
     "blindopt_notices": {"state"},
+    "blindopt_links": {"state"},
     "blindopt_log_sound": set(),
     "blindopt_log_checkpoint_age_seconds": set(),
     "blindopt_database_bytes": set(),
