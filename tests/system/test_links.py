@@ -2,10 +2,12 @@
 
 import json
 
+import httpx
 import pytest
 
 from blindopt import wire
 from blindopt.client import OwnerClient, VendorClient
+from tests.plain_browser import Browser
 from tests.system.meddler import between, cut, late, refused, repeated, truncated
 
 RUNS, ITERATIONS = 2, 12
@@ -79,6 +81,18 @@ def test_a_run_over_a_link_chooses_what_it_chooses_over_a_socket(parties, linked
     with modeler.http() as http:
         (view,) = http.get("/v1/links").json()["links"]
     assert (view["state"], view["address"], view["waiting"]) == ("connected", f"link://{linked[0].id}", 0)
+
+
+def test_both_home_pages_show_the_link_and_its_state(parties, linked, tmp_path):
+    (tmp_path / "password").write_text("correct horse battery staple")
+    for service, path in zip(parties, ("/waiting", "/"), strict=True):
+        assert service.run("user", "add", "ann", "--password-file", str(tmp_path / "password")).returncode == 0
+        with httpx.Client(base_url=service.url, trust_env=False, timeout=60) as client:
+            browser = Browser(service.url, client)
+            browser.send("POST", "/console/login", data={"name": "ann", "password": "correct horse battery staple"})
+            browser.get(path)
+        assert browser.status == 200
+        assert f"connected grants have the address link://{linked[0].id}" in browser.shown
 
 
 def test_a_new_grant_has_the_address_of_the_only_link(parties, linked, undisturbed):

@@ -38,6 +38,8 @@ CONTEXTS = {"curator": (open_curator, CuratorSettings), "modeler": (open_modeler
 STATES = {
     "pending",
     "delivered",
+    "connected",
+    "trying",
     "running",
     "completed",
     "failed",
