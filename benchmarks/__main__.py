@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks import both, choosing, console, draws, exchange, ldp, log, refitting, release, start, tuning
+from benchmarks import both, choosing, console, draws, exchange, ldp, lists, log, refitting, release, start, tuning
 from benchmarks.table import Table
 
 Json = dict[str, Any]
@@ -26,7 +26,7 @@ def main() -> None:
         "parts",
         nargs="*",
         metavar="part",
-        help="both, choosing, console, draws, exchange, ldp, log, refitting, release, start, tuning (default: all)",
+        help="both, choosing, console, draws, exchange, ldp, lists, log, refitting, release, start, tuning (all)",
     )
     parser.add_argument(
         "--keep", action="store_true", help="store the results of the named parts in benchmarks/results"
@@ -50,6 +50,7 @@ def main() -> None:
         "draws": draws.tables,
         "exchange": lambda: exchange.tables(chosen.grants),
         "ldp": ldp.tables,
+        "lists": lists.tables,
         "log": log.tables,
         "refitting": refitting.tables,
         "release": lambda: release.tables(chosen.rows),

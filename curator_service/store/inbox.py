@@ -313,6 +313,12 @@ def corrected(db: Connection, study_id: str) -> list[tuple[str, int, str]]:
     return [(query_id, version, fresh) for query_id, version, fresh in rows]
 
 
+def corrected_studies(db: Connection, study_ids: Sequence[str]) -> set[str]:
+    """Those of these studies whose queries have more than one version."""
+    where = inquiries.c.study_id.in_(study_ids) & (inquiries.c.begun > 1)
+    return set(db.execute(select(inquiries.c.study_id).where(where).distinct()).scalars())
+
+
 def row_at(db: Connection, query_id: str, index: int) -> int:
     """The row of Z of an item of a query."""
     where = (measurements.c.query_id == query_id) & (measurements.c.place == index)

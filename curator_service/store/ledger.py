@@ -244,10 +244,15 @@ def row_totals(db: Connection, study_id: str) -> list[tuple[int, int]]:
     return [(row, total) for row, total in db.execute(query)]
 
 
-def most_spent(db: Connection, study_id: str) -> int:
-    """The largest amount spent by answers about one row."""
-    latest = ledger.c.seq.in_(_last_of_rows(study_id))
-    return db.execute(select(func.max(ledger.c.row_total)).where(latest)).scalar_one() or 0
+def balances(db: Connection, study_ids: Sequence[str]) -> dict[str, tuple[Balance, int]]:
+    """By study what it has spent, and the largest amount spent by answers about one row; none for one without lines."""
+    # The amount of a row never falls, so the largest of any line is that of a last line.
+    of_study = ledger.c.study_id.in_(study_ids)
+    ends = select(func.max(ledger.c.seq).label("seq"), func.max(ledger.c.row_total).label("most"))
+    last = ends.where(of_study).group_by(ledger.c.study_id).subquery()
+    amounts = ledger.c.study_id, ledger.c.release, ledger.c.total, ledger.c.total_plays, last.c.most
+    rows = db.execute(select(*amounts).join(last, last.c.seq == ledger.c.seq))
+    return {study: (Balance(release, total, plays), most) for study, release, total, plays, most in rows}
 
 
 def thinned(db: Connection, study_id: str, points: int) -> tuple[int, list[Any]]:

@@ -1,5 +1,6 @@
 """Tables of vendors' messages, the owner's decisions about them, and raises of a study's caps: all append-only."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Column, ForeignKey, Index, Integer, Row, Table, Text, and_, func, select
@@ -86,7 +87,7 @@ def count_open(db: Connection, grant_id: str, kind: str) -> int:
     return int(db.execute(select(func.count()).select_from(_joined).where(where)).scalar_one())
 
 
-def changes(db: Connection, study_id: str) -> list[Row[Any]]:
-    """The raises of a study's caps, in order."""
-    query = select(budget_changes).where(budget_changes.c.study_id == study_id)
+def changes(db: Connection, study_ids: Sequence[str]) -> list[Row[Any]]:
+    """The raises of these studies' caps, in order."""
+    query = select(budget_changes).where(budget_changes.c.study_id.in_(study_ids))
     return list(db.execute(query.order_by(budget_changes.c.seq)))

@@ -9,11 +9,12 @@ from curator_service.privacy import search_noise
 from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.belief import strength, surest
 from curator_service.privacy.choice import epsilon_of
-from curator_service.privacy.ledger import answers_add_up, text
+from curator_service.privacy.ledger import Balance, Prices, answers_add_up, text
 from curator_service.release.registry import mechanism_of
+from curator_service.store import inbox
 from curator_service.store import ledger as lines
 from curator_service.use_cases.accounts.accounts import prices_of
-from curator_service.use_cases.studies.advisories import release_status
+from curator_service.use_cases.studies.advisories import reasons, release_status
 from curator_service.use_cases.studies.dataset_outlook import outlook
 from curator_service.use_cases.studies.datasets import cautions_from_records, dataset_view
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
@@ -21,7 +22,7 @@ from curator_service.use_cases.studies.release_report import noise_ratio, promis
 from curator_service.use_cases.studies.releases import ForecastOf
 from curator_service.use_cases.studies.repeated_releases import most_by_row
 from curator_service.use_cases.studies.studies import fitted
-from curator_service.use_cases.studies.study_caps import changes_of
+from curator_service.use_cases.studies.study_caps import changes_by_study
 from service_kit.context.context import ServiceContext
 from service_kit.store.base import moment
 from service_kit.store.database import Connection
@@ -57,14 +58,13 @@ class Overviews:
     def account(self, study_id: str) -> wire.StudyAccount:
         """The account of a study. Raises NotFound."""
         with self._context.database.read() as db:
-            return self._account(db, store.find(db, store.studies, study_id))
+            return self._accounts(db, [store.find(db, store.studies, study_id)])[0]
 
     def accounts(self, after: int, limit: int) -> list[tuple[int, wire.StudyAccount]]:
         """The accounts of all studies, with their sequence numbers."""
         with self._context.database.read() as db:
-            return [
-                (row.seq, self._account(db, row)) for row in store.page(db, store.studies, after=after, limit=limit)
-            ]
+            rows = store.page(db, store.studies, after=after, limit=limit)
+            return [(row.seq, account) for row, account in zip(rows, self._accounts(db, rows), strict=True)]
 
     def curve(self, study_id: str, points: int) -> wire.LedgerCurve:
         """The spending of a study over time, from at most ``points`` lines of its ledger, evenly chosen."""
@@ -99,11 +99,50 @@ class Overviews:
             counts=[wire.RowsAsked(plays=plays, rows=rows) for plays, rows in sorted(counts.items())]
         )
 
-    def _account(self, db: Connection, row: Any) -> wire.StudyAccount:
-        spec, prices = wire.StudyCreate.model_validate_json(row.spec), prices_of(db, row.id)
-        now, most = lines.balance(db, row.id), self._most_spent(db, row.id, spec)
+    def _accounts(self, db: Connection, rows: list[Any]) -> list[wire.StudyAccount]:
+        """The accounts of these studies, from a few statements for all of them."""
+        of_studies = [row.id for row in rows]
+        amounts, withdrawn = lines.balances(db, of_studies), reasons(db)
+        changes, corrected = changes_by_study(db, of_studies), inbox.corrected_studies(db, of_studies)
+        released = store.releases_of(db, of_studies) if withdrawn else {}
+        datasets = store.datasets_of(db, [row.dataset_id for row in rows]) if withdrawn else {}
+
+        def is_withdrawn(row: Any) -> bool:
+            if not withdrawn:
+                return False
+            release, spec = released.get(row.id), wire.StudyCreate.model_validate_json(row.spec)
+            report = wire.ReleaseReport.model_validate_json(release.report) if release else None
+            return release_status(db, spec, report, withdrawn, datasets[row.dataset_id]).withdrawn is not None
+
+        return [
+            self._account(
+                db,
+                row,
+                *amounts.get(row.id, (Balance(), 0)),
+                changes[row.id],
+                is_withdrawn=is_withdrawn(row),
+                is_corrected=row.id in corrected,
+            )
+            for row in rows
+        ]
+
+    def _account(
+        self,
+        db: Connection,
+        row: Any,
+        now: Balance,
+        most: int,
+        changes: list[wire.BudgetChange],
+        *,
+        is_withdrawn: bool,
+        is_corrected: bool,
+    ) -> wire.StudyAccount:
+        spec = wire.StudyCreate.model_validate_json(row.spec)
+        prices = Prices.of(spec, withdrawn=is_withdrawn)
+        if spec.person_column:
+            most = self._most_of_person(db, row.id)
         bounded = prices.release_bounded and prices.answers_bounded
-        again = max(most_by_row(db, row.id).values(), default=1)
+        again = max(most_by_row(db, row.id).values(), default=1) if is_corrected else 1
         alone = max(now.release, again * prices.answer if now.plays else 0)
         of_row = now.release + most if answers_add_up(spec) else alone
         return wire.StudyAccount(
@@ -118,7 +157,7 @@ class Overviews:
             measurement=spec.measurement.source,
             privacy_unit=spec.privacy_unit,
             budget=spec.budget,
-            budget_changes=changes_of(db, row.id),
+            budget_changes=changes,
             release_epsilon=text(now.release) if prices.release_bounded else None,
             row_epsilon=text(of_row) if bounded else None,
             person_epsilon=text(of_row * (1 if spec.person_column else spec.rows_per_person)) if bounded else None,
@@ -126,10 +165,8 @@ class Overviews:
             total_plays=now.plays,
         )
 
-    def _most_spent(self, db: Connection, study_id: str, spec: wire.StudyCreate) -> int:
+    def _most_of_person(self, db: Connection, study_id: str) -> int:
         """The largest amount spent by answers about one person."""
-        if not spec.person_column:
-            return lines.most_spent(db, study_id)
         persons = self._studies.persons(db, study_id)
         of_person: Counter[int] = Counter()
         for row, _, _, total in lines.rows_queried(db, study_id):

@@ -1,5 +1,6 @@
 """Raises of a released study's caps: an act of the owner with a reason, which vendors and auditors read."""
 
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -97,12 +98,18 @@ def added(budget: wire.Budget, more: wire.Budget) -> wire.Budget:
 
 def changes_of(db: Connection, study_id: str) -> list[wire.BudgetChange]:
     """The last raises of a study's caps, in order."""
-    return [
-        wire.BudgetChange(
+    return changes_by_study(db, [study_id])[study_id]
+
+
+def changes_by_study(db: Connection, study_ids: Sequence[str]) -> dict[str, list[wire.BudgetChange]]:
+    """The same of each of these studies."""
+    changes: dict[str, list[wire.BudgetChange]] = {study_id: [] for study_id in study_ids}
+    for row in table.changes(db, study_ids):
+        change = wire.BudgetChange(
             at=moment(row.created_at),
             before=wire.Budget.model_validate_json(row.before),
             after=wire.Budget.model_validate_json(row.after),
             reason=row.reason,
         )
-        for row in table.changes(db, study_id)[-SHOWN:]
-    ]
+        changes[row.study_id].append(change)
+    return {study_id: of_study[-SHOWN:] for study_id, of_study in changes.items()}
