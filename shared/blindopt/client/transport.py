@@ -140,7 +140,11 @@ class Connection:
             content=content,
             extensions={"timeout": timeout, "trace": self._sockets.trace},
         )
-        response = self._transport.handle_request(request)
+        try:
+            response = self._transport.handle_request(request)
+        except httpx.RequestError as error:
+            error.request = request  # for the reason that is stated
+            raise
         response.request = request
         try:
             yield response

@@ -140,6 +140,14 @@ CANDIDATES_HEAD = b'HTTP/1.1 200 OK\r\nETag: "sha256-%s"\r\nBlindopt-Receipt: %s
     b"0" * 64,
     receipt(0, NOTE).encode(),
 )
+
+
+def test_a_connection_that_ends_without_a_reply_is_unreachable():
+    with dripping([], 0) as (url, _), StudyClient(url, "t", STUDY) as client:
+        with pytest.raises(Unreachable, match="the connection to the other party failed"):
+            client.query("qry_1")
+
+
 CANDIDATES = {
     "head": [*(bytes([byte]) for byte in CANDIDATES_HEAD), bytes(50)],
     "body": [CANDIDATES_HEAD, *[b"x"] * 50],
