@@ -36,8 +36,8 @@ class Checkpoint(Reply):
     root: Sha256 = Field(description="Root of the RFC 6962 tree over all records.")
     note: str = Field(
         description=(
-            "A C2SP checkpoint: origin, size and root, signed (Ed25519). The origin is the name of the service's key, a "
-            "slash, and the id of the grant, or `log` for the service's own log."
+            "A C2SP checkpoint: origin, size and root, signed (Ed25519). The origin is the name of the service's key, "
+            "a slash, and the id of the grant, or `log` for the service's own log."
         )
     )
 

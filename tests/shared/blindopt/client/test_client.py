@@ -143,9 +143,12 @@ CANDIDATES_HEAD = b'HTTP/1.1 200 OK\r\nETag: "sha256-%s"\r\nBlindopt-Receipt: %s
 
 
 def test_a_connection_that_ends_without_a_reply_is_unreachable():
-    with dripping([], 0) as (url, _), StudyClient(url, "t", STUDY) as client:
-        with pytest.raises(Unreachable, match="the connection to the other party failed"):
-            client.query("qry_1")
+    with (
+        dripping([], 0) as (url, _),
+        StudyClient(url, "t", STUDY) as client,
+        pytest.raises(Unreachable, match="the connection to the other party failed"),
+    ):
+        client.query("qry_1")
 
 
 CANDIDATES = {
