@@ -69,13 +69,13 @@ def drive(modeler: Service, order: wire.RunCreate, until: float, runs: list[str]
             assert (view.state, view.problem) == ("completed", None), seen
 
 
-def query(grant: wire.GrantFile, url: str, log: Path, until: float, asked: list[int]) -> None:
+def query(grant: wire.GrantFile, url: str, log: Path, until: float, queried: list[int]) -> None:
     """Query by the library, one session after another on the same log."""
     while time.monotonic() < until:
         with bo.Study.from_grant(grant, url=url, log=log, patience_s=PATIENCE_SECONDS) as study:
             for _ in range(5):
-                study.query(len(asked) % 400)
-                asked.append(1)
+                study.query(len(queried) % 400)
+                queried.append(1)
 
 
 def soak(folder: Path, seconds: float, seed: int) -> str:
@@ -92,7 +92,7 @@ def soak(folder: Path, seconds: float, seed: int) -> str:
             granted = [owner.grant(study, wire.GrantCreate(name=name)) for name in ("runs", "loop")]
         weather, until = Weather(seed), time.monotonic() + seconds
         runs: list[str] = []
-        asked: list[int] = []
+        queried: list[int] = []
         failures: list[BaseException] = []
         with between(curator, weather) as net:
             order = wire.RunCreate(
@@ -115,7 +115,7 @@ def soak(folder: Path, seconds: float, seed: int) -> str:
                 threading.Thread(target=guarded, args=(drive, modeler, order, until, runs), daemon=True),
                 threading.Thread(target=guarded, args=(drive, modeler, order, until, runs), daemon=True),
                 threading.Thread(
-                    target=guarded, args=(query, file, net.url, folder / "loop.sqlite", until, asked), daemon=True
+                    target=guarded, args=(query, file, net.url, folder / "loop.sqlite", until, queried), daemon=True
                 ),
             ]
             for thread in threads:
@@ -128,13 +128,13 @@ def soak(folder: Path, seconds: float, seed: int) -> str:
                 raise failures[0]
             assert not any(thread.is_alive() for thread in threads), "runs or the loop do not end"
             faults = Counter(net.seen)
-        check(curator, modeler, study, runs, asked, folder)
+        check(curator, modeler, study, runs, queried, folder)
     finally:
         for service in (curator, modeler):
             if service.process is not None and service.process.poll() is None:
                 service.kill()
     kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(faults.items()))
-    return f"{len(runs)} runs and {len(asked)} queries of a loop through {faults.total()} faults ({kinds})"
+    return f"{len(runs)} runs and {len(queried)} queries of a loop through {faults.total()} faults ({kinds})"
 
 
 def grant_file(curator: Service, study: str, token: str) -> wire.GrantFile:
@@ -146,7 +146,7 @@ def grant_file(curator: Service, study: str, token: str) -> wire.GrantFile:
     return wire.GrantFile.model_validate_json(json.dumps(given | more))
 
 
-def check(curator: Service, modeler: Service, study: str, runs: list[str], asked: list[int], folder: Path) -> None:
+def check(curator: Service, modeler: Service, study: str, runs: list[str], queried: list[int], folder: Path) -> None:
     """Everything that must hold."""
     for service in (curator, modeler):
         checks.check_service(service)
@@ -154,7 +154,7 @@ def check(curator: Service, modeler: Service, study: str, runs: list[str], asked
         charged = owner.balance(study).total_plays
     answered = modeler.rows("SELECT count(*) FROM trials WHERE y IS NOT NULL")[0][0]
     assert answered == TRIALS * len(runs), f"{answered} answers of {len(runs)} runs"
-    assert charged == answered + len(asked), f"{charged} were charged, {answered} + {len(asked)} answered"
+    assert charged == answered + len(queried), f"{charged} were charged, {answered} + {len(queried)} answered"
     assert modeler.rows("SELECT count(*) FROM log WHERE CAST(body AS TEXT) LIKE '%log.disputed%'") == [(0,)]
     checks.check_choices(modeler, runs)
     checks.check_reconciled(curator, modeler, [study], folder)
