@@ -27,10 +27,8 @@ def names_of(header: Sequence[str] | None, limits: Limits) -> list[str]:
         if names.index(name) != number - 1:
             raise refuse(f"columns {names.index(name) + 1} and {number} have the same name", line=1)
         if (earlier := alike.index(alike[number - 1])) != number - 1:
-            message = (
-                f"the names of columns {earlier + 1} and {number} differ in case or in how letters are composed alone"
-            )
-            raise refuse(f"{message}: rename one", line=1)
+            differ = "differ only in case, or in how a letter is composed: rename one"
+            raise refuse(f"the names of columns {earlier + 1} and {number} {differ}", line=1)
         if number_of(name) is not None:
             raise refuse(f"the name of column {number} is a number: the first line must be a header", line=1)
     return names

@@ -206,6 +206,7 @@ _asking: contextvars.ContextVar[str] = contextvars.ContextVar("asking", default=
 def curator(gun: Gun) -> Callable[[], None]:
     """Wrap the curator; its command line."""
     from curator_service import cli, store, vault
+    from curator_service.datasets import worker as datasets_worker
     from curator_service.measurement.column import is_exact
     from curator_service.privacy import noise
     from curator_service.scoring.worker import Worker
@@ -215,6 +216,7 @@ def curator(gun: Gun) -> Callable[[], None]:
     from curator_service.use_cases.queries import answer_versions, measurement_entries, queries
     from curator_service.use_cases.studies import dataset_caps, erasure, private_bounds, releases
     from curator_service.use_cases.studies.datasets import Datasets
+    from curator_service.use_cases.studies.readings import Reading
     from service_kit.store import checkpoints
 
     commits = Commits(gun)
@@ -226,6 +228,8 @@ def curator(gun: Gun) -> Callable[[], None]:
     commits.mark(queries.Queries, "_settle", "answer", lambda self, db, caller, *_: str(caller.key))
     commits.mark(checkpoints, "countersign", "countersigned", lambda db, grant, size, *_: f"{grant}:{size}")
     commits.mark(Datasets, "_add", "registered")
+    _call(gun, datasets_worker.Worker, "__init__", "reading.begun")
+    _call(gun, Reading, "read", "reading")
     commits.mark(releases.Releases, "_charge", "release", lambda self, db, request, identity, *_: identity)
     commits.mark(releases.Releases, "_publish", "published", lambda self, db, identity, *_: identity)
     commits.mark(releases.Releases, "_abandon", "abandoned", lambda self, db, identity, actor: identity)

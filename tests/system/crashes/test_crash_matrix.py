@@ -20,6 +20,7 @@ from blindopt import wire
 from blindopt.client import OwnerClient, VendorClient
 from blindopt.errors import Unreachable
 from blindopt.formats import npy_files
+from curator_service.use_cases.studies.readings import SMALL_BYTES
 from tests.given_settings import GP_UCB
 from tests.system.crashes import crash_checks as checks
 from tests.system.crashes.crashing_service import Shot, arm, shots
@@ -392,7 +393,9 @@ IN_A_RELEASE = {
     ("published.reply.after", 1): "open",
 }
 RELEASES_TOGETHER = [list(IN_A_RELEASE)[begin : begin + 4] for begin in range(0, len(IN_A_RELEASE), 4)]
-IN_A_REGISTRATION = ("file.before", "file.after", "registered.before-commit", "registered.after-commit")
+# Before and while the process reads, and when it has read.
+IN_A_READING = ("reading.before", "reading.begun.after", "reading.after")
+IN_A_REGISTRATION = (*IN_A_READING, "file.before", "file.after", "registered.before-commit", "registered.after-commit")
 GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="4", delta=1e-5)
 
 
@@ -465,17 +468,20 @@ def test_a_curator_killed_while_it_takes_back_a_release_takes_it_back_at_the_nex
 
 
 def test_a_registration_that_a_kill_interrupts_makes_one_dataset_when_it_is_sent_again(parties, small, dataset):
-    curator = parties.curator
+    curator, files = parties.curator, parties.curator.data / "files"
+    large = small.csv + small.csv.partition(b"\n")[2] * 20
+    assert len(large) > SMALL_BYTES  # a process reads it
     for point in IN_A_REGISTRATION:
         for _ in range(KILLS):
-            name = secrets.token_hex(8)
+            name, content = secrets.token_hex(8), large if point in IN_A_READING else small.csv
             with parties.owner() as owner:
                 _shoot(parties, point)
                 with contextlib.suppress(Unreachable):
-                    owner.register(name, small.csv, public=True, key=name)
+                    owner.register(name, content, public=True, key=name)
                 _dies(parties)
                 curator.start()
-                view = owner.register(name, small.csv, public=True, key=name)
+                assert list((files / "tmp").iterdir()) == []
+                view = owner.register(name, content, public=True, key=name)
             assert curator.rows("SELECT id FROM datasets WHERE name = ?", name) == [(view.id,)], point
             checks.check_service(curator)
 
