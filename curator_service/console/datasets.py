@@ -24,7 +24,8 @@ async def listed(page: Page) -> Response:
         return await downloads.listing(page, "/v1/datasets", "datasets", "datasets", wire.DatasetView, **chosen(page))
     listing = await page.api.get("/v1/datasets", page_token=page.query.get("page_token"), **chosen(page))
     pending = (await page.api.get("/v1/uploads"))["uploads"]
-    return page.show("datasets.html", title="Datasets", listing=listing, pending=pending)
+    read = [job for job in (await page.api.get("/v1/jobs"))["jobs"] if job["kind"] == "reading"]
+    return page.show("datasets.html", title="Datasets", listing=listing, pending=pending, read=read)
 
 
 @pages.get("/datasets/new", roles=("owner",))

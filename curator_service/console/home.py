@@ -88,10 +88,12 @@ async def _first_steps(page: Page, datasets: int, accounts: list[dict[str, Any]]
 
 
 async def _jobs(page: Page) -> list[dict[str, Any]]:
-    """Releases, forecasts and tunings under way: in one request, since the page sends it each second."""
+    """What is under way, and files that wait: in one request, since the page sends it each second."""
     jobs = []
     for job in (await page.api.get("/v1/jobs"))["jobs"][:_SHOWN]:
         path = {
+            "preview": f"/studies/{job['study_id']}",
+            "reading": "/datasets",
             "release": f"/studies/{job['study_id']}",
             "forecast": f"/studies/{job['study_id']}/forecasts/{job['id']}",
             "tuning": f"/tunings/{job['id']}",

@@ -228,8 +228,8 @@ class Load:
         peak = max(self.peak.values()) - idle
         rest = self.memory() - idle
         print(f"memory over idle ({idle} MiB): peak {peak} MiB, after {rest} MiB; by phase {self.peak}")
-        left = [path.name for name in ("tmp", "pending") for path in (self.curator.data / "files" / name).iterdir()]
-        assert left == [], left
+        leftover = [path.name for name in ("tmp", "pending") for path in (self.curator.data / "files" / name).iterdir()]
+        assert leftover == [], leftover
         assert peak <= PEAK_MIB, peak
         assert rest <= REST_MIB, rest
         checks.check_service(self.curator)
