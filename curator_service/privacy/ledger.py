@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import lru_cache
 
 from blindopt.errors import BudgetExhausted
 from blindopt.wire import ColumnMeasurement, NoAnswerNoise, PoGpUcbRelease, SoundRelease, StudyCreate
@@ -16,6 +17,7 @@ UNITS = 10**12
 CEILING = "9000000"  # a total without a cap ends here, because larger ones do not fit the integers of the database
 
 
+@lru_cache(maxsize=1024)
 def units(epsilon: str) -> int:
     """The integer amount of a decimal string.
 

@@ -1,9 +1,7 @@
 """The modeler's tables: runs, trials, answer versions and past observations. SQL is in this package alone."""
 
 import json
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import (
@@ -22,7 +20,6 @@ from sqlalchemy import (
     func,
     select,
     text,
-    true,
     update,
 )
 
@@ -311,52 +308,30 @@ def before_last_answers(db: Connection, run_id: str, count: int) -> int | None:
     return number
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Numbers of a run's trials with an answer, declined, and waiting to be measured; of its past measurements."""
-
-    answered: int
-    declined: int
-    pending: int
-    pending_since: str | None
-    """When the first pending query was accepted."""
-    observations: int
+_ANSWERED = select(trials).where((trials.c.run_id == bindparam("run")) & trials.c.y.is_not(None)).limit(1)
+_BEST = {
+    largest: PreparedStatement(_ANSWERED.order_by(order, trials.c.number))
+    for largest, order in ((True, trials.c.y.desc()), (False, trials.c.y.asc()))
+}
 
 
-def counts(db: Connection, run_ids: Sequence[str]) -> dict[str, Counts]:
-    """Return the counts of each of these runs, by four statements, each of which reads a single index."""
-    waits = trials.c.asked_at.is_not(None) & trials.c.answered_at.is_(None)
-    answers = _counted(db, trials, run_ids, trials.c.y.is_not(None))
-    declines = _counted(db, trials, run_ids, _DECLINED)
-    pending = _counted(db, trials, run_ids, waits, func.min(trials.c.asked_at))
-    past = _counted(db, observations, run_ids, true())
-    return {
-        run: Counts(answers[run][0], declines[run][0], pending[run][0], pending[run][1], past[run][0])
-        for run in run_ids
-    }
+def best(db: Connection, run_id: str, *, largest: bool) -> Any:
+    """The answered trial of largest or smallest y, the earliest of equals; None without an answer."""
+    return _BEST[largest].row(db, run=run_id)
 
 
-_DECLINED = text("declined = 1")  # exactly as in its index
-
-
-def _counted(db: Connection, table: Table, run_ids: Sequence[str], where: Any, *more: Any) -> dict[str, Sequence[Any]]:
-    query = select(table.c.run_id, func.count(), *more).where(table.c.run_id.in_(run_ids), where)
-    counted: dict[str, Sequence[Any]] = defaultdict(lambda: (0, None))
-    counted |= {row[0]: row[1:] for row in db.execute(query.group_by(table.c.run_id))}
-    return counted
-
-
-def best(db: Connection, run_id: str, *, largest: bool) -> Row[Any] | None:
-    """The answered trial of largest or smallest y; the earliest of equals."""
-    where = (trials.c.run_id == run_id) & trials.c.y.is_not(None)
-    order = trials.c.y.desc() if largest else trials.c.y.asc()
-    return db.execute(select(trials).where(where).order_by(order, trials.c.number).limit(1)).one_or_none()
+_LAST_FIT = PreparedStatement(
+    select(trials.c.fitted)
+    .where((trials.c.run_id == bindparam("run")) & trials.c.fitted.is_not(None))
+    .order_by(trials.c.number.desc())
+    .limit(1)
+)
 
 
 def last_fit(db: Connection, run_id: str) -> str | None:
     """The last fit of hyper-parameters in a run, as JSON."""
-    where = (trials.c.run_id == run_id) & trials.c.fitted.is_not(None)
-    return db.execute(select(trials.c.fitted).where(where).order_by(trials.c.number.desc()).limit(1)).scalar()
+    row = _LAST_FIT.row(db, run=run_id)
+    return None if row is None else str(row.fitted)
 
 
 def answered_trials(db: Connection) -> Iterable[Row[Any]]:
@@ -388,11 +363,3 @@ def observation_page(db: Connection, run_id: str) -> list[Row[Any]]:
     """Past measurements of a run, in order."""
     where = observations.c.run_id == run_id
     return list(db.execute(select(observations).where(where).order_by(observations.c.number)))
-
-
-def progress(db: Connection, run_id: str) -> tuple[Any, ...]:
-    """Return what changes with each event of a run: states, last version, settled trials. Raises NotFound."""
-    row = run(db, run_id)
-    settled = answered(db, run_id) + _counted(db, trials, [run_id], _DECLINED)[run_id][0]
-    version = last_version(db, run_id)
-    return row.state, row.ended_at, row.ended_because, row.problem, row.waits_until, version, settled

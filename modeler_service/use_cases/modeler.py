@@ -21,7 +21,7 @@ from modeler_service.runs.record import observations_of, plan_of, versions_of
 from modeler_service.runs.scheduler import RunScheduler, end, halted_state, is_cut_off
 from modeler_service.runs.trial_views import trial_view
 from modeler_service.settings import Settings
-from modeler_service.store import trial_lists
+from modeler_service.store import run_counts, trial_lists
 from modeler_service.store.trial_lists import TrialFilter
 from modeler_service.use_cases import connections, imports
 from modeler_service.use_cases.housekeeping import RunHousekeeping
@@ -153,7 +153,7 @@ class Modeler:
     def update(self, identity: str, after: int, mark: tuple[Any, ...] | None) -> RunUpdate:
         """Return answered trials after trial ``after``, and the run if its state is not that of ``mark``."""
         with self.context.database.read() as db:
-            now = store.progress(db, identity)
+            now = run_counts.progress(db, identity)
             rows = store.trial_page(db, identity, position=after, limit=TRIALS_MAX) if now[-1] > after else []
             # In order: of candidates that were chosen together, a later one may be answered before an earlier one.
             trials = [trial_view(row) for row in takewhile(lambda row: row.answered_at is not None, rows)]
@@ -254,8 +254,7 @@ class Modeler:
         """Return runs with their sequence numbers: those after ``after``, or before it with the ``newest`` first."""
         with self.context.database.read() as db:
             rows = store.run_page(db, position=after, newest=newest, limit=limit, chosen=chosen)
-            counted = store.counts(db, [row.id for row in rows])
-            return [(row.seq, self._view_of(db, row, counted[row.id])) for row in rows]
+            return [(row.seq, self._view_of(db, row)) for row in rows]
 
     def counts(self) -> wire.RunCounts:
         """Count the runs in each state."""
@@ -316,9 +315,10 @@ class Modeler:
             return wire.RunExport(run=run, trials=trials, observations=past, versions=versions)
 
     def _view(self, db: Connection, identity: str) -> wire.RunView:
-        return self._view_of(db, store.run(db, identity), store.counts(db, [identity])[identity])
+        return self._view_of(db, store.run(db, identity))
 
-    def _view_of(self, db: Connection, row: Any, counted: store.Counts) -> wire.RunView:
+    def _view_of(self, db: Connection, row: Any) -> wire.RunView:
+        counted = run_counts.counts(db, row.id)
         spec = wire.RunSpec.model_validate_json(row.spec)
         study = wire.StudyView.model_validate_json(row.study) if row.study else None
         plan = plan_of(row)

@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
@@ -49,7 +49,7 @@ def build(
     gauges: Gauges = tuple,
     delivery: NoticeDelivery | None = None,
     noticed: tuple[Role, ...] = (),
-    hot: list[Route] | None = None,
+    hot: Sequence[Route] = (),
     lifespan: Any = None,
     read_by_hand: tuple[type[BaseModel], ...] = (),
     console: Console | None = None,
@@ -100,8 +100,9 @@ def build(
         period_of=period_of,
         count=metrics.count_request if metrics is not None else None,
         console=app.state.console,
+        hot=hot,
     )
-    app.router.routes.extend(hot or [])
+    app.router.routes.extend(hot)
     readers = tuple(role for role in auditors if role != "modeler")
     included = [*routers, audit_routes.router(auditors), certificate_routes.router(readers), _health()]
     if delivery is not None:

@@ -210,11 +210,13 @@ class Queries:
         begun = self._begin(db, caller, identity, released, request)
         if not isinstance(begun, str):
             return begun
+        if is_exact(released.spec):
+            return self._settle(db, caller, identity, begun, released, self._measured(released, request))
         try:
             with savepoint(db):
                 return self._settle(db, caller, identity, begun, released, self._measured(released, request))
         except Exception as error:  # nothing is drawn twice for free: the charge stays, and a retry gets the answer
-            if is_exact(released.spec) or not is_open(db):
+            if not is_open(db):
                 raise
             return error
 

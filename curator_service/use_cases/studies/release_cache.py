@@ -117,7 +117,7 @@ class ReleasedStudies:
                 sha256=release.sha256,
                 n=release.n,
                 r=release.r,
-                order=order,
+                order=np.asarray(order),  # a view: a memmap's own indexing takes longer
                 records=self._dataset(spec.dataset_id),
                 names=[column["name"] for column in columns],
                 persons=persons,
@@ -162,7 +162,7 @@ class ReleasedStudies:
     def _dataset(self, identity: str) -> Matrix:
         with self._lock:
             if (records := self._records.get(identity)) is None:
-                records = self._records[identity] = self.vault.dataset(identity)
+                records = self._records[identity] = np.asarray(self.vault.dataset(identity))
             return records
 
 

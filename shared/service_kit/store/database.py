@@ -140,8 +140,12 @@ class Database:
 
         Raises as ``read`` does.
         """
-        with self._row_lock, reading():
-            return statement.row_on(self._row_connection, **values)
+        with self._row_lock:
+            try:
+                return statement.row_on(self._row_connection, **values)
+            except sqlite3.Error:
+                with reading():
+                    raise
 
     # --- groups of writes: on the loop's thread, except a slow commit --------------------------------
 

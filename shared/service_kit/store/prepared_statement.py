@@ -6,10 +6,12 @@ Statements that do not run at each exchange use it all the same.
 
 import sqlite3
 from collections import namedtuple
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import Connection, Insert, Select, Update
 from sqlalchemy.dialects.sqlite import pysqlite
+
+_RAW = "blindopt_driver_connection"
 
 
 class PreparedStatement:
@@ -29,7 +31,8 @@ class PreparedStatement:
 
     def row(self, db: Connection, **values: Any) -> Any:
         """The only row, or None."""
-        return self.row_on(raw(db), **values)
+        fields = raw(db).execute(self.sql, self._bound(values)).fetchone()
+        return None if fields is None else self._row._make(fields)
 
     def rows(self, db: Connection, **values: Any) -> list[Any]:
         """All rows."""
@@ -41,10 +44,14 @@ class PreparedStatement:
         return None if fields is None else self._row._make(fields)
 
     def _bound(self, values: dict[str, Any]) -> list[Any]:
+        if not self._fixed:
+            return [values[name] for name in self._names]
         return [values[name] if name in values else self._fixed[name] for name in self._names]
 
 
 def raw(db: Connection) -> sqlite3.Connection:
     """The driver's connection behind ``db``."""
-    connection: sqlite3.Connection = db.connection.driver_connection  # type: ignore[assignment]
-    return connection
+    connection: sqlite3.Connection | None = db.__dict__.get(_RAW)
+    if connection is None:  # it is the same for the life of ``db``
+        connection = db.__dict__[_RAW] = db.connection.driver_connection
+    return cast(sqlite3.Connection, connection)

@@ -73,7 +73,7 @@ async def request_context(request: Request, idempotency_key: IdempotencyKey = No
         principal=request.state.principal,
         request_id=request.state.request_id,
         method=request.method,
-        path=request.url.path,
+        path=request.scope["path"],
         key=idempotency_key,
         body_sha256=await request.state.body_sha256(strict=True),
     )

@@ -8,7 +8,7 @@ from sqlalchemy import text
 from modeler_service import store
 from modeler_service.context import open_context
 from modeler_service.settings import Settings
-from modeler_service.store import trial_lists
+from modeler_service.store import run_counts, trial_lists
 from modeler_service.store.trial_lists import TrialFilter
 
 AT = "2026-11-21T00:00:00Z"
@@ -104,13 +104,12 @@ def test_trials_are_filtered_and_sorted_as_python_does_page_by_page(database, na
     "look",
     [
         lambda db: store.answered(db, "run_1"),
-        lambda db: store.counts(db, ["run_1"]),
-        lambda db: store.counts(db, ["run_1", "run_2", "run_3"]),
+        lambda db: run_counts.counts(db, "run_1"),
         lambda db: store.best(db, "run_1", largest=True),
         lambda db: store.last_fit(db, "run_1"),
         lambda db: store.curve(db, "run_1", 5, largest=True),
     ],
-    ids=["answered", "counts of one", "counts of a page", "best", "last_fit", "curve"],
+    ids=["answered", "counts", "best", "last_fit", "curve"],
 )
 def test_a_list_of_runs_is_read_from_indexes(database, look):
     """A scan of a long run's trials would read all replies beside them."""
