@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from blindopt.errors import BlindoptError
 from demo import report, story
-from demo.parties import Party, StartFailed, link, start_services, wait_for
+from demo.parties import Party, StartFailed, link, link_address, start_services, wait_for
 
 TUNING = "--tuning"
 
@@ -34,6 +34,8 @@ def main() -> int:
             options.json.touch()  # a path that cannot be written is an error now, not at the end
         with ExitStack() as stack:
             if options.curator:
+                if options.link:
+                    options.curator_seen_by_modeler = link_address(options.link)
                 curator = wait_for("curator", options.curator, options.curator_token_file, "volume curator-data")
                 modeler = wait_for("modeler", options.modeler, options.modeler_token_file, "volume modeler-data")
             else:
@@ -93,6 +95,7 @@ def _options() -> argparse.Namespace:
     services.add_argument("--curator-token-file", type=Path, default=os.environ.get("DEMO_CURATOR_TOKEN_FILE"))
     services.add_argument("--modeler-token-file", type=Path, default=os.environ.get("DEMO_MODELER_TOKEN_FILE"))
     services.add_argument("--curator-seen-by-modeler", metavar="URL", help="default: the same as --curator")
+    services.add_argument("--link", type=Path, metavar="FILE", help="link.json, over which the modeler is served")
     options = parser.parse_args()
     if options.tuning:
         parser.error(f"{TUNING} is another demo with its own options: it must be the first argument")

@@ -53,6 +53,11 @@ def link(folder: Path, curator: Party, modeler: Party) -> str:
     file = folder / "link.json"
     _command(modeler, "link", "create", "demo", "--url", modeler.url, "--save", str(file))
     _command(curator, "link", "add", str(file))
+    return link_address(file)
+
+
+def link_address(file: Path) -> str:
+    """The address of the curator in grants, from link.json."""
     return f"link://{json.loads(file.read_text())['id']}"
 
 
