@@ -11,6 +11,7 @@ from modeler_service import console
 from modeler_service.context import open_context
 from modeler_service.routes import connections, links, messages, meta, runs, suggestions
 from modeler_service.settings import Settings
+from modeler_service.use_cases import links as links_of_modeler
 from modeler_service.use_cases.modeler import Modeler
 from service_kit import app as serving
 from service_kit.context.retention import Retention, common
@@ -65,6 +66,7 @@ def build(settings: Settings) -> FastAPI:
         auditors=("vendor", "viewer"),
         monitors=("monitor", "vendor"),
         jobs=modeler.jobs,
+        gauges=lambda: links_of_modeler.gauges(context),
         noticed=("vendor",),
         lifespan=lifespan,
         console=console.build(),

@@ -1,10 +1,13 @@
 """Links to curators that only open connections."""
 
+from collections.abc import Iterator
+
 from blindopt import wire
 from blindopt.client.mailbox import SCHEME
 from modeler_service.runs.curator_session import MAILBOXES
 from service_kit.context.context import ServiceContext
 from service_kit.store.tokens import is_live
+from service_kit.web.gauges import Gauge
 
 
 def address_of(link: str) -> str:
@@ -18,6 +21,14 @@ def views(context: ServiceContext) -> list[wire.LinkView]:
     live = {row.principal for row in rows if is_live(row, context.clock())}
     names = {row.principal: row.name for row in rows}
     return [_view(link, name, is_open=link in live) for link, name in names.items()]
+
+
+def gauges(context: ServiceContext) -> Iterator[Gauge]:
+    """The number of links in each state."""
+    counts: dict[tuple[str, ...], float] = {("connected",): 0, ("absent",): 0, ("revoked",): 0}
+    for view in views(context):
+        counts[view.state,] += 1
+    yield Gauge("blindopt_links", "Links to curators by state.", counts, ("state",))
 
 
 def _view(link: str, name: str, *, is_open: bool) -> wire.LinkView:

@@ -40,6 +40,8 @@ STATES = {
     "delivered",
     "connected",
     "trying",
+    "absent",
+    "revoked",
     "running",
     "completed",
     "failed",
