@@ -254,7 +254,7 @@ def verify_report(
 
     with plain_errors():
         report = read_json(file, wire.SignedPrivacyReport, "a privacy report").report
-        verifier = Verifier.parse(key or report.log_key)
+        verifier = Verifier.parse(key or report.log_key).follow(report.checkpoint)[1]
         signed = json.loads(file.read_bytes())
         signed_documents.verify(verifier, wire.REPORT_TITLE, signed["report"], signed["signature"])
         verifier.verify(report.checkpoint)

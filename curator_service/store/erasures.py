@@ -6,7 +6,7 @@ Append-only tables are changed here alone: for the studies of one dataset, and n
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from sqlalchemy import Table, and_, func, select, update
+from sqlalchemy import Table, and_, delete, func, select, update
 
 from curator_service import store
 from curator_service.store import inbox, jobs, messages
@@ -53,11 +53,10 @@ def overwrite(db: Connection, dataset_id: str, at: str, marker: bytes) -> dict[s
     queries = set(db.execute(select(store.queries.c.id).where(store.queries.c.study_id.in_(studies))).scalars())
     store.change(db, store.datasets, dataset_id, columns="[]", dropped="[]", reading=None, erased_at=at)
     db.execute(update(store.studies).where(store.studies.c.id.in_(studies)).values(state="closed", note=None))
-    for study in studies:
-        jobs.drop_forecasts(db, study)
     replies = stored_replies.forget_all(db, _grants(db, studies), marker)
     for identity in (dataset_id, *studies, *_owners(db, dataset_id, studies)):
         stored_replies.forget(db, identity, marker)
+    db.execute(delete(jobs.forecasts).where(_forecasts(dataset_id, studies)))
     return {
         "queries": len(queries),
         "measurements": _measurements(db, studies),
@@ -73,13 +72,19 @@ def _grants(db: Connection, studies: Iterable[str]) -> list[str]:
 
 
 def _owners(db: Connection, dataset_id: str, studies: Collection[str]) -> list[str]:
-    """Ids of tunings, private bounds and messages, which replies to owners begin with."""
+    """Ids of forecasts, tunings, private bounds and messages, which replies to owners begin with."""
     identities = [
+        *db.execute(select(jobs.forecasts.c.id).where(_forecasts(dataset_id, studies))).scalars(),
         *db.execute(select(jobs.tunings.c.id).where(jobs.tunings.c.dataset_id == dataset_id)).scalars(),
         *db.execute(select(bounds.c.id).where(bounds.c.dataset_id == dataset_id)).scalars(),
         *db.execute(select(messages.messages.c.id).where(messages.messages.c.study_id.in_(studies))).scalars(),
     ]
     return [str(identity) for identity in identities]
+
+
+def _forecasts(dataset_id: str, studies: Collection[str]) -> Any:
+    """Which forecasts are of these studies, or took their rows from the dataset."""
+    return jobs.forecasts.c.study_id.in_(studies) | jobs.forecasts.c.spec.contains(dataset_id)
 
 
 def _measurements(db: Connection, studies: Collection[str]) -> int:

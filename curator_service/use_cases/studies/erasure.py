@@ -6,7 +6,9 @@ nothing. Ids, sizes, charges, the ledger and both logs stay.
 """
 
 import logging
+import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +24,12 @@ from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
 from service_kit.store import audit_log
 from service_kit.store.base import moment, stamp
-from service_kit.store.database import Connection
+from service_kit.store.database import Connection, StoreFault
 from service_kit.store.stored_replies import StoredReply, erased_marker
 from service_kit.store.wal import truncate_wal
 
 log = logging.getLogger("blindopt.erasure")
+_AGAIN_SECONDS = 60.0
 
 
 class Erasures:
@@ -67,8 +70,15 @@ class Erasures:
                 self._vault.erase(name)
             erased_list.add(self._list, gone)
             truncate_wal(self._context.database.path)
-        except (OSError, BlindoptError) as error:  # it is erased in the tables; a start finishes the rest
+        except (OSError, BlindoptError) as error:  # it is erased in the tables; the rest is tried again
             log.error("files of %s could not be erased: %s", identity, type(error).__name__)
+            again = threading.Timer(_AGAIN_SECONDS, self._finish_later, [identity])
+            again.daemon = True
+            again.start()
+
+    def _finish_later(self, identity: str) -> None:
+        with suppress(BlindoptError, StoreFault):  # the service has ended: its next start finishes
+            self._finish(identity)
 
 
 def erase_in(db: Connection, identity: str, at: str) -> dict[str, Any]:

@@ -79,3 +79,36 @@ def test_an_auditor_reads_the_account_and_cannot_change_it(owner, auditor, used)
     assert file.splitlines()[1].startswith("1,")
     auditor.get("/accounts")
     assert f"/datasets/{dataset}/account" in auditor.text
+
+
+def test_an_erasure_says_what_goes_and_is_confirmed_by_the_name(owner, auditor, service):
+    csv = b"a,b,y\n" + b"".join(b"%d,%d,%d\n" % (i % 3, i % 2, i % 5) for i in range(9))
+    with OwnerClient(service.url, service.token) as api:
+        dataset = api.register("ward 7", csv).id
+        study = api.create_study(wire.StudyCreate.model_validate_json(json.dumps(spec_of(dataset, name="beds")))).id
+        api.release(study)
+    path = f"/datasets/{dataset}"
+    owner.get(f"{path}/erasure")
+    assert "It is not archived" in owner.shown
+    assert "What goes" in owner.shown
+    owner.submit(f"{path}:erase", name="ward 7")
+    assert "these studies are open (close them first): &#34;beds&#34;" in owner.text or '"beds"' in owner.shown
+    assert study not in owner.shown
+    with OwnerClient(service.url, service.token) as api:
+        api.close_study(study)
+        api.archive_dataset(dataset)
+    owner.get(f"{path}/erasure")
+    owner.submit(f"{path}:erase", name="ward 8")
+    assert (owner.status, "Type the name of the dataset" in owner.shown) == (422, True)
+    owner.get(f"{path}/erasure")
+    owner.submit(f"{path}:erase", name="ward 7")
+    assert "Erased, with" in owner.shown
+    pages = (path, f"{path}/account", f"{path}/erasure", f"{path}/bounds", f"/studies/{study}", "/studies", "/datasets")
+    for page in (*pages, "/", "/accounts", f"/accounts/{study}", f"/accounts/{study}/exposure", "/log"):
+        owner.get(page)
+        assert owner.status == 200, page
+    for page in ("/accounts", f"/accounts/{study}"):
+        auditor.get(page)
+        assert auditor.status == 200, page
+    owner.get(f"/studies/{study}")
+    assert "Its dataset was erased" in owner.shown
