@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Table, and_, delete, func, select, update
 
+from blindopt.wire import ReleaseReport
 from curator_service import store
 from curator_service.store import inbox, jobs, messages
 from curator_service.store.bounds import bounds
@@ -54,6 +55,7 @@ def overwrite(db: Connection, dataset_id: str, at: str, marker: bytes) -> dict[s
     store.change(db, store.datasets, dataset_id, columns="[]", dropped="[]", reading=None, erased_at=at)
     db.execute(update(store.studies).where(store.studies.c.id.in_(studies)).values(state="closed", note=None))
     replies = stored_replies.forget_all(db, _grants(db, studies), marker)
+    _reports(db, studies)
     for identity in (dataset_id, *studies, *_owners(db, dataset_id, studies)):
         stored_replies.forget(db, identity, marker)
     db.execute(delete(jobs.forecasts).where(_forecasts(dataset_id, studies)))
@@ -80,6 +82,15 @@ def _owners(db: Connection, dataset_id: str, studies: Collection[str]) -> list[s
         *db.execute(select(messages.messages.c.id).where(messages.messages.c.study_id.in_(studies))).scalars(),
     ]
     return [str(identity) for identity in identities]
+
+
+def _reports(db: Connection, studies: Collection[str]) -> None:
+    """Overwrite the figures of reports that were computed from the records."""
+    blank = {"sigma_min": None, "omega": None, "branch": None, "largest_r": None}
+    for row in store.releases_of(db, list(studies)).values():
+        report = ReleaseReport.model_validate_json(row.report)
+        if (changed := report.model_copy(update=blank)) != report:
+            _rewrite(db, store.releases, store.releases.c.id, [row.id], report=changed.model_dump_json())
 
 
 def _forecasts(dataset_id: str, studies: Collection[str]) -> Any:

@@ -110,7 +110,7 @@ def _in_words(file: FileLosses, unit: str, epsilon: str | None, uses: str, perso
     delta = "" if file.delta == 0 or epsilon is None else f" with delta {exact(file.delta)}"
     mixed = (
         ""
-        if len(file.units) == 1
+        if len(file.units) <= 1
         else (" Some registrations of the file count persons and others records: their largest losses are added.")
     )
     return (

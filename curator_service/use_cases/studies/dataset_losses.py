@@ -301,6 +301,6 @@ class DatasetLosses:
 
     def of_other_units(self, db: Connection, dataset: Any) -> Decimal:
         """The largest sums of answers about units of other kinds, added; 0 where there is one kind."""
-        if len(self.units(db, dataset.sha256)) == 1:
+        if len(self.units(db, dataset.sha256)) <= 1:
             return Decimal(0)
         return dataset_account.decimal(self.read(db, dataset).of_other_units(dataset.person_column))

@@ -112,3 +112,6 @@ def test_an_erasure_says_what_goes_and_is_confirmed_by_the_name(owner, auditor, 
         assert auditor.status == 200, page
     owner.get(f"/studies/{study}")
     assert "Its dataset was erased" in owner.shown
+    owner.get(path)
+    assert "Each record of this file has lost at most epsilon 1" in owner.shown
+    assert "Some registrations of the file" not in owner.shown
