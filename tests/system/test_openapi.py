@@ -327,8 +327,10 @@ def at_curator(curator, opened, small) -> World:
             _drafts(owner, opened, 16),
         )
         deleted, drafts = drafts[:4], drafts[4:]
-        unused = [owner.register("unused", small.csv).id for _ in range(4)]
+        unused, erased = ([owner.register(name, small.csv).id for _ in range(4)] for name in ("unused", "erased"))
         with curator.http() as http:
+            for n, dataset in enumerate(erased):
+                http.post(f"/v1/datasets/{dataset}:archive", headers={"Idempotency-Key": f"e {n}"}).raise_for_status()
             http.post(f"/v1/studies/{shelved}:archive", headers={"Idempotency-Key": "shelved"}).raise_for_status()
         read = owner.study(changed).spec_sha256
         owner.release(closed)
@@ -374,6 +376,7 @@ def at_curator(curator, opened, small) -> World:
             "POST /v1/datasets/{dataset_id}:bounds": {"dataset_id": [apart]},
             "POST /v1/datasets/{dataset_id}:withhold": {"dataset_id": [apart]},
             "POST /v1/datasets/{dataset_id}:delete": {"dataset_id": unused},
+            "POST /v1/datasets/{dataset_id}:erase": {"dataset_id": erased},
             "POST /v1/studies/{study_id}:release": {"study_id": drafts},
             "POST /v1/studies/{study_id}:archive": {"study_id": [kept]},
             "POST /v1/studies/{study_id}:unarchive": {"study_id": [shelved]},
