@@ -59,12 +59,16 @@ OF_A_SYSTEM = {f"POST /v1/inbox/{what}:try_again" for what in ("system", "measur
 """What a curator whose owner has no system that measures refuses; its own tests have one."""
 OF_MEANS = {"POST /v1/queries/{query_id}:release_mean"}
 """What is refused where no mean is held back; its own tests have one."""
+FOR_LINKS = r"^/v1/links/"
+OF_REPLIES = {"POST /v1/links/{link_id}:reply"}
+"""What is refused where no request waits for a reply; test_links.py has some."""
 FOR_MEASURERS = r"^/v1/(inbox.*|queries/.*)$"
 # What waits unless it is told not to.
 SHORT = {
     "GET /v1/inbox/events": {"seconds": 0.1},
     "GET /v1/studies/{study_id}/queries/{query_id}": {"wait": 0},
     "GET /v1/studies/{study_id}/revisions": {"wait": 0},
+    "POST /v1/links/{link_id}:pull": {"wait": 0},
 }
 VERBS = ("answer", "decline", "correct")
 HALTED = ("pause", "resume", "replace_token")
@@ -457,12 +461,18 @@ def _cancelled(owner, case) -> str:
         owner.wait_tuning(first, timeout_s=240)
 
 
+def _newest_link(modeler) -> str:
+    with modeler.http() as http:
+        return str(http.get("/v1/links").json()["links"][-1]["id"])
+
+
 def _drafts(owner, opened, number):
     return [owner.create_study(opened.view.spec).id for _ in range(number)]
 
 
 @pytest.fixture(scope="module")
-def at_modeler(curator, opened, modeler, run_of) -> World:
+def at_modeler(curator, opened, modeler, run_of, issue) -> World:
+    issue(modeler, "link")
     with OwnerClient(curator.url, curator.token) as owner:  # a grant is one modeler's: others' queries are a dispute
         opened = replace(opened, token=owner.grant(opened.id, wire.GrantCreate(name="modeler")).token)
     with VendorClient(modeler.url, modeler.token) as vendor, socket.create_server(("127.0.0.1", 0)) as silent:
@@ -478,7 +488,7 @@ def at_modeler(curator, opened, modeler, run_of) -> World:
     # Not all settings go together: that is tested elsewhere.
     real, made = {"curator_url": nowhere, "algorithm": {"name": "gp_bucb"}, "stop": {}}, itertools.count()
     return World(
-        ids={"run_id": run.id, "number": "1"},
+        ids={"run_id": run.id, "number": "1", "link_id": _newest_link(modeler)},
         own={
             "POST /v1/runs/{run_id}:stop": {"run_id": [stopped.id]},
             "POST /v1/runs/{run_id}:delete": {"run_id": [ended.id for ended in deleted]},
@@ -563,16 +573,17 @@ def test_what_has_its_boundaries_elsewhere_has_the_same_body_there(curator):
 
 
 def test_the_modeler_keeps_its_contract_with_every_role(modeler, at_modeler, issue, operations):
-    reached = set()
-    viewer = issue(modeler, "viewer")
-    for bearer in f"Bearer {modeler.token}", viewer:
-        is_viewer = bearer == viewer
-        tried = _try(
-            modeler.url, bearer, at_modeler.mend, boundaries=not is_viewer, examples=FEW if is_viewer else EXAMPLES
-        )
+    reached, link = set(), issue(modeler, "link")
+    at_modeler.ids["link_id"] = _newest_link(modeler)
+    for bearer, boundaries, only, examples in (
+        (f"Bearer {modeler.token}", True, "", EXAMPLES),
+        (issue(modeler, "viewer"), False, "", FEW),
+        (link, True, FOR_LINKS, EXAMPLES),
+    ):
+        tried = _try(modeler.url, bearer, at_modeler.mend, boundaries=boundaries, only=only, examples=examples)
         _check_kept(tried)
         reached |= tried.reached
-    assert reached == set(operations(modeler))
+    assert reached == set(operations(modeler)) - OF_REPLIES
 
 
 @pytest.fixture(params=["curator", "modeler"])
