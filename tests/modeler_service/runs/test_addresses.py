@@ -70,6 +70,13 @@ def test_a_list_of_curators_is_kept_to(pattern, url, allowed):
     assert refused.value.errors[0]["field"] == "curator_url"
 
 
+def test_a_link_of_the_operator_is_allowed_and_looked_up_nowhere(monkeypatch):
+    monkeypatch.setattr(addresses.socket, "getaddrinfo", None)
+    chosen = settings(host="10.0.0.5", allowed_curators="curator.example")
+    addresses.check_curator(chosen, "link://lnk_0123456789abcdef", "curator_url")
+    assert addresses.shows_failures(chosen, "link://lnk_0123456789abcdef")
+
+
 @pytest.mark.parametrize(
     ("url", "chosen", "shown"),
     [
