@@ -62,6 +62,7 @@ class Certificates:
             if not watch.has_changed():
                 continue
             self._read(setting)
+            self._warned_at = None
             if (problem := self._problems.get(setting)) is None:
                 log.info("certificate read again: %s", self._variable(setting))
             else:

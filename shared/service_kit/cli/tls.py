@@ -42,9 +42,10 @@ def build(program: Program[S]) -> typer.Typer:
         with plain_errors():
             if present := [name for name in _ALL if (folder / name).exists()]:
                 raise StateConflict(f"{folder / present[0]} exists, and nothing is written over: see tls renew")
+            alternatives = _alternatives(names)
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             _make_authority(folder)
-            _issue(folder, "server", _alternatives(names), days)
+            _issue(folder, "server", alternatives, days)
             _issue(folder, "client", None, days)
         typer.echo(_next_steps(program, folder.absolute(), names[0], days))
 
