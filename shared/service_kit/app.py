@@ -69,6 +69,7 @@ def build(
         title=title,
         description=description,
         version=VERSION,
+        openapi_url=None,  # see ``openapi.route``
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
@@ -114,6 +115,7 @@ def build(
     if console is not None:
         app.router.routes.extend(console.routes)
     app.openapi = lambda: openapi.document(app, (wire.Problem, *read_by_hand))  # type: ignore[method-assign]
+    app.router.routes.append(openapi.route(app))
     return app
 
 

@@ -1,12 +1,16 @@
 """The OpenAPI document of a service, as a generator of clients can use it."""
 
+import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter
+from starlette.responses import Response
+from starlette.routing import Route
 
 from blindopt.audit.merkle_log import RECEIPT_HEADER, Exchange
 from service_kit.web import problems
@@ -57,6 +61,20 @@ _OF_A_RECORD = {
 }
 """What the fields of a record in a shared log are."""
 _RETRIED = {"409", "429", "502", "503"}
+
+
+def route(app: FastAPI) -> Route:
+    """/openapi.json, open to everyone: made once, in a thread, because that takes a second of a processor."""
+    lock = threading.Lock()
+    made: list[bytes] = []
+
+    def reply(request: Request) -> Response:
+        with lock:
+            if not made:
+                made.append(json.dumps(app.openapi(), ensure_ascii=False, separators=(",", ":")).encode())
+        return Response(made[0], media_type="application/json")
+
+    return Route("/openapi.json", reply, include_in_schema=False)
 
 
 def document(app: FastAPI, models: tuple[type[BaseModel], ...]) -> Json:
