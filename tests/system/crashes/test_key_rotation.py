@@ -11,7 +11,10 @@ import pytest
 from blindopt import wire
 from blindopt.audit.checkpoints import Verifier
 from blindopt.client import OwnerClient, StudyClient, VendorClient
+from curator_service.context import open_context
+from curator_service.settings import Settings
 from service_kit.context import key_rotation
+from tests.conftest import Service
 from tests.given_settings import GP_UCB
 from tests.system.crashes import crash_checks as checks
 from tests.system.crashes.test_crash_matrix import KILLS
@@ -85,6 +88,20 @@ def test_runs_go_on_under_new_keys_and_both_logs_reconcile(parties, study, tmp_p
     with StudyClient(curator.url, study.token, study.id) as client:
         note = client.checkpoint().note
     assert Verifier.parse(pinned).follow(note)[1].vkey == keys[2]
+
+
+def test_a_backup_is_restored_with_the_keys_of_its_time_and_persons_keep_their_digests(parties, tmp_path):
+    curator = parties[0]
+    with open_context(Settings(data_dir=curator.data)) as context:
+        before = context.seal.key_for("persons")
+    rotated(curator, "seal")
+    assert checks.command(curator, "backup", str(tmp_path / "backup"))[0] == 0
+    restored = Service("curator", tmp_path / "restored")
+    arguments = ("restore", str(tmp_path / "backup"), "--secrets", str(curator.data / "secrets"))
+    assert checks.command(restored, *arguments)[0] == 0
+    assert checks.command(restored, "audit", "verify")[0] == 0
+    with open_context(Settings(data_dir=restored.data)) as context:
+        assert context.seal.key_for("persons") == before
 
 
 @pytest.mark.parametrize("which", ["log", "seal"])
