@@ -24,6 +24,9 @@ class Api:
         name = path.rpartition("/")[2]
         return {"next_page_token": None, "open": 0, name: self.listings.get(name, [])}
 
+    async def read(self, path, model, **query):
+        return model.model_validate(await self.get(path, **query))
+
 
 def _page(api, **more):
     """A page that returns the context of its template in place of a response."""
