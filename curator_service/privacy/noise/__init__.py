@@ -1,4 +1,4 @@
-"""All noise that the curator draws, by OpenDP's exact samplers on lattices, with guards of our own."""
+"""All noise that the curator draws, by exact samplers on lattices: OpenDP's with guards of our own, and our own."""
 
 from curator_service.privacy.noise.gaussian import GaussianLaw, add_gaussian
 from curator_service.privacy.noise.laplace import add_laplace, add_laplace_to_number, laplace_scale, sensitivity_scale

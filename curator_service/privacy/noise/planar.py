@@ -22,8 +22,8 @@ of the three densities is that of L_d. Done by halves. The kept share is c(d) / 
 53 bits u and p in doubles decide unless [u, u + 1] 2^-53 meets the interval that surely holds p. With unit
 roundoff 2^-53, coordinates below 2^53 are exact, a sum of d squares has relative error d + 1 units, its root times
 sqrt(d) at most d + 4, the differences and the division 4 more: (d + 8) 2^-53 of the sum of the three terms over s
-bounds the error of the exponent. ``_EXP_ERROR`` bounds that of exp itself, 2^-45 where 2^-50 would be ample. The rest,
-one in 2^40 or so, is decided by ``_surely_kept``: integers, correctly rounded decimals, and more bits.
+bounds the error of the exponent. ``EXP_ERROR`` bounds that of exp itself, 2^-45 where 2^-50 would be ample. The rest,
+one in 2^40 or so, is decided by ``surely_below``: integers, correctly rounded decimals, and more bits.
 """
 
 import math
@@ -31,7 +31,7 @@ import os
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 
 from blindopt.arrays import Matrix
 from blindopt.errors import NumericalFailure
-from curator_service.privacy.noise.lattice import LATTICE_BITS, check_finite, untrusted
+from curator_service.privacy.noise.lattice import EXP_ERROR, LATTICE_BITS, check_finite, surely_below, untrusted
 
 PLANAR_FEATURES_MAX = 20
 """The most features: a row of 20 takes 74 draws, and Gaussian noise is mostly smaller."""
@@ -48,7 +48,6 @@ Integers = NDArray[np.int64]
 _BITS = 53
 _EXACT = 1 << _BITS
 _LARGEST = 1 << 62
-_EXP_ERROR = 2.0**-45
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,31 +141,16 @@ def keep(pairs: Integers, a: int, scale: float) -> NDArray[np.bool_]:
     real = pairs.astype(np.float64)
     first, second = (real[:, :a] ** 2).sum(axis=1), (real[:, a:] ** 2).sum(axis=1)
     whole, parts = np.sqrt(d * (first + second)), np.sqrt(a * first) + np.sqrt((d - a) * second)
-    error = (d + 8) * 2.0**-_BITS * (whole + parts) / scale + _EXP_ERROR
+    error = (d + 8) * 2.0**-_BITS * (whole + parts) / scale + EXP_ERROR
     exponent = (parts - whole) / scale
-    low, high = np.exp(exponent - error), np.exp(exponent + error) + _EXP_ERROR
+    low, high = np.exp(exponent - error), np.exp(exponent + error) + EXP_ERROR
     words = np.frombuffer(os.urandom(8 * len(pairs)), dtype=np.uint64) >> np.uint64(64 - _BITS)
     uniform = words.astype(np.float64) * 2.0**-_BITS
     kept = uniform + 2.0**-_BITS <= low
     unsure = ~kept & (uniform < high) | (np.abs(real).max(axis=1) >= _EXACT)
     for index in np.flatnonzero(unsure):
-        kept[index] = _surely_kept(pairs[index].tolist(), a, scale, int(words[index]))
+        kept[index] = surely_below(int(words[index]), partial(probability, pairs[index].tolist(), a, scale))
     return np.asarray(kept)
-
-
-def _surely_kept(pair: list[int], a: int, scale: float, word: int) -> bool:
-    """Whether U < p, where ``word`` holds the first 53 bits of U. Takes more digits and bits until it is certain."""
-    bits, digits = _BITS, 40
-    while True:
-        p, error = probability(pair, a, scale, digits)
-        unit = Fraction(1, 1 << bits)
-        if error < 1:  # e^x - 1 <= 2x there
-            if (word + 1) * unit <= p * (1 - 2 * error):
-                return True
-            if word * unit >= p * (1 + 2 * error):
-                return False
-        bits, digits = bits + 64, digits + 20
-        word = word << 64 | int.from_bytes(os.urandom(8))
 
 
 def probability(pair: list[int], a: int, scale: float, digits: int) -> tuple[Fraction, Fraction]:

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from math import isnan, sqrt
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -134,14 +134,23 @@ class LazyMaximum:
 
         ``solve`` computes exact moments. Raises NumericalFailure if a value is not a number.
         """
-        if self._observations.count == 0:
+        if self._observations.count == 0:  # all are equal
             rows = np.arange(len(self._moments.mean)) if hidden is None else np.flatnonzero(~hidden)
-            return Solution(rows, np.empty((len(rows), 0)), *self.moments(rows)).choose(acquisition, rng)
+            return self._drawn(rows, acquisition, solve, rng)
         if self._engine == 1:
             return self._maximum(acquisition, hidden, solve).choose(acquisition, rng)
-        rows = self._equals(acquisition, hidden, solve)
+        return self._drawn(self._equals(acquisition, hidden, solve), acquisition, solve, rng)
+
+    def _drawn(
+        self, rows: Rows, acquisition: Acquisition, solve: Solve, rng: Callable[[], np.random.Generator]
+    ) -> Choice:
+        """One of ``rows``, which are equal."""
         drawn = rows if len(rows) == 1 else rows[[rng().integers(len(rows))]]
-        return replace(solve(drawn).choose(acquisition, rng), ties=len(rows))
+        _, _, mean, variance = solve(drawn)
+        (value,) = acquisition(mean, variance).tolist()
+        if isnan(value):
+            raise NumericalFailure("the acquisition of a candidate is not a number")
+        return Choice(int(drawn[0]), float(mean[0]), sqrt(variance[0]), value, len(rows))
 
     def _equals(self, acquisition: Acquisition, hidden: Mask | None, solve: Solve) -> Rows:
         """Rows, rising, of the largest number of quanta."""

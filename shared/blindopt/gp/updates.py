@@ -21,7 +21,7 @@ class Thresholds:
 
     compiled_min: int = 2_000
     """Candidates from which on compiled loops take less time than the Python code around them."""
-    compiled_max: int = 16_000
+    compiled_max: int = 100_000
     """Candidates up to which compiled loops are used: among more, a hot set may take less time."""
     compiled_work_min: float = 3e9
     """Candidates times capacity squared from which on one run gains more time than loading numba takes (0.4 s)."""

@@ -10,13 +10,11 @@ import pytest
 from scipy import stats
 
 from blindopt.errors import NumericalFailure
-from curator_service.privacy import noise
 from curator_service.privacy.noise import (
     PlanarLaplaceLaw,
     add_gaussian,
     add_laplace,
     bounded,
-    gaussian,
     laplace,
     laplace_scale,
     lattice,
@@ -131,24 +129,6 @@ def test_the_values_are_left_as_they_were():
     assert (out != values).all()
 
 
-def test_an_accounting_that_is_off_draws_nothing(monkeypatch):
-    """The tripwire inside: a library that charged less than it should is not used."""
-
-    class Lenient:
-        def map(self, distance: float) -> float:
-            return 0.25
-
-        def __call__(self, values: list[float]) -> list[float]:
-            pytest.fail("drawn from")
-
-    noise.gaussian._gaussian.cache_clear()
-    monkeypatch.setattr(dp.m, "make_gaussian", lambda *args, **kwargs: Lenient())
-    with pytest.raises(NumericalFailure, match="account"):
-        add_gaussian(np.zeros(3), 1.25)
-    monkeypatch.undo()
-    assert add_gaussian(np.zeros(3), 1.25).shape == (3,)
-
-
 # --- what floating point lets through ------------------------------------------------------------------------
 
 
@@ -207,17 +187,6 @@ def accounting(monkeypatch, make: str, cost) -> None:
     monkeypatch.setattr(dp.m, make, lambda *args, **options: library())
 
 
-@pytest.mark.parametrize(("rho", "trusted"), [(0.4999999, False), (0.5, True), (0.5 * (1 + 1e-6), True)])
-def test_gaussian_noise_costs_one_half_and_hardly_more(monkeypatch, rho, trusted):
-    accounting(monkeypatch, "make_gaussian", lambda distance: rho)
-    if trusted:
-        gaussian._gaussian.__wrapped__(3, SD)
-    for wrong in (0.51, 0.8, 1.2) if trusted else (rho,):
-        accounting(monkeypatch, "make_gaussian", lambda distance, wrong=wrong: wrong)
-        with pytest.raises(NumericalFailure, match="account"):
-            gaussian._gaussian.__wrapped__(3, SD)
-
-
 @pytest.mark.parametrize("factor", [0.5, 1 - 1e-9, 1 + 1e-6, 1.5])
 @pytest.mark.parametrize("scale", [1.7, 2.0**40])
 def test_a_step_of_planar_noise_costs_one_in_scale(monkeypatch, scale, factor):
@@ -242,7 +211,6 @@ def test_only_the_root_of_the_exponential_mechanism_may_be_off_by_its_rounding(m
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: gaussian._gaussian.__wrapped__(3, SD),
         lambda: laplace._laplace.__wrapped__(1.0, Decimal(1)),
         lambda: planar._laplace.__wrapped__(5.0),
         lambda: selection._noisy_max.__wrapped__(0.25, Decimal(1), "exponential"),

@@ -260,7 +260,7 @@ def test_doubles_decide_only_what_is_certain():
 def test_a_decision_that_doubles_never_make_has_the_same_law(monkeypatch):
     """Every comparison sent to integers and decimals: the kept share stays what it is."""
     n, scale = 1_500, 2.0**40
-    monkeypatch.setattr(planar, "_EXP_ERROR", 50.0)
+    monkeypatch.setattr(planar, "EXP_ERROR", 50.0)
     pairs = planar.vectors(1, 2 * n, scale).reshape(n, 2)
     kept = int(planar.keep(pairs, 1, scale).sum())
     assert stats.binomtest(kept, n, planar.acceptance(2)).pvalue > MISTAKEN

@@ -2,6 +2,7 @@
 
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 
 import mpmath
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from blindopt.errors import NumericalFailure
 from curator_service.privacy.noise import PlanarLaplaceLaw, planar
+from curator_service.privacy.noise.lattice import surely_below
 
 
 def exact_probability(pair, rest: int, scale: float) -> Fraction:
@@ -69,7 +71,7 @@ def test_with_too_few_digits_nothing_is_decided(monkeypatch, share):
     assert Fraction(1, 100) < error < Fraction(1, 10)
     monkeypatch.setattr(planar.os, "urandom", lambda size: requests.append(size) or bytes(size))
     word = int(exact_probability(pair, 1, 1.0) * (1 + 2 * share * error) * 2**53)
-    assert planar._surely_kept(pair, 1, 1.0, word) is (share < 0)
+    assert surely_below(word, partial(planar.probability, pair, 1, 1.0)) is (share < 0)
     assert requests == [8]
 
 
@@ -78,14 +80,14 @@ def test_an_error_above_one_decides_nothing(monkeypatch):
     answers = [(Fraction(13, 100), Fraction(19, 10)), (Fraction(9, 10), Fraction(1, 10**6))]
     monkeypatch.setattr(planar, "probability", lambda *args: answers.pop(0))
     monkeypatch.setattr(planar.os, "urandom", bytes)
-    assert planar._surely_kept([1, 1], 1, 1.0, int(0.8 * 2**53))
+    assert surely_below(int(0.8 * 2**53), partial(planar.probability, [1, 1], 1, 1.0))
     assert not answers
 
 
 @pytest.mark.parametrize("coordinate", [2**53, 2**53 + 1, -(2**53)])
 def test_a_coordinate_that_a_double_may_not_hold_is_decided_in_integers(monkeypatch, coordinate):
     requests = []
-    monkeypatch.setattr(planar, "_surely_kept", lambda pair, *more: requests.append(pair) or True)
+    monkeypatch.setattr(planar, "surely_below", lambda word, p: requests.append(p.args[0]) or True)
     assert planar.keep(np.array([[1, coordinate]]), 1, 2.0**43).tolist() == [True]
     assert requests == [[1, coordinate]]
 
