@@ -13,7 +13,7 @@ help:
 	@echo "make demo ARGS=--outbound   the same, but the curator opens all connections and no port"
 	@echo "make demo ARGS=--tuning   private hyper-parameter tuning instead: a table of its methods"
 	@echo "make test     every test"
-	@echo "make soak     kill -9 at random under load for ten minutes, then 20 times at each named point, odd requests, and 5,000 connections that stop half-way (SECONDS=600)"
+	@echo "make soak     kill -9 at random under load for ten minutes, then hostile files and bodies, 20 kills at each named point, odd requests, and 5,000 connections that stop half-way (SECONDS=600)"
 	@echo "make audit-privacy   the statistical privacy tests at full size: 2 x 200,000 draws (SCALE=20; 200: the nightly figure)"
 	@echo "make mutants  mutation testing of privacy, releases, the audit log and repeated requests; hours, and it goes on where it stopped (docs/mutants.md)"
 	@echo "make screenshots   the pictures in docs/, made again by the tests that walk both stories"
@@ -59,6 +59,7 @@ SECONDS ?= 600
 soak: $(READY)
 	$(BIN)/python -m tests.system.crashes.soak --seconds $(SECONDS) $(ARGS)
 	$(BIN)/python -m tests.system.crashes.middleboxes --seconds 120
+	$(BIN)/python -m tests.system.hostile_load
 	BLINDOPT_CRASHES=20 $(BIN)/python -m pytest $(NO_LIMIT) tests/system/crashes/test_crash_matrix.py tests/system/crashes/test_crash_tunings.py \
 	    tests/system/crashes/test_crash_accounts.py tests/system/crashes/test_crash_erasure.py tests/system/crashes/test_key_rotation.py
 	BLINDOPT_SCHEMATHESIS_EXAMPLES=20 $(BIN)/python -m pytest $(NO_LIMIT) tests/system/test_openapi.py

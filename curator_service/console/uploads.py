@@ -89,8 +89,8 @@ def in_words(fault: Any) -> str:
 
 
 def is_problem(column: View) -> bool:
-    """Whether a column cannot be read as numbers at once."""
-    return bool(column["holds"] != "number" or column["missing"] or column["unnamed"])
+    """Whether a column cannot be read as numbers at once, just as they are."""
+    return bool(column["holds"] != "number" or column["missing"] or column["unnamed"] or column["rounded"])
 
 
 def is_clear(view: View, person: str) -> bool:

@@ -169,6 +169,8 @@ class CsvSource:
                 row += len(rows.cells)
             else:
                 blank += rows
+        if len(blank.cells) > _BLANK_MAX:
+            self._block(blank, row, wanted, findings)
         if row == 0:
             raise refuse("the file has a header but no rows")
 

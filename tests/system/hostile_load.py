@@ -99,6 +99,7 @@ class Load:
     """A curator with an open study, and what was measured of it."""
 
     folder: Path
+    fresh: bool = True
     latencies: dict[str, list[float]] = field(default_factory=dict)
     health: list[float] = field(default_factory=list)
     statuses: Counter[str] = field(default_factory=Counter)
@@ -109,7 +110,7 @@ class Load:
 
     def begin(self) -> None:
         """Start it, and open a study."""
-        self.curator = Service("curator", self.folder / "curator", fresh=True).start()
+        self.curator = Service("curator", self.folder / "curator", fresh=self.fresh).start()
         with OwnerClient(self.curator.url, self.curator.token) as owner:
             data = small()
             dataset = owner.register("small", data.csv, public=True).id

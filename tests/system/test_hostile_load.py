@@ -1,0 +1,15 @@
+"""A small case of ``make soak``: hostile files and bodies beside an exchange."""
+
+from tests.system.hostile_load import Load
+
+
+def test_hostile_files_and_bodies_are_refused_beside_an_exchange(tmp_path):
+    load = Load(tmp_path, fresh=False)
+    try:
+        load.begin()
+        load.last(1.0, 0.005)
+        load.check(load.memory())
+    finally:
+        load.curator.kill()
+    assert load.statuses.total() > 15
+    assert all(load.latencies[phase] for phase in ("alone", "hostile files"))
