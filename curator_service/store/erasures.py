@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Table, and_, delete, func, select, update
 
+from blindopt.audit.merkle_log import sha256
 from blindopt.wire import ReleaseReport
 from curator_service import store
 from curator_service.store import inbox, jobs, messages
@@ -45,8 +46,10 @@ def files_of(db: Connection, dataset_id: str) -> list[str]:
     return [dataset_id, *(row.id for row in released.values())]
 
 
-def overwrite(db: Connection, dataset_id: str, at: str, marker: bytes) -> dict[str, int]:
+def overwrite(db: Connection, dataset_id: str, at: str, marker: bytes) -> tuple[dict[str, int], dict[str, str]]:
     """Overwrite all that a dataset and its studies hold of records; return how many of each kind.
+
+    And, by study, the digest of each report of a release that was changed.
 
     ``marker`` takes the place of stored replies, and of messages.
     """
@@ -55,11 +58,11 @@ def overwrite(db: Connection, dataset_id: str, at: str, marker: bytes) -> dict[s
     store.change(db, store.datasets, dataset_id, columns="[]", dropped="[]", reading=None, erased_at=at)
     db.execute(update(store.studies).where(store.studies.c.id.in_(studies)).values(state="closed", note=None))
     replies = stored_replies.forget_all(db, _grants(db, studies), marker)
-    _reports(db, studies)
+    reports = _reports(db, studies)
     for identity in (dataset_id, *studies, *_owners(db, dataset_id, studies)):
         stored_replies.forget(db, identity, marker)
     db.execute(delete(jobs.forecasts).where(_forecasts(dataset_id, studies)))
-    return {
+    counts = {
         "queries": len(queries),
         "measurements": _measurements(db, studies),
         "replies": replies,
@@ -67,6 +70,7 @@ def overwrite(db: Connection, dataset_id: str, at: str, marker: bytes) -> dict[s
         "messages": _messages(db, studies, marker),
         "results": _results(db, dataset_id),
     }
+    return counts, reports
 
 
 def _grants(db: Connection, studies: Iterable[str]) -> list[str]:
@@ -84,13 +88,17 @@ def _owners(db: Connection, dataset_id: str, studies: Collection[str]) -> list[s
     return [str(identity) for identity in identities]
 
 
-def _reports(db: Connection, studies: Collection[str]) -> None:
-    """Overwrite the figures of reports that were computed from the records."""
+def _reports(db: Connection, studies: Collection[str]) -> dict[str, str]:
+    """Overwrite the figures of reports that were computed from the records; the new digests, by study."""
+    digests = {}
     blank = {"sigma_min": None, "omega": None, "branch": None, "largest_r": None}
     for row in store.releases_of(db, list(studies)).values():
         report = ReleaseReport.model_validate_json(row.report)
         if (changed := report.model_copy(update=blank)) != report:
-            _rewrite(db, store.releases, store.releases.c.id, [row.id], report=changed.model_dump_json())
+            text = changed.model_dump_json()
+            _rewrite(db, store.releases, store.releases.c.id, [row.id], report=text)
+            digests[row.study_id] = sha256(text.encode())
+    return digests
 
 
 def _forecasts(dataset_id: str, studies: Collection[str]) -> Any:

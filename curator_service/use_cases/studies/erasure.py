@@ -84,8 +84,8 @@ class Erasures:
 def erase_in(db: Connection, identity: str, at: str) -> dict[str, Any]:
     """Overwrite a dataset in the tables; the details for the log. Its studies are closed from now on."""
     studies = [row.id for row in store.studies_on(db, identity)]
-    counts = erasures.overwrite(db, identity, at, erased_marker(identity))
-    return {"dataset_id": identity, "studies": studies, **counts}
+    counts, reports = erasures.overwrite(db, identity, at, erased_marker(identity))
+    return {"dataset_id": identity, "studies": studies, **counts} | ({"reports": reports} if reports else {})
 
 
 def erase_again(db: Connection, context: ServiceContext, identities: Iterable[str]) -> None:
@@ -121,4 +121,6 @@ def _check(db: Connection, row: Any) -> None:
 
 
 def _reply(identity: str, at: Any, details: dict[str, Any]) -> wire.DatasetErased:
-    return wire.DatasetErased(id=identity, erased_at=at, **{n: v for n, v in details.items() if n != "dataset_id"})
+    return wire.DatasetErased(
+        id=identity, erased_at=at, **{n: v for n, v in details.items() if n not in ("dataset_id", "reports")}
+    )

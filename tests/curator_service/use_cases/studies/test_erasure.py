@@ -222,3 +222,16 @@ def test_what_records_of_the_file_lost_in_an_erased_study_counts_at_its_most(tmp
     refused = file.release(file.draft(other))
     assert refused.status_code == 403  # 2 and 1 are more than the cap: as if the order were still there
     file.close()
+
+
+def test_figures_of_a_report_that_follow_from_records_go_too(tmp_path):
+    file = FileOfRecords(tmp_path, csv=CSV, public=True)
+    refuted = {"mechanism": "po_gp_ucb", "epsilon": "4", "delta": 1e-5, "r": 2, "acknowledge_refuted": True}
+    study = file.study(release=wire.PoGpUcbRelease(**refuted))
+    assert call(file, "GET", f"/v1/studies/{study}")["report"]["sigma_min"] is not None
+    call(file, "POST", f"/v1/studies/{study}:close")
+    erase(file)
+    report = call(file, "GET", f"/v1/studies/{study}")["report"]
+    assert (report["sigma_min"], report["omega"], report["n"]) == (None, None, 6)
+    assert set(file.records("dataset.erased")[0]["reports"]) == {study}
+    file.close()
