@@ -19,6 +19,7 @@ from benchmarks.filled_curator import FilledCurator
 from benchmarks.server import Failed, Server, curator, environment, modeler, scratch
 from benchmarks.table import Cell, Table
 from blindopt import wire
+from blindopt.audit.verification import verify_export
 from blindopt.client import VendorClient
 from service_kit.console import Console
 
@@ -40,7 +41,8 @@ def _filled(folder: Path) -> tuple[dict[str, str], wire.GrantReply, wire.GrantRe
     by_hand, other = filled.study("by hand", wire.InboxMeasurement(direction="maximize", question="How much?"))
     filled.query(by_hand, other, OPEN, later=True)
     fresh = filled.grant(study, "fresh")
-    filled.curator.context.audit_trail.verify()  # what is timed is a log as a service writes it
+    with filled.curator.context.database.read() as db:  # what is timed is a log as a service writes it
+        verify_export(filled.curator.context.audit_trail.export(db))
     filled.curator.context.close()
     with closing(sqlite3.connect(folder / "curator.sqlite")) as db:
         (measurement,) = db.execute("SELECT id FROM measurements ORDER BY seq LIMIT 1").fetchone()

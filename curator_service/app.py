@@ -65,6 +65,8 @@ def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
             ends.push_async_callback(run_in_threadpool, delivery.close)
             retention.start()
             ends.push_async_callback(run_in_threadpool, retention.close)
+            app.state.log_verification.start()
+            ends.push_async_callback(run_in_threadpool, app.state.log_verification.close)
             curator.start()
             ends.push_async_callback(run_in_threadpool, curator.close)
             ends.push_async_callback(curator.releases.stop)

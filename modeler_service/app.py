@@ -50,6 +50,8 @@ def build(settings: Settings) -> FastAPI:
             ends.push_async_callback(run_in_threadpool, delivery.close)
             retention.start()
             ends.push_async_callback(run_in_threadpool, retention.close)
+            app.state.log_verification.start()
+            ends.push_async_callback(run_in_threadpool, app.state.log_verification.close)
             modeler.work()
             ends.push_async_callback(run_in_threadpool, modeler.close)
             yield

@@ -3,7 +3,7 @@
 A command imports what it needs when it runs: `token` does without the web framework and the numerics.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -12,7 +12,7 @@ import typer
 
 from blindopt import wire
 from blindopt.audit.merkle_log import Json
-from blindopt.errors import StateConflict
+from blindopt.errors import LogBroken, StateConflict
 from blindopt.formats.secret_files import save_secret
 from modeler_service.context import open_context
 from modeler_service.settings import Settings
@@ -34,11 +34,10 @@ def _build(settings: Settings) -> "FastAPI":
     return build(settings)
 
 
-def _check(db: Connection, records: Iterable[Json]) -> str:
+def _findings(db: Connection, records: Iterable[Json]) -> Iterator[LogBroken]:
     from modeler_service.integrity import log_checks
 
-    log_checks.check(db, records)
-    return ""
+    return log_checks.findings(db, records)
 
 
 def _restored(db: Connection, context: ServiceContext, erased: Iterable[str]) -> None:
@@ -55,7 +54,7 @@ PROGRAM = Program(
     settings=Settings,
     open_context=open_context,
     app=_build,
-    check=_check,
+    findings=_findings,
     files=lambda db: [],  # candidates are fetched again, and checked against their digest
     restored=_restored,  # runs ask again under the same keys: nothing is lost
 )
@@ -198,7 +197,7 @@ def replay(
     needs no data of a service.
     """
     from blindopt.audit import reconciliation
-    from blindopt.errors import LogBroken, StateConflict
+    from blindopt.errors import StateConflict
     from modeler_service.integrity import replay as replays
     from modeler_service.runs.candidates import path_of
 
@@ -206,21 +205,17 @@ def replay(
         if (export is None) != (log is None):
             raise StateConflict("--export and --log belong together: the one is held against the other")
         if export is not None and log is not None:
-            record, log_export = replays.read_export(export), reconciliation.read(log)
+            record = replays.read_export(export)
+            summary = replays.verified_summary(reconciliation.ExportFile(log), record, run)
         else:
             with PROGRAM.opened() as context, context.database.read() as db:
                 log_export = context.audit_trail.export(db)
                 record = replays.read_stored(db, run)
-        if record.identity != run:
-            raise StateConflict(f"the export is of {record.identity}, not of {run}")
-        reconciliation.verify_export(log_export)
-        if log_export.service != "blindopt-modeler":
-            raise LogBroken(f"the log is of {log_export.service}, not of the modeler")
+                summary = replays.verified_summary(log_export, record, run)
         if candidates is None:
             folder = PROGRAM.existing().data_dir / "candidates"
             candidates = path_of(folder, record.study.release_sha256)
         matrix = replays.candidates_of(record, candidates)
-        summary = replays.summarize_log((entry.record for entry in log_export.own), record)
         difference = replays.replay(record, summary, matrix)
     if difference is not None:
         typer.echo(f"{run}: {difference}")

@@ -23,6 +23,8 @@ from typing import Any, Literal, Self
 # One thread of BLAS for the tests and for the services that they start: processes of tests use all cores, and
 # threads that wait for each other spin. It is read where numpy is loaded first.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# No verification in the background, which is a process of its own, but where a test is about it.
+os.environ.update(BLINDOPT_CURATOR_VERIFY_HOURS="0", BLINDOPT_MODELER_VERIFY_HOURS="0")
 
 import httpx
 import numpy as np

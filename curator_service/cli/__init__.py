@@ -6,7 +6,7 @@ A command imports what it needs when it runs: `token` and `audit` do without the
 import json
 import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +15,7 @@ import typer
 
 from blindopt import wire
 from blindopt.audit.merkle_log import Json
-from blindopt.errors import ExtraMissing
+from blindopt.errors import ExtraMissing, LogBroken
 from curator_service import store
 from curator_service.cli import daily
 from curator_service.context import open_context
@@ -49,10 +49,16 @@ def _restored(db: Connection, context: ServiceContext, erased: Iterable[str]) ->
     erase_again(db, context, erased)
 
 
-def _check(db: Connection, records: Iterable[Json]) -> str:
+def _findings(db: Connection, records: Iterable[Json]) -> Iterator[LogBroken]:
     from curator_service.use_cases.integrity import log_checks
 
-    return log_checks.check(db, records)
+    return log_checks.findings(db, records)
+
+
+def _erased(db: Connection) -> str:
+    from curator_service.use_cases.integrity.erasure_checks import erased_in_words
+
+    return erased_in_words(db)
 
 
 _FORGOTTEN = (
@@ -70,7 +76,8 @@ PROGRAM = Program(
     settings=Settings,
     open_context=open_context,
     app=_build,
-    check=_check,
+    findings=_findings,
+    erased=_erased,
     files=lambda db: [f"files/{name}" for name in store.file_names(db)],
     restored=_restored,
     after_restore=_FORGOTTEN,

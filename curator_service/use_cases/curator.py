@@ -18,6 +18,7 @@ from curator_service.use_cases.inbox.webhook_measurer import WebhookMeasurer
 from curator_service.use_cases.inbox.withholding import Withholding
 from curator_service.use_cases.integrity.countersignatures import Countersignatures
 from curator_service.use_cases.integrity.privacy_reports import PrivacyReports
+from curator_service.use_cases.integrity.study_guard import StudyGuard
 from curator_service.use_cases.jobs.forecasts import Forecasts
 from curator_service.use_cases.jobs.public_forecasts import PublicForecasts
 from curator_service.use_cases.jobs.tunings import Tunings
@@ -68,7 +69,9 @@ class Curator:
         self.wakeups = Wakeups()
         versions = AnswerVersions(context, self.released, self.wakeups)
         self.inbox = Inbox(context, vault, self.released, versions, self.wakeups)
-        self.queries = Queries(context, vault, self.limits, self.released, self.inbox.decline_withheld, self.wakeups)
+        guard = StudyGuard(context)
+        decline = self.inbox.decline_withheld
+        self.queries = Queries(context, vault, self.limits, self.released, decline, self.wakeups, guard)
         self.withholding = Withholding(context, vault, self.released, self.inbox)
         self.streams = Streams(self.inbox, self.wakeups)
         self.deadlines = Deadlines(context, self.inbox, versions, self.wakeups)

@@ -1,12 +1,13 @@
 """Checks of the modeler's tables against its audit log: part of `audit verify`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
 from blindopt import wire
 from blindopt.audit.merkle_log import Json, sha256
+from blindopt.audit.numbered_digests import NumberedDigests
 from blindopt.client import query_body
 from blindopt.errors import LogBroken
 from modeler_service import store
@@ -14,61 +15,97 @@ from modeler_service.integrity.answer_history_check import Exchanges, ends_of, f
 from modeler_service.runs.curator_queries import message_key, query_of
 from modeler_service.runs.record import queries_of, versions_of
 from modeler_service.store import deletion
+from service_kit.context.log_summaries import PrincipalLogSummary, summarize
 from service_kit.store.database import Connection
 
 
-def check(db: Connection, records: Iterable[Json]) -> None:
-    """Check that each answered query has the exchange with its rows and answers, and the reverse. Raises LogBroken.
+def findings(db: Connection, records: Iterable[Json]) -> Iterator[LogBroken]:
+    """Check every table against the log, and yield the first finding in each group of tables."""
+    yield from summarize(db, records, [PrincipalLogSummary(), _RunLogSummary(db)])
+
+
+class _RunLogSummary:
+    """Queries and messages of runs: each answered query has the exchange with its rows and answers, and the reverse.
 
     For queries that people answer, this is checked for each version, in the order and at the time of the log.
     """
-    answered: dict[str, tuple[str, str]] = {}
-    disputed: set[str] = set()
-    deleted: set[str] = set()
-    exchanges_of: dict[str, Exchanges] = {}
-    messages = _MessageExchanges()
-    for record in records:
-        exchange = record.get("exchange")
+
+    def __init__(self, db: Connection) -> None:
+        self._answered: dict[str, NumberedDigests] = {}
+        """By run and the query's first trial, the digests of request and reply."""
+        self._settings: dict[str, str] = {}
+        self._disputed: set[str] = set()
+        self._deleted: set[str] = set()
+        self._with_versions = set(store.runs_with_versions(db))
+        self._exchanges: dict[str, Exchanges] = {}
+        self._messages = _MessageExchanges()
+
+    def follow(self, record: Json) -> None:
+        """Take the next record of the log."""
+        kind, exchange, actor = record["kind"], record.get("exchange"), record["actor"]
         if exchange and "/messages" in str(exchange["path"]):
-            messages.follow(exchange)
-            continue
-        if exchange and str(record["actor"]).startswith("run_"):
-            exchanges_of.setdefault(record["actor"], Exchanges()).add(record, record["actor"])
+            self._messages.follow(exchange)
+            return
+        is_needed = exchange and (actor in self._with_versions or exchange["status"] in _PENDING_OR_REFUSED)
+        if is_needed and str(actor).startswith("run_"):
+            self._exchanges.setdefault(actor, Exchanges()).add(record, actor)
         if exchange and exchange["method"] == "POST" and exchange["status"] == 201:
-            answered[str(exchange["idempotency_key"])] = exchange["request_sha256"], exchange["reply_sha256"]
-        elif record["kind"] == "log.disputed":
-            disputed.add(record["actor"])
-        elif record["kind"] == "run.deleted":
-            deleted.add(record["details"]["run_id"])
-    if present := sorted(deleted & deletion.run_ids(db)):
-        raise LogBroken(f"{present[0]} is stored, and the log records that it was deleted")
-    disputed |= deleted  # its answers are gone
-    messages.check(db, deleted)
-    checked = _check_versions(db, exchanges_of, disputed)
-    for pair in checked:
-        answered.pop("{}:{}".format(*pair), None)
-    for (run_id, first), rows in groupby(store.answered_trials(db), lambda trial: (trial.run_id, trial.query)):
-        trials = [trial for trial in rows if (run_id, trial.number) not in checked]
-        if not trials:
-            continue
+            run_id, _, number = str(exchange["idempotency_key"]).rpartition(":")
+            digests = bytes.fromhex(exchange["request_sha256"] + exchange["reply_sha256"])
+            self._answered.setdefault(run_id, NumberedDigests(64)).add(int(number), digests)
+        elif kind == "run.created" and "spec_sha256" in record["details"]:
+            self._settings[record["details"]["run_id"]] = record["details"]["spec_sha256"]
+        elif kind == "log.disputed":
+            self._disputed.add(actor)
+        elif kind == "run.deleted":
+            self._deleted.add(record["details"]["run_id"])
+
+    def check(self, db: Connection) -> None:
+        """Raise LogBroken if a run, a trial or a message differs from the log."""
+        if present := sorted(self._deleted & deletion.run_ids(db)):
+            raise LogBroken(f"{present[0]} is stored, and the log records that it was deleted", about=present[0])
+        self._check_settings(db)
+        disputed = self._disputed | self._deleted  # the answers of deleted runs are gone
+        self._messages.check(db, self._deleted)
+        checked = _check_versions(db, self._exchanges, disputed)
+        used: dict[str, set[int]] = {run_id: set() for run_id in self._answered}
+        for (run_id, first), rows in groupby(store.answered_trials(db), lambda trial: (trial.run_id, trial.query)):
+            trials = [trial for trial in rows if (run_id, trial.number) not in checked]
+            if trials:
+                self._check_query(run_id, first, trials)
+                used.setdefault(run_id, set()).add(first)
+        for run_id, digests in self._answered.items():
+            for number, _ in digests:
+                lacks = number not in used[run_id] and (run_id, number) not in checked
+                if lacks and run_id not in disputed:  # an answer that broke the protocol was not stored
+                    what = f"trial {number} of {run_id} lacks the answer that the log records"
+                    raise LogBroken(what, about=run_id)
+
+    def _check_settings(self, db: Connection) -> None:
+        """Check the settings of each run, its seed among them."""
+        for row in store.settings(db):
+            if sha256(row.spec.encode()) != self._settings.get(row.id, sha256(row.spec.encode())):
+                raise LogBroken(f"the settings of {row.id} were changed: its seed may be another", about=row.id)
+
+    def _check_query(self, run_id: str, first: int, trials: list[Any]) -> None:
         name = f"trial {first} of {run_id}"
         request = sha256(query_body(query_of([trial.row for trial in trials])))
-        if _is_refused(trials) and exchanges_of.get(run_id, Exchanges()).refused.get(first) == request:
-            continue  # no answer about its row was allowed
+        if _is_refused(trials) and self._exchanges.get(run_id, Exchanges()).refused.get(first) == request:
+            return  # no answer about its row was allowed
         for expected, trial in enumerate(trials, start=first):
             if trial.number != expected:
-                raise LogBroken(f"trial {trial.number} of {run_id} has an answer that the log does not record")
-        request_sha256, reply_sha256 = answered.pop(f"{run_id}:{first}", ("", ""))
-        if not request_sha256 and not reply_sha256:
-            raise LogBroken(f"{name} has an answer that the log does not record")
-        if request_sha256 != request:
-            raise LogBroken(f"{name} was changed: the log records another row")
-        if reply_sha256 != sha256(trials[0].reply or b"") or not _has_answers(trials):
-            raise LogBroken(f"{name} was changed: its answer is not what the curator said")
-    for key in answered:
-        run_id, _, number = key.rpartition(":")
-        if run_id not in disputed:  # an answer that broke the protocol was not stored
-            raise LogBroken(f"trial {number} of {run_id} lacks the answer that the log records")
+                what = f"trial {trial.number} of {run_id} has an answer that the log does not record"
+                raise LogBroken(what, about=run_id)
+        digests = self._answered[run_id].get(first) if run_id in self._answered else None
+        if digests is None:
+            raise LogBroken(f"{name} has an answer that the log does not record", about=run_id)
+        if digests[:32].hex() != request:
+            raise LogBroken(f"{name} was changed: the log records another row", about=run_id)
+        if digests[32:].hex() != sha256(trials[0].reply or b"") or not _has_answers(trials):
+            raise LogBroken(f"{name} was changed: its answer is not what the curator said", about=run_id)
+
+
+_PENDING_OR_REFUSED = (202, 403)
 
 
 @dataclass(slots=True)
@@ -92,7 +129,8 @@ class _MessageExchanges:
             key = message_key(row.run_id, row.number)
             sent = self.sent.pop(key, None)
             if sent not in (None, sha256(row.body.encode())) or (row.reply is not None and not self._has(key, row)):
-                raise LogBroken(f"message {row.number} of {row.run_id} was changed: the log records another one")
+                what = f"message {row.number} of {row.run_id} was changed: the log records another one"
+                raise LogBroken(what, about=row.run_id)
         for key in (key for key in self.sent if key.partition(":")[0] not in deleted):
             raise LogBroken(f"message {key} is missing: the log records that it was sent")
 
@@ -115,20 +153,21 @@ def _check_versions(db: Connection, exchanges_of: dict[str, Exchanges], disputed
         for first in sorted({version.first for version in versions}):
             trials, name = queries.get(first, []), f"trial {first} of {run_id}"
             if first not in exchanges.sent:
-                raise LogBroken(f"{name} has an answer that the log does not record")
+                raise LogBroken(f"{name} has an answer that the log does not record", about=run_id)
             if exchanges.sent[first].request_sha256 != sha256(query_body(query_of([trial.row for trial in trials]))):
-                raise LogBroken(f"{name} was changed: the log records another row")
+                raise LogBroken(f"{name} was changed: the log records another row", about=run_id)
             of_query = [version for version in versions if version.first == first]
             stored = [(t.y, t.plays, t.passport, bool(t.declined), t.version) for t in trials]
             for what in faults(first, trials[0].query_id, stored, of_query, exchanges, ends):
                 if run_id not in disputed:
-                    raise LogBroken(f"{name} was changed: {what}")
+                    raise LogBroken(f"{name} was changed: {what}", about=run_id)
             checked |= {(run_id, trial.number) for trial in trials}
     for run_id, exchanges in exchanges_of.items():
         pending = [first for first, sent in exchanges.sent.items() if sent.status == 202]
         lacking = [first for first in pending if (run_id, first) not in checked]
         if lacking and run_id not in disputed:
-            raise LogBroken(f"trial {lacking[0]} of {run_id} lacks what the log records: that its query is pending")
+            what = f"trial {lacking[0]} of {run_id} lacks what the log records: that its query is pending"
+            raise LogBroken(what, about=run_id)
     return checked
 
 

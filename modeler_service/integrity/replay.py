@@ -9,8 +9,9 @@ from pathlib import Path
 from blindopt import wire
 from blindopt.arrays import Matrix
 from blindopt.audit.merkle_log import Json, sha256
+from blindopt.audit.verification import Records, Verification
 from blindopt.client import query_body
-from blindopt.errors import BlindoptError, NotFound, StateConflict
+from blindopt.errors import BlindoptError, LogBroken, NotFound, StateConflict
 from blindopt.formats import npy_files
 from blindopt.optimizer.choosing.chooser import RowChooser
 from blindopt.optimizer.choosing.defaults import plan_of_run
@@ -121,8 +122,17 @@ def _versions(export: wire.RunExport) -> list[Version]:
     return list(versions.values())
 
 
-def summarize_log(records: Iterable[Json], run: Recorded) -> RunLogSummary:
-    """Summarize the records of the modeler's own log that concern a run."""
+def verified_summary(log: Records, run: Recorded, identity: str) -> RunLogSummary:
+    """Verify the modeler's logs, and summarize what concerns a run. Raises LogBroken, StateConflict for another run."""
+    if run.identity != identity:
+        raise StateConflict(f"the export is of {run.identity}, not of {identity}")
+    summary = _summarize(Verification(log).records(), run)
+    if log.service != "blindopt-modeler":
+        raise LogBroken(f"the log is of {log.service}, not of the modeler")
+    return summary
+
+
+def _summarize(records: Iterable[Json], run: Recorded) -> RunLogSummary:
     exchanges = Exchanges()
     spec_sha256, plan_sha256, releases = None, None, set()
     for record in records:

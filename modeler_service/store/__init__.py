@@ -220,6 +220,11 @@ def version_page(db: Connection, run_id: str) -> list[Row[Any]]:
     return list(db.execute(select(versions).where(versions.c.run_id == run_id).order_by(versions.c.seq)))
 
 
+def settings(db: Connection) -> Iterable[Row[Any]]:
+    """Stream id and spec of every run."""
+    return db.execute(select(runs.c.id, runs.c.spec).order_by(runs.c.seq))
+
+
 def runs_with_versions(db: Connection) -> list[str]:
     """Runs that have versions of a reply."""
     return list(db.execute(select(versions.c.run_id).distinct().order_by(versions.c.run_id)).scalars())

@@ -284,10 +284,27 @@ class RangeNotSatisfiable(BlindoptError):
 
 
 class LogBroken(BlindoptError):
-    """A log does not verify; the message names the first wrong record and its fault."""
+    """A log does not verify, or a table differs from it; the message names the first wrong record and its fault.
+
+    ``about`` is the id of the study, grant or run that it is about; None for the whole log, and for other tables.
+    """
 
     code, title = "log_broken", "The audit log does not verify"
     what_to_do = "Keep both files as they are, and compare with a backup: somebody changed or cut a log."
+
+    def __init__(self, message: str, *, about: str | None = None) -> None:
+        super().__init__(message)
+        self.about = about
+
+
+class RecordChanged(BlindoptError):
+    """A stored record differs from the service's audit log, so nothing is done by it."""
+
+    code, status, title, retryable = "record_changed", 503, "A stored record was changed", True
+    what_to_do = (
+        "The service's owner must compare its data with a backup: its audit page names the record. Repeat the request "
+        "with the same key afterwards."
+    )
 
 
 class NumericalFailure(BlindoptError):

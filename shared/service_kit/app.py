@@ -78,7 +78,7 @@ def build(
     )
     app.state.context = context
     app.state.readiness = Readiness(context.audit_trail.check_ready)
-    app.state.log_verification = LogVerification(context)
+    app.state.log_verification = LogVerification(context, hours=settings.verify_hours)
     certificates = app.state.certificates = Certificates(settings, context.clock)
     metrics = None
     if settings.metrics:

@@ -66,6 +66,12 @@ class ServiceSettings(BaseSettings):
         None,
         description="At a start without users, add one named after the main role; write its password here (mode 0600).",
     )
+    verify_hours: float = Field(
+        24.0,
+        ge=0,
+        le=8_760,
+        description="Hours between verifications of log and tables in the background, beside that at start; 0: none.",
+    )
     metrics: bool = Field(
         False,
         description="Serve metrics for Prometheus at /metrics to the role monitor (extra metrics).",

@@ -6,6 +6,7 @@ from blindopt.audit.merkle_log import Json
 from blindopt.errors import LogBroken
 from curator_service import store
 from curator_service.store import erasures
+from service_kit.store import audit_log
 from service_kit.store.database import Connection
 
 _COUNTED = ("queries", "measurements", "replies", "messages")
@@ -47,3 +48,11 @@ class ErasureLogSummary:
             return ""
         counts = ", ".join(f"{self._counts[name]} {name}" for name in _COUNTED)
         return f"erased: {len(self.datasets)} datasets with {len(self.studies)} studies, {counts}"
+
+
+def erased_in_words(db: Connection) -> str:
+    """What was erased, by the log, for who verifies; empty if nothing was."""
+    summary = ErasureLogSummary()
+    for record in audit_log.of_kind(db, "dataset.erased"):
+        summary.follow(record)
+    return summary.words

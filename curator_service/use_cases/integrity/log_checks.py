@@ -3,59 +3,50 @@
 Each summary follows the log record by record, then checks that its tables hold what the log says.
 """
 
+import hashlib
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from blindopt.audit.merkle_log import Json, sha256
 from blindopt.errors import LogBroken, NotFound
 from curator_service import store
-from curator_service.privacy.ledger import Balance, Prices, RowBalance, text, units
+from curator_service.privacy.ledger import Prices, RowBalance, text
 from curator_service.store import advisories, messages, withheld
 from curator_service.store import ledger as lines
 from curator_service.use_cases.integrity.erasure_checks import ErasureLogSummary
 from curator_service.use_cases.integrity.inbox_checks import InboxLogSummary
+from curator_service.use_cases.integrity.logged_studies import Account, StudyLogSummary
 from curator_service.use_cases.integrity.tuning_checks import TuningLogSummary, check_rows
 from curator_service.use_cases.studies.salted_digests import salted_digest
-from service_kit.store import stored_replies
+from service_kit.context.log_summaries import LogSummary, PrincipalLogSummary, summarize
+from service_kit.store import audit_log, stored_replies
 from service_kit.store.database import Connection
 
 
-class LogSummary(Protocol):
-    """What the log says about some tables."""
-
-    def follow(self, record: Json) -> None:
-        """Take the next record of the log. Raises LogBroken if it contradicts an earlier one."""
-
-    def check(self, db: Connection) -> None:
-        """Raise LogBroken if a table differs from the log."""
+def check(db: Connection, records: Iterable[Json]) -> None:
+    """Check every table against the log, and that no answer precedes its charge. Raises LogBroken."""
+    for finding in findings(db, records):
+        raise finding
 
 
-def check(db: Connection, records: Iterable[Json]) -> str:
-    """Check every table against the log, and that no answer precedes its charge. Raises LogBroken.
-
-    Return in words what was erased, and cannot be checked any more.
-    """
+def findings(db: Connection, records: Iterable[Json]) -> Iterator[LogBroken]:
+    """Check every table against the log, and yield the first finding in each group of tables."""
     erased = ErasureLogSummary()
     summaries: list[LogSummary] = [
         erased,
+        PrincipalLogSummary(),
         _DatasetLogSummary(erased),
-        _StudyLogSummary(),
+        StudyLogSummary(),
         _AdvisoryLogSummary(),
         TuningLogSummary(erased),
         _WithheldLogSummary(),
         _MessageLogSummary(erased),
         InboxLogSummary(erased),
-        _ReplyLogSummary(erased),
+        _ReplyLogSummary(db, erased),
         _LedgerLogSummary(db),
     ]
-    for record in records:
-        for summary in summaries:
-            summary.follow(record)
-    for summary in summaries:
-        summary.check(db)
-    return erased.words
+    yield from summarize(db, records, summaries)
 
 
 class _DatasetLogSummary:
@@ -85,71 +76,6 @@ class _DatasetLogSummary:
                 raise LogBroken(f"dataset {identity} was changed: how it was read is not what the log says")
         for name in self._readings:
             raise LogBroken(f"dataset {name} is missing")
-
-
-@dataclass
-class _LoggedStudy:
-    """A study as the log describes it."""
-
-    spec_sha256: str
-    release_sha256: str | None = None
-    closed: bool = False
-
-
-_CLOSING = {"study.closed": "study_id", "log.restored": "closed_studies", "dataset.erased": "studies"}
-"""Kinds of records that close studies, and where they name them."""
-
-
-class _StudyLogSummary:
-    """Studies: spec, release and state."""
-
-    def __init__(self) -> None:
-        self._studies: dict[str, _LoggedStudy] = {}
-
-    def follow(self, record: Json) -> None:
-        kind, details = record["kind"], record.get("details", {})
-        if kind == "study.created":
-            self._studies[details["study_id"]] = _LoggedStudy(details["spec_sha256"])
-        elif kind == "study.changed":
-            study = self._created(details["study_id"])
-            if study.release_sha256 is not None or study.closed or study.spec_sha256 != details["replaces"]:
-                raise LogBroken(f"study {details['study_id']} was changed when it was no draft, or from another one")
-            study.spec_sha256 = details["spec_sha256"]
-        elif kind == "study.deleted":
-            study = self._created(details["study_id"])
-            if study.release_sha256 is not None or study.closed:
-                raise LogBroken(f"study {details['study_id']} was deleted when it was no draft")
-            del self._studies[details["study_id"]]
-        elif kind == "study.caps_raised":
-            study = self._created(details["study_id"])
-            if study.release_sha256 is None or study.closed or study.spec_sha256 != details["replaces"]:
-                raise LogBroken(f"caps of study {details['study_id']} were raised when it was not open, or of another")
-            study.spec_sha256 = details["spec_sha256"]
-        elif kind == "study.released":
-            self._created(details["study_id"]).release_sha256 = details["sha256"]
-        elif kind in _CLOSING:
-            for study_id in [details["study_id"]] if kind == "study.closed" else details[_CLOSING[kind]]:
-                self._created(study_id).closed = True
-
-    def _created(self, study_id: str) -> _LoggedStudy:
-        if (study := self._studies.get(study_id)) is None:
-            raise LogBroken(f"study {study_id} is in the log and was never created there")
-        return study
-
-    def check(self, db: Connection) -> None:
-        missing = dict(self._studies)
-        for row in store.every(db, store.studies):
-            if (study := missing.pop(row.id, None)) is None:
-                raise LogBroken(f"study {row.id} is not in the log")
-            if sha256(row.spec.encode()) != study.spec_sha256:
-                raise LogBroken(f"study {row.id} was changed: its spec is not the one in the log")
-            release = store.release_of(db, row.id)
-            if (None if release is None else release.sha256) != study.release_sha256:
-                raise LogBroken(f"the release of study {row.id} is not the one in the log")
-            if (row.state == "closed") != study.closed:
-                raise LogBroken(f"study {row.id} is {row.state}, and the log does not say so")
-        for name in missing:
-            raise LogBroken(f"study {name} is missing")
 
 
 class _AdvisoryLogSummary:
@@ -245,37 +171,54 @@ def _digest(text: str | None) -> str | None:
 class _ReplyLogSummary:
     """Stored replies to modelers: the first under each key, which every later one must repeat."""
 
-    def __init__(self, erased: ErasureLogSummary) -> None:
+    def __init__(self, db: Connection, erased: ErasureLogSummary) -> None:
+        self._db = db
         self._erased = erased
-        self._replies: dict[tuple[str, str], tuple[int, str]] = {}
+        self._count = 0
         self._studies: dict[str, str] = {}
+        """By grant."""
+        self._marked: dict[str, str] = {}
+        """By grant, the key of a reply in whose place is the marker of an erasure."""
 
     def follow(self, record: Json) -> None:
         exchange = record.get("exchange")
         if not exchange or exchange["method"] != "POST" or exchange["status"] >= 300:
             return
-        key, reply = (exchange["grant_id"], exchange["idempotency_key"]), (exchange["status"], exchange["reply_sha256"])
-        if not exchange["replayed"] and key not in self._replies:
-            self._replies[key] = reply
-            self._studies[key[0]] = exchange["study_id"]
-        elif self._replies.get(key) != reply:
-            raise LogBroken(f"key {exchange['idempotency_key']} got another answer than the one that it had got before")
+        grant, key = exchange["grant_id"], exchange["idempotency_key"]
+        stored = stored_replies.answer(self._db, grant, key)
+        self._studies[grant] = exchange["study_id"]
+        if stored is None:
+            raise LogBroken(f"the stored answer under key {key} is missing", about=grant)
+        if stored_replies.is_erased(stored.body):
+            self._marked.setdefault(grant, key)
+        elif (stored.status, sha256(stored.body)) != (exchange["status"], exchange["reply_sha256"]):
+            raise LogBroken(f"the stored answer under key {key} was changed", about=grant)
+        self._count += not exchange["replayed"]
 
     def check(self, db: Connection) -> None:
-        missing = dict(self._replies)
-        for row in stored_replies.answers(db):
-            reply = missing.pop((row.principal, row.idempotency_key), None)
-            gone = self._studies.get(row.principal) in self._erased.studies
-            if stored_replies.is_erased(row.body) and gone:
-                continue
-            if gone and stored_replies.describes(row.body):
-                raise LogBroken(f"the answer under key {row.idempotency_key} is stored, and the log says it was erased")
-            if reply is not None and (row.status, sha256(row.body)) != reply:
-                raise LogBroken(f"the stored answer under key {row.idempotency_key} was changed")
-            if reply is None and row.principal.startswith("grt_"):
-                raise LogBroken(f"the stored answer under key {row.idempotency_key} is not in the log")
-        for _, key in missing:
-            raise LogBroken(f"the stored answer under key {key} is missing")
+        gone = {grant for grant, study in self._studies.items() if study in self._erased.studies}
+        for grant in self._marked.keys() - gone:
+            raise LogBroken(f"the stored answer under key {self._marked[grant]} was changed", about=grant)
+        for grant in gone:
+            for row in stored_replies.answers_of(db, grant):
+                if stored_replies.describes(row.body):
+                    what = f"the answer under key {row.idempotency_key} is stored, and the log says it was erased"
+                    raise LogBroken(what, about=grant)
+        if stored_replies.count_answers(db) == self._count:
+            return
+        logged = {
+            (exchange["grant_id"], exchange["idempotency_key"])
+            for exchange in (record.get("exchange") for record in audit_log.of_kind(db, "exchange", *_ANSWERING))
+            if exchange
+        }
+        for grant, key in stored_replies.answer_keys(db):
+            if (grant, key) not in logged:
+                raise LogBroken(f"the stored answer under key {key} is not in the log", about=grant)
+        raise LogBroken("an answer is in the log twice, as if it were new")
+
+
+_ANSWERING = ("checkpoint.countersigned", "message.received")
+"""Kinds of records, beside exchanges, about requests of modelers that are answered."""
 
 
 class _LedgerLogSummary:
@@ -283,105 +226,80 @@ class _LedgerLogSummary:
 
     def __init__(self, db: Connection) -> None:
         self._db = db
-        self._accounts: dict[str, _Account] = {}
-        self._charged: set[str] = set()
-        self._answered: set[tuple[str, str]] = set()
+        self._accounts: dict[str, _Lines] = {}
+        self._charged: dict[str, bool] = {}
+        """By query, whether it was answered."""
 
     def follow(self, record: Json) -> None:
         details, exchange = record.get("details", {}), record.get("exchange")
         if record["kind"] in ("charge", "charge.refused"):
             if (study := details["study_id"]) not in self._accounts:
-                self._accounts[study] = _Account(_prices(self._db, study))
+                self._accounts[study] = _Lines(_prices(self._db, study))
             self._accounts[study].take(details, refused=record["kind"] == "charge.refused")
             query = details.get("query_id")
             if (query in self._charged) != ("version" in details):  # a correction follows the charge of its query
-                raise LogBroken(f"query {query} was charged twice, or corrected before it was charged")
-            self._charged |= {query} - {None}
+                raise LogBroken(f"query {query} was charged twice, or corrected before it was charged", about=study)
+            if query is not None:
+                self._charged.setdefault(query, False)
         elif exchange and exchange["status"] in (201, 202) and not exchange["replayed"] and "query_id" in details:
-            if details["query_id"] not in self._charged:
-                raise LogBroken(f"query {details['query_id']} was answered before it was charged")
-            key = exchange["grant_id"], exchange["idempotency_key"]
-            if key in self._answered:
-                raise LogBroken(f"query {details['query_id']} was answered twice")
-            self._answered.add(key)
+            query = details["query_id"]
+            if (is_answered := self._charged.get(query)) is not False:
+                what = "answered twice" if is_answered else "answered before it was charged"
+                raise LogBroken(f"query {query} was {what}", about=exchange["study_id"])
+            self._charged[query] = True
 
     def check(self, db: Connection) -> None:
         counts = dict.fromkeys(self._accounts, 0)
         for line in store.every(db, lines.ledger):
-            count = counts.get(line.study_id, 0)
-            if line.study_id not in self._accounts or count >= len(self._accounts[line.study_id].lines):
-                raise LogBroken(f"ledger line {line.seq} is not in the log")
-            if self._accounts[line.study_id].lines[count] != lines.content(line):
-                raise LogBroken(f"ledger line {line.seq} is not what the log says: it was changed, or one is missing")
-            counts[line.study_id] = count + 1
+            count, study = counts.get(line.study_id, 0), line.study_id
+            if study not in self._accounts or count >= len(self._accounts[study]):
+                raise LogBroken(f"ledger line {line.seq} is not in the log", about=study)
+            if self._accounts[study].digest(count) != _line_digest(lines.content(line)):
+                what = "it was changed, or one is missing"
+                raise LogBroken(f"ledger line {line.seq} is not what the log says: {what}", about=study)
+            counts[study] = count + 1
         for study, account in self._accounts.items():
-            if counts[study] != len(account.lines):
-                raise LogBroken(f"the ledger of {study} lacks the last of {len(account.lines)} lines in the log")
-        stored = {row.id for row in store.every(db, store.queries)}
-        for name in stored ^ self._charged:
-            where = "the log" if name in stored else "the table of queries"
-            raise LogBroken(f"query {name} is missing in {where}")
+            if counts[study] != len(account):
+                what = f"lacks the last of {len(account)} lines in the log"
+                raise LogBroken(f"the ledger of {study} {what}", about=study)
+        for row in store.every(db, store.queries):
+            if self._charged.pop(row.id, None) is None:
+                raise LogBroken(f"query {row.id} is missing in the log", about=row.study_id)
+        for name in self._charged:
+            raise LogBroken(f"query {name} is missing in the table of queries")
 
 
-@dataclass
-class _Account:
-    """The ledger of one study, line by line, as the log describes it."""
+_DIGEST = 16
 
-    prices: Prices
-    balance: Balance = field(default_factory=Balance)
-    rows: dict[int, RowBalance] = field(default_factory=dict)
-    lines: list[tuple[Any, ...]] = field(default_factory=list)
 
-    def take(self, details: Json, *, refused: bool) -> None:
-        """Add the lines of one record. Raises LogBroken if its epsilon is not their price."""
-        if refused:
-            self._refuse(details)
-        elif details["rows"] == "all":
-            cost, old = units(details["epsilon"]), self.balance
-            self.balance = Balance(old.release + cost, old.total + cost, old.plays)
-            self._add("release", None, None, 0, cost, None, RowBalance())
-        else:
-            before = self.balance.total
-            for row, count in details["rows"]:
-                if "version" in details:
-                    self._charge("correction", details["query_id"], row, 0, count * self.prices.answer)
-                else:
-                    self._charge("answers", details["query_id"], row, count, self.prices.cost(count))
-            if details["epsilon"] != text(self.balance.total - before):
-                raise LogBroken(f"query {details['query_id']}: the log has another epsilon than its study's price")
+def _line_digest(content: tuple[Any, ...]) -> bytes:
+    return hashlib.blake2b(repr(content).encode(), digest_size=_DIGEST).digest()
 
-    def _charge(self, kind: str, query_id: str, row: int, plays: int, cost: int) -> None:
-        """Add a line of answers, or of a correction, which releases answers again and is no query."""
-        old, before = self.rows.get(row, RowBalance()), self.balance
-        self.rows[row] = RowBalance(old.queries + (kind == "answers"), old.plays + plays, old.total + cost)
-        self.balance = Balance(before.release, before.total + cost, before.plays + plays)
-        self._add(kind, query_id, row, plays, cost, None, self.rows[row])
 
-    def _refuse(self, details: Json) -> None:
-        row, cap = details["row"], details["cap"]
-        if details["rows"] == "all":  # a release, which a cap of the dataset's account refused
-            cost = self.prices.release
-            if cap == "dataset.epsilon" and details["requested"] != text(cost):
-                raise LogBroken("a refused release in the log has another amount than it costs")
-            self._add("refused", None, None, 0, cost, cap, RowBalance())
-            return
-        of_cap = [plays for requested, plays in details["rows"] if row in (None, requested)]
-        cost, plays = sum(map(self.prices.cost, of_cap)), sum(of_cap)
-        if details["requested"] != (str(plays) if cap == "queries" else text(cost)):
-            raise LogBroken("a refusal in the log has another amount than its request costs")
-        of_row = self.rows.get(row, RowBalance()) if row is not None else RowBalance()
-        self._add("refused", None, row, plays, cost, cap, of_row)
+class _Lines(Account):
+    """The ledger of one study as the log describes it, with a digest of each line."""
+
+    def __init__(self, prices: Prices) -> None:
+        super().__init__(prices)
+        self._digests = bytearray()
+
+    def __len__(self) -> int:
+        return len(self._digests) // _DIGEST
+
+    def digest(self, count: int) -> bytes:
+        """The digest of the line after ``count`` others."""
+        return bytes(self._digests[count * _DIGEST : (count + 1) * _DIGEST])
 
     def _add(
         self, kind: str, query: str | None, row: int | None, plays: int, cost: int, cap: str | None, of_row: RowBalance
     ) -> None:
         now = self.balance
         balances = of_row.queries, of_row.plays, of_row.total, now.release, now.total, now.plays
-        self.lines.append((kind, query, row, plays, text(cost), cap, *balances))
+        self._digests += _line_digest((kind, query, row, plays, text(cost), cap, *balances))
 
 
 def _prices(db: Connection, study_id: str) -> Prices:
     try:
         return Prices.of(store.spec_of(db, study_id))
     except NotFound:
-        raise LogBroken(f"study {study_id} was charged and is missing") from None
+        raise LogBroken(f"study {study_id} was charged and is missing", about=study_id) from None

@@ -27,6 +27,7 @@ from curator_service.store import erasures
 from curator_service.store import inbox as inbox_table
 from curator_service.store import ledger as lines
 from curator_service.use_cases import notices
+from curator_service.use_cases.integrity.study_guard import StudyGuard
 from curator_service.use_cases.queries import measurement_entries
 from curator_service.use_cases.queries.refusals import refusal_for_grant
 from curator_service.use_cases.queries.study_views import view_of
@@ -61,8 +62,10 @@ class Queries:
         studies: ReleasedStudies,
         decline_withheld: Callable[[Connection, str], None],
         wakeups: Wakeups,
+        guard: StudyGuard | None = None,
     ) -> None:
         self._context = context
+        self._guard = guard or StudyGuard(context)
         self._vault = vault
         self._limits = limits
         self._studies = studies
@@ -114,6 +117,8 @@ class Queries:
             raise StillRunning("the same request is being answered")
         self._under_way.add(name)
         try:
+            if not self._guard.is_loaded(identity):
+                await asyncio.to_thread(self._guard.load, identity)
             write = self._context.database.write_soon
             if not isinstance(released.spec.measurement, wire.ColumnMeasurement):
                 later = await write(lambda db: self._answer_later(db, caller, identity, released, request))
@@ -146,7 +151,9 @@ class Queries:
             return stored
         self._context.audit_trail.check_sound()
         self._context.authentication.check_live(db, caller.principal)
-        _check_open(db, identity)
+        state = store.state_of(db, identity)
+        self._guard.check_cached(db, identity, released, state)
+        _check_open(state)
         key, digest = self._context.idempotency.key_of(caller)
         if (begun := store.begun(db, caller.principal.id, key)) is not None:  # after a crash before the answer
             stored_replies.check_same_request(begun.request_sha256, digest)
@@ -154,10 +161,10 @@ class Queries:
         rows = [(item.row, item.plays) for item in request.rows]
         now = self._context.clock()
         try:
-            balances = lines.row_balances(db, identity, released.rows_of_persons(row for row, _ in rows))
-            charges = ledger.charge_answers(
-                released.spec, lines.balance(db, identity), rows, balances, released.rows_of_person
-            )
+            spent, of_persons = lines.balance(db, identity), released.rows_of_persons(row for row, _ in rows)
+            balances = lines.row_balances(db, identity, of_persons)
+            self._guard.check_balances(db, identity, spent, of_persons, balances)
+            charges = ledger.charge_answers(released.spec, spent, rows, balances, released.rows_of_person)
             losses = self._studies.losses
             dataset_caps.check_answers(db, self._context, losses, identity, released.spec, released.id, charges)
         except BudgetExhausted as refusal:
@@ -221,7 +228,7 @@ class Queries:
             return error
 
     def _answer_begun(self, db: Connection, caller: RequestContext, identity: str, *begun: Any) -> StoredReply:
-        _check_open(db, identity)  # it may have been closed since the charge
+        _check_open(store.state_of(db, identity))  # it may have been closed since the charge
         return self._settle(db, caller, identity, *begun)
 
     def _answer_later(
@@ -366,6 +373,6 @@ def _or_raise(outcome: StoredReply | Exception) -> StoredReply:
     return outcome
 
 
-def _check_open(db: Connection, identity: str) -> None:
-    if store.state_of(db, identity) != "open":
+def _check_open(state: str) -> None:
+    if state != "open":
         raise StudyNotOpen("the study is closed: it answers no more queries")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
+from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Erased, StudyNotOpen
 from curator_service import store
 from curator_service.persons import RowsOfPersons, numbers_of
@@ -34,6 +35,9 @@ class Released:
     report: wire.ReleaseReport
     id: str
     sha256: str
+    spec_sha256: str
+    """Of the spec as it was read from the tables, like the next one."""
+    report_sha256: str
     n: int
     r: int
     order: NDArray[np.int64]
@@ -115,6 +119,8 @@ class ReleasedStudies:
                 report=wire.ReleaseReport.model_validate_json(release.report),
                 id=release.id,
                 sha256=release.sha256,
+                spec_sha256=sha256(study.spec.encode()),
+                report_sha256=sha256(release.report.encode()),
                 n=release.n,
                 r=release.r,
                 order=np.asarray(order),  # a view: a memmap's own indexing takes longer

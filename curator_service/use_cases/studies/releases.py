@@ -300,7 +300,7 @@ class Releases:
                 "a record was withheld while the release was drawn, so nothing was released: release it again, which "
                 "charges nothing more"
             )
-        now = stamp(self._context.clock())
+        now, stored = stamp(self._context.clock()), report.model_dump_json()
         store.insert(
             db,
             store.releases,
@@ -309,7 +309,7 @@ class Releases:
             sha256=digest,
             n=report.n,
             r=report.r,
-            report=report.model_dump_json(),
+            report=stored,
             created_at=now,
         )
         store.change(db, store.studies, identity, state="open", opened_at=now, releasing_key=None)
@@ -321,6 +321,7 @@ class Releases:
             "study_id": identity,
             "release_id": release_id,
             "sha256": digest,
+            "report_sha256": sha256(stored.encode()),
             "mechanism": view.spec.release.mechanism,
             "guarantee": view.guarantee,
         }

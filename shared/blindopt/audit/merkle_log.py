@@ -126,6 +126,11 @@ def grow(peaks: Sequence[bytes], size: int, leaf: bytes) -> list[bytes]:
     return grown
 
 
+def frontier(peaks: bytes) -> list[bytes]:
+    """Split a stored frontier into its roots."""
+    return [peaks[i : i + 32] for i in range(0, len(peaks), 32)]
+
+
 def root(peaks: Sequence[bytes]) -> bytes:
     """RFC 6962 tree head of the frontier; the empty tree is SHA-256 of nothing."""
     if not peaks:
@@ -175,21 +180,56 @@ def verify(entries: Iterable[Entry], *, index: str = "seq", signed: Mapping[int,
     without it, a cut tail or a wholly rewritten history cannot be detected.
     """
     signed = signed or {}
-    peaks: list[bytes] = []
-    size = 0
+    walk = LogWalk(index=index, signed=signed.get)
     for entry in entries:
-        _check_entry(entry, size, index)
-        peaks = grow(peaks, size, entry.leaf)
-        if b"".join(peaks) != entry.peaks:
-            raise LogBroken(f"record {size} was inserted or replaced: the tree before or at it differs")
-        size += 1
-        if size in signed and signed[size] != root(peaks).hex():
+        walk.take(entry)
+    return walk.end(max(signed, default=0))
+
+
+class LogWalk:
+    """Verifies a log entry by entry, and holds no more of it than its frontier.
+
+    ``signed`` returns the signed root of a size, or None. A walk may begin ``after`` records with the frontier
+    ``peaks``, which the caller has checked.
+    """
+
+    def __init__(
+        self,
+        *,
+        index: str = "seq",
+        signed: Callable[[int], str | None] = lambda size: None,
+        after: int = 0,
+        peaks: Sequence[bytes] = (),
+    ) -> None:
+        self._index = index
+        self._signed = signed
+        self._peaks = list(peaks)
+        self.size = after
+
+    def take(self, entry: Entry, known: bytes | None = None) -> None:
+        """Verify the next entry. Raises LogBroken.
+
+        ``known`` is the leaf of the canonical record that belongs here: if it is the entry's, it is not parsed.
+        """
+        if entry.seq != self.size or known != entry.leaf or leaf_hash(entry.body) != known:
+            _check_entry(entry, self.size, self._index)
+        self._peaks = grow(self._peaks, self.size, entry.leaf)
+        if b"".join(self._peaks) != entry.peaks:
+            raise LogBroken(f"record {self.size} was inserted or replaced: the tree before or at it differs")
+        self.size += 1
+        if (signed := self._signed(self.size)) is not None and signed != root(self._peaks).hex():
+            at = self.size - 1
             raise LogBroken(
-                f"a fork at or before record {size - 1}: a signed checkpoint of size {size} is of another history"
+                f"a fork at or before record {at}: a signed checkpoint of size {self.size} is of another history"
             )
-    if (longest := max(signed, default=0)) > size:
-        raise LogBroken(f"the tail was cut: the log ends after {size} records, a signed checkpoint has {longest}")
-    return Head(size=size, root=root(peaks).hex())
+
+    def end(self, signed_size: int = 0) -> Head:
+        """Return the head. Raises LogBroken if a checkpoint of ``signed_size`` records was signed, and it has fewer."""
+        if signed_size > self.size:
+            raise LogBroken(
+                f"the tail was cut: the log ends after {self.size} records, a signed checkpoint has {signed_size}"
+            )
+        return Head(size=self.size, root=root(self._peaks).hex())
 
 
 def _check_entry(entry: Entry, size: int, index: str) -> None:
@@ -212,6 +252,15 @@ def _is_canonical(record: Json, body: bytes) -> bool:
         return canonical(record) == body
     except ValueError:  # a number or a text that has no canonical form
         return False
+
+
+def exchange_leaf(body: bytes) -> bytes:
+    """Return the leaf in the shared log of the exchange in a canonical record of an own log.
+
+    Names are sorted and values are escaped, so the exchange lies between its name and the kind of the record.
+    """
+    start = body.rfind(b'"exchange":{') + len(b'"exchange":')
+    return leaf_hash(body[start : body.rfind(b',"kind":"')])
 
 
 Subtree = Callable[[int, int], bytes]

@@ -1,20 +1,25 @@
 """Verify the audit exports of two parties and compare them with each other. Offline, pure."""
 
 import json
-from collections.abc import Iterable, Iterator
+from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from blindopt.audit.checkpoints import Checkpoint, Verifier
-from blindopt.audit.merkle_log import Entry, Head, Json, root, verify
+from blindopt.audit.merkle_log import Entry, Json, frontier, root
+from blindopt.audit.verification import Records, first_key, leads
+from blindopt.audit.verification import verify_export as verify_export
 from blindopt.errors import LogBroken
 from blindopt.wire import AuditEntry
 
 _UNRECORDED = (401, 404, 413, 429, 500, 502, 503)
 """Statuses of refusals that precede any write: they are not in the shared log."""
+
+
+_NOTES = ("checkpoint", "receipt", "countersignature")
 
 
 class Line(BaseModel):
@@ -62,6 +67,14 @@ class Export:
         """Whether the export is the curator's, who keeps and signs the shared logs."""
         return self.service == "blindopt-curator"
 
+    def log(self, grant: str | None, after: int = -1) -> Iterator[Entry]:
+        """The own log, or the one shared with a grant; entries ``after`` a position."""
+        return iter((self.own if grant is None else self.shared.get(grant, []))[after + 1 :])
+
+    def grants(self) -> set[str]:
+        """The grants that have a shared log or a signed note."""
+        return self.shared.keys() | {grant for _, grant, _ in self.notes if grant is not None}
+
     def of_kind(self, kind: str, grant: str | None) -> Iterator[str]:
         """Return the notes of one kind about one log."""
         return (note for k, g, note in self.notes if (k, g) == (kind, grant))
@@ -75,194 +88,93 @@ class Difference:
     what: str
 
 
-def write(export: Export) -> Iterator[str]:
+def write(export: Records) -> Iterator[str]:
     """Write the lines of an export in ASCII: some readers split lines at other Unicode characters."""
-    first = Line(service=export.service, key=export.key)
-    lines = [Line(subject=subject, key=key) for subject, key in export.keys.items()]
-    lines += [Line(kind=kind, grant_id=grant, note=note) for kind, grant, note in export.notes]
-    for line in (first, *lines):
-        yield json.dumps(line.model_dump(exclude_none=True)) + "\n"
-    for grant, entries in ((None, export.own), *export.shared.items()):
-        for entry in entries:
+    grants = sorted(export.grants())
+    lines = [Line(service=export.service, key=export.key)]
+    lines += [Line(subject=subject, key=key) for subject, key in export.keys.items()]
+    yield from map(_text, lines)
+    for grant in (None, *grants):
+        for kind in _NOTES:
+            yield from (_text(Line(kind=kind, grant_id=grant, note=note)) for note in export.of_kind(kind, grant))
+    for grant in (None, *grants):
+        for entry in export.log(grant):
             start = {"seq": entry.seq, "body": entry.body.decode(errors="replace"), "grant_id": grant}
             yield json.dumps(start | {"leaf": entry.leaf.hex(), "peaks": entry.peaks.hex()}) + "\n"
 
 
+def _text(line: Line) -> str:
+    return json.dumps(line.model_dump(exclude_none=True)) + "\n"
+
+
 def read(path: Path) -> Export:
-    """Read an export from a file. Raises LogBroken for any other file."""
-    lines = path.read_bytes().decode(errors="replace").removesuffix("\n").split("\n")
-    export: Export | None = None
-    for number, text in enumerate(lines, start=1):
-        try:
-            line = AuditEntry.model_validate_json(text) if '"seq"' in text else Line.model_validate_json(text)
-        except ValidationError:
-            raise LogBroken(f"{path} line {number} is not a line of an export") from None
-        if export is None:
+    """Read an export from a file into memory. Raises LogBroken for any other file."""
+    export = ExportFile(path)
+    grants = sorted(export.grants())
+    logs = [(kind, grant) for grant in (None, *grants) for kind in _NOTES]
+    notes = [(kind, grant, note) for kind, grant in logs for note in export.of_kind(kind, grant)]
+    shared = {grant: entries for grant in grants if (entries := list(export.log(grant)))}
+    return Export(export.service, export.key, list(export.log(None)), shared, export.keys, notes)
+
+
+class ExportFile:
+    """An export in a file, of which no more than the places of its lines is in memory."""
+
+    def __init__(self, path: Path) -> None:
+        """Find the lines. Raises LogBroken for a file that is no export."""
+        self._path = path
+        self.service = self.key = ""
+        self.keys: dict[str, str] = {}
+        self._places: dict[tuple[str, str | None], array[int]] = {}
+        place = 0
+        with path.open("rb") as file:
+            for number, text in enumerate(file, start=1):
+                self._take(text, number, place)
+                place += len(text)
+        if not self.service:
+            raise LogBroken(f"{path} is empty")
+
+    def _take(self, text: bytes, number: int, place: int) -> None:
+        line = self._parse(text, number)
+        if not self.service:
             if not isinstance(line, Line) or not line.service or not line.key:
-                raise LogBroken(f"{path} is no export: its first line does not name service and key")
-            export = Export(line.service, line.key)
+                raise LogBroken(f"{self._path} is no export: its first line does not name service and key")
+            self.service, self.key = line.service, line.key
         elif isinstance(line, AuditEntry):
-            entry = Entry(line.seq, line.body.encode(), bytes.fromhex(line.leaf), bytes.fromhex(line.peaks))
-            (export.own if line.grant_id is None else export.shared.setdefault(line.grant_id, [])).append(entry)
+            self._places.setdefault(("log", line.grant_id), array("q")).append(place)
         elif line.subject and line.key:
-            export.keys[line.subject] = line.key
-        elif line.kind in ("checkpoint", "receipt", "countersignature") and line.note:
-            export.notes.append((line.kind, line.grant_id, line.note))
+            self.keys[line.subject] = line.key
+        elif line.kind in _NOTES and line.note:
+            self._places.setdefault((line.kind, line.grant_id), array("q")).append(place)
         else:
-            raise LogBroken(f"{path} line {number} is not a line of an export")
-    if export is None:
-        raise LogBroken(f"{path} is empty")
-    return export
+            raise LogBroken(f"{self._path} line {number} is not a line of an export")
 
-
-def verify_export(export: Export, *, key: str | None = None) -> Head:
-    """Verify one party's export by itself and return the head of its own log. Raises LogBroken.
-
-    ``key`` is the party's verifier key from another source. Without it, a party that rewrites its whole
-    history can sign the new one with a new key.
-    """
-    if key is not None and not _leads(export, key):
-        raise LogBroken(f"the export is signed with {export.key}, not with the key that was given")
-    own = _first_key(export)
-    if export.service != f"blindopt-{own.name.partition('.')[0]}":
-        raise LogBroken(f"the export is of {export.service} and signed by {own.name}")
-    for vkey in export.keys.values():
-        Verifier.parse(vkey)
-    signed = [own.verify(note, "log") for note in export.of_kind("checkpoint", None)]
-    head = verify(export.own, signed=_roots(signed))
-    _check_covered(signed, head.size)
-    recorded, countersigned = export.own_exchanges(), _countersigned(export)
-    for grant in sorted(export.shared.keys() | recorded.keys() | {grant for _, grant, _ in export.notes if grant}):
+    def _parse(self, text: bytes, number: int) -> AuditEntry | Line:
         try:
-            _verify_shared(export, own, grant, recorded.get(grant, {}), countersigned.get(grant, []))
-        except LogBroken as error:
-            raise LogBroken(f"shared log {grant}: {error}") from None
-    return head
+            line = text.decode(errors="replace").removesuffix("\n")
+            return AuditEntry.model_validate_json(line) if '"seq"' in line else Line.model_validate_json(line)
+        except ValidationError:
+            raise LogBroken(f"{self._path} line {number} is not a line of an export") from None
 
+    def _lines(self, kind: str, grant: str | None, after: int = -1) -> Iterator[Any]:
+        with self._path.open("rb") as file:
+            for place in self._places.get((kind, grant), ())[after + 1 :]:
+                if file.tell() != place:
+                    file.seek(place)
+                yield self._parse(file.readline(), 0)
 
-def _check_covered(signed: list[Checkpoint], size: int) -> None:
-    """Raise LogBroken unless a checkpoint covers the whole log: otherwise its last lines could be missing."""
-    if size not in {checkpoint.head.size for checkpoint in signed}:
-        raise LogBroken(f"the log has {size} records and no signed checkpoint of them: lines of the export are missing")
+    def grants(self) -> set[str]:
+        """Return the grants that have a shared log or a signed note."""
+        return {grant for _, grant in self._places if grant is not None}
 
+    def of_kind(self, kind: str, grant: str | None) -> Iterator[str]:
+        """Stream the notes of one kind about one log."""
+        return (line.note for line in self._lines(kind, grant))
 
-def _countersigned(export: Export) -> dict[str, list[Json]]:
-    """Return the countersignatures that the party's own log records, by grant."""
-    countersigned: dict[str, list[Json]] = {}
-    for entry in export.own:
-        record = entry.record
-        if record.get("kind") == "checkpoint.countersigned" and isinstance(details := record.get("details"), dict):
-            countersigned.setdefault(str(details.get("grant_id")), []).append(details)
-    return countersigned
-
-
-def _verify_shared(
-    export: Export, own: Verifier, grant: str, recorded: dict[int, Json], countersigned: list[Json]
-) -> None:
-    """Verify the shared log of a grant against its signatures and ``recorded``, the party's own exchanges by position.
-
-    A modeler's copy ends before the first exchange whose reply was lost, until it is fetched; exchanges that its
-    own log records beyond that are pending.
-    """
-    entries = export.shared.get(grant, [])
-    pending = {position for position in recorded if position >= len(entries)}
-    curator = own if export.is_curators else _pinned(export, grant, recorded)
-    witness = _key(export.keys.get(grant)) if export.is_curators else own
-    whole: list[Checkpoint] = []
-    held: list[Checkpoint] = []
-    if curator is not None:
-        whole = [curator.verify(note, grant) for note in export.of_kind("checkpoint", grant)]
-        held = [curator.verify(note, grant) for note in export.of_kind("receipt", grant)]
-    elif entries:
-        raise LogBroken("the key of the curator, whose receipts made it, is missing")
-    countersignatures = list(export.of_kind("countersignature", grant))
-    if witness is None and countersignatures:
-        raise LogBroken("the key of the modeler that countersigned it is missing")
-    witnessed = [witness.verify_countersignature(note)[0] for note in countersignatures] if witness else []
-    if curator is not None:
-        witnessed += [curator.verify(note, grant) for note in countersignatures]
-    roots = _roots([*whole, *held, *witnessed])
-    complete = {checkpoint.head.size for checkpoint in (*whole, *witnessed)}
-    signed = {size: root for size, root in roots.items() if size in complete or size - 1 not in pending}
-    verify(entries, index="position", signed=signed)
-    if pending and (export.is_curators or (len(entries) in pending and curator is not None)):
-        cut, most = len(entries), max(pending) + 1
-        raise LogBroken(f"the tail was cut: the log ends after {cut} records, the party's own log has {most}")
-    if export.is_curators:
-        _check_covered(whole, len(entries))
-    _check_recorded(export, entries, recorded)
-    if curator is not None and not export.is_curators:
-        _check_receipts(recorded, held)
-    heads = [(checkpoint.head.size, checkpoint.head.root) for checkpoint in witnessed]
-    for details in countersigned:
-        if (details.get("size"), details.get("root")) not in heads:
-            raise LogBroken(f"the countersignature of size {details.get('size')} is missing")
-
-
-def _check_receipts(recorded: dict[int, Json], receipts: list[Checkpoint]) -> None:
-    held = {checkpoint.head.size for checkpoint in receipts}
-    for position in sorted(recorded):
-        if position + 1 not in held:
-            raise LogBroken(f"the receipt of place {position} is missing")
-
-
-def _check_recorded(export: Export, entries: list[Entry], recorded: dict[int, Json]) -> None:
-    """Check that the shared log equals what the party's own log records, and is of one grant and one study.
-
-    A refused request may name another study than the grant's, by mistake.
-    """
-    taken = [entry.record for entry in entries if not _is_refused(entry.record)]
-    studies = {record.get("study_id") for record in taken[:1]}
-    for position, entry in enumerate(entries):
-        record = entry.record
-        is_of_study = _is_refused(record) or record.get("study_id") in studies
-        if record.get("grant_id") != entries[0].record.get("grant_id") or not is_of_study:
-            raise LogBroken(f"place {position} is of another grant or study")
-        if recorded.get(position, record) != record or (export.is_curators and position not in recorded):
-            raise LogBroken(f"place {position} is not what the party's own log has")
-
-
-def _pinned(export: Export, grant: str, recorded: dict[int, Json]) -> Verifier | None:
-    """Return the key that a modeler pinned for the study of a grant."""
-    entries = export.shared.get(grant, [])
-    exchanges = (entry.record for entry in entries) if entries else iter(recorded.values())
-    taken = (exchange for exchange in exchanges if not _is_refused(exchange))
-    return next((_key(export.keys.get(str(exchange.get("study_id")))) for exchange in taken), None)
-
-
-def _is_refused(exchange: Json) -> bool:
-    return isinstance(status := exchange.get("status"), int) and status >= 400
-
-
-def _key(vkey: str | None) -> Verifier | None:
-    return None if vkey is None else Verifier.parse(vkey)
-
-
-def _first_key(export: Export) -> Verifier:
-    """Return the first key of an export's party, which verifies notes of all its keys."""
-    own = Verifier.parse(export.key)
-    return next((own.first(note) for note in export.of_kind("checkpoint", None)), own)
-
-
-def _leads(export: Export, vkey: str) -> bool:
-    """Whether a key is that of an export, or one that it followed, as its checkpoint shows."""
-    if vkey == export.key:
-        return True
-    try:
-        signed = (Verifier.parse(vkey).follow(note)[1] for note in export.of_kind("checkpoint", None))
-        return next(signed, None) == Verifier.parse(export.key)
-    except LogBroken:
-        return False
-
-
-def _roots(signed: Iterable[Checkpoint]) -> dict[int, str]:
-    """Return signed roots by size. Raises LogBroken for two roots of one size: their signer forked the log."""
-    roots: dict[int, str] = {}
-    for checkpoint in signed:
-        size = checkpoint.head.size
-        if roots.setdefault(size, checkpoint.head.root) != checkpoint.head.root:
-            raise LogBroken(f"a fork: two signed checkpoints of size {size} are of two histories")
-    return {size: root for size, root in roots.items() if size}
+    def log(self, grant: str | None, after: int = -1) -> Iterator[Entry]:
+        """Stream the own log, or the one shared with a grant; entries ``after`` a position."""
+        for line in self._lines("log", grant, after):
+            yield Entry(line.seq, line.body.encode(), bytes.fromhex(line.leaf), bytes.fromhex(line.peaks))
 
 
 def reconcile(curator: Export, modeler: Export, study_id: str) -> tuple[int, list[Difference]]:
@@ -314,16 +226,16 @@ def _is_anothers(curator: Export, modeler: Export, grant: str) -> bool:
     A log without a countersignature counts as another's if this modeler has some other shared log.
     """
     pinned = curator.keys.get(grant)
-    return not _leads(modeler, pinned) if pinned is not None else bool(modeler.shared)
+    return not leads(modeler, pinned) if pinned is not None else bool(modeler.shared)
 
 
 def _keys_differ(
     grant: str, study_id: str, curator: Export, modeler: Export, theirs: dict[int, Json]
 ) -> Iterator[Difference]:
     """Report a party whose pinned key is not the other party's key: it could not verify the other's signatures."""
-    if theirs and not _leads(curator, modeler.keys.get(study_id, curator.key)):
+    if theirs and not leads(curator, modeler.keys.get(study_id, curator.key)):
         yield Difference(grant, "the key that the modeler holds receipts of is not the curator's")
-    if not _leads(modeler, curator.keys.get(grant, modeler.key)):
+    if not leads(modeler, curator.keys.get(grant, modeler.key)):
         yield Difference(grant, "the key that the curator holds countersignatures of is not the modeler's")
 
 
@@ -363,7 +275,7 @@ def _broken_promises(grant: str, curator: dict[int, Json]) -> Iterator[Differenc
 
 def _forks(grant: str, who: str, party: Export, holder: Export) -> Iterator[Difference]:
     """Report signatures of ``party``, held by ``holder``, on a history that is no longer in the party's export."""
-    verifier = _first_key(party)
+    verifier = first_key(party)
     held: list[tuple[int, str]] = []
     for kind in ("receipt", "checkpoint", "countersignature"):
         for note in holder.of_kind(kind, grant):
@@ -383,6 +295,5 @@ def _forks(grant: str, who: str, party: Export, holder: Export) -> Iterator[Diff
 def _all_roots(entries: list[Entry], sizes: set[int]) -> dict[int, str]:
     roots = {0: root([]).hex()}
     for size in sizes & set(range(1, len(entries) + 1)):
-        peaks = entries[size - 1].peaks
-        roots[size] = root([peaks[i : i + 32] for i in range(0, len(peaks), 32)]).hex()
+        roots[size] = root(frontier(entries[size - 1].peaks)).hex()
     return roots

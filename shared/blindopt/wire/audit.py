@@ -51,7 +51,7 @@ class Consistency(Reply):
 
 
 class Verification(Reply):
-    """A verification of the whole log: each record, the tree, and the checkpoint saved beside the database."""
+    """A verification of everything: each record of each log, signatures, the saved checkpoint, and the tables."""
 
     sound: bool = Field(description="Whether no fault was detected.")
     problem: str | None = Field(description="The first wrong record and its fault; null if there is none.")
@@ -70,6 +70,9 @@ class VerificationState(Reply):
     last: Verification | None = Field(
         description="The last verification of the whole log since then; null: there was none."
     )
+    running: bool = Field(description="Whether a verification is running now.")
+    verified: int = Field(ge=0, description="Number of records that the one under way, or the last one, has verified.")
+    findings: list[str] = Field(description="Every fault that is known, in words: what differs from the log.")
 
 
 class Countersigning(Request):
@@ -113,6 +116,9 @@ class Health(Reply):
     """State of a service."""
 
     status: Literal["ok"] = Field(description="Always ok; otherwise the reply is a problem document.")
+    verification: VerificationState | None = Field(
+        None, description="For a token that may read metrics, of /readyz: how far the verification of the log is."
+    )
 
 
 class MechanismView(Reply):

@@ -11,6 +11,8 @@ import socket
 import sys
 import threading
 import webbrowser
+from collections import deque
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, cast
@@ -18,7 +20,8 @@ from typing import Annotated, cast
 import typer
 
 from blindopt.audit import reconciliation
-from blindopt.audit.merkle_log import Head
+from blindopt.audit.merkle_log import Json
+from blindopt.audit.verification import Verification
 from blindopt.errors import LogBroken, StateConflict
 from blindopt.version import VERSION
 from service_kit.cli import configuration, keys, log_format, tls, users
@@ -82,7 +85,7 @@ def build(program: Program[S]) -> typer.Typer:
                 partial = backup.unpack(source, chosen.data_dir, secrets)
                 with program.open_context(chosen.model_copy(update={"data_dir": partial})) as opened:
                     backup.check(source, opened, program.files)
-                    head, _ = _verified(program, opened)
+                    head = _verified(program, opened)[0].head
                     opened.database.write(lambda db: program.restored(db, opened, gone))
                     opened.database.write(lambda db: sessions.end_all(db, opened.clock()))
                     backup.drop_unnamed(partial, source, opened, program.files)
@@ -152,14 +155,36 @@ def _banner(program: Program[S], chosen: S, *, has_users: bool, moved: bool) -> 
     return "\n".join([*lines, "Stop with Ctrl-C."])
 
 
-def _verified(program: Program[S], opened: ServiceContext, key: str | None = None) -> tuple[Head, str]:
-    """Verify a service's own data: logs, signatures, and its tables against its log; and what was erased, in words."""
+def _verified(
+    program: Program[S], opened: ServiceContext, key: str | None = None, since: str | None = None
+) -> tuple[Verification, str]:
+    """Verify a service's own data: logs, signatures, and its tables against its log; and what was erased, in words.
+
+    With ``since``, a signed checkpoint, the log after it alone: the tables need every record.
+    """
     gc.disable()  # millions of parsed values without cycles: collecting garbage would take longer than the work
     with opened.database.read() as db:
         export = opened.audit_trail.export(db)
-        head = reconciliation.verify_export(export, key=key)
-        words = program.check(db, (entry.record for entry in export.own))
-    return head, words
+        verification = Verification(export, key=key, since=since)
+        records = _with_progress(verification.records(), export.size - verification.since)
+        if since is not None:
+            deque(records, maxlen=0)
+            return verification, ""
+        for finding in program.findings(db, records):
+            raise finding
+        return verification, program.erased(db)
+
+
+def _with_progress(records: Iterator[Json], size: int) -> Iterator[Json]:
+    """Yield records, and show at a terminal how many were verified."""
+    if not sys.stderr.isatty():
+        yield from records
+        return
+    for count, record in enumerate(records, start=1):
+        yield record
+        if count % 1_000 == 0:
+            typer.echo(f"\r{count:,} of {size:,} records", err=True, nl=False)
+    typer.echo("\r\x1b[K", err=True, nl=False)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -236,20 +261,28 @@ def _audit(program: Program[S]) -> typer.Typer:
     def verify_log(
         export: Annotated[Path | None, typer.Argument(help="An export; default: the service's own database.")] = None,
         key: Annotated[str | None, typer.Option(help="The party's verifier key, learnt another way.")] = None,
+        since: Annotated[
+            Path | None, typer.Option(help="A signed checkpoint in a file: verify the log's records after it alone.")
+        ] = None,
     ) -> None:
         """Verify every log, signature and ledger line; exit 1 and name the first thing that is wrong."""
         words = ""
         with plain_errors():
+            note = None if since is None else since.read_bytes().decode(errors="replace")
             if export is not None:
-                head = reconciliation.verify_export(reconciliation.read(export), key=key)
+                verification = Verification(reconciliation.ExportFile(export), key=key, since=note)
+                deque(verification.records(), maxlen=0)
             else:
                 with program.opened() as opened:
                     try:
-                        head, words = _verified(program, opened, key)
+                        verification, words = _verified(program, opened, key, note)
                     except LogBroken as error:
                         opened.audit_trail.notify_broken(str(error))
                         raise
+        head, before = verification.head, verification.since
         typer.echo(f"{head.size} records, root {head.root}")
+        if before:
+            typer.echo(f"verified from the checkpoint of {before} records: not those before it, and no table")
         if words:
             typer.echo(words)
 
@@ -282,6 +315,14 @@ def _audit(program: Program[S]) -> typer.Typer:
         typer.echo(f"{compared} exchanges compared, {len(differences)} differences")
         if differences:
             raise typer.Exit(1)
+
+    @cli.command("findings", hidden=True)
+    def print_findings(folder: Path) -> None:
+        """Verify the data in a folder for its running service."""
+        from service_kit.cli import findings
+
+        kind = program.service.removeprefix("blindopt-")
+        findings.print_findings(folder, kind, program.findings, lambda line: typer.echo(line))
 
     @cli.command()
     def key() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import typer
 from pydantic import BaseModel, ValidationError
 
-from blindopt.errors import BlindoptError, Invalid, StateConflict
+from blindopt.errors import BlindoptError, Invalid, LogBroken, StateConflict
 from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Role
 from service_kit.settings import ServiceSettings
@@ -66,9 +66,9 @@ def read_json(path: Path, model: type[M], what: str) -> M:
 class Program(Generic[S]):
     """A service with its command line; ``settings`` reads them from the environment.
 
-    ``check`` verifies its tables against its log, and returns in words what was erased, ``files`` returns the names of
-    the files that its database needs, and ``restored`` updates its database after a restore, and erases the datasets
-    with the given ids. ``after_restore`` states what the operator must do then.
+    ``findings`` verifies its tables against its log, ``erased`` returns in words what was erased, ``files`` returns the
+    names of the files that its database needs, and ``restored`` updates its database after a restore, and erases the
+    datasets with the given ids. ``after_restore`` states what the operator must do then.
     """
 
     service: str
@@ -78,9 +78,10 @@ class Program(Generic[S]):
     settings: Callable[..., S]
     open_context: Callable[[S], ServiceContext]
     app: Callable[[S], "FastAPI"]
-    check: Callable[[Connection, Iterable[dict[str, Any]]], str]
+    findings: Callable[[Connection, Iterable[dict[str, Any]]], Iterator[LogBroken]]
     files: Callable[[Connection], Iterable[str]]
     restored: Callable[[Connection, ServiceContext, Iterable[str]], None]
+    erased: Callable[[Connection], str] = lambda db: ""
     after_restore: str = ""
 
     def checked_settings(self, **given: object) -> S:

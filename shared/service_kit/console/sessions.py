@@ -99,6 +99,7 @@ class Sessions:
         row = self._context.database.read_row(sessions.FIND, id_sha256=hashlib.sha256(secret).digest())
         if not self._is_good(row):
             return None
+        self._context.authentication.check_user(row.user_id, row.role)
         session = Session(Principal(id=row.user_id, kid=row.user_id, role=row.role, name=row.name), secret)
         if is_use:
             self._record_use(session)

@@ -3,19 +3,19 @@
 import base64
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from blindopt.audit import merkle_log
 from blindopt.audit.checkpoints import Checkpoint, Signer
 from blindopt.audit.merkle_log import Exchange, Head, sha256
-from blindopt.audit.reconciliation import Export
-from blindopt.errors import AuditUnavailable, LogBroken
+from blindopt.errors import AuditUnavailable, LogBroken, RecordChanged
 from service_kit.context.outbox import Outbox
 from service_kit.context.request import RequestContext
 from service_kit.context.saved_checkpoint import SavedCheckpoint
-from service_kit.store import audit_log, checkpoints
+from service_kit.context.stored_records import StoredRecords
+from service_kit.store import audit_log
 from service_kit.store.base import Clock
 from service_kit.store.database import Connection, Database, StoreFault
 
@@ -32,6 +32,7 @@ class AuditTrail:
         self._outbox = outbox
         self._saved = SavedCheckpoint(checkpoint_file, signer)
         self._fault: str | None = None
+        self._findings: dict[str, str] = {}
         self._checking = threading.Lock()
         self._readiness_checked_at = float("-inf")
         self._unready: Exception | None = None
@@ -84,30 +85,12 @@ class AuditTrail:
         with self._database.read() as db:
             return audit_log.head(db, grant_id)
 
-    def export(self, db: Connection) -> Export:
+    def export(self, db: Connection) -> StoredRecords:
         """All logs and signatures that this party holds, with a checkpoint of the current state of each log.
 
         ``db`` must have read nothing yet, so that the saved checkpoint is not newer than what it reads.
         """
-        saved = self._saved.note()
-        grants = audit_log.grants(db)
-        service = self._signer.name.partition(".")[0]
-        own = Export(
-            service=f"blindopt-{service}",
-            key=self._signer.verifier.vkey,
-            own=list(audit_log.walk(db)),
-            shared={grant: list(audit_log.walk(db, grant)) for grant in grants},
-            keys=dict(checkpoints.keys(db)),
-            notes=[("checkpoint", None, self.sign(audit_log.head(db)))],
-        )
-        if saved is not None:
-            own.notes.append(("checkpoint", None, saved))
-        for grant in grants:
-            if service == "curator":  # the curator keeps the shared log and signs it
-                own.notes.append(("checkpoint", grant, self.sign(audit_log.head(db, grant), grant)))
-            own.notes += [("receipt", grant, row.note) for row in checkpoints.receipts(db, grant)]
-            own.notes += [("countersignature", grant, note) for note in checkpoints.countersignatures(db, grant)]
-        return own
+        return StoredRecords(db, self._signer, self._saved.note())
 
     def guard(self) -> None:
         """Verify the end of the log now, and save checkpoints of it outside the database from now on.
@@ -137,19 +120,6 @@ class AuditTrail:
         # On a connection that is open already: after a commit, no further file can perhaps be opened.
         self._saved.save(self.sign(audit_log.head_of(self._database.read_row(audit_log.LAST))))
 
-    def verify(self) -> tuple[Head, int]:
-        """Verify every record of every log against the saved checkpoint. Takes seconds for a long log.
-
-        Return size and root of the own log, and the number of shared logs. Raises LogBroken.
-        """
-        saved = self._saved.head()
-        with self._database.read() as db:
-            head = merkle_log.verify(audit_log.walk(db), signed={} if saved is None else {saved.size: saved.root})
-            grants = audit_log.grants(db)
-            for grant in grants:
-                merkle_log.verify(audit_log.walk(db, grant), index="position")
-        return head, len(grants)
-
     def checkpoint_age(self) -> float:
         """How many seconds older the checkpoint outside the database is than the log's last record.
 
@@ -166,13 +136,38 @@ class AuditTrail:
 
     @property
     def is_sound(self) -> bool:
-        """Whether the log verified when the service started."""
-        return self._fault is None
+        """Whether no fault is known, neither of the log nor of a table."""
+        return self._fault is None and not self._findings
 
     def check_sound(self) -> None:
-        """Raise AuditUnavailable if the log did not verify when the service started."""
+        """Raise AuditUnavailable if the log does not verify."""
         if self._fault is not None:
             raise AuditUnavailable(f"the audit log does not verify: {self._fault}")
+
+    def check_unchanged(self, *names: str | None) -> None:
+        """Raise RecordChanged if a stored record about one of these studies, grants or runs differs from the log."""
+        for name in names:
+            if name in self._findings:
+                raise RecordChanged("a stored record about this study differs from the audit log: it is not served")
+
+    def report(self, finding: LogBroken) -> None:
+        """Refuse what a finding is about from now on, and write a notice."""
+        if finding.about is None:
+            self._fault = self._fault or str(finding)
+        else:
+            self._findings.setdefault(finding.about, str(finding))
+        self.notify_broken(str(finding))
+
+    def replace_findings(self, findings: Iterable[LogBroken]) -> None:
+        """Take the findings of a verification of everything in place of earlier ones."""
+        self._findings = {}
+        for finding in findings:
+            self.report(finding)
+
+    @property
+    def findings(self) -> list[str]:
+        """Every fault that is known, in words."""
+        return [*([self._fault] if self._fault is not None else []), *self._findings.values()]
 
     def check_ready(self) -> None:
         """Raise if the database cannot be written or the log's head does not verify.

@@ -1,11 +1,13 @@
 """Authentication by bearer tokens; issuing, rotating and revoking them."""
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from blindopt.errors import AuditUnavailable, StateConflict, Unauthenticated
+from blindopt.errors import AuditUnavailable, LogBroken, RecordChanged, StateConflict, Unauthenticated
+from service_kit.context.log_summaries import PrincipalLogSummary, secret_digest
 from service_kit.identity.tokens import Principal, Role, Token, mint, new_principal, parse
 from service_kit.store import audit_log, tokens, users
 from service_kit.store.base import Clock
@@ -31,6 +33,9 @@ class Authentication:
         self._database = database
         self._clock = clock
         self._use_recorded_at: dict[str, float] = {}
+        self._logged, self._followed = PrincipalLogSummary(), (-1, -1)
+        self.on_finding: Callable[[LogBroken], None] = lambda finding: None
+        """Is called with a token or user whose row differs from the log."""
 
     def authenticate(self, authorization: str) -> Principal:
         """The principal of an Authorization header. Raises Unauthenticated; Expired if the secret is right."""
@@ -41,11 +46,33 @@ class Authentication:
             # An unknown key id and a wrong secret get the same reply. Key ids are not secret.
             if row is not None and token.matches(row.secret_sha256):
                 principal = _principal(row)
+                self._check_logged(row.principal, lambda db: self._token_fault(db, row))
                 if not tokens.is_live(row, self._clock()):
                     raise Expired(principal)
                 self._record_use(row.kid)
                 return principal
         raise Unauthenticated(_HOW_TO_AUTHENTICATE)
+
+    def _token_fault(self, db: Connection | None, row: Any) -> str | None:
+        return self._logged.token_fault(row if db is None else tokens.find(db, row.kid))
+
+    def check_user(self, identity: str, role: Role) -> None:
+        """Raise RecordChanged if the role of a user is not the one in the log."""
+        self._check_logged(identity, lambda db: self._logged.role_fault(identity, role))
+
+    def _check_logged(self, about: str, fault_in: Callable[[Connection | None], str | None]) -> None:
+        """Raise RecordChanged for a fault that remains once the newest records were read, in one view with the row."""
+        if self._followed[1] == self._database.foreign_writes and fault_in(None) is None:
+            return
+        with self._database.read() as db:
+            for record in audit_log.of_kind(db, *PrincipalLogSummary.KINDS, after=self._followed[0]):
+                self._logged.follow(record)
+                self._followed = record["seq"], -1
+            fault = fault_in(db)
+        self._followed = self._followed[0], self._database.foreign_writes
+        if fault is not None:
+            self.on_finding(LogBroken(fault, about=about))
+            raise RecordChanged("the stored record of this token or user differs from the audit log")
 
     def _record_use(self, kid: str) -> None:
         """Store when a token was used, to the minute, without waiting for the write."""
@@ -97,13 +124,16 @@ class Authentication:
         token, now = mint(), self._clock()
         principal = Principal(id=identity, kid=token.kid, role=role, name=name, study_id=study_id)
         tokens.add(db, token, principal, created=now, expires=now + timedelta(days=days))
+        row = tokens.find(db, token.kid)
         details = {"principal": identity, "kid": token.kid, "role": role, "study_id": study_id}
+        details |= {"expires_at": row.expires_at, "secret_sha256": secret_digest(row)}
         audit_log.append(db, "token.issued", actor=actor, now=now, details=details)
         return token, principal
 
     def revoke(self, db: Connection, kid: str, *, actor: str) -> None:
         """Refuse a token from now on, and record it in the log. Raises NotFound."""
         tokens.revoke(db, kid, self._clock())
+        self._followed = self._followed[0], -1
         audit_log.append(db, "token.revoked", actor=actor, now=self._clock(), details={"kid": kid})
 
     def tokens(self) -> list[Any]:

@@ -48,6 +48,7 @@ class ServiceContext:
         outbox = outbox or Outbox()
         authentication = Authentication(database, clock)
         audit_trail = AuditTrail(database, signer, clock, outbox, checkpoint_file)
+        authentication.on_finding = audit_trail.report
         idempotency = Idempotency(database, seal, clock, authentication, audit_trail)
         return cls(database, clock, signer, seal, outbox, authentication, idempotency, audit_trail)
 

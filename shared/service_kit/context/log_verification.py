@@ -1,52 +1,132 @@
-"""Verification of the whole log on request, and the result of the last one."""
+"""Verification of the whole log and of the tables against it: at start, daily, after foreign writes, on request.
 
+It runs in a process of its own at the lowest priority, so that requests wait neither for its work nor for its memory.
+"""
+
+import json
+import logging
+import subprocess
+import sys
 import threading
 import time
+from typing import Any
 
 from blindopt import wire
-from blindopt.errors import Busy, LogBroken
+from blindopt.errors import Busy, LogBroken, StateConflict
 from service_kit.context.context import ServiceContext
 from service_kit.context.exclusive import exclusive
 
+log = logging.getLogger("blindopt.verification")
+_FIRST_AFTER_S, _POLL_S, _CLOSE_S = 3.0, 10.0, 10.0
+
 
 class LogVerification:
-    """Verifies the logs of a service, one verification at a time."""
+    """Verifies the logs and tables of a service, one verification at a time.
 
-    def __init__(self, context: ServiceContext) -> None:
+    A restart begins anew: while the service was stopped, any record may have been changed.
+    """
+
+    def __init__(self, context: ServiceContext, *, hours: float = 0.0) -> None:
+        """``hours`` between verifications in the background; 0: none."""
         self._context = context
+        self._every_s = hours * 3_600
         self._started_at = context.clock()
+        self._sound_at_start = context.audit_trail.is_sound
         self._running = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._verified = 0
         self._last: wire.Verification | None = None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._serve, daemon=True, name="verification")
 
     def state(self) -> wire.VerificationState:
-        """The state of the log when the service started, and the last verification since."""
+        """The state of the log when the service started, the last verification since, and the one under way."""
         return wire.VerificationState(
-            sound_at_start=self._context.audit_trail.is_sound, started_at=self._started_at, last=self._last
+            sound_at_start=self._sound_at_start,
+            started_at=self._started_at,
+            last=self._last,
+            running=self._running.locked(),
+            verified=self._verified,
+            findings=self._context.audit_trail.findings,
         )
 
     def verify(self) -> wire.Verification:
-        """Verify every record now. Raises Busy while another verification is running."""
+        """Verify everything now. Raises Busy while another verification is running."""
         with exclusive(self._running, 0, Busy("the log is being verified: look again in a few seconds", seconds=5)):
             self._last = self._verify()
             return self._last
 
+    def start(self) -> None:
+        """Verify in the background from now on."""
+        if self._every_s:
+            self._thread.start()
+
+    def close(self) -> None:
+        """End the verification under way, and begin no other."""
+        self._closing.set()
+        if self._process is not None:
+            self._process.kill()
+        if self._thread.is_alive():
+            self._thread.join(_CLOSE_S)
+
+    def _serve(self) -> None:
+        due, seen = time.monotonic() + _FIRST_AFTER_S, self._foreign_writes()
+        while not self._closing.wait(max(0.0, min(_POLL_S, due - time.monotonic()))):
+            writes = self._foreign_writes()
+            if time.monotonic() < due and writes == seen:
+                continue
+            try:
+                self.verify()
+            except Busy:
+                continue
+            except Exception as error:  # it is tried again
+                log.error("a verification of the log failed", extra={"fields": {"kind": type(error).__name__}})
+            else:
+                seen = writes
+            due = time.monotonic() + self._every_s
+
+    def _foreign_writes(self) -> int:
+        """How often another process than this one was seen to write to the database."""
+        self._context.database.submit(lambda db: None)
+        return self._context.database.foreign_writes
+
     def _verify(self) -> wire.Verification:
         at, began = self._context.clock(), time.monotonic()
-        problem: str | None = None
-        root: str | None = None
-        grants, size = 0, self._context.audit_trail.head().size
-        try:
-            head, grants = self._context.audit_trail.verify()
-        except LogBroken as error:
-            problem = str(error)
-        else:
-            root, size = head.root, head.size
+        findings, end = self._run()
+        self._context.audit_trail.replace_findings(findings)
         return wire.Verification(
-            sound=problem is None,
-            problem=problem,
-            size=size,
-            root=root,
-            shared_logs=grants,
+            sound=not findings,
+            problem=str(findings[0]) if findings else None,
+            size=end["size"],
+            root=None if findings else end["root"],
+            shared_logs=end["shared_logs"],
             at=at,
             seconds=round(time.monotonic() - began, 3),
         )
+
+    def _run(self) -> tuple[list[LogBroken], dict[str, Any]]:
+        """Run the process to its end; the findings and its last message."""
+        database, self._verified = self._context.database.path, 0
+        module = f"{self._context.service}_service"
+        self._process = subprocess.Popen(  # noqa: S603  this interpreter, a module of ours
+            [sys.executable, "-P", "-m", module, "audit", "findings", str(database.parent)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # a traceback may quote a value
+            start_new_session=True,
+        )
+        findings: list[LogBroken] = []
+        end: dict[str, Any] = {}
+        with self._process as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                message = json.loads(line)
+                if "finding" in message:
+                    findings.append(LogBroken(message["finding"], about=message["about"]))
+                elif "verified" in message:
+                    self._verified = message["verified"]
+                else:
+                    end = message
+        if not end:
+            raise StateConflict("the verification was ended before it had read everything")
+        return findings, end

@@ -24,10 +24,7 @@ class SavedCheckpoint:
 
     def note(self) -> str | None:
         """The signed note, or None if there is none yet. Read it before the log, which may only be newer."""
-        try:
-            return self._file.read_bytes().decode(errors="replace")
-        except FileNotFoundError:
-            return None
+        return read_note(self._file)
 
     def head(self) -> Head | None:
         """Size and root in the note. Raises LogBroken if this service did not sign it."""
@@ -57,3 +54,11 @@ class SavedCheckpoint:
                 file.flush()
                 os.fsync(file.fileno())  # otherwise a power cut may leave an empty file
             partial.replace(self._file)
+
+
+def read_note(file: Path) -> str | None:
+    """The note in a file, or None if there is none."""
+    try:
+        return file.read_bytes().decode(errors="replace")
+    except FileNotFoundError:
+        return None

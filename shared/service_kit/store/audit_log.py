@@ -99,7 +99,7 @@ def share_next(db: Connection, grant_id: str, body_at: Callable[[int], bytes]) -
     body = body_at(seq)
     entry = _entry(seq, peaks, body)
     _ADD_SHARED.run(db, grant_id=grant_id, seq=seq, body=body, leaf=entry.leaf, peaks=entry.peaks)
-    return Head(seq + 1, merkle_log.root(_frontier(entry.peaks)).hex())
+    return Head(seq + 1, merkle_log.root(merkle_log.frontier(entry.peaks)).hex())
 
 
 def shared_size(db: Connection, grant_id: str) -> int:
@@ -195,11 +195,31 @@ def _is_kind(kind: str) -> ColumnElement[bool]:
     return (_log.c.kind >= kind) & (_log.c.kind < f"{kind[:-1]}/")  # the next character after a point
 
 
-def of_kind(db: Connection, *kinds: str, after: int = -1) -> list[Json]:
-    """The records of these kinds in the service's own log, in order; those ``after`` a position."""
+def of_kind(db: Connection, *kinds: str, after: int = -1, about: str | None = None) -> Iterator[Json]:
+    """Stream the records of these kinds in the service's own log, in order.
+
+    Only those ``after`` a position, and with the id ``about`` in them.
+    """
     query = select(_log.c.seq, _log.c.body, _log.c.leaf, _log.c.peaks).order_by(_log.c.seq)
     query = query.where(_log.c.kind.in_(kinds), _log.c.seq > after)
-    return [Entry(*row).record for row in db.execute(query)]
+    if about is not None:
+        query = query.where(func.instr(_log.c.body, about.encode()) > 0)
+    return (Entry(*row).record for row in db.execute(query))
+
+
+_SINCE = PreparedStatement(
+    select(_log.c.seq, _log.c.leaf, _log.c.kind, _log.c.body).where(_log.c.seq >= bindparam("first"))
+)
+
+
+def since(db: Connection, seq: int) -> list[Any]:
+    """Sequence number, leaf, kind and body of every record from a sequence number on, in order."""
+    return _SINCE.rows(db, first=seq)
+
+
+def record_of(row: Any) -> Json:
+    """The record in a row of ``since``. Raises LogBroken for no JSON object."""
+    return Entry(row.seq, row.body, row.leaf, b"").record
 
 
 def exchanges_under(db: Connection, key: str) -> list[Json]:
@@ -226,7 +246,7 @@ def _subtree(db: Connection, grant_id: str | None, start: int, end: int) -> byte
     """
     last = _entry_at(db, grant_id, end - 1).leaf
     full = (end - 1 - start).bit_count()
-    peaks = _frontier(_entry_at(db, grant_id, end - 2).peaks)[-full:] if full else []
+    peaks = merkle_log.frontier(_entry_at(db, grant_id, end - 2).peaks)[-full:] if full else []
     return merkle_log.root([*peaks, last])
 
 
@@ -254,7 +274,7 @@ def head(db: Connection, grant_id: str | None = None) -> Head:
 
 def head_of(last: Any) -> Head:
     """Size and root of a log from the row of its last record (``LAST``), or from None if it is empty."""
-    return EMPTY if last is None else Head(last.seq + 1, merkle_log.root(_frontier(last.peaks)).hex())
+    return EMPTY if last is None else Head(last.seq + 1, merkle_log.root(merkle_log.frontier(last.peaks)).hex())
 
 
 def root_at(db: Connection, grant_id: str | None, size: int) -> str | None:
@@ -262,7 +282,7 @@ def root_at(db: Connection, grant_id: str | None, size: int) -> str | None:
     if size == 0:
         return EMPTY.root
     peaks = _peaks_at(db, grant_id, size)
-    return None if peaks is None else merkle_log.root(_frontier(peaks)).hex()
+    return None if peaks is None else merkle_log.root(merkle_log.frontier(peaks)).hex()
 
 
 def _peaks_at(db: Connection, grant_id: str | None, size: int) -> bytes | None:
@@ -278,7 +298,7 @@ def check_end(db: Connection, *, records: int = 100) -> Head:
     """Verify the last ``records`` of the log. Raises LogBroken."""
     end = head(db)
     start = max(0, end.size - records)
-    peaks = [] if start == 0 else _frontier(_peaks_at(db, None, start) or b"")
+    peaks = [] if start == 0 else merkle_log.frontier(_peaks_at(db, None, start) or b"")
     if len(peaks) != start.bit_count():
         raise LogBroken(f"record {start - 1} of the log is missing or was changed")
     size = start
@@ -291,13 +311,9 @@ def check_end(db: Connection, *, records: int = 100) -> Head:
 
 
 def _next(last: Any) -> tuple[int, list[bytes]]:
-    return (0, []) if last is None else (last.seq + 1, _frontier(last.peaks))
+    return (0, []) if last is None else (last.seq + 1, merkle_log.frontier(last.peaks))
 
 
 def _entry(seq: int, peaks: list[bytes], body: bytes) -> Entry:
     leaf = merkle_log.leaf_hash(body)
     return Entry(seq=seq, body=body, leaf=leaf, peaks=b"".join(merkle_log.grow(peaks, seq, leaf)))
-
-
-def _frontier(peaks: bytes) -> list[bytes]:
-    return [peaks[i : i + 32] for i in range(0, len(peaks), 32)]

@@ -56,6 +56,9 @@ class Database:
         path.touch(mode=0o600)
         path.chmod(0o600)  # the write-ahead log and its index inherit it
         self.path = path
+        self.foreign_writes = 0
+        """How often a commit of another connection, so of another process, was seen before a transaction."""
+        self._data_version: int | None = None
         self._append_only = append_only
         self._after_commit: Callable[[], None] = lambda: None
         url = URL.create("sqlite", database=str(path))
@@ -210,11 +213,18 @@ class Database:
         done: _Done = []
         try:
             connection.execute("BEGIN IMMEDIATE")
+            self._notice_foreign(connection)
             for work, future in group:
                 done.append((future, *self._run(connection, work)))
         except Exception as error:  # the transaction is lost, probably because of a full disk
             return self._lost(connection, [(future, None, None) for _, future in group], error)
         return done
+
+    def _notice_foreign(self, connection: sqlite3.Connection) -> None:
+        version = connection.execute("PRAGMA data_version").fetchone()[0]
+        if version != self._data_version:
+            self.foreign_writes += self._data_version is not None
+            self._data_version = version
 
     def _run(self, connection: sqlite3.Connection, work: Callable[[Connection], Any]) -> tuple[Any, Exception | None]:
         connection.execute("SAVEPOINT work")
@@ -290,11 +300,12 @@ class Database:
     @staticmethod
     @contextmanager
     def read_from(path: Path) -> Iterator[Connection]:
-        """A read-only view of another database file of the same schema."""
+        """A read-only view, at one moment, of a database file of the same schema."""
         url = URL.create("sqlite", database=path.absolute().as_uri(), query={"mode": "ro", "uri": "true"})
         engine = create_engine(url)
+        _configure(engine, writes=False)
         try:
-            with engine.connect() as db:
+            with engine.connect() as db, db.begin():
                 yield db
         finally:
             engine.dispose()

@@ -48,7 +48,8 @@ def prepare(
     for name in append_only:
         for verb in VERBS:
             db.execute(text(_APPEND_ONLY.format(table=name, verb=verb)))
-    db.execute(text(f"PRAGMA user_version={VERSION}"))
+    if version != VERSION:  # a command that only reads does not write, which a running service would see
+        db.execute(text(f"PRAGMA user_version={VERSION}"))
     return bool(is_older)
 
 

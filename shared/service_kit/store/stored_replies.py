@@ -16,6 +16,7 @@ from sqlalchemy import (
     bindparam,
     cast,
     func,
+    literal_column,
     select,
     update,
 )
@@ -112,11 +113,36 @@ def add(
     )
 
 
-def answers(db: Connection) -> Any:
-    """Stream principal, key, status and body of every reply that is not sealed."""
-    columns = _replies.c.principal, _replies.c.idempotency_key, _replies.c.status
+_OF_GRANTS = _replies.c.principal.startswith("grt_", autoescape=True) & (_replies.c.sealed == 0)
+_ANSWER = PreparedStatement(
     # Cast, because a row that was changed by hand may hold something other than bytes.
-    return db.execute(select(*columns, cast(_replies.c.body, LargeBinary).label("body")).where(_replies.c.sealed == 0))
+    select(_replies.c.status, cast(_replies.c.body, LargeBinary).label("body")).where(
+        _replies.c.principal == bindparam("principal"),
+        _replies.c.idempotency_key == bindparam("key"),
+        _replies.c.sealed == literal_column("0"),
+    )
+)
+
+
+def answer(db: Connection, principal: str, key: str) -> Any:
+    """Status and body of the reply under a key, if it is not sealed; else None."""
+    return _ANSWER.row(db, principal=principal, key=key)
+
+
+def answers_of(db: Connection, principal: str) -> Any:
+    """Stream key and body of every reply to a modeler."""
+    columns = _replies.c.idempotency_key, cast(_replies.c.body, LargeBinary).label("body")
+    return db.execute(select(*columns).where(_replies.c.principal == principal, _replies.c.sealed == 0))
+
+
+def count_answers(db: Connection) -> int:
+    """The number of replies to modelers."""
+    return int(db.execute(select(func.count()).select_from(_replies).where(_OF_GRANTS)).scalar_one())
+
+
+def answer_keys(db: Connection) -> Any:
+    """Stream grant and key of every reply to a modeler."""
+    return db.execute(select(_replies.c.principal, _replies.c.idempotency_key).where(_OF_GRANTS))
 
 
 def forget(db: Connection, identity: str, instead: bytes) -> None:

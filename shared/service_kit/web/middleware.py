@@ -198,6 +198,7 @@ class _Request:
             if period_s is not None:
                 self._pacing = self._state["pacing"] = ReplyPacing(period_s)
             middleware.principal_rate.take(principal.id)
+            middleware.context.audit_trail.check_unchanged(principal.id, principal.study_id)
             self._principal = self._state["principal"] = principal
             self._must_record = principal.study_id is not None
         self._limit = middleware.limit_of(path, self._principal)

@@ -398,7 +398,7 @@ def two_origins(export: Export) -> None:
         (without("checkpoint", grant=None), "has 11 records and no signed checkpoint"),
         (cut_own, "has 10 records and no signed checkpoint"),
         (cut_shared, f"shared log {GRANT}: the tail was cut: the log ends after 8 records"),
-        (repeat_exchange, "record 11 repeats place 4 of a shared log"),
+        (repeat_exchange, "the party's own log has place 4 twice"),
         (two_origins, "is not of this log"),
     ],
 )

@@ -21,9 +21,9 @@ from service_kit.context.context import ServiceContext
 from service_kit.context.keys import Seal, signer
 from service_kit.context.request import Effect
 from service_kit.identity import passwords
-from service_kit.store import users
-from service_kit.store.base import APPEND_ONLY, METADATA, stamp
-from service_kit.store.database import Database
+from service_kit.store import audit_log, users
+from service_kit.store.base import APPEND_ONLY, METADATA, moment, stamp
+from service_kit.store.database import Connection, Database
 from service_kit.store.users import User
 from service_kit.web.dependencies import RecordedReply, RequestContextDep, allowed, api_router
 from service_kit.web.listings import PagingDep
@@ -247,6 +247,12 @@ def _stored() -> str:
     return passwords.hash_of(PASSWORD, "minimal")
 
 
+def _add(db: Connection, user: User) -> None:
+    users.add(db, user)
+    details = {"user": user.id, "role": user.role}
+    audit_log.append(db, "user.added", actor="test", now=moment(user.created_at), details=details)
+
+
 def build(folder: Path, clock: Clock | None = None, kind: str = "curator", **chosen: object) -> FastAPI:
     """The service over ``folder``, with three people who know ``PASSWORD``; ``kind`` is in the names of its cookies."""
     clock = clock or Clock()
@@ -262,7 +268,7 @@ def build(folder: Path, clock: Clock | None = None, kind: str = "curator", **cho
     )
     for name, role in WHO.items():
         user = User(f"usr_{name}", name, role, _stored(), stamp(clock()), None)
-        database.write(lambda db, user=user: users.add(db, user))
+        database.write(lambda db, user=user: _add(db, user))
     stored: list[Sample] = []
     app = serving.build(
         title="samples",

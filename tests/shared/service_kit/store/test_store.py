@@ -341,8 +341,8 @@ def test_an_export_beside_a_service_that_goes_on_verifies(context, monkeypatch):
     monkeypatch.setattr(audit_log, "grants", listed_and_then_more)
     with context.database.read() as db:
         export = context.audit_trail.export(db)
-    assert verify_export(export).size == 1
-    assert len(list(export.of_kind("checkpoint", None))) == 2
+        assert verify_export(export).size == 1
+        assert len(list(export.of_kind("checkpoint", None))) == 2
 
 
 def test_a_key_belongs_to_method_path_and_body(context, filled):

@@ -1,0 +1,143 @@
+"""What a study may spend by, compared with the audit log before it spends: state, spec, release and balances.
+
+The tables are what requests are answered from; the log is what is signed. A row that was changed outside of the service
+is noticed here before anything is done by it, whenever the next verification of everything is.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+
+from blindopt.audit.merkle_log import Json
+from blindopt.errors import LogBroken, RecordChanged
+from curator_service import store
+from curator_service.privacy.ledger import Balance, Prices, RowBalance
+from curator_service.use_cases.integrity.logged_studies import STUDY_KINDS, Account, StudyLogSummary
+from curator_service.use_cases.studies.release_cache import Released
+from service_kit.context.context import ServiceContext
+from service_kit.store import audit_log
+from service_kit.store.database import Connection
+
+_CHARGE = "charge"
+
+
+class StudyGuard:
+    """Follows the log as it grows, so that a check costs one statement; the first one of a study reads its charges.
+
+    Checks belong into write transactions, which see every record of the log; ``load`` into any.
+    """
+
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
+        self._lock = threading.Lock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._logged = StudyLogSummary()
+        self._accounts: dict[str, Account] = {}
+        self._behind: dict[str, int] = {}
+        """Studies whose charges were read up to this position alone, by another view of the database."""
+        self._seq, self._leaf = -1, b""
+
+    def is_loaded(self, study_id: str) -> bool:
+        """Whether the charges of a study have been read."""
+        return study_id in self._accounts
+
+    def load(self, study_id: str) -> None:
+        """Read the charges of a study, which may take seconds for a long log, outside of a write transaction."""
+        with self._context.database.read() as db:
+            self._read(db, study_id)
+
+    def _read(self, db: Connection, study_id: str) -> None:
+        size = audit_log.head(db).size
+        account = Account(Prices.of(store.spec_of(db, study_id)))
+        self._charge(db, account, study_id, -1)
+        with self._lock:
+            self._accounts[study_id], self._behind[study_id] = account, size - 1
+
+    @staticmethod
+    def _charge(db: Connection, account: Account, study_id: str, after: int) -> None:
+        for record in audit_log.of_kind(db, _CHARGE, after=after, about=study_id):
+            if record["details"]["study_id"] == study_id:
+                account.take(record["details"])
+
+    def check(self, db: Connection, study_id: str) -> None:
+        """Raise RecordChanged unless state, spec and release of a study are those of the log."""
+        self._context.audit_trail.check_unchanged(study_id)
+        self._twice(study_id, lambda: self._fault(db, study_id))
+
+    def check_cached(self, db: Connection, study_id: str, released: Released, state: str) -> None:
+        """Raise RecordChanged unless a release that is cached, and the stored state, are those of the log."""
+        self._context.audit_trail.check_unchanged(study_id)
+        self._twice(study_id, lambda: self._cached_fault(db, study_id, released, state))
+
+    def _twice(self, study_id: str, fault_of: Callable[[], str | None]) -> None:
+        """Refuse for a fault that remains after the log was read again: this follower is not what differs."""
+        if fault_of() is not None:
+            self._forget()
+            if (fault := fault_of()) is not None:
+                self._context.audit_trail.report(LogBroken(fault, about=study_id))
+                raise RecordChanged("a stored record about this study differs from the audit log: nothing was done")
+
+    def _fault(self, db: Connection, study_id: str) -> str | None:
+        self._follow(db)
+        if (logged := self._logged.studies.get(study_id)) is None:
+            return f"study {study_id} is not in the log"
+        return logged.fault(store.find(db, store.studies, study_id), store.release_of(db, study_id))
+
+    def _cached_fault(self, db: Connection, study_id: str, released: Released, state: str) -> str | None:
+        self._follow(db)
+        if (logged := self._logged.studies.get(study_id)) is None:
+            return f"study {study_id} is not in the log"
+        if state != ("closed" if logged.closed else "open"):
+            return f"study {study_id} is {state}, and the log does not say so"
+        if released.spec_sha256 not in logged.specs or released.sha256 != logged.release_sha256:
+            return f"study {study_id} was changed: its spec or release is not the one in the log"
+        if logged.report_sha256 not in (None, released.report_sha256):
+            return f"the report of the release of study {study_id} was changed"
+        return None
+
+    def check_balances(
+        self, db: Connection, study_id: str, balance: Balance, rows: Iterable[int], spent: Mapping[int, RowBalance]
+    ) -> None:
+        """Raise RecordChanged unless a study, and each of ``rows`` (``spent``), have spent what the log says."""
+        self._twice(study_id, lambda: self._balance_fault(db, study_id, balance, rows, spent))
+
+    def _balance_fault(
+        self, db: Connection, study_id: str, balance: Balance, rows: Iterable[int], spent: Mapping[int, RowBalance]
+    ) -> str | None:
+        self._follow(db)
+        if study_id not in self._accounts:
+            self._read(db, study_id)
+        with self._lock:
+            account, behind = self._accounts[study_id], self._behind.pop(study_id, None)
+        if behind is not None:
+            self._charge(db, account, study_id, behind)
+        if account.balance != balance:
+            return f"the ledger of {study_id} has another total than the log: a line was changed, or is missing"
+        for row in rows:
+            if account.rows.get(row) != spent.get(row):
+                return f"the ledger of {study_id} has another amount of row {row} than the log"
+        return None
+
+    def _follow(self, db: Connection) -> None:
+        """Take the records since the last call. A record of a commit that failed is no longer there: begin anew."""
+        rows = audit_log.since(db, self._seq)
+        if self._seq >= 0 and (not rows or rows[0].leaf != self._leaf):
+            self._forget()
+            rows = []
+        if self._seq < 0:
+            for record in audit_log.of_kind(db, *STUDY_KINDS):
+                self._logged.follow(record)
+            rows = audit_log.since(db, audit_log.head(db).size - 1)
+        for row in rows if self._seq < 0 else rows[1:]:
+            if self._seq >= 0 and row.kind in STUDY_KINDS:
+                self._logged.follow(audit_log.record_of(row))
+            elif self._seq >= 0 and row.kind == _CHARGE:
+                self._take(audit_log.record_of(row)["details"])
+            self._seq, self._leaf = row.seq, row.leaf
+
+    def _take(self, details: Json) -> None:
+        study_id = details["study_id"]
+        with self._lock:
+            if study_id in self._accounts and study_id not in self._behind:
+                self._accounts[study_id].take(details)

@@ -1,0 +1,312 @@
+"""Verify one party's records by themselves, record by record: logs, signatures, and that its logs agree.
+
+What a log of a million records needs is held in arrays, some 100 bytes a record.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from blindopt.audit.checkpoints import Checkpoint, Verifier, parse_unverified
+from blindopt.audit.merkle_log import Entry, Head, Json, LogWalk, exchange_leaf, frontier, root
+from blindopt.audit.numbered_digests import NumberedDigests
+from blindopt.errors import LogBroken
+
+
+class Records(Protocol):
+    """One party's own log, its copies of the shared logs, and every signature that it holds."""
+
+    @property
+    def service(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def keys(self) -> dict[str, str]: ...
+
+    def log(self, grant: str | None, after: int = -1) -> Iterator[Entry]:
+        """Stream the own log, or the one shared with a grant, in order; entries ``after`` a position."""
+
+    def grants(self) -> set[str]:
+        """Return the grants that have a shared log or a signed note."""
+
+    def of_kind(self, kind: str, grant: str | None) -> Iterator[str]:
+        """Stream the notes of one kind about one log."""
+
+
+def verify_export(export: Records, *, key: str | None = None) -> Head:
+    """Verify one party's export by itself and return the head of its own log. Raises LogBroken.
+
+    ``key`` is the party's verifier key from another source. Without it, a party that rewrites its whole
+    history can sign the new one with a new key.
+    """
+    verification = Verification(export, key=key)
+    for _ in verification.records():
+        pass
+    return verification.head
+
+
+class Verification:
+    """One verification of a party's records.
+
+    With ``since``, a checkpoint that the party signed earlier, records before it are not verified again, and neither
+    are the exchanges in them.
+    """
+
+    def __init__(self, export: Records, *, key: str | None = None, since: str | None = None) -> None:
+        if key is not None and not leads(export, key):
+            raise LogBroken(f"the export is signed with {export.key}, not with the key that was given")
+        self._own = first_key(export)
+        if export.service != f"blindopt-{self._own.name.partition('.')[0]}":
+            raise LogBroken(f"the export is of {export.service} and signed by {self._own.name}")
+        self._export = export
+        self._exchanges: dict[str, _Exchanges] = {}
+        self._since = self._checkpoint(since)
+        self.head = self._since
+        """Head of the own log: of what was verified so far."""
+
+    @property
+    def since(self) -> int:
+        """The number of records that are not verified again."""
+        return self._since.size
+
+    def _checkpoint(self, note: str | None) -> Head:
+        if note is None:
+            return Head(0, root([]).hex())
+        return self._own.verify(note, "log").head
+
+    def records(self) -> Iterator[Json]:
+        """Verify and yield each record of the own log, then verify the shared logs. Raises LogBroken."""
+        for vkey in self._export.keys.values():
+            Verifier.parse(vkey)
+        signed = [self._own.verify(note, "log") for note in self._export.of_kind("checkpoint", None)]
+        roots = _Roots()
+        roots.add_all(signed)
+        walk = self._begin(None, self.since, roots)
+        for entry in self._export.log(None, self.since - 1):
+            walk.take(entry)
+            self._note(entry)
+            self.head = Head(walk.size, "")
+            yield entry.record
+        self.head = walk.end(roots.last)
+        _check_covered(signed, self.head.size)
+        for grant in sorted(self._exchanges.keys() | self._export.grants()):
+            exchanges = self._exchanges.get(grant, _Exchanges())
+            if self.since and not exchanges.leaves:
+                continue  # nothing of it is in the records that were verified
+            try:
+                self._verify_shared(grant, exchanges)
+            except LogBroken as error:
+                raise LogBroken(f"shared log {grant}: {error}", about=grant) from None
+
+    def _begin(self, grant: str | None, size: int, roots: "_Roots") -> LogWalk:
+        """Begin a walk of a log, after ``size`` records of it."""
+        peaks: list[bytes] = []
+        if size:
+            last = next(self._export.log(grant, size - 2), None)
+            peaks = [] if last is None else frontier(last.peaks)
+            if last is None or last.seq != size - 1 or len(peaks) != size.bit_count():
+                raise LogBroken(f"record {size - 1} is missing or was changed")
+            if grant is None and root(peaks).hex() != self._since.root:
+                raise LogBroken(f"the first {size} records are not those of the checkpoint that you named")
+        index = "seq" if grant is None else "position"
+        return LogWalk(index=index, signed=roots.get, after=size, peaks=peaks)
+
+    def _note(self, entry: Entry) -> None:
+        """Take from a verified record what the shared logs must agree with."""
+        record = entry.record
+        exchange = record.get("exchange")
+        if isinstance(exchange, dict) and type(position := exchange.get("position")) is int:
+            exchanges = self._exchanges.setdefault(str(exchange.get("grant_id")), _Exchanges())
+            exchanges.add(position, exchange_leaf(entry.body), exchange)
+        if record.get("kind") == "checkpoint.countersigned" and isinstance(details := record.get("details"), dict):
+            exchanges = self._exchanges.setdefault(str(details.get("grant_id")), _Exchanges())
+            exchanges.countersigned.append((details.get("size"), details.get("root")))
+
+    def _verify_shared(self, grant: str, recorded: "_Exchanges") -> None:
+        """Verify the shared log of a grant against its signatures, and the party's own exchanges by position.
+
+        A modeler's copy ends before the first exchange whose reply was lost, until it is fetched; exchanges that its
+        own log records beyond that are pending.
+        """
+        export, own = self._export, self._own
+        is_curators = export.service == "blindopt-curator"
+        first = next((position for position, _ in recorded.leaves), 0) if self.since else 0
+        curator = own if is_curators else _key(export.keys.get(self._study(grant, recorded)))
+        witness = _key(export.keys.get(grant)) if is_curators else own
+        whole: list[Checkpoint] = []
+        receipts, complete = _Roots(), _Roots()
+        if curator is not None:
+            whole = [curator.verify(note, grant) for note in export.of_kind("checkpoint", grant)]
+            notes = export.of_kind("receipt", grant)
+            receipts.add_all(curator.verify(note, grant) for note in notes if not first or _size(note) > first)
+        elif next(export.log(grant), None) is not None:
+            raise LogBroken("the key of the curator, whose receipts made it, is missing")
+        countersignatures = list(export.of_kind("countersignature", grant))
+        if witness is None and countersignatures:
+            raise LogBroken("the key of the modeler that countersigned it is missing")
+        witnessed = [witness.verify_countersignature(note)[0] for note in countersignatures] if witness else []
+        if curator is not None:
+            witnessed += [curator.verify(note, grant) for note in countersignatures]
+        complete.add_all((*whole, *witnessed))
+        receipts.check_agree(complete)
+        walk, fault = self._begin(grant, first, complete.over(receipts)), None
+        for entry in export.log(grant, first - 1):
+            known = recorded.leaves.get(entry.seq)
+            walk.take(entry, known)
+            if fault is None and not (known == entry.leaf or (known is None and not is_curators)):
+                fault = f"place {entry.seq} is not what the party's own log has"
+            if fault is None and known is None and not recorded.fits(entry.record, grant):
+                fault = f"place {entry.seq} is of another grant or study"
+        size = walk.size
+        most = next((number + 1 for number, _ in reversed(recorded.leaves)), 0)
+        signed = complete.last
+        for number, _ in reversed(receipts.by_size):
+            if number <= max(signed, size) or recorded.leaves.get(number - 1) is None:  # else its reply is pending
+                signed = max(signed, number)
+                break
+        walk.end(signed)
+        if most > size and (is_curators or (recorded.leaves.get(size) is not None and curator is not None)):
+            raise LogBroken(f"the tail was cut: the log ends after {size} records, the party's own log has {most}")
+        if is_curators:
+            _check_covered(whole, size)
+        if recorded.repeated() is not None:
+            fault = f"the party's own log has place {recorded.repeated()} twice"
+        if recorded.stray is not None:
+            fault = f"place {recorded.stray} is of another grant or study"
+        if fault is not None:
+            raise LogBroken(fault)
+        if curator is not None and not is_curators:
+            for position, _ in recorded.leaves:
+                if receipts.by_size.get(position + 1) is None:
+                    raise LogBroken(f"the receipt of place {position} is missing")
+        heads = {(checkpoint.head.size, checkpoint.head.root) for checkpoint in witnessed}
+        for countersigned in recorded.countersigned:
+            if countersigned not in heads:
+                raise LogBroken(f"the countersignature of size {countersigned[0]} is missing")
+
+    def _study(self, grant: str, recorded: "_Exchanges") -> str:
+        """Return the study of a grant: that of the first exchange which was not refused."""
+        shared = (entry.record for entry in self._export.log(grant))
+        taken = (str(exchange.get("study_id")) for exchange in shared if not is_refused(exchange))
+        return next(taken, recorded.study or "")
+
+
+@dataclass(slots=True)
+class _Exchanges:
+    """The exchanges under one grant that a party's own log has."""
+
+    leaves: NumberedDigests = field(default_factory=NumberedDigests)
+    """By position."""
+    study: str | None = None
+    """Of the first that was not refused: a refused request may name another study than the grant's, by mistake."""
+    stray: int | None = None
+    """Position of the first about another study."""
+    countersigned: list[tuple[object, object]] = field(default_factory=list)
+    """Size and root of each checkpoint that was countersigned."""
+
+    def add(self, position: int, leaf: bytes, exchange: Json) -> None:
+        """Take the next exchange."""
+        self.leaves.add(position, leaf)
+        if not is_refused(exchange):
+            study = str(exchange.get("study_id"))
+            self.study = self.study or study
+            if self.study != study and self.stray is None:
+                self.stray = position
+
+    def fits(self, exchange: Json, grant: str) -> bool:
+        """Whether an exchange that the own log lacks is of the same grant and study."""
+        if not is_refused(exchange):
+            self.study = self.study or str(exchange.get("study_id"))
+        is_of_study = is_refused(exchange) or exchange.get("study_id") == self.study
+        return exchange.get("grant_id") == grant and is_of_study
+
+    def repeated(self) -> int | None:
+        """Return the first position that was added twice, or None."""
+        last = None
+        for position, _ in self.leaves:
+            if position == last:
+                return position
+            last = position
+        return None
+
+
+def _check_covered(signed: list[Checkpoint], size: int) -> None:
+    """Raise LogBroken unless a checkpoint covers the whole log: otherwise its last lines could be missing."""
+    if size not in {checkpoint.head.size for checkpoint in signed}:
+        raise LogBroken(f"the log has {size} records and no signed checkpoint of them: lines of the export are missing")
+
+
+def is_refused(exchange: Json) -> bool:
+    """Whether an exchange ended with an error."""
+    return isinstance(status := exchange.get("status"), int) and status >= 400
+
+
+def _key(vkey: str | None) -> Verifier | None:
+    return None if vkey is None else Verifier.parse(vkey)
+
+
+def first_key(export: Records) -> Verifier:
+    """Return the first key of an export's party, which verifies notes of all its keys."""
+    own = Verifier.parse(export.key)
+    return next((own.first(note) for note in export.of_kind("checkpoint", None)), own)
+
+
+def leads(export: Records, vkey: str) -> bool:
+    """Whether a key is that of an export, or one that it followed, as its checkpoint shows."""
+    if vkey == export.key:
+        return True
+    try:
+        signed = (Verifier.parse(vkey).follow(note)[1] for note in export.of_kind("checkpoint", None))
+        return next(signed, None) == Verifier.parse(export.key)
+    except LogBroken:
+        return False
+
+
+def _size(note: str) -> int:
+    return parse_unverified(note).head.size
+
+
+class _Roots:
+    """Signed roots of one log, by size."""
+
+    def __init__(self) -> None:
+        self.by_size = NumberedDigests()
+        self._below: _Roots | None = None
+
+    def add_all(self, signed: Iterable[Checkpoint]) -> None:
+        """Take signed checkpoints. Raises LogBroken for two roots of one size."""
+        for checkpoint in signed:
+            if checkpoint.head.size:
+                self.by_size.add(checkpoint.head.size, bytes.fromhex(checkpoint.head.root))
+        last: tuple[int, bytes] | None = None
+        for size, digest in self.by_size:
+            if last is not None and last[0] == size:
+                _check_same(size, last[1], digest)
+            last = size, digest
+
+    def check_agree(self, others: "_Roots") -> None:
+        """Raise LogBroken if a size has another root there: their signer forked the log."""
+        for size, digest in others.by_size:
+            _check_same(size, self.by_size.get(size) or digest, digest)
+
+    def over(self, below: "_Roots") -> "_Roots":
+        """Return these roots, which look up other sizes in ``below``."""
+        self._below = below
+        return self
+
+    def get(self, size: int) -> str | None:
+        """The root of a size, or None."""
+        digest = self.by_size.get(size)
+        if digest is None and self._below is not None:
+            return self._below.get(size)
+        return None if digest is None else digest.hex()
+
+    @property
+    def last(self) -> int:
+        """The largest size; 0 without one."""
+        return next((size for size, _ in reversed(self.by_size)), 0)
+
+
+def _check_same(size: int, first: bytes, second: bytes) -> None:
+    if first != second:
+        raise LogBroken(f"a fork: two signed checkpoints of size {size} are of two histories")

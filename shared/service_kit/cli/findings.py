@@ -1,0 +1,55 @@
+"""`audit findings`: verify a data folder for the service that runs in it, at the lowest priority, and print JSON lines.
+
+It opens the database read-only: a service takes a write by another process as a reason to verify again.
+"""
+
+import gc
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from blindopt.audit.merkle_log import Json
+from blindopt.audit.verification import Verification
+from blindopt.errors import LogBroken
+from service_kit.context.keys import signer
+from service_kit.context.saved_checkpoint import read_note
+from service_kit.context.stored_records import StoredRecords
+from service_kit.store import audit_log
+from service_kit.store.database import Connection, Database
+
+Findings = Callable[[Connection, Iterable[Json]], Iterator[LogBroken]]
+_SHOWN_EVERY = 10_000
+
+
+def print_findings(folder: Path, kind: str, findings: Findings, write: Callable[[str], object]) -> None:
+    """Verify logs, signatures and tables; write each finding, and at the end size and root of the own log."""
+    os.nice(19)
+    gc.disable()
+    saved = read_note(folder / "checkpoint")  # before the log, which may only be newer
+    with Database.read_from(folder / f"{kind}.sqlite") as db:
+        changes = [record["details"] for record in audit_log.of_kind(db, "key.changed")]
+        log_key = signer(folder / "secrets" / "log.key", kind, [each for each in changes if each["key"] == "log"])
+        export = StoredRecords(db, log_key, saved)
+        try:
+            verification = Verification(export)
+        except LogBroken as error:
+            _write(write, finding=str(error), about=None)
+            _write(write, size=export.size, root="", shared_logs=0)
+            return
+        for finding in findings(db, _counted(verification.records(), write)):
+            _write(write, finding=str(finding), about=finding.about)
+        head = verification.head
+        _write(write, size=head.size, root=head.root, shared_logs=len(export.grants()))
+
+
+def _counted(records: Iterable[Json], write: Callable[[str], object]) -> Iterator[Json]:
+    for count, record in enumerate(records, start=1):
+        yield record
+        if count % _SHOWN_EVERY == 0:
+            _write(write, verified=count)
+
+
+def _write(write: Callable[[str], object], **message: Any) -> None:
+    write(json.dumps(message))
