@@ -3,6 +3,7 @@
 import logging
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
@@ -11,7 +12,7 @@ from pydantic.warnings import UnsupportedFieldAttributeWarning
 from starlette.routing import Route
 
 from blindopt import wire
-from blindopt.errors import AuditUnavailable
+from blindopt.errors import AuditUnavailable, RecordChanged, Unauthenticated
 from blindopt.version import VERSION
 from service_kit.certificates import Certificates
 from service_kit.console import Console
@@ -105,7 +106,7 @@ def build(
     )
     app.router.routes.extend(hot)
     readers = tuple(role for role in auditors if role != "modeler")
-    included = [*routers, audit_routes.router(auditors), certificate_routes.router(readers), _health()]
+    included = [*routers, audit_routes.router(auditors), certificate_routes.router(readers), _health(monitors)]
     if delivery is not None:
         included.append(notice_routes.router(noticed, noticed[:1]))
     if metrics is not None:
@@ -119,7 +120,7 @@ def build(
     return app
 
 
-def _health() -> APIRouter:
+def _health(monitors: tuple[Role, ...]) -> APIRouter:
     router = APIRouter(tags=["health"])
     unready: dict[int | str, dict[str, Any]] = {
         503: {"description": "The database cannot be written.", **problems.documented()[503]}
@@ -130,14 +131,29 @@ def _health() -> APIRouter:
         """The process is up."""
         return wire.Health(status="ok")
 
-    @router.get("/readyz", response_model=wire.Health, operation_id="readyz", responses=unready)
+    @router.get(
+        "/readyz",
+        response_model=wire.Health,
+        response_model_exclude_none=True,
+        operation_id="readyz",
+        responses=unready,
+    )
     async def readyz(request: Request) -> wire.Health:
-        """The database can be written and the log's head verifies."""
+        """The database can be written and the log's head verifies.
+
+        A token that may read metrics also gets how far the verification of everything is.
+        """
         readiness: Readiness = request.app.state.readiness
+        context: ServiceContext = request.app.state.context
         try:
             await readiness.check()
         except Exception:
             raise AuditUnavailable("the database cannot be written, or its log does not verify") from None
-        return wire.Health(status="ok")
+        verification = None
+        with suppress(Unauthenticated, RecordChanged):
+            principal = context.authentication.authenticate(request.headers.get("authorization", ""))
+            if principal.role in monitors:
+                verification = request.app.state.log_verification.progress()
+        return wire.Health(status="ok", verification=verification)
 
     return router

@@ -12,6 +12,7 @@ from curator_service.store import erasures
 from curator_service.store import ledger as lines
 from curator_service.store import messages as table
 from curator_service.use_cases import notices
+from curator_service.use_cases.integrity.study_guard import StudyGuard
 from curator_service.use_cases.studies import study_caps
 from curator_service.use_cases.studies.dataset_caps import is_raised
 from curator_service.use_cases.studies.release_cache import Released, ReleasedStudies
@@ -34,8 +35,9 @@ _DECISIONS = {"recommendation": ("accepted", "rejected", "measured"), "budget": 
 class Messages:
     """Takes messages, shows them to the owner, and stores decisions."""
 
-    def __init__(self, context: ServiceContext, studies: ReleasedStudies) -> None:
+    def __init__(self, context: ServiceContext, studies: ReleasedStudies, guard: StudyGuard) -> None:
         self._context = context
+        self._guard = guard
         self._studies = studies
 
     def send(self, request: RequestContext, study_id: str, message: wire.MessageCreate) -> StoredReply:
@@ -110,6 +112,7 @@ class Messages:
             if row.kind == "budget" and row.decision is not None:
                 raise StateConflict(f"the request was {row.decision} already")
             if decision.decision == "approved":
+                self._guard.check(db, row.study_id)
                 budget = self._approved(db, row, decision.budget)
                 reason = f"requested by {row.name}, {identity}"
                 details = study_caps.raise_caps(db, self._context, row.study_id, budget, reason)

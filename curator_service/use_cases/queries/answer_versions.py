@@ -26,6 +26,7 @@ from curator_service.store import erasures
 from curator_service.store import inbox as table
 from curator_service.store import ledger as lines
 from curator_service.use_cases import notices
+from curator_service.use_cases.integrity.study_guard import StudyGuard
 from curator_service.use_cases.queries.released_units import (
     Unit,
     fresh_units,
@@ -69,8 +70,11 @@ class _DrawnVersion:
 class AnswerVersions:
     """Begins, draws and publishes versions. Safe to call from several threads."""
 
-    def __init__(self, context: ServiceContext, studies: ReleasedStudies, wakeups: Wakeups) -> None:
+    def __init__(
+        self, context: ServiceContext, studies: ReleasedStudies, wakeups: Wakeups, guard: StudyGuard | None = None
+    ) -> None:
         self._context = context
+        self._guard = guard or StudyGuard(context)
         self._studies = studies
         self._wakeups = wakeups
 
@@ -140,14 +144,11 @@ class AnswerVersions:
         rows = [(table.row_at(db, inquiry.query_id, index), n) for index, n in releases_by_item.items()]
         counts, released = release_counts(earlier), self._studies.of(db, inquiry.study_id)
         most = max(counts[unit] for unit in again)
-        charges = ledger.charge_corrections(
-            spec,
-            lines.balance(db, inquiry.study_id),
-            rows,
-            lines.row_balances(db, inquiry.study_id, released.rows_of_persons(row for row, _ in rows)),
-            most,
-            released.rows_of_person,
-        )
+        self._guard.check(db, inquiry.study_id)
+        spent, of_persons = lines.balance(db, inquiry.study_id), released.rows_of_persons(row for row, _ in rows)
+        balances = lines.row_balances(db, inquiry.study_id, of_persons)
+        self._guard.check_balances(db, inquiry.study_id, spent, of_persons, balances)
+        charges = ledger.charge_corrections(spec, spent, rows, balances, most, released.rows_of_person)
         dataset_caps.check_answers(
             db, self._context, self._studies.losses, inquiry.study_id, spec, released.id, charges, most + 1
         )

@@ -28,6 +28,7 @@ from curator_service.release.registry import mechanism_of
 from curator_service.scaling import ScaledRows
 from curator_service.store import ledger as lines
 from curator_service.use_cases import notices
+from curator_service.use_cases.integrity.study_guard import StudyGuard
 from curator_service.use_cases.studies import attack_preview, dataset_caps, dataset_rows
 from curator_service.use_cases.studies.advisories import ReleaseStatus, release_status
 from curator_service.use_cases.studies.dataset_losses import DatasetLosses
@@ -57,8 +58,15 @@ class Releases:
     A release that a crash interrupted is undone at the next start: nothing of it was published.
     """
 
-    def __init__(self, context: ServiceContext, vault: Vault, forecast_of: ForecastOf = lambda spec: []) -> None:
+    def __init__(
+        self,
+        context: ServiceContext,
+        vault: Vault,
+        forecast_of: ForecastOf = lambda spec: [],
+        guard: StudyGuard | None = None,
+    ) -> None:
         self._context = context
+        self._guard = guard or StudyGuard(context)
         self._forecast_of = forecast_of
         self._vault = vault
         self._losses = DatasetLosses(vault)
@@ -234,6 +242,7 @@ class Releases:
             nonlocal begun
             self._context.authentication.check_live(db, request.principal)
             row = store.find(db, store.studies, identity)
+            self._guard.check(db, identity)
             drawing = identity in self._drawing
             if drawing and row.releasing_key == key:
                 raise StillRunning("this release is being drawn")

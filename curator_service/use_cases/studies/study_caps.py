@@ -10,6 +10,7 @@ from blindopt.errors import StateConflict
 from curator_service import store
 from curator_service.store import messages as table
 from curator_service.use_cases import notices
+from curator_service.use_cases.integrity.study_guard import StudyGuard
 from curator_service.use_cases.studies.dataset_caps import is_raised
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
 from curator_service.use_cases.studies.studies import owner_view
@@ -27,14 +28,16 @@ SHOWN = 20
 class StudyCaps:
     """Raises caps of released studies."""
 
-    def __init__(self, context: ServiceContext, studies: ReleasedStudies) -> None:
+    def __init__(self, context: ServiceContext, studies: ReleasedStudies, guard: StudyGuard) -> None:
         self._context = context
+        self._guard = guard
         self._studies = studies
 
     def change(self, request: RequestContext, study_id: str, change: wire.BudgetRaise) -> StoredReply:
         """Raise the caps of an open study. Raises NotFound and StateConflict."""
 
         def effect(db: Connection) -> Effect:
+            self._guard.check(db, study_id)
             details = raise_caps(db, self._context, study_id, change.budget, change.reason)
             return Effect(owner_view(db, study_id), "study.caps_raised", details, 200)
 

@@ -50,6 +50,12 @@ class LogVerification:
             findings=self._context.audit_trail.findings,
         )
 
+    def progress(self) -> wire.VerificationState:
+        """The same without words about what differs, for monitors."""
+        state, last = self.state(), self._last
+        shown = None if last is None else last.model_copy(update={"problem": None})
+        return state.model_copy(update={"last": shown, "findings": []})
+
     def verify(self) -> wire.Verification:
         """Verify everything now. Raises Busy while another verification is running."""
         with exclusive(self._running, 0, Busy("the log is being verified: look again in a few seconds", seconds=5)):

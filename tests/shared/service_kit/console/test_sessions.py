@@ -44,7 +44,7 @@ def test_a_right_password_opens_a_session_and_a_logout_ends_it_in_the_table(brow
     with app.state.context.database.read() as db:
         kinds = [entry.record["kind"] for entry in audit_log.walk(db)]
         log = b"".join(entry.body for entry in audit_log.walk(db))
-    assert kinds == ["session.opened", "session.ended"]
+    assert kinds[-2:] == ["session.opened", "session.ended"]
     assert sample_service.PASSWORD.encode() not in log
 
 

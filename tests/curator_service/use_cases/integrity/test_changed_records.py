@@ -1,0 +1,186 @@
+"""Rows that were changed by hand, while the service runs or is stopped: none is acted on, each is named.
+
+One data folder is prepared, and copied for each edit.
+"""
+
+import json
+import re
+import shutil
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from blindopt import wire
+from curator_service.use_cases.integrity import log_checks
+from service_kit.cli.findings import print_findings
+from service_kit.context.log_verification import LogVerification
+from tests.curator_service.use_cases.accounts.file_of_records import FileOfRecords
+from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """A study whose cap is used up, an open one, and a closed one, each with a grant; the tokens of the grants."""
+    folder = tmp_path_factory.mktemp("prepared")
+    file = FileOfRecords(folder, public=True)
+    studies = {"used": file.study(budget=wire.Budget(queries=3)), "open": file.study(), "closed": file.study()}
+    for row in (0, 1, 0):
+        assert file.ask(studies["used"], row).status_code == 201
+    assert file.ask(studies["closed"], 0).status_code == 201
+    file.in_process.call("owner", "POST", f"/v1/studies/{studies['closed']}:close")
+    file.in_process.curator.close()
+    file.in_process.close()
+    return folder, studies, {name: file.tokens[study] for name, study in studies.items()}
+
+
+class Copy:
+    """A copy of the prepared folder, with a curator that may be opened on it."""
+
+    def __init__(self, prepared, folder):
+        source, self.studies, self.tokens = prepared
+        self.folder = folder / "copy"
+        shutil.copytree(source, self.folder)
+        self.curator = None
+
+    def open(self):
+        self.curator = InProcessCurator(self.folder)
+        self.curator.tokens |= self.tokens
+
+    def edit(self, statement):
+        with closing(sqlite3.connect(self.folder / "data" / "curator.sqlite")) as db:
+            for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+                db.execute(f"DROP TRIGGER {name}")
+            assert db.execute(statement.format(**self.studies)).rowcount > 0
+            db.commit()
+
+    def ask(self, name, token=None):
+        body = {"rows": [{"row": 0, "plays": 1}]}
+        return self.curator.send(token or name, "POST", f"/v1/studies/{self.studies[name]}/queries", json=body)
+
+    def answers(self):
+        with closing(sqlite3.connect(self.folder / "data" / "curator.sqlite")) as db:
+            return db.execute("SELECT count(*) FROM log WHERE kind = 'charge'").fetchone()[0]
+
+    def findings(self):
+        lines = []
+        print_findings(self.folder / "data", "curator", log_checks.findings, lines.append)
+        return [message["finding"] for message in map(json.loads, lines) if "finding" in message]
+
+
+@pytest.fixture
+def copy(prepared, tmp_path):
+    copy = Copy(prepared, tmp_path)
+    yield copy
+    if copy.curator is not None:
+        copy.curator.curator.close()
+        copy.curator.close()
+
+
+OF_USED = "study_id = '{used}'"
+LAST = "seq = (SELECT max(seq) FROM ledger WHERE study_id = '{used}')"
+EDITS = {
+    "a closed study is open": ("UPDATE studies SET state = 'open' WHERE id = '{closed}'", "closed", "is open, and"),
+    "a cap is raised": (
+        """UPDATE studies SET spec = replace(spec, '"queries":3', '"queries":9')""",
+        "used",
+        "its spec",
+    ),
+    "a total is lowered": (f"UPDATE ledger SET total = 0, total_plays = 0 WHERE {LAST}", "used", "ledger line"),
+    "the last line is gone": (f"DELETE FROM ledger WHERE {LAST}", "used", "the ledger of .* lacks the last"),
+    "all lines are gone": (f"DELETE FROM ledger WHERE {OF_USED}", "used", "the ledger of .* lacks the last"),
+    "a line is another study's": (f"UPDATE ledger SET study_id = '{{open}}' WHERE {LAST}", "used", "ledger line"),
+    "another Z": ("UPDATE releases SET sha256 = '0' WHERE study_id = '{used}'", "used", "the release of study"),
+}
+
+
+@pytest.mark.parametrize("when", ["while it is stopped", "while it runs"])
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_changed_row_spends_nothing_and_is_named_and_other_studies_go_on(edit, when, copy):
+    statement, name, named = EDITS[edit]
+    if when == "while it runs":
+        copy.open()
+        assert copy.ask(name).status_code == 403  # closed, or used up
+    copy.edit(statement)
+    if when == "while it is stopped":
+        copy.open()
+    charged = copy.answers()
+    reply = copy.ask(name)
+    assert reply.status_code in ((503,) if when == "while it is stopped" else (403, 503)), reply.text
+    assert reply.status_code == 403 or reply.json()["code"] == "record_changed"
+    assert copy.answers() == charged
+    if "another study's" not in edit:
+        assert copy.ask("open").status_code == 201
+    assert any(re.search(named, finding) for finding in copy.findings()), copy.findings()
+
+
+def test_without_an_edit_nothing_is_found_and_caps_and_states_are_what_they_were(copy):
+    """The control."""
+    copy.open()
+    assert [copy.ask(name).json().get("code") for name in ("used", "open", "closed")] == [
+        "privacy_budget_exhausted",
+        None,
+        "study_not_open",
+    ]
+    assert copy.findings() == []
+
+
+@pytest.mark.parametrize("when", ["while it is stopped", "while it runs"])
+@pytest.mark.parametrize(
+    ("statement", "act"),
+    [
+        ("UPDATE tokens SET role = 'owner' WHERE study_id = '{used}'", ("GET", "/v1/datasets")),
+        ("UPDATE tokens SET study_id = '{open}' WHERE study_id = '{used}'", ("GET", "/v1/studies/{open}")),
+        ("UPDATE tokens SET expires_at = '3' WHERE study_id = '{used}'", ("GET", "/v1/studies/{used}")),
+    ],
+    ids=["role", "study", "expiry"],
+)
+def test_a_changed_token_opens_nothing(statement, act, when, copy):
+    method, path = act[0], act[1].format(**copy.studies)
+    if when == "while it runs":
+        copy.open()
+        copy.curator.send("used", method, path)
+    copy.edit(statement)
+    if when == "while it is stopped":
+        copy.open()
+    reply = copy.curator.send("used", method, path)
+    assert (reply.status_code, reply.json()["code"]) == (503, "record_changed")
+    assert copy.ask("open").status_code == 201
+    assert any("token" in finding for finding in copy.findings())
+
+
+def test_a_released_study_that_is_made_a_draft_is_not_released_again(copy):
+    copy.edit("UPDATE studies SET state = 'draft' WHERE id = '{open}'")
+    copy.open()
+    reply = copy.curator.send("owner", "POST", f"/v1/studies/{copy.studies['open']}:release")
+    assert (reply.status_code, reply.json()["code"]) == (503, "record_changed")
+    assert any("is draft, and the log does not say so" in finding for finding in copy.findings())
+
+
+def test_a_study_with_a_changed_record_is_refused_until_a_verification_finds_nothing(copy):
+    """What no check before a charge sees: a stored answer."""
+    answer = "principal LIKE 'grt_%' AND status = 201"
+    copy.edit(f"UPDATE replies SET body = CAST(replace(body, 'answered', 'Answered') AS BLOB) WHERE {answer}")
+    copy.open()
+    verification = LogVerification(copy.curator.context)
+    result = verification.verify()
+    assert not result.sound
+    assert "the stored answer under key" in result.problem
+    assert verification.state().findings == [result.problem]
+    assert verification.progress().findings == []
+    assert copy.ask("used").json()["code"] == "record_changed"
+    assert copy.ask("open").status_code == 201
+    copy.curator.context.audit_trail.replace_findings([])
+    assert copy.ask("used").json()["code"] == "privacy_budget_exhausted"
+
+
+def test_a_write_of_another_process_is_noticed_and_a_reading_command_makes_none(copy):
+    copy.open()
+    database = copy.curator.context.database
+    before = database.foreign_writes
+    copy.findings()
+    database.write(lambda db: None)
+    assert database.foreign_writes == before
+    copy.edit("UPDATE studies SET note = 'x' WHERE id = '{open}'")
+    database.write(lambda db: None)
+    assert database.foreign_writes == before + 1
