@@ -51,6 +51,8 @@ class _RunLogSummary:
             self._exchanges.setdefault(actor, Exchanges()).add(record, actor)
         if exchange and exchange["method"] == "POST" and exchange["status"] == 201:
             run_id, _, number = str(exchange["idempotency_key"]).rpartition(":")
+            if not number.isdecimal():
+                raise LogBroken(f"key {exchange['idempotency_key']} is of no query")
             digests = bytes.fromhex(exchange["request_sha256"] + exchange["reply_sha256"])
             self._answered.setdefault(run_id, NumberedDigests(64)).add(int(number), digests)
         elif kind == "run.created" and "spec_sha256" in record["details"]:

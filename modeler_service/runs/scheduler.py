@@ -14,6 +14,7 @@ from typing import Any
 from blindopt import wire
 from blindopt.errors import AuditUnavailable, BlindoptError, Remote, StorageUnavailable
 from modeler_service import store
+from modeler_service.integrity.settings_check import check_settings
 from modeler_service.runs import notices
 from modeler_service.runs.answer_listener import AnswerListener
 from modeler_service.runs.curator_queries import REFUSALS
@@ -154,6 +155,9 @@ class RunScheduler:
 
     def _work(self, identity: str) -> None:
         self._context.audit_trail.check_sound()  # no query is sent that could not be logged
+        self._context.audit_trail.check_unchanged(identity)
+        with self._context.database.read() as db:
+            check_settings(db, self._context.audit_trail, identity)
         # It is active before the stored run is read, so that every later change of the run interrupts the worker.
         active = _ActiveRun(Interrupt(), threading.current_thread())
         with self._active_lock:

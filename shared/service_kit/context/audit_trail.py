@@ -152,11 +152,14 @@ class AuditTrail:
 
     def report(self, finding: LogBroken) -> None:
         """Refuse what a finding is about from now on, and write a notice."""
+        if str(finding) in self.findings:
+            return
         if finding.about is None:
             self._fault = self._fault or str(finding)
         else:
             self._findings.setdefault(finding.about, str(finding))
-        self.notify_broken(str(finding))
+        # In a thread: the caller may be in a transaction, which a notice would wait for.
+        threading.Thread(target=self.notify_broken, args=[str(finding)], daemon=True).start()
 
     def replace_findings(self, findings: Iterable[LogBroken]) -> None:
         """Take the findings of a verification of everything in place of earlier ones."""
