@@ -186,6 +186,7 @@ class Service:
             "RATE_BURST": "100000",
             "BAD_TOKENS_PER_MINUTE": "100000",
             "PASSWORD_HASH": "minimal",
+            "VERIFY_HOURS": "0",  # it is a process of its own
             # Ten times as long as a test waits for an end: a shutdown that waits for no end of its own is told from
             # one that does, however busy the machine is.
             "DRAIN_SECONDS": "2400",

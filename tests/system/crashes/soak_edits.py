@@ -1,0 +1,172 @@
+"""Edit the databases of running services: ``python -m tests.system.crashes.soak_edits``.
+
+A curator and a modeler run as real processes, with a finished run and a study whose cap is used up. Each edit is made
+with plain sqlite3 beside them. Within a minute it must be named, and it must not be acted on, while another study
+answers. Then it is taken back, and the next verification must find nothing. Exits 1 with the first that does not hold.
+"""
+
+import argparse
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from blindopt import wire
+from blindopt.client import OwnerClient, StudyClient, VendorClient
+from blindopt.errors import BlindoptError
+from tests.conftest import Service
+from tests.given_settings import GIVEN
+from tests.system.crashes import crash_checks as checks
+from tests.system.crashes.soak import small
+
+NAMED_SECONDS = 60.0
+TRIALS = 5
+LAST = "seq = (SELECT max(seq) FROM ledger WHERE study_id = '{used}')"
+EDITS = {
+    "curator": {
+        "a closed study is open": "UPDATE studies SET state = 'open' WHERE id = '{closed}'",
+        "a released study is a draft": "UPDATE studies SET state = 'draft' WHERE id = '{used}'",
+        "a cap is raised": "UPDATE studies SET spec = replace(spec, 'es\":5', 'es\":9') WHERE id = '{used}'",
+        "a report says otherwise": "UPDATE releases SET report = report || ' ' WHERE study_id = '{used}'",
+        "a total is lowered": f"UPDATE ledger SET total = 0, total_plays = 0 WHERE {LAST}",
+        "a line is gone": f"DELETE FROM ledger WHERE {LAST}",
+        "an answer is another": "UPDATE replies SET body = CAST(replace(body, '\"y\":', '\"y\":1') AS BLOB)"
+        " WHERE principal = '{grant}' AND idempotency_key LIKE '%:2'",
+        "a modeler is an owner": "UPDATE tokens SET role = 'owner' WHERE principal = '{grant}'",
+        "a grant is of another study": "UPDATE tokens SET study_id = '{free}' WHERE principal = '{grant}'",
+    },
+    "modeler": {
+        "a trial's y": "UPDATE trials SET y = y + 1 WHERE number = 3",
+        "a trial's row": "UPDATE trials SET row = (row + 1) % 400 WHERE number = 3",
+        "a run's seed": "UPDATE runs SET spec = json_set(spec, '$.seed', 1)",
+        "a receipt is gone": "DELETE FROM receipts WHERE seq = 3",
+    },
+}
+
+
+@contextmanager
+def _opened(service: Service) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(service.database, timeout=30)) as db:
+        yield db
+        db.commit()
+
+
+def _edit(service: Service, statement: str) -> Callable[[], None]:
+    """Make an edit; return what takes it back."""
+    table = statement.split()[2 if statement.startswith("DELETE") else 1]
+    with _opened(service) as db:
+        columns = ", ".join(row[1] for row in db.execute(f"PRAGMA table_info({table})"))
+        rows = db.execute(f"SELECT {columns} FROM {table}").fetchall()
+        triggers = db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+        for name, _ in triggers:
+            db.execute(f"DROP TRIGGER {name}")
+        assert db.execute(statement).rowcount > 0, statement
+        for _, sql in triggers:
+            db.execute(sql)
+
+    def take_back() -> None:
+        with _opened(service) as db:
+            for name, _ in triggers:
+                db.execute(f"DROP TRIGGER {name}")
+            marks = ", ".join("?" * (columns.count(",") + 1))
+            db.executemany(f"INSERT OR REPLACE INTO {table} ({columns}) VALUES ({marks})", rows)
+            for _, sql in triggers:
+                db.execute(sql)
+
+    return take_back
+
+
+def _wait(findings: Callable[[], list[str]], *, some: bool) -> tuple[float, list[str]]:
+    """Wait until there are findings, or none; how long it took."""
+    begun = time.monotonic()
+    while bool(found := findings()) != some:
+        assert time.monotonic() - begun < NAMED_SECONDS, f"after {NAMED_SECONDS:.0f} s: {found}"
+        time.sleep(0.5)
+    return time.monotonic() - begun, found
+
+
+def _code(token: str, url: str, study: str, key: str) -> str:
+    """Query a study; the code of the refusal, or `answered`."""
+    query = wire.QueryRequest.model_validate({"rows": [{"row": 1}]})
+    try:
+        with StudyClient(url, token, study) as client:
+            client.ask(query, key=key)
+    except BlindoptError as error:
+        return error.code
+    return "answered"
+
+
+def _begin(curator: Service, modeler: Service) -> dict[str, str]:
+    """Three studies, one of them used up by a run and one closed; ids and tokens by name."""
+    names: dict[str, str] = {}
+    with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
+        data = small()
+        dataset = owner.register("small", data.csv, public=True).id
+        for name in ("used", "free", "closed"):
+            answers = TRIALS if name == "used" else 10_000
+            study = owner.create_study(checks.draft(data, dataset, epsilon="0.5", answers=answers)).id
+            owner.release(study)
+            granted = owner.grant(study, wire.GrantCreate(name=name))
+            names |= {name: study, f"{name}_token": granted.token}
+            names.setdefault("grant", granted.id)
+        owner.close_study(names["closed"])
+        spec = wire.RunCreate(
+            curator_url=curator.url,
+            study_id=names["used"],
+            token=names["used_token"],
+            algorithm=wire.RandomRows(name="random"),
+            iterations=TRIALS - 1,
+            **GIVEN,
+        )
+        assert vendor.wait(vendor.start(spec).id, timeout_s=240).trials == TRIALS
+    return names
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        services = {
+            name: Service(name, Path(temporary) / name, {"VERIFY_HOURS": "24"}, fresh=True)
+            for name in ("curator", "modeler")
+        }
+        try:
+            for service in services.values():
+                service.start()
+            _try_all(services)
+        finally:
+            for service in services.values():
+                if service.process is not None and service.process.poll() is None:
+                    service.kill()
+
+
+def _try_all(services: dict[str, Service]) -> None:
+    curator = services["curator"]
+    names, number = _begin(curator, services["modeler"]), 0
+    with curator.http(curator.token) as owner, services["modeler"].http(services["modeler"].token) as vendor:
+        for party, client in (("curator", owner), ("modeler", vendor)):
+
+            def findings(client: object = client) -> list[str]:
+                return list(client.get("/v1/audit/verification").json()["findings"])  # type: ignore[attr-defined]
+
+            for what, statement in EDITS[party].items():
+                _wait(findings, some=False)
+                charged = curator.rows("SELECT count(*) FROM log WHERE kind = 'charge'")[0][0]
+                take_back, free = _edit(services[party], statement.format(**names)), 0
+                for study in ("used", "closed"):
+                    number += 1
+                    assert _code(names[f"{study}_token"], curator.url, names[study], f"x{number}") != "answered", what
+                took, found = _wait(findings, some=True)
+                number += 1
+                free += _code(names["free_token"], curator.url, names["free"], f"x{number}") == "answered"
+                assert free == 1, f"{what}: another study does not answer"
+                assert curator.rows("SELECT count(*) FROM log WHERE kind = 'charge'")[0][0] == charged + free, what
+                print(f"{party}: {what}: named after {took:.1f} s: {found[0]}", flush=True)
+                take_back()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
