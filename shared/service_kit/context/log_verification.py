@@ -86,6 +86,8 @@ class LogVerification:
             except Busy:
                 continue
             except Exception as error:  # it is tried again
+                if self._closing.is_set():
+                    return
                 log.error("a verification of the log failed", extra={"fields": {"kind": type(error).__name__}})
             else:
                 seen = writes
