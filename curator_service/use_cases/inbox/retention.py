@@ -22,7 +22,7 @@ def _sweep_notes(db: Connection, before: str) -> tuple[int, dict[str, Any]]:
     """Delete the notes of entries; the log gets a new digest of each batch that had one."""
     swept = erasures.sweep_notes(db, before)
     digests = []
-    for record in audit_log.of_kind(db, *BATCHES) if swept else ():
+    for record in list(audit_log.of_kind(db, *BATCHES)) if swept else ():
         first, last = record["details"]["first"], record["details"]["last"]
         if any(first <= seq <= last for seq in swept):
             digests.append([last, digest(erasures.batch(db, first, last))])

@@ -68,7 +68,7 @@ class Retention:
     def _sweep(self, db: Connection) -> bool:
         self._context.audit_trail.check_sound()
         now = self._context.clock()
-        last = audit_log.of_kind(db, KIND)[-1:]
+        last = list(audit_log.of_kind(db, KIND))[-1:]
         if last and now - moment(last[0]["time"]) < _DAY:
             return False
         details: dict[str, Any] = {}
