@@ -7,6 +7,7 @@ from benchmarks.filled_curator import FilledCurator
 from benchmarks.server import curator, scratch
 from benchmarks.table import Cell, Table
 from blindopt import wire
+from blindopt.audit.verification import verify_export
 from blindopt.client import OwnerClient
 
 STUDIES, QUERIES = 200, 1_000
@@ -21,7 +22,8 @@ def _filled(folder: Path) -> str:
         name = f"study {number}"
         study, grant = filled.study(name, wire.ColumnMeasurement(column="y", direction="maximize"))
         filled.query(study, grant, QUERIES)
-    filled.curator.context.audit_trail.verify()
+    with filled.curator.context.database.read() as db:
+        verify_export(filled.curator.context.audit_trail.export(db))
     token, _ = filled.curator.context.authentication.issue("owner", "lists", days=1)
     (folder.parent / "curator-first-token").write_text(token.text)
     filled.curator.context.close()
