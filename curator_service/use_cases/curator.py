@@ -11,6 +11,7 @@ from curator_service.use_cases.accounts.dataset_accounts import DatasetAccounts
 from curator_service.use_cases.accounts.feature_results import FeatureResults
 from curator_service.use_cases.accounts.messages import Messages
 from curator_service.use_cases.accounts.overviews import Overviews
+from curator_service.use_cases.guard.study_guard import StudyGuard
 from curator_service.use_cases.inbox.deadlines import Deadlines
 from curator_service.use_cases.inbox.events import Streams
 from curator_service.use_cases.inbox.inbox import Inbox
@@ -18,7 +19,6 @@ from curator_service.use_cases.inbox.webhook_measurer import WebhookMeasurer
 from curator_service.use_cases.inbox.withholding import Withholding
 from curator_service.use_cases.integrity.countersignatures import Countersignatures
 from curator_service.use_cases.integrity.privacy_reports import PrivacyReports
-from curator_service.use_cases.integrity.study_guard import StudyGuard
 from curator_service.use_cases.jobs.forecasts import Forecasts
 from curator_service.use_cases.jobs.public_forecasts import PublicForecasts
 from curator_service.use_cases.jobs.tunings import Tunings

@@ -14,12 +14,12 @@ from typing import Any
 from blindopt import wire
 from blindopt.errors import AuditUnavailable, BlindoptError, Remote, StorageUnavailable
 from modeler_service import store
-from modeler_service.integrity.settings_check import check_settings
 from modeler_service.runs import notices
 from modeler_service.runs.answer_listener import AnswerListener
 from modeler_service.runs.curator_queries import REFUSALS
 from modeler_service.runs.interrupts import Interrupt, Interrupted, Pending
 from modeler_service.runs.lease import can_retry
+from modeler_service.runs.settings_check import check_settings
 from modeler_service.runs.worker import Ending, RunWorker
 from modeler_service.settings import Settings
 from service_kit.context.context import ServiceContext

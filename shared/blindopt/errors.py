@@ -286,7 +286,7 @@ class RangeNotSatisfiable(BlindoptError):
 class LogBroken(BlindoptError):
     """A log does not verify, or a table differs from it; the message names the first wrong record and its fault.
 
-    ``about`` is the id of the study, grant or run that it is about; None for the whole log, and for other tables.
+    ``about``: the id of the study, grant or run; None for the whole log.
     """
 
     code, title = "log_broken", "The audit log does not verify"
@@ -301,10 +301,7 @@ class RecordChanged(BlindoptError):
     """A stored record differs from the service's audit log, so nothing is done by it."""
 
     code, status, title, retryable = "record_changed", 503, "A stored record was changed", True
-    what_to_do = (
-        "The service's owner must compare its data with a backup: its audit page names the record. Repeat the request "
-        "with the same key afterwards."
-    )
+    what_to_do = "Tell the service's owner, whose audit page names it. Then repeat the request with the same key."
 
 
 class NumericalFailure(BlindoptError):
@@ -371,39 +368,6 @@ class ExtraMissing(BlindoptError, ImportError):
 
     def __init__(self, package: str, extra: str, distribution: str = "blindopt") -> None:
         super().__init__(f"this needs {package}: pip install '{distribution}[{extra}]'")
-
-
-class LoopEnded(BlindoptError):
-    """An optimizer chooses no further candidate."""
-
-    code, status, title = "loop_ended", 409, "The loop has ended"
-    what_to_do = "Take the recommendation, or make another optimizer with more iterations and the outcomes so far."
-
-    def __init__(self, because: str, outcomes: int) -> None:
-        super().__init__(f"the loop has ended after {outcomes} queries ({because})")
-        self.because = because
-
-
-class StillMeasured(BlindoptError):
-    """Nobody has measured a queried candidate yet."""
-
-    code, status, title, retryable = "still_measured", 409, "Not measured yet", True
-    what_to_do = "Query the same candidate again later: it is the same query, and is charged once."
-
-    def __init__(self, candidate: int) -> None:
-        super().__init__(f"candidate {candidate} was queried and is not measured yet")
-        self.candidate = candidate
-
-
-class Declined(BlindoptError):
-    """The owner declined to measure a candidate; the reason is the owner's alone."""
-
-    code, status, title = "declined", 409, "Not measured"
-    what_to_do = "Query another candidate."
-
-    def __init__(self, candidate: int) -> None:
-        super().__init__(f"candidate {candidate} was declined: it has no answer")
-        self.candidate = candidate
 
 
 def _of_code(code: str) -> str | None:

@@ -12,7 +12,7 @@ from curator_service.store import erasures
 from curator_service.store import ledger as lines
 from curator_service.store import messages as table
 from curator_service.use_cases import notices
-from curator_service.use_cases.integrity.study_guard import StudyGuard
+from curator_service.use_cases.guard.study_guard import StudyGuard
 from curator_service.use_cases.studies import study_caps
 from curator_service.use_cases.studies.dataset_caps import is_raised
 from curator_service.use_cases.studies.release_cache import Released, ReleasedStudies

@@ -14,9 +14,9 @@ from curator_service import store
 from curator_service.privacy.ledger import Prices, RowBalance, text
 from curator_service.store import advisories, messages, withheld
 from curator_service.store import ledger as lines
+from curator_service.use_cases.guard.logged_studies import Account, StudyLogSummary
 from curator_service.use_cases.integrity.erasure_checks import ErasureLogSummary
 from curator_service.use_cases.integrity.inbox_checks import InboxLogSummary
-from curator_service.use_cases.integrity.logged_studies import Account, StudyLogSummary
 from curator_service.use_cases.integrity.tuning_checks import TuningLogSummary, check_rows
 from curator_service.use_cases.studies.salted_digests import salted_digest
 from service_kit.context.log_summaries import LogSummary, PrincipalLogSummary, summarize

@@ -26,7 +26,7 @@ from curator_service.store import erasures
 from curator_service.store import inbox as table
 from curator_service.store import ledger as lines
 from curator_service.use_cases import notices
-from curator_service.use_cases.integrity.study_guard import StudyGuard
+from curator_service.use_cases.guard.study_guard import StudyGuard
 from curator_service.use_cases.queries.released_units import (
     Unit,
     fresh_units,

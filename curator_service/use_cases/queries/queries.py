@@ -27,7 +27,7 @@ from curator_service.store import erasures
 from curator_service.store import inbox as inbox_table
 from curator_service.store import ledger as lines
 from curator_service.use_cases import notices
-from curator_service.use_cases.integrity.study_guard import StudyGuard
+from curator_service.use_cases.guard.study_guard import StudyGuard
 from curator_service.use_cases.queries import measurement_entries
 from curator_service.use_cases.queries.refusals import refusal_for_grant
 from curator_service.use_cases.queries.study_views import view_of

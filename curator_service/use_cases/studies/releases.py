@@ -28,7 +28,7 @@ from curator_service.release.registry import mechanism_of
 from curator_service.scaling import ScaledRows
 from curator_service.store import ledger as lines
 from curator_service.use_cases import notices
-from curator_service.use_cases.integrity.study_guard import StudyGuard
+from curator_service.use_cases.guard.study_guard import StudyGuard
 from curator_service.use_cases.studies import attack_preview, dataset_caps, dataset_rows
 from curator_service.use_cases.studies.advisories import ReleaseStatus, release_status
 from curator_service.use_cases.studies.dataset_losses import DatasetLosses

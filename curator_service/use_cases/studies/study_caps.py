@@ -10,7 +10,7 @@ from blindopt.errors import StateConflict
 from curator_service import store
 from curator_service.store import messages as table
 from curator_service.use_cases import notices
-from curator_service.use_cases.integrity.study_guard import StudyGuard
+from curator_service.use_cases.guard.study_guard import StudyGuard
 from curator_service.use_cases.studies.dataset_caps import is_raised
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
 from curator_service.use_cases.studies.studies import owner_view

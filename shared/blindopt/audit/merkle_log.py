@@ -206,12 +206,12 @@ class LogWalk:
         self._peaks = list(peaks)
         self.size = after
 
-    def take(self, entry: Entry, known: bytes | None = None) -> None:
+    def take(self, entry: Entry, expected: bytes | None = None) -> None:
         """Verify the next entry. Raises LogBroken.
 
-        ``known`` is the leaf of the canonical record that belongs here: if it is the entry's, it is not parsed.
+        ``expected`` is the leaf of the canonical record that belongs here: if it is the entry's, it is not parsed.
         """
-        if entry.seq != self.size or known != entry.leaf or leaf_hash(entry.body) != known:
+        if entry.seq != self.size or expected != entry.leaf or leaf_hash(entry.body) != expected:
             _check_entry(entry, self.size, self._index)
         self._peaks = grow(self._peaks, self.size, entry.leaf)
         if b"".join(self._peaks) != entry.peaks:

@@ -125,27 +125,27 @@ class ExportFile:
         self._path = path
         self.service = self.key = ""
         self.keys: dict[str, str] = {}
-        self._places: dict[tuple[str, str | None], array[int]] = {}
-        place = 0
+        self._starts: dict[tuple[str, str | None], array[int]] = {}
+        start = 0
         with path.open("rb") as file:
             for number, text in enumerate(file, start=1):
-                self._take(text, number, place)
-                place += len(text)
+                self._take(text, number, start)
+                start += len(text)
         if not self.service:
             raise LogBroken(f"{path} is empty")
 
-    def _take(self, text: bytes, number: int, place: int) -> None:
+    def _take(self, text: bytes, number: int, start: int) -> None:
         line = self._parse(text, number)
         if not self.service:
             if not isinstance(line, Line) or not line.service or not line.key:
                 raise LogBroken(f"{self._path} is no export: its first line does not name service and key")
             self.service, self.key = line.service, line.key
         elif isinstance(line, AuditEntry):
-            self._places.setdefault(("log", line.grant_id), array("q")).append(place)
+            self._starts.setdefault(("log", line.grant_id), array("q")).append(start)
         elif line.subject and line.key:
             self.keys[line.subject] = line.key
         elif line.kind in _NOTES and line.note:
-            self._places.setdefault((line.kind, line.grant_id), array("q")).append(place)
+            self._starts.setdefault((line.kind, line.grant_id), array("q")).append(start)
         else:
             raise LogBroken(f"{self._path} line {number} is not a line of an export")
 
@@ -158,14 +158,14 @@ class ExportFile:
 
     def _lines(self, kind: str, grant: str | None, after: int = -1) -> Iterator[Any]:
         with self._path.open("rb") as file:
-            for place in self._places.get((kind, grant), ())[after + 1 :]:
-                if file.tell() != place:
-                    file.seek(place)
+            for start in self._starts.get((kind, grant), ())[after + 1 :]:
+                if file.tell() != start:
+                    file.seek(start)
                 yield self._parse(file.readline(), 0)
 
     def grants(self) -> set[str]:
         """Return the grants that have a shared log or a signed note."""
-        return {grant for _, grant in self._places if grant is not None}
+        return {grant for _, grant in self._starts if grant is not None}
 
     def of_kind(self, kind: str, grant: str | None) -> Iterator[str]:
         """Stream the notes of one kind about one log."""

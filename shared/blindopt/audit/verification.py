@@ -151,11 +151,11 @@ class Verification:
         receipts.check_agree(complete)
         walk, fault = self._begin(grant, first, complete.over(receipts)), None
         for entry in export.log(grant, first - 1):
-            known = recorded.leaves.get(entry.seq)
-            walk.take(entry, known)
-            if fault is None and not (known == entry.leaf or (known is None and not is_curators)):
+            own_leaf = recorded.leaves.get(entry.seq)
+            walk.take(entry, own_leaf)
+            if fault is None and not (own_leaf == entry.leaf or (own_leaf is None and not is_curators)):
                 fault = f"place {entry.seq} is not what the party's own log has"
-            if fault is None and known is None and not recorded.fits(entry.record, grant):
+            if fault is None and own_leaf is None and not recorded.fits(entry.record, grant):
                 fault = f"place {entry.seq} is of another grant or study"
         size = walk.size
         most = next((number + 1 for number, _ in reversed(recorded.leaves)), 0)

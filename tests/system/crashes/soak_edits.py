@@ -79,13 +79,13 @@ def _edit(service: Service, statement: str) -> Callable[[], None]:
     return take_back
 
 
-def _wait(findings: Callable[[], list[str]], *, some: bool) -> tuple[float, list[str]]:
+def _wait(findings: Callable[[], list[str]], *, any_: bool) -> tuple[float, list[str]]:
     """Wait until there are findings, or none; how long it took."""
     begun = time.monotonic()
-    while bool(found := findings()) != some:
-        assert time.monotonic() - begun < NAMED_SECONDS, f"after {NAMED_SECONDS:.0f} s: {found}"
+    while bool(named := findings()) != any_:
+        assert time.monotonic() - begun < NAMED_SECONDS, f"after {NAMED_SECONDS:.0f} s: {named}"
         time.sleep(0.5)
-    return time.monotonic() - begun, found
+    return time.monotonic() - begun, named
 
 
 def _code(token: str, url: str, study: str, key: str) -> str:
@@ -153,18 +153,18 @@ def _try_all(services: dict[str, Service]) -> None:
                 return list(client.get("/v1/audit/verification").json()["findings"])  # type: ignore[attr-defined]
 
             for what, statement in EDITS[party].items():
-                _wait(findings, some=False)
+                _wait(findings, any_=False)
                 charged = curator.rows("SELECT count(*) FROM log WHERE kind = 'charge'")[0][0]
                 take_back, free = _edit(services[party], statement.format(**names)), 0
                 for study in ("used", "closed"):
                     number += 1
                     assert _code(names[f"{study}_token"], curator.url, names[study], f"x{number}") != "answered", what
-                took, found = _wait(findings, some=True)
+                took, named = _wait(findings, any_=True)
                 number += 1
                 free += _code(names["free_token"], curator.url, names["free"], f"x{number}") == "answered"
                 assert free == 1, f"{what}: another study does not answer"
                 assert curator.rows("SELECT count(*) FROM log WHERE kind = 'charge'")[0][0] == charged + free, what
-                print(f"{party}: {what}: named after {took:.1f} s: {found[0]}", flush=True)
+                print(f"{party}: {what}: named after {took:.1f} s: {named[0]}", flush=True)
                 take_back()
 
 

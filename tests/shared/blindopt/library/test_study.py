@@ -11,7 +11,8 @@ import pytest
 import blindopt as bo
 from blindopt import wire
 from blindopt.client import StudyClient
-from blindopt.errors import Declined, Invalid, LogBroken, ProtocolViolated, StateConflict, StillMeasured
+from blindopt.errors import Invalid, LogBroken, ProtocolViolated, StateConflict
+from blindopt.loop_errors import Declined, StillMeasured
 from tests.modeler_service.lying_curator import FakeCurator, receipt
 from tests.modeler_service.runs.human_measured_curator import HumanMeasuredCurator
 from tests.system.meddler import MIDDLEBOXES, between, cut, late, middlebox, refused, repeated, truncated

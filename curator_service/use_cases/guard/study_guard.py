@@ -6,18 +6,29 @@ is noticed here before anything is done by it, whenever the next verification of
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
 from blindopt.audit.merkle_log import Json
 from blindopt.errors import LogBroken, RecordChanged
 from curator_service import store
 from curator_service.privacy.ledger import Balance, Prices, RowBalance
-from curator_service.use_cases.integrity.logged_studies import STUDY_KINDS, Account, StudyLogSummary
-from curator_service.use_cases.studies.release_cache import Released
+from curator_service.use_cases.guard.logged_studies import STUDY_KINDS, Account, StudyLogSummary
 from service_kit.context.context import ServiceContext
 from service_kit.store import audit_log
 from service_kit.store.database import Connection
 
 _CHARGE = "charge"
+
+
+class CachedRelease(Protocol):
+    """Digests of a release and its study as they were read from the tables."""
+
+    @property
+    def sha256(self) -> str: ...
+    @property
+    def spec_sha256(self) -> str: ...
+    @property
+    def report_sha256(self) -> str: ...
 
 
 class StudyGuard:
@@ -65,7 +76,7 @@ class StudyGuard:
         self._context.audit_trail.check_unchanged(study_id)
         self._twice(study_id, lambda: self._fault(db, study_id))
 
-    def check_cached(self, db: Connection, study_id: str, released: Released, state: str) -> None:
+    def check_cached(self, db: Connection, study_id: str, released: CachedRelease, state: str) -> None:
         """Raise RecordChanged unless a release that is cached, and the stored state, are those of the log."""
         self._context.audit_trail.check_unchanged(study_id)
         self._twice(study_id, lambda: self._cached_fault(db, study_id, released, state))
@@ -84,7 +95,7 @@ class StudyGuard:
             return f"study {study_id} is not in the log"
         return logged.fault(store.find(db, store.studies, study_id), store.release_of(db, study_id))
 
-    def _cached_fault(self, db: Connection, study_id: str, released: Released, state: str) -> str | None:
+    def _cached_fault(self, db: Connection, study_id: str, released: CachedRelease, state: str) -> str | None:
         self._follow(db)
         if (logged := self._logged.studies.get(study_id)) is None:
             return f"study {study_id} is not in the log"

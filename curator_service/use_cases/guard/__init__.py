@@ -1,0 +1,1 @@
+"""What is compared with the audit log before it is acted on."""
