@@ -5,6 +5,7 @@ import stat
 
 import pytest
 
+import blindopt as bo
 from blindopt import wire
 from blindopt.client import StudyClient, new_key
 
@@ -66,6 +67,20 @@ def test_a_study_from_its_draft_to_its_end(curator, command, draft, tmp_path):
 
     assert "revoked" in command("grant", "revoke", made, json.loads(command("grant", "list", made, "--json"))[0]["id"])
     assert "closed" in command("study", "close", made, "--yes")
+
+
+def test_a_dataset_is_erased_by_commands_and_by_the_library(curator, command):
+    with bo.Owner(curator.url, curator.token) as owner:
+        first, second = (owner.upload(b"a,y\n1,2\n3,4\n", name=name) for name in ("first", "second"))
+        assert curator.run_in_process("dataset", "erase", first.id, "--yes").returncode == 1  # it is not archived
+        assert "archived" in command("dataset", "archive", first.id)
+        assert curator.run_in_process("dataset", "erase", first.id).returncode == 1  # nobody confirmed
+        assert "is erased: 0 studies" in command("dataset", "erase", first.id, "--yes")
+        assert second.erase().id == second.id
+    rows = [line.split() for line in command("dataset", "list").splitlines()]
+    assert {row[0]: row[1] for row in rows if row[0] in (first.id, second.id)} == dict.fromkeys(
+        (first.id, second.id), "erased"
+    )
 
 
 def test_the_token_of_a_command_ends_with_it_and_a_file_or_the_environment_names_another(curator, command, tmp_path):
