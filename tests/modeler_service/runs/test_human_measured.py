@@ -422,11 +422,6 @@ def _another_query(inbox_curator, query):
     )
 
 
-def _no_receipt(inbox_curator, query):
-    inbox_curator.receipt_of = lambda position: None
-    inbox_curator.answer(query, 1.0)
-
-
 def _never_given(inbox_curator, query):
     inbox_curator.answer(query, 1.0)
     inbox_curator.measure = smooth
@@ -444,7 +439,6 @@ LIES = {
     _row_missing: "left out a row without saying that it is declined",
     _both: "answered other rows than those queried",
     _another_query: "answered another query than the one sent",
-    _no_receipt: "without a receipt",
     _never_given: "or an older version",
     _backwards: "revisions are not in order",
 }
