@@ -453,6 +453,19 @@ def test_a_lie_about_an_answer_is_disputed(lie, inbox_curator, vendor, own, unti
     assert LIES[lie] in ended.problem.detail
 
 
+def test_an_answer_without_a_receipt_is_not_used_until_it_comes_with_one(inbox_curator, vendor, own, until):
+    run, true = waiting_run(vendor, inbox_curator, until, iterations=2), inbox_curator.receipt_of
+    inbox_curator.receipt_of = lambda position: None
+    inbox_curator.answer(inbox_curator.open[0], 1.0)
+    refused = until(lambda: (view := vendor.run(run)).problem and view)
+    assert (refused.state, refused.problem.code, refused.trials) == ("waiting", "unreachable", 0)
+    assert "without the curator's receipt" in refused.problem.detail
+    inbox_curator.receipt_of = true
+    vendor.resume(run)
+    until(lambda: vendor.run(run).trials == 1)
+    vendor.stop(run)
+
+
 def test_after_all_of_these_runs_and_lies_the_log_verifies(own):
     code, output = command(own, "audit", "verify")
     assert code == 0, output
