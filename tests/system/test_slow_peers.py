@@ -48,7 +48,7 @@ def asking(curator, small, open_study):
         """The seconds of each of so many queries; every tenth on a connection of its own."""
         seconds = []
         while len(seconds) < how_many:
-            with StudyClient(curator.url, opened.token, opened.id, timeout_s=60) as client:
+            with StudyClient(curator.url, opened.token, opened.id, timeout_s=60, patience_s=30) as client:
                 for row in itertools.islice(rows, 10):
                     began = time.perf_counter()
                     client.ask(wire.QueryRequest(rows=[wire.RowPlays(row=row % 400)]), key=f"slow-peers-{row}")

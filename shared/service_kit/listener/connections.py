@@ -4,6 +4,7 @@ import ipaddress
 import resource
 from collections import Counter
 from collections.abc import Callable, Iterable
+from enum import IntEnum
 from typing import Protocol
 
 RESERVE = 16
@@ -12,11 +13,27 @@ OTHER_FILES = 256
 """Descriptors that connections leave to the database, files and processes."""
 
 
+class Standing(IntEnum):
+    """Whom a connection serves; the lowest leaves first."""
+
+    NOBODY = 0
+    """No request on it was authenticated yet."""
+    KEPT = 1
+    """Its last request was, and is answered."""
+    BUSY = 2
+    """Its request is, and is under way."""
+
+
 class Member(Protocol):
-    """A connection. It is waiting while no request of it is under way."""
+    """A connection."""
 
     address: str
     """Where it comes from; connections are counted by it."""
+
+    @property
+    def standing(self) -> Standing:
+        """Whom it serves now."""
+        ...
 
     def check(self) -> None:
         """Close it if its peer is late."""
@@ -30,9 +47,9 @@ class Member(Protocol):
 class Connections:
     """Counts connections, in all and by address.
 
-    At a cap, the connection that has waited longest leaves: first one that never sent a whole head, then one that is
-    kept between two requests. A connection with a request under way is never dropped. Where none waits, the newcomer
-    gets a place of the reserve, in which the longest there leaves.
+    At a cap the connection leaves that has waited longest: first one without an authenticated request, then one that
+    is kept between two requests. One with an authenticated request under way is never dropped. Where there is no
+    other, the newcomer gets a place of the reserve, in which the longest there leaves.
     """
 
     def __init__(
@@ -41,9 +58,8 @@ class Connections:
         self.total, self.per_address = total, per_address
         self._uncounted = uncounted
         self._by_address: Counter[str] = Counter()
-        self._members: set[Member] = set()
-        self._new: dict[Member, None] = {}
-        self._kept: dict[Member, None] = {}
+        self._members: dict[Member, None] = {}
+        """Longest without a reply first."""
         self._reserve: dict[Member, None] = {}
         self.turned_away: Counter[str] = Counter()
         """How often a connection was refused or cut, by reason, since the last report."""
@@ -67,15 +83,14 @@ class Connections:
                 self._reserve[member] = None
                 return False
             self._remove(leaver)
-        self._members.add(member)
+        self._members[member] = None
         self._by_address[member.address] += 1
-        self._new[member] = None
         return True
 
     def _longest_waiting(self, address: str | None) -> Member | None:
-        for waiting in (self._new, self._kept):
-            for member in waiting:
-                if address in (None, member.address):
+        for standing in (Standing.NOBODY, Standing.KEPT):
+            for member in self._members:
+                if address in (None, member.address) and member.standing == standing:
                     return member
         return None
 
@@ -83,22 +98,17 @@ class Connections:
         self.leave(member)
         member.drop()
 
-    def begin(self, member: Member) -> None:
-        """Note that a request has begun: its head is whole."""
-        self._new.pop(member, None)
-        self._kept.pop(member, None)
-
     def rest(self, member: Member) -> None:
         """Note that its requests are answered, and that it is kept for the next one."""
         if member in self._members:
-            self._kept[member] = None
+            del self._members[member]
+            self._members[member] = None
 
     def leave(self, member: Member) -> None:
         """Remove a connection; one that has left already is ignored."""
-        self.begin(member)
         self._reserve.pop(member, None)
         if member in self._members:
-            self._members.remove(member)
+            del self._members[member]
             self._by_address[member.address] -= 1
             if not self._by_address[member.address]:
                 del self._by_address[member.address]

@@ -12,7 +12,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from blindopt.errors import BlindoptError, Busy, ClientCertificateNeeded
-from service_kit.listener.connections import Connections, counted_address
+from service_kit.listener.connections import Connections, Standing, counted_address
 from service_kit.web import problems
 
 HEAD_SECONDS = 10.0
@@ -131,6 +131,13 @@ class Protocol(HttpToolsProtocol):
             self._answered.message_event.set()
         super().connection_lost(exc)
 
+    @property
+    def standing(self) -> Standing:
+        """Whom the connection serves, as the middleware decided."""
+        if self._answered is None or not self._answered.scope["state"].get("authenticated"):
+            return Standing.NOBODY
+        return Standing.KEPT if self._is_idle() else Standing.BUSY
+
     def drop(self) -> None:
         """Close the connection at once."""
         if self.transport is not None:
@@ -233,7 +240,6 @@ class Protocol(HttpToolsProtocol):
             self.scope["client"] = (self.server_state.client_of(self.client[0], self.headers), self.client[1])
         super().on_headers_complete()
         self._counts.is_head = False
-        self._open.begin(self)
         if self._only_health is not None or self.server_state.is_draining:
             self.cycle.keep_alive = False
 

@@ -201,6 +201,7 @@ class _Request:
             middleware.context.audit_trail.check_unchanged(principal.id, principal.study_id)
             self._principal = self._state["principal"] = principal
             self._must_record = principal.study_id is not None
+        self._state["authenticated"] = self._principal is not None  # for the listener
         self._limit = middleware.limit_of(path, self._principal)
         announced = self._header(b"content-length") or "0"
         if not announced.isdecimal() or int(announced) > self._limit:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from service_kit.certificates import Certificates
 from service_kit.listener import protocol as protocols
 from service_kit.listener import server as servers
-from service_kit.listener.connections import RESERVE, Connections
+from service_kit.listener.connections import RESERVE, Connections, Standing
 from service_kit.settings import ServiceSettings
 from service_kit.store.base import utc_now
 
@@ -23,7 +23,7 @@ BIG = b"a" * (24 << 20)
 
 class Member:
     def __init__(self, address="192.0.2.1"):
-        self.address, self.is_dropped = address, False
+        self.address, self.is_dropped, self.standing = address, False, Standing.NOBODY
 
     def check(self):
         raise AssertionError
@@ -39,17 +39,17 @@ def entered(connections, *addresses):
     return members
 
 
-def test_at_a_cap_the_connection_that_waited_longest_for_its_first_head_leaves():
+def test_at_a_cap_the_connection_that_waited_longest_leaves_and_authenticated_ones_last():
     connections = Connections(total=3, per_address=3)
     kept, first, second = entered(connections, "a", "b", "c")
-    connections.begin(kept)
-    connections.rest(kept)
+    kept.standing = Standing.KEPT
+    connections.rest(first)
     (newcomer,) = entered(connections, "d")
-    assert [m.is_dropped for m in (kept, first, second, newcomer)] == [False, True, False, False]
+    assert [m.is_dropped for m in (kept, first, second, newcomer)] == [False, False, True, False]
     entered(connections, "e", "f")
-    assert not kept.is_dropped, "a connection that served a request outlives those that never sent one"
-    for busy in [member for member in connections.all() if member is not kept]:
-        connections.begin(busy)
+    assert not kept.is_dropped, "a connection that served somebody outlives those that served nobody"
+    for member in connections.all():
+        member.standing = Standing.KEPT if member is kept else Standing.BUSY
     entered(connections, "g")
     assert kept.is_dropped
     assert len(connections) == 3
@@ -67,7 +67,7 @@ def test_where_every_connection_is_busy_newcomers_may_only_ask_for_health_and_pu
     connections = Connections(total=2, per_address=2)
     busy = entered(connections, "a", "b")
     for member in busy:
-        connections.begin(member)
+        member.standing = Standing.BUSY
     newcomers = [Member(str(number)) for number in range(RESERVE + 1)]
     assert [connections.enter(member) for member in newcomers] == [False] * (RESERVE + 1)
     assert [member.is_dropped for member in newcomers] == [True] + [False] * RESERVE
