@@ -62,7 +62,9 @@ class StudyLogSummary:
             return
         if kind in _CLOSING:
             for study_id in details[_CLOSING[kind]]:
-                self._created(study_id).closed = True
+                study = self._created(study_id)
+                study.closed = True  # an erasure may have changed the report, too
+                study.report_sha256 = details.get("reports", {}).get(study_id, study.report_sha256)
         elif kind == "study.created":
             self.studies[details["study_id"]] = LoggedStudy(details["spec_sha256"])
         else:
