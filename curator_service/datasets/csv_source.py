@@ -21,7 +21,7 @@ from curator_service.datasets.columns import names_of
 from curator_service.datasets.findings import Findings, Limits, refuse
 from curator_service.datasets.sources import CELL_MAX, Numbers, RawBlock, RawColumn
 
-_PART_BYTES = 1 << 18
+_PART_BYTES = 1 << 17
 _LINE_BYTES_MAX = 1 << 20
 _BLOCK_ROWS, _BLOCK_CHARACTERS = 10_000, 1 << 20
 _BLANK_MAX = 10_000

@@ -343,7 +343,7 @@ def test_what_comes_after_a_fault_is_read_for_its_faults_alone():
     content = "a\n" + "1\n" * 150_000 + "x\n" + "1\n" * 200_000 + "y\n"
     with read_csv(io.BytesIO(content.encode()), Limits(rows=400_000, columns=1)) as table:
         assert 0 < len(next(table.blocks)) < 150_000
-        error = refusal(next, table.blocks)
+        error = refusal(list, table.blocks)
     assert [(fault["row"], fault["count"]) for fault in error.errors] == [(150_001, 2)]
 
 
