@@ -47,7 +47,7 @@ def test_sigterm_leaves_no_worker_and_no_release(make_service, tmp_path, until):
                 dataset_id=dataset.id,
                 features=[wire.Feature(column=name, lower=0.0, upper=1.0) for name in names[:-1]],
                 measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
-                release=wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5),
+                release=wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1"),  # slow enough to be stopped
                 answers=wire.NONE,
             )
         )
