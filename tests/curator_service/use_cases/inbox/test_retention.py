@@ -7,7 +7,9 @@ import pytest
 from blindopt import wire
 from curator_service.settings import Settings
 from curator_service.use_cases.inbox.retention import sweeps
+from service_kit.cli import users
 from service_kit.context.retention import Retention
+from service_kit.identity import passwords
 from service_kit.store import audit_log
 from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 
@@ -82,11 +84,10 @@ def test_old_notes_go_once_a_day_and_the_entries_still_verify(curator, tmp_path)
 
 def test_ended_sessions_and_forecasts_go_and_nothing_does_unless_it_is_set(curator, tmp_path):
     def add(db):
-        db.exec_driver_sql(
-            "INSERT INTO users (id, name, role, password_hash, created_at) VALUES ('u','n','owner','','')"
-        )
+        users.add_user(db, curator.context, "olga", "owner", passwords.hash_of("correct horse battery", "minimal"))
+        user = db.exec_driver_sql("SELECT id FROM users").scalar_one()
         for number, ended in enumerate(("2020-01-01T00:00:00Z", "2999-01-01T00:00:00Z")):
-            values = (bytes([number]), "u", ended, ended, ended)
+            values = (bytes([number]), user, ended, ended, ended)
             db.exec_driver_sql("INSERT INTO sessions VALUES (?, ?, ?, ?, ?, NULL)", values)
 
     curator.context.database.write(add)
