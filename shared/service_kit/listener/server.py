@@ -23,6 +23,8 @@ KEEP_ALIVE_SECONDS = 8
 """Longer than the 5 s for which our clients keep a connection, so that they rarely use one that is being closed."""
 TICKS_A_SECOND = 10
 REPORT_SECONDS = 60
+ACCEPT_AT_ONCE = 64
+"""How many connections are accepted before other work of the event loop goes on."""
 ACCEPT_PAUSE_SECONDS = 0.1
 """How long nothing is accepted where no descriptor is left."""
 
@@ -69,16 +71,22 @@ class Server(uvicorn.Server):
         listening.listen(self.config.backlog)
         while True:
             try:
-                accepted, peer = await loop.sock_accept(listening)
+                self._connect(*await loop.sock_accept(listening))
+                for _ in range(ACCEPT_AT_ONCE):
+                    self._connect(*listening.accept())
+            except BlockingIOError:  # nobody else waits
+                continue
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     await asyncio.sleep(ACCEPT_PAUSE_SECONDS)
-                continue
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            protocol = Protocol(self.config, self.server_state, self.lifespan.state)
-            task = asyncio.create_task(protocol.connect(accepted, peer))
-            self._connecting.add(task)
-            task.add_done_callback(self._connecting.discard)
+
+    def _connect(self, accepted: socket.socket, peer: object) -> None:
+        accepted.setblocking(False)
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        protocol = Protocol(self.config, self.server_state, self.lifespan.state)
+        task = asyncio.create_task(protocol.connect(accepted, peer))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
 
     async def on_tick(self, counter: int) -> bool:
         """Check connections and certificates once a second; every minute, log how many were refused or cut."""
