@@ -129,7 +129,7 @@ def test_bad_requests_have_their_documented_answer(method, path, sent, status, c
     before = _standing(modeler)
     with modeler.http() as http:
         _check_problem(http.request(method, path, **sent), status, code)
-        assert http.get("/readyz").json() == {"status": "ok"}
+        assert http.get("/readyz").json()["status"] == "ok"
     assert _standing(modeler) == before
 
 
