@@ -96,6 +96,8 @@ def test_what_the_documents_say_to_run_runs_as_it_is_written(tmp_path, make_serv
     shutil.copytree(curator.data / "secrets", tmp_path / "elsewhere" / "secrets")
     (tmp_path / "backups").mkdir()
     environment["STUDY"] = study
+    shutil.copyfile(curator.data / "checkpoint", tmp_path / "kept")
+    environment["CHECKPOINT"] = "kept"
     said = "".join(run_commands(document, tmp_path, environment) for document in COMMANDS)
     assert " ann" in said
     assert (tmp_path / "restored" / "curator.sqlite").exists()
