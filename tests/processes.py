@@ -290,7 +290,7 @@ class _Server:
         for end in (self._requests, self._from_curators):
             end.detach()  # its number may soon be another's
         first, most = 3, os.sysconf("SC_OPEN_MAX")
-        if request["module"].endswith(("curator_service", "crashing_service")):  # they have processes work for them
+        if request["module"].endswith("curator_service") or "serve" in request["arguments"]:  # processes work for them
             global _link
             _link = self._of_curators
             os.closerange(first, _link.fileno())
