@@ -101,9 +101,12 @@ def test_the_library_needs_no_server_and_no_database_and_a_vendor_no_noise_libra
 
 
 @pytest.mark.parametrize("package", ["opendp", "dp_accounting"])
-def test_an_owner_without_the_noise_libraries_reads_what_to_install(package, make_service, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, package, None)
-    done = make_service("curator", tmp_path).run_in_process("serve")
+def test_an_owner_without_the_noise_libraries_reads_what_to_install(package, tmp_path):
+    program = f"import runpy, sys; sys.modules[{package!r}] = None; "
+    program += "runpy.run_module('curator_service', run_name='__main__')"
+    environment = os.environ | {"BLINDOPT_CURATOR_DATA_DIR": str(tmp_path / "data")}
+    command = [sys.executable, "-c", program, "serve"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (
         1,
         f"error: this needs {package}: pip install 'blindopt-services[curator]'\n",

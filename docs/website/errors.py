@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from blindopt import errors, loop_errors
 
-
 _MODULES = (errors.__name__, loop_errors.__name__)
 
 
