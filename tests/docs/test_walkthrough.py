@@ -94,6 +94,7 @@ def test_what_the_documents_say_to_run_runs_as_it_is_written(tmp_path, make_serv
 
     (tmp_path / "secret").write_text("correct horse battery staple\n")
     shutil.copytree(curator.data / "secrets", tmp_path / "elsewhere" / "secrets")
+    (tmp_path / "elsewhere" / "erased").write_text("[]")  # nothing was erased
     (tmp_path / "backups").mkdir()
     environment["STUDY"] = study
     shutil.copyfile(curator.data / "checkpoint", tmp_path / "kept")
