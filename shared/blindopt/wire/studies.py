@@ -228,8 +228,8 @@ class ReleaseAsked(Request):
 class StudyOwnerView(Reply):
     """A study as its owner sees it."""
 
-    seen_by: Literal["owner"] = Field("owner", description="Whose view this is.")
     id: str = Field(description="std_...")
+    seen_by: Literal["owner"] = Field("owner", description="Whose view this is.")
     state: Literal["draft", "releasing", "open", "closed"] = Field(
         description="A draft is released once and is then open; a closed one answers no queries."
     )
@@ -277,8 +277,8 @@ class StudyView(Reply):
     Nothing here depends on the data except the number of rows.
     """
 
-    seen_by: Literal["modeler"] = Field("modeler", description="Whose view this is.")
     id: str = Field(description="std_...")
+    seen_by: Literal["modeler"] = Field("modeler", description="Whose view this is.")
     state: Literal["open", "closed"] = Field(description="A closed study answers no queries.")
     n: int = Field(ge=1, le=10**9, description="Rows of Z.")
     r: int = Field(ge=1, le=1_000, description="Columns of Z.")
