@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 import pytest
 from pydantic import BaseModel
 
+from blindopt import wire
 from blindopt.errors import IdempotencyKeyMissing, IdempotencyKeyReused, Unauthenticated
 from modeler_service.context import open_context
 from modeler_service.settings import Settings
@@ -109,9 +110,9 @@ def test_a_reply_is_stored_under_its_principal_and_key_with_the_digest_of_its_re
         assert b"number" in body or secret
         with context.database.read() as db:
             (record,) = [e.record for e in audit_log.walk(db) if e.record["kind"] == "number.made"]
-            public = [tuple(row) for row in stored_replies.answers(db)]
+            public = stored_replies.answer(db, principal.id, "key")
         assert (record["actor"], record["details"]) == (f"vendor:{principal.kid}", {"n": 7})
-        assert public == ([] if secret else [(principal.id, "key", 202, b'{"number":7}')])
+        assert (public and tuple(public)) == (None if secret else (202, b'{"number":7}'))
         again = context.idempotency.earlier(request)
         assert (again.status, again.body, again.replayed, again.receipt) == (202, b'{"number":7}', True, None)
 
@@ -165,3 +166,16 @@ def test_a_reply_is_found_by_its_key_alone_where_no_digest_is_asked_for(context,
     with context.database.read() as db:
         reply, sealed = stored_replies.find(db, principal.id, "key", None)
     assert (reply.body, reply.replayed, sealed) == (b'{"number":1}', True, False)
+
+
+def test_what_can_be_deleted_or_erased_is_described_by_replies_that_begin_with_its_id():
+    """By that its stored replies are recognized (``stored_replies.forget``)."""
+    for model in (
+        wire.StudyOwnerView,
+        wire.StudyView,
+        wire.DatasetView,
+        wire.RunView,
+        wire.TuningView,
+        wire.ForecastView,
+    ):
+        assert next(iter(model.model_fields)) == "id", model
