@@ -1,6 +1,7 @@
 """Runs over a link: the curator opens every connection, and nothing else changes."""
 
 import json
+import os
 
 import httpx
 import pytest
@@ -11,6 +12,7 @@ from tests.plain_browser import Browser
 from tests.system.meddler import between, cut, late, refused, repeated, truncated
 
 RUNS, ITERATIONS = 2, 12
+MANY = int(os.environ.get("BLINDOPT_CRASHES", "1")) > 1  # as in `make soak`
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +104,7 @@ def test_a_new_grant_has_the_address_of_the_only_link(parties, linked, undisturb
     assert grant.url == f"link://{linked[0].id}"
 
 
-@pytest.mark.parametrize("fault", [late, refused, cut, repeated, truncated])
+@pytest.mark.parametrize("fault", [cut, repeated, *((late, refused, truncated) if MANY else ())])
 def test_a_bad_network_under_a_link_changes_no_choice_and_no_charge(parties, linked, undisturbed, run_of, fault):
     with between(parties[1], fault) as net:
         linked[1](net.url)
