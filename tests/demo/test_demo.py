@@ -17,7 +17,7 @@ from blindopt import wire
 from blindopt.audit import reconciliation
 from demo import report, story
 from demo.property_data import csv_bytes
-from service_kit.store.database import only_process
+from service_kit.store.folder_lock import only_process
 from tests import processes
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ Every function takes part in the caller's transaction.
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
@@ -75,6 +75,7 @@ def append(
 ) -> Entry:
     """Add a record to the service's own log. ``details`` must hold no private value: auditors read it."""
     seq, peaks = _next(LAST.row(db))
+    now = _not_before_the_last(db, now)
     # Canonical bytes, the names in order; those of an exchange are in the shared log too.
     quoted = merkle_log.quoted
     body = f'{{"actor":{quoted(actor)}'.encode()
@@ -86,6 +87,17 @@ def append(
     entry = _entry(seq, peaks, body)
     _ADD.run(db, seq=seq, body=entry.body, leaf=entry.leaf, peaks=entry.peaks)
     return entry
+
+
+def _not_before_the_last(db: Connection, now: datetime) -> datetime:
+    """The time of a record: that of the one before it on this connection, where a caller read the clock earlier.
+
+    So times rise, and ``page`` finds the first of a time by halving, unless the clock was set back by a second.
+    """
+    last: datetime = db.info.get("log_time", now)
+    chosen = last if timedelta(0) < last - now < timedelta(seconds=1) else now
+    db.info["log_time"] = chosen
+    return chosen
 
 
 def share(db: Connection, grant_id: str, body: bytes) -> Head:

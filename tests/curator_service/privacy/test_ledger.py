@@ -34,6 +34,7 @@ from curator_service.settings import Settings
 from curator_service.store import ledger as lines
 from curator_service.use_cases.curator import Curator
 from curator_service.use_cases.integrity import log_checks
+from curator_service.use_cases.queries import queries
 from curator_service.use_cases.queries.queries import Queries
 from curator_service.use_cases.queries.wakeups import Wakeups
 from curator_service.use_cases.studies.datasets import Upload
@@ -596,8 +597,9 @@ def test_after_a_crash_before_the_answer_the_key_serves_the_query_that_was_charg
     studied.the_ledger_says_what_the_model_says()
 
 
-def test_a_study_that_closes_during_the_draw_gives_no_answer(studied):
-    """The query stays charged, and its key gets no answer later either."""
+def test_a_study_that_closes_during_the_draw_gives_no_answer(studied, monkeypatch):
+    """The query stays charged, and its key gets no answer later either. Only long queries are drawn between commits."""
+    monkeypatch.setattr(queries, "AT_ONCE", 0)
     studied.before_measuring = lambda: studied._end("close")
     for _ in range(2):
         with pytest.raises(StudyNotOpen):

@@ -8,7 +8,7 @@ from blindopt.audit.merkle_log import Exchange, LogBroken, sha256
 from blindopt.client import query_body
 from blindopt.errors import NotFound, StateConflict
 from modeler_service import store
-from modeler_service.integrity.log_checks import check
+from modeler_service.integrity.log_checks import findings
 from modeler_service.runs.curator_queries import is_run_query, query_of
 from modeler_service.store import deletion
 from service_kit.store import audit_log
@@ -81,6 +81,12 @@ def test_what_is_stored_of_a_run_goes_with_it_and_versions_stay_append_only(tmp_
         assert [path.stem[0] for path in folder.iterdir()] == ["b"]
 
 
+def check(db, records):
+    """Raise the first finding."""
+    for finding in findings(db, records):
+        raise finding
+
+
 def test_a_run_that_is_missing_without_a_record_of_its_deletion_is_a_fault(tmp_path):
     with modeler_at_work(tmp_path, work=False) as modeler:
         run = ended_run(modeler, "a" * 64)
@@ -93,6 +99,6 @@ def test_a_run_that_is_missing_without_a_record_of_its_deletion_is_a_fault(tmp_p
         with pytest.raises(LogBroken, match="lacks the answer"):
             faults()
         run = ended_run(modeler, "a" * 64)
-        record = {"kind": "run.deleted", "details": {"run_id": run}}
+        record = {"kind": "run.deleted", "actor": "cli", "details": {"run_id": run}}
         with modeler.context.database.read() as db, pytest.raises(LogBroken, match="was deleted"):
             check(db, [record])
