@@ -167,8 +167,10 @@ class Overviews:
 
     def _most_of_person(self, db: Connection, study_id: str) -> int:
         """The largest amount spent by answers about one person."""
+        if not (queried := lines.rows_queried(db, study_id)):
+            return 0  # a draft has no rows of persons yet
         persons = self._studies.persons(db, study_id)
         of_person: Counter[int] = Counter()
-        for row, _, _, total in lines.rows_queried(db, study_id):
+        for row, _, _, total in queried:
             of_person[persons(row)[0]] += total
-        return max(of_person.values(), default=0)
+        return max(of_person.values())

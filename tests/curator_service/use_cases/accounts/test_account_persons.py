@@ -40,6 +40,12 @@ def test_answers_about_all_records_of_a_person_add_up_over_studies(file):
     assert [(share.epsilon, share.units) for share in account.losses] == [("3.5", 1), ("2.5", 1), ("2", 1)]
 
 
+def test_a_draft_on_records_of_persons_has_an_account_without_any_spending(file):
+    draft = file.draft()
+    (account,) = file.in_process.call("owner", "GET", "/v1/accounts")["accounts"]
+    assert (account["study_id"], account["state"], account["row_epsilon"]) == (draft, "draft", "0")
+
+
 def test_a_cap_counts_the_rows_of_a_person_together(file):
     study = file.study()
     assert file.caps("2").status_code == 200
