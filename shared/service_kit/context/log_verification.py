@@ -5,10 +5,12 @@ It runs in a process of its own at the lowest priority, so that requests wait ne
 
 import json
 import logging
+import os
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from blindopt import wire
@@ -122,6 +124,7 @@ class LogVerification:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # a traceback may quote a value
             start_new_session=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(_folders_of("service_kit", "blindopt", module))},
         )
         findings: list[LogBroken] = []
         end: dict[str, Any] = {}
@@ -138,3 +141,9 @@ class LogVerification:
         if not end:
             raise StateConflict("the verification was ended before it had read everything")
         return findings, end
+
+
+def _folders_of(*packages: str) -> list[str]:
+    """The folders from which packages were loaded: they need not be installed, as in a container."""
+    files = [sys.modules[package].__file__ for package in packages]
+    return list(dict.fromkeys(str(Path(file).parents[1]) for file in files if file is not None))

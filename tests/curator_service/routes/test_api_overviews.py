@@ -6,6 +6,7 @@ from collections import Counter
 from contextlib import closing
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from blindopt import wire
 from blindopt.client import OwnerClient, StudyClient
 from curator_service.context import open_context
 from curator_service.settings import Settings
+from service_kit.context import log_verification
 from service_kit.context.log_verification import LogVerification
 from service_kit.store import audit_log
 
@@ -168,3 +170,10 @@ def test_verifying_finds_a_record_that_was_changed_long_ago(tmp_path):
         assert (verification.sound, verification.root) == (False, None)
         assert "was changed" in verification.problem
         assert verifier.state().last == verification
+
+
+def test_the_process_that_verifies_imports_what_this_one_has_imported():
+    """In a container nothing is installed: the packages lie in the folder where the service was started."""
+    root = Path(__file__).parents[3]
+    folders = log_verification._folders_of("service_kit", "blindopt", "curator_service")
+    assert set(map(Path, folders)) == {root, root / "shared"}
