@@ -108,7 +108,7 @@ def fit(
     ``has_kernel``) and from draws of ``seed``; the same arguments
     give the same values, rounded to four digits within the bounds. ``distance`` is typical of two candidates; if it
     has r entries, each coordinate has its own and a length-scale of its own. Below 2 r outcomes the noise is not
-    told apart from f: unless settings say how, it keeps its ratio to the signal at the start. ``tick`` is called at
+    distinguished from f: unless settings say how, it keeps its ratio to the signal at the start. ``tick`` is called at
     each likelihood. Raises NumericalFailure if the outcomes are too few or all equal, or if no start reaches a finite
     likelihood.
     """
@@ -117,7 +117,7 @@ def fit(
     if len(evidence.outcomes) < ANSWERS_MIN:
         raise NumericalFailure(f"{ANSWERS_MIN} answers are needed for a fit")
     if not 1e-40 < variance < 1e40:
-        raise NumericalFailure("the answers are all equal, or too large or small to be told apart")
+        raise NumericalFailure("the answers are all equal, or too large or small to be distinguished")
     mean = None if settings.mean == "fitted" else start.mean
     likelihood = MarginalLikelihood(evidence, kind, law, mean, len(distances))
     ends, tied = _box(evidence, settings, start, variance, distances), None

@@ -648,9 +648,12 @@ class DrawsFirst(Queries):
     async def ask(self, caller, identity, request):
         released = self._check(caller, identity, request)
         answers = self._measured(released, request)
-        return await self._context.database.write_soon(
-            lambda db: self._answer_at_once(db, caller, identity, released, request, answers)
-        )
+
+        def charge(db):
+            begun = self._begin(db, caller, identity, released, request)
+            return self._settle(db, caller, identity, begun, released, answers) if isinstance(begun, str) else begun
+
+        return queries._or_raise(await self._context.database.write_soon(charge))
 
 
 class ChargesAgain(Queries):
@@ -716,7 +719,7 @@ BROKEN = {
         [("crash_between_charge_and_answer", ONCE, None)],
     ),
     ChargesAgain: ("not one charge for each key|a cap was passed", [("ask", ONCE, 1)]),
-    DrawsAnew: ("answered in two ways", [("ask", ONCE, 2)]),
+    DrawsAnew: ("answered in two ways|qry_", [("ask", ONCE, 2)]),
     ForgetsBody: ("another query was answered", [("crash_between_charge_and_answer", ONCE, MOST)]),
     ForgetsRefusals: ("a refusal without its record", [("ask", TWICE, 1), ("ask", MOST, 1)]),
     StaysOpen: ("answered after the end|not one charge for each key", [("end", "revoke", ONCE)]),
