@@ -5,7 +5,6 @@ It runs in a process of its own at the lowest priority, so that requests wait ne
 
 import json
 import logging
-import os
 import subprocess
 import sys
 import threading
@@ -20,6 +19,11 @@ from service_kit.context.exclusive import exclusive
 
 log = logging.getLogger("blindopt.verification")
 _FIRST_AFTER_S, _POLL_S, _CLOSE_S = 3.0, 10.0, 10.0
+
+_START = (
+    "import runpy, sys; sys.path[:0] = sys.argv[1].split(':'); sys.argv[:3] = [sys.argv[2]]; "
+    "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
+)
 
 
 class LogVerification:
@@ -118,13 +122,13 @@ class LogVerification:
         """Run the process to its end; the findings and its last message."""
         database, self._verified = self._context.database.path, 0
         module = f"{self._context.service}_service"
+        folders = ":".join(_folders_of("service_kit", "blindopt", module))
         self._process = subprocess.Popen(  # noqa: S603  this interpreter, a module of ours
-            [sys.executable, "-P", "-m", module, "audit", "findings", str(database.parent)],
+            [sys.executable, "-P", "-c", _START, folders, module, "audit", "findings", str(database.parent)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # a traceback may quote a value
             start_new_session=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(_folders_of("service_kit", "blindopt", module))},
         )
         findings: list[LogBroken] = []
         end: dict[str, Any] = {}
