@@ -117,7 +117,7 @@ def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
         console=console.build(),
     )
     app.state.curator = curator
-    app.state.links = outbound = Links(app, context, routes_of_grants(app.routes), settings.links_path)
+    app.state.links = outbound = Links(app, context, routes_of_grants(app.routes), settings)
 
     def leave() -> None:
         app.state.leaving = True

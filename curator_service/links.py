@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote
 
@@ -19,9 +18,12 @@ from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Scope
 
 from blindopt import wire
+from blindopt.addresses import is_plain_abroad
+from blindopt.certificates import file_problem
 from blindopt.client.link import LinkConnection
-from blindopt.errors import Forbidden, ProtocolViolated, StateConflict, Unauthenticated, Unreachable
+from blindopt.errors import Forbidden, ProtocolViolated, RecordChanged, StateConflict, Unauthenticated, Unreachable
 from curator_service.link_file import address_of, read
+from curator_service.settings import Settings
 from service_kit.context.context import ServiceContext
 from service_kit.web import problems
 from service_kit.web.gauges import Gauge
@@ -53,8 +55,9 @@ def routes_of_grants(routes: Iterable[Any]) -> Routes:
 class Links:
     """Every link of the file, each with a task on the event loop; the file is looked at while the service runs."""
 
-    def __init__(self, app: ASGIApp, context: ServiceContext, routes: Routes, path: Path) -> None:
-        self._app, self._context, self._routes, self._path = app, context, routes, path
+    def __init__(self, app: ASGIApp, context: ServiceContext, routes: Routes, settings: Settings) -> None:
+        self._app, self._context, self._routes, self._path = app, context, routes, settings.links_path
+        self.allow_plain_http = settings.allow_plain_http
         self._links: dict[str, _Link] = {}
         self._seen: tuple[int, int] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -145,7 +148,7 @@ class Links:
         """Raise Forbidden for what no grant may send, and for the token of anybody but a modeler."""
         if not any(method == allowed and pattern.fullmatch(path) for allowed, pattern in self._routes):
             raise Forbidden(_NOT_HERE)
-        with suppress(Unauthenticated):  # the application refuses it, and records that, as over a socket
+        with suppress(Unauthenticated, RecordChanged):  # the application refuses it, as over a socket
             if self._context.authentication.authenticate(authorization).role != "modeler":
                 raise Forbidden(_NOT_HERE)
 
@@ -200,6 +203,10 @@ class _Link:
         pause_s = 0.5
         while True:
             try:
+                if is_plain_abroad(self.file.url) and not self._links.allow_plain_http:
+                    raise Unreachable(
+                        "answers are not sent over plain http to another machine: its address must be https"
+                    )
                 async with LinkConnection(self.file) as self.connection:
                     await self._take(await self.connection.pull(list(self._working), 0))
                     self._become("connected", None)
@@ -209,7 +216,9 @@ class _Link:
             except (Unreachable, ProtocolViolated) as error:
                 self._become("trying", str(error))
             except OSError as error:  # such as a file of authorities that cannot be read
-                self._become("trying", f"the CA of this link cannot be read ({type(error).__name__})")
+                self._become("trying", f"the certificates of this link are not usable: {file_problem(error)}")
+            except Exception as error:  # the link is tried again; its text may quote a value
+                self._become("trying", f"a fault on our side ({type(error).__name__})")
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 

@@ -33,7 +33,9 @@ def build(program: Program[Any]) -> typer.Typer:
             given = read_json(link, wire.LinkFile, "a link file")
             settings = program.checked_settings()
             if is_plain_abroad(given.url) and not settings.allow_plain_http:
-                raise StateConflict(f"{given.url}: answers are not sent over plain http to another machine: use https")
+                raise StateConflict(
+                    f"{given.url}: answers are not sent over plain http to another machine: its address must be https"
+                )
             path = settings.links_path
             others = [link for link in link_file.read(path) if link.id != given.id]
             files = {"ca": ca, "cert": cert, "key": key}

@@ -40,7 +40,7 @@ async def pull_requests(
     _check_own(request, link_id)
     mailbox = MAILBOXES.of(link_id)
     if pull.carried is not None:
-        with suppress(NotFound, Busy):  # the curator is not told: it was given up, or is sent again
+        with suppress(NotFound, Busy):  # it was given up, or is sent again
             mailbox.reply(pull.carried.head, _decoded(pull.carried.body))
     return wire.LinkRequests(requests=await mailbox.pull(frozenset(pull.working), wait))
 

@@ -13,6 +13,7 @@ import pytest
 from blindopt import wire
 from curator_service.link_file import read, write
 from curator_service.links import Links, routes_of_grants
+from curator_service.settings import Settings
 from tests.curator_service.use_cases.accounts.file_of_records import FileOfRecords
 
 LINK = wire.LinkFile(
@@ -49,9 +50,7 @@ def file(tmp_path_factory):
 def ask(file):
     """A request over a link, as a modeler may store it: returns status and body."""
     app, context = file.in_process.app, file.in_process.context
-    links = Links(
-        app, context, routes_of_grants(app.routes), file.in_process.context.database.path.parent / "none.json"
-    )
+    links = Links(app, context, routes_of_grants(app.routes), Settings(data_dir=context.database.path.parent))
 
     def send(method, target, token, body=b"", **headers):
         recorder = Recorder()

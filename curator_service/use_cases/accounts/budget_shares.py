@@ -1,4 +1,4 @@
-"""How much of its caps the study or dataset closest to one has spent, for whoever watches the service."""
+"""How much of its caps the study or dataset closest to one has spent, for anyone who watches the service."""
 
 import math
 from collections.abc import Iterator

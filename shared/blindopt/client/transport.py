@@ -15,7 +15,7 @@ import httpx
 from blindopt.addresses import is_localhost_name
 from blindopt.certificates import CertificateFiles, FileWatch, expires_at, file_problem, tls_problem
 from blindopt.client.deadlines import Sockets
-from blindopt.errors import ProtocolViolated, Unreachable
+from blindopt.errors import ProtocolViolated, StateConflict, Unreachable
 from blindopt.version import VERSION
 
 REPLY_MAX_BYTES = 64 << 20
@@ -100,6 +100,11 @@ class Connection:
         client_cert: ClientCertificate | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
+        if transport is None and base_url.startswith("link://"):
+            raise StateConflict(
+                f"{base_url} is the address of a link: only the modeler that made the link reaches that curator; "
+                "start a run there"
+            )
         with transport_errors():
             self._transport = transport or _transport(verify, base_url, proxy, client_cert)
             self._http = httpx.Client(

@@ -18,7 +18,7 @@ import pytest
 from blindopt.audit.checkpoints import Signer
 from blindopt.client import StudyClient, VendorClient, connection
 from blindopt.client.connection import wait_until_ended
-from blindopt.errors import Unreachable
+from blindopt.errors import StateConflict, Unreachable
 from tests.modeler_service.lying_curator import note_of, receipt
 
 STUDY = "std_0123456789abcdef"
@@ -244,3 +244,8 @@ def test_authorities_are_read_for_tls_alone(monkeypatch):
 
     with ThreadPoolExecutor(1) as pool:
         pool.submit(open_both).result()
+
+
+def test_the_address_of_a_link_says_where_a_run_is_to_be_started():
+    with pytest.raises(StateConflict, match=r"link://usr_0123456789abcdef .* only the modeler .* start a run there"):
+        StudyClient("link://usr_0123456789abcdef", STUDY, "token")
