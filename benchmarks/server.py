@@ -48,8 +48,12 @@ def scratch() -> Iterator[Path]:
 
 
 def environment(settings: dict[str, str]) -> dict[str, str]:
-    """Return the environment of this process, with only these settings of a service."""
-    return {k: v for k, v in os.environ.items() if not k.startswith("BLINDOPT_")} | settings
+    """Return the environment of this process, with only these settings of a service.
+
+    What is installed is compiled: a service that had to compile itself at every start would take half as long again.
+    """
+    left_out = ("BLINDOPT_", "PYTHONDONTWRITEBYTECODE")
+    return {k: v for k, v in os.environ.items() if not k.startswith(left_out)} | settings
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
 
 from fastapi.routing import APIRoute
@@ -20,13 +20,15 @@ from starlette.types import ASGIApp, Message, Scope
 from blindopt import wire
 from blindopt.addresses import is_plain_abroad
 from blindopt.certificates import file_problem
-from blindopt.client.link import LinkConnection
 from blindopt.errors import Forbidden, ProtocolViolated, RecordChanged, StateConflict, Unauthenticated, Unreachable
 from curator_service.link_file import address_of, read
 from curator_service.settings import Settings
 from service_kit.context.context import ServiceContext
 from service_kit.web import problems
 from service_kit.web.gauges import Gauge
+
+if TYPE_CHECKING:
+    from blindopt.client.link import LinkConnection
 
 log = logging.getLogger("blindopt.links")
 _HEADERS = frozenset(
@@ -200,6 +202,8 @@ class _Link:
             await _cancelled(task)
 
     async def _run(self) -> None:
+        from blindopt.client.link import LinkConnection  # late: most curators open no connection, and start faster
+
         pause_s = 0.5
         while True:
             try:
@@ -222,7 +226,7 @@ class _Link:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
-    async def _pull(self, connection: LinkConnection) -> list[wire.LinkRequest]:
+    async def _pull(self, connection: "LinkConnection") -> list[wire.LinkRequest]:
         """Pull, with the first short reply that is ready at once."""
         if not self._working:
             return await connection.pull([])

@@ -44,7 +44,13 @@ PRELOADED = (
     # What the services import late, at the first use.
     *("scipy.linalg", "scipy.optimize", "scipy.spatial.distance", "scipy.special", "scipy.stats", "scipy.ndimage"),
     *("dp_accounting.pld.privacy_loss_distribution", "opendp.measures", "pyarrow.parquet", "sklearn.linear_model"),
-    *("anyio._backends._asyncio", "uvicorn.lifespan.on", "uvicorn.loops.auto", "uvicorn.protocols.http.auto"),
+    *(
+        "blindopt.client.link",
+        "anyio._backends._asyncio",
+        "uvicorn.lifespan.on",
+        "uvicorn.loops.auto",
+        "uvicorn.protocols.http.auto",
+    ),
     *("uvicorn.protocols.websockets.auto", "uvicorn.loops.uvloop", "typer._adapters", "httpcore", "certifi"),
 )
 _STATUS_BYTES, _REQUEST_BYTES = 8, 1 << 17
