@@ -40,7 +40,6 @@ def get_study(request: Request, study_id: StudyId, curator: CuratorDep) -> wire.
         shown = {
             "progress": curator.releases.progress(study_id),
             "high_risk": view.state == "draft" and curator.releases.is_high_risk(study_id, view.spec_sha256),
-            "release_problem": curator.releases.problem(study_id),
         }
         return view.model_copy(update=shown)
     return curator.queries.study(request.state.principal, study_id)

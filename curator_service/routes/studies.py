@@ -80,8 +80,7 @@ def release_study(
         return RecordedReply(curator.releases.release(caller, study_id, wanted))
     if (reply := curator.releases.start(caller, study_id, wanted)) is not None:
         return RecordedReply(reply)
-    shown = {"progress": curator.releases.progress(study_id), "release_problem": curator.releases.problem(study_id)}
-    view = curator.studies.view(study_id).model_copy(update=shown)
+    view = curator.studies.view(study_id).model_copy(update={"progress": curator.releases.progress(study_id)})
     headers = {"Location": f"/v1/studies/{study_id}", "Preference-Applied": "respond-async"}
     return Response(view.model_dump_json(), 202, headers, media_type="application/json")
 

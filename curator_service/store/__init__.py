@@ -62,6 +62,7 @@ studies = Table(
     Column("archived_at", Text),
     Column("note", Text),
     Column("tags", Text),  # a JSON list; null: none
+    Column("release_problem", Text),
 )
 releases = Table(
     "releases",

@@ -25,6 +25,7 @@ MIGRATIONS: Migrations = {
         "ALTER TABLE studies ADD COLUMN tags TEXT",
     ],
     11: ["ALTER TABLE datasets ADD COLUMN erased_at TEXT"],
+    12: ["ALTER TABLE studies ADD COLUMN release_problem TEXT"],
 }
 APPEND_ONLY = (
     "releases",

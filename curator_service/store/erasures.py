@@ -56,7 +56,8 @@ def overwrite(db: Connection, dataset_id: str, at: str, marker: bytes) -> tuple[
     studies = [row.id for row in store.studies_on(db, dataset_id)]
     queries = set(db.execute(select(store.queries.c.id).where(store.queries.c.study_id.in_(studies))).scalars())
     store.change(db, store.datasets, dataset_id, columns="[]", dropped="[]", reading=None, erased_at=at)
-    db.execute(update(store.studies).where(store.studies.c.id.in_(studies)).values(state="closed", note=None))
+    blank = {"state": "closed", "note": None, "release_problem": None}
+    db.execute(update(store.studies).where(store.studies.c.id.in_(studies)).values(blank))
     replies = stored_replies.forget_all(db, _grants(db, studies), marker)
     reports = _reports(db, studies)
     for identity in (dataset_id, *studies, *_owners(db, dataset_id, studies)):

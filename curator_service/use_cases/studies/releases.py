@@ -48,6 +48,7 @@ from service_kit.store.stored_replies import StoredReply
 log = logging.getLogger("blindopt.releases")
 _STOP_SECONDS = 10.0
 UNEXPECTED = "a fault of the service, which its own log names: nothing was published"
+ENDED = "the service ended while it was drawn, and nothing was published: release it again"
 ForecastOf = Callable[[wire.StudyCreate], list[wire.ForecastPoint]]
 """Returns the points of the public forecast of a draft, if one has been made."""
 
@@ -74,15 +75,12 @@ class Releases:
         self._previewing: dict[str, float] = {}
         self._high: dict[str, str] = {}
         """By study, the digest of the draft whose latest preview found a high risk; neither stored nor logged."""
-        self._failed: dict[str, str] = {}
-        """By study, why its latest release failed; neither stored nor logged."""
         self._stopping = False
         context.database.write(self._recover)
 
     def _recover(self, db: Connection) -> None:
         for row in store.releasing(db):
-            self._abandon(db, row.id, "curator")
-            self._failed[row.id] = "the service ended while it was drawn, and nothing was published: release it again"
+            self._abandon(db, row.id, "curator", ENDED)
 
     def _log(self, db: Connection, kind: str, actor: str, **details: Any) -> None:
         audit_log.append(db, kind, actor=actor, now=self._context.clock(), details=details)
@@ -190,9 +188,9 @@ class Releases:
                 request, lambda db: self._publish(db, identity, release_id, digest, report)
             )
         except BaseException as error:
-            self._failed[identity] = str(error) if isinstance(error, BlindoptError) else UNEXPECTED
+            problem = str(error) if isinstance(error, BlindoptError) else UNEXPECTED
             self._vault.drop(release_id)  # first: it may be what fills the disk
-            self._context.database.write(lambda db: self._abandon(db, identity, request.principal.actor))
+            self._context.database.write(lambda db: self._abandon(db, identity, request.principal.actor, problem))
             raise
         finally:
             self._drawing.pop(identity, None)
@@ -208,10 +206,6 @@ class Releases:
     def progress(self, identity: str) -> float | None:
         """Share of the rows that are drawn while a release is under way, else None."""
         return self._drawing.get(identity)
-
-    def problem(self, identity: str) -> str | None:
-        """Why the latest release of a study failed since the service was started; None if it did not."""
-        return self._failed.get(identity)
 
     def under_way(self) -> dict[str, float]:
         """The studies whose releases are being drawn, with that share."""
@@ -255,16 +249,15 @@ class Releases:
                     "the latest preview of this draft found a high risk: confirm it (confirm_high_risk), or change the "
                     "draft"
                 )
-            self._abandon(db, identity, "curator")  # an earlier release whose end could not be stored
+            self._abandon(db, identity, "curator", ENDED)  # an earlier release whose end could not be stored
             spec = wire.StudyCreate.model_validate_json(row.spec)
             current = release_status(db, spec, None)
             _refuse_withdrawn(current)
             dataset_caps.check_release(db, self._context, self._losses, identity, spec, current.release)
             self._charge(db, request, identity, spec)
-            store.change(db, store.studies, identity, state="releasing", releasing_key=key)
+            store.change(db, store.studies, identity, state="releasing", releasing_key=key, release_problem=None)
             self._log(db, "release.begun", request.principal.actor, study_id=identity)
             self._drawing[identity] = 0.0
-            self._failed.pop(identity, None)
             begun = True
             return spec, current
 
@@ -336,9 +329,10 @@ class Releases:
         }
         return Effect(view, "study.released", details, 200)
 
-    def _abandon(self, db: Connection, identity: str, actor: str) -> None:
+    def _abandon(self, db: Connection, identity: str, actor: str, problem: str) -> None:
+        """Make a draft of a study that was being released; its owner alone sees the problem, which no log has."""
         if store.find(db, store.studies, identity).state == "releasing":
-            store.change(db, store.studies, identity, state="draft", releasing_key=None)
+            store.change(db, store.studies, identity, state="draft", releasing_key=None, release_problem=problem)
             self._log(db, "release.abandoned", actor, study_id=identity)
             notices.release_ended(db, self._context.outbox, identity, "draft")
 

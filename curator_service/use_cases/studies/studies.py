@@ -217,6 +217,7 @@ def view_of(db: Connection, row: Any, release: Any, withdrawn: Reasons, dataset:
         guarantee=promise,
         not_protected=gaps,
         sandbox=current.sandbox,
+        release_problem=row.release_problem,
         release_id=release.id if release else None,
         release_sha256=release.sha256 if release else None,
         report=report,

@@ -249,9 +249,7 @@ class StudyOwnerView(Reply):
     progress: float | None = Field(
         None, ge=0, le=1, description="Fraction of the rows that are drawn; null unless releasing."
     )
-    release_problem: str | None = Field(
-        None, description="Why the latest release since the start of the service failed: nothing was published."
-    )
+    release_problem: str | None = Field(None, description="Why the latest release failed: nothing was published.")
     release_id: str | None = Field(description="rel_...; null before the release.")
     release_sha256: Sha256 | None = Field(description="SHA-256 of the npy file of Z; null before the release.")
     report: ReleaseReport | None = Field(description="Report on the release, for the owner only.")

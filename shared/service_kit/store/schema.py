@@ -10,7 +10,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import StateConflict
 
-VERSION = 11
+VERSION = 12
 Migrations = Mapping[int, Sequence[str]]
 """By version: the statements that migrate a database of the version before. They may change append-only tables (a new
 column), and name every constraint. New tables and indexes need no statement: they are created afterwards."""

@@ -574,6 +574,8 @@ def test_a_release_that_cannot_be_made_leaves_a_draft_with_the_reason_and_no_fil
     assert kinds == ["study.created", "charge", *["release.begun", "release.abandoned"] * 3]
     view = owner.study(draft.id)
     assert (view.state, view.release_problem) == ("draft", problem.detail)
+    stored = every_state.curator.rows("SELECT release_problem FROM studies WHERE id = ?", draft.id)
+    assert stored == [(problem.detail,)]  # it outlives the process
     with every_state.curator.http() as client:  # nobody waits for this one, so nobody is told
         headers = {"Idempotency-Key": "alone", "Prefer": "respond-async;wait=10"}
         begun = client.post(path, headers=headers)

@@ -232,7 +232,7 @@ def curator(gun: Gun) -> Callable[[], None]:
     _call(gun, Reading, "read", "reading")
     commits.mark(releases.Releases, "_charge", "release", lambda self, db, request, identity, *_: identity)
     commits.mark(releases.Releases, "_publish", "published", lambda self, db, identity, *_: identity)
-    commits.mark(releases.Releases, "_abandon", "abandoned", lambda self, db, identity, actor: identity)
+    commits.mark(releases.Releases, "_abandon", "abandoned", lambda self, db, identity, actor, problem: identity)
     _call(gun, vault.Vault, "_settle", "file", lambda self, partial, identity: identity)
     _call(gun, noise.GaussianLaw, "add", "release.draw")
     _replies(

@@ -11,6 +11,7 @@ import pytest
 from blindopt import wire
 from blindopt.client import OwnerClient, StudyClient, VendorClient
 from blindopt.errors import Remote, Unreachable
+from curator_service.use_cases.studies import releases
 from tests.system.crashes import crash_checks as checks
 
 LONG = 150
@@ -292,9 +293,10 @@ def test_a_release_that_a_kill_interrupts_leaves_a_draft_and_none_of_its_files(p
     assert is_interrupted, "each kill came too late to be a test"
     curator.start()
     assert set(files.rglob("*")) == before
-    assert owner.study(draft.id).state == "draft"
+    shown = owner.study(draft.id)
+    assert (shown.state, shown.release_problem) == ("draft", releases.ENDED)
     released = owner.release(draft.id, key=f"interrupted {draft.id}")  # the same key: nothing was answered under it
-    assert (released.state, released.report.n) == ("open", 50_000)
+    assert (released.state, released.report.n, released.release_problem) == ("open", 50_000, None)
     kinds = [r["kind"] for r in curator.records() if r.get("details", {}).get("study_id") == draft.id]
     drawn_twice = ["release.begun", "release.abandoned", "release.begun"]
     assert kinds == ["study.created", "charge", *drawn_twice, "study.released"]

@@ -15,8 +15,8 @@ from service_kit.store.database import Database, StoreFault
 
 SIDES = {"curator": curator, "modeler": modeler}
 PINNED = {
-    "curator": (11, "15ee87e18e35f1a1ecaf3109688aff29b48d701754004c57af68224009e00ffb"),
-    "modeler": (11, "5afc2087517878beecb74349ff5585650955bf2f904faad760381a0d12e10650"),
+    "curator": (12, "1d04ba19e2731ebdd36957b28f8d8f8a7672e9f79460255aa5b7dec2e693ee92"),
+    "modeler": (12, "5afc2087517878beecb74349ff5585650955bf2f904faad760381a0d12e10650"),
 }
 
 
