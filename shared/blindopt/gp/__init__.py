@@ -22,7 +22,7 @@ w           ``Observations.weights``           (t,)          1            L^-1 (
 |w|^2       ``Observations.weight_sq_cumsum``  (t + 1,)      1            sums of the squares of the first s weights
 i           ``Observations.rows``              (t,)          1            candidates observed, as row numbers of Z
 z_i         ``Observations.inputs``            (t, r)        candidate    candidates observed
-            ``Observations.dual``              (q + 2, t)    1            the same, for products with ``lifted``
+            ``Observations.serials``           (t,)          1            numbers that no two observations share
             ``Candidates.lifted``              (n, q + 2)    1            Z / l centred, of rank q; squared norm; one
 v           ``Solution.whitened``              (m, t)        outcome      L^-1 k of m candidates
             ``Solution.mean``                  (m,)          outcome      their posterior means, solved for exactly

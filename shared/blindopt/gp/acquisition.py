@@ -121,7 +121,7 @@ class Acquisition(Protocol):
 class UpperConfidenceBound:
     """Mean + sqrt(weight (variance - nugget)).
 
-    Upper bound: let v fall to v' while the mean rises by at most sqrt((v - v') W) (see ``LazyMaximum``). By
+    Upper bound: let v fall to v' while the mean rises by at most sqrt((v - v') W) (see ``Part``). By
     Cauchy-Schwarz sqrt(W) sqrt(v - v') + sqrt(weight) sqrt(v' - nugget) <= sqrt(W + weight) sqrt(v - nugget).
     """
 

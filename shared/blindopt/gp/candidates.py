@@ -1,6 +1,7 @@
 """Candidates in the form in which covariances with them are computed: centred, scaled, and of full column rank."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,62 +18,88 @@ _RANK_TOL = 1e-10  # squared singular values below this share of the largest may
 _FLAT_TOL = 1e-12  # a column may be dropped if no entry is above this share of the largest
 
 
+@dataclass(frozen=True, slots=True)
+class Lift:
+    """How candidates (m, r) become coordinates (m, q) in units of the lengthscale, the same for all candidates.
+
+    Centring and rotating keep all distances, so dropping the directions that the candidates do not span loses nothing.
+    """
+
+    frame: Frame
+    factor: float | Vector
+    scales: Vector | None = None
+    """By which coordinates are multiplied before they are centred."""
+
+    @classmethod
+    def of(cls, candidates: Matrix, kernel: Kernel, frame: Frame, scales: Vector | None = None) -> "Lift":
+        """The one of ``candidates`` (n, r) with this ``frame``, whose coordinates are multiplied by ``scales`` (r,)."""
+        if scales is not None and frame[1] is not None:  # what is spanned is no longer orthonormal
+            return cls(frame_of(candidates * scales), 1.0 / kernel.lengthscale, scales)
+        return cls(frame, (1.0 if scales is None else scales) / kernel.lengthscale)
+
+    @property
+    def rank(self) -> int:
+        """q: coordinates of a candidate."""
+        centre, basis = self.frame
+        return len(centre) if basis is None else basis.shape[1]
+
+    def __call__(self, candidates: Matrix) -> Matrix:
+        """Coordinates (m, q) of some candidates (m, r)."""
+        centre, basis = self.frame
+        coordinates: Matrix = (candidates if self.scales is None else candidates * self.scales) - centre
+        if basis is not None:
+            coordinates = coordinates @ basis
+        coordinates *= self.factor
+        return coordinates
+
+
 class Candidates:
     """Candidates Z (n, r) as ``lifted`` (n, q + 2) numbers of ``dtype``, where q <= r is their rank after centring.
 
-    Centring and rotating keep all distances, so dropping the directions that the candidates do not span loses
-    nothing. ``lifted`` holds the q coordinates in units of the lengthscale, their squared norm, and a one. The squared
-    distances of candidates from others are then the matrix product ``lifted @ dual(rows)``. Where norms are too large
-    for that, or the kernel is not smooth at zero, distances are computed from differences.
+    ``lifted`` holds the q coordinates of ``lift``, their squared norm, and a one. The squared distances of candidates
+    from others are then the matrix product ``lifted @ dual``. Where norms are too large for that, or the kernel is not
+    smooth at zero, distances are computed from differences.
 
-    ``cov_rounding`` bounds the rounding error of a correlation, in units of the machine epsilon of ``dtype``.
-    ``column_major`` lays ``lifted`` out by columns, as compiled loops read it. ``frame`` saves two passes over the data
-    when it is that of earlier ``Candidates`` of the same matrix, whatever the ``scales`` (r,) by which coordinates are
-    multiplied. Raises NumericalFailure if a number is not finite.
+    ``cov_rounding`` bounds the rounding error of a correlation, in units of the machine epsilon of ``dtype``; it and
+    the way to compute follow from the ``largest`` squared norm. ``column_major`` lays ``lifted`` out by columns, as
+    compiled loops read it. Raises NumericalFailure if a number is not finite.
     """
 
     def __init__(
-        self,
-        candidates: Matrix,
-        kernel: Kernel,
-        dtype: Precision,
-        *,
-        column_major: bool = False,
-        frame: Frame | None = None,
-        scales: Vector | None = None,
+        self, candidates: Matrix, kernel: Kernel, dtype: Precision, lift: Lift, *, column_major: bool = False
     ) -> None:
         n = len(candidates)
-        self._kernel = kernel
+        self._kernel, self._lift = kernel, lift
+        q = lift.rank
+        self.width = q + 2
+        self.column_major = column_major
+        self.lifted: Matrix = empty_columns(n, q + 2, dtype) if column_major else np.empty((n, q + 2), dtype)
+        largest, start = 0.0, 0
         with np.errstate(over="ignore", invalid="ignore"):
-            self.frame = frame_of(candidates) if frame is None else frame
-            centre, basis = self.frame
-            if scales is not None and basis is not None:  # what is spanned is no longer orthonormal
-                candidates, scales = candidates * scales, None
-                centre, basis = frame_of(candidates)
-            q = candidates.shape[1] if basis is None else basis.shape[1]
-            self.width = q + 2
-            self.column_major = column_major
-            self.lifted: Matrix = empty_columns(n, q + 2, dtype) if column_major else np.empty((n, q + 2), dtype)
-            largest, start = 0.0, 0
             for block in _blocks(candidates):
-                coordinates, part = block - centre, self.lifted[start : start + len(block)]
-                if basis is not None:
-                    coordinates = coordinates @ basis
-                coordinates *= 1.0 / kernel.lengthscale if scales is None else scales / kernel.lengthscale
+                coordinates, part = lift(block), self.lifted[start : start + len(block)]
                 squared_norms = np.einsum("ij,ij->i", coordinates, coordinates)
                 part[:, :q], part[:, q], part[:, q + 1] = coordinates, squared_norms, 1.0
                 largest, start = max(largest, float(squared_norms.max())), start + len(block)
                 if not np.isfinite(squared_norms.sum()) and not np.isfinite(coordinates).all():
                     raise NumericalFailure("the candidates are too far apart for the kernel's lengthscale")
-        self.by_products = kernel.smooth and largest <= _PRODUCT_MAX
-        self.cov_rounding = largest if self.by_products else 8.0 * largest**0.5
+        self.compare(largest)
+
+    def compare(self, largest: float) -> None:
+        """Compute covariances with candidates whose squared norms, and those of the own ones, are up to ``largest``."""
+        self.largest = largest
+        self.by_products, self.cov_rounding = precision_of(self._kernel, largest)
 
     def dual(self, rows: Rows) -> Matrix:
         """Columns (q + 2, m) whose inner products with ``lifted`` are squared distances from candidates ``rows``."""
-        dual = self.lifted[rows].T.copy()
-        dual[:-2] *= -2.0
-        dual[-2:] = dual[-1], dual[-2].copy()
-        return dual
+        return _dual(self.lifted[rows])
+
+    def dual_of(self, candidates: Matrix) -> Matrix:
+        """Columns (q + 2, m), as of ``dual``, of other candidates (m, r)."""
+        coordinates = self._lift(candidates)
+        squared_norms = np.einsum("ij,ij->i", coordinates, coordinates)
+        lifted = np.column_stack([coordinates, squared_norms, np.ones(len(coordinates))])
+        return _dual(lifted.astype(self.lifted.dtype))
 
     def covariance(self, rows: Rows | slice, dual: Matrix) -> Matrix:
         """Kernel of candidates ``rows`` with those of ``dual`` (q + 2, k): (m, k) numbers of ``dtype`` in C order."""
@@ -91,10 +118,25 @@ class Candidates:
         return squared
 
 
+def precision_of(kernel: Kernel, largest: float) -> tuple[bool, float]:
+    """Whether products give covariances of candidates of such squared norms, and the bound on a rounding error."""
+    by_products = kernel.smooth and largest <= _PRODUCT_MAX
+    return by_products, largest if by_products else 8.0 * largest**0.5
+
+
+def _dual(lifted: Matrix) -> Matrix:
+    dual = lifted.T.copy()
+    dual[:-2] *= -2.0
+    dual[-2:] = dual[-1], dual[-2].copy()
+    return dual
+
+
+@np.errstate(over="ignore", invalid="ignore")
 def frame_of(candidates: Matrix) -> Frame:
     """Mean (r,) of candidates (n, r), and an orthonormal basis (r, q) of what they span after centring.
 
-    The basis is None if they span all r columns, or if overflow hides whether they do.
+    The basis is None if they span all r columns, or if overflow hides whether they do. Raises NumericalFailure if a
+    number is not finite.
     """
     n, r = candidates.shape
     origin, total, gram = np.array(candidates[0]), np.zeros(r), np.zeros((r, r))

@@ -10,8 +10,8 @@ from blindopt.arrays import Mask, Rows, Vector
 from blindopt.gp.acquisition import Acquisition, plain_weight
 from blindopt.gp.candidates import Candidates, padded_columns
 from blindopt.gp.kernels import Kernel
-from blindopt.gp.observations import Observations
-from blindopt.gp.updates import Contenders, Moments, compared
+from blindopt.gp.observations import LocalObservations
+from blindopt.gp.updates import Contenders, Floor, Moments, compared
 
 NORM_MAX = 1e12
 """``cov_rounding`` up to which squared distances stay far from overflow, also in float32."""
@@ -48,7 +48,7 @@ class CompiledUpdates:
         candidates: Candidates,
         kernel: Kernel,
         nugget: float,
-        observations: Observations,
+        observations: LocalObservations,
         moments: Moments,
         tile: int,
     ) -> None:
@@ -78,14 +78,14 @@ class CompiledUpdates:
         np.minimum(self._synced_counts, count, out=self._synced_counts)
         np.sqrt(self._moments.variance + self._moments.var_tol, out=self._deviation)
 
-    def contenders(self, acquisition: Acquisition, mean_tol: float, hidden: Mask | None) -> Contenders:
+    def contenders(self, acquisition: Acquisition, mean_tol: float, hidden: Mask | None, floor: Floor) -> Contenders:
         """Bring tiles up to date, the most promising ones first, until none that waits can hold the largest bound.
 
         For another acquisition than the plain bound, all tiles are brought up to date.
         """
         if (weight := plain_weight(acquisition)) is None:
             self.refresh()
-            return compared(self._moments, acquisition, mean_tol, hidden, self._upper)
+            return compared(self._moments, acquisition, mean_tol, hidden, self._upper, floor)
         observed, cumsum = self._observations.loop_arguments(), self._observations.weight_sq_cumsum
         buffers = self._none_hidden if hidden is None else hidden, self._upper, self._tops, self._rows
         count = self._loops.contenders(*self._fixed, *observed, cumsum, weight, mean_tol + acquisition.slack, *buffers)

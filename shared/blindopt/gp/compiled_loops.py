@@ -2,7 +2,7 @@
 
 Candidates are taken in tiles of consecutive rows. A tile's numbers stay in the cache while one loop computes its
 covariances, subtracts what earlier observations explain, and brings its means, variances and bounds up to date. A
-tile in which no bound can reach the largest waits (see ``LazyMaximum`` for why that is safe). Lanes of a loop are
+tile in which no bound can reach the largest waits (see ``Part`` for why that is safe). Lanes of a loop are
 candidates, so that sums have one order, whatever the width of the processor's registers.
 
 Arrays: ``lifted`` (q + 2, n or more) holds candidates by columns, as ``Candidates`` does by rows; ``duals`` (t or

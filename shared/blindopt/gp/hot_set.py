@@ -6,7 +6,7 @@ import numpy as np
 
 from blindopt.arrays import Mask, Matrix, Rows, Vector
 from blindopt.gp.acquisition import Acquisition, plain_weight
-from blindopt.gp.updates import EPSILON, Contenders, TogetherUpdates, leaders
+from blindopt.gp.updates import EPSILON, Contenders, Floor, TogetherUpdates, leaders
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class HotSet:
 class HotSetUpdates(TogetherUpdates):
     """All candidates are updated together, but not at each choice: in between, only a hot set of them is.
 
-    The others keep s observations, and join the hot set when their bound (see ``LazyMaximum``) may be the largest.
+    The others keep s observations, and join the hot set when their bound (see ``Part``) may be the largest.
     Before the set holds more than its share, all candidates are updated, and it starts anew. Where rows are hidden,
     all are updated at each choice, because too many of those near the maximum are among the hidden ones.
     """
@@ -59,7 +59,7 @@ class HotSetUpdates(TogetherUpdates):
         super().retract(count)
         self._hot = None
 
-    def contenders(self, acquisition: Acquisition, mean_tol: float, hidden: Mask | None) -> Contenders:
+    def contenders(self, acquisition: Acquisition, mean_tol: float, hidden: Mask | None, floor: Floor) -> Contenders:
         """Compare the bounds of the hot set, or of all candidates where too many would have to join it."""
         weight = plain_weight(acquisition)
         if weight is not None and hidden is None and 0 < self._synced_count < self._observations.count:
@@ -69,7 +69,7 @@ class HotSetUpdates(TogetherUpdates):
                 kept = np.flatnonzero(hot.upper(*bounds) >= hot.reached(*bounds))
                 kept = kept[np.argsort(hot.rows[kept])]
                 return Contenders(hot.rows[kept], hot.mean[kept], hot.variance[kept])
-        return super().contenders(acquisition, mean_tol, hidden)
+        return super().contenders(acquisition, mean_tol, hidden, floor)
 
     def _extended(self, weight: float, mean_tol: float) -> HotSet | None:
         """The hot set with all candidates whose bound may be the largest, or None if these are more than its share.

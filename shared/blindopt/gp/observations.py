@@ -17,22 +17,23 @@ T = TypeVar("T", bound=np.generic)
 class Observations:
     """t observations y at candidates, with noise each of its own variance.
 
-    ``rows`` (t,) are the candidates observed, ``inputs`` (t, r) their coordinates, and ``dual`` (q + 2, t) the form
-    in which ``Candidates.covariance`` takes them. ``factor`` L (t, t) is the Cholesky factor of the observations'
-    covariance, ``inverse`` is L^-1, ``weights`` w (t,) are L^-1 (y - prior mean), and ``weight_sq_cumsum`` (t + 1,)
-    the sums w_1^2 + ... + w_s^2 for s = 0 .. t. The arrays have room for more than t, up to ``capacity``: read the
-    first ``count`` entries.
+    ``rows`` (t,) are the candidates observed, and ``inputs`` (t, r) their coordinates. ``factor`` L (t, t) is the
+    Cholesky factor of the observations' covariance, ``inverse`` is L^-1, ``weights`` w (t,) are L^-1 (y - prior mean),
+    and ``weight_sq_cumsum`` (t + 1,) the sums w_1^2 + ... + w_s^2 for s = 0 .. t. The arrays have room for more than
+    t, up to ``capacity``: read the first ``count`` entries. ``serials`` (t,) differ for all observations that were
+    ever made, also for those that were retracted.
     """
 
-    def __init__(self, candidates: Candidates, r: int, noise_variance: float, nugget: float, capacity: int) -> None:
+    def __init__(self, r: int, noise_variance: float, nugget: float, capacity: int) -> None:
         if not 0 <= nugget < np.inf:
             raise ValueError(f"nugget must be finite and not negative, not {nugget}")
-        self._candidates, self._nugget, self._noise_variance = candidates, nugget, _checked_noise(noise_variance)
+        self._noise_variance = _checked_noise(noise_variance)
         self.capacity = capacity
         self.count = 0
         self.rows: Rows = np.empty(0, dtype=np.intp)
+        self.serials: Rows = np.empty(0, dtype=np.intp)
+        self._next_serial = 0
         self.inputs: Matrix = np.empty((0, r))
-        self.dual: Matrix = np.empty((candidates.width, 0), candidates.lifted.dtype)
         self.factor: Matrix = np.empty((0, 0))
         self.inverse: Matrix = np.empty((0, 0))
         self.weights: Vector = np.empty(0)
@@ -52,7 +53,7 @@ class Observations:
         if t == len(self.weights):
             self._grow(min(max(16, 2 * t), self.capacity))
         self.rows[t], self.inputs[t] = row, inputs
-        self.dual[:, t] = self._candidates.dual(self.rows[t : t + 1])[:, 0]
+        self._number(t, t + 1)
         self.factor[t, :t], self.factor[t, t] = whitened, pivot
         self.inverse[t, :t] = -np.einsum("j,jk->k", whitened, self.inverse[:t, :t]) / pivot
         self.inverse[t, t] = 1.0 / pivot
@@ -67,7 +68,8 @@ class Observations:
         if t > self.capacity:
             raise IndexError(f"the posterior was built for {self.capacity} outcomes")
         self._grow(min(max(16, t), self.capacity))
-        self.rows[:t], self.inputs[:t], self.dual[:, :t] = rows, inputs, self._candidates.dual(rows)
+        self.rows[:t], self.inputs[:t] = rows, inputs
+        self._number(0, t)
         self.factor[:t, :t], self.inverse[:t, :t], self.weights[:t] = factor, inverse, weights
         self.weight_sq_cumsum[1 : t + 1] = np.cumsum(weights**2)
         self.variance_max = float(np.einsum("ij,ij->i", factor, factor).max())
@@ -78,6 +80,82 @@ class Observations:
         if not 0 <= count <= self.count:
             raise ValueError(f"there are {self.count} outcomes, not {count}")
         self.count = count
+
+    def _number(self, start: int, stop: int) -> None:
+        self.serials[start:stop] = np.arange(self._next_serial, self._next_serial + stop - start)
+        self._next_serial += stop - start
+
+    def _grow(self, size: int) -> None:
+        self.rows, self.serials = _grown(self.rows, size), _grown(self.serials, size)
+        self.weights = _grown(self.weights, size)
+        self.inputs = _grown(self.inputs, size, self.inputs.shape[1])
+        self.factor, self.inverse = _grown(self.factor, size, size), _grown(self.inverse, size, size)
+        self.weight_sq_cumsum = _grown(self.weight_sq_cumsum, size + 1)
+
+
+class LocalObservations:
+    """The observations as consecutive candidates, numbers ``own`` of all, see them.
+
+    ``rows`` (t,) are the candidates observed by their numbers among the own ones, -1 for others, and ``dual``
+    (q + 2, t) is the form in which ``Candidates.covariance`` takes them. ``of_all`` are the observations that they are
+    made from, whose other arrays are read as they are: they change before ``sync`` by what is appended or retracted.
+    """
+
+    def __init__(self, of_all: Observations, everything: Matrix, own: range, candidates: Candidates, nugget: float):
+        self.of_all, self._everything, self._own, self._candidates = of_all, everything, own, candidates
+        self._nugget, self.count = nugget, 0
+        self.rows: Rows = np.empty(0, dtype=np.intp)
+        self.dual: Matrix = np.empty((candidates.width, 0), candidates.lifted.dtype)
+        self._serials: Rows = np.empty(0, dtype=np.intp)
+
+    def common(self) -> int:
+        """How many of the first observations are still the same ones."""
+        count = min(self.count, self.of_all.count)
+        other = np.flatnonzero(self._serials[:count] != self.of_all.serials[:count])
+        return int(other[0]) if len(other) else count
+
+    def sync(self) -> None:
+        """Take over the present observations."""
+        since, t = self.common(), self.of_all.count
+        if since < t:
+            if t > len(self.rows):
+                size = len(self.of_all.rows)
+                self.rows, self._serials = _grown(self.rows, size), _grown(self._serials, size)
+                self.dual = _grown(self.dual, len(self.dual), size)
+            rows, new = self.of_all.rows[since:t], slice(since, t)
+            is_own = (rows >= self._own.start) & (rows < self._own.stop)
+            self._serials[new] = self.of_all.serials[new]
+            self.rows[new] = local = np.where(is_own, rows - self._own.start, -1)
+            self.dual[:, since:t][:, is_own] = self._candidates.dual(local[is_own])
+            if not is_own.all():
+                self.dual[:, since:t][:, ~is_own] = self._candidates.dual_of(self._everything[rows[~is_own]])
+        self.count = t
+
+    @property
+    def own_rows(self) -> Rows:
+        """The own candidates that were observed, rising, each once."""
+        rows = np.unique(self.rows[: self.count])
+        return rows[rows >= 0]
+
+    @property
+    def factor(self) -> Matrix:
+        """L."""
+        return self.of_all.factor
+
+    @property
+    def inverse(self) -> Matrix:
+        """L^-1."""
+        return self.of_all.inverse
+
+    @property
+    def weights(self) -> Vector:
+        """W."""
+        return self.of_all.weights
+
+    @property
+    def weight_sq_cumsum(self) -> Vector:
+        """Sums of the squares of w."""
+        return self.of_all.weight_sq_cumsum
 
     def covariance(self, index: Rows | slice, rows: Rows, since: int) -> Matrix:
         """Covariances (m, t - since), nugget included, of candidates with observations ``since`` .. t - 1.
@@ -92,13 +170,6 @@ class Observations:
     def loop_arguments(self) -> LoopArguments:
         """Return views of the arrays for the compiled loops."""
         return self.dual.T, self.rows, self.factor, self.weights, self.count
-
-    def _grow(self, size: int) -> None:
-        self.rows, self.weights = _grown(self.rows, size), _grown(self.weights, size)
-        self.inputs = _grown(self.inputs, size, self.inputs.shape[1])
-        self.factor, self.inverse = _grown(self.factor, size, size), _grown(self.inverse, size, size)
-        self.weight_sq_cumsum = _grown(self.weight_sq_cumsum, size + 1)
-        self.dual = _grown(self.dual, len(self.dual), size)
 
 
 def _grown(old: NDArray[T], *shape: int) -> NDArray[T]:

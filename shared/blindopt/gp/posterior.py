@@ -4,13 +4,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from blindopt.arrays import Mask, Matrix, Rows, Vector
+from blindopt.arrays import Matrix, Rows, Vector
 from blindopt.errors import NumericalFailure
 from blindopt.gp.acquisition import Acquisition, Choice, ExpectedImprovement, UpperConfidenceBound
-from blindopt.gp.candidates import Candidates, Frame, Precision
+from blindopt.gp.candidates import Frame, Lift, Precision, frame_of
 from blindopt.gp.kernels import Kernel
-from blindopt.gp.lazy_maximum import LazyMaximum, Solution, uses_compiled_loops
 from blindopt.gp.observations import OUTCOME_MAX, Observations
+from blindopt.gp.partitions import engines
+from blindopt.gp.partitions.part import Law
+from blindopt.gp.partitions.partitioned import Partitioned, Solution
 from blindopt.gp.single_thread_blas import factors, right_product
 from blindopt.gp.updates import THRESHOLDS, Thresholds
 from blindopt.wire.algorithms.plans import Engine
@@ -29,9 +31,10 @@ class Posterior:
     With L the Cholesky factor of K + S, w = L^-1 (y - m) and the whitened row v_i = L^-1 k_i, these are m + v_i . w
     and k_ii - |v_i|^2. Another observation appends a row to L, and a number to w and to each v_i.
 
-    ``LazyMaximum`` brings the moments of all candidates up to date, and says when candidates are equal by each
-    ``engine``. Choices depend on the observations alone, to the last bit: not on ``dtype``, ``thresholds``, numba,
-    restarts or earlier choices. A row may be observed again.
+    ``Part`` brings the moments of candidates up to date, and ``Partitioned`` says when candidates are equal by each
+    version (``engine``). Choices depend on the observations alone, to the last bit: not on ``dtype``, ``thresholds``,
+    numba, restarts, earlier choices, or on ``parts``, the engine that holds the candidates in parts (one part in this
+    process without it). A row may be observed again.
     Variances are in squared units of the outcome; ``nugget`` is that of a part of f that each row has for itself (see
     ``input_noise``). Coordinates are multiplied by ``scales`` (r,) first, if there are any. Holds
     n (capacity + rank of Z + 7) numbers of ``dtype``: float32 takes half the memory.
@@ -51,17 +54,20 @@ class Posterior:
         scales: Vector | None = None,
         thresholds: Thresholds = THRESHOLDS,
         engine: Engine = 2,
+        parts: engines.Engine | None = None,
     ) -> None:
         self.n, r = candidates.shape
         self._candidates, self._kernel, self._prior_mean = candidates, kernel, float(prior_mean)
         self._scales = scales
         self._prior_variance, self.nugget = kernel.variance + nugget, nugget
-        column_major = uses_compiled_loops(self.n, kernel, capacity, thresholds)
-        prepared = Candidates(candidates, kernel, dtype, column_major=column_major, frame=frame, scales=scales)
-        self.frame = prepared.frame  # spares another posterior of the same candidates a pass over them
-        self.observations = Observations(prepared, r, noise_variance, nugget, capacity)
-        self.lazy = LazyMaximum(prepared, kernel, self.observations, self._prior_mean, nugget, thresholds, engine)
-        self._hidden: Mask | None = None
+        self.frame = frame_of(candidates) if frame is None else frame
+        """Spares another posterior of the same candidates two passes over them."""
+        self.observations = Observations(r, noise_variance, nugget, capacity)
+        lift = Lift.of(candidates, kernel, self.frame, scales)
+        law = Law(kernel, nugget, self._prior_mean, capacity, dtype, lift, thresholds)
+        self.parts = parts or engines.LocalEngine()
+        self.maximum = Partitioned(self.parts, candidates, law, self.observations, engine)
+        self._hidden: Rows = np.empty(0, dtype=np.intp)
         self._solved: Solution | None = None  # the row to observe next is often among those solved for last
 
     @property
@@ -120,7 +126,6 @@ class Posterior:
         """Go back to the first ``count`` observations; ValueError if there are fewer."""
         if count != self.count:
             self.observations.retract(count)
-            self.lazy.retract(count)
             self._solved = None
 
     def solve(self, rows: Rows) -> Solution:
@@ -144,28 +149,25 @@ class Posterior:
 
     def moments(self, rows: Rows) -> tuple[Vector, Vector]:
         """Means and variances (m,) of candidates ``rows``."""
-        return self.lazy.moments(rows)
+        return self.maximum.moments(rows)
 
     @property
     def mean(self) -> Vector:
         """Means of all candidates (n,)."""
-        return self.lazy.all_moments()[0]
+        return self.maximum.moments()[0]
 
     @property
     def variance(self) -> Vector:
         """Variances of all candidates (n,)."""
-        return self.lazy.all_moments()[1]
+        return self.maximum.moments()[1]
 
     def best(self, rows: Rows, weight: float = 0.0) -> tuple[int, float, float]:
         """The first of ``rows`` (rising, not empty) with the largest mean - sqrt(weight variance), and its moments."""
-        return self.lazy.best(rows, weight, self.solve)
+        return self.maximum.best(rows, weight, self.solve)
 
     def hide(self, rows: Rows) -> None:
         """Choose none of ``rows`` from now on, and any other; rows hidden before are shown again."""
-        self._hidden = None
-        if len(rows):
-            self._hidden = np.zeros(self.n, dtype=np.bool_)
-            self._hidden[rows] = True
+        self._hidden = np.unique(rows)
 
     def choose(self, weight: float, rng: Callable[[], np.random.Generator]) -> Choice:
         """The row not hidden of largest mean + sqrt(weight variance); a draw from ``rng()`` breaks ties."""
@@ -173,9 +175,9 @@ class Posterior:
 
     def maximize(self, acquisition: Acquisition, rng: Callable[[], np.random.Generator]) -> Choice:
         """The row not hidden of the largest ``acquisition``; a draw from ``rng()`` breaks ties."""
-        if self._hidden is not None and self._hidden.all():
+        if len(self._hidden) == self.n:
             raise IndexError("every row is hidden")
-        return self.lazy.choose(acquisition, self._hidden, self.solve, rng)
+        return self.maximum.choose(acquisition, self._hidden, self.solve, rng)
 
     def improvement(self, optimism: float) -> ExpectedImprovement:
         """Expected improvement on the largest mean of the rows observed; on the prior mean before the first.

@@ -9,7 +9,7 @@ import numpy as np
 from blindopt.arrays import Mask, Matrix, Rows, Vector
 from blindopt.gp.acquisition import Acquisition, Tolerance
 from blindopt.gp.candidates import Candidates
-from blindopt.gp.observations import Observations
+from blindopt.gp.observations import LocalObservations
 
 EPSILON = float(np.finfo(np.float64).eps)
 _LOWEST = float(np.finfo(np.float64).min)  # below every bound except that of a hidden row
@@ -72,6 +72,18 @@ class Moments:
         self.variance[rows] = np.maximum(self.prior_variance - np.einsum("ij,ij->i", whitened, whitened), 0.0)
 
 
+class Floor:
+    """A lower bound of the largest value of all candidates, less the slack: shared by their parts, and only rising."""
+
+    def __init__(self, value: float = _LOWEST) -> None:
+        self.value = value
+
+    def raised(self, value: float) -> float:
+        """The floor after another lower bound. Of two threads that raise it at once one may be lost, as it may be."""
+        self.value = max(self.value, value)
+        return self.value
+
+
 class Contenders(NamedTuple):
     """Candidates (m,), rising and not hidden, whose value may be the largest, with their rounded moments (m,)."""
 
@@ -92,8 +104,11 @@ class Updates(Protocol):
     def retract(self, count: int) -> None:
         """Moments are those of at most the first ``count`` observations again."""
 
-    def contenders(self, acquisition: Acquisition, mean_tol: float, hidden: Mask | None) -> Contenders:
-        """Candidates whose value may be the largest, or less than that by the slack of ``acquisition``."""
+    def contenders(self, acquisition: Acquisition, mean_tol: float, hidden: Mask | None, floor: "Floor") -> Contenders:
+        """Candidates whose value may be the largest, or less than that by the slack of ``acquisition``.
+
+        Candidates below the ``floor`` may be left out; what else is reached may raise it.
+        """
 
 
 class TogetherUpdates:
@@ -103,7 +118,7 @@ class TogetherUpdates:
         self,
         candidates: Candidates,
         nugget: float,
-        observations: Observations,
+        observations: LocalObservations,
         moments: Moments,
         thresholds: Thresholds,
     ) -> None:
@@ -129,10 +144,10 @@ class TogetherUpdates:
         """Moments are those of at most the first ``count`` observations again."""
         self._synced_count = min(self._synced_count, count)
 
-    def contenders(self, acquisition: Acquisition, mean_tol: float, hidden: Mask | None) -> Contenders:
+    def contenders(self, acquisition: Acquisition, mean_tol: float, hidden: Mask | None, floor: Floor) -> Contenders:
         """Bring all candidates up to date and compare their values."""
         self.refresh()
-        return compared(self._moments, acquisition, mean_tol, hidden, self._upper)
+        return compared(self._moments, acquisition, mean_tol, hidden, self._upper, floor)
 
     def _append_column(self, s: int) -> None:
         """Append column s of all whitened rows, by forward substitution."""
@@ -181,7 +196,7 @@ class TogetherUpdates:
 class SeparateUpdates:
     """Each candidate waits until its bound may be the largest, and is then brought up to date."""
 
-    def __init__(self, observations: Observations, moments: Moments, thresholds: Thresholds) -> None:
+    def __init__(self, observations: LocalObservations, moments: Moments, thresholds: Thresholds) -> None:
         n = len(moments.mean)
         self._observations, self._moments, self._thresholds = observations, moments, thresholds
         self._synced_counts: Rows = np.zeros(n, dtype=np.intp)
@@ -203,7 +218,7 @@ class SeparateUpdates:
         """Moments are those of at most the first ``count`` observations again."""
         np.minimum(self._synced_counts, count, out=self._synced_counts)
 
-    def contenders(self, acquisition: Acquisition, mean_tol: float, hidden: Mask | None) -> Contenders:
+    def contenders(self, acquisition: Acquisition, mean_tol: float, hidden: Mask | None, floor: Floor) -> Contenders:
         """Update leaders all over the rows, then batches of those whose bounds still reach the largest value.
 
         This ends, because each pass brings at least one stale row up to date, and no row is added.
@@ -211,22 +226,22 @@ class SeparateUpdates:
         upper, counts, t = self._upper, self._synced_counts, self._observations.count
         tolerance = Tolerance(mean_tol, self._moments.var_tol)
         if acquisition.nugget:  # the bounds hold for candidates without observations of their own
-            self.refresh(np.unique(self._observations.rows[:t]))
+            self.refresh(self._observations.own_rows)
         self._bound(acquisition, tolerance)
         if hidden is not None:
             upper[hidden] = -np.inf
         first = leaders(upper, self._thresholds.leaders)
-        reached = self._settle(first if hidden is None else first[~hidden[first]], acquisition, tolerance)
+        reached = floor.raised(self._settle(first if hidden is None else first[~hidden[first]], acquisition, tolerance))
         rows, batch = np.flatnonzero(upper >= reached), self._thresholds.next_batch
         while len(stale := rows[counts[rows] < t]):
             if batch < len(stale) < len(upper) // 2:
                 stale = np.sort(stale[np.argpartition(upper[stale], -batch)[-batch:]])
-            reached, batch = max(reached, self._settle(stale, acquisition, tolerance)), batch * 8
+            reached, batch = floor.raised(self._settle(stale, acquisition, tolerance)), batch * 8
             rows = rows[upper[rows] >= reached]
         return refined(self._moments, rows, acquisition, tolerance)
 
     def _bound(self, acquisition: Acquisition, tolerance: Tolerance) -> None:
-        """Write the upper bounds of all candidates, which ``LazyMaximum`` derives."""
+        """Write the upper bounds of all candidates, which ``Part`` derives."""
         t, cumsum, moments = self._observations.count, self._observations.weight_sq_cumsum, self._moments
         growth = cumsum[t] - cumsum[: t + 1]
         growth += 4 * EPSILON * t * cumsum[t]  # what the difference may have lost to rounding
@@ -275,7 +290,7 @@ class SeparateUpdates:
 
 
 def compared(
-    moments: Moments, acquisition: Acquisition, mean_tol: float, hidden: Mask | None, upper: Vector
+    moments: Moments, acquisition: Acquisition, mean_tol: float, hidden: Mask | None, upper: Vector, floor: Floor
 ) -> Contenders:
     """Candidates whose value may be the largest, if all are up to date. Writes upper bounds (n,)."""
     tolerance = Tolerance(mean_tol, moments.var_tol)
@@ -283,7 +298,8 @@ def compared(
     if hidden is not None:
         upper[hidden] = -np.inf
     top = slice(int(upper.argmax()), int(upper.argmax()) + 1)
-    reached = acquisition.lower(moments.mean[top], moments.variance[top], tolerance)
+    reached = max(float(acquisition.lower(moments.mean[top], moments.variance[top], tolerance)[0]), floor.value)
+    floor.raised(reached)  # NaN is no bound, and rules out all candidates
     return refined(moments, np.flatnonzero(upper >= reached), acquisition, tolerance)
 
 

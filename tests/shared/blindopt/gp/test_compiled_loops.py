@@ -32,7 +32,7 @@ def build_pair(z, kernel, **more):
 
 
 def is_compiled(posterior):
-    return isinstance(posterior.lazy.updates, CompiledUpdates)
+    return isinstance(posterior.parts.parts[0].updates, CompiledUpdates)
 
 
 def generator():
@@ -152,7 +152,7 @@ from blindopt.gp.posterior import Posterior
 z = np.random.default_rng(0).normal(size=(2_200, 2))
 for capacity in (50, 1_300, 50):
     posterior = Posterior(z, SquaredExponential(1.0), noise_variance=1.0, capacity=capacity)
-    print(isinstance(posterior.lazy.updates, CompiledUpdates), "numba" in sys.modules)
+    print(isinstance(posterior.parts.parts[0].updates, CompiledUpdates), "numba" in sys.modules)
 """
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert process.stdout.split() == ["False", "False", "True", "True", "True", "True"]

@@ -176,8 +176,8 @@ def test_every_way_of_computing_chooses_the_same_to_the_last_bit_and_many_candid
             posterior.observe(choices[-1].row, float(y[choices[-1].row]))
         runs.append(choices)
         if way == "separate":
-            assert isinstance(posterior.lazy.updates, SeparateUpdates)
-            assert len(posterior.lazy.updates.ahead_of(posterior.count - 6)) < 0.7 * len(z)
+            assert isinstance(posterior.parts.parts[0].updates, SeparateUpdates)
+            assert len(posterior.parts.parts[0].updates.ahead_of(posterior.count - 6)) < 0.7 * len(z)
     assert all(choices == runs[0] for choices in runs)
     assert len({choice.row for choice in runs[0]}) > 10
 
@@ -220,6 +220,6 @@ def test_rounding_of_means_under_a_nearly_singular_kernel_changes_no_choice():
             choices = {posterior.maximize(posterior.improvement(2.0), first) for posterior in (running, fresh, exact)}
             assert len(choices) == 1
             error = np.abs(running.mean - exact.solve(np.arange(400)).mean).max()
-            assert error < running.lazy._mean_tol()
-    product_alone = running.lazy._tol * np.sqrt(running.observations.weight_sq_cumsum[40])
+            assert error < running.parts.parts[0]._mean_tol()
+    product_alone = running.parts.parts[0].tol * np.sqrt(running.observations.weight_sq_cumsum[40])
     assert error > 50 * product_alone

@@ -7,7 +7,7 @@ import pytest
 
 from blindopt.gp.acquisition import Tolerance, UpperConfidenceBound
 from blindopt.gp.kernels import SquaredExponential
-from blindopt.gp.lazy_maximum import LazyMaximum
+from blindopt.gp.partitions.part import Part
 from blindopt.gp.posterior import Posterior
 from tests.shared.blindopt.gp.test_posterior import WAYS, in_long_double
 
@@ -110,5 +110,5 @@ def test_a_bound_on_rounding_that_is_too_small_is_caught(monkeypatch):
     """The negative control: single precision without its rounding takes other candidates for equal."""
     z, y = close()
     expected, _ = walk(build(z), y)
-    monkeypatch.setattr(LazyMaximum, "_tolerance", lambda *_: Tolerance(0.0, 0.0))
+    monkeypatch.setattr(Part, "_tolerance", lambda *_: Tolerance(0.0, 0.0))
     assert walk(build(z, "separate", np.float32), y)[0] != expected

@@ -8,12 +8,12 @@ import pytest
 
 from blindopt import gp
 from blindopt.gp.arms import ArmsPosterior
-from blindopt.gp.candidates import Candidates
+from blindopt.gp.candidates import Candidates, Lift
 from blindopt.gp.deblurred import Deblurred
 from blindopt.gp.features import Root, features
 from blindopt.gp.kernels import Kernel, SquaredExponential
-from blindopt.gp.lazy_maximum import Solution
 from blindopt.gp.observations import Observations
+from blindopt.gp.partitions.partitioned import Solution
 from blindopt.gp.posterior import Posterior
 
 CLASSES = {
@@ -57,12 +57,14 @@ def example(outcome=1.0, candidate=1.0):
     for arm in (1, 4, 1):
         arms.play(arm, outcome)
         root.play(arm)
+    process = SquaredExponential(**kernel)
+    candidates = Candidates(z, process, np.float64, Lift.of(z, process, posterior.frame))
     objects = {
         "Posterior": posterior,
         "Deblurred": deblurred,
         "Observations": posterior.observations,
         "Solution": posterior.solve(np.arange(SIZES["m"])),
-        "Candidates": Candidates(z, SquaredExponential(**kernel), np.float64),
+        "Candidates": candidates,
         "ArmsPosterior": arms,
         "Root": root,
     }

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.linalg import cho_factor, cho_solve
 
 from blindopt.errors import NumericalFailure
-from blindopt.gp.candidates import Candidates
+from blindopt.gp.candidates import Lift, frame_of
 from blindopt.gp.compiled import CompiledUpdates
 from blindopt.gp.hot_set import HotSetUpdates
 from blindopt.gp.kernels import Matern52, SquaredExponential
@@ -260,7 +260,7 @@ def test_every_way_of_computing_chooses_the_same_to_the_last_bit():
         posterior = Posterior(
             z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50, dtype=dtype, thresholds=thresholds
         )
-        assert isinstance(posterior.lazy.updates, updates)
+        assert isinstance(posterior.parts.parts[0].updates, updates)
         runs.append(walk(posterior, y))
     assert all(choices == runs[0] for choices in runs)
 
@@ -296,7 +296,7 @@ def test_candidates_wait_and_a_bound_that_forgets_the_weights_is_caught(way, wai
 
     honest, broken = build(), build()
     choices = walk(honest, y)
-    assert len(honest.lazy.updates.ahead_of(honest.count - 6)) < (1 - waiting) * len(z)
+    assert len(honest.parts.parts[0].updates.ahead_of(honest.count - 6)) < (1 - waiting) * len(z)
 
     def forget(posterior):
         posterior.observations.weight_sq_cumsum[:] = 0.0
@@ -380,9 +380,9 @@ def test_candidates_that_span_two_directions_are_kept_in_two_and_choose_the_same
     deep = flat @ lift + shift
     y = np.sin(3 * flat).sum(axis=1)
     kernel = SquaredExponential(1.5)
-    assert Candidates(deep, kernel, np.float64).width == 2 + 2
+    assert Lift.of(deep, kernel, frame_of(deep)).rank == 2
     thick = deep + 1e-6 * np.random.default_rng(8).normal(size=deep.shape)
-    assert Candidates(thick, kernel, np.float64).width == 6 + 2
+    assert Lift.of(thick, kernel, frame_of(thick)).rank == 6
     posterior = Posterior(deep, kernel, noise_variance=1e-3, capacity=41)
     rows = [7]
     posterior.observe(7, float(y[7]))

@@ -1,0 +1,186 @@
+"""Candidates in parts: the same choices to the last bit as those of the whole, whatever the parts are."""
+
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blindopt.errors import NumericalFailure
+from blindopt.gp.acquisition import beta
+from blindopt.gp.kernels import Matern12, SquaredExponential
+from blindopt.gp.partitions.engines import LocalEngine, edges
+from blindopt.gp.partitions.part import Answer
+from blindopt.gp.posterior import Posterior
+from blindopt.gp.updates import Floor, Thresholds
+
+LAZY = Thresholds(compiled_min=10**9, together_max=0, hot_set_max=0, leaders=4, next_batch=8, scan=64)
+HOT = Thresholds(compiled_min=10**9, together_max=0, hot_set_max=10**9, leaders=4)
+TOGETHER = Thresholds(compiled_min=10**9)
+COMPILED = Thresholds(compiled_min=1, compiled_work_min=0, tile=16)
+N = 900
+
+
+def grid():
+    """30 x 30 candidates in no order: every choice has ties."""
+    axis = np.linspace(0, 1, 30)
+    z = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
+    return z[np.random.default_rng(5).permutation(len(z))]
+
+
+def cloud():
+    return np.random.default_rng(6).normal(size=(N, 4))
+
+
+def walk(z, engine=None, *, dtype=np.float64, thresholds=LAZY, case="plain", version=2, steps=14):
+    """Rows, ties and acquisitions of a run over ``z`` that repeats, hides, supposes or learns by improvement."""
+    kernel = (Matern12 if case == "rough" else SquaredExponential)(0.2 if z.shape[1] == 2 else 1.5)
+    nugget = 0.05 if case in ("nugget", "improvement") else 0.0
+    posterior = Posterior(
+        z, kernel, noise_variance=1e-3, nugget=nugget, capacity=4 * steps, dtype=dtype, thresholds=thresholds,
+        engine=version, parts=engine,
+    )  # fmt: skip
+    y, chosen = np.sin(5 * z).sum(axis=1), []
+    for step in range(1, steps + 1):
+        rng = lambda step=step: np.random.default_rng([3, step])  # noqa: E731
+        if case == "hidden":
+            posterior.hide(np.array([c.row for c in chosen] + list(range(40)), dtype=np.intp))
+        if case == "improvement":
+            chosen.append(posterior.maximize(posterior.improvement(0.5), rng))
+        else:
+            chosen.append(posterior.choose(beta(len(z), step, 0.025), rng))
+        if case == "batch":
+            before = posterior.count
+            for _ in range(3):
+                posterior.suppose(chosen[-1].row)
+                chosen.append(posterior.choose(beta(len(z), step, 0.025), rng))
+            posterior.retract(before)
+        for choice in chosen[-4 if case == "batch" else -1 :]:
+            posterior.observe(choice.row, float(y[choice.row]))
+        posterior.best(np.unique(posterior.observations.rows[: posterior.count]))
+    return [(c.row, c.ties, c.acquisition, c.mean, c.sd) for c in chosen]
+
+
+@cache
+def whole_of(z, case="plain", version=2):
+    """The choices of one part, which brings all candidates up to date at each choice."""
+    return walk(z(), case=case, version=version, thresholds=TOGETHER)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("parts", [1, 2, 3, 7])
+@pytest.mark.parametrize("case", ["plain", "nugget", "hidden", "batch", "improvement", "rough"])
+def test_the_number_of_parts_changes_no_bit_of_a_choice(case, parts, dtype):
+    for z in (grid, cloud):
+        assert walk(z(), LocalEngine(lambda n: parts), dtype=dtype, case=case) == whole_of(z, case)
+
+
+@pytest.mark.parametrize("thresholds", [HOT, TOGETHER, COMPILED, LAZY])
+@pytest.mark.parametrize("version", [1, 2])
+def test_every_way_of_computing_divides_into_parts_and_threads(thresholds, version):
+    engine = LocalEngine(lambda n: 3, threads=2)
+    assert walk(grid(), engine, version=version, thresholds=thresholds) == whole_of(grid, version=version)
+    assert len(engine.parts) == 3
+    engine.drop()
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(cuts=st.sets(st.integers(1, N - 1), max_size=8), order=st.randoms(use_true_random=False))
+def test_any_edges_and_any_order_of_work_give_the_same_choices(cuts, order):
+    """Parts may have one row only, or wait for others with a floor that these have raised."""
+
+    class Anyhow(LocalEngine):
+        def _map(self, work, items):
+            items = list(items)
+            results = {index: work(items[index]) for index in order.sample(range(len(items)), len(items))}
+            return [results[index] for index in range(len(items))]
+
+    limits = [0, *sorted(cuts), N]
+    ranges = [range(first, last) for first, last in pairwise(limits)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("blindopt.gp.partitions.engines.edges", lambda n, parts: ranges)
+        assert walk(grid(), Anyhow(), steps=6) == whole_of(grid)[:6]
+
+
+class Asked(LocalEngine):
+    """Asks each question several times, as a caller that lost the reply would."""
+
+    def step(self, question):
+        super().step(question)
+        question.floor.value = Floor().value
+        return super().step(question)
+
+
+def test_a_question_that_is_repeated_gets_the_same_choice():
+    assert walk(cloud(), Asked(lambda n: 3), case="batch") == whole_of(cloud, "batch")
+
+
+def wrong_tie(answers):
+    """The second part withholds the first of its equal rows."""
+    rows, low, high = answers[1]
+    answers[1] = Answer(rows[1:], low[1:], high[1:])
+
+
+def small_bounds(answers):
+    """The second part claims that its rows are worth less than they are."""
+    rows, low, high = answers[1]
+    answers[1] = Answer(rows, low - 1e6, high - 1e6)
+
+
+def wrong_number(answers):
+    """The first part answers with the row beside the right one."""
+    rows, low, high = answers[0]
+    answers[0] = Answer((rows + 1) % 300, low, high)
+
+
+@pytest.mark.parametrize("fault", [wrong_tie, small_bounds, wrong_number])
+def test_the_comparison_finds_a_part_that_answers_wrongly(fault):
+    """A negative control: without a fault the same walk is equal."""
+
+    class Faulty(LocalEngine):
+        def step(self, question):
+            answers = super().step(question)
+            fault(answers)
+            return answers
+
+    whole = whole_of(grid)
+    assert walk(grid(), LocalEngine(lambda n: 3)) == whole
+    assert walk(grid(), Faulty(lambda n: 3)) != whole
+
+
+def test_the_comparison_finds_a_floor_that_is_too_high(monkeypatch):
+    whole = whole_of(cloud)
+    high = Floor.raised
+    monkeypatch.setattr(Floor, "raised", lambda floor, value: high(floor, value + 0.05 * abs(value)))
+    try:
+        chosen = walk(cloud(), LocalEngine(lambda n: 3))
+    except NumericalFailure:  # no row reaches the floor
+        chosen = []
+    assert chosen != whole
+
+
+def test_parts_have_almost_equal_sizes_and_none_is_empty():
+    for n in (1, 2, 7, 100):
+        for parts in range(1, 9):
+            ranges = edges(n, parts)
+            assert [row for rows in ranges for row in rows] == list(range(n))
+            sizes = [len(rows) for rows in ranges]
+            assert min(sizes) >= 1
+            assert max(sizes) - min(sizes) <= 1
+
+
+def test_moments_of_parts_are_those_of_the_whole():
+    z = cloud()
+    moments = []
+    for engine in (LocalEngine(), LocalEngine(lambda n: 5)):
+        posterior = Posterior(
+            z, SquaredExponential(1.5), noise_variance=1e-3, capacity=5, thresholds=LAZY, parts=engine
+        )
+        for row in (3, 500, 3, 899):
+            posterior.observe(row, float(row % 7))
+        moments.append(np.stack([*posterior.moments(np.array([899, 3, 3, 450])), *posterior.moments(np.arange(4))]))
+        moments.append(np.stack([posterior.mean, posterior.variance]))
+    np.testing.assert_allclose(moments[2], moments[0], rtol=0, atol=1e-11)
+    np.testing.assert_allclose(moments[3], moments[1], rtol=0, atol=1e-11)
