@@ -53,7 +53,7 @@ class Partitioned:
 
     def moments(self, rows: Rows | None = None) -> tuple[Vector, Vector]:
         """Means and variances (m,) of candidates ``rows``, or of all."""
-        if rows is None or (np.diff(rows) > 0).all():
+        if rows is None or (np.diff(rows := np.asarray(rows)) > 0).all():
             return self.engine.fetch(rows)
         rising, inverse = np.unique(rows, return_inverse=True)
         mean, variance = self.engine.fetch(rising)

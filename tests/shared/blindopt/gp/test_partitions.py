@@ -104,8 +104,8 @@ def test_any_edges_and_any_order_of_work_give_the_same_choices(cuts, order):
         assert walk(grid(), Anyhow(), steps=6) == whole_of(grid)[:6]
 
 
-class Asked(LocalEngine):
-    """Asks each question several times, as a caller that lost the reply would."""
+class Repeated(LocalEngine):
+    """Puts each question twice, as a caller that lost the reply would."""
 
     def step(self, question):
         super().step(question)
@@ -114,7 +114,7 @@ class Asked(LocalEngine):
 
 
 def test_a_question_that_is_repeated_gets_the_same_choice():
-    assert walk(cloud(), Asked(lambda n: 3), case="batch") == whole_of(cloud, "batch")
+    assert walk(cloud(), Repeated(lambda n: 3), case="batch") == whole_of(cloud, "batch")
 
 
 def wrong_tie(answers):
