@@ -29,7 +29,7 @@ from blindopt.optimizer.algorithms.gp.gp_ucb import GpUcb
 from blindopt.optimizer.algorithms.random_rows import RandomRows
 from blindopt.optimizer.choosing import initial_design
 from blindopt.optimizer.choosing.defaults import Study, Wishes, plan_of_run
-from blindopt.optimizer.choosing.exact import exact_answers
+from blindopt.optimizer.choosing.exact import exact_answers, group_answers, own_residual
 from blindopt.optimizer.choosing.run_warnings import Repeats, RunWarning, model_warnings
 
 Phase = Literal["initial", "algorithm"]
@@ -76,7 +76,7 @@ class RowChooser:
         skipped: int = 0,
         tick: Tick = NO_TICK,
     ) -> None:
-        self._skipped, self._tick, self._answers = skipped, tick, study.answers
+        self._skipped, self._tick = skipped, tick
         self._spec, self._sign, self._n = spec, 1 if study.direction == "maximize" else -1, study.n
         self.plan = plan = plan or plan_of_run(spec, study, observations)
         self._is_observed = np.zeros(study.n, dtype=np.bool_)
@@ -111,11 +111,12 @@ class RowChooser:
             fit=plan.fit,
             tick=tick,
             repeats=plan.repeats == "after_all",
-            exact=exact_answers(study),
+            exact=own_residual(study),
             engine=plan.engine,
         )
         self._asks_once = exact_answers(study) and not isinstance(plan.algorithm, _PUBLISHED)
         self._is_exact = exact_answers(study)
+        self._answers_least = 1 if isinstance(study.answers, wire.NoAnswerNoise) or group_answers(study) else 2
         self._repeats = Repeats()
         self.seen = 0
         """The number of trials so far, answered and declined."""
@@ -302,9 +303,9 @@ class RowChooser:
         return self._algorithm if isinstance(self._algorithm, Learner) else None
 
     def _best_observed(self) -> Estimate | None:
-        """The best mean of a candidate's answers; where answers are randomized, of two at least: one says little."""
-        least = 1 if isinstance(self._answers, wire.NoAnswerNoise) else 2
-        means = {row: total / count for row, (total, count) in sorted(self._sums.items()) if count >= least}
+        """The best mean of a candidate's answers; where they are single randomized values, of two: one says little."""
+        least, sums = self._answers_least, sorted(self._sums.items())
+        means = {row: total / count for row, (total, count) in sums if count >= least}
         if not means:
             return None
         row = max(means, key=means.__getitem__)

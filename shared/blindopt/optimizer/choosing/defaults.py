@@ -13,7 +13,7 @@ from blindopt.errors import Invalid
 from blindopt.gp.input_noise import declared_noise
 from blindopt.optimizer.algorithms.bandits.few_arms import ARMS_MAX
 from blindopt.optimizer.algorithms.gp.ei_deblurred import OUTCOMES_MAX
-from blindopt.optimizer.choosing.exact import exact_answers
+from blindopt.optimizer.choosing.exact import exact_answers, group_answers
 from blindopt.wire.algorithms.plans import FITTED
 from blindopt.wire.answers import NONE
 
@@ -139,6 +139,8 @@ def _algorithm(
             "stop.improvement is for gp_ucb and gp_bucb, which auto does not choose for randomized answers about few "
             "candidates: leave it out, or name the algorithm"
         )
+    if group_answers(study):
+        return _open(wishes, study, past), "answers are private means of groups, each with noise of its own size"
     if wishes.stop.expected_improvement is not None:
         return _open(wishes, study, past), "the run is to end by a rule of it (stop.expected_improvement)"
     if isinstance(wishes.fit, wire.Fit):

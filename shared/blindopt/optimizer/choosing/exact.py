@@ -1,4 +1,4 @@
-"""Whether the answers of a study are exact values of its records, so that a second answer teaches nothing."""
+"""What the answers of a study are of its records: exact values, so that a second answer teaches nothing, or means."""
 
 from blindopt import wire
 
@@ -15,3 +15,16 @@ def exact_answers(study: object) -> bool:
         and study.measurement_noise_variance == 0
         and study.answers.mechanism == "none"
     )
+
+
+def group_answers(study: object) -> bool:
+    """Whether each answer is a private mean over a group of records: with noise of a known law, and no other."""
+    return isinstance(study, wire.StudyView) and study.mechanism == "groups"
+
+
+def own_residual(study: object) -> bool:
+    """Whether what other candidates do not explain of an answer, beyond its declared noise, is the candidate's own.
+
+    It is then a nugget, part of f, and a recommendation counts it (docs/results.md, "Groups of records").
+    """
+    return exact_answers(study) or group_answers(study)

@@ -7,11 +7,21 @@ from blindopt import wire
 from blindopt.optimizer.algorithms.gp.gp_ucb import GpUcb
 from blindopt.optimizer.algorithms.gp.surrogate import GpSettings
 from blindopt.optimizer.choosing.chooser import RowChooser
-from blindopt.optimizer.choosing.exact import exact_answers
+from blindopt.optimizer.choosing.estimates import recommendation_of
+from blindopt.optimizer.choosing.exact import exact_answers, own_residual
 from tests.shared.blindopt.optimizer.choosing.small_runs import candidates, outcome_of, played, spec, study
 
 LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=1.0)
 KERNEL = wire.Kernel(lengthscale=0.8, signal_variance=2.0, noise_variance=0.3, mean=0.5)
+GROUPS = study(
+    mechanism="groups",
+    status="sound",
+    epsilon="0.5",
+    answers=LAPLACE.model_copy(update={"epsilon": "0.5"}),
+    budget=wire.Budget(epsilon_per_row="1"),
+    kernel=KERNEL,
+)
+"""A study whose candidates are groups of records, one answer each."""
 
 
 def test_answers_are_exact_where_a_column_is_released_as_it_is():
@@ -20,6 +30,10 @@ def test_answers_are_exact_where_a_column_is_released_as_it_is():
     assert not exact_answers(study(measurement_noise_variance=0.1))
     assert not exact_answers(study(measurement_source="inbox"))
     assert not exact_answers(wire.InlineStudy(candidates=[[0.0]], direction="maximize"))
+    assert own_residual(study())
+    assert own_residual(GROUPS)
+    assert not exact_answers(GROUPS)
+    assert not own_residual(study(answers=LAPLACE))
 
 
 def test_a_record_has_no_variance_once_it_was_asked_and_others_keep_the_nugget():
@@ -62,3 +76,30 @@ def test_only_a_run_that_asks_for_it_gets_a_record_twice_in_a_query():
         twice[repeats] = any(len(set(rows)) < len(rows) for rows in queries)
         assert len({row for rows in queries for row in rows}) < sum(map(len, queries))
     assert twice == {"auto": False, "algorithm": True}
+
+
+def test_a_run_over_groups_asks_each_once_and_weighs_each_answer_by_its_own_noise():
+    """Against the formulas of the posterior: the residual is the group's own, and the noise is the passports'."""
+    z, y = candidates(), outcome_of(candidates())
+    chooser = RowChooser(spec("auto", iterations=20, initial_rows=None, fit=None, repeats="auto"), GROUPS, z)
+    assert (chooser.plan.algorithm.name, chooser.plan.repeats, chooser.plan.answers_per_row) == ("ei", "never", 1)
+    rng, rows, noise = np.random.default_rng(1), [], []
+    while proposals := chooser.next():
+        row, scale = proposals[0].row, float(rng.uniform(0.05, 1.0))
+        privacy = wire.PrivacyNoise(family="laplace", scale=scale, bound=1.0, variance=2 * scale**2)
+        passport = wire.NoisePassport(privacy=privacy, clip=(-1.0, 1.0), measurement_variance=0.01)
+        chooser.observe(row, float(y[row]), passport)
+        rows.append(row)
+        noise.append(2 * scale**2 + 0.01)
+    assert len(rows) == len(set(rows)) == 25
+    squared = ((z[:, None] - z) ** 2).sum(axis=2)
+    prior = 2.0 * np.exp(-squared / (2 * 0.8**2)) + 0.3 * np.eye(len(z))
+    weights = np.linalg.solve(prior[np.ix_(rows, rows)] + np.diag(noise), prior[rows])
+    mean, variance = 0.5 + weights.T @ (y[rows] - 0.5), np.diag(prior - prior[:, rows] @ weights)
+    best = max(sorted(rows), key=lambda row: mean[row])
+    recommended = recommendation_of(chooser, "asked")
+    assert recommended is not None
+    assert recommended.row == best
+    np.testing.assert_allclose([recommended.mean, recommended.sd], [mean[best], variance[best] ** 0.5], rtol=1e-5)
+    assert recommended.interval is not None
+    np.testing.assert_allclose(np.ptp(recommended.interval), 2 * 1.959964 * variance[best] ** 0.5, rtol=1e-4)
