@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from blindopt.arrays import Matrix
-from blindopt.wire import Feature, IdentityRelease, NoiseLaw, StudyCreate
+from blindopt.wire import Feature, GroupsRelease, IdentityRelease, NoiseLaw, StudyCreate
 from curator_service.release.mechanism import Mechanism
 from curator_service.scaling import ScaledRows
 
@@ -28,8 +28,9 @@ class Public:
     def of(cls, spec: StudyCreate, mechanism: Mechanism) -> "Public":
         """The public parameters of a draft and its mechanism."""
         release, law = spec.release, mechanism.noise(len(spec.features))
-        if isinstance(release, IdentityRelease):
-            return cls(law, rotated=False, unit=1.0, name="a scaled unit", epsilon=None, delta=0.0)
+        if isinstance(release, IdentityRelease | GroupsRelease):
+            epsilon = getattr(release, "epsilon", None)
+            return cls(law, rotated=False, unit=1.0, name="a scaled unit", epsilon=epsilon, delta=0.0)
         return cls(
             law,
             rotated=bool(getattr(release, "rotate", False)),

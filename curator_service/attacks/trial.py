@@ -13,6 +13,7 @@ from blindopt.wire import Finding, StudyCreate
 from curator_service.attacks import averaging, column_space, known_rows, known_rows_noisy, linkage, membership
 from curator_service.attacks.scene import Public, Scene, as_rows, draw
 from curator_service.privacy import entropy
+from curator_service.release.groups import Groups
 from curator_service.release.mechanism import Mechanism
 from curator_service.scaling import ScaledRows
 
@@ -83,6 +84,9 @@ def one_by_one(
     """
     rng = rng or np.random.default_rng()
     yield "averaging", averaging.attack(spec, outcomes, rng)
+    if isinstance(mechanism, Groups):  # Z is public: no record is in it
+        yield from ((attack, None) for attack in ATTACKS[:-1])
+        return
     study = _study(spec, rows, outcomes, mechanism, rng, seconds, row_seconds)
     if z is not None:
         row_numbers = entropy.choose_rows(rows.n, ROWS)

@@ -10,6 +10,7 @@ from blindopt.wire import (
     ForecastCreate,
     GaussianProjectionRelease,
     GaussianRelease,
+    GroupsRelease,
     IdentityRelease,
     PlanarLaplaceRelease,
     PoGpUcbRelease,
@@ -23,6 +24,7 @@ from curator_service.release.po_gp_ucb import PoGpUcb, largest_r, spectrum
 from curator_service.release.registry import choice_of
 from curator_service.scaling import ScaledRows
 
+NO_FORECAST = "forecasts are of releases of records: a study of groups has none"
 FAILURE_PROBABILITY = 1e-6
 """delta where the study has none and the mechanism needs one."""
 PROJECTION_COLUMNS = 10
@@ -58,6 +60,8 @@ def cells_of(study: StudyCreate, forecast: ForecastCreate, withdrawn: Collection
     ``auto`` takes no mechanism that is ``withdrawn``, as in a release. Depends on public values alone. Raises Invalid
     for a mechanism that does not fit this study.
     """
+    if isinstance(study.release, GroupsRelease):
+        raise Invalid(NO_FORECAST)
     cells = [Cell("identity", None, _mechanism(study, IdentityRelease(mechanism="identity"), ()))]
     levels = {amount(epsilon): epsilon for epsilon in reversed(forecast.epsilons)}
     for name in dict.fromkeys(forecast.mechanisms):
@@ -87,7 +91,7 @@ def _release(study: StudyCreate, name: str, epsilon: str) -> ReleaseSpec:
     shared: dict[str, Any] = {
         "mechanism": name,
         "epsilon": epsilon,
-        "sensitivity": 1.0 if isinstance(own, IdentityRelease) else own.sensitivity,
+        "sensitivity": getattr(own, "sensitivity", 1.0),
     }
     own_delta = getattr(own, "delta", None)
     delta = FAILURE_PROBABILITY if own_delta is None else own_delta

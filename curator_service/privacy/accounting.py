@@ -15,6 +15,7 @@ from blindopt.wire import (
     Accounting,
     GaussianProjectionRelease,
     GaussianRelease,
+    GroupsRelease,
     IdentityRelease,
     LaplaceAnswers,
     Loss,
@@ -31,7 +32,7 @@ from curator_service.privacy.calibration import gaussian_sd
 from curator_service.privacy.choice import Concrete, concrete, failure
 from curator_service.privacy.composition import Part, tight_epsilon
 from curator_service.privacy.dataset_account import group_delta
-from curator_service.privacy.ledger import Prices, answers_add_up, text, units
+from curator_service.privacy.ledger import Prices, answers_add_up, is_groups, text, units
 from curator_service.privacy.noise import LATTICE_BITS
 from curator_service.privacy.planar_slope import slope_of_row
 
@@ -121,6 +122,8 @@ def _release_part(release: Concrete, d: int, k: int) -> Part | None:
             # a-private without a delta, whether or not the release has one.
             pure = k * float(slope_of_row(amount(release.epsilon), release.delta, d, k)) * (1 + 2.0**-50)
             return Part("laplace" if d == k == 1 else "pure", pure if release.delta else float(amount(release.epsilon)))
+        case GroupsRelease():
+            return Part("pure", float(amount(release.epsilon)))
         case GaussianProjectionRelease():
             # Its Renyi divergences are infinite from some order on, so it is treated as a black box.
             return Part("pure", float(amount(release.epsilon)))
@@ -139,12 +142,14 @@ def _answer_part(spec: StudyCreate) -> Part | None:
 
     Laplace: on the lattice, it is nearly a rounded Laplace variable whose scale is at least (2C + a lattice
     step) / epsilon (docs/privacy.md). One bit is randomized response itself; piecewise is epsilon-DP, and is
-    dominated by it.
+    dominated by it. An answer about a group costs epsilon where a record stays in it; each of two answers costs half of
+    it where a record moves, and those two together are epsilon-DP: so randomized response dominates both cases.
     """
     kind = concrete_answers(spec.answers)
     if isinstance(kind, NoAnswerNoise):
         return None
-    return Part("laplace" if isinstance(kind, LaplaceAnswers) else "pure", float(amount(kind.epsilon)))
+    is_laplace = isinstance(kind, LaplaceAnswers) and not is_groups(spec)
+    return Part("laplace" if is_laplace else "pure", float(amount(kind.epsilon)))
 
 
 # --- before ---------------------------------------------------------------------------------------
@@ -203,11 +208,14 @@ def _price_in_words(spec: StudyCreate, costs: Costs, of_row: int | None, of_stud
     mean = getattr(spec.answers, "plays", "each") == "mean"
     what = "The mean of a query's measurements of a record" if mean else "Each answer"
     whose = "" if answers_add_up(spec) else ", of another person each time"
-    if costs.answer is not None:
+    if is_groups(spec):
+        answer = _group_in_words(costs, of_row, of_study)
+    elif costs.answer is not None:
         answer = f"{what} uses epsilon {text(costs.answer)}{whose}."
     else:
         answer = "Answers are exact, so epsilon cannot count them."
-    sentence, k = f"{release} {answer} {_allowed(of_row, of_study, unit)}", spec.rows_per_person
+    about = "group" if is_groups(spec) else unit
+    sentence, k = f"{release} {answer} {_allowed(of_row, of_study, about)}", spec.rows_per_person
     if k > 1 and not spec.person_column:  # declared, not enforced
         sentence += (
             f" These figures are per record: a person with {k} records, as declared, loses {k} times each epsilon"
@@ -228,6 +236,17 @@ def _allowed(of_row: int | None, of_study: int | None, unit: str) -> str:
         return f"The caps allow {total}."
     each = f"{_answers(of_row, '')} about each {unit}"
     return f"The caps allow {each}{'' if total is None else f', and {total}'}."
+
+
+def _group_in_words(costs: Costs, of_row: int | None, of_study: int | None) -> str:
+    """What answers about groups cost: those about different groups cost no more than those about one of them."""
+    most = 1 if of_row is None else min(of_row, 1)
+    first = text((costs.release or 0) + most * (costs.answer or 0))
+    number = "" if of_study is None else f"{of_study} "
+    return (
+        f"Each answer uses epsilon {text(costs.answer or 0)} for the records of its group. A record is in one group: "
+        f"{number}answers about different groups cost it epsilon {first} in all, with the release."
+    )
 
 
 def _with_delta(epsilon: str, failure: float) -> str:

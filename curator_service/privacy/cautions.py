@@ -5,11 +5,12 @@ What follows from the values of the records is in ``record_cautions``: that is f
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from math import exp, hypot, lgamma, log, pi
+from math import exp, hypot, lgamma, log, pi, sqrt
 
 from blindopt.wire import (
     Caution,
     Feature,
+    GroupsRelease,
     IdentityRelease,
     NoAnswerNoise,
     PoGpUcbRelease,
@@ -76,6 +77,8 @@ def _of_release(spec: StudyCreate, release: Concrete, n: int) -> list[Caution]:
     cautions = of_epsilon("release.epsilon", amount(release.epsilon))
     if delta := failure(release):
         cautions += of_delta("release.delta", delta, n)
+    if isinstance(release, GroupsRelease):
+        return [*cautions, *_of_groups(spec, release)]
     if n > 1 and release.sensitivity < (spacing := mean_spacing(spec.features, n)):
         field = search_noise.field_of_delta(spec)
         if field == "release.sensitivity":
@@ -89,6 +92,22 @@ def _of_release(spec: StudyCreate, release: Concrete, n: int) -> list[Caution]:
         )
         cautions.append(Caution(code="sensitivity_small", field=field, message=message))
     return cautions
+
+
+def _of_groups(spec: StudyCreate, release: GroupsRelease) -> list[Caution]:
+    """A caution about groups that may be so small that their answers are noise."""
+    if isinstance(spec.answers, NoAnswerNoise):
+        return []
+    k = spec.protected_rows
+    noise = sqrt(2) * 2 * k / float(amount(spec.answers.epsilon)) / release.min_count
+    if noise < 1:
+        return []
+    message = (
+        f"In a group of {release.min_count} records the noise of an answer has a standard deviation of {noise:.2g} C, "
+        "and y lies within C of its centre: such an answer says next to nothing. Take a larger min_count, fewer "
+        "groups, or a larger epsilon."
+    )
+    return [Caution(code="groups_small", field="release.min_count", message=message)]
 
 
 def of_categories(spec: StudyCreate, one_hot: Mapping[str, Sequence[str]]) -> list[Caution]:

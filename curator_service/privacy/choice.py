@@ -8,6 +8,7 @@ from blindopt.wire import (
     AutoRelease,
     GaussianProjectionRelease,
     GaussianRelease,
+    GroupsRelease,
     IdentityRelease,
     PlanarLaplaceRelease,
     PoGpUcbRelease,
@@ -21,7 +22,8 @@ from curator_service.privacy.planar_slope import slope_of_row
 DELTA_FEATURES_MIN = 5
 GAIN_MIN = 0.02
 """`auto` spends a delta on planar Laplace noise from so many features on, where that makes it so much smaller."""
-Concrete = IdentityRelease | PoGpUcbRelease | GaussianRelease | PlanarLaplaceRelease | GaussianProjectionRelease
+Local = GaussianRelease | PlanarLaplaceRelease | GaussianProjectionRelease
+Concrete = IdentityRelease | PoGpUcbRelease | GroupsRelease | Local
 
 
 def concrete(study: StudyCreate, withdrawn: Collection[str] = ()) -> tuple[Concrete, str | None]:
@@ -49,7 +51,7 @@ def epsilon_of(release: Concrete) -> Decimal | None:
 
 def failure(release: Concrete) -> float:
     """The delta that a release charges every record; 0 where it promises pure epsilon, or nothing."""
-    if isinstance(release, IdentityRelease | PoGpUcbRelease):
+    if isinstance(release, IdentityRelease | PoGpUcbRelease | GroupsRelease):
         return 0.0
     return release.delta or 0.0
 

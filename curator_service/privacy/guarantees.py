@@ -9,6 +9,7 @@ from blindopt.wire import (
     ColumnMeasurement,
     GaussianProjectionRelease,
     GaussianRelease,
+    GroupsRelease,
     IdentityRelease,
     NoAnswerNoise,
     PlanarLaplaceRelease,
@@ -21,7 +22,7 @@ from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.belief import surest
 from curator_service.privacy.choice import Concrete, concrete, failure
 from curator_service.privacy.dataset_account import group_delta
-from curator_service.privacy.ledger import answers_add_up, exact
+from curator_service.privacy.ledger import answers_add_up, exact, is_groups
 
 EXACT_ANSWERS = (
     "The measurement y of each queried row is released without privacy noise, and the number of rows is public."
@@ -81,7 +82,10 @@ def belief(release: Concrete, *, withdrawn: bool = False) -> str | None:
     most = surest(amount(release.epsilon))
     share = "practically certain" if most > 0.999 else f"at most {100 * most:.3g} % sure"
     but = ", except for events that delta allows" if failure(release) else ""
-    who = "someone undecided (50/50) between two values that differ by what is hidden (Delta)"
+    values = (
+        "any two records" if isinstance(release, GroupsRelease) else "two values that differ by what is hidden (Delta)"
+    )
+    who = f"someone undecided (50/50) between {values}"
     return f"From the release alone, {who} becomes {share}{but}. Answers come on top."
 
 
@@ -89,6 +93,9 @@ def unit_of_privacy(spec: StudyCreate) -> str:
     """Whose data the guarantee of a study is about, in words."""
     if not answers_add_up(spec):
         return "One record for its features, and for each answer the person behind it, who is another one each time."
+    if is_groups(spec):
+        of = f"One person: {spec.rows_per_person} records at most" if spec.person_column else "One record"
+        return f"{of}, whole: all features and the value behind the answers together."
     if spec.person_column:
         return (
             f"One person: the features of {spec.rows_per_person} records at most, and all answers about them together."
@@ -107,6 +114,8 @@ def neighbours(spec: StudyCreate, release: Concrete | None = None, left_out: Seq
     ran, whose = release or concrete(spec)[0], "one record"
     if spec.person_column:
         whose = f"each of the records of one person, {spec.rows_per_person} at most,"
+    if isinstance(ran, GroupsRelease):
+        return f"Two datasets with the same number of records, where {whose.rstrip(',')} is replaced by any other."
     answered = "the value behind its answers is replaced by any other"
     if isinstance(ran, IdentityRelease | PoGpUcbRelease):
         return f"Two datasets with the same number of records, where in {whose} {answered}."
@@ -132,6 +141,15 @@ def _release(release: Concrete, spec: StudyCreate) -> str:
                 f"{d + 1} known rows reconstruct the rest where r >= {d}, and r exact linear functionals of every "
                 f"other row where r < {d}."
             )
+        case GroupsRelease():
+            replaced = "one record is replaced by any other"
+            if spec.person_column:
+                replaced = f"the records of one person, {k} at most, are replaced by any others"
+            return (
+                f"{release.epsilon}-differential privacy of the numbers of records by group, for a whole record: where "
+                f"{replaced}, features and y, any event is at most e^{release.epsilon} times as probable, whatever an "
+                "attacker knows. The groups themselves are public."
+            )
         case GaussianRelease() | GaussianProjectionRelease() | PlanarLaplaceRelease() if delta := failure(release):
             return (
                 f"({release.epsilon}, {delta!r})-differential privacy of each {whose} features: for two "
@@ -152,6 +170,8 @@ def _answers(spec: StudyCreate, release: Concrete | None) -> str:
     answers = concrete_answers(spec.answers)
     if isinstance(answers, NoAnswerNoise):
         return EXACT_ANSWERS
+    if is_groups(spec):
+        return _of_groups(spec, answers.epsilon, release)
     text = (
         f"Each released y is {answers.epsilon}-differentially private ({_ANSWER_LAWS[answers.mechanism]}): no other "
         f"value of y makes an answer more than e^{answers.epsilon} times as probable. The number of rows is public, "
@@ -174,6 +194,21 @@ def _answers(spec: StudyCreate, release: Concrete | None) -> str:
     else:  # public records cost 0, and an unsound release has no bound
         added, to = f"Answers about {whose} add up", f" to {cap} at most."
     return f"{text} {added}{to}" if cap else f"{text} {added}: the study sets no cap on the sum."
+
+
+def _of_groups(spec: StudyCreate, epsilon: str, release: Concrete | None) -> str:
+    """The promise about answers of groups. ``release``: None where that of the numbers of records is withdrawn."""
+    whose = "The records of one person" if spec.person_column else "A record"
+    text = (
+        f"Each answer is the mean of a group's clipped y with Laplace noise: {epsilon}-differentially private for what "
+        f"stays in the group, and half of that for what leaves or enters it. {whose} can only be in the groups that "
+        "lose most, so the sum is that of the group which was queried most, however many others were queried"
+    )
+    caps = [cap for cap in (spec.budget.epsilon_per_row, spec.budget.epsilon_total) if cap is not None]
+    if not caps:
+        return f"{text}: the study sets no cap on it."
+    added = "" if release is None else ", with the numbers of records,"
+    return f"{text}: at most {min(caps, key=amount)}{added} for replacing everything about it."
 
 
 # --- what is not promised -------------------------------------------------------------------------
@@ -208,7 +243,7 @@ GAPS: tuple[Gap, ...] = (
         "Changes larger than Delta",
         "a person whose features could have been further away than Delta, in scaled units, gets weaker protection the "
         "further their values could have been.",
-        lambda spec, release: _is_sound(release),
+        lambda spec, release: _is_sound(release) and not isinstance(release, GroupsRelease),
     ),
     Gap(
         "y",
@@ -290,7 +325,7 @@ GAPS: tuple[Gap, ...] = (
         "Who withdraws",
         "what has left cannot come back. A record can be withheld from then on: it is declined to vendors, which "
         "shows them that it was withheld or not measured, and left out of later releases; its candidate stays with "
-        "them, and the logs stay.",
+        "them, and the logs stay. Where candidates are groups it is left out of their sums, and nothing shows that.",
     ),
     Gap(
         "Who sees what",

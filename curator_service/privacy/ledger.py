@@ -11,7 +11,7 @@ from decimal import Decimal
 from functools import lru_cache
 
 from blindopt.errors import BudgetExhausted
-from blindopt.wire import ColumnMeasurement, NoAnswerNoise, PoGpUcbRelease, SoundRelease, StudyCreate
+from blindopt.wire import ColumnMeasurement, GroupsRelease, NoAnswerNoise, PoGpUcbRelease, SoundRelease, StudyCreate
 
 UNITS = 10**12
 CEILING = "9000000"  # a total without a cap ends here, because larger ones do not fit the integers of the database
@@ -57,6 +57,16 @@ def answers_add_up(spec: StudyCreate) -> bool:
     about.
     """
     return spec.privacy_unit == "row" or isinstance(spec.measurement, ColumnMeasurement)
+
+
+def is_groups(spec: StudyCreate) -> bool:
+    """Whether candidates are groups, so that any record may be behind any of them."""
+    return isinstance(spec.release, GroupsRelease)
+
+
+def answers_by_record(spec: StudyCreate) -> bool:
+    """Whether answers are charged to the record behind their candidate; those about groups are charged to everyone."""
+    return answers_add_up(spec) and not is_groups(spec)
 
 
 @dataclass(frozen=True, slots=True)

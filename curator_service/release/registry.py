@@ -7,10 +7,11 @@ from blindopt.errors import Invalid
 from blindopt.wire import (
     GaussianProjectionRelease,
     GaussianRelease,
+    GroupsRelease,
     IdentityRelease,
+    LocalRelease,
     PlanarLaplaceRelease,
     PoGpUcbRelease,
-    SoundRelease,
     StudyCreate,
     amount,
 )
@@ -19,6 +20,7 @@ from curator_service.privacy.noise import PLANAR_FEATURES_MAX
 from curator_service.privacy.search_noise import field_of_delta
 from curator_service.release.gaussian import GaussianMechanism
 from curator_service.release.gaussian_projection import PROJECTED_FEATURES_MIN, GaussianProjection
+from curator_service.release.groups import Groups
 from curator_service.release.identity import Identity
 from curator_service.release.mechanism import Mechanism
 from curator_service.release.planar_laplace import PlanarLaplaceMechanism
@@ -29,6 +31,7 @@ MECHANISMS: tuple[type[Mechanism], ...] = (
     PlanarLaplaceMechanism,
     GaussianMechanism,
     GaussianProjection,
+    Groups,
     PoGpUcb,
     Identity,
 )
@@ -58,6 +61,8 @@ def mechanism_of(study: StudyCreate, spec: Concrete) -> Mechanism:
     match spec:
         case IdentityRelease():
             return Identity()
+        case GroupsRelease():
+            return Groups(study.features, spec.cells, amount(spec.epsilon), spec.min_count, k)
         case PoGpUcbRelease():
             return PoGpUcb(amount(spec.epsilon), spec.delta, spec.sensitivity, spec.r)
         case GaussianRelease():
@@ -92,7 +97,7 @@ def _projection(study: StudyCreate, spec: GaussianProjectionRelease, d: int) -> 
     return mechanism
 
 
-def _rounding(study: StudyCreate, spec: SoundRelease) -> float:
+def _rounding(study: StudyCreate, spec: LocalRelease) -> float:
     rounding = rounding_of(study.features)
     if rounding > 1e-3 * spec.sensitivity:
         raise _too_small(study)

@@ -91,3 +91,14 @@ def open_record(
 ) -> wire.RecordView:
     """Show the record behind a candidate, measured or not. The log says that one was opened, and by whom."""
     return curator.messages.open_record(caller, study_id, choice)
+
+
+@router.post("/v1/studies/{study_id}:open_group", dependencies=_OWNER)
+def open_group(
+    study_id: StudyId, choice: wire.RecordChoice, caller: RequestContextDep, curator: CuratorDep
+) -> wire.GroupView:
+    """The group behind a candidate of a groups study, with its records: for the owner only.
+
+    Logged as `record.opened`, which says who opened one, and of which study, but not which.
+    """
+    return curator.messages.open_group(caller, study_id, choice)

@@ -323,6 +323,7 @@ def at_curator(curator, opened, small) -> World:
         sent = study.send_message(wire.RecommendationMessage(row=3), key="sent")
         capped = opened.view.spec.model_copy(update={"budget": wire.Budget(queries=1)})
         owner.release(raised := owner.create_study(capped).id)
+        owner.release(grouped := owner.create_study(_of_groups(opened.view.spec)).id)
         granted = [owner.grant(opened.id, wire.GrantCreate(name="other")) for _ in range(4)]
         grants = [grant.id for grant in granted[:2]]
         signed = witness.countersign(study.checkpoint().note, 1_700_000_000)
@@ -389,6 +390,7 @@ def at_curator(curator, opened, small) -> World:
             "POST /v1/studies/{study_id}:close": {"study_id": [closed]},
             "PUT /v1/studies/{study_id}/budget": {"study_id": [raised]},
             "POST /v1/studies/{study_id}:preview": {"study_id": [previewed]},
+            "POST /v1/studies/{study_id}:open_group": {"study_id": [grouped]},
             "POST /v1/studies/{study_id}/grants/{grant_id}:revoke": {"grant_id": grants},
             "POST /v1/studies/{study_id}/grants/{grant_id}:rotate": {"grant_id": ends},
             "POST /v1/studies/{study_id}/grants/{grant_id}/tokens/{kid}:revoke": {"grant_id": [granted[2].id]},
@@ -414,6 +416,7 @@ def at_curator(curator, opened, small) -> World:
             "POST /v1/studies/{study_id}/forecasts": lambda body: FORECAST,
             "POST /v1/studies/{study_id}/messages": lambda body: {"kind": "recommendation", "row": 3},
             "POST /v1/studies/{study_id}:open_record": lambda body: {"row": 3},
+            "POST /v1/studies/{study_id}:open_group": lambda body: {"row": 0},
             "POST /v1/messages/{message_id}:decide": lambda body: {"decision": "accepted"},
             "PUT /v1/studies/{study_id}/budget": lambda body: {"budget": {"queries": next(caps)}, "reason": "more"},
             "POST /v1/queries/{query_id}:answer": lambda body: _value(inbox[0][1]),
@@ -464,6 +467,13 @@ def _cancelled(owner, case) -> str:
 def _newest_link(modeler) -> str:
     with modeler.http() as http:
         return str(http.get("/v1/links").json()["links"][-1]["id"])
+
+
+def _of_groups(spec: wire.StudyCreate) -> wire.StudyCreate:
+    cells = wire.GridCells(kind="grid", parts=[2] * len(spec.features))
+    release = wire.GroupsRelease(mechanism="groups", epsilon="1", cells=cells)
+    answers = wire.AutoAnswers(epsilon="1", value_bound=1.0)
+    return spec.model_copy(update={"release": release, "answers": answers})
 
 
 def _drafts(owner, opened, number):

@@ -1,7 +1,13 @@
 """All noise that the curator draws, by exact samplers on lattices: OpenDP's with guards of our own, and our own."""
 
 from curator_service.privacy.noise.gaussian import GaussianLaw, add_gaussian
-from curator_service.privacy.noise.laplace import add_laplace, add_laplace_to_number, laplace_scale, sensitivity_scale
+from curator_service.privacy.noise.laplace import (
+    add_integer_laplace,
+    add_laplace,
+    add_laplace_to_number,
+    laplace_scale,
+    sensitivity_scale,
+)
 from curator_service.privacy.noise.lattice import LATTICE_BITS, lattice
 from curator_service.privacy.noise.parallel import Law, OnProgress, apply, ignore_progress
 from curator_service.privacy.noise.planar import PLANAR_FEATURES_MAX, PlanarLaplaceLaw
@@ -15,6 +21,7 @@ __all__ = [
     "OnProgress",
     "PlanarLaplaceLaw",
     "add_gaussian",
+    "add_integer_laplace",
     "add_laplace",
     "add_laplace_to_number",
     "apply",

@@ -6,7 +6,7 @@ from typing import Any
 from blindopt import wire
 from curator_service import store
 from curator_service.privacy import accounting
-from curator_service.privacy.ledger import Prices, alone, answers_add_up, text
+from curator_service.privacy.ledger import Prices, alone, answers_add_up, answers_by_record, is_groups, text
 from curator_service.store import erasures
 from curator_service.store import ledger as lines
 from curator_service.use_cases.studies.advisories import release_status
@@ -59,7 +59,7 @@ class Accounts:
             spec = store.spec_of(db, study_id)
             page = lines.exposure(db, study_id, position=position, limit=limit, largest=largest)
             now, again = lines.balance(db, study_id), most_by_row(db, study_id)
-            shown = with_records and bool(page) and not erasures.is_erased(db, study_id)
+            shown = with_records and bool(page) and not is_groups(spec) and not erasures.is_erased(db, study_id)
             released = self._studies.of(db, study_id) if shown else None
             of_person = self._studies.persons(db, study_id) if page else alone
             others = {other for row in page for other in of_person(row.row)}
@@ -94,10 +94,12 @@ class Accounts:
         with self._context.database.read() as db:
             row = store.find(db, store.studies, study_id)
             spec = wire.StudyCreate.model_validate_json(row.spec)
-            by_person = spec.person_column and answers_add_up(spec)
+            by_person = spec.person_column and answers_by_record(spec)
             dataset = store.find(db, store.datasets, row.dataset_id)
-            n = int(dataset.persons if by_person else dataset.rows)
-            current = release_status(db, spec, store.report_of(db, study_id))
+            n, of_release = int(dataset.persons if by_person else dataset.rows), store.report_of(db, study_id)
+            if is_groups(spec):  # answers are about candidates, of which a record is behind one
+                n = 0 if of_release is None else of_release.n
+            current = release_status(db, spec, of_release)
             charged = lines.is_released(db, study_id)
             queried = self._queried_persons(db, study_id) if by_person else lines.queried_rows(db, study_id)
             again = max(most_by_row(db, study_id).values(), default=1)

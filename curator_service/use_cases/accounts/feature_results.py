@@ -18,7 +18,9 @@ from blindopt.errors import Busy, NumericalFailure
 from blindopt.gp.fitting import ANSWERS_MIN, fit, suggest_hyper, typical_distances
 from blindopt.gp.marginal_likelihood import Evidence
 from curator_service import store
+from curator_service.measurement.groups import clipped_mean
 from curator_service.store import inbox as table
+from curator_service.use_cases.studies.groups import centres
 from curator_service.use_cases.studies.release_cache import Released, ReleasedStudies
 from service_kit.context.context import ServiceContext
 from service_kit.context.exclusive import exclusive
@@ -65,7 +67,10 @@ class FeatureResults:
             released = self._studies.of(db, study_id)
             answered = _answered(db, study_id)
             measured = _measured(db, study_id, released, answered.rows)
-        spec, values = released.spec, _values(released, answered.rows)
+        spec = released.spec
+        values = _values(released, answered.rows)
+        if released.groups is not None:
+            values = centres(self._studies.vault, released, answered.rows)
         with exclusive(self._fitting, 0, Busy("other results are being computed: try again in a moment", seconds=2)):
             relevance, problem = _relevance(spec, values, answered)
         shown = range(max(0, len(answered.rows) - POINTS_MAX), len(answered.rows))
@@ -121,6 +126,11 @@ def _body(db: Connection, query: Any) -> bytes | None:
 def _measured(db: Connection, study_id: str, released: Released, rows: list[int]) -> dict[int, float]:
     """The exact value of each candidate where its owner sees it: of a column, or the mean of those in the inbox."""
     if isinstance(released.spec.measurement, wire.ColumnMeasurement):
+        if released.groups is not None:
+            spec = released.spec.answers
+            assert isinstance(spec, wire.LaplaceAnswers)
+            means = {row: clipped_mean(released.values_of(released.members(row)), spec) for row in set(rows)}
+            return {row: mean for row, mean in means.items() if mean is not None}
         return dict(zip(rows, released.outcomes(rows).tolist(), strict=True)) if rows else {}
     entered: dict[int, list[float]] = defaultdict(list)
     for entry in table.answers_about(db, study_id, set(rows)):
@@ -131,7 +141,9 @@ def _measured(db: Connection, study_id: str, released: Released, rows: list[int]
 def _values(released: Released, rows: list[int]) -> Matrix:
     """The features of candidates (t, d), each in its own unit."""
     columns = [released.names.index(feature.column) for feature in released.spec.features]
-    values: Matrix = released.records[released.order[rows]][:, columns] if rows else np.empty((0, len(columns)))
+    if not rows or released.groups is not None:
+        return np.empty((0, len(columns)))
+    values: Matrix = released.records[released.order[rows]][:, columns]
     return values
 
 

@@ -15,6 +15,7 @@ from curator_service.use_cases import notices
 from curator_service.use_cases.guard.study_guard import StudyGuard
 from curator_service.use_cases.studies import study_caps
 from curator_service.use_cases.studies.dataset_caps import is_raised
+from curator_service.use_cases.studies.groups import group_view
 from curator_service.use_cases.studies.release_cache import Released, ReleasedStudies
 from curator_service.use_cases.studies.salted_digests import salted_digest
 from curator_service.vault import new_id
@@ -165,15 +166,37 @@ class Messages:
         """
 
         def work(db: Connection) -> wire.RecordView:
-            released = self._studies.of(db, study_id)
-            if choice.row >= released.n:
-                raise UnknownRow(f"the study has {released.n} candidates, counted from 0")
+            released = self._candidate(db, study_id, choice.row)
+            if released.groups is not None:
+                raise StateConflict("a candidate of this study is a group of records: open the group")
             of_row = lines.row_balances(db, study_id, [choice.row]).get(choice.row)
             view = _record(study_id, choice.row, released, of_row.plays if of_row else 0)
             self._context.audit_trail.record(db, request, 200, "", kind="record.opened", details={"study_id": study_id})
             return view
 
         return self._context.database.write(work)
+
+    def open_group(self, request: RequestContext, study_id: str, choice: wire.RecordChoice) -> wire.GroupView:
+        """Show the owner the records of a group. The log says who opened one of which study, and not which.
+
+        Raises NotFound, StudyNotOpen before the release, UnknownRow, and StateConflict for a study of records.
+        """
+
+        def work(db: Connection) -> wire.GroupView:
+            released = self._candidate(db, study_id, choice.row)
+            if released.groups is None:
+                raise StateConflict("a candidate of this study is a record: open the record")
+            view = group_view(db, self._studies.vault, study_id, choice.row, released)
+            self._context.audit_trail.record(db, request, 200, "", kind="record.opened", details={"study_id": study_id})
+            return view
+
+        return self._context.database.write(work)
+
+    def _candidate(self, db: Connection, study_id: str, row: int) -> Released:
+        released = self._studies.of(db, study_id)
+        if row >= released.n:
+            raise UnknownRow(f"the study has {released.n} candidates, counted from 0")
+        return released
 
 
 def _sum(budget: wire.Budget, more: wire.Budget, field: str) -> wire.Budget:

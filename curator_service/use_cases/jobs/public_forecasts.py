@@ -14,7 +14,7 @@ from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Invalid, StateConflict
 from curator_service import store
-from curator_service.forecasts.cells import ROWS_MIN
+from curator_service.forecasts.cells import NO_FORECAST, ROWS_MIN
 from curator_service.forecasts.worker import Job, Worker
 from curator_service.use_cases.studies.advisories import names
 from curator_service.use_cases.studies.datasets import dataset_view
@@ -85,6 +85,8 @@ class PublicForecasts:
     def _inputs(self, spec: wire.StudyCreate) -> tuple[str, Job]:
         if isinstance(spec.release, wire.IdentityRelease):
             raise Invalid("a release without noise has no privacy level to forecast")
+        if isinstance(spec.release, wire.GroupsRelease):
+            raise Invalid(NO_FORECAST)
         with self._context.database.read() as db:
             dataset = dataset_view(store.find(db, store.datasets, spec.dataset_id))
             withdrawn = sorted(names(db))

@@ -22,6 +22,7 @@ from blindopt.errors import (
 )
 from curator_service import store
 from curator_service.measurement.column import is_exact, measure
+from curator_service.measurement.groups import measure_groups
 from curator_service.privacy import ledger
 from curator_service.store import erasures
 from curator_service.store import inbox as inbox_table
@@ -34,7 +35,7 @@ from curator_service.use_cases.queries.study_views import view_of
 from curator_service.use_cases.queries.wakeups import INBOX, Wakeups
 from curator_service.use_cases.studies import dataset_caps
 from curator_service.use_cases.studies.release_cache import Released, ReleasedStudies
-from curator_service.use_cases.studies.withheld_records import withheld_rows
+from curator_service.use_cases.studies.withheld_records import withheld_records, withheld_rows
 from curator_service.vault import Vault, new_id
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
@@ -131,7 +132,7 @@ class Queries:
             if not isinstance(begun, str):
                 return _or_raise(begun)
             # A draw may take long: in a thread, so that other requests are served meanwhile.
-            answers = await asyncio.to_thread(self._measured, released, request)
+            answers = await asyncio.to_thread(self._drawn, released, request)
             if pacing is not None:
                 await pacing.half_period()
             return await write(lambda db: self._answer_begun(db, caller, identity, begun, released, answers))
@@ -218,10 +219,10 @@ class Queries:
         if not isinstance(begun, str):
             return begun
         if is_exact(released.spec):
-            return self._settle(db, caller, identity, begun, released, self._measured(released, request))
+            return self._settle(db, caller, identity, begun, released, self._measured(db, released, request))
         try:
             with savepoint(db):
-                return self._settle(db, caller, identity, begun, released, self._measured(released, request))
+                return self._settle(db, caller, identity, begun, released, self._measured(db, released, request))
         except Exception as error:  # nothing is drawn twice for free: the charge stays, and a retry gets the answer
             if not is_open(db):
                 raise
@@ -252,7 +253,17 @@ class Queries:
         reply = wire.QueryPending(id=query_id, study_id=identity, state="pending", created_at=now, due_at=due_at)
         return self._context.idempotency.settle(db, caller, Effect(reply, "exchange", {"query_id": query_id}, 202))
 
-    def _measured(self, released: Released, request: wire.QueryRequest) -> list[wire.Answer]:
+    def _drawn(self, released: Released, request: wire.QueryRequest) -> list[wire.Answer]:
+        with self._context.database.read() as db:
+            return self._measured(db, released, request)
+
+    def _measured(self, db: Connection, released: Released, request: wire.QueryRequest) -> list[wire.Answer]:
+        if released.groups is not None:
+            assert released.report.counts is not None
+            withheld = withheld_records(db, self._vault, released.spec.dataset_id)
+            values = [released.values_of(released.members(item.row, withheld)) for item in request.rows]
+            counts = [released.report.counts[item.row] for item in request.rows]
+            return measure_groups(values, counts, request.rows, released.spec)
         return measure(released.outcomes([item.row for item in request.rows]), request.rows, released.spec)
 
     def _settle(

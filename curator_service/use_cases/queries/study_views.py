@@ -38,7 +38,7 @@ def view_of(
         status=status,
         epsilon=claims.epsilon if claims else None,
         delta=getattr(claims, "delta", None),
-        sensitivity=claims.sensitivity if claims else None,
+        sensitivity=getattr(claims, "sensitivity", None),
         noise=mechanism.noise(len(spec.features)),
         answers=concrete_answers(spec.answers),
         privacy_unit=spec.privacy_unit,

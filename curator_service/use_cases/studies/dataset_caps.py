@@ -14,13 +14,13 @@ from blindopt.errors import BudgetExhausted, Invalid, StateConflict
 from curator_service import store
 from curator_service.privacy import dataset_account
 from curator_service.privacy.choice import Concrete
-from curator_service.privacy.ledger import Charge, Prices, answers_add_up, exact, text
+from curator_service.privacy.ledger import Charge, Prices, answers_by_record, exact, is_groups, text
 from curator_service.store import dataset_accounts as table
 from curator_service.store import ledger as lines
 from curator_service.store.dataset_accounts import Account
 from curator_service.use_cases import notices
 from curator_service.use_cases.studies.dataset_losses import DatasetLosses, FileLosses
-from curator_service.use_cases.studies.repeated_releases import most_by_row
+from curator_service.use_cases.studies.repeated_releases import most_released
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import RequestContext
 from service_kit.store import audit_log
@@ -196,9 +196,11 @@ def check_answers(
         raise _refusal(cap, text(sum(charge.cost for charge in charges)), Decimal(0), limit)
     if account.cap_epsilon is None:
         return
-    if answers_add_up(spec):
+    if answers_by_record(spec):
         most = _check_units(db, losses, dataset, account.cap_epsilon, release_id, charges)
     else:
+        if is_groups(spec):
+            again = max(charge.row_after.total for charge in charges) // Prices.of(spec).answer
         most = _check_everyone(db, losses, dataset, account.cap_epsilon, study_id, spec, charges, again)
     notices.dataset_spent(db, context.outbox, name, account, most)
 
@@ -235,9 +237,9 @@ def _check_everyone(
     charges: list[Charge],
     again: int,
 ) -> Decimal:
-    """Check answers of which each is another person's: anybody may be behind the one that was released most often."""
+    """Check answers that anybody may be behind: the one that was released most often counts, or a group's answers."""
     before = lines.balance(db, study_id)
-    earlier = max(most_by_row(db, study_id).values(), default=1)
+    earlier = most_released(db, study_id, spec)
     now = dataset_account.for_everyone(spec, before, earlier)
     then = dataset_account.for_everyone(spec, charges[-1].after, max(earlier, again)) if charges else now
     spent = losses.read(db, dataset).epsilon

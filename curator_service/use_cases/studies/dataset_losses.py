@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from blindopt import wire
 from curator_service import store
 from curator_service.privacy import dataset_account
-from curator_service.privacy.ledger import Balance, answers_add_up
+from curator_service.privacy.ledger import Balance, answers_by_record
 from curator_service.store import dataset_accounts as table
 from curator_service.store import ledger as lines
 from curator_service.store.dataset_accounts import Account
 from curator_service.use_cases.studies.advisories import reasons, release_status
-from curator_service.use_cases.studies.repeated_releases import most_by_row
+from curator_service.use_cases.studies.repeated_releases import most_released
 from curator_service.vault import Vault
 from service_kit.store.database import Connection
 
@@ -227,7 +227,7 @@ class DatasetLosses:
         for row in charged:
             column, spec, balance = column_of[row.dataset_id], _spec_of(row.spec), balances[row.id]
             release, again, most = store.release_of(db, row.id), 1, 0
-            by_row, answered = answers_add_up(spec), balance.plays > 0
+            by_row, answered = answers_by_record(spec), balance.plays > 0
             everyone = 0
             if row.dataset_id in erased:
                 everyone = _most_of_a_person(db, row.id, spec) if by_row else 0
@@ -237,7 +237,7 @@ class DatasetLosses:
                 totals[column] += of_study
                 most = _largest(of_study)
             if answered and not by_row:
-                again = max(most_by_row(db, row.id).values(), default=1)
+                again = most_released(db, row.id, spec)
             report = None if release is None else wire.ReleaseReport.model_validate_json(release.report)
             current = release_status(db, spec, report, withdrawn)
             unbounded = dataset_account.release_is_unbounded(current.release, public=public)
@@ -268,11 +268,11 @@ class DatasetLosses:
         total = 0
         for row in table.studies_of(db, dataset.sha256):
             spec, balance = _spec_of(row.spec), lines.balance(db, row.id)
-            if row.dataset_id in erased and answers_add_up(spec):
+            if row.dataset_id in erased and answers_by_record(spec):
                 total += _most_of_a_person(db, row.id, spec)
             again = 1
-            if balance.total > balance.release and not answers_add_up(spec):
-                again = max(most_by_row(db, row.id).values(), default=1)
+            if balance.total > balance.release and not answers_by_record(spec):
+                again = most_released(db, row.id, spec)
             total += dataset_account.for_everyone(spec, balance, again)
         account = table.account_of(db, table.account_name(db, dataset))
         return dataset_account.add(account.epsilon, dataset_account.decimal(total))
@@ -289,7 +289,7 @@ class DatasetLosses:
         for row in table.studies_of(db, dataset.sha256):
             spec, balance = _spec_of(row.spec), lines.balance(db, row.id)
             spent = balance.total > balance.release
-            if not spent or row.dataset_id not in units.numbers or not answers_add_up(spec):
+            if not spent or row.dataset_id not in units.numbers or not answers_by_record(spec):
                 continue
             release = store.release_id_of(db, row.id)
             assert release is not None  # it has answered

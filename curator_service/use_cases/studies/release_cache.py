@@ -3,7 +3,7 @@
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from weakref import WeakValueDictionary
@@ -17,7 +17,7 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Erased, StudyNotOpen
 from curator_service import store
 from curator_service.persons import RowsOfPersons, numbers_of
-from curator_service.privacy.ledger import alone
+from curator_service.privacy.ledger import alone, is_groups
 from curator_service.store import dataset_accounts, erasures
 from curator_service.store import ledger as lines
 from curator_service.use_cases.studies.dataset_losses import DatasetLosses
@@ -49,6 +49,8 @@ class Released:
     """The number in the file of each record, where not all were kept."""
     account: str
     """The account of the dataset's file."""
+    groups: NDArray[np.int64] | None
+    """The candidate of each stored record, below 0 for none, where candidates are groups; ``order`` is empty then."""
 
     def rows_of_person(self, row: int) -> Sequence[int]:
         """The rows of Z of the person behind a row, itself included."""
@@ -60,14 +62,26 @@ class Released:
 
     def outcomes(self, rows: list[int]) -> Vector:
         """The measurement column at these rows of Z, for a study whose y is a column."""
+        return self.values_of(self.order[rows])
+
+    def members(self, row: int, withheld: Collection[int] = ()) -> NDArray[np.int64]:
+        """The indices of the stored records of a group, without those ``withheld``."""
+        assert self.groups is not None
+        records = np.flatnonzero(self.groups == row)
+        return records[~np.isin(records, list(withheld))] if withheld else records
+
+    def values_of(self, records: NDArray[np.int64]) -> Vector:
+        """The measurement column of stored records."""
         assert isinstance(self.spec.measurement, wire.ColumnMeasurement)
-        column = self.names.index(self.spec.measurement.column)
-        outcomes: Vector = self.records[self.order[rows], column]
-        return outcomes
+        values: Vector = self.records[records, self.names.index(self.spec.measurement.column)]
+        return values
 
     def record(self, row: int) -> int:
         """The number of the record in the file that a row of Z is, from 1."""
-        stored = int(self.order[row])
+        return self.number(int(self.order[row]))
+
+    def number(self, stored: int) -> int:
+        """The number in the file, from 1, of a stored record."""
         return stored + 1 if self.numbers is None else int(self.numbers[stored])
 
     def shown(self, row: int) -> list[wire.Shown]:
@@ -109,8 +123,10 @@ class ReleasedStudies:
                 raise StudyNotOpen("the study has not released its candidates yet")
             spec = wire.StudyCreate.model_validate_json(study.spec)
             dataset, order = store.find(db, store.datasets, spec.dataset_id), self.vault.order(release.id)
-            columns, persons, numbers = json.loads(dataset.columns), None, None
-            if dataset.person_column is not None:
+            columns, persons, numbers, groups = json.loads(dataset.columns), None, None, None
+            if is_groups(spec):
+                groups, order = np.asarray(order), np.zeros(0, dtype=np.int64)
+            elif dataset.person_column is not None:
                 persons = RowsOfPersons.of(numbers_of(self.vault.persons(dataset.id))[order])
             if store.is_renumbered(dataset):
                 numbers = self.vault.numbers(dataset.id)
@@ -129,6 +145,7 @@ class ReleasedStudies:
                 persons=persons,
                 numbers=numbers,
                 account=dataset_accounts.account_name(db, dataset),
+                groups=groups,
             )
             with self._lock:
                 if identity in self._forgotten:
@@ -146,8 +163,11 @@ class ReleasedStudies:
         """
         if not erasures.is_erased(db, identity):
             return self.of(db, identity).rows_of_person
+        spec = store.spec_of(db, identity)
+        if is_groups(spec):
+            return alone
         spent = sorted(lines.row_totals(db, identity), key=lambda row: -row[1])
-        of_one = [row for row, _ in spent[: store.spec_of(db, identity).protected_rows]]
+        of_one = [row for row, _ in spent[: spec.protected_rows]]
         return lambda row: of_one if row in of_one else (row,)
 
     def forget(self, identities: Iterable[str]) -> None:

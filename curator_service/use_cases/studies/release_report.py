@@ -8,6 +8,7 @@ from curator_service.privacy import accounting, cautions, search_noise
 from curator_service.privacy.belief import confused_within
 from curator_service.privacy.choice import failure
 from curator_service.privacy.guarantees import belief, not_protected
+from curator_service.release.groups import Groups
 from curator_service.release.mechanism import Assessment, Mechanism
 from curator_service.scaling import ScaledRows
 from curator_service.use_cases.studies.advisories import ReleaseStatus
@@ -19,12 +20,17 @@ def report_of(
     mechanism: Mechanism,
     current: ReleaseStatus,
     assessment: Assessment,
+    counts: list[int] | None = None,
 ) -> wire.ReleaseReport:
-    """The report of a release of these rows, as it was drawn."""
+    """The report of a release of these rows, as it was drawn. ``counts``: of groups, as they were released."""
+    candidates = rows.n
+    if isinstance(mechanism, Groups):
+        candidates = mechanism.number if counts is None else len(counts)
     return wire.ReleaseReport(
         **promised(spec, current, mechanism, rows.n),
         version=mechanism.version,
-        n=rows.n,
+        n=candidates,
+        counts=counts,
         r=mechanism.columns(rows.d),
         search=search_noise.in_words(noise_ratio(spec, mechanism)),
         attacks=[],  # only a preview has them
@@ -60,7 +66,7 @@ def noise_ratio(spec: wire.StudyCreate, mechanism: Mechanism) -> float | None:
 
 def meanings(spec: wire.StudyCreate, mechanism: Mechanism, *, withdrawn: bool) -> list[wire.FeatureMeaning]:
     """Delta and the standard deviation of the noise in the unit of each feature."""
-    sensitivity = None if isinstance(spec.release, wire.IdentityRelease) else spec.release.sensitivity
+    sensitivity = getattr(spec.release, "sensitivity", None)
     d, law = len(spec.features), mechanism.noise(len(spec.features))
     sd, confused = law.sd, confused_within(law, d, spec.protected_rows)
     # Only a mechanism whose claim holds protects a change of any size.
@@ -68,10 +74,17 @@ def meanings(spec: wire.StudyCreate, mechanism: Mechanism, *, withdrawn: bool) -
     return [
         wire.FeatureMeaning(
             column=feature.column,
-            sensitivity=sensitivity * feature.unit if sensitivity and holds else None,
+            sensitivity=_hidden(sensitivity, feature, mechanism) if holds else None,
             # A column of a projection is no feature: its noise has no feature's unit.
             noise_sd=sd * feature.unit if sd is not None and mechanism.columns(d) == d else None,
             confused=confused * feature.unit if confused is not None and holds else None,
         )
         for feature in spec.features
     ]
+
+
+def _hidden(sensitivity: float | None, feature: wire.Feature, mechanism: Mechanism) -> float | None:
+    """The change of a feature that is hidden, in its unit: of groups, all that the bounds allow."""
+    if isinstance(mechanism, Groups):
+        return feature.upper - feature.lower
+    return sensitivity * feature.unit if sensitivity else None

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
@@ -23,7 +24,9 @@ from blindopt.errors import (
 from curator_service import store
 from curator_service.privacy import entropy, ledger, search_noise
 from curator_service.privacy.guarantees import CHOOSING
-from curator_service.release.mechanism import Mechanism
+from curator_service.privacy.noise import OnProgress
+from curator_service.release.groups import WITHHELD, Groups
+from curator_service.release.mechanism import Assessment, Mechanism
 from curator_service.release.registry import mechanism_of
 from curator_service.scaling import ScaledRows
 from curator_service.store import ledger as lines
@@ -171,19 +174,14 @@ class Releases:
     ) -> StoredReply:
         release_id = new_id("rel")
         try:
-            rows = self._in_secret_order(spec)
-            mechanism = mechanism_of(spec, current.release)
-            drawn = self._vault.begin_release(release_id, rows.n, mechanism.columns(rows.d))
 
             def on_progress(share: float) -> None:
                 if self._stopping:
                     raise StorageUnavailable("the service is stopping: nothing was released")
                 self._drawing[identity] = share
 
-            assessment = mechanism.draw(rows, drawn, on_progress)
-            report = report_of(spec, rows, mechanism, current, assessment)
-            del drawn  # closes the memory map before it is read back
-            digest = self._vault.keep_release(release_id, rows.order)
+            report, order = self._draw(release_id, spec, current, on_progress)
+            digest = self._vault.keep_release(release_id, order)
             return self._context.idempotency.once(
                 request, lambda db: self._publish(db, identity, release_id, digest, report)
             )
@@ -194,6 +192,21 @@ class Releases:
             raise
         finally:
             self._drawing.pop(identity, None)
+
+    def _draw(
+        self, release_id: str, spec: wire.StudyCreate, current: ReleaseStatus, on_progress: OnProgress
+    ) -> tuple[wire.ReleaseReport, NDArray[np.int64]]:
+        """Draw Z into its file; the report, and the record of each candidate, or of groups each record's candidate."""
+        rows = self._in_secret_order(spec)
+        mechanism = mechanism_of(spec, current.release)
+        if isinstance(mechanism, Groups):
+            divided = mechanism.divide(rows, on_progress)
+            self._vault.begin_release(release_id, *divided.centres.shape)[:] = divided.centres
+            report = report_of(spec, rows, mechanism, current, Assessment(), divided.counts)
+            return report, divided.candidates
+        drawn = self._vault.begin_release(release_id, rows.n, mechanism.columns(rows.d))
+        assessment = mechanism.draw(rows, drawn, on_progress)
+        return report_of(spec, rows, mechanism, current, assessment), rows.order
 
     async def stop(self) -> None:
         """End every draw, which may take minutes; each notices within about a second."""
@@ -297,7 +310,8 @@ class Releases:
         # The mechanism may have been withdrawn since the draw began, and a record withheld.
         spec = owner_view(db, identity).spec
         _refuse_withdrawn(release_status(db, spec, report))
-        if np.isin(self._vault.order(release_id), withheld_records(db, self._vault, spec.dataset_id)).any():
+        order, withheld = self._vault.order(release_id), withheld_records(db, self._vault, spec.dataset_id)
+        if np.any(order[withheld] != WITHHELD) if ledger.is_groups(spec) else np.isin(order, withheld).any():
             raise StateConflict(
                 "a record was withheld while the release was drawn, so nothing was released: release it again, which "
                 "charges nothing more"

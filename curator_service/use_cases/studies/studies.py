@@ -8,6 +8,7 @@ from blindopt.errors import Invalid, StateConflict
 from curator_service import store
 from curator_service.privacy import accounting, answers, cautions, ledger
 from curator_service.privacy.guarantees import belief, not_protected
+from curator_service.release import groups
 from curator_service.release.registry import choice_of
 from curator_service.settings import Settings
 from curator_service.store import jobs
@@ -241,12 +242,17 @@ def _forecasts_alike(old: wire.StudyCreate, new: wire.StudyCreate) -> bool:
 def fitted(spec: wire.StudyCreate, dataset: wire.DatasetView) -> wire.StudyCreate:
     """The study with the persons of its dataset: its rows_per_person, and whether it has a person column.
 
+    ``auto`` answers of groups become Laplace noise, the only one there is for them.
+
     Raises Invalid, which names each wrong field, if the study cannot be made from it, and StateConflict if it is
     archived.
     """
     faults = _person_faults(spec, dataset)
     if dataset.rows_per_person is not None:
         spec = spec.model_copy(update={"rows_per_person": dataset.rows_per_person, "person_column": True})
+    if isinstance(spec.release, wire.GroupsRelease) and isinstance(spec.answers, wire.AutoAnswers):
+        laplace = wire.LaplaceAnswers.model_validate(spec.answers.model_dump() | {"mechanism": "laplace"})
+        spec = spec.model_copy(update={"answers": laplace})
     _check_fit(spec, dataset, faults)
     return spec
 
@@ -277,6 +283,7 @@ def _check_fit(spec: wire.StudyCreate, dataset: wire.DatasetView, faults: list[d
     if not dataset.public and spec.privacy_unit == "answer" and isinstance(spec.measurement, wire.ColumnMeasurement):
         faults.append({"field": "privacy_unit", "message": ONE_VALUE})
     faults += answers.faults(spec.answers)
+    faults += groups.faults(spec)
     faults += ledger.faults(spec)
     if faults:
         raise Invalid("the study cannot be made as it is: errors says where", faults)

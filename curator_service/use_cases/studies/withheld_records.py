@@ -44,8 +44,8 @@ def kept_records(db: Connection, vault: Vault, dataset_id: str) -> NDArray[np.in
 
 
 def withheld_rows(db: Connection, vault: Vault, released: Released, rows: Iterable[int]) -> set[int]:
-    """The rows of Z among these whose record is withheld."""
-    if not withheld.units(db, released.account):  # each query looks
+    """The rows of Z among these whose record is withheld; a group only loses it from its sums."""
+    if released.groups is not None or not withheld.units(db, released.account):  # each query looks
         return set()
     records = set(withheld_records(db, vault, released.spec.dataset_id))
     return {row for row in rows if int(released.order[row]) in records}

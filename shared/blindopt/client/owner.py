@@ -242,6 +242,10 @@ class OwnerClient(ServiceClient):
         """The record behind a candidate. The log says that one was opened."""
         return self._post(f"/v1/studies/{study_id}:open_record", wire.RecordView, wire.RecordChoice(row=row))
 
+    def open_group(self, study_id: str, row: int) -> wire.GroupView:
+        """The group behind a candidate of a groups study, with its records; the log says that one was opened."""
+        return self._post(f"/v1/studies/{study_id}:open_group", wire.GroupView, wire.RecordChoice(row=row))
+
     def ledger(self, study_id: str) -> Iterator[wire.LedgerEntry]:
         """Every charge and refusal of a study."""
         for page in self._pages(f"/v1/studies/{study_id}/ledger", wire.LedgerPage):

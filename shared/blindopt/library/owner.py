@@ -136,7 +136,9 @@ class Dataset:
         ``features``: for each column its lower and upper bound, and the change of one record that is to be hidden, in
         the column's unit; without one its whole range is. ``outcome``: the column to optimize, or an
         InboxMeasurement where people measure. ``privacy``: epsilon of the release, or its fields, such as
-        ``{"epsilon": 3, "delta": 1e-5}``; "public" for a public dataset. ``answers``: "exact", or the fields of
+        ``{"epsilon": 3, "delta": 1e-5}``; "public" for a public dataset; ``{"mechanism": "groups", "epsilon": 0.25,
+        "cells": {"kind": "grid", "parts": [20, 20]}, "min_count": 20}`` to look for the best group of records, which
+        hides everything about a record. ``answers``: "exact", or the fields of
         noise, such as ``{"epsilon": 0.5, "centre": 45, "value_bound": 45}``. ``budget`` holds caps: queries,
         epsilon_per_row, epsilon_total. ``more``: further fields of StudyCreate.
 
@@ -254,6 +256,10 @@ class ReleasedStudy:
         """The record behind a candidate, by column. The log says that one was opened."""
         return {shown.column: shown.value for shown in self.owner.client.open_record(self.id, candidate).columns}
 
+    def open_group(self, candidate: int) -> wire.GroupView:
+        """The group behind a candidate of a groups study, with its records. The log says that one was opened."""
+        return self.owner.client.open_group(self.id, candidate)
+
     def close(self) -> wire.StudyOwnerView:
         """Refuse further queries, for good."""
         return self.owner.client.close_study(self.id)
@@ -318,6 +324,7 @@ class AsyncReleasedStudy(AsyncOf[ReleasedStudy]):
     account = Awaited(ReleasedStudy.account)
     report = Awaited(ReleasedStudy.report)
     open_record = Awaited(ReleasedStudy.open_record)
+    open_group = Awaited(ReleasedStudy.open_group)
     close = Awaited(ReleasedStudy.close)
 
     async def messages(self) -> list["AsyncMessage"]:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
-from blindopt.wire.base import Caution, Epsilon, Page, PositiveFloat, Reply, Request
+from blindopt.wire.base import FEATURES_MAX, Caution, Epsilon, Page, PositiveFloat, Reply, Request
 from blindopt.wire.ledgers import DatasetOutlook
 
 Delta = Annotated[
@@ -95,6 +95,53 @@ class AutoRelease(Request):
     rotate: bool = Field(False, description=_ROTATE)
 
 
+CELLS_MAX = 10_000
+"""Groups of a study at most."""
+CENTRES_MAX = 1_000
+
+
+class GridCells(Request):
+    """Equal parts of the declared bounds of each feature: their products are the groups."""
+
+    kind: Literal["grid"] = Field(description="Kind of the partition.")
+    parts: list[Annotated[int, Field(ge=1, le=CELLS_MAX)]] = Field(
+        min_length=1,
+        max_length=FEATURES_MAX,
+        description="Number of equal parts of each feature, in the order of features. Their product: 10,000 at most.",
+    )
+
+
+class CentreCells(Request):
+    """A group for each public centre: the records that are nearest to it, in scaled units."""
+
+    kind: Literal["centres"] = Field(description="Kind of the partition.")
+    centres: list[Annotated[list[float], Field(min_length=1, max_length=FEATURES_MAX)]] = Field(
+        min_length=1,
+        max_length=CENTRES_MAX,
+        description="Centres within the bounds, each a value of every feature, in raw units. Never from the records.",
+    )
+
+
+class GroupsRelease(Request):
+    """Z = the centres of groups of records. A group's answers are private means of y over its records.
+
+    The groups are a public partition of the declared box. How many records each has is released once, with discrete
+    Laplace noise: epsilon-DP for replacing a record by any other, whole. See docs/privacy.md.
+    """
+
+    mechanism: Literal["groups"] = Field(description="Name of the release mechanism.")
+    epsilon: Annotated[Epsilon, Field(description="epsilon of the numbers of records, charged to every record once.")]
+    cells: Annotated[GridCells | CentreCells, Field(discriminator="kind")] = Field(description="The public partition.")
+    min_count: int = Field(
+        20,
+        ge=1,
+        le=10**9,
+        description=(
+            "Groups whose noisy number of records is below this are no candidates; where all are, the largest one is."
+        ),
+    )
+
+
 def _kind(value: Any) -> Any:
     return value.get("mechanism", "auto") if isinstance(value, dict) else getattr(value, "mechanism", None)
 
@@ -104,11 +151,14 @@ ReleaseSpec = Annotated[
     | Annotated[PlanarLaplaceRelease, Tag("planar_laplace")]
     | Annotated[GaussianRelease, Tag("gaussian")]
     | Annotated[GaussianProjectionRelease, Tag("gaussian_projection")]
+    | Annotated[GroupsRelease, Tag("groups")]
     | Annotated[PoGpUcbRelease, Tag("po_gp_ucb")]
     | Annotated[IdentityRelease, Tag("identity")],
     Discriminator(_kind),
 ]
-SoundRelease = AutoRelease | PlanarLaplaceRelease | GaussianRelease | GaussianProjectionRelease
+LocalRelease = AutoRelease | PlanarLaplaceRelease | GaussianRelease | GaussianProjectionRelease
+"""Each record is released by itself, with noise."""
+SoundRelease = LocalRelease | GroupsRelease
 
 Strength = Literal["strong", "moderate", "weak", "nearly none"]
 Status = Literal["sound", "refuted", "unprotected", "withdrawn"]
@@ -217,8 +267,11 @@ class ReleaseReport(Reply):
     status: Status = Field(
         description="Whether the guarantee is proved, refuted or withdrawn, or whether there is none."
     )
-    n: int = Field(description="Rows of Z.")
+    n: int = Field(description="Rows of Z; before a release of groups, their number.")
     r: int = Field(description="Columns of Z.")
+    counts: list[int] | None = Field(
+        None, description="Groups: the noisy number of records of each candidate, as released; null otherwise."
+    )
     noise_sd: float | None = Field(
         None, description="Standard deviation of the noise per coordinate of Z, in scaled units."
     )
@@ -270,6 +323,20 @@ class ReleaseReport(Reply):
     omega: float | None = Field(None, description="Threshold of Algorithm 1 for the chosen r, times Delta.")
     branch: Literal["project", "lift"] | None = Field(None, description="The branch that Algorithm 1 takes.")
     largest_r: int | None = Field(None, description="Largest r with sigma_min >= omega; 0 if there is none.")
+
+
+class GroupView(Reply):
+    """A candidate of a groups study, and its records: for the owner only."""
+
+    study_id: str = Field(description="The study.")
+    row: int = Field(description="Number of the candidate: its row of Z, from 0.")
+    count: int = Field(description="Its noisy number of records, as released.")
+    centre: list[float] = Field(description="The centre, in raw units, by feature.")
+    lower: list[float] | None = Field(description="Lower bounds of a part of a grid, in raw units; null for centres.")
+    upper: list[float] | None = Field(description="Upper bounds of a part of a grid, in raw units; null for centres.")
+    size: int = Field(description="Its true number of records, without those that are withheld.")
+    mean: float | None = Field(description="The true mean of y over these, clipped; null without records.")
+    records: list[int] = Field(description="Numbers of its records in the file, from 1: the first 1,000.")
 
 
 class AdvisoryCreate(Request):

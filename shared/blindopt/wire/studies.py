@@ -289,7 +289,7 @@ class StudyView(Reply):
     )
     delta: float | None = Field(description="delta of the release, the failure probability; null if it claims none.")
     sensitivity: float | None = Field(
-        description="Delta: largest protected change of one record, in scaled units; null if epsilon is."
+        description="Delta: largest protected change of one record, in scaled units; null if epsilon is, or for groups."
     )
     noise: NoiseLaw = Field(description="Public law of Z given X.")
     answers: Answers = Field(description="Answer mechanism (never auto) and its cost.")

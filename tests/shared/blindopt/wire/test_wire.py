@@ -61,6 +61,7 @@ GRANT_FILE = ACCESS | {
 }
 INLINE = {"candidates": [[0.0, 1.0], [2.0, 3.0]], "direction": "minimize", "answers": LAPLACE}
 AXIS = {"name": "lambda", "values": [0.1, 1.0], "scale": "log10"}
+GROUPS = {"mechanism": "groups", "epsilon": "0.25", "cells": {"kind": "grid", "parts": [20, 20]}, "min_count": 9}
 LOGISTIC = {
     "kind": "logistic",
     "training_dataset_id": "ds_0",
@@ -90,6 +91,9 @@ REQUESTS = [
     (wire.CorrectCreate, {"void": [MEASURED["measurement_id"]], "reason": "record"}),
     (wire.DeclineCreate, {"reason": "consent", "measurement_ids": [MEASURED["measurement_id"]]}),
     (wire.IdentityRelease, {"mechanism": "identity"}),
+    (wire.GridCells, {"kind": "grid", "parts": [20, 20]}),
+    (wire.CentreCells, {"kind": "centres", "centres": [[0.5, 1.5]]}),
+    (wire.GroupsRelease, GROUPS),
     (wire.GaussianRelease, GAUSSIAN),
     (wire.PoGpUcbRelease, PUBLISHED),
     (wire.AutoRelease, AUTO),

@@ -26,6 +26,7 @@ CHANGES_NOTHING = (
     "/v1/studies:forecast",
     ":verify",
     ":open_record",
+    ":open_group",
     "/v1/suggestions",
     "/v1/notices:test",
     "/v1/connections:test",
@@ -172,6 +173,7 @@ ALLOWED = {
         "GET /v1/messages/{message_id}": OWNER,
         "POST /v1/messages/{message_id}:decide": OWNER,
         f"PUT {STUDY}/budget": OWNER,
+        f"POST {STUDY}:open_group": OWNER,
         f"POST {STUDY}:open_record": OWNER,
         f"GET {STUDY}/results": OWNER,
         **{

@@ -1,0 +1,88 @@
+"""Answers about groups: the sum of y over a group's records with Laplace noise, over their noisy number.
+
+Everything is counted in whole steps of C / LEVELS, so that sums and noise are exact integers.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from blindopt.arrays import Vector
+from blindopt.wire import (
+    GroupsRelease,
+    LaplaceAnswers,
+    NoisePassport,
+    PrivacyNoise,
+    StudyCreate,
+    amount,
+)
+from curator_service.privacy.noise import add_integer_laplace
+from curator_service.privacy.noise.lattice import check_finite
+
+COUNT_MOVE = 2
+"""A record that is replaced leaves one group and enters another: so much the numbers of records move, in all."""
+LEVELS = 2**30
+"""Steps between the centre and either end of the clip."""
+
+
+def steps(values: Vector, answers: LaplaceAnswers) -> int:
+    """The sum of ``values`` (m,) about the centre, each clipped to C, in whole steps. Raises NumericalFailure."""
+    check_finite(values)
+    offsets = np.clip(values - answers.centre, -answers.bound, answers.bound)
+    each = np.clip(np.rint(offsets / answers.bound * LEVELS), -LEVELS, LEVELS)
+    return int(each.astype(np.int64).sum())
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAnswers:
+    """The mechanism of a study's answers about groups.
+
+    A record changes the sum of its group by 2C at most, and leaves or enters one by C at most. So each answer is
+    epsilon-DP for a record, or all ``rows`` of a person, that stays in the group, and epsilon / 2 for one that leaves
+    or enters it (docs/privacy.md). The number that divides the sum is released already.
+    """
+
+    answers: LaplaceAnswers
+    release: GroupsRelease
+    rows: int
+
+    @classmethod
+    def of(cls, spec: StudyCreate) -> "GroupAnswers":
+        """The mechanism of a groups study."""
+        assert isinstance(spec.answers, LaplaceAnswers)
+        assert isinstance(spec.release, GroupsRelease)
+        return cls(spec.answers, spec.release, spec.protected_rows)
+
+    @property
+    def move(self) -> int:
+        """How far a record, or a person's records, move a sum at most, in steps."""
+        return 2 * LEVELS * self.rows
+
+    def draw(self, total: int, count: int) -> float:
+        """One private mean: of a sum in steps, and a released number of records. Charge it before."""
+        noisy = add_integer_laplace([total], self.move, amount(self.answers.epsilon))[0]
+        return self.answers.centre + noisy / LEVELS * self.answers.bound / divisor(count)
+
+    def passport(self, count: int) -> NoisePassport:
+        """The noise description of an answer, from public values and the released number of records.
+
+        The measurement variance bounds what the mean of so few records, and their noisy number, err by: S^2 / count
+        + B^2 v / count^2, with v the variance of the noise in the number. B bounds a group's mean, as the owner
+        declares, and S a y about it: the noise bound, or C where none is declared, which is far too much as a rule and
+        is said not to be known.
+        """
+        answers, n = self.answers, divisor(count)
+        bound, spread = answers.bound, answers.noise_bound or answers.bound
+        scale = self.rows * 2 * bound / float(amount(answers.epsilon)) / n
+        of_count = 2 * (COUNT_MOVE * self.rows / float(amount(self.release.epsilon))) ** 2
+        return NoisePassport(
+            privacy=PrivacyNoise(family="laplace", scale=scale, bound=bound, variance=2 * scale**2),
+            clip=(answers.centre - bound, answers.centre + bound),
+            measurement_variance=spread**2 / n + answers.value_bound**2 * of_count / n**2,
+            measurement_variance_known=answers.noise_bound > 0,
+        )
+
+
+def divisor(count: int) -> int:
+    """What a sum is divided by: the noisy number of records, or 1 where noise left none."""
+    return max(count, 1)

@@ -1,0 +1,205 @@
+"""Groups of records by a public partition of the declared box: Z holds their centres, and how many each has is noised.
+
+Nothing about a record leaves but by a sum over its group, so whole records are protected (docs/privacy.md).
+"""
+
+from dataclasses import dataclass
+from decimal import Decimal
+from math import prod
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindopt.arrays import Matrix
+from blindopt.errors import ReleaseImpossible
+from blindopt.wire import (
+    CELLS_MAX,
+    AutoAnswers,
+    CentreCells,
+    Feature,
+    GridCells,
+    GroupsRelease,
+    LaplaceAnswers,
+    NoiseLaw,
+    Status,
+    StudyCreate,
+)
+from curator_service.privacy.groups import COUNT_MOVE
+from curator_service.privacy.noise import OnProgress, add_integer_laplace, ignore_progress
+from curator_service.release.mechanism import Assessment
+from curator_service.scaling import ScaledRows
+
+FEATURES_MAX = 20
+WITHHELD, NO_CANDIDATE = -2, -1
+"""What stands for the candidate of a record that was withheld, and of one whose group is none."""
+_BLOCK = 2_048
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Divided:
+    """The groups that are candidates: number in the partition, noisy number of records, and centre (m, d) of each.
+
+    ``candidates`` (records,): the candidate that each stored record belongs to. It never leaves the curator.
+    """
+
+    kept: NDArray[np.int64]
+    counts: list[int]
+    centres: Matrix
+    candidates: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Divides records by a public partition, and releases how many are in each part with discrete Laplace noise.
+
+    Claims epsilon-DP of all these numbers together, for replacing one record, or all records of a person with ``rows``
+    of them, by any other: two numbers move by one each for each record. Which groups are candidates follows from the
+    noisy numbers and the public ``min_count``, and centres are public. Claims nothing about y, nor about how many
+    records there are in all.
+    """
+
+    features: list[Feature]
+    cells: GridCells | CentreCells
+    epsilon: Decimal
+    min_count: int
+    rows: int = 1
+    """Rows of one person."""
+
+    name: ClassVar[str] = "groups"
+    version: ClassVar[int] = 1
+    status: ClassVar[Status] = "sound"
+    claim: ClassVar[str] = (
+        "epsilon-differential privacy of the numbers of records by group (discrete Laplace noise), for replacing a "
+        "whole record, or all records of a person."
+    )
+
+    @property
+    def number(self) -> int:
+        """How many parts the partition has."""
+        return prod(self.cells.parts) if isinstance(self.cells, GridCells) else len(self.cells.centres)
+
+    def columns(self, d: int) -> int:
+        """The number of columns of Z: d."""
+        return d
+
+    def noise(self, d: int) -> NoiseLaw:
+        """The law of Z, which holds public centres: no noise."""
+        return NoiseLaw(family="none")
+
+    def assess(self, rows: ScaledRows) -> Assessment:
+        """Return an empty assessment, because a release of groups never fails."""
+        return Assessment()
+
+    def draw(self, rows: ScaledRows, out: Matrix, on_progress: OnProgress = ignore_progress) -> Assessment:
+        """Raise ReleaseImpossible: Z has no row for each record."""
+        raise ReleaseImpossible("a release of groups has no candidate for each record")
+
+    def parts_of(self, x: Matrix) -> NDArray[np.int64]:
+        """The part that each row (m, d), in scaled units within the bounds, belongs to: by the row alone."""
+        if isinstance(self.cells, GridCells):
+            widths = np.array([(f.upper - f.lower) / f.unit for f in self.features])
+            shape = np.array(self.cells.parts)
+            each = np.clip(np.floor((x / widths + 0.5) * shape).astype(np.int64), 0, shape - 1)
+            parts: NDArray[np.int64] = np.ravel_multi_index(tuple(each.T), tuple(self.cells.parts)).astype(np.int64)
+            return parts
+        from scipy.spatial.distance import cdist  # each distance by itself: no other row changes it
+
+        nearest: NDArray[np.int64] = cdist(x, self.centres(), "sqeuclidean").argmin(axis=1).astype(np.int64)
+        return nearest
+
+    def centres(self) -> Matrix:
+        """The centre of each part (number, d), in scaled units."""
+        middle = np.array([(f.lower + f.upper) / 2 for f in self.features])
+        unit = np.array([f.unit for f in self.features])
+        centres: Matrix = (self.raw_centres() - middle) / unit
+        return centres
+
+    def raw_centres(self) -> Matrix:
+        """The same in raw units."""
+        if isinstance(self.cells, CentreCells):
+            return np.array(self.cells.centres, dtype=float)
+        lower, upper = self.bounds()
+        middle: Matrix = (lower + upper) / 2
+        return middle
+
+    def bounds(self) -> tuple[Matrix, Matrix]:
+        """Lower and upper bounds of each part of a grid (number, d), in raw units."""
+        assert isinstance(self.cells, GridCells)
+        at = np.stack(np.unravel_index(np.arange(self.number), tuple(self.cells.parts)), axis=1)
+        low = np.array([f.lower for f in self.features])
+        step = (np.array([f.upper for f in self.features]) - low) / np.array(self.cells.parts)
+        return low + at * step, low + (at + 1) * step
+
+    def noisy(self, counts: list[int]) -> list[int]:
+        """Numbers of records with noise. Point of no return: charge the release before."""
+        return add_integer_laplace(counts, COUNT_MOVE * self.rows, self.epsilon)
+
+    def chosen(self, noisy: list[int]) -> NDArray[np.int64]:
+        """The parts that are candidates: those with ``min_count`` records or more; where none has, the largest one.
+
+        So a release never fails: to draw another one after a failure would be a release that nobody accounts for.
+        """
+        counts = np.array(noisy)
+        kept = np.flatnonzero(counts >= self.min_count)
+        return kept if len(kept) else np.array([int(counts.argmax())])
+
+    def divide(self, rows: ScaledRows, on_progress: OnProgress = ignore_progress) -> Divided:
+        """Divide the records of ``rows``, and draw how many are in each part."""
+        part = np.empty(rows.n, dtype=np.int64)
+        for index, block in rows.blocks(_BLOCK):
+            part[index] = self.parts_of(block)
+            on_progress(index.stop / rows.n)
+        noisy = self.noisy(np.bincount(part, minlength=self.number).tolist())
+        kept = self.chosen(noisy)
+        candidate = np.full(self.number, NO_CANDIDATE, dtype=np.int64)
+        candidate[kept] = np.arange(len(kept))
+        candidates = np.full(len(rows.values), WITHHELD, dtype=np.int64)
+        candidates[rows.order] = candidate[part]
+        return Divided(kept, [noisy[at] for at in kept], self.centres()[kept], candidates)
+
+
+def faults(spec: StudyCreate) -> list[dict[str, object]]:
+    """Errors of a draft of groups: what the kind does not take."""
+    if not isinstance(release := spec.release, GroupsRelease):
+        return []
+    d, wrong = len(spec.features), []
+    if d > FEATURES_MAX:
+        wrong.append(("features", f"groups take {FEATURES_MAX} features at most"))
+    wrong += [
+        (f"features.{i}.hidden_change", "groups hide every change of a record: leave it out")
+        for i, feature in enumerate(spec.features)
+        if feature.hidden_change is not None
+    ]
+    wrong += _cell_faults(release.cells, spec.features)
+    if spec.measurement.source != "column":
+        wrong.append(("measurement.source", "groups need y as a column: a group's answer is a mean over its records"))
+    elif spec.measurement.noise_variance:
+        wrong.append(("measurement.noise_variance", "groups add no measurement noise: leave it out"))
+    if spec.privacy_unit != "row":
+        wrong.append(("privacy_unit", "groups protect each record: take row"))
+    if not isinstance(spec.answers, LaplaceAnswers | AutoAnswers):
+        wrong.append(("answers.mechanism", "groups answer with Laplace noise: take laplace"))
+    elif spec.answers.plays == "mean":
+        wrong.append(("answers.plays", "each play of a group is a private mean of its own: take each"))
+    return [{"field": field, "message": message} for field, message in wrong]
+
+
+def _cell_faults(cells: GridCells | CentreCells, features: list[Feature]) -> list[tuple[str, str]]:
+    d = len(features)
+    if isinstance(cells, GridCells):
+        if len(cells.parts) != d:
+            return [("release.cells.parts", f"a number of parts for each of the {d} features")]
+        if (number := prod(cells.parts)) > CELLS_MAX:
+            what = f"this grid has {number:,} groups, and {CELLS_MAX:,} are allowed: take fewer parts, or centres"
+            return [("release.cells.parts", what)]
+        return []
+    inside = [
+        len(centre) == d and all(f.lower <= at <= f.upper for f, at in zip(features, centre, strict=True))
+        for centre in cells.centres
+    ]
+    if not all(inside):
+        return [(f"release.cells.centres.{inside.index(False)}", f"a centre has {d} values, each within its bounds")]
+    if len({tuple(centre) for centre in cells.centres}) < len(cells.centres):
+        return [("release.cells.centres", "two centres are the same")]
+    return []

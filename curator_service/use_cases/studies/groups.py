@@ -1,0 +1,58 @@
+"""The groups behind candidates, as their owner sees them."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindopt import wire
+from blindopt.arrays import Matrix
+from blindopt.formats import npy_files
+from curator_service.measurement.groups import clipped_mean
+from curator_service.release.groups import Groups
+from curator_service.release.registry import mechanism_of
+from curator_service.use_cases.studies.release_cache import Released
+from curator_service.use_cases.studies.withheld_records import withheld_records
+from curator_service.vault import Vault
+from service_kit.store.database import Connection
+
+SHOWN = 1_000
+"""Numbers of records that a view has."""
+
+
+def group_view(db: Connection, vault: Vault, study_id: str, row: int, released: Released) -> wire.GroupView:
+    """A group of a released study, with its records."""
+    spec, counts, mechanism = released.spec, released.report.counts, _mechanism(released.spec)
+    assert counts is not None
+    assert isinstance(spec.answers, wire.LaplaceAnswers)
+    part = _parts(vault, released, [row])[0]
+    lower = upper = None
+    if isinstance(mechanism.cells, wire.GridCells):
+        lower, upper = (bounds[part].tolist() for bounds in mechanism.bounds())
+    members = released.members(row, withheld_records(db, vault, spec.dataset_id))
+    return wire.GroupView(
+        study_id=study_id,
+        row=row,
+        count=counts[row],
+        centre=mechanism.raw_centres()[part].tolist(),
+        lower=lower,
+        upper=upper,
+        size=len(members),
+        mean=clipped_mean(released.values_of(members), spec.answers),
+        records=[released.number(int(record)) for record in members[:SHOWN]],
+    )
+
+
+def centres(vault: Vault, released: Released, rows: list[int]) -> Matrix:
+    """The centres of candidates (t, d), in raw units."""
+    return _mechanism(released.spec).raw_centres()[_parts(vault, released, rows)]
+
+
+def _parts(vault: Vault, released: Released, rows: list[int]) -> NDArray[np.int64]:
+    """The part of the partition that each candidate is: that of its centre."""
+    return _mechanism(released.spec).parts_of(npy_files.load(vault.candidates(released.id))[rows])
+
+
+def _mechanism(spec: wire.StudyCreate) -> Groups:
+    assert isinstance(spec.release, wire.GroupsRelease)
+    mechanism = mechanism_of(spec, spec.release)
+    assert isinstance(mechanism, Groups)
+    return mechanism
