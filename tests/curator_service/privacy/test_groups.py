@@ -1,0 +1,199 @@
+"""Groups: the exact privacy loss of numbers and answers together, over all neighbours and many transcripts.
+
+The noise is replaced by one that makes the noisy values those of a chosen transcript, and that notes which values it
+was added to, and its scale. Discrete Laplace noise gives an output o the probability of exp(-|o - value| / scale), but
+for a constant, so that the loss of a transcript is a sum of fractions. The last tests look at the noise itself.
+"""
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from blindopt import wire
+from curator_service.measurement.groups import measure_groups
+from curator_service.privacy import groups as of_answers
+from curator_service.privacy.noise import add_integer_laplace
+from curator_service.release import groups as of_release
+from curator_service.release.registry import mechanism_of
+from curator_service.scaling import ScaledRows
+
+OF_NUMBERS, OF_ANSWER = Fraction("0.25"), Fraction("0.5")
+FAR = 2**40
+"""Beyond every true value."""
+LOW, HIGH = -1.0, 7.0
+"""Values of y: one at an end of the clip, one far beyond the other."""
+
+
+class Forced:
+    """Noise that makes every noisy value the next one of a transcript."""
+
+    def __init__(self, outputs):
+        self.outputs, self.calls = iter(outputs), []
+
+    def __call__(self, values, sensitivity, epsilon):
+        outputs = [next(self.outputs) for _ in values]
+        rate = Fraction(epsilon) / sensitivity
+        self.calls += [(value, output, rate) for value, output in zip(values, outputs, strict=True)]
+        return outputs
+
+
+def loss(all_calls):
+    """The largest log P(transcript) under any of these datasets, less the smallest one."""
+    laws = [[call[1:] for call in calls] for calls in all_calls]
+    assert all(law == laws[0] for law in laws)
+    logs = [-sum(abs(output - value) * rate for value, output, rate in calls) for calls in all_calls]
+    return max(logs) - min(logs)
+
+
+def draft(parts, k=1):
+    return wire.StudyCreate(
+        name="groups",
+        dataset_id="ds_0",
+        features=[wire.Feature(column="x", lower=0.0, upper=float(parts))],
+        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
+        release=wire.GroupsRelease(
+            mechanism="groups",
+            epsilon=f"{float(OF_NUMBERS)}",
+            cells=wire.GridCells(kind="grid", parts=[parts]),
+            min_count=1,
+        ),
+        answers=wire.LaplaceAnswers(mechanism="laplace", epsilon=f"{float(OF_ANSWER)}", value_bound=1.0),
+        rows_per_person=k,
+        person_column=k > 1,
+    )
+
+
+def transcript(monkeypatch, spec, records, plan, outputs):
+    """All that leaves of a study on ``records`` (group, y) that is queried by ``plan``, and the noise's calls."""
+    forced = Forced(outputs)
+    monkeypatch.setattr(of_release, "add_integer_laplace", forced)
+    monkeypatch.setattr(of_answers, "add_integer_laplace", forced)
+    values, y = np.array([[group + 0.5] for group, _ in records]), np.array([y for _, y in records])
+    divided = mechanism_of(spec, spec.release).divide(ScaledRows(values, [0], spec.features, np.arange(len(values))))
+    left = [divided.kept.tolist(), divided.counts, divided.centres.tolist()]
+    for row in plan:
+        query = [wire.RowPlays(row=row)]
+        left += measure_groups([y[divided.candidates == row]], [divided.counts[row]], query, spec)
+    return left, forced.calls
+
+
+def largest_loss(monkeypatch, parts, plan, k=1):
+    """The largest loss over all pairs of neighbours among the datasets of two persons with k records each."""
+    spec, worst = draft(parts, k), Fraction(0)
+    kinds = list(itertools.product(range(parts), (LOW, HIGH)))
+    persons = list(itertools.product(kinds, repeat=k))
+    others = persons[:: len(persons) // parts]  # one in each group
+    numbers = [*itertools.product((1, FAR), repeat=parts)]
+    if parts > 2:  # one group that is no candidate, and none that is
+        numbers += [(1, FAR, -FAR), (FAR, 1, -FAR)]
+    signs = [*itertools.product((-FAR, FAR), repeat=len(plan))]
+    for outputs in ((*first, *rest) for first in numbers for rest in signs):
+        for other in others:
+            seen = [transcript(monkeypatch, spec, [*other, *person], plan, outputs) for person in persons]
+            assert all(left == seen[0][0] for left, _ in seen), "what leaves depends on the records beside the noise"
+            worst = max(worst, loss([calls for _, calls in seen]))
+    return worst
+
+
+PLANS = [(0,), (0, 0), (0, 1), (0, 1, 0)]
+
+
+def exact(plan, parts):
+    """Theorem C: what a record loses that stays in its group, or that moves between two of them."""
+    sums = sorted((plan.count(row) * OF_ANSWER for row in range(parts)), reverse=True)
+    return max(sums[0], OF_NUMBERS + (sums[0] + sums[1]) / 2)
+
+
+def charged(plan):
+    """What the ledger counts for a record."""
+    return OF_NUMBERS + max(map(plan.count, plan)) * OF_ANSWER
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=repr)
+def test_the_largest_loss_is_that_of_the_theorem_and_never_above_what_is_charged(plan, monkeypatch):
+    found = largest_loss(monkeypatch, 3, plan)
+    assert found == exact(plan, 3) <= charged(plan)
+    if plan == (0, 1):  # two groups that are queried equally often
+        assert found == charged(plan) == OF_NUMBERS + OF_ANSWER
+
+
+def test_all_records_of_a_person_together_lose_what_one_record_does(monkeypatch):
+    assert largest_loss(monkeypatch, 2, (0, 1), k=2) == charged((0, 1))
+
+
+def halve_numbers(monkeypatch):
+    monkeypatch.setattr(of_release, "COUNT_MOVE", 1)
+
+
+def halve_answers(monkeypatch):
+    monkeypatch.setattr(of_answers.GroupAnswers, "move", property(lambda self: of_answers.LEVELS * self.rows))
+
+
+def forget_the_clip(monkeypatch):
+    def steps(values, answers):
+        return int(np.rint((values - answers.centre) / answers.bound * of_answers.LEVELS).sum())
+
+    monkeypatch.setattr("curator_service.measurement.groups.steps", steps)
+
+
+@pytest.mark.parametrize("fault", [halve_numbers, halve_answers, forget_the_clip])
+def test_controls_lose_more_than_is_charged(fault, monkeypatch):
+    fault(monkeypatch)
+    assert largest_loss(monkeypatch, 2, (0, 1)) > charged((0, 1))
+
+
+def test_a_person_without_larger_noise_loses_more(monkeypatch):
+    monkeypatch.setattr(of_answers.GroupAnswers, "move", property(lambda self: 2 * of_answers.LEVELS))
+    assert largest_loss(monkeypatch, 2, (0,), k=2) > charged((0,))
+
+
+def _misfit(draws, scale):
+    """p of a chi-square test of draws against discrete Laplace noise of a scale, by the law written down here."""
+    edge = int(4 * scale)
+    seen = np.bincount(np.clip(draws, -edge, edge) + edge, minlength=2 * edge + 1)
+    q = np.exp(-1 / scale)
+    law = (1 - q) / (1 + q) * q ** np.abs(np.arange(-edge, edge + 1))
+    law[[0, -1]] = q**edge / (1 + q)
+    return stats.chisquare(seen, len(draws) * law).pvalue
+
+
+def test_the_noise_follows_its_law():
+    draws = np.array(add_integer_laplace([0] * 4_000, 2, wire.amount("1")))
+    assert _misfit(draws, 2.0) > 1e-6
+    assert _misfit(draws // 2, 2.0) < 1e-6
+
+
+def test_the_noise_costs_its_epsilon_by_the_library_too():
+    for epsilon in ("0.000001", "0.3", "0.75", "1000"):
+        assert len(add_integer_laplace([0, 2**60], 2 * of_answers.LEVELS, wire.amount(epsilon))) == 2
+    with pytest.raises(ValueError, match="positive"):
+        add_integer_laplace([0], 0, wire.amount("1"))
+
+
+@pytest.mark.parametrize(("declared", "known"), [(0.0, False), (0.25, True)])
+def test_the_noise_description_follows_from_public_values(declared, known):
+    spec = draft(3)
+    spec = spec.model_copy(update={"answers": spec.answers.model_copy(update={"noise_bound": declared})})
+    passport = of_answers.GroupAnswers.of(spec).passport(50)
+    c, (b, s) = 1 + declared, (1.0, declared or 1.0)
+    assert passport.clip == (-c, c)
+    assert passport.privacy.variance == pytest.approx(2 * (2 * c / 0.5) ** 2 / 50**2)
+    assert passport.measurement_variance == pytest.approx(s**2 / 50 + b**2 * 2 * (2 / 0.25) ** 2 / 50**2)
+    assert passport.measurement_variance_known is known
+
+
+def test_answers_spread_as_their_description_says(monkeypatch):
+    """1,000 answers about 40 records, with noise of the same law from numpy: mean and variance within five sd."""
+    rng, spec, scale = np.random.default_rng(1), draft(3), 2 * of_answers.LEVELS / 0.5
+    monkeypatch.setattr(
+        of_answers, "add_integer_laplace", lambda v, *_: [int(value + rng.laplace(scale=scale)) for value in v]
+    )
+    y = np.linspace(-0.5, 1.5, 40)
+    query = [wire.RowPlays(row=0, plays=1_000)]
+    answers = measure_groups([y], [40], query, spec)
+    drawn, described = np.array([answer.y for answer in answers]), answers[0].passport.privacy.variance
+    assert abs(drawn.mean() - np.clip(y, -1, 1).mean()) < 5 * np.sqrt(described / 1_000)
+    assert abs(drawn.var() / described - 1) < 5 * np.sqrt(5 / 1_000)  # the kurtosis of Laplace noise is 6
