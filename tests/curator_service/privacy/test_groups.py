@@ -73,11 +73,11 @@ def transcript(monkeypatch, spec, records, plan, outputs):
     monkeypatch.setattr(of_answers, "add_integer_laplace", forced)
     values, y = np.array([[group + 0.5] for group, _ in records]), np.array([y for _, y in records])
     divided = mechanism_of(spec, spec.release).divide(ScaledRows(values, [0], spec.features, np.arange(len(values))))
-    left = [divided.kept.tolist(), divided.counts, divided.centres.tolist()]
+    sent = [divided.kept.tolist(), divided.counts, divided.centres.tolist()]
     for row in plan:
         query = [wire.RowPlays(row=row)]
-        left += measure_groups([y[divided.candidates == row]], [divided.counts[row]], query, spec)
-    return left, forced.calls
+        sent += measure_groups([y[divided.candidates == row]], [divided.counts[row]], query, spec)
+    return sent, forced.calls
 
 
 def largest_loss(monkeypatch, parts, plan, k=1):
@@ -93,7 +93,7 @@ def largest_loss(monkeypatch, parts, plan, k=1):
     for outputs in ((*first, *rest) for first in numbers for rest in signs):
         for other in others:
             seen = [transcript(monkeypatch, spec, [*other, *person], plan, outputs) for person in persons]
-            assert all(left == seen[0][0] for left, _ in seen), "what leaves depends on the records beside the noise"
+            assert all(sent == seen[0][0] for sent, _ in seen), "what leaves depends on the records beside the noise"
             worst = max(worst, loss([calls for _, calls in seen]))
     return worst
 
@@ -114,10 +114,10 @@ def charged(plan):
 
 @pytest.mark.parametrize("plan", PLANS, ids=repr)
 def test_the_largest_loss_is_that_of_the_theorem_and_never_above_what_is_charged(plan, monkeypatch):
-    found = largest_loss(monkeypatch, 3, plan)
-    assert found == exact(plan, 3) <= charged(plan)
+    most = largest_loss(monkeypatch, 3, plan)
+    assert most == exact(plan, 3) <= charged(plan)
     if plan == (0, 1):  # two groups that are queried equally often
-        assert found == charged(plan) == OF_NUMBERS + OF_ANSWER
+        assert most == charged(plan) == OF_NUMBERS + OF_ANSWER
 
 
 def test_all_records_of_a_person_together_lose_what_one_record_does(monkeypatch):
@@ -173,8 +173,8 @@ def test_the_noise_costs_its_epsilon_by_the_library_too():
         add_integer_laplace([0], 0, wire.amount("1"))
 
 
-@pytest.mark.parametrize(("declared", "known"), [(0.0, False), (0.25, True)])
-def test_the_noise_description_follows_from_public_values(declared, known):
+@pytest.mark.parametrize(("declared", "is_known"), [(0.0, False), (0.25, True)])
+def test_the_noise_description_follows_from_public_values(declared, is_known):
     spec = draft(3)
     spec = spec.model_copy(update={"answers": spec.answers.model_copy(update={"noise_bound": declared})})
     passport = of_answers.GroupAnswers.of(spec).passport(50)
@@ -182,7 +182,7 @@ def test_the_noise_description_follows_from_public_values(declared, known):
     assert passport.clip == (-c, c)
     assert passport.privacy.variance == pytest.approx(2 * (2 * c / 0.5) ** 2 / 50**2)
     assert passport.measurement_variance == pytest.approx(s**2 / 50 + b**2 * 2 * (2 / 0.25) ** 2 / 50**2)
-    assert passport.measurement_variance_known is known
+    assert passport.measurement_variance_known is is_known
 
 
 def test_answers_spread_as_their_description_says(monkeypatch):
