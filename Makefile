@@ -11,6 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 help:
 	@echo "make demo     both parties on this machine, over real HTTP: a table and a plot (ARGS='--keep')"
 	@echo "make demo ARGS=--outbound   the same, but the curator opens all connections and no port"
+	@echo "make demo ARGS='--engine threads'   the same, with the candidates in parts on threads"
 	@echo "make demo ARGS=--tuning   private hyper-parameter tuning instead: a table of its methods"
 	@echo "make test     every test"
 	@echo "make soak     kill -9 at random under load for ten minutes, then hostile files and bodies, 20 kills at each named point, odd requests, and 5,000 connections that stop half-way (SECONDS=600)"

@@ -40,7 +40,7 @@ def main() -> int:
                 modeler = wait_for("modeler", options.modeler, options.modeler_token_file, "volume modeler-data")
             else:
                 console.print(f"Starting curator and modeler in {folder} ...")
-                curator, modeler = stack.enter_context(start_services(folder))
+                curator, modeler = stack.enter_context(start_services(folder, options.engine))
                 if options.outbound:
                     options.curator_seen_by_modeler = link(folder, curator, modeler)
                     console.print(f"The curator opens all connections between them: {options.curator_seen_by_modeler}")
@@ -77,6 +77,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--keep", action="store_true", help="keep the services running; print addresses and tokens")
     parser.add_argument(
         "--outbound", action="store_true", help="the curator opens all connections to the modeler, and no port to it"
+    )
+    parser.add_argument(
+        "--engine", choices=("process", "threads"), default="process", help="what the modeler's runs compute with"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table to FILE")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for all files; default: a temporary one")

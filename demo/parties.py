@@ -34,11 +34,16 @@ class Party:
 
 
 @contextmanager
-def start_services(folder: Path) -> Iterator[tuple[Party, Party]]:
-    """Start curator and modeler as two processes with their own folders; stop them at the end of the block."""
+def start_services(folder: Path, engine: str = "process") -> Iterator[tuple[Party, Party]]:
+    """Start curator and modeler as two processes with their own folders; stop them at the end of the block.
+
+    ``engine``: what the modeler computes with. Its parts are small, so that the demo's candidates make several.
+    """
+    parts = {"CANDIDATES_ENGINE": engine, "ENGINE_PARTITION_ROWS": "8000"}
     with ExitStack() as stack:
-        processes = [stack.enter_context(_process(name, folder / name)) for name in ("curator", "modeler")]
-        yield _party("curator", *processes[0]), _party("modeler", *processes[1])
+        curator = stack.enter_context(_process("curator", folder / "curator"))
+        modeler = stack.enter_context(_process("modeler", folder / "modeler", **parts))
+        yield _party("curator", *curator), _party("modeler", *modeler)
 
 
 @contextmanager
@@ -71,7 +76,7 @@ def _command(party: Party, *arguments: str) -> None:
 
 
 @contextmanager
-def _process(name: str, folder: Path) -> Iterator[tuple[str, Path, subprocess.Popen[bytes]]]:
+def _process(name: str, folder: Path, **settings: str) -> Iterator[tuple[str, Path, subprocess.Popen[bytes]]]:
     try:
         folder.mkdir(parents=True, mode=0o700)
     except FileExistsError:
@@ -83,6 +88,7 @@ def _process(name: str, folder: Path) -> Iterator[tuple[str, Path, subprocess.Po
         f"{prefix}PORT": str(port),
         f"{prefix}FIRST_TOKEN_FILE": str(folder / "first-token"),
     }
+    environment |= {prefix + setting: value for setting, value in settings.items()}
     with (folder / "service.log").open("wb") as log:
         command = [sys.executable, "-m", f"{name}_service", "serve"]
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)

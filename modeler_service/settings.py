@@ -62,6 +62,17 @@ class Settings(ServiceSettings):
     curator_client_key: FilePath | None = Field(None, description="Its private key in PEM.")
     candidates_max_bytes: int = Field(8 << 30, ge=1 << 10, description="Largest release that is fetched.")
     run_memory_max_bytes: int = Field(8 << 30, ge=1 << 20, description="Most memory that one run may need.")
+    candidates_engine: str = Field(
+        "process",
+        pattern=r"^(process|threads)$",
+        description=(
+            "What a run's candidates are computed with: process; threads, which divides them into parts, one for each "
+            "processor, and saves time from about a million candidates on. The choices are the same to the last bit."
+        ),
+    )
+    engine_partition_rows: int = Field(
+        4_000_000, ge=1, description="Most candidates of one part, where candidates are divided into parts."
+    )
     look_memory_max_bytes: int = Field(
         2 << 30, ge=1 << 20, description="Most memory that a posterior or recommendation may need while it is computed."
     )

@@ -12,10 +12,11 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.client import StudyClient
 from blindopt.client.study import check_same_study
 from blindopt.errors import ProtocolViolated, Remote, Unreachable
-from blindopt.optimizer.choosing.chooser import Proposal, RowChooser, memory_problem
+from blindopt.optimizer.choosing.chooser import Proposal, RowChooser, memory_needed, memory_problem
 from blindopt.optimizer.choosing.defaults import plan_of_run
 from blindopt.optimizer.choosing.estimates import recommendation_of
 from modeler_service import store
+from modeler_service.engines import RunEngine, engine_of
 from modeler_service.runs.addresses import plain_failures
 from modeler_service.runs.candidates import fetch_candidates
 from modeler_service.runs.curator_queries import REFUSALS, CuratorQueries, is_run_query
@@ -64,6 +65,8 @@ class RunWorker:
         self._witness = Witness(context, self._spec.study_id, identity, is_run_query)
         self._queries = CuratorQueries(lease, self._witness, crowded)
         self._chooser: RowChooser | None = None
+        self._engine: RunEngine | None = None
+        self._stored_engine = row.engine
 
     def work(self) -> Ending:
         """Work on the run; return how it ended. Raises Interrupted, Pending, and errors that may pass later."""
@@ -72,6 +75,9 @@ class RunWorker:
         except ProtocolViolated as error:
             self._witness.dispute(str(error))
             raise
+        finally:
+            if self._engine is not None:
+                self._engine.engine.drop()
 
     def _work(self) -> Ending:
         interrupt = self._interrupt
@@ -128,6 +134,10 @@ class RunWorker:
         most_memory = self._settings.run_memory_max_bytes
         if problem := memory_problem(plan, self._spec.iterations, study, len(self._observations), most_memory):
             raise MemoryError(problem)
+        memory = memory_needed(plan, self._spec.iterations, study, len(self._observations))
+        self._engine = engine_of(self._settings, plan, study.n, memory)
+        if (view := self._engine.view.model_dump_json()) != self._stored_engine:
+            self._lease.write(lambda db: store.change_run(db, self._identity, engine=view))
         most = self._settings.candidates_max_bytes
         # The file is reread once for a run, and not each time that a run looks for the answers of people.
         reread = self._begun is None
@@ -185,7 +195,9 @@ class RunWorker:
 
     def _build_chooser(self, study: wire.StudyView, plan: wire.Plan, candidates: Matrix) -> RowChooser:
         """Build a chooser and show it all answers so far, as they are after the last correction."""
-        chooser = RowChooser(self._spec, study, candidates, self._observations, plan=plan, tick=self._tick)
+        parts = None if self._engine is None else self._engine.engine
+        past = self._observations
+        chooser = RowChooser(self._spec, study, candidates, past, plan=plan, tick=self._tick, parts=parts)
         for trial in self._queries.trials[: self._queries.settled]:
             self._tick()
             _observe(chooser, trial.row, answer_in(trial))

@@ -61,6 +61,7 @@ runs = Table(
     Column("warnings", Text),
     Column("recommendation", Text),
     Column("plan", Text),  # with the study: how rows are chosen; null in runs from before version 8
+    Column("engine", Text),  # what its candidates were last computed with: for information, no choice depends on it
     Column("archived_at", Text),
     Column("note", Text),
     Column("tags", Text),  # a JSON list; null: none

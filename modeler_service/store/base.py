@@ -14,6 +14,6 @@ MIGRATIONS: Migrations = {
         "DROP INDEX IF EXISTS trials_of_curve",  # it has more columns now
     ],
     10: ["ALTER TABLE runs ADD COLUMN note TEXT", "ALTER TABLE runs ADD COLUMN tags TEXT"],
-    12: [],
+    12: ["ALTER TABLE runs ADD COLUMN engine TEXT"],
 }
 APPEND_ONLY = ("versions",)

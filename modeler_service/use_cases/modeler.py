@@ -340,6 +340,7 @@ class Modeler:
             open_measurements=counted.pending,
             trials=counted.answered,
             declined=counted.declined,
+            engine=wire.RunEngine.model_validate_json(row.engine) if row.engine else None,
             best=wire.Best(trial=best.number, row=best.row, y=best.y) if best else None,
             created_at=moment(row.created_at),
             started_at=moment(row.started_at) if row.started_at else None,

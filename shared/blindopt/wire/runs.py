@@ -173,6 +173,15 @@ class RunProblem(Reply):
     detail: str = Field(description="What is wrong, for people.")
 
 
+class RunEngine(Reply):
+    """What the candidates of a run are computed with. It changes time and memory, and no choice."""
+
+    name: Literal["process", "threads"] = Field(description="process: as one part; threads: in parts, side by side.")
+    parts: int = Field(description="Parts that the candidates are divided into.")
+    workers: int = Field(description="Threads that work on them at once.")
+    memory_bytes: int = Field(description="Most memory that the run may need in all, estimated at its start.")
+
+
 class RunView(Reply):
     """A run and its progress."""
 
@@ -231,6 +240,9 @@ class RunView(Reply):
         description=(
             "Number of declined trials: they count against the budget, and their candidates are not queried again."
         ),
+    )
+    engine: RunEngine | None = Field(
+        None, description="What its candidates were last computed with; null before the first contact."
     )
     best: Best | None = Field(
         description="Best outcome; null before the first answer, and where answers are randomized: see recommendation."

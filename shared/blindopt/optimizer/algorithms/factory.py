@@ -8,6 +8,7 @@ from blindopt.arrays import Matrix, Rows, Vector
 from blindopt.errors import Invalid
 from blindopt.gp.acquisition import Choice, Estimate
 from blindopt.gp.noise_means import CELLS_MAX, COLUMNS_MAX, DRAWS
+from blindopt.gp.partitions.engines import Engine as PartsEngine
 from blindopt.gp.progress import NO_TICK, Tick
 from blindopt.optimizer.algorithms.bandits.factory import build_few_arms, plays_of
 from blindopt.optimizer.algorithms.bandits.few_arms import ARMS_MAX, MATRICES, FewArms
@@ -107,6 +108,7 @@ def build_algorithm(
     repeats: bool = False,
     exact: bool = False,
     engine: Engine = 2,
+    parts: PartsEngine | None = None,
 ) -> Algorithm:
     """Build the algorithm of a run; ``sign`` is -1 for minimization.
 
@@ -114,8 +116,8 @@ def build_algorithm(
     rows (None: as many as that). ``unit_is_row``: answers about one row add up in the privacy budget; ``noise``: the
     law of the release's noise; ``fit``: how hyper-parameters are fitted, None for not at all, auto for only if there is
     no kernel that fits; ``repeats``: rows may be chosen again once each was chosen (for an algorithm that would stop);
-    ``exact``: answers are exact values of records; ``engine``: as in ``Plan``. Raises Invalid if it needs a kernel
-    and there is none, or other answers.
+    ``exact``: answers are exact values of records; ``engine``: as in ``Plan``; ``parts``: as in
+    ``Posterior``. Raises Invalid if it needs a kernel and there is none, or other answers.
     """
     if isinstance(spec, wire.RandomRows):
         return RandomRows(len(candidates), seed, repeats=repeats)
@@ -127,7 +129,7 @@ def build_algorithm(
         is_exact = exact and (fit is not None or not isinstance(spec, wire.GpAlgorithm))
         own = wire.Fit() if fit == "auto" else fit
         settings = GpSettings(kernel, sign, seed, capacity, initial, law, own, spec.precision, tick, is_exact)
-        settings = replace(settings, fit_when="misfit" if fit == "auto" else "always", engine=engine)
+        settings = replace(settings, fit_when="misfit" if fit == "auto" else "always", engine=engine, parts=parts)
         match spec:
             case wire.GpUcb():
                 return GpUcb(candidates, settings, spec.delta_ucb, scale=spec.scale, nugget=spec.nugget)

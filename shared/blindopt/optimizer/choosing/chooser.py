@@ -13,6 +13,7 @@ from blindopt import wire
 from blindopt.arrays import Matrix, Rows
 from blindopt.errors import Invalid
 from blindopt.gp.acquisition import Choice, Estimate
+from blindopt.gp.partitions.engines import Engine as PartsEngine
 from blindopt.gp.progress import NO_TICK, Tick
 from blindopt.optimizer.algorithms.bandits.few_arms import FewArms
 from blindopt.optimizer.algorithms.factory import (
@@ -62,6 +63,7 @@ class RowChooser:
     ``outcomes`` is the number of outcomes it will be shown, where that is fewer than the run may ask for.
     ``skipped`` is the number of earlier steps whose answers it is not shown. ``tick`` is called after each part of
     a long computation, and may raise to end it. ``plan`` is that of the run; None: ``plan_for`` makes it.
+    ``parts`` is the engine that holds the candidates, where the algorithm can divide them; no choice depends on it.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class RowChooser:
         outcomes: int | None = None,
         skipped: int = 0,
         tick: Tick = NO_TICK,
+        parts: PartsEngine | None = None,
     ) -> None:
         self._skipped, self._tick = skipped, tick
         self._spec, self._sign, self._n = spec, 1 if study.direction == "maximize" else -1, study.n
@@ -113,6 +116,7 @@ class RowChooser:
             repeats=plan.repeats == "after_all",
             exact=own_residual(study),
             engine=plan.engine,
+            parts=parts,
         )
         self._asks_once = exact_answers(study) and not isinstance(plan.algorithm, _PUBLISHED)
         self._is_exact = exact_answers(study)

@@ -16,7 +16,7 @@ from service_kit.store.database import Database, StoreFault
 SIDES = {"curator": curator, "modeler": modeler}
 PINNED = {
     "curator": (12, "1d04ba19e2731ebdd36957b28f8d8f8a7672e9f79460255aa5b7dec2e693ee92"),
-    "modeler": (12, "5afc2087517878beecb74349ff5585650955bf2f904faad760381a0d12e10650"),
+    "modeler": (12, "a93560ec3aaf2b61493be17d35a1d3b58f44b20e2c2691efae4e4dc56074a70b"),
 }
 
 

@@ -24,6 +24,7 @@ from blindopt.gp.kernel_check import KernelCheck, block_log_density, rival_log_d
 from blindopt.gp.kernels import Kernel, Kind, kernel_of
 from blindopt.gp.leave_one_out import LeaveOneOut
 from blindopt.gp.marginal_likelihood import Evidence, Hyper, MarginalLikelihood
+from blindopt.gp.partitions.engines import Engine as PartsEngine
 from blindopt.gp.posterior import Posterior
 from blindopt.gp.progress import NO_TICK, Tick
 from blindopt.wire.algorithms.plans import Engine
@@ -44,7 +45,8 @@ class GpSettings:
     algorithm did not choose. ``noise`` is the law of the release's noise, and ``tick`` is called between the parts of a
     long computation. ``exact``: an answer is the exact value of a record, so the kernel's noise variance is that of a
     part of f that each record has for itself. ``fit_when`` is misfit to keep the kernel, if there is one, until the
-    answers do not fit it. Raises Invalid without both kernel and fit.
+    answers do not fit it. ``parts`` is the engine that holds the candidates; None: this process. Raises Invalid
+    without both kernel and fit.
     """
 
     kernel: wire.Kernel | None
@@ -59,6 +61,7 @@ class GpSettings:
     exact: bool = False
     fit_when: Literal["always", "misfit"] = "always"
     engine: Engine = 2
+    parts: PartsEngine | None = None
 
     def __post_init__(self) -> None:
         if self.kernel is None and self.fit is None:
@@ -204,6 +207,7 @@ class Surrogate:
             frame=self._frame,
             scales=scales,
             engine=settings.engine,
+            parts=settings.parts,
         )
         self._frame = posterior.frame
         outcomes = self._outcomes[:count]

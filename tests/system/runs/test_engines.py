@@ -1,0 +1,62 @@
+"""Runs whose candidates are computed with in parts: the record of a run does not tell which engine chose."""
+
+from dataclasses import replace
+
+import pytest
+
+from blindopt import wire
+from blindopt.client import VendorClient
+from tests.given_settings import GIVEN
+from tests.system.crashes.crash_checks import command
+
+THREADS = {"CANDIDATES_ENGINE": "threads", "ENGINE_PARTITION_ROWS": "100"}
+ALGORITHMS = [wire.GpUcb(name="gp_ucb", precision="single"), wire.GpBucb(name="gp_bucb"), wire.Ei(name="ei")]
+
+
+@pytest.fixture(scope="module")
+def grants(owner, dataset, open_study):
+    """Of one study, for a modeler each: it would dispute a query that it did not make."""
+    study = open_study(owner, dataset).id
+    return [owner.grant(study, wire.GrantCreate(name=name)) for name in ("whole", "divided")]
+
+
+@pytest.fixture(scope="module")
+def on_threads(make_service, tmp_path_factory):
+    return make_service("modeler", tmp_path_factory.mktemp("threads"), **THREADS).start()
+
+
+def start(vendor, curator, grant, algorithm, **chosen):
+    batch = 3 if algorithm.name != "gp_ucb" else 1
+    access = {"curator_url": curator.url, "study_id": grant.study_id, "token": grant.token, "algorithm": algorithm}
+    settings = {"iterations": 12, "initial_rows": 2, "batch_size": batch, "seed": 5} | chosen
+    return vendor.start(wire.RunCreate(**GIVEN | access | settings)).id
+
+
+def choices(vendor, run):
+    return [(t.row, t.mean, t.sd, t.acquisition, t.ties) for t in vendor.export(run).trials]
+
+
+def test_runs_in_parts_choose_the_same_and_are_replayed_by_the_process(on_threads, curator, grants, vendor):
+    """400 candidates in four parts; replayed in one part; and continued in one part after a kill."""
+    with VendorClient(on_threads.url, on_threads.token) as divided:
+        both = (vendor, grants[0]), (divided, grants[1])
+        for algorithm in ALGORITHMS:
+            whole, parts = (start(v, curator, grant, algorithm) for v, grant in both)
+            for v, run in ((vendor, whole), (divided, parts)):
+                assert v.wait(run, timeout_s=240).state == "completed"
+            assert choices(divided, parts) == choices(vendor, whole)
+            engine = divided.run(parts).engine
+            assert (engine.name, engine.parts) == ("threads", 4)
+            assert vendor.run(whole).engine == wire.RunEngine(
+                name="process", parts=1, workers=1, memory_bytes=engine.memory_bytes
+            )
+            code, output = command(on_threads, "replay", parts)
+            assert code == 0, output
+        whole, run = (start(v, curator, grant, ALGORITHMS[0], iterations=60, seed=6) for v, grant in both)
+        on_threads.kill()
+    restarted = replace(on_threads, settings={"CANDIDATES_ENGINE": "process"}).start()
+    with VendorClient(restarted.url, restarted.token) as divided:
+        assert divided.wait(run, timeout_s=240).state == vendor.wait(whole, timeout_s=240).state == "completed"
+        assert choices(divided, run) == choices(vendor, whole)
+        assert divided.run(run).engine.name == "process"
+    restarted.stop()
