@@ -34,8 +34,11 @@ from typer.testing import CliRunner
 from blindopt import wire
 from blindopt.audit import merkle_log
 from blindopt.client import OwnerClient, StudyClient, VendorClient, is_ready
-from tests import processes
+from tests import postgres, processes
 from tests.given_settings import GIVEN
+
+if postgres.ON:
+    postgres.use_everywhere()
 
 START_SECONDS = 240.0
 WAIT_SECONDS = 240.0
@@ -196,6 +199,8 @@ class Service:
             # one that does, however busy the machine is.
             "DRAIN_SECONDS": "2400",
         }
+        if postgres.ON:
+            chosen["DATABASE_URL"] = postgres.url_of(self.data)
         kept = {k: v for k, v in os.environ.items() if not k.startswith("BLINDOPT_")}
         return kept | {prefix + k: v for k, v in (chosen | self.settings).items()}
 
@@ -262,6 +267,8 @@ class Service:
 
     def rows(self, query: str, *values: object) -> list[Any]:
         """Read the database beside the service."""
+        if postgres.ON:
+            return postgres.rows(self.data, self.name, query, values)
         with closing(sqlite3.connect(f"file:{self.database}?mode=ro", uri=True, timeout=60)) as db:
             return db.execute(query, values).fetchall()
 

@@ -1,6 +1,6 @@
 """The table of withdrawn mechanisms: append-only, since a withdrawal is permanent."""
 
-from sqlalchemy import Column, Integer, Table, Text, UniqueConstraint, func, select
+from sqlalchemy import Column, Integer, Table, Text, UniqueConstraint, cast, func, select
 
 from curator_service.store import releases
 from curator_service.store.base import METADATA
@@ -21,6 +21,6 @@ advisories = Table(
 
 def affected(db: Connection, mechanism: str, version: int) -> list[str]:
     """Studies that released with a version of a mechanism, in the order of their releases."""
-    of = [func.json_extract(releases.c.report, f"$.{name}") for name in ("mechanism", "version")]
-    where = (of[0] == mechanism) & (of[1] == version)
+    of = [cast(func.json_extract(releases.c.report, f"$.{name}"), Text) for name in ("mechanism", "version")]
+    where = (of[0] == mechanism) & (of[1] == str(version))
     return list(db.execute(select(releases.c.study_id).where(where).order_by(releases.c.seq)).scalars())

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
-from pydantic import Field, FilePath, model_validator
+from pydantic import Field, FilePath, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from blindopt.addresses import is_localhost_name, is_loopback
@@ -21,12 +21,17 @@ OF_CLIENTS = ("url", "token_file")
 class ServiceSettings(BaseSettings):
     """Read from the environment once, by the command line; the prefix is the service's own."""
 
-    model_config = SettingsConfigDict(frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
 
     EVENTS: ClassVar[tuple[NoticeEvent, ...]] = ()
     """Events of which this service can send notices."""
 
     data_dir: Path
+    database_url: SecretStr | None = Field(
+        None,
+        description="postgresql://USER:PASSWORD@HOST/DATABASE; SQLite in DATA_DIR unless set (extra postgres).",
+    )
+    database_url_file: FilePath | None = Field(None, description="A file with DATABASE_URL in it, instead.")
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(0, ge=0, le=65_535, description="Port to listen on.")
     public_url: CuratorUrl | None = Field(
@@ -87,6 +92,23 @@ class ServiceSettings(BaseSettings):
     notify_ca: FilePath | None = Field(None, description="CA in PEM of the receiver's certificate; else the system's.")
     notify_events: str = Field("all", description="Events that send notices, separated by commas; or all.")
     notify_timeout_seconds: float = Field(10.0, gt=0, le=300, description="How long a receiver may take to answer.")
+
+    @model_validator(mode="after")
+    def _database_is_known(self) -> Self:
+        if self.database_url is not None and self.database_url_file is not None:
+            raise ValueError("set DATABASE_URL or DATABASE_URL_FILE, not both")
+        url = self.database_address
+        if url is not None and not url.startswith(("postgresql://", "postgres://")):
+            raise ValueError("DATABASE_URL must begin with postgresql://; without it, the database is SQLite")
+        return self
+
+    @property
+    def database_address(self) -> str | None:
+        """The address of PostgreSQL, with its password; None: SQLite in DATA_DIR."""
+        if self.database_url_file is not None:
+            return self.database_url_file.read_text().strip()
+        url = "" if self.database_url is None else self.database_url.get_secret_value()
+        return url or None
 
     @model_validator(mode="after")
     def _notify_is_whole(self) -> Self:

@@ -26,7 +26,6 @@ from service_kit.store import audit_log
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection, StoreFault
 from service_kit.store.stored_replies import StoredReply, erased_marker
-from service_kit.store.wal import truncate_wal
 
 log = logging.getLogger("blindopt.erasure")
 _AGAIN_SECONDS = 60.0
@@ -69,7 +68,7 @@ class Erasures:
             for name in names:
                 self._vault.erase(name)
             erased_list.add(self._list, gone)
-            truncate_wal(self._context.database.path)
+            self._context.database.forget_old_pages()
         except (OSError, BlindoptError) as error:  # it is erased in the tables; the rest is tried again
             log.error("files of %s could not be erased: %s", identity, type(error).__name__)
             again = threading.Timer(_AGAIN_SECONDS, self._finish_later, [identity])

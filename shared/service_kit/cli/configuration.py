@@ -8,6 +8,7 @@ from typing import Annotated
 from urllib.parse import urlsplit, urlunsplit
 
 import typer
+from pydantic import SecretStr
 
 from blindopt.errors import StateConflict
 from service_kit.certificates import Certificates
@@ -61,7 +62,7 @@ def masked(value: object) -> object:
     """
     if value is None or isinstance(value, bool | int | float):
         return value
-    text = str(value)
+    text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
     if "://" not in text:
         return text
     parts = urlsplit(text)

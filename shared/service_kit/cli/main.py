@@ -24,7 +24,7 @@ from blindopt.audit.merkle_log import Json
 from blindopt.audit.verification import Verification
 from blindopt.errors import LogBroken, StateConflict
 from blindopt.version import VERSION
-from service_kit.cli import configuration, keys, log_format, tls, users
+from service_kit.cli import configuration, database, keys, log_format, tls, users
 from service_kit.cli.program import Program, S, plain_errors, private_file
 from service_kit.context import erased_list
 from service_kit.context.context import ServiceContext
@@ -43,6 +43,7 @@ def build(program: Program[S]) -> typer.Typer:
     cli.add_typer(users.build(program), name="user")
     cli.add_typer(keys.build(program), name="key")
     cli.add_typer(configuration.build(program), name="config")
+    cli.add_typer(database.build(program), name="database")
     cli.add_typer(tls.build(program), name="tls")
 
     @cli.callback(invoke_without_command=True)

@@ -102,7 +102,7 @@ class Program(Generic[S]):
     def existing(self) -> S:
         """The settings, if their folder holds the data of a service. Raises StateConflict otherwise."""
         chosen = self.checked_settings()
-        if not any(chosen.data_dir.glob("*.sqlite")):
+        if chosen.database_address is None and not any(chosen.data_dir.glob("*.sqlite")):
             where, variable = chosen.data_dir.absolute(), chosen.variable("data_dir")
             raise StateConflict(f"no data in {where}: run where you ran serve, or set {variable}")
         return chosen

@@ -61,6 +61,7 @@ class ServiceContext:
             (METADATA, schema.METADATA),
             append_only=(*APPEND_ONLY, *schema.APPEND_ONLY),
             migrations=(MIGRATIONS, schema.MIGRATIONS),
+            url=settings.database_address,
         )
         with database.read() as db:
             changes = [record["details"] for record in audit_log.of_kind(db, "key.changed")]

@@ -5,6 +5,7 @@ It runs in a process of its own at the lowest priority, so that requests wait ne
 
 import json
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from blindopt import wire
 from blindopt.errors import Busy, LogBroken, StateConflict
 from service_kit.context.context import ServiceContext
 from service_kit.context.exclusive import exclusive
+from service_kit.store.database import DATABASE_VARIABLE
 
 log = logging.getLogger("blindopt.verification")
 _FIRST_AFTER_S, _POLL_S, _CLOSE_S = 3.0, 10.0, 10.0
@@ -129,6 +131,7 @@ class LogVerification:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # a traceback may quote a value
             start_new_session=True,
+            env={**os.environ, **({DATABASE_VARIABLE: url} if (url := self._context.database.url) else {})},
         )
         findings: list[LogBroken] = []
         end: dict[str, Any] = {}

@@ -53,6 +53,8 @@ _shared = Table(
     PrimaryKeyConstraint("grant_id", "seq"),
 )
 _BYTES = ("body", "leaf", "peaks")
+_AT_ONCE = 1_000
+"""How many records of a whole log are in memory at once."""
 LAST = PreparedStatement(select(_log.c.seq, _log.c.peaks).order_by(_log.c.seq.desc()).limit(1))
 _ADD = PreparedStatement(_log.insert(), ["seq", *_BYTES])
 _LAST_SHARED = PreparedStatement(
@@ -139,7 +141,7 @@ def walk(db: Connection, grant_id: str | None = None, *, after: int = -1, limit:
         query = query.where(_shared.c.grant_id == grant_id)
     # Cast, because a row that was changed by hand may hold something other than bytes.
     query = query.with_only_columns(table.c.seq, *(cast(table.c[name], LargeBinary) for name in _BYTES))
-    for row in db.execute(query):
+    for row in db.execute(query.execution_options(yield_per=_AT_ONCE) if limit < 0 else query):
         yield Entry(*row)
 
 

@@ -1,42 +1,42 @@
-"""One SQLite database with one writer."""
+"""One database with one writer: SQLite, or PostgreSQL."""
 
 import asyncio
 import logging
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar, Union, cast
 
-from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event, text
-from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
+from sqlalchemy import Connection, MetaData
 
-from blindopt.errors import AuditUnavailable
-from service_kit.store import schema
+from blindopt.errors import AuditUnavailable, StateConflict
+from service_kit.store import backends, schema
+from service_kit.store.copying import copy_tables
 from service_kit.store.driver_errors import StoreFault, converted, is_open, reading, savepoint
-from service_kit.store.prepared_statement import PreparedStatement, raw
-from service_kit.store.wal import rewrite, use_wal
+from service_kit.store.prepared_statement import Driver, PreparedStatement, raw
 
 __all__ = ["Connection", "Database", "StoreFault", "is_open", "savepoint"]
 
 log = logging.getLogger("blindopt.database")
 T = TypeVar("T")
 GROUP_MAX = 64
+DATABASE_VARIABLE = "BLINDOPT_DATABASE_URL"
+"""Where a process that verifies reads the address of PostgreSQL: others list its arguments."""
 QUICK_SECONDS = 0.005
 """After a commit that took no longer, the next one is made by the thread that wrote: a hand-over costs more."""
 _ENDING = "the service is going down"
 
 
 class Database:
-    """A WAL database whose commits are durable (synchronous=FULL) before ``write`` returns.
+    """A database whose commits are durable before ``write`` returns: a file of SQLite, or a schema of PostgreSQL.
 
-    One connection writes, one transaction at a time with BEGIN IMMEDIATE, so that a transaction which reads and then
-    writes never fails because of another. In a service (``attach``), what arrives in one turn of the event loop shares
-    a commit, each in a savepoint of its own. While the disk is quick, each thread runs and commits its own work; after
-    a slow commit, statements run on the thread of the event loop and commits on another one.
+    One connection writes, one transaction at a time, so that a transaction which reads and then writes never fails
+    because of another. In a service (``attach``), what arrives in one turn of the event loop shares a commit, each in
+    a savepoint of its own. While SQLite's disk is quick, each thread runs and commits its own work; after a slow
+    commit, statements run on the thread of the event loop and commits on another one. With PostgreSQL both run there.
     Reads run at the same time on read-only connections. A kill -9 at any moment is safe. The command line may write
     beside a running service.
     """
@@ -48,23 +48,17 @@ class Database:
         *,
         append_only: tuple[str, ...] = (),
         migrations: tuple[schema.Migrations, ...] = (),
+        url: str | None = None,
     ) -> None:
-        path = path.absolute()
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with suppress(PermissionError):  # a folder that another user owns
-            path.parent.chmod(0o700)
-        path.touch(mode=0o600)
-        path.chmod(0o600)  # the write-ahead log and its index inherit it
-        self.path = path
+        """Open the file ``path``; with ``url``, PostgreSQL there, in a schema with the name of the file."""
+        self.path, self.url = path.absolute(), url
         self.foreign_writes = 0
         """How often a commit of another connection, so of another process, was seen before a transaction."""
-        self._data_version: int | None = None
-        self._append_only = append_only
+        self._data_version: Any = None
+        self._tables = metadata, append_only, migrations
         self._after_commit: Callable[[], None] = lambda: None
-        url = URL.create("sqlite", database=str(path))
-        self._writer = create_engine(url, poolclass=StaticPool, connect_args={"check_same_thread": False})
-        _configure(self._writer, writes=True)
-        self._db = self._writer.connect()
+        self._backend = backends.of(self.path, url)
+        self._db = self._reached(self._backend.connect)
         self._lock = threading.Lock()
         self._submitting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -74,16 +68,17 @@ class Database:
         self._is_quick = False
         self._closed = False
         self._committer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
-        if self.write(lambda db: schema.prepare(db, metadata, append_only, migrations)):
-            rewrite(raw(self._db))
-        read_only = URL.create("sqlite", database=path.as_uri(), query={"mode": "ro", "uri": "true"})
-        self._reader = create_engine(read_only, poolclass=QueuePool, pool_size=8)
-        _configure(self._reader, writes=False)
+        if self.write(lambda db: self._backend.schema.prepare(db, *self._tables)):
+            self._backend.rewrite(self._db)
+        self._reader = self._reached(self._backend.open_readers)
         self._row_lock = threading.Lock()
-        self._row_connection = sqlite3.connect(
-            f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False, timeout=5
-        )
-        self._row_connection.execute("SELECT count(*) FROM sqlite_master")  # opens its files now
+
+    @staticmethod
+    def _reached(connect: Callable[[], T]) -> T:
+        try:
+            return connect()
+        except Exception as error:
+            raise converted(error) from None
 
     def attach(self) -> None:
         """Group the writes of the running event loop from now on."""
@@ -145,8 +140,8 @@ class Database:
         """
         with self._row_lock:
             try:
-                return statement.row_on(self._row_connection, **values)
-            except sqlite3.Error:
+                return self._backend.row(statement, values)
+            except Exception:
                 with reading():
                     raise
 
@@ -171,6 +166,9 @@ class Database:
         if not group:  # it was put off, and another call was first
             self._lock.release()
             return
+        if not self._backend.is_near:
+            self._committer.submit(self._run_and_commit_group, group)
+            return
         done = self._run_all(group)
         if self._is_quick:
             done = self._commit_or_fail(done)
@@ -185,6 +183,9 @@ class Database:
         if self._is_put_off and self._loop is not None:
             self._is_put_off = False
             self._loop.call_soon_threadsafe(self._next_group)
+
+    def _run_and_commit_group(self, group: list["_Item"]) -> None:
+        self._commit_group(self._run_all(group))
 
     def _commit_group(self, done: "_Done") -> None:
         done = self._commit_or_fail(done)
@@ -212,27 +213,25 @@ class Database:
         connection = raw(self._db)
         done: _Done = []
         try:
-            connection.execute("BEGIN IMMEDIATE")
-            self._notice_foreign(connection)
+            self._notice_foreign(self._backend.begin(connection))
             for work, future in group:
                 done.append((future, *self._run(connection, work)))
         except Exception as error:  # the transaction is lost, probably because of a full disk
             return self._lost(connection, [(future, None, None) for _, future in group], error)
         return done
 
-    def _notice_foreign(self, connection: sqlite3.Connection) -> None:
-        version = connection.execute("PRAGMA data_version").fetchone()[0]
+    def _notice_foreign(self, version: Any) -> None:
         if version != self._data_version:
             self.foreign_writes += self._data_version is not None
             self._data_version = version
 
-    def _run(self, connection: sqlite3.Connection, work: Callable[[Connection], Any]) -> tuple[Any, Exception | None]:
+    def _run(self, connection: Driver, work: Callable[[Connection], Any]) -> tuple[Any, Exception | None]:
         connection.execute("SAVEPOINT work")
         try:
             result = work(self._db)
         except Exception as error:
             if not connection.in_transaction:
-                raise  # SQLite has rolled back the transaction
+                raise  # the database has rolled back the transaction
             connection.execute("ROLLBACK TO work")
             connection.execute("RELEASE work")
             return None, converted(error)
@@ -248,7 +247,7 @@ class Database:
             connection.execute("COMMIT")
         except Exception as error:
             return self._lost(connection, done, error)
-        self._is_quick = time.perf_counter() - began <= QUICK_SECONDS
+        self._is_quick = self._backend.is_near and time.perf_counter() - began <= QUICK_SECONDS
         try:
             self._after_commit()
         except Exception as error:  # the commit is durable, and its callers get their results
@@ -256,9 +255,9 @@ class Database:
         return done
 
     @staticmethod
-    def _lost(connection: sqlite3.Connection, done: "_Done", error: Exception) -> "_Done":
+    def _lost(connection: Driver, done: "_Done", error: Exception) -> "_Done":
         if connection.in_transaction:
-            with suppress(sqlite3.Error):  # then the next transaction fails, and rolls it back
+            with suppress(Exception):  # then the next transaction fails, and rolls it back
                 connection.execute("ROLLBACK")
         return _failed(done, converted(error))
 
@@ -275,13 +274,7 @@ class Database:
 
     def check_writable(self) -> None:
         """Write one page, as any transaction does, and check the triggers of the append-only tables."""
-        self.write(self._check)
-
-    def _check(self, db: Connection) -> None:
-        db.execute(text(f"PRAGMA user_version={schema.VERSION}"))
-        triggers = set(db.execute(text("SELECT name FROM sqlite_master WHERE type = 'trigger'")).scalars())
-        if not triggers >= {f"{table}_{verb}" for table in self._append_only for verb in schema.VERBS}:
-            raise StoreFault("an append-only table has lost its trigger")
+        self.write(lambda db: self._backend.schema.check(db, self._tables[1]))
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -299,11 +292,9 @@ class Database:
 
     @staticmethod
     @contextmanager
-    def read_from(path: Path) -> Iterator[Connection]:
-        """A read-only view, at one moment, of a database file of the same schema."""
-        url = URL.create("sqlite", database=path.absolute().as_uri(), query={"mode": "ro", "uri": "true"})
-        engine = create_engine(url)
-        _configure(engine, writes=False)
+    def read_from(path: Path, url: str | None = None) -> Iterator[Connection]:
+        """A read-only view, at one moment, of a database of the same schema, as the arguments of ``Database`` say."""
+        engine = backends.reader_of(path, url)
         try:
             with engine.connect() as db, db.begin():
                 yield db
@@ -311,12 +302,33 @@ class Database:
             engine.dispose()
 
     def copy(self, target: Path) -> None:
-        """Copy the database to ``target``, consistently and beside writers."""
-        # In one step, because a stepwise backup starts again at every write beside it.
-        with self._reader.connect() as db:
-            source = db.connection.driver_connection
-            with closing(sqlite3.connect(target)) as to:
-                source.backup(to)  # type: ignore[union-attr]
+        """Copy the database to a file of SQLite, consistently and beside writers."""
+        if self.url is None:
+            self._backend.copy(target)
+            return
+        copied = Database(target, self._tables[0], append_only=self._tables[1])
+        with self.read() as db:
+            copied.write(lambda to: copy_tables(db, to, self._tables[0]))
+        copied.close()
+
+    def fill(self, path: Path) -> None:
+        """Fill this empty database with the file of SQLite that ``copy`` made. Raises StoreFault if it is not empty."""
+        with self.read_from(path) as db:
+            self.write(lambda to: copy_tables(db, to, self._tables[0]))
+
+    def forget_old_pages(self) -> None:
+        """Leave nothing of what was overwritten in the database's files. Raises AuditUnavailable if it cannot now."""
+        self._backend.forget_old_pages()
+
+    def rights_of(self, role: str) -> str:
+        """The statements that let a role of PostgreSQL serve and no more. Raises StateConflict for SQLite."""
+        if self.url is None:
+            raise StateConflict("the database is SQLite, which has no roles: DATABASE_URL is not set")
+        return self._backend.rights_of(role, self._tables[0], self._tables[1])
+
+    def size_bytes(self) -> int:
+        """The size of the database."""
+        return self._backend.size_bytes()
 
     async def finish(self) -> None:
         """Finish the writes in progress, and stop using the event loop.
@@ -334,10 +346,8 @@ class Database:
         self._closed = True
         self._committer.shutdown(wait=True)
         with self._lock:
-            self._row_connection.close()
-            self._reader.dispose()
             self._db.close()
-            self._writer.dispose()
+            self._backend.close()
 
 
 _Future = Union[Future[Any], "asyncio.Future[Any]", None]
@@ -347,24 +357,3 @@ _Done = list[tuple[_Future, Any, Exception | None]]
 
 def _failed(done: _Done, failure: Exception) -> _Done:
     return [(future, None, earlier or failure) for future, _, earlier in done]
-
-
-def _configure(engine: Engine, *, writes: bool) -> None:
-    # Python's sqlite3 begins transactions late. We begin them ourselves, so that no read is upgraded to a write.
-    @event.listens_for(engine, "connect")
-    def on_connect(connection: object, record: ConnectionPoolEntry) -> None:
-        connection.isolation_level = None  # type: ignore[attr-defined]
-        cursor = connection.cursor()  # type: ignore[attr-defined]
-        for pragma in ("busy_timeout=5000", "foreign_keys=ON", "recursive_triggers=ON"):
-            cursor.execute(f"PRAGMA {pragma}")
-        if writes:
-            use_wal(cursor)
-            cursor.execute("PRAGMA synchronous=FULL")
-            cursor.execute("PRAGMA secure_delete=ON")  # what is overwritten or deleted is nowhere in the file
-        cursor.close()
-
-    if not writes:  # the writer begins and commits on the driver's connection
-
-        @event.listens_for(engine, "begin")
-        def on_begin(connection: Connection) -> None:
-            connection.exec_driver_sql("BEGIN DEFERRED")

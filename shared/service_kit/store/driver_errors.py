@@ -11,6 +11,22 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 from blindopt.errors import AuditUnavailable, StorageUnavailable
 from service_kit.store.prepared_statement import raw
 
+_ANY: tuple[type[Exception], ...] = (sqlite3.Error,)
+_PASSING: tuple[type[Exception], ...] = (sqlite3.OperationalError,)
+"""Errors of drivers: all, and those of a database that cannot be used for now."""
+_KINDS = ("IntegrityError", "ProgrammingError", "DataError", "OperationalError", "InternalError", "InterfaceError")
+
+
+def add_driver(any_error: type[Exception], passing: tuple[type[Exception], ...]) -> None:
+    """Convert the errors of a further driver too."""
+    global _ANY, _PASSING
+    _ANY, _PASSING = (*_ANY, any_error), (*_PASSING, *passing)
+
+
+def kind_of(error: BaseException) -> str:
+    """The standard name of an error of a driver: that of its class, or of the one above it."""
+    return next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _KINDS), type(error).__name__)
+
 
 class StoreFault(Exception):
     """The database refused a statement, which is an error of the program. Its text is the kind, never a value."""
@@ -19,10 +35,10 @@ class StoreFault(Exception):
 def converted(error: Exception) -> Exception:
     """Convert an error of the driver to one without its text, which may quote values; return others as they are."""
     cause = error.orig if isinstance(error, DBAPIError) else error
-    if isinstance(cause, sqlite3.OperationalError):  # full disk, locked, read-only
-        return AuditUnavailable(f"the database cannot be written ({type(cause).__name__})")
-    if isinstance(cause, sqlite3.Error):  # an append-only table, a constraint
-        return StoreFault(type(cause).__name__)
+    if isinstance(cause, _PASSING):  # full disk, locked, read-only, no connection
+        return AuditUnavailable(f"the database cannot be written ({kind_of(cause)})")
+    if isinstance(cause, _ANY):  # an append-only table, a constraint
+        return StoreFault(kind_of(cause))
     return error
 
 
@@ -42,7 +58,7 @@ def savepoint(db: Connection) -> Iterator[None]:
 
 
 def is_open(db: Connection) -> bool:
-    """Whether the transaction lasts: SQLite ends it at some errors, such as a full disk."""
+    """Whether the transaction lasts: SQLite ends it at some errors, such as a full disk; a lost connection does."""
     return raw(db).in_transaction
 
 
@@ -51,9 +67,11 @@ def reading() -> Iterator[None]:
     """Convert errors of the driver in a read to ours, without their text, which may quote values."""
     try:
         yield
-    except (DBAPIError, NoConnection, sqlite3.Error) as error:
-        cause = error.orig if isinstance(error, DBAPIError) else error
-        fault: Exception = StoreFault(type(cause).__name__)
-        if isinstance(cause, sqlite3.OperationalError | NoConnection):  # no descriptor, a locked file, a full pool
-            fault = StorageUnavailable(f"the database cannot be read ({type(cause).__name__})")
-        raise fault.with_traceback(error.__traceback__) from None
+    except Exception as error:
+        cause = (error.orig if isinstance(error, DBAPIError) else None) or error
+        if isinstance(cause, (*_PASSING, NoConnection)):  # no descriptor, a locked file, a full pool
+            unavailable = StorageUnavailable(f"the database cannot be read ({kind_of(cause)})")
+            raise unavailable.with_traceback(error.__traceback__) from None
+        if isinstance(cause, (*_ANY, DBAPIError)):
+            raise StoreFault(kind_of(cause)).with_traceback(error.__traceback__) from None
+        raise

@@ -43,7 +43,7 @@ def tags_in_use(db: Connection, table: Table) -> list[str]:
     """Every tag of a row of a table that is not archived, in order."""
     each = _each_tag(table)
     query = select(each.c.value).select_from(table, each).where(table.c.archived_at.is_(None))
-    return list(db.execute(query.distinct().order_by(each.c.value)).scalars())
+    return sorted(db.execute(query.distinct()).scalars())
 
 
 def _each_tag(table: Table) -> TableValuedAlias:

@@ -4,26 +4,61 @@ SQLAlchemy's execution and result machinery costs five to nine times what SQLite
 Statements that do not run at each exchange use it all the same.
 """
 
-import sqlite3
 from collections import namedtuple
-from typing import Any, cast
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Protocol, cast
 
-from sqlalchemy import Connection, Insert, Select, Update
+from sqlalchemy import Connection, Dialect, Insert, Select, Update
 from sqlalchemy.dialects.sqlite import pysqlite
 
 _RAW = "blindopt_driver_connection"
 
 
+class Rows(Protocol):
+    """What a driver returns for a statement."""
+
+    @property
+    def rowcount(self) -> int: ...
+    def fetchone(self) -> Any: ...
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class Driver(Protocol):
+    """The connection of a driver: of ``sqlite3``, or ``postgres_session.Session``."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Rows: ...
+    @property
+    def in_transaction(self) -> bool: ...
+
+
 class PreparedStatement:
-    """One statement. Parameters are the names of its ``bindparam``s, or the columns of an insert."""
+    """One statement. Parameters are the names of its ``bindparam``s, or the columns of an insert.
+
+    Compiled for SQLite; a driver of another database gets the same text and parameters, and runs what ``of`` returns.
+    """
+
+    _all: ClassVar[dict[str, "PreparedStatement"]] = {}
 
     def __init__(self, statement: Select[Any] | Insert | Update, columns: list[str] | None = None) -> None:
         compiled = statement.compile(dialect=pysqlite.dialect(), column_keys=columns)
         self.sql = str(compiled)
         self._names: list[str] = list(compiled.positiontup or ())
         self._fixed = {name: value for name, value in compiled.params.items() if value is not None}
-        columns = [str(column.key) for column in statement.selected_columns] if isinstance(statement, Select) else []
-        self._row: Any = namedtuple("Row", columns) if columns else tuple
+        self._statement, self._columns = statement, columns
+        self._all[self.sql] = self
+        names = [str(column.key) for column in statement.selected_columns] if isinstance(statement, Select) else []
+        self._row: Any = namedtuple("Row", names) if names else tuple
+
+    @classmethod
+    def of(cls, sql: str, dialect: Dialect) -> tuple[str, list[int]] | None:
+        """The statement with this text for another database, and which of the parameters it takes; None: no such."""
+        statement = cls._all.get(sql)
+        if statement is None:
+            return None
+        plain = statement._statement
+        plain = plain.inline() if isinstance(plain, Insert) else plain
+        compiled = plain.compile(dialect=dialect, column_keys=statement._columns)
+        return str(compiled), [statement._names.index(name) for name in compiled.positiontup or ()]
 
     def run(self, db: Connection, **values: Any) -> int:
         """Run an insert or an update; the number of rows that it changed."""
@@ -38,7 +73,7 @@ class PreparedStatement:
         """All rows."""
         return [self._row._make(fields) for fields in raw(db).execute(self.sql, self._bound(values))]
 
-    def row_on(self, connection: sqlite3.Connection, **values: Any) -> Any:
+    def row_on(self, connection: Driver, **values: Any) -> Any:
         """The only row, or None, on a connection of the driver."""
         fields = connection.execute(self.sql, self._bound(values)).fetchone()
         return None if fields is None else self._row._make(fields)
@@ -49,9 +84,9 @@ class PreparedStatement:
         return [values[name] if name in values else self._fixed[name] for name in self._names]
 
 
-def raw(db: Connection) -> sqlite3.Connection:
+def raw(db: Connection) -> Driver:
     """The driver's connection behind ``db``."""
-    connection: sqlite3.Connection | None = db.__dict__.get(_RAW)
+    connection: Driver | None = db.__dict__.get(_RAW)
     if connection is None:  # it is the same for the life of ``db``
         connection = db.__dict__[_RAW] = db.connection.driver_connection
-    return cast(sqlite3.Connection, connection)
+    return cast(Driver, connection)

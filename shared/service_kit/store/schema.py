@@ -9,6 +9,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import StateConflict
+from service_kit.store.driver_errors import StoreFault
 
 VERSION = 12
 Migrations = Mapping[int, Sequence[str]]
@@ -53,9 +54,23 @@ def prepare(
     return bool(is_older)
 
 
+def check(db: Connection, append_only: tuple[str, ...]) -> None:
+    """Write one page, as any transaction does, and check the triggers of the append-only tables. Raises StoreFault."""
+    db.execute(text(f"PRAGMA user_version={VERSION}"))
+    triggers = set(db.execute(text("SELECT name FROM sqlite_master WHERE type = 'trigger'")).scalars())
+    if not triggers >= {f"{table}_{verb}" for table in append_only for verb in VERBS}:
+        raise StoreFault("an append-only table has lost its trigger")
+
+
 @contextmanager
 def unguarded(db: Connection, table: str) -> Iterator[None]:
     """Let rows of a table be changed, in the caller's transaction, also where the table is append-only."""
+    if db.dialect.name == "postgresql":
+        setting = text("SELECT set_config('blindopt.unguarded', :table, true)")
+        db.execute(setting, {"table": table})
+        yield
+        db.execute(setting, {"table": ""})
+        return
     query = text("SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = :table")
     triggers = db.execute(query, {"table": table}).all()
     for trigger in triggers:
@@ -65,15 +80,21 @@ def unguarded(db: Connection, table: str) -> Iterator[None]:
         db.exec_driver_sql(trigger.sql)
 
 
-def _migrate(db: Connection, version: int, append_only: tuple[str, ...], migrations: tuple[Migrations, ...]) -> None:
-    steps = range(version + 1, VERSION + 1)
-    if version > VERSION or not all(any(step in statements for statements in migrations) for step in steps):
+def steps(version: int, migrations: tuple[Migrations, ...]) -> range:
+    """The versions to pass from an older one. Raises StateConflict where there is no way, as from a newer one."""
+    passed = range(version + 1, VERSION + 1)
+    if version > VERSION or not all(any(step in statements for statements in migrations) for step in passed):
         raise StateConflict(f"the database has schema {version}, this program needs {VERSION}")
+    return passed
+
+
+def _migrate(db: Connection, version: int, append_only: tuple[str, ...], migrations: tuple[Migrations, ...]) -> None:
+    each_step = steps(version, migrations)
     for table in append_only:  # ``prepare`` creates them again
         for verb in VERBS:
             db.execute(text(f"DROP TRIGGER IF EXISTS {table}_{verb}"))
     db.execute(text("PRAGMA defer_foreign_keys=ON"))  # for tables that are created anew
-    for step in steps:
+    for step in each_step:
         for statements in migrations:
             for statement in statements.get(step, ()):
                 db.exec_driver_sql(statement)

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from blindopt.errors import AuditUnavailable
+from service_kit.store.prepared_statement import Driver
 
 log = logging.getLogger("blindopt.database")
 BUSY_SECONDS = 5.0
@@ -32,7 +33,7 @@ def truncate_wal(database: Path) -> None:
             raise AuditUnavailable("the write-ahead log cannot be emptied: a long read is under way")
 
 
-def rewrite(connection: sqlite3.Connection) -> None:
+def rewrite(connection: Driver) -> None:
     """Write the whole database anew: what older versions deleted is then nowhere in the file.
 
     A disk without room for a second copy is ignored: the database is as it was.

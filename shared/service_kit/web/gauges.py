@@ -46,8 +46,7 @@ def of_service(context: ServiceContext, data_dir: Path, jobs: Jobs) -> Iterator[
         "How much older the checkpoint outside the database is than the log's last record.",
         behind,
     )
-    stored = sum(path.stat().st_size for path in data_dir.glob("*.sqlite*"))
-    yield _single("blindopt_database_bytes", "The database with its write-ahead log.", stored)
+    yield _single("blindopt_database_bytes", "Size of the database.", context.database.size_bytes())
     disk = shutil.disk_usage(data_dir)
     yield _single("blindopt_disk_bytes", "Size of the disk with the data folder.", disk.total)
     yield _single("blindopt_disk_free_bytes", "Free bytes on the disk with the data folder.", disk.free)

@@ -1,0 +1,48 @@
+"""Which database a service has: a file of SQLite, or a schema of PostgreSQL (extra ``postgres``)."""
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from sqlalchemy import Connection, Engine, MetaData
+
+from blindopt.errors import StateConflict
+from service_kit.store.prepared_statement import Driver, PreparedStatement
+from service_kit.store.sqlite import Sqlite
+from service_kit.store.sqlite import reader_of as sqlite_reader
+
+
+class Backend(Protocol):
+    """What ``Database`` needs of one; ``Sqlite`` and ``Postgres`` say more."""
+
+    schema: Any
+    """The module that prepares and checks the tables."""
+    is_near: bool
+
+    def connect(self) -> Connection: ...
+    def begin(self, driver: Driver, /) -> Any: ...
+    def rewrite(self, db: Connection, /) -> None: ...
+    def open_readers(self) -> Engine: ...
+    def row(self, statement: PreparedStatement, values: dict[str, Any], /) -> Any: ...
+    def forget_old_pages(self) -> None: ...
+    def copy(self, target: Path, /) -> None: ...
+    def size_bytes(self) -> int: ...
+    def rights_of(self, role: str, metadata: tuple[MetaData, ...], append_only: tuple[str, ...], /) -> str: ...
+    def close(self) -> None: ...
+
+
+def of(path: Path, url: str | None) -> Backend:
+    """The database of a file, or with ``url`` the schema that has the name of the file. Raises StateConflict."""
+    return Sqlite(path) if url is None else _postgres().Postgres(url, path.stem)
+
+
+def reader_of(path: Path, url: str | None) -> Engine:
+    """An engine that only reads."""
+    return sqlite_reader(path) if url is None else _postgres().Postgres(url, path.stem).open_readers()
+
+
+def _postgres() -> Any:
+    try:
+        from service_kit.store import postgres
+    except ImportError:
+        raise StateConflict("PostgreSQL needs psycopg: pip install 'blindopt-services[postgres]'") from None
+    return postgres

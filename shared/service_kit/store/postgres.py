@@ -1,0 +1,137 @@
+"""PostgreSQL as the database of a service: one schema of a database, and a session that writes."""
+
+import secrets
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from sqlalchemy import Connection, Engine, MetaData, create_engine, event, text
+from sqlalchemy.pool import QueuePool, StaticPool
+
+from service_kit.store import postgres_dialect, postgres_schema
+from service_kit.store.postgres_session import Session, check_url, connect
+from service_kit.store.prepared_statement import Driver, PreparedStatement
+
+LEADS, WRITES = 0x626F7001, 0x626F7002
+"""First half of the keys of advisory locks: the session that leads, and whoever is in a transaction that writes."""
+_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+
+class Postgres:
+    """The tables of one service in a schema that has its name.
+
+    Transactions that write are READ COMMITTED and wait for each other by an advisory lock, so that each sees all
+    before it and none fails because of another. SERIALIZABLE needs retries: of four writers it undoes most
+    transactions. Transactions that read are REPEATABLE READ: one view.
+    """
+
+    schema = postgres_schema
+    is_near = False
+
+    def __init__(self, url: str, schema: str) -> None:
+        check_url(url)
+        self._url, self._schema = url, schema
+        self._key = zlib.crc32(schema.encode()) - (1 << 31)
+        self._name = secrets.token_hex(8)
+        self._session: Session | None = None
+        begin = f"BEGIN; SELECT pg_advisory_xact_lock({WRITES}, {self._key})"
+        self._begin_first, self._begin = begin, f"{begin}; SELECT writer FROM state"
+        self._leader: Session | None = _leading.pop((url, schema), None)
+        self._writer = _engine(self._open_writer, StaticPool)
+
+    def _open_writer(self) -> Session:
+        self._session = self._leader or self._open("writer", **{"blindopt.writer": self._name})
+        if self._leader is not None:
+            self._session.execute(f"SET blindopt.writer = '{self._name}'; SET blindopt.leads = '1'")
+        return self._session
+
+    def _open(self, what: str, **settings: str) -> Session:
+        try:
+            return connect(self._url, self._schema, f"blindopt {self._schema} {what}", **settings)
+        except psycopg.Error as error:
+            raise psycopg.OperationalError(type(error).__name__) from None  # its text names hosts and users
+
+    def connect(self) -> Connection:
+        """The connection that writes."""
+        return self._writer.connect()
+
+    def begin(self, driver: Driver) -> Any:
+        """Begin a transaction that writes; a value that changes with each commit of another writer."""
+        if not hasattr(self, "_reader"):  # the schema may not be there yet
+            driver.execute(self._begin_first)
+            return None
+        rows: Any = driver.execute(self._begin)
+        while rows.nextset():
+            pass
+        if rows.fetchone()[0] == self._name:
+            return self._writes
+        driver.execute(f"UPDATE state SET writer = '{self._name}'")
+        self._writes += 1
+        return self._writes
+
+    _writes = 0
+
+    @staticmethod
+    def rewrite(db: Connection) -> None:
+        """Nothing: pages are the server's."""
+
+    def open_readers(self) -> Engine:
+        """Open the connections that read; the pool of those that SQLAlchemy uses."""
+        self._reader = _engine(lambda: self._open("reader"), QueuePool)
+        self._row_session = self._open("reader")
+
+        @event.listens_for(self._reader, "begin")
+        def on_begin(connection: Connection) -> None:
+            connection.exec_driver_sql(_READ)
+
+        return self._reader
+
+    def row(self, statement: PreparedStatement, values: dict[str, Any]) -> Any:
+        """The only row of a statement, or None; not in a transaction, for one thread at a time."""
+        if self._row_session.closed:
+            self._row_session = self._open("reader")
+        return statement.row_on(self._row_session, **values)
+
+    def forget_old_pages(self) -> None:
+        """Write all tables anew, so that their files hold nothing of what was overwritten."""
+        with self._reader.connect() as db:
+            tables = db.execute(text("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")).scalars()
+            names = ", ".join(f'"{name}"' for name in tables)
+        session = self._open("vacuum")
+        try:
+            session.execute(f"VACUUM (FULL) {names}")
+        finally:
+            session.close()
+
+    def rights_of(self, role: str, metadata: tuple[MetaData, ...], append_only: tuple[str, ...]) -> str:
+        """The statements that let a role serve and no more."""
+        return postgres_schema.rights(self._schema, role, metadata, append_only)
+
+    def copy(self, target: Path) -> None:
+        raise NotImplementedError  # ``Database`` copies the rows: the file is SQLite's
+
+    def size_bytes(self) -> int:
+        """The size of the tables with their indexes."""
+        sizes = "SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class"
+        with self._reader.connect() as db:
+            where = "relnamespace = current_schema()::regnamespace AND relkind = 'r'"
+            return int(db.execute(text(f"{sizes} WHERE {where}")).scalar_one())
+
+    def close(self) -> None:
+        """Close every session, and with it the locks of this one."""
+        self._row_session.close()
+        self._reader.dispose()
+        self._writer.dispose()
+
+
+_leading: dict[tuple[str, str], Session] = {}
+"""Sessions that have the lock of a leader, until the database is opened over them."""
+
+
+def _engine(creator: Callable[[], Session], pool: Any) -> Engine:
+    options: dict[str, Any] = {"pool_size": 8, "pool_pre_ping": False} if pool is QueuePool else {}
+    return create_engine(
+        f"{postgres_dialect.NAME}://", creator=creator, poolclass=pool, use_native_hstore=False, **options
+    )

@@ -1,0 +1,142 @@
+"""The schema in PostgreSQL: its version, its guards, and how an older one is brought to this version."""
+
+from sqlalchemy import Connection, MetaData, text
+from sqlalchemy.schema import CreateColumn, CreateIndex
+
+from blindopt.errors import StateConflict
+from service_kit.store import postgres_dialect, schema
+from service_kit.store.driver_errors import StoreFault
+
+VERBS = ("UPDATE", "DELETE", "TRUNCATE")
+_CREATE = """
+CREATE TABLE state (version bigint NOT NULL, writer text NOT NULL);
+INSERT INTO state VALUES (0, '');
+CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_setting('blindopt.unguarded', true) IN (TG_TABLE_NAME, '*') THEN
+        RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
+    END IF;
+    RAISE EXCEPTION '% is append-only', TG_TABLE_NAME USING ERRCODE = 'integrity_constraint_violation';
+END $$;
+CREATE FUNCTION note_writer() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE SCHEMA.state SET writer = coalesce(current_setting('blindopt.writer', true), 'another')
+    WHERE writer <> coalesce(current_setting('blindopt.writer', true), 'another');
+    RETURN NULL;
+END $$;
+"""
+_NEXT = """
+CREATE FUNCTION next_of_{table}() RETURNS bigint LANGUAGE plpgsql AS
+$$ BEGIN RETURN (SELECT coalesce(max(seq), 0) + 1 FROM {schema}.{table}); END $$
+"""
+
+
+def prepare(
+    db: Connection,
+    metadata: tuple[MetaData, ...],
+    append_only: tuple[str, ...],
+    migrations: tuple[schema.Migrations, ...],
+) -> bool:
+    """Create the schema or migrate an older one, in the caller's transaction; return whether it was an older one.
+
+    Changes nothing where the version is right, so that a role without the right to create tables will do. Raises
+    StateConflict for an encoding other than UTF-8, for a database of a newer program, and for no right to create.
+    """
+    if db.execute(text("SHOW server_encoding")).scalar_one() != "UTF8":
+        raise StateConflict("the database of PostgreSQL must have the encoding UTF8")
+    exists = db.execute(text("SELECT to_regclass('state') IS NOT NULL")).scalar_one()
+    version = int(db.execute(text("SELECT version FROM state")).scalar_one()) if exists else 0
+    if version == schema.VERSION:
+        return False
+    if not exists:
+        _create(db)
+    _add_columns(db, metadata)
+    with schema.unguarded(db, "*"):
+        for step in schema.steps(version, migrations) if version else ():
+            for statement in (each for statements in migrations for each in statements.get(step, ())):
+                if " ADD COLUMN " not in statement:  # that was done above, with the types that columns have here
+                    db.exec_driver_sql(statement)
+    _create_tables(db, metadata)
+    for table in (table.name for tables in metadata for table in tables.sorted_tables):
+        _guard(db, table, is_append_only=table in append_only)
+    db.execute(text("UPDATE state SET version = :version"), {"version": schema.VERSION})
+    return version > 0
+
+
+def _create(db: Connection) -> None:
+    db.exec_driver_sql(f"CREATE SCHEMA IF NOT EXISTS {_name(db)}")
+    for statements in (_CREATE, postgres_dialect.FUNCTIONS):  # for whoever calls them, from wherever
+        db.exec_driver_sql(statements.replace("%", "%%").replace("SCHEMA.", f"{_name(db)}."))
+
+
+def _name(db: Connection) -> str:
+    return str(db.execute(text("SELECT current_setting('search_path')")).scalar_one())
+
+
+def _columns(db: Connection, table: str) -> set[str]:
+    """Names of the columns of a table; none where there is no such table."""
+    query = text("SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(:name) AND attnum > 0")
+    return set(db.execute(query, {"name": f'"{table}"'}).scalars())
+
+
+def _add_columns(db: Connection, metadata: tuple[MetaData, ...]) -> None:
+    for table in (table for tables in metadata for table in tables.sorted_tables):
+        names = _columns(db, table.name)
+        for column in (column for column in table.columns if names and column.name not in names):
+            added = CreateColumn(column).compile(dialect=db.dialect)
+            db.exec_driver_sql(f'ALTER TABLE "{table.name}" ADD COLUMN {added}')
+
+
+def _create_tables(db: Connection, metadata: tuple[MetaData, ...]) -> None:
+    for table in (table for tables in metadata for table in tables.sorted_tables):
+        if not _columns(db, table.name):
+            if table.autoincrement_column is not None:
+                db.exec_driver_sql(_NEXT.format(schema=_name(db), table=table.name))
+            table.create(db, checkfirst=False)
+        for index in table.indexes:
+            db.execute(CreateIndex(index, if_not_exists=True))
+
+
+def _guard(db: Connection, table: str, *, is_append_only: bool) -> None:
+    leads = "current_setting('blindopt.leads', true) IS DISTINCT FROM '1'"
+    create = "CREATE OR REPLACE TRIGGER"
+    db.exec_driver_sql(
+        f'{create} {table}_writer AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON "{table}"'
+        f" FOR EACH STATEMENT WHEN ({leads}) EXECUTE FUNCTION note_writer()"
+    )
+    for verb in VERBS if is_append_only else ():
+        each = "STATEMENT" if verb == "TRUNCATE" else "ROW"
+        db.exec_driver_sql(
+            f'{create} {table}_{verb.lower()} BEFORE {verb} ON "{table}"'
+            f" FOR EACH {each} EXECUTE FUNCTION refuse_change()"
+        )
+
+
+def check(db: Connection, append_only: tuple[str, ...]) -> None:
+    """Write a row, and check the triggers of the append-only tables. Raises StoreFault."""
+    db.execute(text("UPDATE state SET version = :version"), {"version": schema.VERSION})
+    query = text(
+        "SELECT tgname FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid"
+        " WHERE relnamespace = current_schema()::regnamespace AND tgenabled IN ('O', 'A')"
+        " AND tgname = relname || '_' || split_part(tgname, '_', -1)"
+    )
+    needed = {f"{table}_{verb.lower()}" for table in append_only for verb in VERBS}
+    if not set(db.execute(query).scalars()) >= needed:
+        raise StoreFault("an append-only table has lost its trigger")
+
+
+def rights(schema_name: str, role: str, metadata: tuple[MetaData, ...], append_only: tuple[str, ...]) -> str:
+    """The statements that let ``role`` serve without the rights to change an append-only table, or any table's form.
+
+    For the owner of the tables to run, after a first start under his name.
+    """
+    tables = [table.name for each in metadata for table in each.sorted_tables]
+    lines = [
+        f"GRANT USAGE ON SCHEMA {schema_name} TO {role};",
+        f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema_name} TO {role};",
+        f"GRANT SELECT, UPDATE ON {schema_name}.state TO {role};",
+    ]
+    for table in sorted(tables):
+        rights = "SELECT, INSERT" if table in append_only else "SELECT, INSERT, UPDATE, DELETE"
+        lines.append(f'GRANT {rights} ON {schema_name}."{table}" TO {role};')
+    return "\n".join(lines) + "\n"

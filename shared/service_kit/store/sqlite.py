@@ -1,0 +1,114 @@
+"""SQLite as the database of a service: one file in WAL mode, and a connection that writes."""
+
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event
+from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
+
+from service_kit.store import schema
+from service_kit.store.prepared_statement import Driver, PreparedStatement, raw
+from service_kit.store.wal import rewrite, truncate_wal, use_wal
+
+
+class Sqlite:
+    """One file. Its commits are durable (synchronous=FULL); reads have connections that cannot write."""
+
+    schema = schema
+    is_near = True
+    """Statements may run on the thread of the event loop: none waits for another machine."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with suppress(PermissionError):  # a folder that another user owns
+            path.parent.chmod(0o700)
+        path.touch(mode=0o600)
+        path.chmod(0o600)  # the write-ahead log and its index inherit it
+        self._path = path
+        url = URL.create("sqlite", database=str(path))
+        self._writer = create_engine(url, poolclass=StaticPool, connect_args={"check_same_thread": False})
+        _configure(self._writer, writes=True)
+
+    def connect(self) -> Connection:
+        """The connection that writes."""
+        return self._writer.connect()
+
+    @staticmethod
+    def begin(driver: Driver) -> Any:
+        """Begin a transaction that writes; a value that changes with each commit of another connection."""
+        driver.execute("BEGIN IMMEDIATE")
+        version = driver.execute("PRAGMA data_version").fetchone()
+        return None if version is None else version[0]
+
+    @staticmethod
+    def rewrite(db: Connection) -> None:
+        """Write the whole database anew, so that nothing of what a migration deleted is in its file."""
+        rewrite(raw(db))
+
+    def open_readers(self) -> Engine:
+        """Open the connections that read; the pool of those that SQLAlchemy uses."""
+        read_only = URL.create("sqlite", database=self._path.as_uri(), query={"mode": "ro", "uri": "true"})
+        self._reader = create_engine(read_only, poolclass=QueuePool, pool_size=8)
+        _configure(self._reader, writes=False)
+        self._row_connection = sqlite3.connect(
+            f"{self._path.as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False, timeout=5
+        )
+        self._row_connection.execute("SELECT count(*) FROM sqlite_master")  # opens its files now
+        return self._reader
+
+    def row(self, statement: PreparedStatement, values: dict[str, Any]) -> Any:
+        """The only row of a statement, or None; not in a transaction, for one thread at a time."""
+        return statement.row_on(self._row_connection, **values)
+
+    def forget_old_pages(self) -> None:
+        """Empty the write-ahead log. Raises AuditUnavailable while a reader is in it."""
+        truncate_wal(self._path)
+
+    def copy(self, target: Path) -> None:
+        """Copy the database to a file, consistently and beside writers."""
+        # In one step, because a stepwise backup starts again at every write beside it.
+        with self._reader.connect() as db, closing(sqlite3.connect(target)) as to:
+            db.connection.driver_connection.backup(to)  # type: ignore[union-attr]
+
+    def rights_of(self, role: str, metadata: tuple[MetaData, ...], append_only: tuple[str, ...]) -> str:
+        raise NotImplementedError  # SQLite has no roles
+
+    def size_bytes(self) -> int:
+        """The size of the database with its write-ahead log."""
+        return sum(path.stat().st_size for path in self._path.parent.glob(f"{self._path.name}*"))
+
+    def close(self) -> None:
+        """Close what ``open_readers`` opened, and the connection that writes."""
+        self._row_connection.close()
+        self._reader.dispose()
+        self._writer.dispose()
+
+
+def reader_of(path: Path) -> Engine:
+    """An engine that reads a file."""
+    engine = create_engine(URL.create("sqlite", database=path.absolute().as_uri(), query={"mode": "ro", "uri": "true"}))
+    _configure(engine, writes=False)
+    return engine
+
+
+def _configure(engine: Engine, *, writes: bool) -> None:
+    # Python's sqlite3 begins transactions late. We begin them ourselves, so that no read is upgraded to a write.
+    @event.listens_for(engine, "connect")
+    def on_connect(connection: object, record: ConnectionPoolEntry) -> None:
+        connection.isolation_level = None  # type: ignore[attr-defined]
+        cursor = connection.cursor()  # type: ignore[attr-defined]
+        for pragma in ("busy_timeout=5000", "foreign_keys=ON", "recursive_triggers=ON"):
+            cursor.execute(f"PRAGMA {pragma}")
+        if writes:
+            use_wal(cursor)
+            cursor.execute("PRAGMA synchronous=FULL")
+            cursor.execute("PRAGMA secure_delete=ON")  # what is overwritten or deleted is nowhere in the file
+        cursor.close()
+
+    if not writes:  # the writer begins and commits on the driver's connection
+
+        @event.listens_for(engine, "begin")
+        def on_begin(connection: Connection) -> None:
+            connection.exec_driver_sql("BEGIN DEFERRED")

@@ -1,0 +1,166 @@
+"""A real PostgreSQL server for tests: made as an ordinary user, on a socket only, fsync on, not sorting by code point.
+
+With BLINDOPT_TEST_POSTGRES (`make test-postgres`) every database of every test is there: each in a database of its
+own, a copy of a template with the tables of both services.
+"""
+
+import atexit
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+USER = "blindopt"
+TEMPLATE = "ready"
+ON = "BLINDOPT_TEST_POSTGRES" in os.environ
+_KEPT = 60
+"""Databases of earlier tests that are kept; each takes 8 MB."""
+
+
+def programs() -> Path | None:
+    """The folder of PostgreSQL's programs, the newest version's; None where there is none."""
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
+    path = shutil.which("initdb")
+    return folders[-1] if folders else None if path is None else Path(path).resolve().parent
+
+
+def why_not() -> str | None:
+    """Why there can be no server; None where there can."""
+    if importlib.util.find_spec("psycopg") is None:
+        return "psycopg is not installed (extra postgres)"
+    return None if programs() else "PostgreSQL is not installed (apt-get install postgresql, as root)"
+
+
+class Server:
+    """A server in a folder of its own."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))
+        self._as: list[str] = []
+        if os.getuid() == 0:  # initdb refuses root
+            self._as = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
+            shutil.chown(self.folder, "nobody", "nogroup")
+        self._run("initdb", "-U", USER, "-A", "trust", "--locale=C.UTF-8", "--locale-provider=icu", "--icu-locale=en")
+        atexit.register(self.remove)
+        self.start()
+
+    def _run(self, program: str, *arguments: str) -> None:
+        found_in = programs()
+        assert found_in is not None
+        command = [*self._as, str(found_in / program), "-D", str(self.folder / "data"), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def start(self) -> None:
+        """Start it, and wait until it serves."""
+        options = f"-c listen_addresses= -c unix_socket_directories={self.folder} -c max_connections=200 -c fsync=on"
+        self._run("pg_ctl", "start", "-w", "-s", "-l", str(self.folder / "log"), "-o", options)
+
+    def stop(self, how: str = "fast") -> None:
+        """Stop it: fast, or immediate, which is like a loss of power."""
+        self._run("pg_ctl", "stop", "-w", "-s", "-m", how)
+
+    def remove(self) -> None:
+        """Stop it for good."""
+        pid_file = self.folder / "data" / "postmaster.pid"
+        if pid_file.exists():
+            self.stop("immediate")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def url(self, database: str) -> str:
+        return f"postgresql://{USER}:zq-secret@/{database}?host={self.folder}"
+
+    def execute(self, database: str, sql: str, values: Sequence[object] = ()) -> list[Any]:
+        """Run a statement as the owner of everything; its rows."""
+        import psycopg
+
+        with psycopg.connect(self.url(database), autocommit=True) as db:
+            done = db.execute(sql, values or None)
+            return done.fetchall() if done.description else []
+
+    def create(self, name: str, template: str = "template0") -> str:
+        """Create a database unless there is one of this name; its address."""
+        if not self.execute("postgres", "SELECT FROM pg_database WHERE datname = %s", [name]):
+            self.execute("postgres", f'CREATE DATABASE "{name}" TEMPLATE {template}')
+        return self.url(name)
+
+
+@cache
+def server() -> Server:
+    """The server of this process of tests. Skips the test where there can be none."""
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+    started = Server()
+    started.create(TEMPLATE)
+    return started
+
+
+@cache
+def _template() -> str:
+    """The template, with the tables of both services."""
+    from curator_service.context import schema as curator
+    from modeler_service import store as modeler
+    from service_kit.store import base
+    from service_kit.store.database import Database
+
+    for name, schema in (("curator", curator), ("modeler", modeler)):
+        Database(
+            Path("/nowhere") / f"{name}.sqlite",
+            (base.METADATA, schema.METADATA),
+            append_only=(*base.APPEND_ONLY, *schema.APPEND_ONLY),
+            migrations=(base.MIGRATIONS, schema.MIGRATIONS),
+            url=server().url(TEMPLATE),
+        ).close()
+    return TEMPLATE
+
+
+_made: dict[str, float] = {}
+
+
+def url_of(folder: Path) -> str:
+    """The address of the database that belongs to a folder of data."""
+    name = "t" + hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]
+    template = _template()
+    if name not in _made and len(_made) >= _KEPT:
+        _drop_unused()
+    _made[name] = time.monotonic()
+    return server().create(name, template)
+
+
+def _drop_unused() -> None:
+    used = {row[0] for row in server().execute("postgres", "SELECT DISTINCT datname FROM pg_stat_activity")}
+    for name in sorted(_made, key=lambda each: _made[each])[: _KEPT // 2]:
+        if name not in used:
+            server().execute("postgres", f'DROP DATABASE IF EXISTS "{name}"')
+            del _made[name]
+
+
+def name_of(url: str) -> str:
+    """The name of the database at an address."""
+    return url.partition("?")[0].rpartition("/")[2]
+
+
+def rows(folder: Path, schema: str, query: str, values: Sequence[object]) -> list[Any]:
+    """Read the database of a service beside it, as by SQLite."""
+    import psycopg
+
+    with psycopg.connect(url_of(folder), autocommit=True, options=f"-c search_path={schema}") as db:
+        return db.execute(query.replace("%", "%%").replace("?", "%s"), values).fetchall()
+
+
+def use_everywhere() -> None:
+    """From now on, a database in a file is one of PostgreSQL, in this process."""
+    from service_kit.store import backends
+
+    real_of, real_reader = backends.of, backends.reader_of
+    backends.of = lambda path, url: real_of(path, url or url_of(path.parent))
+    backends.reader_of = lambda path, url: real_reader(path, url or url_of(path.parent))

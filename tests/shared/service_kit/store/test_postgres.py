@@ -1,0 +1,267 @@
+"""The store on a real PostgreSQL server, which sorts text as English does: same values, order and refusals."""
+
+import json
+import secrets
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Column, Float, Integer, LargeBinary, MetaData, Table, Text, select
+from sqlalchemy.schema import CreateTable
+from typer.testing import CliRunner
+
+from blindopt.errors import AuditUnavailable, StateConflict
+from curator_service import cli
+from curator_service.settings import Settings
+from curator_service.store import base as curator_base
+from service_kit.cli.configuration import masked
+from service_kit.store import audit_log, base, schema, stored_replies
+from service_kit.store.database import Database, StoreFault
+from service_kit.store.prepared_statement import PreparedStatement
+from tests import postgres
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+METADATA = (base.METADATA, curator_base.METADATA)
+APPEND_ONLY = (*base.APPEND_ONLY, *curator_base.APPEND_ONLY)
+MIGRATIONS = (base.MIGRATIONS, curator_base.MIGRATIONS)
+VALUES = MetaData()
+table = Table(
+    "numbers",
+    VALUES,
+    Column("seq", Integer, primary_key=True),
+    Column("whole", Integer),
+    Column("real", Float),
+    Column("body", LargeBinary),
+    Column("word", Text),
+)
+ADD = PreparedStatement(table.insert(), ["whole", "real", "body", "word"])
+BY_WORD = PreparedStatement(select(table).order_by(table.c.word, table.c.seq))
+
+
+@pytest.fixture(scope="module")
+def url():
+    return postgres.server().create(f"store{secrets.token_hex(4)}")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def numbers(request, tmp_path):
+    address = None
+    if request.param == "postgresql":
+        address = postgres.server().create(f"numbers{secrets.token_hex(4)}")
+    opened = Database(tmp_path / "x.sqlite", (VALUES,), append_only=("numbers",), url=address)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def curator(url, tmp_path_factory):
+    opened = _curator(tmp_path_factory.mktemp("curator"), url)
+    yield opened
+    opened.close()
+
+
+def _curator(folder, url):
+    path = folder / "curator.sqlite"
+    return Database(path, METADATA, append_only=APPEND_ONLY, migrations=MIGRATIONS, url=url)
+
+
+def test_every_value_comes_back_as_it_was_and_text_is_in_the_order_of_its_code_points(numbers):
+    whole = [0, -1, (1 << 63) - 1, -(1 << 63), True, None]
+    real = [0.1 + 0.2, 0.0, 5e-324, 1.7976931348623157e308, -1 / 3, float("inf"), None]
+    words = ["", "a", "B", "ä", "Z", "\x00", "\x01", "\x00\x01\x01\x02", "a\x00b", "a\x01", "aB", "\U0001f600", "%s?"]
+    body = [bytes(range(256)), b"", b"\\x00", None]
+    rows = [(whole[i % len(whole)], real[i % len(real)], body[i % len(body)], words[i % len(words)]) for i in range(40)]
+    for row in rows:  # by a prepared statement and by SQLAlchemy's own
+        values = dict(zip(("whole", "real", "body", "word"), row, strict=True))
+        numbers.write(lambda db, values=values: ADD.run(db, **values))
+        numbers.write(lambda db, values=values: db.execute(table.insert(), values))
+    expected = sorted([(i, *row) for i, row in enumerate((row for row in rows for _ in range(2)), start=1)], key=_order)
+    with numbers.read() as db:
+        for stored in (BY_WORD.rows(db), db.execute(select(table).order_by(table.c.word, table.c.seq)).all()):
+            assert list(map(repr, map(tuple, stored))) == [repr((i, _plain(w), *rest)) for i, w, *rest in expected]
+    with pytest.raises((StoreFault, OverflowError)):
+        numbers.write(lambda db: ADD.run(db, whole=1 << 63, real=None, body=None, word=None))
+
+
+def _order(row):
+    return row[4], row[0]
+
+
+def _plain(value):
+    return int(value) if value is True else value
+
+
+@pytest.mark.parametrize("statement", ["UPDATE numbers SET word = 'x'", "DELETE FROM numbers", "TRUNCATE numbers"])
+def test_an_append_only_table_refuses_changes_and_readiness_sees_a_lost_trigger(statement, numbers):
+    if numbers.url is None and statement.startswith("TRUNCATE"):
+        pytest.skip("SQLite has no TRUNCATE")
+    numbers.write(lambda db: ADD.run(db, whole=1, real=None, body=None, word="a"))
+    with pytest.raises(StoreFault, match="IntegrityError"):
+        numbers.write(lambda db: db.exec_driver_sql(statement))
+    numbers.check_writable()
+    verb = statement.split()[0]
+    drop = f"DROP TRIGGER numbers_{verb}" + (" ON numbers" if numbers.url else "")
+    numbers.write(lambda db: db.exec_driver_sql(drop))
+    with pytest.raises(StoreFault, match="lost its trigger"):
+        numbers.check_writable()
+
+
+def test_numbers_go_on_after_the_largest_and_have_no_gap_after_a_refusal(numbers):
+    def refused(db):
+        ADD.run(db, whole=1, real=None, body=None, word=None)
+        raise StateConflict("no")
+
+    for _ in range(2):
+        numbers.write(lambda db: ADD.run(db, whole=1, real=None, body=None, word=None))
+        with pytest.raises(StateConflict):
+            numbers.write(refused)
+    with numbers.read() as db:
+        assert list(db.execute(select(table.c.seq)).scalars()) == [1, 2]
+
+
+def test_a_record_with_a_nul_has_its_kind_and_is_found_by_its_actor(curator):
+    details = {"note": "\x00 \\u0000 \x01"}
+    curator.write(lambda db: audit_log.append(db, "x.y", actor='a"\x00b', now=NOW, details=details))
+    curator.write(lambda db: audit_log.append(db, "x.z", actor="other", now=NOW))
+    with curator.read() as db:
+        assert [record["details"] for record in audit_log.of_kind(db, "x.y")] == [details]
+        chosen = audit_log.page(db, position=None, newest=False, limit=9, actor="b", kinds=["x."])
+        assert [entry.record["kind"] for entry in chosen] == ["x.y"]
+        assert audit_log.check_end(db).size == len(list(audit_log.walk(db)))
+
+
+def test_two_programs_at_once_see_all_of_each_other_and_notice_it(curator, url, tmp_path):
+    with closing(_curator(tmp_path, url)) as other:
+        curator.write(lambda db: None)
+        before = curator.foreign_writes
+        for database in (curator, other, curator, other, other):
+            database.write(lambda db: audit_log.append(db, "n", actor="x", now=NOW))
+        curator.write(lambda db: None)
+        assert curator.foreign_writes == before + 2
+        curator.write(lambda db: None)
+        assert curator.foreign_writes == before + 2
+    name = postgres.name_of(url)
+    postgres.server().execute(name, "INSERT INTO curator.keys VALUES ('by hand', 'x', 'y')")
+    curator.write(lambda db: None)
+    assert curator.foreign_writes == before + 3
+
+
+def test_a_copy_in_sqlite_and_back_again_has_every_row(curator, tmp_path):
+    reply = stored_replies.StoredReply(200, b"{}")
+    curator.write(lambda db: stored_replies.add(db, "usr", "k", "0", reply, sealed=False, now=NOW))
+    curator.copy(tmp_path / "copy.sqlite")
+    again = postgres.server().create(f"again{secrets.token_hex(4)}")
+    with closing(_curator(tmp_path, again)) as filled:
+        filled.fill(tmp_path / "copy.sqlite")
+        filled.copy(tmp_path / "second.sqlite")
+        with pytest.raises(StoreFault):
+            filled.fill(tmp_path / "copy.sqlite")
+    dumps = []
+    for name in ("copy", "second"):
+        with closing(sqlite3.connect(tmp_path / f"{name}.sqlite")) as db:
+            dumps.append(list(db.iterdump()))
+    assert dumps[0] == dumps[1]
+    assert any("INSERT INTO" in line and "replies" in line for line in dumps[0])
+
+
+def test_a_role_that_may_not_change_append_only_tables_serves_and_cannot(url, curator, tmp_path, monkeypatch):
+    monkeypatch.setenv("BLINDOPT_CURATOR_DATABASE_URL", url)
+    monkeypatch.setenv("BLINDOPT_CURATOR_DATA_DIR", str(tmp_path / "data"))
+    name, role = postgres.name_of(url), f"clerk{secrets.token_hex(4)}"
+    script = CliRunner().invoke(cli.app, ["database", "roles", role])
+    assert script.exit_code == 0, script.output
+    postgres.server().execute(name, f"CREATE ROLE {role} LOGIN")
+    postgres.server().execute(name, script.output)
+    with closing(_curator(tmp_path, url.replace(f"{postgres.USER}:", f"{role}:"))) as limited:
+        limited.check_writable()
+        limited.write(lambda db: audit_log.append(db, "n", actor="x", now=NOW))
+        for statement in (
+            "UPDATE log SET body = body",
+            "DELETE FROM log",
+            "TRUNCATE log",
+            "DROP TRIGGER log_delete ON log",
+        ):
+            with pytest.raises(StoreFault, match="ProgrammingError"):
+                limited.write(lambda db, statement=statement: db.exec_driver_sql(statement))
+
+
+def test_an_older_schema_is_brought_to_this_version_by_one_of_two_programs(tmp_path):
+    address = postgres.server().create(f"old{secrets.token_hex(4)}")
+
+    def tables(*more):
+        made = MetaData()
+        Table("notes", made, Column("seq", Integer, primary_key=True), Column("body", Text, nullable=False), *more)
+        return made
+
+    path = tmp_path / "x.sqlite"
+    with closing(Database(path, (tables(),), append_only=("notes",), url=address)) as first:
+        first.write(lambda db: db.exec_driver_sql("INSERT INTO notes (body) VALUES ('a'), ('bcd')"))
+        first.write(lambda db: db.exec_driver_sql(f"UPDATE state SET version = {schema.VERSION - 1}"))
+    longer = tables(Column("length", Integer, nullable=False, server_default="0"))
+    change = [
+        "ALTER TABLE notes ADD COLUMN length INTEGER DEFAULT 0 NOT NULL",
+        "UPDATE notes SET length = length(body)",
+    ]
+    with pytest.raises(StateConflict):
+        Database(path, (longer,), append_only=("notes",), url=address)
+    for _ in range(2):
+        new = Database(path, (longer,), append_only=("notes",), migrations=({schema.VERSION: change},), url=address)
+        with closing(new), new.read() as db:
+            assert db.exec_driver_sql("SELECT seq, body, length FROM notes").all() == [(1, "a", 1), (2, "bcd", 3)]
+
+
+def test_a_database_that_cannot_be_reached_is_named_in_words_without_its_password(tmp_path):
+    postgres.server()
+    with pytest.raises(AuditUnavailable) as refused:
+        _curator(tmp_path, "postgresql://ann:zq-secret@127.0.0.1:1/x")
+    assert "zq-secret" not in str(refused.value)
+    with pytest.raises(StateConflict) as wrong:
+        _curator(tmp_path, "postgresql://ann:zq-secret@h/x?nonsense=1")
+    assert "zq-secret" not in str(wrong.value)
+
+
+def test_the_password_is_masked_wherever_settings_are_shown(tmp_path, monkeypatch):
+    address = "postgresql://ann:zq-secret@db.example/x?sslpassword=zq-secret"
+    (tmp_path / "url").write_text(address + "\n")
+    both = [
+        Settings(data_dir=tmp_path, database_url=address),
+        Settings(data_dir=tmp_path, database_url_file=tmp_path / "url"),
+    ]
+    for settings in both:
+        assert settings.database_address == address
+        assert "zq-secret" not in repr(settings) + str(settings.model_dump_json())
+        assert "zq-secret" not in "".join(str(masked(value)) for _, value in settings)
+    monkeypatch.setenv("BLINDOPT_CURATOR_DATABASE_URL", address)
+    shown = CliRunner().invoke(cli.app, ["config", "show", "--json"])
+    assert "zq-secret" not in shown.output
+    assert json.loads(shown.stdout)["BLINDOPT_CURATOR_DATABASE_URL"] == "postgresql://***@db.example/x?***"
+    monkeypatch.setenv("BLINDOPT_CURATOR_DATABASE_URL", "mysql://ann:zq-secret@h/x")
+    refused = CliRunner().invoke(cli.app, ["config", "show"])
+    assert refused.exit_code == 1
+    assert "postgresql://" in refused.output
+    assert "zq-secret" not in refused.output
+
+
+def test_every_integer_is_a_bigint_and_every_text_sorts_by_code_point():
+    pytest.importorskip("psycopg")
+    from service_kit.store.postgres_dialect import Dialect
+
+    statements = [
+        " ".join(str(CreateTable(each).compile(dialect=Dialect())).split())
+        for tables in METADATA
+        for each in tables.sorted_tables
+    ]
+    columns = [column for statement in statements for column in statement.split(", ")]
+    assert len(statements) > 20
+    assert not [column for column in columns if " INTEGER" in column or " SERIAL" in column]
+    assert not [column for column in columns if " TEXT" in column and 'COLLATE "C"' not in column]
+
+
+def test_nothing_of_postgresql_is_loaded_for_sqlite(tmp_path):
+    import subprocess
+    import sys
+
+    code = "import sys, curator_service.context, modeler_service.context; assert 'psycopg' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[4])
