@@ -17,18 +17,23 @@ from service_kit.context.keys import signer
 from service_kit.context.saved_checkpoint import read_note
 from service_kit.context.stored_records import StoredRecords
 from service_kit.store import audit_log
-from service_kit.store.database import DATABASE_VARIABLE, Connection, Database
+from service_kit.store.database import Connection, Database
 
 Findings = Callable[[Connection, Iterable[Json]], Iterator[LogBroken]]
 _SHOWN_EVERY = 10_000
 
 
-def print_findings(folder: Path, kind: str, findings: Findings, write: Callable[[str], object]) -> None:
-    """Verify logs, signatures and tables; write each finding, and at the end size and root of the own log."""
+def print_findings(
+    folder: Path, kind: str, findings: Findings, write: Callable[[str], object], url: str | None = None
+) -> None:
+    """Verify logs, signatures and tables; write each finding, and at the end size and root of the own log.
+
+    ``url`` is the address of PostgreSQL, if the database is there.
+    """
     os.nice(19)
     gc.disable()
     saved = read_note(folder / "checkpoint")  # before the log, which may only be newer
-    with Database.read_from(folder / f"{kind}.sqlite", os.environ.get(DATABASE_VARIABLE)) as db:
+    with Database.read_from(folder / f"{kind}.sqlite", url) as db:
         changes = [record["details"] for record in audit_log.of_kind(db, "key.changed")]
         log_key = signer(folder / "secrets" / "log.key", kind, [each for each in changes if each["key"] == "log"])
         export = StoredRecords(db, log_key, saved)

@@ -323,7 +323,8 @@ def _audit(program: Program[S]) -> typer.Typer:
         from service_kit.cli import findings
 
         kind = program.service.removeprefix("blindopt-")
-        findings.print_findings(folder, kind, program.findings, lambda line: typer.echo(line))
+        url = sys.stdin.read() or None
+        findings.print_findings(folder, kind, program.findings, lambda line: typer.echo(line), url)
 
     @cli.command()
     def key() -> None:

@@ -5,11 +5,11 @@ It runs in a process of its own at the lowest priority, so that requests wait ne
 
 import json
 import logging
-import os
 import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from blindopt import wire
 from blindopt.errors import Busy, LogBroken, StateConflict
 from service_kit.context.context import ServiceContext
 from service_kit.context.exclusive import exclusive
-from service_kit.store.database import DATABASE_VARIABLE
 
 log = logging.getLogger("blindopt.verification")
 _FIRST_AFTER_S, _POLL_S, _CLOSE_S = 3.0, 10.0, 10.0
@@ -127,16 +126,18 @@ class LogVerification:
         folders = ":".join(_folders_of("service_kit", "blindopt", module))
         self._process = subprocess.Popen(  # noqa: S603  this interpreter, a module of ours
             [sys.executable, "-P", "-c", _START, folders, module, "audit", "findings", str(database.parent)],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # a traceback may quote a value
             start_new_session=True,
-            env={**os.environ, **({DATABASE_VARIABLE: url} if (url := self._context.database.url) else {})},
         )
         findings: list[LogBroken] = []
         end: dict[str, Any] = {}
         with self._process as process:
+            assert process.stdin is not None
             assert process.stdout is not None
+            with suppress(OSError), process.stdin:  # not an argument: others list these
+                process.stdin.write((self._context.database.url or "").encode())
             for line in process.stdout:
                 message = json.loads(line)
                 if "finding" in message:

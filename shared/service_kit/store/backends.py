@@ -32,12 +32,18 @@ class Backend(Protocol):
 
 def of(path: Path, url: str | None) -> Backend:
     """The database of a file, or with ``url`` the schema that has the name of the file. Raises StateConflict."""
-    return Sqlite(path) if url is None else _postgres().Postgres(url, path.stem)
+    if url is None:
+        return Sqlite(path)
+    made: Backend = _postgres().Postgres(url, path.stem)
+    return made
 
 
 def reader_of(path: Path, url: str | None) -> Engine:
     """An engine that only reads."""
-    return sqlite_reader(path) if url is None else _postgres().Postgres(url, path.stem).open_readers()
+    if url is None:
+        return sqlite_reader(path)
+    engine: Engine = _postgres().Postgres(url, path.stem).open_readers()
+    return engine
 
 
 def _postgres() -> Any:

@@ -23,8 +23,6 @@ __all__ = ["Connection", "Database", "StoreFault", "is_open", "savepoint"]
 log = logging.getLogger("blindopt.database")
 T = TypeVar("T")
 GROUP_MAX = 64
-DATABASE_VARIABLE = "BLINDOPT_DATABASE_URL"
-"""Where a process that verifies reads the address of PostgreSQL: others list its arguments."""
 QUICK_SECONDS = 0.005
 """After a commit that took no longer, the next one is made by the thread that wrote: a hand-over costs more."""
 _ENDING = "the service is going down"

@@ -86,11 +86,11 @@ class Session(psycopg.Connection[Any]):
         return self._run(query, params)
 
     def _run(self, sql: str, parameters: Sequence[Any]) -> Rows:
-        known = _TEXTS.get(sql) or _learn(sql)
+        prepared = _TEXTS.get(sql) or _learn(sql)
         Session.statements += 1
-        if known is _PLAIN:
+        if prepared is _PLAIN:
             return super().execute(sql)
-        text, positions = known
+        text, positions = prepared
         cursor = self.cursor(binary=True)
         return cursor.execute(text, [parameters[i] for i in positions], prepare=True)
 
