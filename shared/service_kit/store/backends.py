@@ -14,9 +14,10 @@ from service_kit.store.sqlite import reader_of as sqlite_reader
 class Backend(Protocol):
     """What ``Database`` needs of one; ``Sqlite`` and ``Postgres`` say more."""
 
-    schema: Any
-    """The module that prepares and checks the tables."""
-    is_near: bool
+    @property
+    def schema(self) -> Any: ...
+    @property
+    def is_near(self) -> bool: ...
 
     def connect(self) -> Connection: ...
     def begin(self, driver: Driver, /) -> Any: ...
