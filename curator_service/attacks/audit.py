@@ -15,8 +15,10 @@ from blindopt.arrays import Matrix, Vector
 from blindopt.wire import StudyCreate
 from curator_service.attacks.intervals import epsilon_bound
 from curator_service.measurement.privatize import Measured, release, releases_mean
-from curator_service.privacy.ledger import answers_add_up
+from curator_service.privacy.groups import GroupAnswers, steps
+from curator_service.privacy.ledger import answers_add_up, is_groups
 from curator_service.privacy.noise import OnProgress, ignore_progress
+from curator_service.release.groups import Groups
 from curator_service.release.mechanism import Mechanism
 from curator_service.scaling import ScaledRows
 
@@ -78,8 +80,11 @@ def audit_release(
     """Audit a release mechanism on two datasets that differ in one person's ``rows``, each moved by Delta.
 
     The rows lie about the middle of the declared bounds and move along their diagonal; the others are at two corners,
-    and the attacker knows them. The order of rows is taken as known. Raises as the mechanism does.
+    and the attacker knows them. The order of rows is taken as known. Raises as the mechanism does. Of groups it is the
+    numbers of records in two of them: a person's are all in the first one, or all in the second one.
     """
+    if isinstance(mechanism, Groups):
+        return _audit(lambda moved, count: _numbers(mechanism, moved, count), claim, draws, confidence, on_progress)
     neighbours = _Neighbours.of(spec, mechanism, rows)
     return _audit(neighbours.scores, claim, draws, confidence, on_progress)
 
@@ -94,18 +99,30 @@ def audit_answers(
 ) -> Audit:
     """Audit the answers of a study on a person's measurement that is at one end of the clip or at the other.
 
-    Where an answer is the mean of several people's measurements, the others' are in the middle.
+    Where an answer is the mean of several people's measurements, the others' are in the middle. In a group are the
+    person's records alone.
     """
     others = _OTHER_PERSONS if releases_mean(spec) and not answers_add_up(spec) else 0
 
     def scores(moved: bool, count: int) -> Matrix:
         low, high = _clip(spec)
+        if is_groups(spec):
+            mechanism, y = GroupAnswers.of(spec), np.full(spec.protected_rows, high if moved else low)
+            total = steps(y, mechanism.answers)
+            return np.array([[mechanism.draw(total, len(y))] for _ in range(count)])
         values = [high if moved else low, *[(low + high) / 2] * others]
         item = Measured(row=0, plays=list(range(1, len(values) + 1)), values=values)
         y = np.array([answer.y for answer in release([item] * count, spec)])
         return np.column_stack([y, np.abs(y - (low + high) / 2)])
 
     return _audit(scores, claim, draws, confidence, on_progress)
+
+
+def _numbers(mechanism: Groups, moved: bool, count: int) -> Matrix:
+    """Scores (count, 3) of the noisy numbers of records in two groups."""
+    numbers = [0, mechanism.rows] if moved else [mechanism.rows, 0]
+    noisy = np.array([mechanism.noisy(numbers) for _ in range(count)], dtype=float)
+    return np.column_stack([noisy[:, 1] - noisy[:, 0], noisy])
 
 
 def _clip(spec: StudyCreate) -> tuple[float, float]:

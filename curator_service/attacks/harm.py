@@ -29,7 +29,7 @@ _HEADLINES: Mapping[str, str] = MappingProxyType(
         "known_rows_noisy": "somebody who knows some records roughly rebuilds {share} of the others roughly",
         "linkage": "somebody who knows a record finds its candidate in {share} of cases",
         "membership": "somebody who has a record says rightly whether it is in the data in {share} of cases",
-        "column_space": "two values of a record that differ by Delta are distinguished in {share} of cases",
+        "column_space": "two values of a record that should look alike are distinguished in {share} of cases",
         "averaging": "the vendor learns outcomes to within {rest} of what it would guess without asking",
     }
 )

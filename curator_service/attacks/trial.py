@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from blindopt.arrays import Matrix, Vector
 from blindopt.errors import ReleaseImpossible
 from blindopt.wire import Finding, StudyCreate
-from curator_service.attacks import averaging, column_space, known_rows, known_rows_noisy, linkage, membership
+from curator_service.attacks import averaging, column_space, groups, known_rows, known_rows_noisy, linkage, membership
 from curator_service.attacks.scene import Public, Scene, as_rows, draw
 from curator_service.privacy import entropy
 from curator_service.release.groups import Groups
@@ -58,7 +58,7 @@ def findings(
 ) -> list[Finding]:
     """Findings of every attack that applies, in the order of ``ATTACKS``; arguments as of ``one_by_one``."""
     each = dict(one_by_one(spec, rows, outcomes, mechanism, z, rng=rng, seconds=seconds, row_seconds=row_seconds))
-    return [finding for attack in ATTACKS if (finding := each[attack]) is not None]
+    return [finding for attack in ATTACKS if (finding := each.get(attack)) is not None]
 
 
 def one_by_one(
@@ -85,7 +85,8 @@ def one_by_one(
     rng = rng or np.random.default_rng()
     yield "averaging", averaging.attack(spec, outcomes, rng)
     if isinstance(mechanism, Groups):  # Z is public: no record is in it
-        yield from ((attack, None) for attack in ATTACKS[:-1])
+        assert outcomes is not None
+        yield from groups.one_by_one(spec, mechanism, outcomes, rng)
         return
     study = _study(spec, rows, outcomes, mechanism, rng, seconds, row_seconds)
     if z is not None:

@@ -60,8 +60,11 @@ class GroupAnswers:
 
     def draw(self, total: int, count: int) -> float:
         """One private mean: of a sum in steps, and a released number of records. Charge it before."""
-        noisy = add_integer_laplace([total], self.move, amount(self.answers.epsilon))[0]
-        return self.answers.centre + noisy / LEVELS * self.answers.bound / divisor(count)
+        return self.answers.centre + self.total(total) / LEVELS * self.answers.bound / divisor(count)
+
+    def total(self, total: int) -> int:
+        """A sum in steps with noise."""
+        return add_integer_laplace([total], self.move, amount(self.answers.epsilon))[0]
 
     def passport(self, count: int) -> NoisePassport:
         """The noise description of an answer, from public values and the released number of records.

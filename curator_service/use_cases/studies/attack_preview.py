@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -10,9 +10,10 @@ from blindopt import wire
 from blindopt.errors import Busy
 from blindopt.formats import npy_files
 from curator_service import attacks, store
-from curator_service.attacks import harm
+from curator_service.attacks import groups, harm
 from curator_service.attacks.worker import Job, PreviewResult, Published, attempt
 from curator_service.privacy.choice import Concrete
+from curator_service.privacy.ledger import is_groups
 from curator_service.release.mechanism import Assessment
 from curator_service.release.registry import mechanism_of
 from curator_service.use_cases.studies import dataset_rows
@@ -96,16 +97,19 @@ def on_draft(
     if tried.fault is not None:
         log.error("fault", extra={"fields": {"trial": tried.fault}})
     findings = [finding for attack in attacks.ATTACKS if (finding := tried.findings.get(attack)) is not None]
-    return Preview(tried.assessment or Assessment(), harm.judged(findings), not_tried(tried, deadline_s))
+    applicable = groups.ATTACKS if is_groups(job.study) else attacks.ATTACKS
+    return Preview(tried.assessment or Assessment(), harm.judged(findings), not_tried(tried, deadline_s, applicable))
 
 
-def not_tried(tried: PreviewResult, deadline_s: float = DEADLINE_SECONDS) -> str | None:
+def not_tried(
+    tried: PreviewResult, deadline_s: float = DEADLINE_SECONDS, applicable: Sequence[str] = attacks.ATTACKS
+) -> str | None:
     """The attacks that were not tried, which an owner might take for harmless; not those on answers that no cap allows.
 
-    None if all were tried.
+    None if all that are ``applicable`` were tried.
     """
-    missing = [attack for attack in attacks.ATTACKS if attack not in tried.findings]
-    small = [attack for attack in attacks.ATTACKS[:-1] if attack in tried.findings and tried.findings[attack] is None]
+    missing = [attack for attack in applicable if attack not in tried.findings]
+    small = [attack for attack in applicable[:-1] if attack in tried.findings and tried.findings[attack] is None]
     if not missing and not small:
         return None
     parts = []

@@ -9,13 +9,18 @@ from typer.testing import CliRunner
 from blindopt import wire
 from curator_service import cli
 from curator_service.measurement import privatize
+from curator_service.privacy import groups as of_answers
 from curator_service.privacy.answers import mechanism_of as answers_of
+from curator_service.privacy.noise import add_integer_laplace
+from curator_service.release import groups as of_release
 from curator_service.release.registry import mechanism_of
 from curator_service.use_cases.studies import privacy_audit
 from tests.curator_service.routes.test_api_advisories import InProcess
 
 RELEASE = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1")
 ANSWERS = wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=1.0)
+
+GROUPS = wire.GroupsRelease(mechanism="groups", epsilon="1", cells=wire.GridCells(kind="grid", parts=[2, 2]))
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +31,7 @@ def folder(tmp_path_factory, small):
     ids = {}
     for name, release, answers in (
         ("private", RELEASE, ANSWERS),
+        ("groups", GROUPS, ANSWERS),
         ("public", wire.IdentityRelease(mechanism="identity"), wire.NoAnswerNoise(mechanism="none")),
     ):
         service.spec = service.spec.model_copy(update={"release": release, "answers": answers})
@@ -74,6 +80,21 @@ def test_a_broken_answer_exits_with_three(folder, monkeypatch):
     done = run(folder, "private")
     assert done.exit_code == 3
     assert done.stdout.count("THE PROMISE IS FALSE") == 1
+
+
+@pytest.mark.parametrize("broken", [None, of_release, of_answers], ids=["none", "numbers", "answers"])
+def test_groups_are_audited_and_a_tenth_of_the_noise_is_noticed(folder, monkeypatch, broken):
+    """Of the numbers of records, or of the answers."""
+
+    def too_little(values, sensitivity, epsilon):
+        return add_integer_laplace(values, sensitivity, 10 * epsilon)
+
+    if broken is not None:
+        monkeypatch.setattr(broken, "add_integer_laplace", too_little)
+    done = run(folder, "groups", "--json")
+    contradicts = [part["contradicts"] for part in json.loads(done.stdout)["audits"]]
+    assert contradicts == [broken is of_release, broken is of_answers]
+    assert done.exit_code == (0 if broken is None else 3)
 
 
 def test_where_nothing_is_promised_there_is_nothing_to_check(folder):

@@ -1,0 +1,256 @@
+"""Studies of groups over REST: what a vendor gets, what it costs, and what is refused."""
+
+import io
+import itertools
+from decimal import Decimal
+
+import numpy as np
+import pytest
+
+from blindopt import wire
+from curator_service.privacy import groups as of_answers
+from curator_service.release import groups as of_release
+from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
+
+FAR = 2**40
+BOX = [wire.Feature(column=name, lower=0.0, upper=1.0) for name in "ab"]
+FILES = itertools.count()
+GRID = wire.GridCells(kind="grid", parts=[2, 2])
+
+
+@pytest.fixture(scope="module")
+def curator(tmp_path_factory):
+    curator = InProcessCurator(tmp_path_factory.mktemp("groups"))
+    yield curator
+    curator.check()
+    curator.close()
+
+
+@pytest.fixture
+def exact(monkeypatch):
+    """No noise, so that what is released can be compared; the laws that were drawn from."""
+    laws = []
+
+    def add(values, sensitivity, epsilon):
+        laws.append((len(values), sensitivity, epsilon))
+        return list(values)
+
+    for module in (of_release, of_answers):
+        monkeypatch.setattr(module, "add_integer_laplace", add)
+    return laws
+
+
+def csv_of(points, y, who=None):
+    rows = [f"{a!r},{b!r},{v!r}" for (a, b), v in zip(points, y, strict=True)]
+    if who is None:
+        return ("a,b,y\n" + "\n".join(rows) + "\n").encode()
+    return ("a,b,y,who\n" + "\n".join(f"{row},{w}" for row, w in zip(rows, who, strict=True)) + "\n").encode()
+
+
+def register(curator, csv, **more):
+    data = {"name": "n", "public": "false"} | more
+    return curator.call("owner", "POST", "/v1/datasets", files={"file": ("a.csv", csv)}, data=data)["id"]
+
+
+def draft(dataset, cells=GRID, min_count=2, features=BOX, **more):
+    values = {
+        "name": "g",
+        "dataset_id": dataset,
+        "features": features,
+        "measurement": wire.ColumnMeasurement(column="y", direction="maximize"),
+        "release": wire.GroupsRelease(mechanism="groups", epsilon="0.25", cells=cells, min_count=min_count),
+        "answers": wire.AutoAnswers(epsilon="0.75", value_bound=1.0, centre=2.0),
+        "budget": wire.Budget(epsilon_per_row="1"),
+    }
+    return wire.StudyCreate(**values | more)
+
+
+def release(curator, spec):
+    """A released study; its id. The modeler's token is kept."""
+    study = curator.call("owner", "POST", "/v1/studies", json=spec.model_dump(mode="json"))["id"]
+    curator.call("owner", "POST", f"/v1/studies/{study}:release")
+    grant = curator.call("owner", "POST", f"/v1/studies/{study}/grants", json={"name": "m"})
+    curator.tokens["modeler"] = grant["token"]
+    return study
+
+
+def candidates(curator, study):
+    return np.load(io.BytesIO(curator.send("modeler", "GET", f"/v1/studies/{study}/candidates").content))
+
+
+def query(curator, study, *rows, plays=1):
+    body = {"rows": [{"row": row, "plays": plays} for row in rows]}
+    return curator.send("modeler", "POST", f"/v1/studies/{study}/queries", json=body)
+
+
+# In the four quarters of the box: three records, one, none, and four with y outside of the clip on both sides.
+POINTS = [(0.1, 0.1), (0.2, 0.3), (0.4, 0.4), (0.1, 0.9), (0.6, 0.6), (0.9, 0.9), (0.7, 0.8), (-5.0, 0.2), (0.8, 9.0)]
+Y = [1.5, 2.0, 2.5, 2.75, 1e6, -1e6, 2.5, 2.25, 3.5]
+
+
+@pytest.fixture
+def study(curator, exact):
+    """A released study without noise; each test has a dataset and account of its own."""
+    return release(curator, draft(register(curator, csv_of(POINTS, [*Y[:-1], 3.5 + next(FILES)]))))
+
+
+def test_candidates_are_the_groups_with_enough_records_and_answers_their_clipped_means(curator, study, exact):
+    view = curator.call("modeler", "GET", f"/v1/studies/{study}")
+    assert (view["n"], view["r"], view["mechanism"], view["status"]) == (2, 2, "groups", "sound")
+    assert (view["epsilon"], view["sensitivity"], view["noise"]["family"]) == ("0.25", None, "none")
+    assert candidates(curator, study).tolist() == [[-0.25, -0.25], [0.25, 0.25]]  # scaled units
+    assert curator.call("owner", "GET", f"/v1/studies/{study}")["report"]["counts"] == [4, 4]
+    answers = query(curator, study, 0, 1).json()["answers"]
+    assert [answer["y"] for answer in answers] == pytest.approx([(1.5 + 2 + 2.5 + 2.25) / 4, (3 + 1 + 2.5 + 3) / 4])
+    assert exact == [(4, 2, Decimal("0.25")), *[(1, 2 * of_answers.LEVELS, Decimal("0.75"))] * 2]
+    assert answers[0]["passport"]["privacy"]["scale"] == pytest.approx(2 / 0.75 / 4)
+
+
+def test_different_groups_cost_one_epsilon_and_a_second_answer_is_refused(curator, study):
+    assert query(curator, study, 0).status_code == query(curator, study, 1).status_code == 201
+    refused = query(curator, study, 0).json()
+    assert (refused["code"], refused["budget"]["cap"]) == ("privacy_budget_exhausted", "epsilon_per_row")
+    account = curator.call("owner", "GET", f"/v1/studies/{study}/account")
+    assert (account["row_epsilon"], account["total_epsilon"]) == ("1", "1.75")
+    dataset = account["dataset_id"]
+    whole = curator.call("owner", "GET", f"/v1/datasets/{dataset}/account")
+    assert (whole["epsilon"], whole["everyone_epsilon"], whole["uses"][0]["epsilon"]) == ("1", "1", "1")
+    losses = curator.call("owner", "GET", f"/v1/studies/{study}/accounting")["rows"]
+    assert [(loss["answers"], loss["rows"], loss["epsilon"]) for loss in losses] == [(1, 2, "1")]
+    exposed = curator.call("owner", "GET", f"/v1/studies/{study}/exposure")["rows"]
+    assert [(row["record"], row["spent"]) for row in exposed] == [(None, "1"), (None, "1")]
+
+
+def test_the_cap_of_the_file_counts_the_group_that_was_queried_most(curator, exact):
+    dataset = register(curator, csv_of(POINTS, [*Y[:-1], 7.0]))
+    caps = {"epsilon": "1", "delta": None}
+    curator.call("owner", "PUT", f"/v1/datasets/{dataset}/account/caps", json=caps)
+    study = release(curator, draft(dataset, budget=wire.Budget()))
+    assert query(curator, study, 0).status_code == query(curator, study, 1).status_code == 201
+    assert query(curator, study, 1).status_code == 403
+    lines = curator.call("owner", "GET", f"/v1/studies/{study}/ledger")["entries"]
+    assert [(line["kind"], line["cap"]) for line in lines[-2:]] == [("answers", None), ("refused", "dataset.epsilon")]
+    local = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="0.5")
+    identity = curator.call(
+        "owner", "POST", "/v1/studies", json=draft(dataset, release=local, budget=wire.Budget()).model_dump(mode="json")
+    )
+    assert curator.send("owner", "POST", f"/v1/studies/{identity['id']}:release").status_code == 403
+
+
+def test_the_owner_opens_a_group_and_nobody_else_does(curator, study):
+    group = curator.call("owner", "POST", f"/v1/studies/{study}:open_group", json={"row": 0})
+    assert group["records"] == [1, 2, 3, 8]
+    assert (group["size"], group["count"], group["mean"]) == (4, 4, (1.5 + 2 + 2.5 + 2.25) / 4)
+    assert (group["centre"], group["lower"], group["upper"]) == ([0.25, 0.25], [0.0, 0.0], [0.5, 0.5])
+    assert curator.send("modeler", "POST", f"/v1/studies/{study}:open_group", json={"row": 0}).status_code == 403
+    assert curator.send("owner", "POST", f"/v1/studies/{study}:open_group", json={"row": 2}).status_code == 404
+    record = curator.send("owner", "POST", f"/v1/studies/{study}:open_record", json={"row": 0})
+    assert (record.status_code, "open the group" in record.text) == (409, True)
+
+
+def test_a_withheld_record_is_taken_out_of_the_sums_and_nothing_is_declined(curator, study):
+    spec = curator.call("owner", "GET", f"/v1/studies/{study}")["spec"]
+    curator.call("owner", "POST", f"/v1/datasets/{spec['dataset_id']}:withhold", json={"record": 1})
+    reply = query(curator, study, 0).json()
+    assert reply["declined"] == []
+    assert reply["answers"][0]["y"] == pytest.approx(2 + (0 + 0.5 + 0.25) / 4)
+    assert curator.call("owner", "POST", f"/v1/studies/{study}:open_group", json={"row": 0})["size"] == 3
+    again = release(curator, draft(spec["dataset_id"]))
+    assert curator.call("owner", "GET", f"/v1/studies/{again}")["report"]["counts"] == [3, 4]
+
+
+def test_an_erased_study_keeps_what_it_cost(curator, study):
+    query(curator, study, 0, 1)
+    dataset = curator.call("owner", "GET", f"/v1/studies/{study}")["spec"]["dataset_id"]
+    for path in (f"/v1/studies/{study}:close", f"/v1/datasets/{dataset}:archive", f"/v1/datasets/{dataset}:erase"):
+        curator.call("owner", "POST", path)
+    assert query(curator, study, 0).status_code == 410
+    assert curator.call("owner", "GET", f"/v1/datasets/{dataset}/account")["epsilon"] == "1"
+    spent = curator.call("owner", "GET", f"/v1/studies/{study}/exposure")["rows"]
+    assert [row["spent"] for row in spent] == ["1", "1"]
+
+
+def test_where_no_group_is_large_enough_the_largest_is_the_only_candidate(curator, exact):
+    study = release(curator, draft(register(curator, csv_of(POINTS, [*Y[:-1], 9.0])), min_count=100))
+    assert candidates(curator, study).tolist() == [[-0.25, -0.25]]
+    assert query(curator, study, 0).status_code == 201
+
+
+@pytest.mark.parametrize("records", [1, 30])
+def test_one_record_and_all_records_in_one_group_have_answers(curator, records):
+    """With the real noise. A group may have fewer records than noise takes away: it is then divided by 1."""
+    dataset = register(curator, csv_of([(0.1, 0.1)] * records, np.linspace(0, 9, records + 1).tolist()[1:]))
+    study = release(curator, draft(dataset, min_count=1))
+    n = curator.call("modeler", "GET", f"/v1/studies/{study}")["n"]
+    assert 1 <= n <= 4
+    assert len(query(curator, study, *range(n)).json()["answers"]) == n
+
+
+def test_persons_have_their_noise_for_all_their_records(curator, exact):
+    who = ["p", "p", "p", "q", "q", "r", "r", "s", "s"]
+    csv = csv_of(POINTS, [*Y[:-1], 11.0], who)
+    study = release(curator, draft(register(curator, csv, person="who", rows_per_person="2"), min_count=1))
+    view = curator.call("modeler", "GET", f"/v1/studies/{study}")
+    assert "the records of one person, 2 at most, are replaced by any others" in view["guarantee"]
+    query(curator, study, 0)
+    assert exact == [(4, 4, Decimal("0.25")), (1, 4 * of_answers.LEVELS, Decimal("0.75"))]
+
+
+@pytest.mark.parametrize("d", [1, 3, 20])
+def test_centres_are_groups_in_any_number_of_dimensions(curator, exact, d):
+    rng = np.random.default_rng(d)
+    points, centres = rng.uniform(size=(40, d)), rng.uniform(size=(5, d))
+    head = ",".join(f"x{j}" for j in range(d))
+    csv = (f"{head},y\n" + "".join(f"{','.join(map(repr, row))},1.5\n" for row in points.tolist())).encode()
+    features = [wire.Feature(column=f"x{j}", lower=0.0, upper=1.0, scale=0.5) for j in range(d)]
+    cells = wire.CentreCells(kind="centres", centres=centres.tolist())
+    study = release(curator, draft(register(curator, csv), cells, 1, features))
+    nearest = ((points[:, None] - centres) ** 2).sum(axis=2).argmin(axis=1)
+    kept = sorted(set(nearest.tolist()))
+    assert candidates(curator, study) == pytest.approx((centres[kept] - 0.5) / 0.5)
+    group = curator.call("owner", "POST", f"/v1/studies/{study}:open_group", json={"row": 0})
+    assert group["records"] == (np.flatnonzero(nearest == kept[0]) + 1).tolist()
+    assert group["lower"] is None
+
+
+LAPLACE = {"mechanism": "laplace", "epsilon": "1", "value_bound": 1.0}
+REFUSED = [
+    ("release.cells.parts", {"release": {"cells": {"kind": "grid", "parts": [2]}}}),
+    ("release.cells.parts", {"release": {"cells": {"kind": "grid", "parts": [101, 100]}}}),
+    ("release.cells.centres.0", {"release": {"cells": {"kind": "centres", "centres": [[0.5, 2.0]]}}}),
+    ("release.cells.centres", {"release": {"cells": {"kind": "centres", "centres": [[0.5, 0.5], [0.5, 0.5]]}}}),
+    ("features.0.hidden_change", {"features": [{"column": "a", "lower": 0.0, "upper": 1.0, "hidden_change": 0.1}]}),
+    ("measurement.source", {"measurement": {"source": "inbox", "question": "q", "direction": "maximize"}}),
+    ("measurement.noise_variance", {"measurement": {"column": "y", "direction": "maximize", "noise_variance": 1.0}}),
+    ("answers.mechanism", {"answers": {"mechanism": "none"}}),
+    ("answers.mechanism", {"answers": LAPLACE | {"mechanism": "one_bit"}}),
+    ("answers.plays", {"answers": LAPLACE | {"plays": "mean"}}),
+    ("privacy_unit", {"privacy_unit": "answer"}),
+    ("budget.epsilon_per_row", {"budget": {"epsilon_per_row": "0.9"}}),
+]
+
+
+@pytest.fixture(scope="module")
+def dataset(curator):
+    return register(curator, csv_of(POINTS, Y))
+
+
+@pytest.mark.parametrize(("field", "change"), REFUSED, ids=[f"{n}-{field}" for n, (field, _) in enumerate(REFUSED)])
+def test_what_the_kind_does_not_take_is_refused_by_field(curator, dataset, field, change):
+    body = draft(dataset).model_dump(mode="json")
+    changed = body | {k: (body[k] | v if k == "release" else v) for k, v in change.items()}
+    if field.startswith("release") and "kind" in change["release"].get("cells", {}):
+        changed["release"]["cells"] = change["release"]["cells"]
+    reply = curator.send("owner", "POST", "/v1/studies", json=changed)
+    assert reply.status_code == 422, reply.text
+    assert field in [fault["field"] for fault in reply.json()["errors"]]
+
+
+def test_a_price_says_before_that_different_groups_cost_one_epsilon(curator, dataset):
+    body = draft(dataset, budget=wire.Budget(epsilon_per_row="1", queries=50)).model_dump(mode="json")
+    check = curator.call("owner", "POST", "/v1/studies:check", json=body)
+    assert "50 answers about different groups cost it epsilon 1 in all, with the release." in check["price"]["sentence"]
+    assert check["price"]["row_epsilon"] == "1"
+    assert [caution["code"] for caution in check["cautions"]] == ["groups_small"]
+    forecast = curator.send("owner", "POST", "/v1/studies:forecast", json=body)
+    assert (forecast.status_code, "groups has none" in forecast.text) == (422, True)
