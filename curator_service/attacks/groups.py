@@ -67,15 +67,15 @@ class _Scene:
 def _scores(scene: _Scene, values: NDArray[np.int64], groups: int) -> tuple[Vector, Vector]:
     """Evidence (m / 2,) where the record is in the first group, and where it is in the second."""
     half = len(values) // 2
-    here = np.array([scene.evidence(True, int(value), groups) for value in values[:half]])
-    return here, np.array([scene.evidence(False, int(value), groups) for value in values[half:]])
+    first = np.array([scene.evidence(True, int(value), groups) for value in values[:half]])
+    return first, np.array([scene.evidence(False, int(value), groups) for value in values[half:]])
 
 
 def _moved(scene: _Scene) -> Finding:
-    here, away = _scores(scene, np.full(TRIALS, LEVELS), 2)
-    hits, alarms = int(np.sum(here > 0)), int(np.sum(away > 0))
-    bound = epsilon_bound(hits, len(here), alarms, len(away), 0.0)
-    right = hits + len(away) - alarms
+    first, second = _scores(scene, np.full(TRIALS, LEVELS), 2)
+    hits, alarms = int(np.sum(first > 0)), int(np.sum(second > 0))
+    bound = epsilon_bound(hits, len(first), alarms, len(second), 0.0)
+    right = hits + len(second) - alarms
     return Finding(
         attack="column_space",
         figure=bound,
