@@ -168,6 +168,9 @@ class _Persons:
     def total(self, row: int) -> int:
         """The amount of the person behind a row."""
         rows = self._rows(row)
+        if len(rows) == 1:
+            before = self._balances.get(row)
+            return (before.total if before is not None else 0) + self._added[row]
         return sum(self._balances[r].total for r in rows if r in self._balances) + self._added[rows[0]]
 
     def add(self, row: int, cost: int) -> int:

@@ -98,7 +98,7 @@ _BEGUN = PreparedStatement(
 )
 _ADD_QUERY = PreparedStatement(queries.insert(), [column.key for column in queries.c if column.key != "seq"])
 _RELEASE_ID = PreparedStatement(select(releases.c.id).where(releases.c.study_id == bindparam("study")))
-_STATE = PreparedStatement(select(studies.c.state).where(studies.c.id == bindparam("identity")))
+_STATE = PreparedStatement(select(studies.c.state).where(studies.c.id == bindparam("identity")), kept=True)
 
 
 def begin_query(db: Connection, **values: Any) -> None:

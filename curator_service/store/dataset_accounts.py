@@ -33,7 +33,8 @@ _LAST = PreparedStatement(
     select(*(account_lines.c[name] for name in ("kind", "cap_epsilon", "cap_delta", "total_epsilon", "total_delta")))
     .where(account_lines.c.account == bindparam("account"))
     .order_by(account_lines.c.seq.desc())
-    .limit(1)
+    .limit(1),
+    kept=True,
 )
 _STUDIES = PreparedStatement(
     select(studies.c.id, studies.c.dataset_id, studies.c.spec)

@@ -38,7 +38,8 @@ _LAST = PreparedStatement(
     select(ledger.c.release, ledger.c.total, ledger.c.total_plays)
     .where(ledger.c.study_id == bindparam("study"))
     .order_by(ledger.c.seq.desc())
-    .limit(1)
+    .limit(1),
+    kept=True,
 )
 _LAST_OF_ROW = PreparedStatement(
     select(ledger.c.row_queries, ledger.c.row_plays, ledger.c.row_total)
@@ -130,6 +131,7 @@ def add(db: Connection, study_id: str, kind: str, charges: Iterable[Charge], *, 
             total_plays=charge.after.plays,
             created_at=at,
         )
+        _LAST.remember(db, (charge.after.release, charge.after.total, charge.after.plays), study=study_id)
 
 
 def refuse(db: Connection, study_id: str, *, cap: str, row: int | None, plays: int, cost: int, at: str) -> None:

@@ -18,7 +18,7 @@ withheld = Table(
     Column("created_at", Text, nullable=False),
     UniqueConstraint("account", "unit"),
 )
-_ANY = PreparedStatement(select(withheld.c.seq).where(withheld.c.account == bindparam("account")).limit(1))
+_ANY = PreparedStatement(select(withheld.c.seq).where(withheld.c.account == bindparam("account")).limit(1), kept=True)
 
 
 def record_unit(number: int) -> str:

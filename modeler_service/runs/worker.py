@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -232,7 +231,8 @@ class RunWorker:
 
         def work(db: Connection) -> None:
             for number, proposal in enumerate(proposals, start=first):
-                values = asdict(proposal) | {"fitted": new_fit if number == first else None}
+                values = {name: getattr(proposal, name) for name in Proposal.__slots__}
+                values["fitted"] = new_fit if number == first else None
                 store.add_trial(db, run_id=self._identity, number=number, query=first, chosen_at=now, **values)
 
         self._queries.store(work)

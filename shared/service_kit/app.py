@@ -4,12 +4,14 @@ import logging
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 from pydantic import BaseModel
 from pydantic.warnings import UnsupportedFieldAttributeWarning
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from blindopt import wire
 from blindopt.errors import AuditUnavailable, RecordChanged, Unauthenticated
@@ -26,7 +28,7 @@ from service_kit.web import audit_routes, certificate_routes, notice_routes, ope
 from service_kit.web.gauges import Gauges, Jobs, of_certificates, of_service
 from service_kit.web.metrics import Metrics
 from service_kit.web.metrics import router as metrics_router
-from service_kit.web.middleware import RequestMiddleware
+from service_kit.web.middleware import HotRoutes, RequestMiddleware, serve_hot
 from service_kit.web.rate_limit import RateLimit
 from service_kit.web.readiness import Readiness
 
@@ -66,7 +68,7 @@ def build(
     FastAPI's documentation pages load outside resources, so only /openapi.json is served.
     """
     key_rotation.settle(context, settings.data_dir / "secrets")
-    app = FastAPI(
+    app = _Application(
         title=title,
         description=description,
         version=VERSION,
@@ -93,7 +95,7 @@ def build(
         log.warning("PASSWORD_HASH is minimal: stored passwords are not protected")
     app.state.notice_delivery = delivery
     problems.install(app)
-    app.add_middleware(
+    around = partial(
         RequestMiddleware,
         context=context,
         principal_rate=RateLimit(settings.rate_per_second, settings.rate_burst),
@@ -102,8 +104,9 @@ def build(
         period_of=period_of,
         count=metrics.count_request if metrics is not None else None,
         console=app.state.console,
-        hot=hot,
     )
+    app.add_middleware(around)
+    app.hot = HotRoutes(hot, around(serve_hot))
     app.router.routes.extend(hot)
     readers = tuple(role for role in auditors if role != "modeler")
     included = [*routers, audit_routes.router(auditors), certificate_routes.router(readers), _health(monitors)]
@@ -118,6 +121,15 @@ def build(
     app.openapi = lambda: openapi.document(app, (wire.Problem, *read_by_hand))  # type: ignore[method-assign]
     app.router.routes.append(openapi.route(app))
     return app
+
+
+class _Application(FastAPI):
+    """FastAPI's application, which looks at the busiest routes first."""
+
+    hot: HotRoutes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await (self.hot.serve(self, scope, receive, send) or super().__call__(scope, receive, send))
 
 
 def _health(monitors: tuple[Role, ...]) -> APIRouter:

@@ -132,6 +132,12 @@ class StudyGuard:
 
     def _follow(self, db: Connection) -> None:
         """Take the records since the last call. A record of a commit that failed is no longer there: begin anew."""
+        appended = audit_log.appended_since(db, self._seq, self._leaf)
+        if appended is not None:  # by this process, and nothing was undone since
+            for added in appended:
+                self._take(added.kind, {"kind": added.kind, "details": added.details})
+                self._seq, self._leaf = added.seq, added.leaf
+            return
         rows = audit_log.since(db, self._seq)
         if self._seq >= 0 and (not rows or rows[0].leaf != self._leaf):
             self._forget()
@@ -141,14 +147,15 @@ class StudyGuard:
                 self._logged.follow(record)
             rows = audit_log.since(db, audit_log.head(db).size - 1)
         for row in rows if self._seq < 0 else rows[1:]:
-            if self._seq >= 0 and row.kind in STUDY_KINDS:
-                self._logged.follow(audit_log.record_of(row))
-            elif self._seq >= 0 and row.kind == _CHARGE:
-                self._take(audit_log.record_of(row)["details"])
+            if self._seq >= 0 and row.kind in (*STUDY_KINDS, _CHARGE):
+                self._take(row.kind, audit_log.record_of(row))
             self._seq, self._leaf = row.seq, row.leaf
 
-    def _take(self, details: Json) -> None:
-        study_id = details["study_id"]
-        with self._lock:
-            if study_id in self._accounts and study_id not in self._behind:
-                self._accounts[study_id].take(details)
+    def _take(self, kind: str, record: Json) -> None:
+        if kind in STUDY_KINDS:
+            self._logged.follow(record)
+        elif kind == _CHARGE:
+            details = record["details"]
+            with self._lock:
+                if (study_id := details["study_id"]) in self._accounts and study_id not in self._behind:
+                    self._accounts[study_id].take(details)

@@ -244,7 +244,7 @@ def _cosigned(text: str, time: int) -> bytes:
     return f"cosignature/v1\ntime {time}\n{text}".encode()
 
 
-_Lines = list[tuple[str, bytes, bytes]]
+_Lines = tuple[tuple[str, bytes, bytes], ...]
 
 
 def _name(kind: str, public: bytes) -> str:
@@ -269,6 +269,7 @@ def _changes(lines: _Lines) -> dict[Verifier, Verifier]:
     return changes
 
 
+@lru_cache(maxsize=16)  # a receipt is read for its position, and again to be verified
 def _split(note: str) -> tuple[str, _Lines]:
     """Split a note into its text and signatures (name, key id, bytes). Raises LogBroken for any other text."""
     text, blank, signatures = note.rpartition("\n\n")
@@ -284,7 +285,7 @@ def _split(note: str) -> tuple[str, _Lines]:
         if match is None or len(raw) < 5:
             raise LogBroken("a signature line of the note cannot be read")
         lines.append((match[1], raw[:4], raw[4:]))
-    return text + "\n", lines
+    return text + "\n", tuple(lines)
 
 
 def parse_unverified(note: str) -> Checkpoint:

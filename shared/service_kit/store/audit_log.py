@@ -6,7 +6,7 @@ Every function takes part in the caller's transaction.
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     Column,
@@ -30,7 +30,7 @@ from blindopt.audit import merkle_log
 from blindopt.audit.merkle_log import EMPTY, Entry, Exchange, Head, Json
 from blindopt.errors import LogBroken
 from service_kit.store.base import KIND, METADATA, moment, page_of, stamp
-from service_kit.store.prepared_statement import PreparedStatement
+from service_kit.store.prepared_statement import PreparedStatement, remembered
 
 _log = Table(
     "log",
@@ -55,13 +55,17 @@ _shared = Table(
 _BYTES = ("body", "leaf", "peaks")
 _AT_ONCE = 1_000
 """How many records of a whole log are in memory at once."""
-LAST = PreparedStatement(select(_log.c.seq, _log.c.peaks).order_by(_log.c.seq.desc()).limit(1))
+_TAIL = "tail"
+TAIL_MAX = 16
+"""How many of the last records a connection remembers."""
+LAST = PreparedStatement(select(_log.c.seq, _log.c.peaks).order_by(_log.c.seq.desc()).limit(1), kept=True)
 _ADD = PreparedStatement(_log.insert(), ["seq", *_BYTES])
 _LAST_SHARED = PreparedStatement(
     select(_shared.c.seq, _shared.c.peaks)
     .where(_shared.c.grant_id == bindparam("grant"))
     .order_by(_shared.c.seq.desc())
-    .limit(1)
+    .limit(1),
+    kept=True,
 )
 _ADD_SHARED = PreparedStatement(_shared.insert())
 
@@ -87,8 +91,35 @@ def append(
         body += b',"exchange":' + exchange.body
     body += f',"kind":{quoted(kind)},"seq":{seq},"time":{quoted(stamp(now))},"v":1}}'.encode()
     entry = _entry(seq, peaks, body)
+    tail = _tail(db)
     _ADD.run(db, seq=seq, body=entry.body, leaf=entry.leaf, peaks=entry.peaks)
+    LAST.remember(db, (seq, entry.peaks))
+    if (known := remembered(db, _log.name)) is not None:
+        known[_TAIL] = [*tail[1 - TAIL_MAX :], Appended(seq, entry.leaf, kind, details or {})]
     return entry
+
+
+class Appended(NamedTuple):
+    """A record that this process added: its position, leaf hash, kind and details."""
+
+    seq: int
+    leaf: bytes
+    kind: str
+    details: Mapping[str, Any]
+
+
+def _tail(db: Connection) -> list[Appended]:
+    tail: list[Appended] = (remembered(db, _log.name) or {}).get(_TAIL, [])
+    return tail
+
+
+def appended_since(db: Connection, seq: int, leaf: bytes) -> list[Appended] | None:
+    """The records after this one, in order, where the connection remembers all of them; None where it does not."""
+    tail = _tail(db)
+    for index in range(len(tail) - 1, -1, -1):
+        if tail[index].seq == seq:
+            return tail[index + 1 :] if tail[index].leaf == leaf else None
+    return None
 
 
 def _not_before_the_last(db: Connection, now: datetime) -> datetime:
@@ -112,7 +143,11 @@ def share_next(db: Connection, grant_id: str, body_at: Callable[[int], bytes]) -
     seq, peaks = _next(_LAST_SHARED.row(db, grant=grant_id))
     body = body_at(seq)
     entry = _entry(seq, peaks, body)
+    others = dict(remembered(db, _shared.name) or {})
     _ADD_SHARED.run(db, grant_id=grant_id, seq=seq, body=body, leaf=entry.leaf, peaks=entry.peaks)
+    if (known := remembered(db, _shared.name)) is not None:
+        known.update(others)  # a log of another grant is as it was
+    _LAST_SHARED.remember(db, (seq, entry.peaks), grant=grant_id)
     return Head(seq + 1, merkle_log.root(merkle_log.frontier(entry.peaks)).hex())
 
 

@@ -35,7 +35,8 @@ def utc_now() -> datetime:
 
 def stamp(moment: datetime) -> str:
     """A time as RFC 3339 in UTC with microseconds, which sorts as text."""
-    return moment.astimezone(UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
+    in_utc = moment if moment.tzinfo is UTC else moment.astimezone(UTC)
+    return in_utc.isoformat(timespec="microseconds")[: -len("+00:00")] + "Z"
 
 
 def states(db: Connection, jobs: Table) -> dict[str, int]:

@@ -47,12 +47,13 @@ _countersignatures = Table(
 )
 
 
-_KEY = PreparedStatement(select(_keys.c.vkey).where(_keys.c.subject == bindparam("name")))
+_KEY = PreparedStatement(select(_keys.c.vkey).where(_keys.c.subject == bindparam("name")), kept=True)
 _RECEIPT = PreparedStatement(
     select(_receipts).where(_receipts.c.grant_id == bindparam("grant"), _receipts.c.seq == bindparam("position"))
 )
 _LAST_RECEIPT = PreparedStatement(
-    select(_receipts.c.seq).where(_receipts.c.grant_id == bindparam("grant")).order_by(_receipts.c.seq.desc()).limit(1)
+    select(_receipts.c.seq).where(_receipts.c.grant_id == bindparam("grant")).order_by(_receipts.c.seq.desc()).limit(1),
+    kept=True,
 )
 _ADD_RECEIPT = PreparedStatement(_receipts.insert())
 
@@ -75,7 +76,9 @@ def keys(db: Connection) -> list[tuple[str, str]]:
 
 def keep_receipt(db: Connection, grant_id: str, seq: int, body: bytes, note: str) -> None:
     """Store the curator's signature that an exchange has this position."""
+    last = last_receipt(db, grant_id)
     _ADD_RECEIPT.run(db, grant_id=grant_id, seq=seq, body=body, note=note)
+    _LAST_RECEIPT.remember(db, (max(last, seq),), grant=grant_id)
 
 
 def receipt(db: Connection, grant_id: str, seq: int) -> Any:

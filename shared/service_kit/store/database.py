@@ -10,13 +10,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar, Union, cast
 
-from sqlalchemy import Connection, MetaData
+from sqlalchemy import Connection, MetaData, event
 
 from blindopt.errors import AuditUnavailable, StateConflict
 from service_kit.store import backends, schema
 from service_kit.store.copying import copy_tables
 from service_kit.store.driver_errors import StoreFault, converted, is_open, reading, savepoint
-from service_kit.store.prepared_statement import Driver, PreparedStatement, raw
+from service_kit.store.prepared_statement import Driver, PreparedStatement, raw, remember_rows
 
 __all__ = ["Connection", "Database", "StoreFault", "is_open", "savepoint"]
 
@@ -57,6 +57,8 @@ class Database:
         self._after_commit: Callable[[], None] = lambda: None
         self._backend = backends.of(self.path, url)
         self._db = self._reached(self._backend.connect)
+        self._memory = remember_rows(self._db)
+        _on_writes(self._db, self._memory.clear)
         self._lock = threading.Lock()
         self._submitting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -195,6 +197,7 @@ class Database:
         try:
             return self._commit(done)
         except Exception as error:  # no caller may wait for ever for a commit that will not come
+            self._memory.clear()
             return _failed(done, converted(error))
 
     def _group_ended(self, done: "_Done") -> None:
@@ -212,6 +215,9 @@ class Database:
         done: _Done = []
         try:
             self._notice_foreign(self._backend.begin(connection))
+            if len(group) == 1:
+                work, future = group[0]
+                return [(future, work(self._db), None)]
             for work, future in group:
                 done.append((future, *self._run(connection, work)))
         except Exception as error:  # the transaction is lost, probably because of a full disk
@@ -222,12 +228,14 @@ class Database:
         if version != self._data_version:
             self.foreign_writes += self._data_version is not None
             self._data_version = version
+            self._memory.clear()
 
     def _run(self, connection: Driver, work: Callable[[Connection], Any]) -> tuple[Any, Exception | None]:
         connection.execute("SAVEPOINT work")
         try:
             result = work(self._db)
         except Exception as error:
+            self._memory.clear()
             if not connection.in_transaction:
                 raise  # the database has rolled back the transaction
             connection.execute("ROLLBACK TO work")
@@ -252,8 +260,8 @@ class Database:
             log.error("what follows a commit failed", extra={"fields": {"kind": type(error).__name__}})
         return done
 
-    @staticmethod
-    def _lost(connection: Driver, done: "_Done", error: Exception) -> "_Done":
+    def _lost(self, connection: Driver, done: "_Done", error: Exception) -> "_Done":
+        self._memory.clear()
         if connection.in_transaction:
             with suppress(Exception):  # then the next transaction fails, and rolls it back
                 connection.execute("ROLLBACK")
@@ -355,3 +363,12 @@ _Done = list[tuple[_Future, Any, Exception | None]]
 
 def _failed(done: _Done, failure: Exception) -> _Done:
     return [(future, None, earlier or failure) for future, _, earlier in done]
+
+
+def _on_writes(db: Connection, act: Callable[[], None]) -> None:
+    """Call ``act`` before each statement that SQLAlchemy runs on a connection and that may write."""
+
+    @event.listens_for(db.engine, "before_cursor_execute")
+    def on_execute(db: object, cursor: object, statement: str, *more: object) -> None:
+        if not statement.lstrip().upper().startswith("SELECT"):
+            act()

@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as NoConnection
 
 from blindopt.errors import AuditUnavailable, StorageUnavailable
-from service_kit.store.prepared_statement import raw
+from service_kit.store.prepared_statement import forget_rows, raw
 
 _ANY: tuple[type[Exception], ...] = (sqlite3.Error,)
 _PASSING: tuple[type[Exception], ...] = (sqlite3.OperationalError,)
@@ -52,6 +52,7 @@ def savepoint(db: Connection) -> Iterator[None]:
     except Exception as error:
         if connection.in_transaction:
             connection.execute("ROLLBACK TO part")
+            forget_rows(db)
             connection.execute("RELEASE part")
         raise converted(error) from None
     connection.execute("RELEASE part")

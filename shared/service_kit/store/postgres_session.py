@@ -1,6 +1,6 @@
 """A connection to PostgreSQL: exact values, and the statements of ``PreparedStatement``."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import psycopg
@@ -81,18 +81,18 @@ class Session(psycopg.Connection[Any]):
     statements = 0
     """How many were sent, over all sessions of this process: each is a round trip."""
 
-    def execute(self, query: Any, params: Any = (), /, **options: Any) -> Any:
+    def execute(self, query: Any, params: Any = None, /, **options: Any) -> Any:
         """Run a statement: the text of a ``PreparedStatement``, or PostgreSQL's own without parameters."""
         return self._run(query, params)
 
-    def _run(self, sql: str, parameters: Sequence[Any]) -> Rows:
+    def _run(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
         prepared = _TEXTS.get(sql) or _learn(sql)
         Session.statements += 1
         if prepared is _PLAIN:
             return super().execute(sql)
-        text, positions = prepared
+        text, names = prepared
         cursor = self.cursor(binary=True)
-        return cursor.execute(text, [parameters[i] for i in positions], prepare=True)
+        return cursor.execute(text, [parameters[name] for name in names], prepare=True)
 
     @property
     def in_transaction(self) -> bool:
@@ -100,11 +100,11 @@ class Session(psycopg.Connection[Any]):
         return self.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
 
-_PLAIN: tuple[str, list[int]] = "", []
-_TEXTS: dict[str, tuple[str, list[int]]] = {}
+_PLAIN: tuple[str, list[str]] = "", []
+_TEXTS: dict[str, tuple[str, list[str]]] = {}
 
 
-def _learn(sql: str) -> tuple[str, list[int]]:
+def _learn(sql: str) -> tuple[str, list[str]]:
     _TEXTS[sql] = PreparedStatement.of(sql, _DIALECT) or _PLAIN
     return _TEXTS[sql]
 

@@ -2,16 +2,25 @@
 
 SQLAlchemy's execution and result machinery costs five to nine times what SQLite needs for such a query (measured).
 Statements that do not run at each exchange use it all the same.
+
+A statement may be ``kept``: the one connection that writes remembers its row until its table is written, by whatever
+statement, a transaction or a part of it is undone, or another connection has written (``Database``).
 """
 
 from collections import namedtuple
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, cast
 
 from sqlalchemy import Connection, Dialect, Insert, Select, Update
 from sqlalchemy.dialects.sqlite import pysqlite
 
 _RAW = "blindopt_driver_connection"
+_MEMORY = "blindopt_memory"
+_DIALECT = pysqlite.dialect(paramstyle="named")  # the driver takes the values by name: no list is made of them
+REMEMBERED_MAX = 1_000
+"""Rows of one table."""
+Memory = dict[str, dict[Any, Any]]
+"""What a connection remembers, by table."""
 
 
 class Rows(Protocol):
@@ -26,7 +35,7 @@ class Rows(Protocol):
 class Driver(Protocol):
     """The connection of a driver: of ``sqlite3``, or ``postgres_session.Session``."""
 
-    def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Rows: ...
+    def execute(self, sql: str, parameters: Mapping[str, Any] = ..., /) -> Rows: ...
     @property
     def in_transaction(self) -> bool: ...
 
@@ -39,35 +48,56 @@ class PreparedStatement:
 
     _all: ClassVar[dict[str, "PreparedStatement"]] = {}
 
-    def __init__(self, statement: Select[Any] | Insert | Update, columns: list[str] | None = None) -> None:
-        compiled = statement.compile(dialect=pysqlite.dialect(), column_keys=columns)
+    def __init__(
+        self, statement: Select[Any] | Insert | Update, columns: list[str] | None = None, *, kept: bool = False
+    ) -> None:
+        compiled = statement.compile(dialect=_DIALECT, column_keys=columns)
         self.sql = str(compiled)
-        self._names: list[str] = list(compiled.positiontup or ())
         self._fixed = {name: value for name, value in compiled.params.items() if value is not None}
         self._statement, self._columns = statement, columns
         self._all[self.sql] = self
         names = [str(column.key) for column in statement.selected_columns] if isinstance(statement, Select) else []
         self._row: Any = namedtuple("Row", names) if names else tuple
+        tables = statement.get_final_froms() if isinstance(statement, Select) else [statement.table]
+        self.table = "" if isinstance(statement, Select) and not kept else _name(tables)
+        """The table that it writes, or that a kept statement reads."""
+        self._kept = kept
 
     @classmethod
-    def of(cls, sql: str, dialect: Dialect) -> tuple[str, list[int]] | None:
-        """The statement with this text for another database, and which of the parameters it takes; None: no such."""
+    def of(cls, sql: str, dialect: Dialect) -> tuple[str, list[str]] | None:
+        """The statement with this text for another database, and the parameters it takes in order; None: no such."""
         statement = cls._all.get(sql)
         if statement is None:
             return None
         plain = statement._statement
         plain = plain.inline() if isinstance(plain, Insert) else plain
         compiled = plain.compile(dialect=dialect, column_keys=statement._columns)
-        return str(compiled), [statement._names.index(name) for name in compiled.positiontup or ()]
+        return str(compiled), list(compiled.positiontup or ())
 
     def run(self, db: Connection, **values: Any) -> int:
         """Run an insert or an update; the number of rows that it changed."""
+        memory = db.__dict__.get(_MEMORY)
+        if memory:
+            memory.pop(self.table, None)
         return raw(db).execute(self.sql, self._bound(values)).rowcount
 
     def row(self, db: Connection, **values: Any) -> Any:
         """The only row, or None."""
+        known = remembered(db, self.table) if self._kept else None
+        key = (self, *values.values())
+        if known is not None and key in known:
+            return known[key]
         fields = raw(db).execute(self.sql, self._bound(values)).fetchone()
-        return None if fields is None else self._row._make(fields)
+        row = None if fields is None else self._row._make(fields)
+        if known is not None:
+            known[key] = row
+        return row
+
+    def remember(self, db: Connection, row: tuple[Any, ...], **values: Any) -> None:
+        """Remember the row of a kept statement, after a write of its table by which the caller knows it."""
+        known = remembered(db, self.table)
+        if known is not None:
+            known[(self, *values.values())] = self._row._make(row)
 
     def rows(self, db: Connection, **values: Any) -> list[Any]:
         """All rows."""
@@ -78,10 +108,13 @@ class PreparedStatement:
         fields = connection.execute(self.sql, self._bound(values)).fetchone()
         return None if fields is None else self._row._make(fields)
 
-    def _bound(self, values: dict[str, Any]) -> list[Any]:
-        if not self._fixed:
-            return [values[name] for name in self._names]
-        return [values[name] if name in values else self._fixed[name] for name in self._names]
+    def _bound(self, values: dict[str, Any]) -> dict[str, Any]:
+        return {**self._fixed, **values} if self._fixed else values
+
+
+def _name(tables: Sequence[Any]) -> str:
+    (table,) = tables
+    return str(table.name)
 
 
 def raw(db: Connection) -> Driver:
@@ -90,3 +123,25 @@ def raw(db: Connection) -> Driver:
     if connection is None:  # it is the same for the life of ``db``
         connection = db.__dict__[_RAW] = db.connection.driver_connection
     return cast(Driver, connection)
+
+
+def remember_rows(db: Connection) -> Memory:
+    """Let a connection that is the only one to write remember; return what it remembers, for its owner to clear."""
+    memory: Memory = db.__dict__.setdefault(_MEMORY, {})
+    return memory
+
+
+def forget_rows(db: Connection) -> None:
+    """Forget all that a connection remembers."""
+    db.__dict__.get(_MEMORY, {}).clear()
+
+
+def remembered(db: Connection, table: str) -> dict[Any, Any] | None:
+    """What a connection remembers of a table, to read and add to; None for a connection that remembers nothing."""
+    memory: Memory | None = db.__dict__.get(_MEMORY)
+    if memory is None:
+        return None
+    known = memory.setdefault(table, {})
+    if len(known) > REMEMBERED_MAX:
+        known.clear()
+    return known

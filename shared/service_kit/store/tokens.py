@@ -25,7 +25,7 @@ _tokens = Table(
     Column("revoked_at", Text),
     Column("last_used_at", Text),
 )
-FIND = PreparedStatement(select(_tokens).where(_tokens.c.kid == bindparam("kid")))
+FIND = PreparedStatement(select(_tokens).where(_tokens.c.kid == bindparam("kid")), kept=True)
 
 
 def add(db: Connection, token: Token, principal: Principal, *, created: datetime, expires: datetime) -> None:

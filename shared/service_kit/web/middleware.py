@@ -8,8 +8,7 @@ import logging
 import secrets
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -69,10 +68,8 @@ class RequestMiddleware:
         period_of: Callable[[str, str, Principal], float | None] = lambda method, path, principal: None,
         count: Callable[[str, str, int, float], None] | None = None,
         console: ConsoleHook | None = None,
-        hot: Sequence[Route] = (),
     ) -> None:
         self.app = app
-        self.hot = hot
         self.context = context
         self.principal_rate = principal_rate
         self.bad_token_rate = bad_token_rate
@@ -88,18 +85,27 @@ class RequestMiddleware:
         else:
             await self.app(scope, receive, send)
 
-    def app_of(self, scope: Scope) -> ASGIApp:
-        """The application of a request: a hot route, without the framework's layers and its search, or the whole."""
-        for route in self.hot:
-            match, child = route.matches(scope)
-            if match is Match.FULL:
-                scope.update(child)
-                return partial(_serve, route.endpoint)
-        return self.app
+
+class HotRoutes:
+    """Serves the busiest routes without the framework's layers and its search, and passes on every other request."""
+
+    def __init__(self, routes: Sequence[Route], middleware: RequestMiddleware) -> None:
+        self._routes, self._middleware = routes, middleware
+
+    def serve(self, app: object, scope: Scope, receive: Receive, send: Send) -> Awaitable[None] | None:
+        """Serve a request of ``app`` to one of the routes; None for any other."""
+        if scope["type"] == "http":
+            for route in self._routes:
+                match, child = route.matches(scope)
+                if match is Match.FULL:
+                    scope.update(child, app=app)
+                    return self._middleware(scope, receive, send)
+        return None
 
 
-async def _serve(endpoint: Any, scope: Scope, receive: Receive, send: Send) -> None:
-    response = await endpoint(Request(scope, receive, send))
+async def serve_hot(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request to the hot route that was chosen for it."""
+    response = await scope["endpoint"](Request(scope, receive, send))
     await response(scope, receive, send)
 
 
@@ -156,7 +162,7 @@ class _Request:
     async def _handle(self) -> None:
         try:
             self._authenticate()
-            await self._middleware.app_of(self._scope)(self._scope, self.receive, self.send)
+            await self._middleware.app(self._scope, self.receive, self.send)
             if self._too_large is not None:
                 raise self._too_large
         except Exception as error:
