@@ -1,0 +1,173 @@
+"""What the connection that writes remembers is forgotten by whatever may have changed it."""
+
+import sqlite3
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy import Column, Integer, MetaData, Table, Text, bindparam, select, text, update
+
+from service_kit.store import audit_log
+from service_kit.store.base import METADATA
+from service_kit.store.database import Database, savepoint
+from service_kit.store.prepared_statement import PreparedStatement, raw
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+OWN = MetaData()
+cups = Table("cups", OWN, Column("name", Text, primary_key=True), Column("held", Integer, nullable=False))
+HELD = PreparedStatement(select(cups.c.held).where(cups.c.name == bindparam("name")), kept=True)
+FILL = PreparedStatement(update(cups).where(cups.c.name == bindparam("of")).values(held=bindparam("new")))
+
+
+@pytest.fixture
+def database(tmp_path):
+    database = Database(tmp_path / "cups.db", (METADATA, OWN))
+    database.write(lambda db: db.execute(cups.insert(), [{"name": "blue", "held": 1}, {"name": "red", "held": 7}]))
+    yield database
+    database.close()
+
+
+def held(db, name="blue"):
+    row = HELD.row(db, name=name)
+    return None if row is None else row.held
+
+
+@contextmanager
+def statements(db):
+    """Collect the statements that reach SQLite."""
+    seen = []
+    raw(db).set_trace_callback(seen.append)
+    yield seen
+    raw(db).set_trace_callback(None)
+
+
+def test_a_row_is_read_once_and_by_its_parameters(database):
+    def work(db):
+        with statements(db) as seen:
+            values = [held(db), held(db), held(db, "red"), held(db, "red"), held(db, "none"), held(db, "none")]
+        return values, len(seen)
+
+    assert database.write(work) == ([1, 1, 7, 7, None, None], 3)
+    assert database.write(work) == ([1, 1, 7, 7, None, None], 0)  # from one transaction to the next, too
+
+
+def prepared(database):
+    database.write(lambda db: FILL.run(db, of="blue", new=2))
+
+
+def core(database):
+    database.write(lambda db: db.execute(update(cups).where(cups.c.name == "blue").values(held=2)))
+
+
+def words(database):
+    database.write(lambda db: db.execute(text("UPDATE cups SET held = 2 WHERE name = 'blue'")))
+
+
+def another_connection(database):
+    with sqlite3.connect(database.path) as other:
+        other.execute("UPDATE cups SET held = 2 WHERE name = 'blue'")
+    other.close()
+
+
+@pytest.mark.parametrize("change", [prepared, core, words, another_connection])
+def test_a_change_is_seen_by_the_next_read(database, change):
+    assert database.write(held) == 1
+    change(database)
+    assert database.write(held) == 2
+
+
+def test_what_a_transaction_remembered_ends_with_it_if_it_is_undone(database):
+    def undone(db):
+        FILL.run(db, of="blue", new=5)
+        assert held(db) == 5
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        database.write(undone)
+    assert database.write(held) == 1
+
+
+def test_what_a_part_of_a_transaction_remembered_ends_with_it_if_it_is_undone(database):
+    def part(db):
+        FILL.run(db, of="blue", new=5)
+        assert held(db) == 5
+        raise KeyError
+
+    def work(db):
+        with pytest.raises(KeyError), savepoint(db):
+            part(db)
+        return held(db)
+
+    assert database.write(work) == 1
+
+
+def test_a_row_that_a_writer_knows_is_what_the_table_has(database):
+    def work(db):
+        FILL.run(db, of="blue", new=3)
+        HELD.remember(db, (3,), name="blue")
+        with statements(db) as seen:
+            known = held(db)
+        return known, seen
+
+    assert database.write(work) == (3, [])
+    with database.read() as db:
+        assert held(db) == 3
+
+
+def test_a_reader_remembers_nothing(database):
+    with database.read() as db:
+        assert held(db) == 1
+        assert FILL.table not in db.__dict__.get("blindopt_memory", {})
+    prepared(database)
+    with database.read() as db:
+        assert held(db) == 2
+
+
+def test_the_remembered_end_of_the_log_is_that_of_the_table(database):
+    def add(db, *kinds):
+        return [audit_log.append(db, kind, actor="cli", now=NOW, details={"kind": kind}) for kind in kinds]
+
+    (first,) = database.write(lambda db: add(db, "one"))
+    database.write(lambda db: add(db, "two", "three"))
+
+    def compare(db):
+        appended = audit_log.appended_since(db, first.seq, first.leaf)
+        stored = [(row.seq, row.leaf, row.kind, audit_log.record_of(row)["details"]) for row in audit_log.since(db, 1)]
+        return [tuple(each) for each in appended], stored
+
+    appended, stored = database.write(compare)
+    assert appended == stored
+    assert len(stored) == 2
+    assert database.write(lambda db: audit_log.appended_since(db, first.seq, b"another")) is None
+    assert database.write(lambda db: audit_log.appended_since(db, 99, first.leaf)) is None
+
+
+def test_after_a_change_from_outside_the_log_is_read_again(database):
+    first = database.write(lambda db: audit_log.append(db, "one", actor="cli", now=NOW))
+    another_connection(database)
+    assert database.write(lambda db: audit_log.appended_since(db, first.seq, first.leaf)) is None
+    assert database.write(lambda db: audit_log.append(db, "two", actor="cli", now=NOW)).seq == 1
+
+
+def test_an_appended_record_that_is_undone_is_in_no_memory(database):
+    first = database.write(lambda db: audit_log.append(db, "one", actor="cli", now=NOW))
+
+    def undone(db):
+        audit_log.append(db, "two", actor="cli", now=NOW)
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        database.write(undone)
+    assert not database.write(lambda db: audit_log.appended_since(db, first.seq, first.leaf))
+    assert database.write(lambda db: audit_log.append(db, "three", actor="cli", now=NOW)).seq == 1
+
+
+def test_the_memory_of_a_table_is_bounded(database, monkeypatch):
+    monkeypatch.setattr("service_kit.store.prepared_statement.REMEMBERED_MAX", 4)
+
+    def work(db):
+        for number in range(20):
+            held(db, str(number))
+        return len(db.__dict__["blindopt_memory"]["cups"])
+
+    assert database.write(work) <= 5
