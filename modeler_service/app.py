@@ -52,6 +52,7 @@ def build(settings: Settings) -> FastAPI:
             ends.push_async_callback(run_in_threadpool, retention.close)
             app.state.log_verification.start()
             ends.push_async_callback(run_in_threadpool, app.state.log_verification.close)
+            modeler.wakeups.attach()
             modeler.work()
             ends.push_async_callback(run_in_threadpool, modeler.close)
             yield
@@ -75,5 +76,5 @@ def build(settings: Settings) -> FastAPI:
         read_by_hand=(wire.ObservationImport,),
     )
     app.state.modeler = modeler
-    app.state.leave = modeler.streams.close
+    app.state.leave = modeler.leave
     return app

@@ -85,7 +85,7 @@ def start_run(
 
     def progress() -> wire.RunView:
         nonlocal shown
-        run = client.run(run_id)
+        run = client.run(run_id, wait_s=0.2)
         waits = f" for {run.waiting_for}" if run.waiting_for else ""
         if (line := f"{run.state}{waits}, {run.trials} answers") != shown:
             typer.echo(line, err=True)

@@ -24,7 +24,6 @@ from curator_service.use_cases.jobs.public_forecasts import PublicForecasts
 from curator_service.use_cases.jobs.tunings import Tunings
 from curator_service.use_cases.queries.answer_versions import AnswerVersions
 from curator_service.use_cases.queries.queries import Queries
-from curator_service.use_cases.queries.wakeups import Wakeups
 from curator_service.use_cases.studies.advisories import Advisories
 from curator_service.use_cases.studies.datasets import Datasets
 from curator_service.use_cases.studies.erasure import Erasures
@@ -41,6 +40,7 @@ from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.store.base import states
 from service_kit.store.database import Connection
+from service_kit.web.wakeups import Wakeups
 
 
 class Curator:

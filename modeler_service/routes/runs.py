@@ -72,9 +72,13 @@ def list_runs(
 
 
 @router.get("/{run_id}", dependencies=_READ)
-def get_run(run_id: RunId, modeler: ModelerDep) -> wire.RunView:
+async def get_run(
+    run_id: RunId,
+    modeler: ModelerDep,
+    wait: Annotated[float, Query(ge=0, le=60, description="Seconds to wait for its end, or its pause.")] = 0.0,
+) -> wire.RunView:
     """A run and its progress."""
-    return modeler.run(run_id)
+    return await modeler.halted(run_id, wait)
 
 
 @router.post("/{run_id}:stop", response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)

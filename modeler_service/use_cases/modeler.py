@@ -2,10 +2,13 @@
 
 import json
 import secrets
+import time
 from collections import Counter
 from itertools import takewhile
 from threading import Lock
 from typing import Any
+
+from starlette.concurrency import run_in_threadpool
 
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
@@ -36,6 +39,7 @@ from service_kit.store.base import moment, stamp, states
 from service_kit.store.database import Connection
 from service_kit.store.labels import EVERYTHING, ListFilter, tags_of
 from service_kit.store.stored_replies import StoredReply
+from service_kit.web.wakeups import Wakeups
 
 _SETTINGS = wire.RunSpec.model_fields.keys() & wire.RunView.model_fields.keys()
 """Settings of a run that its view repeats."""
@@ -47,7 +51,8 @@ class Modeler:
     def __init__(self, context: ServiceContext, settings: Settings) -> None:
         self.context = context
         self._settings = settings
-        self.scheduler = RunScheduler(context, settings)
+        self.wakeups = Wakeups()
+        self.scheduler = RunScheduler(context, settings, self.wakeups.notify)
         folder = settings.data_dir / "candidates"
         self.housekeeping = RunHousekeeping(context, folder, self._view)
         self.posteriors = PosteriorViews(context.database, folder, settings.look_memory_max_bytes)
@@ -65,9 +70,14 @@ class Modeler:
         """Work on runs from now on, also on unfinished ones."""
         self.scheduler.start()
 
+    def leave(self) -> None:
+        """End the streams, and the requests that wait for a run."""
+        self.streams.close()
+        self.wakeups.close()
+
     def close(self) -> None:
         """Leave the runs, which the next start takes up."""
-        self.streams.close()
+        self.leave()
         self.suggestions.close()
         self.scheduler.close()
 
@@ -177,10 +187,7 @@ class Modeler:
             lock.release()
 
     def stop(self, request: RequestContext, identity: str) -> StoredReply:
-        """End a run after the query under way, or at once if there is none. Durable.
-
-        Raises StateConflict if the run has ended by itself.
-        """
+        """End a run after the query under way, or at once. Durable. Raises StateConflict if it has ended by itself."""
         return self._halt(request, identity, "stop", ended=("stopped",))
 
     def pause(self, request: RequestContext, identity: str) -> StoredReply:
@@ -204,6 +211,7 @@ class Modeler:
 
         reply = self.context.idempotency.once(request, effect)
         self.scheduler.halt(identity)
+        self.wakeups.notify(identity)
         return reply
 
     def resume(self, request: RequestContext, identity: str) -> StoredReply:
@@ -248,13 +256,24 @@ class Modeler:
         with self.context.database.read() as db:
             return self._view(db, identity)
 
+    async def halted(self, identity: str, wait_s: float) -> wire.RunView:
+        """Return a run as soon as it has ended or is paused, or after ``wait_s``; no thread waits."""
+        deadline = time.monotonic() + wait_s
+        with self.wakeups.listening(identity) as event:
+            while True:
+                event.clear()
+                view = await run_in_threadpool(self.run, identity)
+                is_halted = view.ended_at is not None or view.state == "paused"
+                if is_halted or not await self.wakeups.wait(event, deadline - time.monotonic()):
+                    return view
+
     def runs(
         self, after: int | None, limit: int, *, newest: bool = False, chosen: ListFilter = EVERYTHING
     ) -> list[tuple[int, wire.RunView]]:
         """Return runs with their sequence numbers: those after ``after``, or before it with the ``newest`` first."""
         with self.context.database.read() as db:
-            rows = store.run_page(db, position=after, newest=newest, limit=limit, chosen=chosen)
-            return [(row.seq, self._view_of(db, row)) for row in rows]
+            page = store.run_page(db, position=after, newest=newest, limit=limit, chosen=chosen)
+            return [(row.seq, self._view_of(db, row)) for row in page]
 
     def counts(self) -> wire.RunCounts:
         """Count the runs in each state."""

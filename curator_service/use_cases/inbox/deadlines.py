@@ -10,10 +10,10 @@ from blindopt.errors import AuditUnavailable, BlindoptError, StorageUnavailable
 from curator_service.store import inbox as table
 from curator_service.use_cases.inbox.inbox import Inbox
 from curator_service.use_cases.queries.answer_versions import AnswerVersions
-from curator_service.use_cases.queries.wakeups import INBOX, Wakeups
 from service_kit.context.context import ServiceContext
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import StoreFault
+from service_kit.web.wakeups import INBOX, Wakeups
 
 log = logging.getLogger("blindopt.overdue")
 LONGEST_SECONDS = 60.0

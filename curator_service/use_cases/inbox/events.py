@@ -7,8 +7,8 @@ from starlette.concurrency import run_in_threadpool
 
 from blindopt import wire
 from curator_service.use_cases.inbox.inbox import Inbox
-from curator_service.use_cases.queries.wakeups import INBOX, Wakeups
 from service_kit.web.server_sent_events import BEAT_SECONDS, Batches, EventStreams, event
+from service_kit.web.wakeups import INBOX, Wakeups
 
 
 class Streams:

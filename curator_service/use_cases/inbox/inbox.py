@@ -19,7 +19,6 @@ from curator_service.use_cases.queries.measurement_entries import (
     system_of,
 )
 from curator_service.use_cases.queries.released_units import held_back
-from curator_service.use_cases.queries.wakeups import INBOX, Wakeups
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
 from curator_service.use_cases.studies.withheld_records import withheld_rows
 from curator_service.vault import Vault
@@ -29,6 +28,7 @@ from service_kit.store import audit_log
 from service_kit.store.base import moment
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
+from service_kit.web.wakeups import INBOX, Wakeups
 
 Filter = Literal["open", "answered", "declined", "overdue", "all"]
 EARLIER_MAX = 3

@@ -23,7 +23,6 @@ from curator_service.use_cases.inbox.circuit_breaker import RESPECTED_SECONDS, C
 from curator_service.use_cases.inbox.inbox import Inbox
 from curator_service.use_cases.queries import measurement_entries
 from curator_service.use_cases.queries.measurement_entries import MeasurementEntry
-from curator_service.use_cases.queries.wakeups import INBOX, Wakeups
 from curator_service.use_cases.studies.studies import NO_MEASURER
 from service_kit.context.context import ServiceContext
 from service_kit.context.keys import webhook_key
@@ -32,6 +31,7 @@ from service_kit.store import audit_log
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection, StoreFault
 from service_kit.store.stored_replies import StoredReply
+from service_kit.web.wakeups import INBOX, Wakeups
 
 if TYPE_CHECKING:
     from blindopt.client import WebhookClient

@@ -35,7 +35,6 @@ from curator_service.use_cases.queries.released_units import (
     release_counts,
     units_to_release,
 )
-from curator_service.use_cases.queries.wakeups import Wakeups
 from curator_service.use_cases.studies import dataset_caps
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
 from curator_service.use_cases.studies.withheld_records import withheld_rows
@@ -43,6 +42,7 @@ from service_kit.context.context import ServiceContext
 from service_kit.store import audit_log
 from service_kit.store.base import stamp
 from service_kit.store.database import Connection
+from service_kit.web.wakeups import Wakeups
 
 LOST = "the curator was restored from a backup after this query: later answers are lost, so it gets no more"
 _TOGETHER = 64

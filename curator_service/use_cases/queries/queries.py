@@ -32,7 +32,6 @@ from curator_service.use_cases.guard.study_guard import StudyGuard
 from curator_service.use_cases.queries import measurement_entries
 from curator_service.use_cases.queries.refusals import refusal_for_grant
 from curator_service.use_cases.queries.study_views import view_of
-from curator_service.use_cases.queries.wakeups import INBOX, Wakeups
 from curator_service.use_cases.studies import dataset_caps
 from curator_service.use_cases.studies.release_cache import Released, ReleasedStudies
 from curator_service.use_cases.studies.withheld_records import withheld_records, withheld_rows
@@ -45,6 +44,7 @@ from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection, is_open, savepoint
 from service_kit.store.stored_replies import StoredReply
 from service_kit.web.reply_pacing import ReplyPacing
+from service_kit.web.wakeups import INBOX, Wakeups
 
 AT_ONCE = 64
 """The most measurements of a query whose noise is drawn within its transaction; more are drawn in a thread."""

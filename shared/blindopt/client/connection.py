@@ -245,15 +245,19 @@ class ServiceClient(Client):
 
 
 def wait_until_ended(get: Callable[[], J], name: str, *, timeout_s: float, poll_s: float) -> J:
-    """Poll a job until it has ended. Raises Unreachable after ``timeout_s``.
+    """Read a job until it has ended. Raises Unreachable after ``timeout_s``.
 
-    Polls are ``poll_s`` apart, later a tenth of the time that was waited, at most a second or ``poll_s``.
+    Reads begin ``poll_s`` apart, later a tenth of the time that was waited, at most a second or ``poll_s``; one that
+    the service held for longer is followed by the next at once.
     """
-    begin = time.monotonic()
+    begin = asked = time.monotonic()
     while (job := get()).ended_at is None:
-        if (waited := time.monotonic() - begin) > timeout_s:
+        now = time.monotonic()
+        if (waited := now - begin) > timeout_s:
             raise Unreachable(f"{name} has not ended within {timeout_s} s")
-        time.sleep(min(max(poll_s, min(waited / 10, 1.0)), max(timeout_s - waited, poll_s)))
+        pause = min(max(poll_s, min(waited / 10, 1.0)), max(timeout_s - waited, poll_s))
+        time.sleep(max(0.0, pause - (now - asked)))
+        asked = time.monotonic()
     return job
 
 

@@ -1,9 +1,13 @@
 """A vendor's client of the modeler."""
 
+import time
 from typing import Any
 
 from blindopt import wire
 from blindopt.client.connection import ServiceClient, new_key, wait_until_ended
+
+HELD_S = 20.0
+"""How long one request waits for the end of a run: less than what proxies allow."""
 
 
 class VendorClient(ServiceClient):
@@ -13,9 +17,13 @@ class VendorClient(ServiceClient):
         """Queue a run."""
         return self._post("/v1/runs", wire.RunView, run, key)
 
-    def run(self, run_id: str) -> wire.RunView:
-        """A run and its progress."""
-        return self._get(f"/v1/runs/{run_id}", wire.RunView)
+    def run(self, run_id: str, *, wait_s: float = 0.0) -> wire.RunView:
+        """A run and its progress; with ``wait_s`` (up to 60), as soon as it has ended or is paused, or after so long.
+
+        A modeler of an earlier version does not wait.
+        """
+        params = {"wait": wait_s} if wait_s else None
+        return self._send("GET", f"/v1/runs/{run_id}", params=params, longer_s=wait_s).check().read(wire.RunView)
 
     def runs(self) -> list[wire.RunView]:
         """All runs, oldest first."""
@@ -38,8 +46,13 @@ class VendorClient(ServiceClient):
         return self._post(f"/v1/runs/{run_id}:replace_token", wire.RunView, wire.TokenReplacement(token=token))
 
     def wait(self, run_id: str, *, timeout_s: float, poll_s: float = 0.05) -> wire.RunView:
-        """Poll until the run has ended; Unreachable after ``timeout_s``."""
-        return wait_until_ended(lambda: self.run(run_id), f"run {run_id}", timeout_s=timeout_s, poll_s=poll_s)
+        """Wait until the run has ended; Unreachable after ``timeout_s``. ``poll_s``: for a modeler that cannot wait."""
+        until = time.monotonic() + timeout_s
+
+        def look() -> wire.RunView:
+            return self.run(run_id, wait_s=min(HELD_S, max(0.0, until - time.monotonic())))
+
+        return wait_until_ended(look, f"run {run_id}", timeout_s=timeout_s, poll_s=poll_s)
 
     def recommendation(self, run_id: str, over: str = "asked") -> wire.Recommendation:
         """The run's recommendation after the answers so far: the best of the queried candidates, or of all."""

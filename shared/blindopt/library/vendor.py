@@ -79,9 +79,9 @@ class Run:
         """The state when the run was last read."""
         return self.view.state
 
-    def refresh(self) -> "Run":
-        """Read the run again."""
-        self.view = self._vendor.client.run(self.id)
+    def refresh(self, *, wait_s: float = 0.0) -> "Run":
+        """Read the run again; with ``wait_s``, as soon as it has ended or is paused, or after so long."""
+        self.view = self._vendor.client.run(self.id, wait_s=wait_s)
         return self
 
     def wait(self, *, progress: bool = False, timeout_s: float | None = None) -> "Run":
@@ -92,12 +92,14 @@ class Run:
         begin = time.monotonic()
         planned = self._trials_max()
         with display.progress(self.view.name, planned, show=progress) as report:
-            while self.refresh().view.ended_at is None:
+            asked = begin
+            while self.refresh(wait_s=POLL_S).view.ended_at is None:
                 report(self.view.trials + self.view.declined, self._words())
-                waited = time.monotonic() - begin
-                if timeout_s is not None and waited > timeout_s:
+                now = time.monotonic()
+                if timeout_s is not None and now - begin > timeout_s:
                     raise StillRunning(f"run {self.id} is {self.state} after {timeout_s} s")
-                time.sleep(min(max(0.05, waited / 10), POLL_S))
+                time.sleep(max(0.0, min(max(0.05, (now - begin) / 10), POLL_S) - (now - asked)))
+                asked = time.monotonic()
             report(self.view.trials + self.view.declined, self._words())
         return self
 

@@ -36,7 +36,6 @@ from curator_service.use_cases.curator import Curator
 from curator_service.use_cases.integrity import log_checks
 from curator_service.use_cases.queries import queries
 from curator_service.use_cases.queries.queries import Queries
-from curator_service.use_cases.queries.wakeups import Wakeups
 from curator_service.use_cases.studies.datasets import Upload
 from curator_service.use_cases.studies.readings import Reading
 from curator_service.vault import Vault
@@ -45,6 +44,7 @@ from service_kit.context.request import RequestContext
 from service_kit.identity.tokens import Principal
 from service_kit.store import audit_log, stored_replies
 from service_kit.store.prepared_statement import raw
+from service_kit.web.wakeups import Wakeups
 from tests.curator_service.watched_studies import WatchedStudies
 from tests.scale import scaled
 

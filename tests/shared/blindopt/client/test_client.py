@@ -232,6 +232,19 @@ def test_a_wait_polls_less_often_the_longer_it_lasts_and_gives_up_in_time(monkey
     assert 160 < now[0] < 162
 
 
+def test_a_read_that_the_service_held_is_followed_by_the_next_at_once(monkeypatch):
+    now, slept = [0.0], []
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=slept.append)
+    monkeypatch.setattr(connection, "time", clock)
+
+    def get():
+        now[0] += 20.0
+        return SimpleNamespace(ended_at="then" if now[0] >= 70 else None)
+
+    wait_until_ended(get, "it", timeout_s=100, poll_s=0.05)
+    assert slept == [0.0, 0.0, 0.0]
+
+
 def test_authorities_are_read_for_tls_alone(monkeypatch):
     """In a thread of its own: a thread reads them once."""
     read = []

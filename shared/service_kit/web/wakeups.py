@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 INBOX = "inbox"
-"""The name that is notified when a measurement is requested, answered, declined or corrected."""
+"""The name that a curator notifies when a measurement is requested, answered, declined or corrected."""
 
 
 class Wakeups:
