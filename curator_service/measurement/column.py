@@ -33,10 +33,10 @@ def measure(outcomes: Vector, request: list[RowPlays], spec: StudyCreate) -> lis
 def measured(outcomes: Vector, request: list[RowPlays], spec: StudyCreate) -> list[Measured]:
     """The measurements before release: each play with independent noise."""
     counts = [item.plays for item in request]
-    values: Vector = np.repeat(outcomes, counts)
+    numbers = [y for y, plays in zip(outcomes.tolist(), counts, strict=True) for _ in range(plays)]
     if (variance := added_variance(spec)) > 0:
-        values = noise.add_gaussian(values, math.sqrt(variance))
-    numbers, ends = values.tolist(), accumulate(counts)
+        numbers = noise.add_gaussian(np.array(numbers), math.sqrt(variance)).tolist()
+    ends = accumulate(counts)
     return [
         Measured(item.row, list(range(1, item.plays + 1)), numbers[end - item.plays : end])
         for item, end in zip(request, ends, strict=True)

@@ -210,7 +210,7 @@ def charge_answers(
     for row, n in rows:
         old, cost = row_balances.get(row, RowBalance()), prices.cost(n)
         row_balances[row] = RowBalance(old.queries + 1, old.plays + n, old.total + cost)
-        after = replace(after, total=after.total + cost, plays=after.plays + n)
+        after = Balance(after.release, after.total + cost, after.plays + n)
         charges.append(Charge(row, n, cost, after, row_balances[row], persons.add(row, cost)))
     return charges
 

@@ -1,7 +1,7 @@
 """/v1/studies/{study_id} for modelers: the study, its candidates, and queries by row."""
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Header, Query, Request
 from starlette.responses import FileResponse, Response
@@ -111,14 +111,14 @@ async def ask(study_id: StudyId, query: wire.QueryRequest, idempotency_key: Idem
 async def _ask(request: Request) -> Response:
     """The busiest route, without FastAPI's resolution of dependencies, which costs as much as the query itself."""
     study_id: str = request.path_params["study_id"]
-    request.state.route = "/v1/studies/{study_id}/queries"
+    state: dict[str, Any] = request.scope["state"]
+    state["route"] = "/v1/studies/{study_id}/queries"
     await of_own_study(request, study_id)
-    permitted(request.state.principal, "modeler")
+    permitted(state["principal"], "modeler")
     query = await body_of(request, wire.QueryRequest)
     caller = await request_context(request, request.headers.get("idempotency-key"))
     curator: Curator = request.app.state.curator
-    pacing = getattr(request.state, "pacing", None)
-    return RecordedReply(await curator.queries.ask(caller, study_id, query, pacing))
+    return RecordedReply(await curator.queries.ask(caller, study_id, query, state.get("pacing")))
 
 
 def period_of(curator: Curator, method: str, path: str, principal: Principal) -> float | None:

@@ -5,6 +5,8 @@ import logging
 import logging.config
 from datetime import UTC, datetime
 
+_ENCODE = json.JSONEncoder(default=str).encode
+
 
 class JsonLines(logging.Formatter):
     """Formats a log record. A traceback is reduced to its type, because its text may quote private values."""
@@ -19,7 +21,7 @@ class JsonLines(logging.Formatter):
         line |= getattr(record, "fields", {})
         if record.exc_info and record.exc_info[0]:
             line["error"] = record.exc_info[0].__name__
-        return json.dumps(line, default=str)
+        return _ENCODE(line)
 
 
 class TerminalLines(JsonLines):
