@@ -68,10 +68,10 @@ class RunScheduler:
     write any more.
     """
 
-    def __init__(self, context: ServiceContext, settings: Settings, left: Callable[[str], None]) -> None:
+    def __init__(self, context: ServiceContext, settings: Settings, on_leave: Callable[[str], None]) -> None:
         self._context = context
         self._settings = settings
-        self._left = left  # called with the id of a run that a worker has left
+        self._on_leave = on_leave  # called with the id of a run that a worker has left
         self._notify_after = timedelta(minutes=settings.notify_wait_minutes)
         self._folder = settings.data_dir / "candidates"
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -199,7 +199,7 @@ class RunScheduler:
                 return
             del self._active[identity]
         then()
-        self._left(identity)
+        self._on_leave(identity)
         if self._closing.is_set():
             return
         soon = self._context.clock() + timedelta(seconds=self._settings.wait_seconds_first)

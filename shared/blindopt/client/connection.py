@@ -250,14 +250,14 @@ def wait_until_ended(get: Callable[[], J], name: str, *, timeout_s: float, poll_
     Reads begin ``poll_s`` apart, later a tenth of the time that was waited, at most a second or ``poll_s``; one that
     the service held for longer is followed by the next at once.
     """
-    begin = asked = time.monotonic()
+    begin = sent_at = time.monotonic()
     while (job := get()).ended_at is None:
         now = time.monotonic()
         if (waited := now - begin) > timeout_s:
             raise Unreachable(f"{name} has not ended within {timeout_s} s")
         pause = min(max(poll_s, min(waited / 10, 1.0)), max(timeout_s - waited, poll_s))
-        time.sleep(max(0.0, pause - (now - asked)))
-        asked = time.monotonic()
+        time.sleep(max(0.0, pause - (now - sent_at)))
+        sent_at = time.monotonic()
     return job
 
 

@@ -92,14 +92,14 @@ class Run:
         begin = time.monotonic()
         planned = self._trials_max()
         with display.progress(self.view.name, planned, show=progress) as report:
-            asked = begin
+            sent_at = begin
             while self.refresh(wait_s=POLL_S).view.ended_at is None:
                 report(self.view.trials + self.view.declined, self._words())
                 now = time.monotonic()
                 if timeout_s is not None and now - begin > timeout_s:
                     raise StillRunning(f"run {self.id} is {self.state} after {timeout_s} s")
-                time.sleep(max(0.0, min(max(0.05, (now - begin) / 10), POLL_S) - (now - asked)))
-                asked = time.monotonic()
+                time.sleep(max(0.0, min(max(0.05, (now - begin) / 10), POLL_S) - (now - sent_at)))
+                sent_at = time.monotonic()
             report(self.view.trials + self.view.declined, self._words())
         return self
 

@@ -94,8 +94,8 @@ def append(
     tail = _tail(db)
     _ADD.run(db, seq=seq, body=entry.body, leaf=entry.leaf, peaks=entry.peaks)
     LAST.remember(db, (seq, entry.peaks))
-    if (known := remembered(db, _log.name)) is not None:
-        known[_TAIL] = [*tail[1 - TAIL_MAX :], Appended(seq, entry.leaf, kind, details or {})]
+    if (memory := remembered(db, _log.name)) is not None:
+        memory[_TAIL] = [*tail[1 - TAIL_MAX :], Appended(seq, entry.leaf, kind, details or {})]
     return entry
 
 
@@ -145,8 +145,8 @@ def share_next(db: Connection, grant_id: str, body_at: Callable[[int], bytes]) -
     entry = _entry(seq, peaks, body)
     others = dict(remembered(db, _shared.name) or {})
     _ADD_SHARED.run(db, grant_id=grant_id, seq=seq, body=body, leaf=entry.leaf, peaks=entry.peaks)
-    if (known := remembered(db, _shared.name)) is not None:
-        known.update(others)  # a log of another grant is as it was
+    if (memory := remembered(db, _shared.name)) is not None:
+        memory.update(others)  # a log of another grant is as it was
     _LAST_SHARED.remember(db, (seq, entry.peaks), grant=grant_id)
     return Head(seq + 1, merkle_log.root(merkle_log.frontier(entry.peaks)).hex())
 

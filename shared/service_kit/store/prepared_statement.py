@@ -83,21 +83,21 @@ class PreparedStatement:
 
     def row(self, db: Connection, **values: Any) -> Any:
         """The only row, or None."""
-        known = remembered(db, self.table) if self._kept else None
+        memory = remembered(db, self.table) if self._kept else None
         key = (self, *values.values())
-        if known is not None and key in known:
-            return known[key]
+        if memory is not None and key in memory:
+            return memory[key]
         fields = raw(db).execute(self.sql, self._bound(values)).fetchone()
         row = None if fields is None else self._row._make(fields)
-        if known is not None:
-            known[key] = row
+        if memory is not None:
+            memory[key] = row
         return row
 
     def remember(self, db: Connection, row: tuple[Any, ...], **values: Any) -> None:
         """Remember the row of a kept statement, after a write of its table by which the caller knows it."""
-        known = remembered(db, self.table)
-        if known is not None:
-            known[(self, *values.values())] = self._row._make(row)
+        memory = remembered(db, self.table)
+        if memory is not None:
+            memory[(self, *values.values())] = self._row._make(row)
 
     def rows(self, db: Connection, **values: Any) -> list[Any]:
         """All rows."""
@@ -141,7 +141,7 @@ def remembered(db: Connection, table: str) -> dict[Any, Any] | None:
     memory: Memory | None = db.__dict__.get(_MEMORY)
     if memory is None:
         return None
-    known = memory.setdefault(table, {})
-    if len(known) > REMEMBERED_MAX:
-        known.clear()
-    return known
+    rows = memory.setdefault(table, {})
+    if len(rows) > REMEMBERED_MAX:
+        rows.clear()
+    return rows
