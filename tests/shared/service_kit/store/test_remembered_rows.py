@@ -106,8 +106,8 @@ def test_a_row_that_a_writer_knows_is_what_the_table_has(database):
         FILL.run(db, of="blue", new=3)
         HELD.remember(db, (3,), name="blue")
         with statements(db) as seen:
-            known = held(db)
-        return known, seen
+            value = held(db)
+        return value, seen
 
     assert database.write(work) == (3, [])
     with database.read() as db:
