@@ -149,7 +149,8 @@ class Releases:
             try:
                 self._finish(request, identity, *begun)
             except Exception as error:
-                log.error("the release of %s failed, and it is a draft again: %s", identity, type(error).__name__)
+                level = logging.WARNING if isinstance(error, BlindoptError) else logging.ERROR
+                log.log(level, "the release of %s failed, and it is a draft again: %s", identity, type(error).__name__)
 
         threading.Thread(target=finish, name=f"release {identity}").start()
         return None
