@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 from playwright.sync_api import expect
-from sklearn.datasets import load_diabetes
 
 from tests.browser.conftest import Visitor
 from tests.browser.two_services import PASSWORD, opened
@@ -16,6 +15,8 @@ BOUNDS = {"age": (18, 90), "bmi": (15, 50), "bp": (50, 150), "s5": (2, 8)}
 
 def diabetes():
     """scikit-learn's table of 442 patients, whose target is to be small, and where 30 values are missing."""
+    from sklearn.datasets import load_diabetes  # late: every process of tests would load it
+
     table = load_diabetes(scaled=False)
     values = np.column_stack([table.data, table.target])
     rng = np.random.default_rng(3)

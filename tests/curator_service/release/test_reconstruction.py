@@ -8,7 +8,6 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_diabetes
 
 from blindopt.wire import Feature
 from curator_service.attacks.maps import affine
@@ -125,6 +124,8 @@ def test_the_column_space_of_a_gaussian_release_tells_nothing():
 
 def diabetes() -> np.ndarray:
     """442 patients with ten features each, every feature scaled to unit variance."""
+    from sklearn.datasets import load_diabetes  # late: every process of tests would load it
+
     x = load_diabetes().data
     return (x - x.mean(axis=0)) / x.std(axis=0)
 

@@ -6,8 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
 from threadpoolctl import threadpool_limits
 
 from blindopt import wire
@@ -112,6 +110,9 @@ def test_the_optimum_is_that_of_scikit_learn(kind):
     bounds = wire.FitBounds(lengthscale=interval, signal_variance=interval, noise_variance=interval)
     settings = wire.Fit(priors=wire.FitPriors(), bounds=bounds, mean="kernel", starts=6)
     result = fit(data, kind, NO_NOISE, Hyper(1.0, 1.0, 0.1, 2.0), settings, distance=1.7, seed=[0])
+    from sklearn.gaussian_process import GaussianProcessRegressor  # late: every process of tests would load it
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
+
     base = RBF(1.0, (1e-3, 1e3)) if kind == "squared_exponential" else Matern(1.0, (1e-3, 1e3), nu=NU[kind])
     kernel = ConstantKernel(1.0, (1e-3, 1e3)) * base + WhiteKernel(0.1, (1e-3, 1e3))
     model = GaussianProcessRegressor(kernel, alpha=0.0, n_restarts_optimizer=5, random_state=0)
