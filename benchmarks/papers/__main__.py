@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks import botorch_loop
 from benchmarks.papers import report, sources
 from benchmarks.papers.bandits import Recorded, Synthetic
+from benchmarks.papers.groups import GroupSearches
 from benchmarks.papers.part import SIZES, Part, Size
 from benchmarks.papers.property_rules import PropertyRules
 from benchmarks.papers.records import Records
@@ -32,6 +33,7 @@ PARTS: dict[str, Part] = {
         Records("interest"),
         Records("property"),
         PropertyRules(),
+        GroupSearches(),
         Synthetic("ldp", heavy=False),
         Synthetic("heavy", heavy=True),
         Recorded("sensors", heavy=False, source="sensors"),

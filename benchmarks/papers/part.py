@@ -20,7 +20,7 @@ class Size:
     """Numbers of runs; ``rounds`` is T of the algorithms for few arms, ``levels`` are their epsilons.
 
     ``rules`` is that of each of ``pools`` and level, ``peers`` that of each pool on which BoTorch is played too, in
-    ``pool_steps`` steps; ``variants`` that of further experiments on records.
+    ``pool_steps`` steps; ``variants`` that of further experiments on records, ``groups`` that of searches for groups.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Size:
     rules: int
     peers: int
     variants: int = 30
+    groups: int = 40
     pools: tuple[str, ...] = POOLS
     pool_steps: int = 50
     side: int = 100
@@ -51,7 +52,17 @@ FULL = Size(
     peers=10,
 )
 QUICK = Size(
-    "quick", tables=30, frontier=60, records=20, trials=3, rounds=20_000, levels=("1",), rules=2, peers=1, variants=10
+    "quick",
+    tables=30,
+    frontier=60,
+    records=20,
+    trials=3,
+    rounds=20_000,
+    levels=("1",),
+    rules=2,
+    peers=1,
+    variants=10,
+    groups=4,
 )
 SIZES = {size.name: size for size in (FULL, QUICK)}
 

@@ -6,6 +6,7 @@ from math import hypot, inf, sqrt
 import numpy as np
 
 from benchmarks.papers import printed, synthetic
+from benchmarks.papers.groups import GROUPS
 from benchmarks.papers.property_rules import RECOMMENDED
 from benchmarks.papers.records import PLANAR
 from benchmarks.papers.summary import Figure, Summary, difference, figure
@@ -234,6 +235,33 @@ def property_rules_table(summary: Summary) -> Lines:
         rows.append(row)
     columns = [text for group in groups for text in (f"{group}: queried", "recommended")]
     return [*lines, "", *markdown_table(["", *columns], rows)]
+
+
+def groups_tables(summary: Summary) -> Lines:
+    """Write, for each table of records, its groups, the regrets, and differences to the groups at epsilon 1."""
+    lines: Lines = []
+    for name in groups_of(summary):
+        facts, columns = summary["facts"][name], summary["groups"][name]
+        digits = 4 if facts["spread"] < 10 else 1
+        lines += [
+            f"### {name.capitalize()}",
+            "",
+            f"{facts['n']:,} records in {facts['groups']} groups; {facts['counted']} have 20 records or more, and the",
+            f"median of these has {facts['median_size']:.0f}. True means lie {facts['spread']:.3g} apart at most,",
+            f"the best one {facts['second']:.3g} above the next; the standard deviation of y is {facts['sd_y']:.3g}.",
+            "",
+        ]
+        middle = len(summary["marks"]) // 2 - 1
+        rows = []
+        for column in columns:
+            apart = difference(summary, name, column, GROUPS)
+            error = f" ({apart.se:.{digits}f})" if apart.se is not None else ""
+            less = "" if column == GROUPS else f"{apart.mean:+.{digits}f}{error}"
+            half = f"{columns[column]['curve'][middle]:.{digits}f}"
+            rows.append([column, half, figure(summary, name, column).rounded(digits), less])
+        steps = summary["marks"]
+        lines += markdown_table(["", f"T = {steps[middle]}", f"T = {steps[-1]}", f"minus {GROUPS}"], rows)
+    return lines
 
 
 # --- locally private bandits ------------------------------------------------------------------------

@@ -35,6 +35,7 @@ TINY = replace(
     side=12,
     rules=2,
     peers=2,
+    groups=2,
     pools=("property",),
     pool_steps=5,
 )
