@@ -8,13 +8,13 @@ from curator_service.console import (
     drafts,
     forecasts,
     grants,
+    groups,
     home,
     inbox,
     inbox_files,
     log,
     mechanisms,
     messages,
-    notices,
     privacy_reports,
     private_bounds,
     studies,
@@ -35,6 +35,7 @@ def build() -> Console:
         private_bounds,
         drafts,  # before studies: /studies/new is no study
         studies,
+        groups,
         forecasts,
         grants,
         messages,
@@ -45,7 +46,6 @@ def build() -> Console:
         accounts,
         log,
         mechanisms,
-        notices,
         privacy_reports,
     )
-    return Console("Curator", [module.pages for module in modules], Path(__file__).parent)
+    return Console("Curator", [*(module.pages for module in modules), log.notices], Path(__file__).parent)

@@ -6,6 +6,7 @@ from math import sqrt
 from types import MappingProxyType
 from typing import Any
 
+from curator_service.console import groups
 from service_kit.console import Form
 
 STEPS = (
@@ -25,7 +26,7 @@ _OF_STEP = {
         *("direction", "source", "column", "column_noise", "question", "unit"),
         *("y_lower", "y_upper", "y_noise", "due_hours", "shown_"),
     ),
-    "release": ("release", "hide", "hidden_change_", "rows_per_person"),
+    "release": ("release", "hide", "hidden_change_", "rows_per_person", "find", "parts_", "groups_"),
     "answers": ("answers", "privacy_unit"),
     "budget": ("budget", "kernel", "reply_after_ms"),
 }
@@ -68,14 +69,17 @@ def body_of(form: Form, dataset: Mapping[str, Any], upto: str) -> Body:
     if "measurement" in steps:
         body["measurement"] = _measurement(form, dataset)
     if "release" in steps:
-        body["release"] = _release(form, body["features"])
+        if groups.is_chosen(form):
+            body |= groups.release(form, dataset)
+        else:
+            body["release"] = _release(form, body["features"])
         if dataset["person_column"] is None:  # else it is the dataset's
             body["rows_per_person"] = form.integer("rows_per_person", needed=False) or 1
     if "answers" in steps:
-        body["answers"] = _answers(form)
-        body["privacy_unit"] = form.get("privacy_unit") or "row"
+        body["answers"] = groups.answers(form) if groups.is_chosen(form) else _answers(form)
+        body["privacy_unit"] = "row" if groups.is_chosen(form) else form.get("privacy_unit") or "row"
     if "budget" in steps:
-        body["budget"] = _budget(form)
+        body["budget"] = _budget(form) | groups.cap(form)
         body["kernel"] = _kernel(form) if form.has("kernel") else None
         body["reply_after_ms"] = form.integer("reply_after_ms", needed=False)
     return body
@@ -94,7 +98,7 @@ def _features(form: Form, dataset: Mapping[str, Any]) -> list[Body]:
     for i in chosen:
         column = dataset["columns"][i]["name"]
         lower, upper = form.interval(f"lower_{i}", f"upper_{i}")
-        hides = form.get("hide") or "small"
+        hides = "everything" if groups.is_chosen(form) else form.get("hide") or "small"
         hidden = form.real(f"hidden_change_{i}", needed=False) if hides == "small" else None
         scale = form.real(f"scale_{i}", needed=False) if hides in ("small", "own") else None
         if hidden is not None and scale is not None:
@@ -208,6 +212,8 @@ def field_of(where: str, form: Form, dataset: Mapping[str, Any]) -> str:
     """The form's field for a field of the API, such as ``release.gaussian.epsilon``."""
     parts = where.split(".")
     first, last = parts[0], parts[-1]
+    if groups.is_chosen(form) and (own := groups.field_of(where, form, used(form, dataset))) is not None:
+        return own
     if first == "features" and len(parts) > 2:
         index = used(form, dataset)[int(parts[1])]
         return f"{last if last in ('lower', 'upper', 'hidden_change', 'scale') else 'use'}_{index}"
@@ -226,6 +232,7 @@ def field_of(where: str, form: Form, dataset: Mapping[str, Any]) -> str:
 def labels(dataset: Mapping[str, Any]) -> dict[str, str]:
     """What the errors call the fields of each column."""
     parts = {"use": "use", "lower": "smallest", "upper": "largest", "hidden_change": "hidden change", "scale": "scale"}
+    parts["parts"] = "number of parts"
     columns = enumerate(column["name"] for column in dataset["columns"])
     return {f"{part}_{i}": f"{column}, {words}" for i, column in columns for part, words in parts.items()}
 
@@ -240,6 +247,7 @@ def defaults(dataset: Mapping[str, Any] | None) -> dict[str, object]:
         "dataset_id": dataset["id"] if dataset else None,
         "direction": "maximize",
         "source": "column",
+        "find": "record",
         "release": "identity" if is_public else "auto",
         "release_epsilon": "2",
         "release_r": 10,
@@ -270,14 +278,15 @@ def like(spec: Mapping[str, Any], dataset: Mapping[str, Any]) -> dict[str, objec
     values |= {f"shown_{index[name]}": "yes" for name in measured.get("shown", [])}
     for part in ("release", "answers"):
         values[part] = spec[part]["mechanism"]
-        values |= {f"{part}_{k}": v for k, v in spec[part].items() if not isinstance(v, bool) and k != "mechanism"}
+        values |= {f"{part}_{k}": v for k, v in spec[part].items() if not isinstance(v, bool | dict) and k != "mechanism"}
     values["hide"] = _hides(spec)
     values["release_rotate"] = "yes" if spec["release"].get("rotate") else None
     values |= {f"budget_{name}": value for name, value in spec["budget"].items()}
     values |= {"budget_uncapped": "yes"} if spec["budget"].get("queries") is None else {}
     if spec["kernel"] is not None:
         values |= {f"kernel_{name}": value for name, value in spec["kernel"].items()} | {"kernel": "yes"}
-    return values | {name: spec[name] for name in ("privacy_unit", "rows_per_person", "reply_after_ms")}
+    values |= {name: spec[name] for name in ("privacy_unit", "rows_per_person", "reply_after_ms")}
+    return values | groups.like(spec, [index[feature["column"]] for feature in spec["features"]])
 
 
 def _hides(spec: Mapping[str, Any]) -> str:
@@ -340,7 +349,7 @@ def private_y(form: Form, ranges: Mapping[str, tuple[str, str]]) -> tuple[str, s
 
 def row_cap(form: Form) -> str | None:
     """The cost of the release and five answers about a row; None if answers are free or other persons'."""
-    if form.get("answers") in ("", "none") or form.get("privacy_unit") == "answer":
+    if groups.is_chosen(form) or form.get("answers") in ("", "none") or form.get("privacy_unit") == "answer":
         return None
     try:
         release = Decimal(0) if form.get("release") == "identity" else Decimal(form.get("release_epsilon"))

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.responses import Response
 
 from blindopt.errors import NotFound
-from curator_service.console import drafting, private_bounds
+from curator_service.console import drafting, groups, private_bounds
 from curator_service.console.drafting import NAMES, STEPS
 from curator_service.console.reading import every
 from service_kit.console import ApiProblem, Form, Page, Pages, id_of
@@ -226,6 +226,8 @@ async def _show(
     made = {} if dataset is None else private_bounds.encoded(dataset)
     names = [] if dataset is None else [column["name"] for column in dataset["columns"]]
     drafting.suggest(form, step, names, ranges, made)
+    if dataset is not None and step == "release":
+        groups.suggest(form, dataset["rows"], len(names))
     form.labels.update(drafting.labels(dataset) if dataset is not None else {})
     context: dict[str, Any] = {"form": form, "step": step, "dataset": dataset, "checked": None, "spec": None}
     context |= {"clips": clips, "extremes": []}
@@ -246,7 +248,7 @@ async def _show(
         context["spec"] = drafting.body_of(probe, dataset, "budget")
     if step == "review" and context["checked"] is None and dataset is not None and form.problem is None:
         context["checked"] = await page.api.post("/v1/studies:check", context["spec"])
-    context["row_cap"] = drafting.row_cap(form)
+    context |= {"row_cap": drafting.row_cap(form), "of_groups": groups.is_chosen(form)}
     context["columns"] = [c["name"] for c in dataset["columns"]] if dataset is not None else []
     context["carried"] = drafting.carried(form, step)
     current = NAMES.index(step)

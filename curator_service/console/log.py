@@ -1,11 +1,13 @@
-"""The audit log: its records, newest first, and its verification."""
+"""The audit log: its records, newest first, and its verification; and the notices that the curator sent."""
 
 from typing import Any
 
 from starlette.responses import Response
 
+from blindopt import wire
 from curator_service.console.reading import every
 from service_kit.console import Page, Pages
+from service_kit.console.notices import pages_of
 from service_kit.console.records import GROUPS, add_log_pages, log_state, log_values
 
 pages = Pages()
@@ -41,3 +43,13 @@ async def _grants(page: Page, accounts: list[dict[str, Any]], chosen: str | None
 
 
 add_log_pages(pages, ("owner", "auditor"))
+
+
+def _about(page: Page, subject: wire.NoticeSubject) -> tuple[str, str] | None:
+    if subject.study_id is None:
+        return None
+    return "study", f"/{'studies' if page.may('owner') else 'accounts'}/{subject.study_id}"
+
+
+notices = pages_of(_about, readers=("owner", "auditor"), testers=("owner",))
+"""Notices that the curator sent to its people by webhook."""
