@@ -278,7 +278,9 @@ def like(spec: Mapping[str, Any], dataset: Mapping[str, Any]) -> dict[str, objec
     values |= {f"shown_{index[name]}": "yes" for name in measured.get("shown", [])}
     for part in ("release", "answers"):
         values[part] = spec[part]["mechanism"]
-        values |= {f"{part}_{k}": v for k, v in spec[part].items() if not isinstance(v, bool | dict) and k != "mechanism"}
+        values |= {
+            f"{part}_{k}": v for k, v in spec[part].items() if not isinstance(v, bool | dict) and k != "mechanism"
+        }
     values["hide"] = _hides(spec)
     values["release_rotate"] = "yes" if spec["release"].get("rotate") else None
     values |= {f"budget_{name}": value for name, value in spec["budget"].items()}

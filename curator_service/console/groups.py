@@ -64,12 +64,13 @@ def release(form: Form, dataset: Mapping[str, Any]) -> Body:
     """The release of a study of groups, with what follows from it: the price of an answer, whatever its range."""
     counts, each = split(form)
     columns = [i for i in range(len(dataset["columns"])) if form.has(f"use_{i}")]
-    cells: Body = {"kind": "grid", "parts": []}
     if form.get("groups_centres"):
-        cells = {"kind": "centres", "centres": _centres(form)}
+        centres = _centres(form)
+        cells: Body = {"kind": "centres", "centres": centres}
+        number = len(centres)
     else:
-        cells["parts"] = [form.integer(f"parts_{i}") for i in columns]
-    number = len(cells.get("centres", [])) or prod(part or 1 for part in cells["parts"])
+        parts = [form.integer(f"parts_{i}") for i in columns]
+        cells, number = {"kind": "grid", "parts": parts}, prod(part or 1 for part in parts)
     if (least := form.integer("release_min_count", needed=False)) is None:
         least = suggested_count(counts, number, dataset["rows_per_person"] if dataset["person_column"] else 1)
     return {
@@ -88,8 +89,8 @@ def cap(form: Form) -> Body:
 def suggested_count(epsilon: str, number: int, rows: int) -> int:
     """The least noisy number of records that an empty group reaches seldom: one of all groups in two studies.
 
-    ``rows``: records of one person. Discrete Laplace noise of scale s = 2 rows / epsilon is t or more with a probability
-    below e^(-t / s) / 2.
+    ``rows``: records of one person. Discrete Laplace noise of scale s = 2 rows / epsilon is t or more with a
+    probability below e^(-t / s) / 2.
     """
     try:
         return max(1, ceil(2 * rows / float(epsilon) * log(max(number, 2))))
@@ -156,7 +157,7 @@ def field_of(where: str, form: Form, columns: Sequence[int]) -> str | None:
     """The form's field for a field of the API, where groups have fields of their own; else None."""
     parts = where.split(".")
     last = parts[-1]
-    if where.startswith(("release.", "answers.")) and last == "epsilon" or last == "epsilon_per_row":
+    if (where.startswith(("release.", "answers.")) and last == "epsilon") or last == "epsilon_per_row":
         return "groups_epsilon"
     if "cells" in parts:
         return "groups_centres" if form.get("groups_centres") else f"parts_{columns[0]}" if columns else None
@@ -176,4 +177,7 @@ async def open_group(page: Page, form: Form) -> Response:
         return page.go(where, f"No group was opened: {problem.in_words}", mood="bad")
     study = await page.api.get(f"/v1{where}")
     trail = [("Studies", "/studies"), (study["spec"]["name"], where)]
-    return page.show("group.html", title=f"Group {row}", trail=trail, group=group, study=study)
+    bounds = (group["lower"], group["upper"]) if group["lower"] is not None else ()
+    columns = [feature["column"] for feature in study["spec"]["features"]]
+    where_it_is = list(zip(columns, group["centre"], *bounds, strict=True))
+    return page.show("group.html", title=f"Group {row}", trail=trail, group=group, study=study, where_it_is=where_it_is)

@@ -75,17 +75,27 @@ def guarantee(
     return f"{label}{promised} {_answers(spec, ran if withdrawn is None and _is_sound(ran) else None)}"
 
 
-def belief(release: Concrete, *, withdrawn: bool = False) -> str | None:
-    """How sure anyone can become about a record from a release, in words; None where nothing is promised."""
+def whole(spec: StudyCreate, release: Concrete) -> str | None:
+    """Epsilon of a record with all answers that its cap allows, where groups protect whole records; else None."""
+    return spec.budget.epsilon_per_row if isinstance(release, GroupsRelease) else None
+
+
+def belief(release: Concrete, *, withdrawn: bool = False, record: str | None = None) -> str | None:
+    """How sure anyone can become about a record from a release, in words; None where nothing is promised.
+
+    ``record``: epsilon of a record with all answers, as ``whole`` returns it.
+    """
     if withdrawn or isinstance(release, IdentityRelease | PoGpUcbRelease):
         return None
-    most = surest(amount(release.epsilon))
+    most = surest(amount(record or release.epsilon))
     share = "practically certain" if most > 0.999 else f"at most {100 * most:.3g} % sure"
     but = ", except for events that delta allows" if failure(release) else ""
     values = (
         "any two records" if isinstance(release, GroupsRelease) else "two values that differ by what is hidden (Delta)"
     )
     who = f"someone undecided (50/50) between {values}"
+    if record is not None:
+        return f"From the release and all answers that the cap on a record allows, {who} becomes {share}."
     return f"From the release alone, {who} becomes {share}{but}. Answers come on top."
 
 

@@ -9,6 +9,7 @@ from curator_service.privacy import search_noise
 from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.belief import strength, surest
 from curator_service.privacy.choice import epsilon_of
+from curator_service.privacy.guarantees import whole
 from curator_service.privacy.ledger import Balance, Prices, answers_add_up, text
 from curator_service.release.registry import mechanism_of
 from curator_service.store import inbox
@@ -45,6 +46,8 @@ class Overviews:
             account = outlook(db, self._studies.losses, spec, current.release)
         mechanism, withdrawn = mechanism_of(spec, current.release), current.withdrawn is not None
         epsilon = epsilon_of(current.release) if mechanism.status == "sound" and not withdrawn else None
+        if epsilon is not None and (record := whole(spec, current.release)) is not None:
+            epsilon = wire.amount(record)
         return wire.StudyCheck(
             **promised(spec, current, mechanism, dataset.rows),
             search=search_noise.in_words(noise_ratio(spec, mechanism), spec, self._forecast_of(spec)),

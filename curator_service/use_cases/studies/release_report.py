@@ -7,7 +7,7 @@ from blindopt import wire
 from curator_service.privacy import accounting, cautions, search_noise
 from curator_service.privacy.belief import confused_within
 from curator_service.privacy.choice import failure
-from curator_service.privacy.guarantees import belief, not_protected
+from curator_service.privacy.guarantees import belief, not_protected, whole
 from curator_service.release.groups import Groups
 from curator_service.release.mechanism import Assessment, Mechanism
 from curator_service.scaling import ScaledRows
@@ -52,7 +52,7 @@ def promised(spec: wire.StudyCreate, current: ReleaseStatus, mechanism: Mechanis
         "not_protected": not_protected(spec, current.release, withdrawn=withdrawn),
         "noise_sd": mechanism.noise(len(spec.features)).sd,
         "features": meanings(spec, mechanism, withdrawn=withdrawn),
-        "belief": belief(current.release, withdrawn=withdrawn),
+        "belief": belief(current.release, withdrawn=withdrawn, record=whole(spec, current.release)),
         "price": price,
         "cautions": cautions.of_study(spec, current.release, price, n=n, is_public=current.public, noise=noise),
     }

@@ -7,7 +7,7 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Invalid, StateConflict
 from curator_service import store
 from curator_service.privacy import accounting, answers, cautions, ledger
-from curator_service.privacy.guarantees import belief, not_protected
+from curator_service.privacy.guarantees import belief, not_protected, whole
 from curator_service.release import groups
 from curator_service.release.registry import choice_of
 from curator_service.settings import Settings
@@ -200,7 +200,8 @@ def view_of(db: Connection, row: Any, release: Any, withdrawn: Reasons, dataset:
         features = report.features
         if current.withdrawn is not None:  # no change of any size is protected any more
             features = [feature.model_copy(update={"sensitivity": None, "confused": None}) for feature in features]
-        said = belief(current.release, withdrawn=current.withdrawn is not None)
+        whole_record = whole(spec, current.release)
+        said = belief(current.release, withdrawn=current.withdrawn is not None, record=whole_record)
         price = accounting.current_price(spec, current.release, report.price, withdrawn=current.withdrawn is not None)
         warned = cautions.of_released(spec, report.cautions, price, is_public=current.public)
         holds = {"status": status, "guarantee": promise, "not_protected": gaps, "features": features, "belief": said}

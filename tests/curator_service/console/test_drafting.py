@@ -197,3 +197,92 @@ def test_columns_made_from_categories_have_public_bounds():
         "hidden_change_3": "1.42",
     }
     assert encoded({"columns": [], "reading": None}) == {}
+
+
+GROUPS = STATED | {
+    "find": "groups", "groups_epsilon": "1", "groups_again": "1", "parts_0": "20", "parts_1": "10",
+    "answers_centre": "5", "answers_value_bound": "2", "budget_queries": "50",
+    "hidden_change_0": "3", "scale_1": "2", "privacy_unit": "answer",
+}  # fmt: skip
+
+
+def test_one_epsilon_of_a_study_of_groups_is_halved_and_the_cap_on_a_record_is_all_of_it():
+    form = Form.blank(**GROUPS)
+    body = body_of(form, DATASET, "budget")
+    assert form.ok, form.errors
+    assert body["release"] == {
+        "mechanism": "groups",
+        "epsilon": "0.5",
+        "cells": {"kind": "grid", "parts": [20, 10]},
+        "min_count": 22,  # 4 log(200) is 21.2
+    }
+    assert (body["answers"]["mechanism"], body["answers"]["epsilon"], body["privacy_unit"]) == ("laplace", "0.5", "row")
+    assert body["budget"] == {"epsilon_per_row": "1", "epsilon_total": None, "queries": 50}
+    assert [(f["hidden_change"], f["scale"]) for f in body["features"]] == [(None, None)] * 2
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ({"groups_epsilon": "1", "groups_share": "0.2"}, ("0.2", "0.8")),
+        ({"groups_epsilon": "1", "groups_again": "3"}, ("0.5", "0.166666")),  # never more than the whole
+        ({"groups_epsilon": "0.3", "groups_again": "2"}, ("0.15", "0.075")),
+    ],
+)
+def test_epsilon_is_divided_as_it_was_chosen_and_the_form_shows_it_again(typed, expected):
+    body = body_of(Form.blank(**GROUPS | typed), DATASET, "budget")
+    assert (body["release"]["epsilon"], body["answers"]["epsilon"]) == expected
+    spec = body | {"kernel": None, "rows_per_person": 1, "reply_after_ms": None}
+    again = body_of(Form.blank(**like(spec, DATASET)), DATASET, "budget")
+    assert {part: again[part] for part in ("release", "budget")} == {part: body[part] for part in ("release", "budget")}
+    assert again["answers"]["epsilon"] == body["answers"]["epsilon"]
+
+
+def test_centres_take_the_place_of_parts_and_come_back():
+    form = Form.blank(**GROUPS, groups_centres="60; 1.5\n\n70;0,5\n")
+    body = body_of(form, DATASET, "budget")
+    assert body["release"]["cells"] == {"kind": "centres", "centres": [[60.0, 1.5], [70.0, 0.5]]}
+    spec = body | {"kernel": None, "rows_per_person": 1, "reply_after_ms": None}
+    assert body_of(Form.blank(**like(spec, DATASET)), DATASET, "budget")["release"] == body["release"]
+    wrong = Form.blank(**GROUPS, groups_centres="60; 1.5\n70; here")
+    body_of(wrong, DATASET, "budget")
+    assert wrong.errors["groups_centres"].startswith("Line 2")
+
+
+@pytest.mark.parametrize(
+    ("typed", "field"),
+    [
+        ({"groups_epsilon": "none"}, "groups_epsilon"),
+        ({"groups_epsilon": "inf"}, "groups_epsilon"),
+        ({"groups_epsilon": "0"}, "groups_epsilon"),
+        ({"groups_share": "1"}, "groups_share"),
+        ({"groups_share": "half"}, "groups_share"),
+        ({"groups_again": "-1"}, "groups_again"),
+        ({"parts_1": ""}, "parts_1"),
+    ],
+)
+def test_what_is_wrong_with_groups_is_said_at_its_field(typed, field):
+    form = Form.blank(**GROUPS | typed)
+    body_of(form, DATASET, "budget")
+    assert list(form.errors) == [field]
+
+
+def test_a_study_whose_y_is_no_column_is_not_one_of_groups():
+    fields = GROUPS | {"source": "inbox", "question": "How tall?", "release_epsilon": "1", "hide": "most"}
+    assert body_of(Form.blank(**fields), DATASET, "release")["release"]["mechanism"] == "auto"
+
+
+@pytest.mark.parametrize(
+    ("where", "field"),
+    [
+        ("release.groups.epsilon", "groups_epsilon"),
+        ("answers.laplace.epsilon", "groups_epsilon"),
+        ("budget.epsilon_per_row", "groups_epsilon"),
+        ("release.groups.cells.parts", "parts_0"),
+        ("release.groups.min_count", "release_min_count"),
+        ("answers.laplace.value_bound", "answers_value_bound"),
+        ("measurement.noise_variance", "column_noise"),
+    ],
+)
+def test_errors_of_the_api_about_groups_stand_at_their_fields(where, field):
+    assert field_of(where, Form.blank(**GROUPS), DATASET) == field

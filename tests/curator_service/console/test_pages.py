@@ -859,6 +859,7 @@ BUTTONS = {
     "/studies/{study_id}:sandbox",
     "/studies/{study_id}:report",
     "/studies/{study_id}:close",
+    "/studies/{study_id}:open_group",  # a study of groups has it, in the place of open_record
     "/studies/new/effect",  # which only the script of a page sends
     "/studies/{study_id}/forecasts/{forecast_id}:cancel",
     "/studies/{study_id}/grants/{grant_id}:rotate",

@@ -73,4 +73,9 @@ def test_the_sentence_says_what_is_proved_and_no_more():
     assert guarantees.belief(pure, withdrawn=True) is None
     refuted = wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1", delta=1e-6, r=1, acknowledge_refuted=True)
     assert guarantees.belief(refuted) is None
+    cells = wire.GridCells(kind="grid", parts=[2])
+    groups = wire.GroupsRelease(mechanism="groups", epsilon="0.5", cells=cells)
+    allowed = "From the release and all answers that the cap on a record allows"
+    undecided = "someone undecided (50/50) between any two records becomes at most 73.1 % sure."
+    assert guarantees.belief(groups, record="1") == f"{allowed}, {undecided}"
     assert guarantees.belief(wire.IdentityRelease(mechanism="identity")) is None
