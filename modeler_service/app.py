@@ -17,6 +17,7 @@ from service_kit import app as serving
 from service_kit.context.retention import Retention, common
 from service_kit.notices.delivery import NoticeDelivery
 from service_kit.notices.receiver import Receiver
+from service_kit.web.gauges import of_commits
 
 DESCRIPTION = """\
 Optimizes over a curator's records without seeing them: fetches transformed candidates, chooses rows, asks.
@@ -69,7 +70,7 @@ def build(settings: Settings) -> FastAPI:
         auditors=("vendor", "viewer"),
         monitors=("monitor", "vendor"),
         jobs=modeler.jobs,
-        gauges=lambda: links_of_modeler.gauges(context),
+        gauges=lambda: (of_commits(context), *links_of_modeler.gauges(context)),
         noticed=("vendor",),
         lifespan=lifespan,
         console=console.build(),

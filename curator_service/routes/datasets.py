@@ -17,7 +17,7 @@ from curator_service.use_cases.studies.datasets import Upload
 from service_kit.context.request import RequestContext
 from service_kit.store.labels import ListFilter
 from service_kit.store.stored_replies import StoredReply
-from service_kit.web.dependencies import RecordedReply, RequestContextDep, api_router
+from service_kit.web.dependencies import NEEDS_ROOM, RecordedReply, RequestContextDep, api_router
 from service_kit.web.listings import Archived, PagingDep
 from service_kit.web.problems import documented
 
@@ -44,7 +44,7 @@ async def check_fields(request: Request) -> None:
 
 @router.post(
     "",
-    dependencies=[Depends(check_fields)],
+    dependencies=[NEEDS_ROOM, Depends(check_fields)],
     status_code=201,
     response_model=wire.DatasetView,
     responses=documented(409),

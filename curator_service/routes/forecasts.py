@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from blindopt import wire
 from curator_service.routes.common import CuratorDep, StudyId
-from service_kit.web.dependencies import RecordedReply, RequestContextDep, api_router
+from service_kit.web.dependencies import NEEDS_ROOM, RecordedReply, RequestContextDep, api_router
 from service_kit.web.listings import PagingDep
 from service_kit.web.openapi import header
 from service_kit.web.problems import documented
@@ -20,6 +20,7 @@ _LOCATION = {"Location": header("Path of the forecast.")}
 
 @router.post(
     "",
+    dependencies=[NEEDS_ROOM],
     status_code=202,
     response_model=wire.ForecastView,
     responses={202: {"headers": _LOCATION, "description": "Under way, or waiting for its turn."}, **documented(409)},

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from blindopt import wire
 from curator_service.routes.common import CuratorDep, GrantId, StudyId, TokenId
-from service_kit.web.dependencies import RecordedReply, RequestContextDep, api_router, preferences
+from service_kit.web.dependencies import NEEDS_ROOM, RecordedReply, RequestContextDep, api_router, preferences
 from service_kit.web.listings import ListFilterDep, PagingDep
 from service_kit.web.openapi import header
 from service_kit.web.problems import documented
@@ -50,6 +50,7 @@ def preview_release(study_id: StudyId, curator: CuratorDep) -> wire.ReleaseRepor
 
 @router.post(
     "/{study_id}:release",
+    dependencies=[NEEDS_ROOM],
     response_model=wire.StudyOwnerView,
     responses={
         202: {

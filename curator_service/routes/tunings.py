@@ -4,7 +4,7 @@ from starlette.responses import Response
 
 from blindopt import wire
 from curator_service.routes.common import CuratorDep, TuningId
-from service_kit.web.dependencies import RecordedReply, RequestContextDep, allowed, api_router
+from service_kit.web.dependencies import NEEDS_ROOM, RecordedReply, RequestContextDep, allowed, api_router
 from service_kit.web.listings import PagingDep
 from service_kit.web.openapi import header
 from service_kit.web.problems import documented
@@ -16,7 +16,7 @@ _LOCATION = {"Location": header("Path of the tuning.")}
 
 @router.post(
     "/v1/tunings",
-    dependencies=_OWNER,
+    dependencies=[*_OWNER, NEEDS_ROOM],
     status_code=202,
     response_model=wire.TuningView,
     responses={

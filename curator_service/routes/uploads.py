@@ -8,14 +8,16 @@ from starlette.responses import Response
 
 from blindopt import wire
 from curator_service.routes.common import CuratorDep
-from service_kit.web.dependencies import RecordedReply, RequestContextDep, UnkeyedContextDep, api_router
+from service_kit.web.dependencies import NEEDS_ROOM, RecordedReply, RequestContextDep, UnkeyedContextDep, api_router
 from service_kit.web.problems import documented
 
 router = api_router("uploads", "owner", prefix="/v1/uploads")
 UploadId = Annotated[str, Path(description="upl_...")]
 
 
-@router.post("", status_code=201, response_model=wire.UploadCreated, responses=documented(409))
+@router.post(
+    "", status_code=201, response_model=wire.UploadCreated, responses=documented(409), dependencies=[NEEDS_ROOM]
+)
 async def upload_file(
     caller: RequestContextDep,
     curator: CuratorDep,

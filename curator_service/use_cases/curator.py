@@ -1,5 +1,8 @@
 """All of the curator's use cases, wired."""
 
+import json
+from collections.abc import Iterator
+
 from blindopt import wire
 from curator_service import store
 from curator_service.privacy.loading import Loading
@@ -40,6 +43,7 @@ from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.store.base import states
 from service_kit.store.database import Connection
+from service_kit.web.gauges import Gauge, Histogram, of_commits
 from service_kit.web.wakeups import Wakeups
 
 
@@ -93,6 +97,14 @@ class Curator:
         """How many jobs of each kind are in each state."""
         with self.context.database.read() as db:
             return {"tuning": states(db, jobs.tunings), "forecast": states(db, jobs.forecasts)}
+
+    def gauges(self) -> Iterator[Gauge | Histogram]:
+        """Its figures. How long commits take is left out while an open study hides how long its answers take."""
+        yield from self.budget_shares.gauges()
+        with self.context.database.read() as db:
+            hides = any(json.loads(spec).get("reply_after_ms") is not None for _, spec in store.open_specs(db))
+        if not hides:
+            yield of_commits(self.context)
 
     def under_way(self) -> wire.JobList:
         """Previews, releases, forecasts and tunings that have not ended, and files that are read."""

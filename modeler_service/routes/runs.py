@@ -14,6 +14,7 @@ from modeler_service.use_cases import exports, imports
 from modeler_service.use_cases.modeler import Modeler
 from service_kit.web.bodies import body_of
 from service_kit.web.dependencies import (
+    NEEDS_ROOM,
     IdempotencyKey,
     RecordedReply,
     RequestContextDep,
@@ -51,7 +52,9 @@ ModelerDep = Annotated[Modeler, Depends(modeler_of)]
 RunId = Annotated[str, Path(description="run_...")]
 
 
-@router.post("", status_code=201, response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)
+@router.post(
+    "", status_code=201, response_model=wire.RunView, responses=documented(409), dependencies=[*_WRITE, NEEDS_ROOM]
+)
 def start_run(run: wire.RunCreate, caller: RequestContextDep, modeler: ModelerDep) -> Response:
     """Queue an optimization against a study of a curator."""
     return RecordedReply(modeler.start(caller, run))

@@ -62,7 +62,8 @@ def shows_failures(settings: Settings, url: str) -> bool:
     """Whether vendors read why a curator cannot be reached: it is listed or public, or they share this machine."""
     if url.startswith("link://") or is_loopback(settings.host) or _is_listed(settings, url):
         return True
-    return all(ip.is_global for ip in _ips_of(url))
+    ips = _ips_of(url)  # a proxy reaches names that have no address here
+    return all(ip.is_global for ip in ips) and (settings.https_proxy is None or bool(ips))
 
 
 def _is_listed(settings: Settings, url: str) -> bool:

@@ -39,6 +39,7 @@ def connect(
         timeout_s=settings.curator_timeout_seconds,
         verify=str(settings.curator_ca) if settings.curator_ca else True,
         client_cert=settings.client_certificate,
+        proxy=settings.proxy_to(address.curator_url),
         observe=witness.record,
         cancelled=cancelled,
         progress=progress,

@@ -85,7 +85,7 @@ def _study(
                 detail = _EXPLANATIONS.get(error.remote_code, f"the curator refuses: {error}")
                 steps["token"] = _step("token", "failed", detail)
     except Unreachable as error:
-        why = _why(access.curator_url, error) if shows_failures(settings, access.curator_url) else NO_CURATOR
+        why = _why(settings, access.curator_url, error) if shows_failures(settings, access.curator_url) else NO_CURATOR
         steps["reach"] = _step("reach", "failed", why)
     except ProtocolViolated as error:
         witness.dispute(str(error))
@@ -96,20 +96,22 @@ def _study(
     return seen[0] if seen else None
 
 
-def _why(url: str, error: Unreachable) -> str:
+def _why(settings: Settings, url: str, error: Unreachable) -> str:
     """Explain why the curator cannot be reached."""
     if isinstance(error.__cause__, ClientCertificateNeeded):
         return _NEEDS_CERTIFICATE
     if error.__cause__ is None:
         return f"something answers there, but not as a curator of this version: {error}"
+    if (problem := tls_problem(error)) is not None:
+        return f"{problem}{_CA_SETTING if 'the CA' in problem else ''}"
+    if settings.proxy_to(url) is not None:
+        return f"{error}: check address and port, and that the forward proxy of HTTPS_PROXY answers and lets us through"
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     try:
         socket.getaddrinfo("127.0.0.1" if is_localhost_name(host) else host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return f"there is no machine of the name {host}: check its spelling"
-    if (problem := tls_problem(error)) is not None:
-        return f"{problem}{_CA_SETTING if 'the CA' in problem else ''}"
     if any(isinstance(cause, ConnectionRefusedError) for cause in causes(error)):
         return f"nothing listens at port {port} of {host}: check the port, and that the curator is running"
     return f"{error}: check address and port, and that a firewall lets this machine through"

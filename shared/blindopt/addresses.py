@@ -22,6 +22,19 @@ def is_loopback(host: str) -> bool:
         return is_localhost_name(host)
 
 
+def is_http_address(url: str) -> bool:
+    """Whether this is http, a host, and perhaps a port and a user.
+
+    >>> [is_http_address(url) for url in ("http://proxy:3128", "http://a:b@10.0.0.1", "proxy:3128", "http://x:99999")]
+    [True, True, False, False]
+    """
+    try:
+        parts = urlsplit(url)
+        return parts.scheme == "http" and bool(parts.hostname) and parts.port != 0 and parts.path in ("", "/")
+    except ValueError:
+        return False
+
+
 def is_plain_abroad(url: str) -> bool:
     """Whether requests to an address leave this machine over plain http, readable on the way.
 

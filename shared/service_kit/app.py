@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from blindopt import wire
-from blindopt.errors import AuditUnavailable, RecordChanged, Unauthenticated
+from blindopt.errors import AuditUnavailable, RecordChanged, StorageUnavailable, Unauthenticated
 from blindopt.version import VERSION
 from service_kit.certificates import Certificates
 from service_kit.console import Console
@@ -24,13 +24,14 @@ from service_kit.context.log_verification import LogVerification
 from service_kit.identity.tokens import Principal, Role
 from service_kit.notices.delivery import NoticeDelivery
 from service_kit.settings import ServiceSettings
+from service_kit.store import schema
 from service_kit.web import audit_routes, certificate_routes, notice_routes, openapi, problems
 from service_kit.web.gauges import Gauges, Jobs, of_certificates, of_service
 from service_kit.web.metrics import Metrics
 from service_kit.web.metrics import router as metrics_router
 from service_kit.web.middleware import HotRoutes, RequestMiddleware, serve_hot
 from service_kit.web.rate_limit import RateLimit
-from service_kit.web.readiness import Readiness
+from service_kit.web.readiness import DiskSpace, Readiness
 
 log = logging.getLogger("blindopt.start")
 # FastAPI silences it where it makes its adapters; those of our models are built later, at the first request.
@@ -80,13 +81,23 @@ def build(
         redirect_slashes=False,  # a redirect would repeat the Host header
     )
     app.state.context = context
-    app.state.readiness = Readiness(context.audit_trail.check_ready)
+    disk = app.state.disk = DiskSpace(settings.data_dir, settings.disk_min_bytes)
+
+    def check_ready() -> None:
+        context.audit_trail.check_ready()
+        disk.check()
+
+    app.state.readiness = Readiness(check_ready)
     app.state.log_verification = LogVerification(context, hours=settings.verify_hours)
     certificates = app.state.certificates = Certificates(settings, context.clock)
     metrics = None
     if settings.metrics:
         metrics = Metrics(
-            lambda: (*of_service(context, settings.data_dir, jobs), of_certificates(certificates), *gauges())
+            lambda: (
+                *of_service(context, settings.data_dir, jobs, check_ready),
+                of_certificates(certificates),
+                *gauges(),
+            )
         )
     app.state.metrics = metrics
     on_failed_login = metrics.count_failed_login if metrics is not None else lambda: None
@@ -135,7 +146,10 @@ class _Application(FastAPI):
 def _health(monitors: tuple[Role, ...]) -> APIRouter:
     router = APIRouter(tags=["health"])
     unready: dict[int | str, dict[str, Any]] = {
-        503: {"description": "The database cannot be written.", **problems.documented()[503]}
+        503: {
+            "description": "The database cannot be written, or the disk is full.",
+            **problems.documented()[503],
+        }
     }
 
     @router.get("/healthz", response_model=wire.Health, operation_id="healthz")
@@ -151,20 +165,28 @@ def _health(monitors: tuple[Role, ...]) -> APIRouter:
         responses=unready,
     )
     async def readyz(request: Request) -> wire.Health:
-        """The database can be written and the log's head verifies.
+        """The database can be written, the log's head verifies, and the disk has room for new work.
 
-        A token that may read metrics also gets how far the verification of everything is.
+        A token that may read metrics also gets the version of the database's schema, the free bytes of the disk, and
+        how far the verification of everything is.
         """
         readiness: Readiness = request.app.state.readiness
         context: ServiceContext = request.app.state.context
         try:
             await readiness.check()
+        except StorageUnavailable:
+            raise
         except Exception:
             raise AuditUnavailable("the database cannot be written, or its log does not verify") from None
         with suppress(Unauthenticated, RecordChanged):
             principal = context.authentication.authenticate(request.headers.get("authorization", ""))
             if principal.role in monitors:
-                return wire.Health(status="ok", verification=request.app.state.log_verification.progress())
+                return wire.Health(
+                    status="ok",
+                    schema_version=schema.VERSION,
+                    disk_free_bytes=request.app.state.disk.free,
+                    verification=request.app.state.log_verification.progress(),
+                )
         return wire.Health(status="ok")
 
     return router

@@ -1,13 +1,15 @@
 """Settings that both services have. One table: name, unit, default, one line of help."""
 
+import ipaddress
 from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, FilePath, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from blindopt.addresses import is_localhost_name, is_loopback
+from blindopt.addresses import is_http_address, is_localhost_name, is_loopback
 from blindopt.certificates import CertificateFiles
 from blindopt.wire import CuratorUrl, NoticeEvent
 
@@ -42,11 +44,34 @@ class ServiceSettings(BaseSettings):
         "info", description="debug, info, warning or error."
     )
     body_limit_bytes: int = Field(1 << 20, ge=1 << 10, description="Largest request body, except uploads.")
+    disk_min_bytes: int = Field(
+        64 << 20,
+        ge=0,
+        description=(
+            "With fewer free bytes on the disk of DATA_DIR, /readyz is 503 and no new work begins: uploads, releases, "
+            "forecasts, tunings, runs."
+        ),
+    )
     rate_per_second: float = Field(200.0, gt=0, description="Requests of one principal a second, in the long run.")
     rate_burst: int = Field(400, ge=1, description="Requests of one principal at once.")
     connections_max: int = Field(1_000, ge=8, description="Open connections in all.")
     connections_per_address: int = Field(
         200, ge=4, description="Open connections from one address (IPv6: from one /64 network)."
+    )
+    trusted_proxies: str = Field(
+        "",
+        description=(
+            "Addresses or networks of reverse proxies, with commas between: from these alone X-Forwarded-For is read. "
+            "CONNECTIONS_PER_ADDRESS does not hold for them."
+        ),
+    )
+    https_proxy: str | None = Field(
+        None,
+        repr=False,
+        description=(
+            "Forward proxy, http://[USER:PASSWORD@]HOST[:PORT], for connections over https to the other party's "
+            "machine; webhooks do not use it. Proxies of the environment are never used."
+        ),
     )
     bad_tokens_per_minute: int = Field(60, ge=1, description="Requests with a bad token from one address.")
     session_idle_minutes: int = Field(30, ge=1, le=1_440, description="A console session not used for so long ends.")
@@ -92,6 +117,31 @@ class ServiceSettings(BaseSettings):
     notify_ca: FilePath | None = Field(None, description="CA in PEM of the receiver's certificate; else the system's.")
     notify_events: str = Field("all", description="Events that send notices, separated by commas; or all.")
     notify_timeout_seconds: float = Field(10.0, gt=0, le=300, description="How long a receiver may take to answer.")
+
+    @property
+    def proxy_networks(self) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+        """The networks of trusted proxies."""
+        names = (name.strip() for name in self.trusted_proxies.split(","))
+        return tuple(ipaddress.ip_network(name) for name in names if name)
+
+    @model_validator(mode="after")
+    def _proxies_are_networks(self) -> Self:
+        try:
+            _ = self.proxy_networks
+        except ValueError as error:
+            raise ValueError(f"TRUSTED_PROXIES: {error}") from None
+        return self
+
+    @model_validator(mode="after")
+    def _https_proxy_is_an_address(self) -> Self:
+        if self.https_proxy is not None and not is_http_address(self.https_proxy):
+            raise ValueError("HTTPS_PROXY must be http://HOST:PORT, or http://USER:PASSWORD@HOST:PORT")
+        return self
+
+    def proxy_to(self, url: str) -> str | None:
+        """The forward proxy over which an address is reached; None for this machine, and for all but https."""
+        parts = urlsplit(url)
+        return None if parts.scheme != "https" or is_loopback(parts.hostname or "") else self.https_proxy
 
     @model_validator(mode="after")
     def _database_is_known(self) -> Self:

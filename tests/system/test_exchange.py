@@ -103,6 +103,15 @@ def test_both_exports_verify_and_hold_one_log_of_a_run_byte_for_byte(run, export
     assert len({e["request_id"] for e in exchanges_told}) == 22
 
 
+def test_an_exchange_has_one_request_id_in_the_logs_of_both_processes(run, curator, modeler):
+    sent, answered = (
+        {line["request_id"]: line["status"] for line in map(json.loads, log.splitlines()) if line["message"] == message}
+        for log, message in ((modeler.log, "exchange"), (curator.log, "request"))
+    )
+    assert len(sent) >= 22
+    assert sent.items() <= answered.items()
+
+
 def test_each_party_holds_the_signature_of_the_other_under_the_whole_log_of_a_run(run, exports):
     grant = run.study.grant_id
     curator, modeler = (reconciliation.read(path) for path in exports)

@@ -85,6 +85,17 @@ def test_a_run_over_a_link_chooses_what_it_chooses_over_a_socket(parties, linked
     assert (view["state"], view["address"], view["waiting"]) == ("connected", f"link://{linked[0].id}", 0)
 
 
+def test_a_request_over_a_link_has_one_id_in_the_logs_of_both_processes(parties, linked):
+    sent, answered = (
+        {line["request_id"]: line for line in map(json.loads, party.log.splitlines()) if line["message"] == message}
+        for party, message in zip(reversed(parties), ("exchange", "request"), strict=True)
+    )
+    over = {identity for identity, line in answered.items() if line["client"] == f"link:{linked[0].id}"}
+    assert len(over) >= RUNS * ITERATIONS
+    assert over <= sent.keys()
+    assert {sent[each]["status"] for each in over} == {answered[each]["status"] for each in over}
+
+
 def test_both_home_pages_show_the_link_and_its_state(parties, linked, tmp_path):
     (tmp_path / "password").write_text("correct horse battery staple")
     for service, path in zip(parties, ("/waiting", "/"), strict=True):

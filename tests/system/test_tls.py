@@ -1,10 +1,13 @@
 """Two machines over TLS: set up with one command, wrong certificates said in words, renewed under load."""
 
+import asyncio
+import logging
 import signal
 import socket
 import ssl
 import stat
 import threading
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -15,11 +18,17 @@ from blindopt import wire
 from blindopt.certificates import look_again
 from blindopt.client import OwnerClient, VendorClient
 from blindopt.errors import BlindoptError
+from curator_service import link_file
+from curator_service.context import open_context as open_curator
+from curator_service.links import Links
+from curator_service.settings import Settings as CuratorSettings
 from modeler_service.context import open_context
+from modeler_service.runs.addresses import NO_CURATOR
 from modeler_service.settings import Settings
 from modeler_service.use_cases.connections import try_connection
 from service_kit.cli import tls
 from tests.conftest import Service
+from tests.system.forward_proxy import forward_proxy
 
 CLIENTS, RENEWALS = 8, 3
 
@@ -67,7 +76,7 @@ def machine(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tls")
     files = folder / "tls"
     service = SecureService("curator", folder, certificates=files)
-    done = service.run_in_process("tls", "init", "curator.localhost", "--folder", str(files))
+    done = service.run_in_process("tls", "init", "curator.localhost", "curator.example", "--folder", str(files))
     assert done.returncode == 0, done.stderr
     settings = dict(line.split("=") for line in done.stdout.split() if line.startswith("BLINDOPT_CURATOR_TLS_"))
     service.settings = {name.removeprefix("BLINDOPT_CURATOR_"): value for name, value in settings.items()}
@@ -262,3 +271,107 @@ def test_certificates_renewed_under_load_fail_no_exchange(curator, until):
     assert failures == []
     assert len(seen) == RENEWALS + 1
     assert curator.process.poll() is None
+
+
+# --- a forward proxy ------------------------------------------------------------------------------------
+
+
+USER = "ann:zq_secret%21"
+
+
+@pytest.fixture
+def proxy(curator):
+    """A forward proxy, which alone knows the name curator.example."""
+    with forward_proxy({f"curator.example:{curator.port}": curator.port}, "ann:zq_secret!") as proxy:
+        proxy.url = f"http://{USER}@127.0.0.1:{proxy.port}"
+        yield proxy
+
+
+def test_a_modeler_reaches_curators_over_its_forward_proxy_which_reads_nothing(
+    trying, copied, curator, proxy, opened, monkeypatch
+):
+    elsewhere = f"https://curator.example:{curator.port}"
+    known = of_vendor(copied) | {"allowed_curators": "curator.example, curator.localhost"}
+    monkeypatch.setenv("HTTPS_PROXY", proxy.url)  # the control: that of the environment is not used
+    assert trying(elsewhere, **known) is not None
+    assert proxy.heads == []
+    assert trying(elsewhere, https_proxy=proxy.url, **known) is None
+    assert {head.splitlines()[0] for head in proxy.heads} == {f"CONNECT curator.example:{curator.port} HTTP/1.1"}
+    assert len(proxy.passed_on) > 2_000
+    for secret in (opened.token, opened.id, "blindopt_"):
+        assert secret.encode() not in proxy.passed_on
+        assert secret not in "".join(proxy.heads)
+    proxy.heads.clear()
+    assert trying(https_proxy=proxy.url, **known) is None  # this machine is reached without it
+    assert proxy.heads == []
+
+
+def test_what_a_forward_proxy_refuses_is_said_without_its_password(trying, copied, curator, proxy):
+    known = of_vendor(copied) | {"allowed_curators": "curator.example"}
+    elsewhere = f"https://curator.example:{curator.port}"
+    wrong = trying(elsewhere, https_proxy=proxy.url.replace("ann", "bob"), **known)
+    assert "the forward proxy refused it (407)" in wrong
+    unknown = trying("https://curator.example:9", https_proxy=proxy.url, **known)
+    assert "the forward proxy refused it (403)" in unknown
+    assert "zq_secret" not in f"{wrong} {unknown} {Settings(data_dir=copied, https_proxy=proxy.url)!r}"
+
+
+def test_where_a_proxy_reaches_more_than_this_machine_vendors_learn_nothing_of_unlisted_hosts(trying, copied, proxy):
+    known = of_vendor(copied) | {"host": "192.0.2.1", "https_proxy": proxy.url}
+    words = {trying(f"https://{name}.invalid", **known) for name in ("a", "b")}
+    assert words == {NO_CURATOR}
+    listed = trying("https://a.invalid", allowed_curators="*.invalid", **known)
+    assert "the forward proxy refused it (403)" in listed
+
+
+def test_an_exchange_over_a_forward_proxy_can_be_cut_at_its_deadline(curator, copied, proxy):
+    files = of_vendor(copied)
+    own_files = str(files["curator_client_cert"]), str(files["curator_client_key"])
+    url = f"https://curator.example:{curator.port}"
+    with OwnerClient(
+        url, curator.token, verify=str(files["curator_ca"]), client_cert=own_files, proxy=proxy.url
+    ) as owner:
+        owner.studies()
+        (sock,) = [sock for sock in owner._sockets._open if sock.fileno() >= 0]
+        owner._sockets.cut()
+        assert sock.recv(1) == b""
+
+
+@pytest.fixture
+def link(curator, copied, tmp_path):
+    """Runs a curator's link to an address, here of another curator, for a block; returns what it says meanwhile."""
+
+    @asynccontextmanager
+    async def running(url, **settings):
+        chosen = CuratorSettings(data_dir=tmp_path, **settings)
+        files = of_vendor(copied)
+        own_files = {"ca": "curator_ca", "cert": "curator_client_cert", "key": "curator_client_key"}
+        paths = {name: str(files[setting]) for name, setting in own_files.items()}
+        made = wire.LinkFile(
+            format="blindopt-link-1", id=f"usr_{'0' * 16}", name="x", url=url, token=curator.token, **paths
+        )
+        link_file.write(chosen.links_path, [made])
+        with open_curator(chosen) as context:
+            links = Links(None, context, [], chosen)
+            links.start()
+            try:
+                yield links
+            finally:
+                await links.stop()
+
+    return running
+
+
+def test_a_link_goes_over_the_forward_proxy_too(link, curator, proxy, caplog):
+    async def said(**settings):
+        async with link(f"https://curator.example:{curator.port}", **settings) as links:
+            while not (status := links.status()) or status[0].problem is None:
+                await asyncio.sleep(0.01)
+            return status[0].problem
+
+    caplog.set_level(logging.INFO)
+    assert "the modeler answered 404" in asyncio.run(said(https_proxy=proxy.url))  # it is none
+    assert [head.splitlines()[0] for head in proxy.heads] == [f"CONNECT curator.example:{curator.port} HTTP/1.1"]
+    wrong = proxy.url.replace("ann", "bob")
+    assert "the forward proxy refused it (407)" in asyncio.run(said(https_proxy=wrong))
+    assert "zq_secret" not in caplog.text + str([record.__dict__ for record in caplog.records])

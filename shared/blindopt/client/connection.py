@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from blindopt import wire
 from blindopt.audit.merkle_log import Exchange, sha256
-from blindopt.client.exchanges import exchange_of
+from blindopt.client.exchanges import exchange_of, log_exchange
 from blindopt.client.strangers import check_writer
 from blindopt.client.transport import REPLY_MAX_BYTES, ClientCertificate, Connection, transport_errors
 from blindopt.errors import ProtocolViolated, Remote, Unreachable
@@ -176,6 +176,7 @@ class Client(Connection):
     ) -> Reply:
         """Send a request once and read the reply. Without ``record``, only a refusal is observed."""
         headers = {"X-Request-ID": secrets.token_hex(16)}
+        status, began = 0, time.perf_counter()
         if key is not None:
             headers["Idempotency-Key"] = key
         if body is not None:
@@ -187,8 +188,12 @@ class Client(Connection):
             sent = self._http.stream(method, path, content=body, headers=headers, extensions=traced, **form)
         else:
             sent = self._exchanged(method, path, headers, body, allowed_s)
-        with self._sockets.within(allowed_s), transport_errors(), sent as response:
-            received = self._read_body(response)
+        try:
+            with self._sockets.within(allowed_s), transport_errors(), sent as response:
+                status = response.status_code
+                received = self._read_body(response)
+        finally:
+            log_exchange(headers, method, status, began)
         exchange, receipt = exchange_of(response, path, study_id, key, sha256(body or b""), sha256(received))
         reply = Reply(response.status_code, response.headers, received, exchange, receipt)
         self._check_writer(reply)

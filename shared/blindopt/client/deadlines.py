@@ -17,7 +17,9 @@ from typing import Any, Self
 from blindopt.errors import Unreachable
 
 _IDLE_SECONDS = 30.0
-_CONNECTED = frozenset({"connection.connect_tcp.complete", "connection.start_tls.complete"})
+_CONNECTED = frozenset(
+    f"{event}.complete" for event in ("connection.connect_tcp", "connection.start_tls", "proxy.start_tls")
+)
 
 
 class _Scheduler:

@@ -1,7 +1,9 @@
 """The record of an exchange on this side, with the other side's receipt."""
 
 import base64
+import logging
 import re
+import time
 
 import httpx
 
@@ -9,6 +11,7 @@ from blindopt.audit.checkpoints import parse_unverified
 from blindopt.audit.merkle_log import RECEIPT_HEADER, Exchange
 from blindopt.errors import LogBroken
 
+log = logging.getLogger("blindopt.exchanges")
 GRANT = re.compile("grt_[0-9a-f]{16}")
 
 
@@ -32,6 +35,16 @@ def exchange_of(
         replayed=response.headers.get("Idempotency-Replayed") == "true",
     )
     return exchange, note
+
+
+def log_exchange(headers: dict[str, str], method: str, status: int, began: float) -> None:
+    """Log an exchange that this side began, as the other side's access log does, under the same request id.
+
+    ``status`` is 0 without a reply; ``began`` is of ``perf_counter``.
+    """
+    ms = round((time.perf_counter() - began) * 1000, 2)
+    fields = {"request_id": headers["X-Request-ID"], "method": method, "status": status, "ms": ms}
+    log.info("exchange", extra={"fields": fields})
 
 
 def _receipt(header: str) -> tuple[str | None, int | None, str | None]:

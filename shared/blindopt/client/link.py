@@ -20,8 +20,8 @@ _LATE_SECONDS = 15.0
 class LinkConnection:
     """Pulls requests from a modeler and replies to them. Everything that comes from it is bounded and checked."""
 
-    def __init__(self, file: wire.LinkFile) -> None:
-        """Raises OSError for a file of a certificate that cannot be used."""
+    def __init__(self, file: wire.LinkFile, proxy: str | None = None) -> None:
+        """Raises OSError for a file of a certificate that cannot be used. ``proxy`` is the address of an HTTP proxy."""
         trusted = None if file.ca else httpx.create_ssl_context(trust_env=False)
         context = CertificateFiles(file.ca, file.cert, file.key).client_context(trusted)
         self._path = f"/v1/links/{file.id}"
@@ -35,6 +35,7 @@ class LinkConnection:
             verify=context,
             timeout=httpx.Timeout(PULL_SECONDS + _LATE_SECONDS, connect=_LATE_SECONDS),
             trust_env=False,  # a proxy of the environment would read the token
+            proxy=proxy,
         )
 
     async def __aenter__(self) -> Self:

@@ -2,6 +2,7 @@
 
 import re
 import secrets
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -12,7 +13,7 @@ from pydantic import BaseModel
 from blindopt import wire
 from blindopt.audit.merkle_log import RECEIPT_HEADER, sha256
 from blindopt.client.connection import Client, Reply, is_recorded
-from blindopt.client.exchanges import exchange_of
+from blindopt.client.exchanges import exchange_of, log_exchange
 from blindopt.client.strangers import check_writer
 from blindopt.client.transport import require_identity, transport_errors
 from blindopt.errors import ProtocolViolated, Remote, Unreachable
@@ -196,11 +197,13 @@ class StudyClient(Client):
             headers |= {"Range": f"bytes={received}-", "If-Range": f'"sha256-{expected_sha256}"'}
         path = f"{self._path}/candidates"
         traced = {"trace": self._sockets.trace}
+        began = time.perf_counter()
         with (
             self._sockets.within(self._timeout_s) as deadline,
             transport_errors(),
             self._http.stream("GET", path, headers=headers, extensions=traced) as response,
         ):
+            log_exchange(headers, "GET", response.status_code, began)
             etag = response.headers.get("ETag", "").strip('"').removeprefix("sha256-")
             if response.status_code not in (200, 206) or not re.fullmatch("[0-9a-f]{64}", etag):
                 self._refuse_candidates(response, path)

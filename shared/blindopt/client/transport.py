@@ -1,6 +1,7 @@
 """What all clients share: the kept connection, errors of the transport in plain words, bounded unencoded replies."""
 
 import logging
+import re
 import ssl
 import threading
 from collections.abc import Iterator
@@ -231,6 +232,9 @@ def transport_errors() -> Iterator[None]:
 def _reason(error: Exception) -> str:
     if (problem := tls_problem(error)) is not None:
         return f": {problem}"
+    if isinstance(error, httpx.ProxyError):
+        status = re.match("[0-9]{3}", str(error))
+        return f": the forward proxy refused it ({status.group() if status else 'no status'})"
     if isinstance(error, httpx.ReadError | httpx.WriteError | httpx.RemoteProtocolError):
         certificate = error.request.extensions.get(_CERTIFICATE)
         if certificate is not None:

@@ -116,8 +116,12 @@ class Health(Reply):
     """State of a service."""
 
     status: Literal["ok"] = Field(description="Always ok; otherwise the reply is a problem document.")
+    schema_version: int | None = Field(
+        None, description="For a token that may read metrics, of /readyz: version of the database's tables."
+    )
+    disk_free_bytes: int | None = Field(None, description="The same: free bytes on the disk with the data folder.")
     verification: VerificationState | None = Field(
-        None, description="For a token that may read metrics, of /readyz: how far the verification of the log is."
+        None, description="The same: how far the verification of the log is."
     )
 
 

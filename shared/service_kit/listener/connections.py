@@ -3,10 +3,11 @@
 import ipaddress
 import resource
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Protocol
 
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 RESERVE = 16
 """Connections beyond the caps, which may only ask for health."""
 OTHER_FILES = 256
@@ -52,11 +53,8 @@ class Connections:
     other, the newcomer gets a place of the reserve, in which the longest there leaves.
     """
 
-    def __init__(
-        self, total: int, per_address: int, *, uncounted: Callable[[str], bool] = lambda address: False
-    ) -> None:
+    def __init__(self, total: int, per_address: int) -> None:
         self.total, self.per_address = total, per_address
-        self._uncounted = uncounted
         self._by_address: Counter[str] = Counter()
         self._members: dict[Member, None] = {}
         """Longest without a reply first."""
@@ -71,9 +69,12 @@ class Connections:
         """Every connection, with those in the reserve."""
         return [*self._members, *self._reserve]
 
-    def enter(self, member: Member) -> bool:
-        """Add a connection. Return False if it has a place of the reserve only."""
-        is_crowd = self._by_address[member.address] >= self.per_address and not self._uncounted(member.address)
+    def enter(self, member: Member, *, serves_many: bool = False) -> bool:
+        """Add a connection. Return False if it has a place of the reserve only.
+
+        ``serves_many``: its peer is a trusted proxy, for which the cap by address does not hold.
+        """
+        is_crowd = not serves_many and self._by_address[member.address] >= self.per_address
         if is_crowd or len(self._members) >= self.total:
             self.turned_away["per_address" if is_crowd else "total"] += 1
             leaver = self._longest_waiting(member.address if is_crowd else None)
@@ -133,14 +134,42 @@ def counted_address(host: str) -> str:
     return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
 
 
-def is_within(networks: Iterable[ipaddress.IPv4Network | ipaddress.IPv6Network], host: str) -> bool:
-    """Whether an address, as a socket has it, lies in one of these networks."""
+class TrustedProxies:
+    """The proxies that may say for whom they ask: only from these is ``X-Forwarded-For`` read."""
+
+    def __init__(self, networks: Iterable[Network]) -> None:
+        self._networks = tuple(networks)
+
+    def has(self, host: str) -> bool:
+        """Whether an address, as a socket has it, is one of a trusted proxy."""
+        address = _address(host) if self._networks else None
+        return address is not None and any(address in network for network in self._networks)
+
+    def client_of(self, peer: str, headers: Iterable[tuple[bytes, bytes]]) -> str:
+        """The address of a request's client: the rightmost one that is no trusted proxy's. Its peer's for others.
+
+        Each proxy adds its peer at the right, so what stands left of that was sent by the client, who may make it up.
+        """
+        if not self.has(peer):
+            return peer
+        lines = [value.decode("latin-1") for name, value in headers if name == b"x-forwarded-for"]
+        client = peer
+        for hop in reversed(",".join(lines).split(",")):
+            address = _address(hop.strip())
+            if address is None:  # the address of the last proxy that is known
+                return client
+            client = str(address)
+            if not self.has(client):
+                return client
+        return client
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        address: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.ip_address(host)
+        address = ipaddress.ip_address(host)
     except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return any((mapped or address) in network for network in networks)
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 def raise_descriptor_limit() -> int:

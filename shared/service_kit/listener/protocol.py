@@ -12,7 +12,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from blindopt.errors import BlindoptError, Busy, ClientCertificateNeeded
-from service_kit.listener.connections import Connections, Standing, counted_address
+from service_kit.listener.connections import Connections, Standing, TrustedProxies, counted_address
 from service_kit.web import problems
 
 HEAD_SECONDS = 10.0
@@ -33,7 +33,7 @@ class ListenerState(ServerState):
     """What the connections of a service share.
 
     ``tls`` returns the context for a new connection, or None without TLS; ``needs_certificate`` is whether a client
-    must show a certificate. ``client_of`` returns the client's address, from its peer's and the request's headers.
+    must show a certificate. ``proxies`` may say for whom they ask.
     """
 
     def __init__(
@@ -42,13 +42,13 @@ class ListenerState(ServerState):
         *,
         tls: Callable[[], ssl.SSLContext] | None = None,
         needs_certificate: bool = False,
-        client_of: Callable[[str, list[tuple[bytes, bytes]]], str] | None = None,
+        proxies: TrustedProxies,
     ) -> None:
         super().__init__()
         self.open_connections = open_connections
         self.tls = tls
         self.needs_certificate = needs_certificate
-        self.client_of = client_of
+        self.proxies = proxies
         self.is_draining = False
 
 
@@ -100,8 +100,9 @@ class Protocol(HttpToolsProtocol):
     async def connect(self, accepted: socket.socket, peer: object) -> None:
         """Take an accepted connection: count it; then TLS, if the service has it, within ``HEAD_SECONDS``."""
         self._connecting = asyncio.current_task()
-        self.address = counted_address(peer[0]) if isinstance(peer, tuple) else "local"
-        if not self._open.enter(self):
+        host = peer[0] if isinstance(peer, tuple) else ""
+        self.address = counted_address(host) if host else "local"
+        if not self._open.enter(self, serves_many=self.server_state.proxies.has(host)):
             self._only_health = Busy("too many connections are open", seconds=5)
         options: dict[str, Any] = {}
         if self.server_state.tls is not None:
@@ -236,8 +237,8 @@ class Protocol(HttpToolsProtocol):
             self._stop(self._only_health)
         if len(self.pipeline) >= PIPELINE_MAX:
             self._stop(problems.http_error(400, f"more than {PIPELINE_MAX} requests wait for their replies"))
-        if self.server_state.client_of is not None and self.client is not None:
-            self.scope["client"] = (self.server_state.client_of(self.client[0], self.headers), self.client[1])
+        if self.client is not None:
+            self.scope["client"] = (self.server_state.proxies.client_of(self.client[0], self.headers), self.client[1])
         super().on_headers_complete()
         self._counts.is_head = False
         if self._only_health is not None or self.server_state.is_draining:

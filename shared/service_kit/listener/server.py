@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from blindopt.certificates import look_again
 from service_kit.certificates import Certificates
-from service_kit.listener.connections import Connections, raise_descriptor_limit
+from service_kit.listener.connections import Connections, TrustedProxies, raise_descriptor_limit
 from service_kit.listener.protocol import ListenerState, Protocol
 from service_kit.settings import ServiceSettings
 
@@ -125,10 +125,12 @@ def server(app: FastAPI, settings: ServiceSettings) -> Server:
             "fewer connections than CONNECTIONS_MAX: the limit of open files is low", extra={"fields": {"room": room}}
         )
     certificates: Certificates = app.state.certificates
+    proxies = TrustedProxies(settings.proxy_networks)
     state = ListenerState(
         Connections(min(settings.connections_max, room), settings.connections_per_address),
         tls=None if settings.tls_cert is None else certificates.server_context,
         needs_certificate=settings.tls_client_ca is not None,
+        proxies=proxies,
     )
     config = uvicorn.Config(
         app,
@@ -137,7 +139,7 @@ def server(app: FastAPI, settings: ServiceSettings) -> Server:
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # anyone can send them
+        proxy_headers=False,  # anyone can send them: see TrustedProxies
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=settings.drain_seconds,
     )

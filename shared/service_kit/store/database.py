@@ -16,6 +16,7 @@ from blindopt.errors import AuditUnavailable, StateConflict
 from service_kit.store import backends, schema
 from service_kit.store.copying import copy_tables
 from service_kit.store.driver_errors import StoreFault, converted, is_open, reading, savepoint
+from service_kit.store.durations import Durations
 from service_kit.store.prepared_statement import Driver, PreparedStatement, raw, remember_rows
 
 __all__ = ["Connection", "Database", "StoreFault", "is_open", "savepoint"]
@@ -52,6 +53,8 @@ class Database:
         self.path, self.url = path.absolute(), url
         self.foreign_writes = 0
         """How often a commit of another connection, so of another process, was seen before a transaction."""
+        self.commits = Durations()
+        """How long its commits took."""
         self._data_version: Any = None
         self._tables = metadata, append_only, migrations
         self._after_commit: Callable[[], None] = lambda: None
@@ -253,7 +256,9 @@ class Database:
             connection.execute("COMMIT")
         except Exception as error:
             return self._lost(connection, done, error)
-        self._is_quick = self._backend.is_near and time.perf_counter() - began <= QUICK_SECONDS
+        took_s = time.perf_counter() - began
+        self._is_quick = self._backend.is_near and took_s <= QUICK_SECONDS
+        self.commits.add(took_s)
         try:
             self._after_commit()
         except Exception as error:  # the commit is durable, and its callers get their results

@@ -42,6 +42,14 @@ def allowed(*roles: Role) -> Any:
     return Depends(check)
 
 
+async def _check_room(request: Request) -> None:
+    request.app.state.disk.check()
+
+
+NEEDS_ROOM = Depends(_check_room)
+"""Of a route that begins new work: it raises StorageUnavailable while the disk is nearly full."""
+
+
 def permitted(principal: Principal, *roles: Role) -> Principal:
     """Return the principal if it has one of ``roles``. Raises Forbidden otherwise."""
     if principal.role not in roles:

@@ -11,6 +11,7 @@ from pathlib import Path
 from service_kit.certificates import Certificates
 from service_kit.context.context import ServiceContext
 from service_kit.store import notices
+from service_kit.store.durations import Durations
 
 Jobs = Callable[[], Mapping[str, Mapping[str, int]]]
 """Returns how many jobs of each kind are in each state now."""
@@ -26,12 +27,28 @@ class Gauge:
     labels: tuple[str, ...] = field(default=())
 
 
-Gauges = Callable[[], Iterable[Gauge]]
-"""Returns the gauges of a service, read now."""
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Durations in seconds, as they were counted until now."""
+
+    name: str
+    help: str
+    durations: Durations
+    labels: tuple[str, ...] = ()
 
 
-def of_service(context: ServiceContext, data_dir: Path, jobs: Jobs) -> Iterator[Gauge]:
+Gauges = Callable[[], Iterable[Gauge | Histogram]]
+"""Returns the figures of a service, read now."""
+
+
+def of_service(context: ServiceContext, data_dir: Path, jobs: Jobs, check_ready: Callable[[], None]) -> Iterator[Gauge]:
     """The gauges that both services have."""
+    is_ready = True
+    try:
+        check_ready()
+    except Exception:  # each is a reason not to be ready
+        is_ready = False
+    yield _single("blindopt_ready", "1 if /readyz answers 200, else 0.", is_ready)
     by_state: dict[tuple[str, ...], float] = {
         (kind, state): count for kind, states in jobs().items() for state, count in states.items()
     }
@@ -50,6 +67,13 @@ def of_service(context: ServiceContext, data_dir: Path, jobs: Jobs) -> Iterator[
     disk = shutil.disk_usage(data_dir)
     yield _single("blindopt_disk_bytes", "Size of the disk with the data folder.", disk.total)
     yield _single("blindopt_disk_free_bytes", "Free bytes on the disk with the data folder.", disk.free)
+
+
+def of_commits(context: ServiceContext) -> Histogram:
+    """How long the commits of the database took."""
+    return Histogram(
+        "blindopt_commit_seconds", "How long a commit took until it was durable.", context.database.commits
+    )
 
 
 def of_certificates(certificates: Certificates) -> Gauge:

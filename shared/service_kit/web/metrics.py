@@ -14,10 +14,10 @@ from starlette.responses import Response
 from blindopt.errors import StateConflict
 from service_kit.identity.tokens import Role
 from service_kit.web.dependencies import api_router
-from service_kit.web.gauges import Gauges
+from service_kit.web.gauges import Gauges, Histogram
 
 if TYPE_CHECKING:
-    from prometheus_client.metrics_core import GaugeMetricFamily
+    from prometheus_client.metrics_core import Metric
 
 PATH = "/metrics"
 MISSING = "METRICS needs the package prometheus-client: install blindopt-services[metrics]"
@@ -86,10 +86,14 @@ class _Collected:
         """Return no metrics, so that nothing is counted when this collector is registered."""
         return []
 
-    def collect(self) -> Iterator["GaugeMetricFamily"]:
-        from prometheus_client.metrics_core import GaugeMetricFamily
+    def collect(self) -> Iterator["Metric"]:
+        from prometheus_client.metrics_core import GaugeMetricFamily, HistogramMetricFamily
 
         for gauge in self._gauges():
+            if isinstance(gauge, Histogram):
+                counted = gauge.durations
+                yield HistogramMetricFamily(gauge.name, gauge.help, buckets=counted.buckets, sum_value=counted.total_s)
+                continue
             family = GaugeMetricFamily(gauge.name, gauge.help, labels=gauge.labels)
             for values, amount in gauge.samples.items():
                 family.add_metric(values, amount)

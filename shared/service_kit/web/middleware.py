@@ -124,6 +124,7 @@ class _Request:
         proposed = self._header(b"x-request-id")
         self._request_id = proposed if problems.REQUEST_ID.fullmatch(proposed) else secrets.token_hex(16)
         self._state: dict[str, Any] = scope.setdefault("state", {})
+        self._client = (scope.get("client") or ("",))[0]
         self._state["request_id"] = self._request_id
         self._state["body_sha256"] = self.digest
         self._principal: Principal | None = None
@@ -153,7 +154,12 @@ class _Request:
             if self._pacing is not None:
                 self._pacing.stop()
             route = getattr(self._scope.get("route"), "path", None) or self._state.get("route", "unmatched")
-            fields = {"request_id": self._request_id, "method": self._scope["method"], "route": route}
+            fields = {
+                "request_id": self._request_id,
+                "client": self._client,
+                "method": self._scope["method"],
+                "route": route,
+            }
             took_s = time.perf_counter() - started
             log.info("request", extra={"fields": {**fields, "status": self._status, "ms": round(took_s * 1000, 2)}})
             if self._middleware.count is not None:
@@ -198,7 +204,7 @@ class _Request:
                 principal, expired = error.principal, error
             except Unauthenticated:
                 # Good tokens from the same address as a guesser are not refused.
-                middleware.bad_token_rate.take((self._scope.get("client") or ("",))[0])
+                middleware.bad_token_rate.take(self._client)
                 raise
             period_s = None if expired else middleware.period_of(self._scope["method"], path, principal)
             if period_s is not None:

@@ -1,12 +1,36 @@
 """Whether the service is ready, as monitors ask: answered soon, however busy its threads and its disk are."""
 
 import asyncio
+import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from blindopt.errors import StorageUnavailable
 
 PATIENCE_SECONDS = 0.05
 OLDEST_SECONDS = 10.0
+
+
+class DiskSpace:
+    """The free space of the disk with the data folder, below which no new work begins: what has begun needs it."""
+
+    def __init__(self, folder: Path, minimum: int) -> None:
+        self._folder, self._minimum = folder, minimum
+
+    @property
+    def free(self) -> int:
+        """Free bytes."""
+        return shutil.disk_usage(self._folder).free
+
+    def check(self) -> None:
+        """Raise StorageUnavailable if less than the minimum is free."""
+        if self.free < self._minimum:
+            raise StorageUnavailable(
+                f"the disk of the data folder has less than {self._minimum:,} free bytes (DISK_MIN_BYTES): no new work "
+                "begins"
+            )
 
 
 class Readiness:

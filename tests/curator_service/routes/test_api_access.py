@@ -333,6 +333,25 @@ def test_a_header_does_not_change_the_address_that_is_throttled(limited):
     assert statuses.count(429) >= 5
 
 
+def test_behind_a_trusted_proxy_each_client_is_throttled_and_logged_by_its_own_address(limited):
+    curator, _ = limited(
+        bad_tokens_per_minute="20", rate_burst="1000", rate_per_second="1000", trusted_proxies="127.0.0.1, 10.0.0.0/8"
+    )
+    with curator.http(f"blindopt_{'0' * 16}.{'A' * 43}") as http:
+
+        def statuses(address_of):
+            requests = [{"X-Forwarded-For": address_of(n)} for n in range(1, 31)]
+            return [http.get("/v1/studies", headers=headers).status_code for headers in requests]
+
+        assert statuses(lambda n: f"192.0.2.{n}") == [401] * 30
+        made_up = statuses(lambda n: f"192.0.2.{n}, 198.51.100.1, 10.0.0.7")  # one client, behind two proxies
+    assert made_up[:20] == [401] * 20
+    assert made_up.count(429) >= 5
+    clients = {json.loads(line).get("client") for line in curator.log.splitlines()}
+    assert {"192.0.2.30", "198.51.100.1"} <= clients
+    assert "10.0.0.7" not in clients
+
+
 def test_a_run_survives_429_and_finishes_and_both_logs_tell_the_same(limited, make_service, tmp_path, run_of):
     curator, study = limited(rate_burst="4", rate_per_second="2")
     modeler = make_service("modeler", tmp_path).start()

@@ -35,6 +35,7 @@ def small_disk(tmp_path):
 
     def mount(service, megabytes):
         service.data.mkdir(parents=True, mode=0o700)
+        service.settings["DISK_MIN_BYTES"] = "0"
         command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=700", "tmpfs", str(service.data)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:

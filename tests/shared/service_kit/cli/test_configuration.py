@@ -33,12 +33,13 @@ def notified(tmp_path):
 
 
 def test_every_setting_is_shown_with_its_origin_and_no_secret(show, notified, tmp_path):
-    done = show(port=8499, **notified)
+    done = show(port=8499, https_proxy=f"http://ann:{SECRET}@proxy:3128", **notified)
     assert done.exit_code == 0, done.output
     lines = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()}
     assert lines[show.prefix + "PORT"] == ["set", "8499"]
     assert lines[show.prefix + "HOST"] == ["default", "127.0.0.1"]
     assert lines[show.prefix + "NOTIFY_URL"] == ["set", "https://***@hooks.example/x?***"]
+    assert lines[show.prefix + "HTTPS_PROXY"] == ["set", "http://***@proxy:3128"]
     assert SECRET not in done.output
     assert not (tmp_path / "data").exists()  # it looks, and makes nothing
 
@@ -58,6 +59,8 @@ def test_what_would_not_start_is_named_and_ends_with_1(show, tmp_path, notified)
         "THERE_IS_NONE": {"there_is_none": 1},
         "TLS_CERT and TLS_KEY": {"tls_cert": tmp_path / "file"},
         "it is no certificate or key in PEM": {"tls_cert": tmp_path / "file", "tls_key": tmp_path / "file"},
+        "HTTPS_PROXY must be": {"https_proxy": f"https://ann:{SECRET}@proxy:3128"},
+        "TRUSTED_PROXIES": {"trusted_proxies": "proxy.example"},
         "32 characters": notified | {"notify_secret_file": tmp_path / "short"},
         "is no folder that this user can write to": {"data_dir": tmp_path / "file" / "data"},
     }

@@ -1,6 +1,7 @@
 """Peers that send or read nothing, too much or no HTTP, and too many of them: nobody else waits for them."""
 
 import asyncio
+import ipaddress
 import json
 import socket
 import threading
@@ -12,7 +13,7 @@ from starlette.responses import Response
 from service_kit.certificates import Certificates
 from service_kit.listener import protocol as protocols
 from service_kit.listener import server as servers
-from service_kit.listener.connections import RESERVE, Connections, Standing
+from service_kit.listener.connections import RESERVE, Connections, Standing, TrustedProxies
 from service_kit.settings import ServiceSettings
 from service_kit.store.base import utc_now
 
@@ -83,6 +84,52 @@ def test_a_connection_that_leaves_twice_is_counted_once():
     connections.leave(member)
     assert connections.enter(member)
     assert len(connections) == 1
+
+
+# --- proxies ------------------------------------------------------------------------------------------
+
+
+PROXIES = TrustedProxies([ipaddress.ip_network(each) for each in ("10.0.0.7", "10.1.0.0/16", "2001:db8::7")])
+
+
+@pytest.mark.parametrize(
+    ("peer", "lines", "client"),
+    [
+        ("192.0.2.1", ["198.51.100.1"], "192.0.2.1"),  # the control: from anybody else it is not read
+        ("10.0.0.7", [], "10.0.0.7"),
+        ("10.0.0.7", ["198.51.100.1"], "198.51.100.1"),
+        ("10.0.0.7", ["127.0.0.1, 198.51.100.1"], "198.51.100.1"),  # the client made up the left one
+        ("10.0.0.7", ["127.0.0.1", "198.51.100.1"], "198.51.100.1"),
+        ("10.0.0.7", ["198.51.100.1, 10.1.2.3"], "198.51.100.1"),  # two proxies, one behind the other
+        ("10.0.0.7", ["10.1.2.3"], "10.1.2.3"),
+        ("10.0.0.7", ["198.51.100.1, unknown"], "10.0.0.7"),
+        ("10.0.0.7", ["\u00e4, 198.51.100.1, 10.1.2.3 ,"], "10.0.0.7"),
+        ("::ffff:10.0.0.7", ["198.51.100.1"], "198.51.100.1"),
+        ("2001:db8::7", ["2001:DB8:1::0"], "2001:db8:1::"),
+        ("", ["198.51.100.1"], ""),
+    ],
+)
+def test_only_a_trusted_proxy_says_for_whom_it_asks(peer, lines, client):
+    headers = [(b"x-forwarded-for", line.encode("latin-1")) for line in lines]
+    assert PROXIES.client_of(peer, [(b"host", b"x"), *headers]) == client
+    assert TrustedProxies(()).client_of(peer, headers) == peer
+
+
+def test_no_cap_by_address_holds_for_a_trusted_proxy_and_the_cap_in_all_does():
+    connections = Connections(total=3, per_address=1)
+    members = [Member("proxy") for _ in range(4)]
+    for member in members:
+        member.standing = Standing.KEPT
+        connections.enter(member, serves_many=True)
+    assert [member.is_dropped for member in members] == [True, False, False, False]
+
+
+@pytest.mark.parametrize("wrong", ["proxy.example", "10.0.0.0/40", "10.0.0.7/8", "10.0.0.7;10.0.0.8"])
+def test_a_setting_that_is_no_list_of_addresses_is_refused(wrong, tmp_path):
+    with pytest.raises(ValueError, match="TRUSTED_PROXIES"):
+        ServiceSettings(data_dir=tmp_path, trusted_proxies=wrong)
+    settings = ServiceSettings(data_dir=tmp_path, trusted_proxies=" 10.0.0.7, 10.1.0.0/16,2001:db8::7 ,")
+    assert [str(each) for each in settings.proxy_networks] == ["10.0.0.7/32", "10.1.0.0/16", "2001:db8::7/128"]
 
 
 # --- over sockets ---------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import errno
 import io
 import json
 import logging
+import shutil
 import sqlite3
 import tempfile
 import threading
@@ -24,8 +25,8 @@ from modeler_service import app as modeler_app
 from modeler_service.settings import Settings as ModelerSettings
 from service_kit.cli.log_format import JsonLines
 from service_kit.context.authentication import Authentication
-from service_kit.store import audit_log
-from service_kit.web.readiness import Readiness
+from service_kit.store import audit_log, schema
+from service_kit.web.readiness import DiskSpace, Readiness
 
 CANARY = "canary7f3a9c"
 QUERY = {"rows": [{"row": 1}]}
@@ -312,6 +313,53 @@ def test_a_service_whose_database_or_log_is_damaged_is_not_ready(fault, curator_
     assert (reply.status_code, reply.json()["code"]) == (503, "audit_unavailable")
     assert CANARY not in reply.text
     assert ask(curator_app_, "", "GET", "/healthz").status_code == 200
+
+
+def test_while_the_disk_is_nearly_full_no_new_work_begins_and_other_requests_go_on(curator_app_, modeler_app_, owner):
+    vendor = modeler_app_.state.context.authentication.issue("vendor", "v", days=1)[0].text
+    study, csv = "/v1/studies/std_0123456789abcdef", {"file": ("d.csv", b"a,b\n1,2\n")}
+    run = wire.RunCreate(curator_url="http://127.0.0.1:1", study_id="std_0123456789abcdef", token="t" * 80, name="r")
+    work = {
+        (curator_app_, owner): {
+            "/v1/datasets": {"files": csv, "data": {"name": "d"}},
+            "/v1/uploads": {"files": csv},
+            f"{study}:release": {},
+            f"{study}/forecasts": {"json": {}},
+            "/v1/tunings": {"json": {}},
+        },
+        (modeler_app_, vendor): {"/v1/runs": {"json": run.model_dump(mode="json")}},
+    }
+    for (app, token), requests in work.items():
+        kept = app.state.disk
+        app.state.disk = DiskSpace(kept._folder, kept.free * 2)
+        for path, sent in requests.items():
+            reply = ask(app, token, "POST", path, **sent, headers={"Idempotency-Key": path})
+            assert (reply.status_code, reply.json()["code"]) == (503, "storage_unavailable"), path
+            assert "DISK_MIN_BYTES" in reply.json()["detail"]
+        assert ask(app, token, "GET", "/v1/runs" if app is modeler_app_ else "/v1/datasets").status_code == 200
+        app.state.disk = kept
+        for path, sent in requests.items():  # the control: with room, each comes to its own check
+            reply = ask(app, token, "POST", path, **sent, headers={"Idempotency-Key": f"{path} again"})
+            assert reply.status_code != 503, path
+
+
+def test_a_monitor_reads_at_readyz_schema_and_disk_and_nobody_else_does(tmp_path):
+    tempdir = tempfile.tempdir
+    app = curator_app.build(CuratorSettings(data_dir=tmp_path / "curator"))
+    full = curator_app.build(CuratorSettings(data_dir=tmp_path / "full", disk_min_bytes=1 << 60))
+    tempfile.tempdir = tempdir
+    issue = app.state.context.authentication.issue
+    monitor, auditor = (issue(role, role, days=1)[0].text for role in ("monitor", "auditor"))
+    shown = ask(app, monitor, "GET", "/readyz").json()
+    assert shown["schema_version"] == schema.VERSION
+    assert 0 < shown["disk_free_bytes"] < shutil.disk_usage(tmp_path).total
+    for token in ("", auditor, "blindopt_0000000000000000.x"):
+        assert ask(app, token, "GET", "/readyz").json() == {"status": "ok"}
+    reply = ask(full, "", "GET", "/readyz")
+    assert (reply.status_code, reply.json()["code"]) == (503, "storage_unavailable")
+    assert "DISK_MIN_BYTES" in reply.json()["detail"]
+    for each in (app, full):
+        each.state.context.database.close()
 
 
 @pytest.mark.parametrize("status", [200, 503])

@@ -27,11 +27,15 @@ LABELS = {
     "blindopt_notices": {"state"},
     "blindopt_links": {"state"},
     "blindopt_log_sound": set(),
+    "blindopt_ready": set(),
     "blindopt_log_checkpoint_age_seconds": set(),
     "blindopt_database_bytes": set(),
     "blindopt_disk_bytes": set(),
     "blindopt_disk_free_bytes": set(),
     "blindopt_budget_share_max": set(),
+    "blindopt_commit_seconds_bucket": {"le"},
+    "blindopt_commit_seconds_count": set(),
+    "blindopt_commit_seconds_sum": set(),
 }
 FRACTIONS = ("_sum", "_age_seconds", "_share_max")
 CONTEXTS = {"curator": (open_curator, CuratorSettings), "modeler": (open_modeler, ModelerSettings)}
@@ -194,8 +198,20 @@ def test_gauges_tell_the_size_of_the_database_and_the_disk(parties, played):
     assert 0 < figures["blindopt_database_bytes"] <= 2 * stored
     assert 0 < figures["blindopt_disk_free_bytes"] < figures["blindopt_disk_bytes"]
     assert figures["blindopt_log_checkpoint_age_seconds"] <= 60
-    assert figures["blindopt_log_sound"] == 1
+    assert figures["blindopt_log_sound"] == figures["blindopt_ready"] == 1
     assert "blindopt_budget_share_max" not in {name for name, _, _ in _samples(_read(modeler, modeler.token))}
+
+
+def test_commits_are_counted_until_a_study_hides_how_long_its_answers_take(parties, played, open_study, small):
+    for service in parties:
+        counts = {n: v for n, _, v in _samples(_read(service, service.token)) if n.startswith("blindopt_commit")}
+        assert counts["blindopt_commit_seconds_count"] >= 5
+    curator = parties[0]
+    with OwnerClient(curator.url, curator.token) as owner:
+        paced = open_study(owner, owner.register("zq_paced", small.csv, public=True), reply_after_ms=100)
+        assert "blindopt_commit" not in _read(curator, curator.token)
+        owner.close_study(paced.id)
+    assert "blindopt_commit" in _read(curator, curator.token)
 
 
 def test_only_a_monitor_and_the_main_role_may_read_it(parties, played):
