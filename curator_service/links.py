@@ -19,10 +19,11 @@ from starlette.types import ASGIApp, Message, Scope
 
 from blindopt import wire
 from blindopt.addresses import is_plain_abroad
-from blindopt.certificates import file_problem
+from blindopt.certificates import expires_at, file_problem
 from blindopt.errors import Forbidden, ProtocolViolated, RecordChanged, StateConflict, Unauthenticated, Unreachable
 from curator_service.link_file import address_of, read
 from curator_service.settings import Settings
+from service_kit.certificates import WARN_BEFORE
 from service_kit.context.context import ServiceContext
 from service_kit.web import problems
 from service_kit.web.gauges import Gauge
@@ -195,8 +196,18 @@ class _Link:
             address=address_of(self.file),
             state=self._state,
             since=self._since,
-            problem=self._problem,
+            problem=self._problem or self._ending(),
         )
+
+    def _ending(self) -> str | None:
+        """In words that its client certificate expires within 30 days; None for any other."""
+        try:
+            end = None if self.file.cert is None else expires_at(self.file.cert)
+        except (OSError, ValueError):  # the next connection says so
+            return None
+        if end is None or end - self._links._context.clock() >= WARN_BEFORE:
+            return None
+        return f"the client certificate of this link expires on {end:%Y-%m-%d}: put a new one in its place"
 
     async def stop(self) -> None:
         """End the connection, and what is under way over it."""

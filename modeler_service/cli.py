@@ -18,7 +18,7 @@ from modeler_service.context import open_context
 from modeler_service.settings import Settings
 from service_kit.cli.main import build
 from service_kit.cli.program import Program, plain_errors, read_json
-from service_kit.cli.remote import AsJson, TokenFile, Url, access_token, address_of, connected, show, table
+from service_kit.cli.remote import AsJson, TokenFile, Url, access_token, address_of, connected, show, table, tls_of
 from service_kit.context.context import ServiceContext
 from service_kit.store.database import Connection
 
@@ -97,7 +97,10 @@ def start_run(
         body = wire.RunCreate(**access.model_dump(), name=name, iterations=queries)
         address = address_of(PROGRAM, url)
         check_address(address, "url", plain_http=Settings().allow_plain_http)
-        with access_token(PROGRAM, token_file, "run", days=_RUN_DAYS) as token, VendorClient(address, token) as client:
+        with (
+            access_token(PROGRAM, token_file, "run", days=_RUN_DAYS) as token,
+            VendorClient(address, token, **tls_of(PROGRAM)) as client,
+        ):
             run_id = client.start(body).id
             typer.echo(f"{run_id}: {address}/console/runs/{run_id}", err=True)
             ended = wait_until_ended(progress, run_id, timeout_s=_RUN_DAYS * 86_400, poll_s=0.2)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
@@ -30,7 +31,7 @@ def owner_of(program: Program[S]) -> Owner:
     def connect(url: str | None, token_file: Path | None) -> AbstractContextManager["OwnerClient"]:
         from blindopt.client import OwnerClient
 
-        return connected(program, lambda *access: OwnerClient(*access, timeout_s=_TIMEOUT_SECONDS), url, token_file)
+        return connected(program, partial(OwnerClient, timeout_s=_TIMEOUT_SECONDS), url, token_file)
 
     return connect
 

@@ -16,7 +16,7 @@ from blindopt.wire import CuratorUrl, NoticeEvent
 PasswordCost = Literal["standard", "minimal"]
 """What hashing a password costs: as RFC 9106 recommends, or as little as argon2 allows."""
 
-OF_CLIENTS = ("url", "token_file")
+OF_CLIENTS = ("url", "token_file", "ca_file", "client_cert_file", "client_key_file")
 """Variables of the commands that ask a running service."""
 
 

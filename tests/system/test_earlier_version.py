@@ -72,8 +72,8 @@ def opened(parties, small, request):
         study = {
             "name": "s",
             "dataset_id": dataset["id"],
-            "features": [feature.model_dump(mode="json") for feature in small.features],
-            "measurement": {"kind": "column", "column": small.names[2], "direction": "maximize"},
+            "features": [feature.model_dump(include={"column", "lower", "upper"}) for feature in small.features],
+            "measurement": {"source": "column", "column": small.names[2], "direction": "maximize"},
             "release": {"mechanism": "gaussian", "epsilon": "4", "delta": 1e-6},
             "answers": ANSWERS[request.param],
             "kernel": small.kernel.model_dump(mode="json"),

@@ -1,11 +1,13 @@
-"""Two machines as network namespaces: at the curator's a packet filter drops everything that comes from outside.
+"""Two machines as network namespaces, set up by the commands and settings of the two pages of the documents.
 
-Needs root, `ip` and `nft`; skipped without them.
+One way, the owner's packet filter lets the vendor's machine in at one port. The other way it drops all that comes from
+outside, and the curator opens the connections. Needs root, `ip` and `nft`; skipped without them.
 """
 
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,8 +17,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MODELER, CURATOR = "10.77.31.1", "10.77.31.2"
+DIRECT, OUTBOUND = (ROOT / "docs" / "howto" / page for page in ("two-machines.md", "outbound.md"))
+NAMES = {"curator.hospital.example": CURATOR, "203.0.113.7": MODELER, "modeler.vendor.example": MODELER}
 FILTER = """
-table inet wall {
+table inet filter {
   chain input {
     type filter hook input priority 0; policy drop;
     iif lo accept
@@ -63,106 +67,187 @@ def machines():
             _run("ip", "netns", "del", name)
 
 
-class Machine:
-    """A service on one of the machines."""
+def written(page, begin):
+    """The lines of a page's blocks of code that begin so, with the names of these machines."""
+    lines = "".join(re.findall(r"```text\n(.*?)```", page.read_text(), re.DOTALL)).splitlines()
+    for name, here in NAMES.items():
+        lines = [line.replace(name, here) for line in lines]
+    chosen = [line for line in lines if line.startswith(begin)]
+    assert chosen, f"{page.name} has no line that begins with {begin}"
+    return chosen
 
-    def __init__(self, name, namespace, folder, **settings):
+
+class Machine:
+    """A service on one of the machines, whose user is in ``folder``."""
+
+    def __init__(self, name, namespace, folder):
         self.name, self.namespace, self.folder = name, namespace, folder
-        prefix = f"BLINDOPT_{name.upper()}_"
+        folder.mkdir()
         chosen = {"DATA_DIR": folder / "data", "PASSWORD_HASH": "minimal", "FIRST_TOKEN_FILE": folder / "token"}
-        chosen |= settings
         kept = {k: v for k, v in os.environ.items() if not k.startswith("BLINDOPT_")}
-        self.environment = kept | {prefix + key.upper(): str(value) for key, value in chosen.items()}
+        kept["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT, ROOT / "shared")))
+        self.environment = kept | {f"BLINDOPT_{name.upper()}_{key}": str(value) for key, value in chosen.items()}
         self.process = None
+
+    def type(self, page, *begins):
+        """Run each command of a page that begins so; the output of the last one."""
+        for begin in begins:
+            for line in written(page, f"blindopt-{self.name} {begin}"):
+                output = self.command(*line.split()[1:])
+        return output
+
+    def set(self, page):
+        """Take the settings of a page."""
+        self.environment |= dict(line.split("=", 1) for line in written(page, f"BLINDOPT_{self.name.upper()}_"))
 
     def command(self, *arguments):
         program = (sys.executable, "-m", f"{self.name}_service")
-        return _checked(*program, *arguments, namespace=self.namespace, env=self.environment, cwd=ROOT)
+        return _checked(*program, *arguments, namespace=self.namespace, env=self.environment, cwd=self.folder)
 
     def start(self):
-        log = (self.folder / "service.log").open("wb")
+        log = (self.folder / "service.log").open("ab")
         inside = ["ip", "netns", "exec", self.namespace, sys.executable, "-m", f"{self.name}_service", "serve"]
-        self.process = subprocess.Popen(inside, env=self.environment, cwd=ROOT, stdout=log, stderr=log)
+        self.process = subprocess.Popen(inside, env=self.environment, cwd=self.folder, stdout=log, stderr=log)
+
+    def stop(self):
+        self.process.terminate()
+        assert self.process.wait(60) == 0
 
     def python(self, program, *arguments):
         """Run a program on this machine; what it prints, as JSON."""
         command = (sys.executable, "-c", program, *arguments)
-        return json.loads(_checked(*command, namespace=self.namespace, env=self.environment, cwd=ROOT))
+        return json.loads(_checked(*command, namespace=self.namespace, env=self.environment, cwd=self.folder))
 
 
 @pytest.fixture(scope="module")
 def parties(machines, tmp_path_factory):
     folder = tmp_path_factory.mktemp("machines")
-    (folder / "vendor").mkdir()
-    (folder / "owner").mkdir()
-    tls = folder / "vendor" / "tls"
-    modeler = Machine("modeler", machines[0], folder / "vendor", host=MODELER)
-    modeler.command("tls", "init", MODELER, "--folder", tls)
-    modeler.environment |= {
-        "BLINDOPT_MODELER_TLS_CERT": str(tls / "server.crt"),
-        "BLINDOPT_MODELER_TLS_KEY": str(tls / "server.key"),
-    }
-    curator = Machine("curator", machines[1], folder / "owner", host="0.0.0.0")  # the wall alone keeps others out
-    link = folder / "owner" / "link.json"
-    modeler.command("link", "create", "hospital", "--url", f"https://{MODELER}:8420", "--save", link)
-    curator.command("link", "add", link, "--ca", tls / "ca.crt")
+    modeler, curator = (
+        Machine("modeler", machines[0], folder / "vendor"),
+        Machine("curator", machines[1], folder / "owner"),
+    )
+    yield modeler, curator
     for party in (modeler, curator):
-        party.start()
-    yield modeler, curator, json.loads(link.read_text())["id"]
-    for party in (modeler, curator):
-        party.process.terminate()
-        party.process.wait(60)
+        if party.process is not None and party.process.poll() is None:
+            party.process.kill()
 
 
 OWN = """
-import json, sys, time
+import json, os, sys, time
 from blindopt import wire
-from blindopt.client import OwnerClient, is_ready
-while not is_ready("http://127.0.0.1:8410"):
+from blindopt.client import OwnerClient
+url, token, csv, *tls = sys.argv[1:]
+while not os.path.exists(token):
     time.sleep(0.1)
-csv = open(sys.argv[2], "rb").read()
-with OwnerClient("http://127.0.0.1:8410", open(sys.argv[1]).read().strip(), timeout_s=120) as owner:
-    features = [wire.Feature(column=c, lower=0.0, upper=1.0) for c in ("a", "b")]
-    spec = wire.StudyCreate(
-        name="s", dataset_id=owner.register("d", csv, public=True).id, features=features,
-        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
-        release=wire.IdentityRelease(mechanism="identity"), answers=wire.NONE,
-    )
-    study = owner.create_study(spec)
-    owner.release(study.id)
-    grant = owner.grant(study.id, wire.GrantCreate(name="acme"))
+options = {"verify": tls[0], "client_cert": tuple(tls[1:])} if tls else {}
+with OwnerClient(url, open(token).read().strip(), timeout_s=120, patience_s=120, **options) as owner:
+    studies = owner.studies()
+    if not studies:
+        features = [wire.Feature(column=c, lower=0.0, upper=1.0) for c in ("a", "b")]
+        spec = wire.StudyCreate(
+            name="s", dataset_id=owner.register("d", open(csv, "rb").read(), public=True).id, features=features,
+            measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
+            release=wire.IdentityRelease(mechanism="identity"), answers=wire.NONE,
+        )
+        owner.release(owner.create_study(spec).id)
+        studies = owner.studies()
+    grant = owner.grant(studies[0].id, wire.GrantCreate(name="acme"))
+    while b'"trying"' in owner._send("GET", "/v1/links").body:
+        time.sleep(0.1)
     print(wire.GrantFile.of(grant, grant.url).model_dump_json())
 """
 VEND = """
 import json, sys
 from blindopt import wire
 from blindopt.client import VendorClient
-file = wire.GrantFile.model_validate_json(open(sys.argv[3]).read())
-with VendorClient(sys.argv[4], open(sys.argv[1]).read().strip(), timeout_s=120, verify=sys.argv[2]) as vendor:
+url, token, grant, *ca = sys.argv[1:]
+file = wire.GrantFile.model_validate_json(open(grant).read())
+options = {"verify": ca[0]} if ca else {}
+with VendorClient(url, open(token).read().strip(), timeout_s=120, patience_s=120, **options) as vendor:
     spec = wire.RunCreate(**file.access.model_dump(), name="r", iterations=20, seed=3)
     run = vendor.wait(vendor.start(spec).id, timeout_s=240)
     rows = [trial.row for trial in vendor.export(run.id).trials]
     print(json.dumps({"state": run.state, "rows": rows}))
 """
+KNOCK = f"import socket as s; c = s.socket(); c.settimeout(1.5); print(c.connect_ex(('{CURATOR}', 8410)))"
 
 
-def test_the_wall_drops_what_comes_in_and_the_run_goes_on_all_the_same(parties, tmp_path):
-    modeler, curator, link = parties
+@pytest.fixture(scope="module")
+def csv(tmp_path_factory):
     points = itertools.product(range(8), range(8))
-    table = "".join(f"{i / 7:.4f},{j / 7:.4f},{(i - 3) ** 2 - (j - 5) ** 2}\n" for i, j in points)
-    (tmp_path / "d.csv").write_text("a,b,y\n" + table)
-    given = curator.python(OWN, curator.folder / "token", tmp_path / "d.csv")
-    assert given["curator_url"] == f"link://{link}"
-    # The control: nothing gets in, though the curator listens at every address.
-    knock = f"import socket as s; c = s.socket(); c.settimeout(1.5); print(c.connect_ex(('{CURATOR}', 8410)))"
-    assert modeler.python(knock) != 0
-    assert curator.python(knock) == 0
-    (tmp_path / "grant.json").write_text(json.dumps(given))
-    files = modeler.folder / "token", modeler.folder / "tls" / "ca.crt", tmp_path / "grant.json"
-    run = modeler.python(VEND, *files, f"https://{MODELER}:8420")
-    assert (run["state"], len(run["rows"])) == ("completed", 25)
+    path = tmp_path_factory.mktemp("records") / "d.csv"
+    path.write_text("a,b,y\n" + "".join(f"{i / 7:.4f},{j / 7:.4f},{(i - 3) ** 2 - (j - 5) ** 2}\n" for i, j in points))
+    return path
+
+
+def _granted(curator, *arguments):
+    """The text of a grant, as the owner sends it."""
+    given = curator.python(OWN, *arguments)
+    return given, json.dumps(given)
+
+
+def _reconciled(modeler, curator, study, folder):
     for party in (modeler, curator):
         party.command("audit", "verify")
-        (tmp_path / party.name).write_text(party.command("audit", "export"))
-    exports = tmp_path / "curator", tmp_path / "modeler"
-    assert curator.command("audit", "reconcile", given["study_id"], *exports).endswith(" 0 differences\n")
+        (folder / party.name).write_text(party.command("audit", "export"))
+    exports = folder / "curator", folder / "modeler"
+    assert curator.command("audit", "reconcile", study, *exports).endswith(" 0 differences\n")
+
+
+@pytest.fixture(scope="module")
+def direct(parties, csv, tmp_path_factory):
+    """The first page: the owner opens a port to the vendor's machine. Returns what a run chose."""
+    modeler, curator = parties
+    curator.type(DIRECT, "tls init")
+    curator.set(DIRECT)
+    curator.start()
+    for name in ("ca.crt", "client.crt", "client.key"):
+        shutil.copy(curator.folder / "tls" / name, modeler.folder)
+    modeler.set(DIRECT)
+    modeler.start()
+    tls = [curator.folder / "tls" / name for name in ("ca.crt", "client.crt", "client.key")]
+    given, text = _granted(curator, f"https://{CURATOR}:8410", curator.folder / "token", csv, *tls)
+    assert given["curator_url"] == f"https://{CURATOR}:8410"
+    assert modeler.python(KNOCK) != 0, "the control: the packet filter lets nobody in"
+    _checked(*written(DIRECT, "nft")[0].split(), namespace=curator.namespace)
+    (modeler.folder / "grant.json").write_text(text)
+    run = modeler.python(VEND, "http://127.0.0.1:8420", modeler.folder / "token", "grant.json")
+    assert curator.type(DIRECT, "audit key").strip() == given["log_key"]
+    assert "Recommended: candidate" in modeler.type(DIRECT, "run --grant")
+    _reconciled(modeler, curator, given["study_id"], tmp_path_factory.mktemp("direct"))
+    for party in parties:
+        party.stop()
+    return run
+
+
+def test_with_one_port_open_to_the_vendor_runs_complete(direct):
+    assert (direct["state"], len(direct["rows"])) == ("completed", 25)
+
+
+def test_with_no_port_open_the_same_candidates_are_chosen(parties, direct, csv, tmp_path):
+    """The second page, on the same records: nothing that comes from outside is let in."""
+    modeler, curator = parties
+    _checked("nft", "flush", "ruleset", namespace=curator.namespace)
+    _checked("nft", "-f", "-", namespace=curator.namespace, input=FILTER)
+    for party in (modeler, curator):  # as if the first page had not been
+        party.environment = {k: v for k, v in party.environment.items() if "TLS" not in k and "CURATOR_C" not in k}
+        party.environment.pop("BLINDOPT_CURATOR_PUBLIC_URL", None)
+    modeler.type(OUTBOUND, "tls init")
+    modeler.set(OUTBOUND)
+    modeler.start()
+    modeler.type(OUTBOUND, "link create")
+    curator.start()
+    for name in ("link.json", "tls/ca.crt"):
+        shutil.copy(modeler.folder / name, curator.folder)
+    curator.type(OUTBOUND, "link add")
+    link = json.loads((curator.folder / "link.json").read_text())["id"]
+    given, text = _granted(curator, "http://127.0.0.1:8410", curator.folder / "token", csv)
+    assert given["curator_url"] == f"link://{link}"
+    assert modeler.python(KNOCK) != 0
+    assert curator.python(KNOCK) == 0, "the control: the curator listens at every address"
+    (modeler.folder / "grant.json").write_text(text)
+    files = modeler.folder / "token", "grant.json", "tls/ca.crt"
+    assert modeler.python(VEND, f"https://{MODELER}:8420", *files) == direct
+    modeler.environment |= {"BLINDOPT_MODELER_URL": f"https://{MODELER}:8420", "BLINDOPT_MODELER_CA_FILE": "tls/ca.crt"}
+    assert "Recommended: candidate" in modeler.type(OUTBOUND, "run --grant")
+    _reconciled(modeler, curator, given["study_id"], tmp_path)

@@ -1,5 +1,6 @@
 """A curator's connection to a modeler over which it takes requests and sends replies. The curator opens it."""
 
+import logging
 from types import TracebackType
 from typing import Self
 
@@ -7,7 +8,7 @@ import httpx
 from pydantic import ValidationError
 
 from blindopt import wire
-from blindopt.certificates import CertificateFiles
+from blindopt.certificates import CertificateFiles, FileWatch, file_problem
 from blindopt.client.transport import require_identity, transport_errors
 from blindopt.errors import ProtocolViolated, Unreachable
 from blindopt.version import VERSION
@@ -15,6 +16,7 @@ from blindopt.version import VERSION
 PULL_SECONDS = 25.0
 PULLED_MAX_BYTES = 2 << 20
 _LATE_SECONDS = 15.0
+log = logging.getLogger("blindopt.certificates")
 
 
 class LinkConnection:
@@ -22,21 +24,38 @@ class LinkConnection:
 
     def __init__(self, file: wire.LinkFile, proxy: str | None = None) -> None:
         """Raises OSError for a file of a certificate that cannot be used. ``proxy`` is the address of an HTTP proxy."""
-        trusted = None if file.ca else httpx.create_ssl_context(trust_env=False)
-        context = CertificateFiles(file.ca, file.cert, file.key).client_context(trusted)
-        self._path = f"/v1/links/{file.id}"
-        self._http = httpx.AsyncClient(
-            base_url=file.url,
+        self._path, self._file, self._proxy = f"/v1/links/{file.id}", file, proxy
+        self._files = CertificateFiles(file.ca, file.cert, file.key)
+        self._watch = FileWatch(self._files.names)
+        self._http = self._opened()
+        self._before: httpx.AsyncClient | None = None
+
+    def _opened(self) -> httpx.AsyncClient:
+        trusted = None if self._files.ca else httpx.create_ssl_context(trust_env=False)
+        return httpx.AsyncClient(
+            base_url=self._file.url,
             headers={
-                "Authorization": f"Bearer {file.token}",
+                "Authorization": f"Bearer {self._file.token}",
                 "Accept-Encoding": "identity",
                 "User-Agent": f"blindopt/{VERSION}",
             },
-            verify=context,
+            verify=self._files.client_context(trusted),
             timeout=httpx.Timeout(PULL_SECONDS + _LATE_SECONDS, connect=_LATE_SECONDS),
             trust_env=False,  # a proxy of the environment would read the token
-            proxy=proxy,
+            proxy=self._proxy,
         )
+
+    async def _renew(self) -> None:
+        """Take the certificates that the files hold now, for requests from now on; others end with the old ones."""
+        try:
+            renewed = self._opened()
+        except OSError as error:
+            log.warning("certificate files of a link are not usable, the old ones stay: %s", file_problem(error))
+            return
+        if self._before is not None:
+            await self._before.aclose()
+        self._before, self._http = self._http, renewed
+        log.info("certificates of a link read again")
 
     async def __aenter__(self) -> Self:
         return self
@@ -44,12 +63,16 @@ class LinkConnection:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        await self._http.aclose()
+        for client in (self._before, self._http):
+            if client is not None:
+                await client.aclose()
 
     async def pull(
         self, working: list[str], seconds: float = PULL_SECONDS, carried: wire.LinkCarried | None = None
     ) -> list[wire.LinkRequest]:
         """Requests that wait, as soon as there is one. Raises Unreachable and ProtocolViolated."""
+        if self._watch.has_changed():
+            await self._renew()
         body = wire.LinkPull(working=working, carried=carried).model_dump_json()
         path, headers = f"{self._path}:pull", {"Content-Type": "application/json"}
         with transport_errors():

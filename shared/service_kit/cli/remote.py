@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 from pydantic import BaseModel
@@ -37,10 +37,16 @@ def address_of(program: Program[S], url: str | None) -> str:
     return (url or program.in_environment("url") or program.checked_settings().console_url).rstrip("/")
 
 
+def tls_of(program: Program[S]) -> dict[str, Any]:
+    """Options of a client: the file of the authority, and of the certificate to show, as the environment names them."""
+    ca, cert, key = (program.in_environment(name) for name in ("ca_file", "client_cert_file", "client_key_file"))
+    return {"verify": ca or True, "client_cert": (cert, key) if cert and key else None}
+
+
 @contextmanager
 def connected(
     program: Program[S],
-    client: Callable[[str, str], AbstractContextManager[C]],
+    client: Callable[..., AbstractContextManager[C]],
     url: str | None,
     token_file: Path | None,
 ) -> Iterator[C]:
@@ -49,7 +55,10 @@ def connected(
         address = address_of(program, url)
         if is_plain_abroad(address):
             typer.echo(f"warning: the token goes to {address} over plain http, readable on the way", err=True)
-        with access_token(program, token_file, "command line") as token, client(address, token) as opened:
+        with (
+            access_token(program, token_file, "command line") as token,
+            client(address, token, **tls_of(program)) as opened,
+        ):
             yield opened
 
 

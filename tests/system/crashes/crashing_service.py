@@ -169,7 +169,11 @@ def _call(gun: Gun, owner: Any, name: str, point: str, about: Callable[..., str]
 
 
 def _replies(gun: Gun, of: dict[tuple[str, str], str]) -> None:
-    """Points before a reply, when the head of it has left, and when all of it has; by method and end of the path."""
+    """Points before a reply, when the head of it has left, and when all of it has; by method and end of the path.
+
+    Over a link too, where nothing has left before all of it does.
+    """
+    from curator_service.links import Links
 
     def watched(app: Any) -> Any:
         async def serve(scope: Any, receive: Any, send: Any) -> None:
@@ -196,6 +200,7 @@ def _replies(gun: Gun, of: dict[tuple[str, str], str]) -> None:
         return lambda config, app, **settings: original(config, watched(app), **settings)
 
     _around(uvicorn.Config, "__init__", make)
+    _around(Links, "__init__", lambda original: lambda self, app, *rest: original(self, watched(app), *rest))
 
 
 # --- the two services -------------------------------------------------------------------------------
@@ -205,7 +210,7 @@ _asking: contextvars.ContextVar[str] = contextvars.ContextVar("asking", default=
 
 def curator(gun: Gun) -> Callable[[], None]:
     """Wrap the curator; its command line."""
-    from curator_service import cli, store, vault
+    from curator_service import cli, links, store, vault
     from curator_service.datasets import worker as datasets_worker
     from curator_service.measurement.column import is_exact
     from curator_service.privacy import noise
@@ -233,6 +238,7 @@ def curator(gun: Gun) -> Callable[[], None]:
     commits.mark(releases.Releases, "_charge", "release", lambda self, db, request, identity, *_: identity)
     commits.mark(releases.Releases, "_publish", "published", lambda self, db, identity, *_: identity)
     commits.mark(releases.Releases, "_abandon", "abandoned", lambda self, db, identity, actor, problem: identity)
+    _call(gun, links._Link, "carry", "carried")
     _call(gun, vault.Vault, "_settle", "file", lambda self, partial, identity: identity)
     _call(gun, noise.GaussianLaw, "add", "release.draw")
     _replies(
@@ -297,6 +303,7 @@ def curator(gun: Gun) -> Callable[[], None]:
 def modeler(gun: Gun) -> Callable[[], None]:
     """Wrap the modeler; its command line."""
     from blindopt.client import StudyClient
+    from blindopt.client.mailbox import Mailbox
     from modeler_service import cli, store
     from modeler_service.runs import scheduler, worker
     from modeler_service.runs.witness import Witness
@@ -313,6 +320,8 @@ def modeler(gun: Gun) -> Callable[[], None]:
     commits.mark(Witness, "add_entries", "taken")
     commits.mark(checkpoints, "countersign", "countersigned", lambda db, grant, size, *_: f"{grant}:{size}")
     commits.mark(scheduler, "end", "ended", lambda db, outbox, identity, *_: identity)
+    _call(gun, Mailbox, "_take", "pulled")
+    _call(gun, Mailbox, "reply", "replied")
     _call(gun, StudyClient, "ask", "ask", lambda self, query, *, key: key)
     _call(gun, StudyClient, "send_message", "message", lambda self, message, *, key: key)
     _call(gun, StudyClient, "query", "look", lambda self, query_id, **_: query_id)

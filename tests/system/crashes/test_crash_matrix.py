@@ -84,7 +84,17 @@ STORIES = {
         ("modeler", "ended.after-commit"): (1, None),
     },
 }
-IN_A_RUN = {point: facts for story in STORIES.values() for point, facts in story.items()}
+OVER_A_LINK = {
+    "a link carries a run": {
+        ("modeler", "pulled.before"): (9, None),
+        ("modeler", "pulled.after"): (9, None),
+        ("curator", "carried.before"): (5, None),
+        ("curator", "carried.after"): (5, None),
+        ("modeler", "replied.before"): (5, None),
+        ("modeler", "replied.after"): (5, None),
+    }
+}
+IN_A_RUN = {point: facts for story in (STORIES | OVER_A_LINK).values() for point, facts in story.items()}
 # Where replies are not paced, charge, draw and answer are one transaction.
 AT_ONCE = {
     "charge.after-commit": "chosen charged answered",
@@ -101,6 +111,7 @@ class Parties:
 
     def __init__(self, curator, modeler):
         self.curator, self.modeler = curator, modeler
+        self.address = curator.url
         self.fired = {}
         for service in (curator, modeler):
             arm(service, self.control(service))
@@ -112,6 +123,15 @@ class Parties:
     def _spawned(self, service):
         self.fired[service.name] = len(shots(self.control(service)))
         return type(service).spawn(service)
+
+    def link(self, file):
+        """From now on, runs reach the curator over a link."""
+        made = self.modeler.run("link", "create", "hospital", "--url", self.modeler.url, "--save", str(file))
+        assert made.returncode == 0, made.stderr
+        assert self.curator.run("link", "add", str(file)).returncode == 0
+        self.address = f"link://{json.loads(file.read_text())['id']}"
+        with self.curator.http() as http:
+            _wait_for(lambda: [each["state"] for each in http.get("/v1/links").json()["links"]] == ["connected"])
 
     @staticmethod
     def control(service):
@@ -176,7 +196,7 @@ def _opened(parties, small, dataset, *, epsilon=EPSILON, answers=LENGTH, **chose
 
 def _run_of(parties, study, **chosen):
     settings = GP_UCB | {"iterations": LENGTH - 2, "initial_rows": 2, "seed": 3} | chosen
-    return wire.RunCreate(curator_url=parties.curator.url, study_id=study.id, token=study.token, **settings)
+    return wire.RunCreate(curator_url=parties.address, study_id=study.id, token=study.token, **settings)
 
 
 def _played(parties, studies, shots_left=0, aim=None, expected=None, **chosen):
@@ -291,7 +311,18 @@ def _choices(parties, run):
     ("story", "pace"), [*((story, {}) for story in STORIES), *((story, PACED) for story in PACED_STORIES)]
 )
 def test_runs_that_kills_interrupt_end_as_if_none_had(parties, small, dataset, tmp_path, story, pace):
-    ahead = [point for point in STORIES[story] for _ in range(KILLS)]
+    _play_story(parties, small, dataset, tmp_path, STORIES[story], **pace)
+
+
+@pytest.mark.parametrize("story", [*OVER_A_LINK, *(STORIES if KILLS > 1 else ())])
+def test_runs_over_a_link_that_kills_interrupt_end_as_if_none_had(parties, small, dataset, tmp_path, story):
+    parties.link(tmp_path / "link.json")
+    _play_story(parties, small, dataset, tmp_path, (OVER_A_LINK | STORIES)[story])
+
+
+def _play_story(parties, small, dataset, tmp_path, story, **pace):
+    """Two runs, as often as it takes to die at each point of a story KILLS times."""
+    ahead = [point for point in story for _ in range(KILLS)]
 
     def aim():
         name, point = next(points)
