@@ -49,8 +49,8 @@ def _recipe(name, folder, port, to):
         "127.0.0.1:8410": f"127.0.0.1:{to}",
         "10.0.0.5:8410": f"127.0.0.1:{to}",
     }
-    for written, here in changes.items():
-        text = text.replace(written, here)
+    for line, changed in changes.items():
+        text = text.replace(line, changed)
     return text
 
 

@@ -291,36 +291,36 @@ def test_a_modeler_reaches_curators_over_its_forward_proxy_which_reads_nothing(
     trying, copied, curator, proxy, opened, monkeypatch
 ):
     elsewhere = f"https://curator.example:{curator.port}"
-    known = of_vendor(copied) | {"allowed_curators": "curator.example, curator.localhost"}
+    trusted = of_vendor(copied) | {"allowed_curators": "curator.example, curator.localhost"}
     monkeypatch.setenv("HTTPS_PROXY", proxy.url)  # the control: that of the environment is not used
-    assert trying(elsewhere, **known) is not None
+    assert trying(elsewhere, **trusted) is not None
     assert proxy.heads == []
-    assert trying(elsewhere, https_proxy=proxy.url, **known) is None
+    assert trying(elsewhere, https_proxy=proxy.url, **trusted) is None
     assert {head.splitlines()[0] for head in proxy.heads} == {f"CONNECT curator.example:{curator.port} HTTP/1.1"}
     assert len(proxy.passed_on) > 2_000
     for secret in (opened.token, opened.id, "blindopt_"):
         assert secret.encode() not in proxy.passed_on
         assert secret not in "".join(proxy.heads)
     proxy.heads.clear()
-    assert trying(https_proxy=proxy.url, **known) is None  # this machine is reached without it
+    assert trying(https_proxy=proxy.url, **trusted) is None  # this machine is reached without it
     assert proxy.heads == []
 
 
 def test_what_a_forward_proxy_refuses_is_said_without_its_password(trying, copied, curator, proxy):
-    known = of_vendor(copied) | {"allowed_curators": "curator.example"}
+    trusted = of_vendor(copied) | {"allowed_curators": "curator.example"}
     elsewhere = f"https://curator.example:{curator.port}"
-    wrong = trying(elsewhere, https_proxy=proxy.url.replace("ann", "bob"), **known)
+    wrong = trying(elsewhere, https_proxy=proxy.url.replace("ann", "bob"), **trusted)
     assert "the forward proxy refused it (407)" in wrong
-    unknown = trying("https://curator.example:9", https_proxy=proxy.url, **known)
+    unknown = trying("https://curator.example:9", https_proxy=proxy.url, **trusted)
     assert "the forward proxy refused it (403)" in unknown
     assert "zq_secret" not in f"{wrong} {unknown} {Settings(data_dir=copied, https_proxy=proxy.url)!r}"
 
 
 def test_where_a_proxy_reaches_more_than_this_machine_vendors_learn_nothing_of_unlisted_hosts(trying, copied, proxy):
-    known = of_vendor(copied) | {"host": "192.0.2.1", "https_proxy": proxy.url}
-    words = {trying(f"https://{name}.invalid", **known) for name in ("a", "b")}
+    trusted = of_vendor(copied) | {"host": "192.0.2.1", "https_proxy": proxy.url}
+    words = {trying(f"https://{name}.invalid", **trusted) for name in ("a", "b")}
     assert words == {NO_CURATOR}
-    listed = trying("https://a.invalid", allowed_curators="*.invalid", **known)
+    listed = trying("https://a.invalid", allowed_curators="*.invalid", **trusted)
     assert "the forward proxy refused it (403)" in listed
 
 

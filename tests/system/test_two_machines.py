@@ -70,8 +70,8 @@ def machines():
 def written(page, begin):
     """The lines of a page's blocks of code that begin so, with the names of these machines."""
     lines = "".join(re.findall(r"```text\n(.*?)```", page.read_text(), re.DOTALL)).splitlines()
-    for name, here in NAMES.items():
-        lines = [line.replace(name, here) for line in lines]
+    for name, address in NAMES.items():
+        lines = [line.replace(name, address) for line in lines]
     chosen = [line for line in lines if line.startswith(begin)]
     assert chosen, f"{page.name} has no line that begins with {begin}"
     return chosen

@@ -13,10 +13,10 @@ from typing import Any, TypeVar, Union, cast
 from sqlalchemy import Connection, MetaData, event
 
 from blindopt.errors import AuditUnavailable, StateConflict
+from service_kit.durations import Durations
 from service_kit.store import backends, schema
 from service_kit.store.copying import copy_tables
 from service_kit.store.driver_errors import StoreFault, converted, is_open, reading, savepoint
-from service_kit.store.durations import Durations
 from service_kit.store.prepared_statement import Driver, PreparedStatement, raw, remember_rows
 
 __all__ = ["Connection", "Database", "StoreFault", "is_open", "savepoint"]

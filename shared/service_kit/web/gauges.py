@@ -10,8 +10,8 @@ from pathlib import Path
 
 from service_kit.certificates import Certificates
 from service_kit.context.context import ServiceContext
+from service_kit.durations import Durations
 from service_kit.store import notices
-from service_kit.store.durations import Durations
 
 Jobs = Callable[[], Mapping[str, Mapping[str, int]]]
 """Returns how many jobs of each kind are in each state now."""

@@ -163,11 +163,11 @@ def _tags(schema):
     return {n: p["const"] for n, p in schema.get("properties", {}).items() if "const" in p}
 
 
-def _is_same_kind(one, another):
-    tags, others = _tags(one), _tags(another)
-    if one.get("type") != another.get("type") or any(others.get(n, value) != value for n, value in tags.items()):
+def _is_same_kind(before, after):
+    tags, others = _tags(before), _tags(after)
+    if before.get("type") != after.get("type") or any(others.get(n, value) != value for n, value in tags.items()):
         return False
-    return "const" not in one or one["const"] in (another.get("const"), *another.get("enum", ()))
+    return "const" not in before or before["const"] in (after.get("const"), *after.get("enum", ()))
 
 
 def _name(schema):
