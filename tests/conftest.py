@@ -267,8 +267,8 @@ class Service:
 
     def rows(self, query: str, *values: object) -> list[Any]:
         """Read the database beside the service."""
-        if postgres.ON:
-            return postgres.rows(self.data, self.name, query, values)
+        if (url := self.environment.get(f"BLINDOPT_{self.name.upper()}_DATABASE_URL")) is not None:
+            return postgres.rows(url, self.name, query, values)
         with closing(sqlite3.connect(f"file:{self.database}?mode=ro", uri=True, timeout=60)) as db:
             return db.execute(query, values).fetchall()
 

@@ -89,7 +89,7 @@ class Server:
 
     def create(self, name: str, template: str = "template0") -> str:
         """Create a database unless there is one of this name; its address."""
-        if not self.execute("postgres", "SELECT FROM pg_database WHERE datname = %s", [name]):
+        if not self.execute("postgres", "SELECT 1 FROM pg_database WHERE datname = %s", [name]):
             self.execute("postgres", f'CREATE DATABASE "{name}" TEMPLATE {template}')
         return self.url(name)
 
@@ -149,11 +149,11 @@ def name_of(url: str) -> str:
     return url.partition("?")[0].rpartition("/")[2]
 
 
-def rows(folder: Path, schema: str, query: str, values: Sequence[object]) -> list[Any]:
+def rows(url: str, schema: str, query: str, values: Sequence[object]) -> list[Any]:
     """Read the database of a service beside it, as by SQLite."""
     import psycopg
 
-    with psycopg.connect(url_of(folder), autocommit=True, options=f"-c search_path={schema}") as db:
+    with psycopg.connect(url, autocommit=True, options=f"-c search_path={schema}") as db:
         return db.execute(query.replace("%", "%%").replace("?", "%s"), values).fetchall()
 
 

@@ -254,6 +254,16 @@ class StorageUnavailable(BlindoptError):
         return None if detail is None else StorageUnavailable(detail)
 
 
+class Standby(BlindoptError):
+    """Another process leads, or the database cannot be reached, so nothing happened."""
+
+    code, status, title, retryable = "standby", 503, "This process is a standby", True
+    what_to_do = "Repeat the request with the same key; a load balancer reads /readyz."
+
+    def __init__(self) -> None:
+        super().__init__("another process serves these data, or the database cannot be reached")
+
+
 class Busy(BlindoptError):
     """Work that runs one at a time is running for another request."""
 

@@ -13,9 +13,10 @@ import threading
 import webbrowser
 from collections import deque
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -24,6 +25,7 @@ from blindopt.audit.merkle_log import Json
 from blindopt.audit.verification import Verification
 from blindopt.errors import LogBroken, StateConflict
 from blindopt.version import VERSION
+from service_kit.certificates import Certificates
 from service_kit.cli import configuration, database, keys, log_format, tls, users
 from service_kit.cli.program import Program, S, plain_errors, private_file
 from service_kit.context import erased_list
@@ -31,6 +33,7 @@ from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Role
 from service_kit.store import sessions
 from service_kit.store import users as stored_users
+from service_kit.store.base import utc_now
 from service_kit.store.folder_lock import only_process
 from service_kit.store.tokens import is_live
 
@@ -119,19 +122,19 @@ def build(program: Program[S]) -> typer.Typer:
         # uvicorn drains, then raises the signal again: an orderly end is exit code 0.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server reads certificates again at it
-        with plain_errors(), only_process(chosen.data_dir):
+        # With PostgreSQL the lock is there, and a standby has the same folder.
+        alone = only_process(chosen.data_dir) if chosen.database_address is None else nullcontext()
+        with plain_errors(), alone:
             listening = _listen(chosen.host, chosen.port)
             chosen = chosen.model_copy(update={"port": listening.getsockname()[1]})
-            application = program.app(chosen)
-            if chosen.first_token_file is not None:
-                first_token(application.state.context, program.main_role, chosen.first_token_file)
-            if chosen.first_password_file is not None:
-                users.first_user(application.state.context, program.main_role, chosen)
+            application = _application(program, chosen)
             listener = server(application, chosen)
             signal.signal(signal.SIGHUP, listener.hang_up)
             if sys.stdout.isatty():
-                with application.state.context.database.read() as db:
-                    has_users = bool(stored_users.list_all(db))
+                has_users = True  # where it may be a standby
+                if chosen.database_address is None:
+                    with application.state.context.database.read() as db:
+                        has_users = bool(stored_users.list_all(db))
                 typer.echo(_banner(program, chosen, has_users=has_users, moved=data_dir is not None))
             if open_browser:  # in a thread: a browser of the terminal would hold the service up
                 threading.Thread(target=webbrowser.open, args=[chosen.console_url], daemon=True).start()
@@ -140,6 +143,27 @@ def build(program: Program[S]) -> typer.Typer:
             listener.run(sockets=[listening])
 
     return cli
+
+
+def _application(program: Program[S], chosen: S) -> Any:
+    """The application; where the database is PostgreSQL, one that serves while this process leads."""
+
+    def build() -> Any:
+        application = program.app(chosen)
+        if chosen.first_token_file is not None:
+            first_token(application.state.context, program.main_role, chosen.first_token_file)
+        if chosen.first_password_file is not None:
+            users.first_user(application.state.context, program.main_role, chosen)
+        return application
+
+    url = chosen.database_address
+    if url is None:
+        return build()
+    from service_kit.listener.standby import StandbyApp
+    from service_kit.store import backends
+
+    path = chosen.data_dir / f"{program.service.removeprefix('blindopt-')}.sqlite"
+    return StandbyApp(lambda: backends.lead(path, url), build, Certificates(chosen, utc_now))
 
 
 def _banner(program: Program[S], chosen: S, *, has_users: bool, moved: bool) -> str:

@@ -18,6 +18,8 @@ class Backend(Protocol):
     def schema(self) -> Any: ...
     @property
     def is_near(self) -> bool: ...
+    @property
+    def is_lost(self) -> bool: ...
 
     def connect(self) -> Connection: ...
     def begin(self, driver: Driver, /) -> Any: ...
@@ -37,6 +39,14 @@ def of(path: Path, url: str | None) -> Backend:
         return Sqlite(path)
     made: Backend = _postgres().Postgres(url, path.stem)
     return made
+
+
+def lead(path: Path, url: str) -> bool:
+    """Wait for the lock of the leader of a schema; False after some seconds. Raises AuditUnavailable, StateConflict.
+
+    The next database of this process at ``url`` writes in the session that has the lock.
+    """
+    return bool(_postgres().lead(url, path.stem))
 
 
 def reader_of(path: Path, url: str | None) -> Engine:

@@ -337,6 +337,11 @@ class Database:
             raise StateConflict("the database is SQLite, which has no roles: DATABASE_URL is not set")
         return self._backend.rights_of(role, self._tables[0], self._tables[1])
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the session that writes has ended, and with it the lock of a leader: nothing can be written."""
+        return self._backend.is_lost
+
     def size_bytes(self) -> int:
         """The size of the database."""
         return self._backend.size_bytes()

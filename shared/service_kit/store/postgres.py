@@ -11,11 +11,13 @@ from sqlalchemy import Connection, Engine, MetaData, create_engine, event, text
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from service_kit.store import postgres_dialect, postgres_schema
+from service_kit.store.driver_errors import converted
 from service_kit.store.postgres_session import Session, check_url, connect
 from service_kit.store.prepared_statement import Driver, PreparedStatement
 
 LEADS, WRITES = 0x626F7001, 0x626F7002
 """First half of the keys of advisory locks: the session that leads, and whoever is in a transaction that writes."""
+_LEAD_S = 3
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
@@ -33,7 +35,7 @@ class Postgres:
     def __init__(self, url: str, schema: str) -> None:
         check_url(url)
         self._url, self._schema = url, schema
-        self._key = zlib.crc32(schema.encode()) - (1 << 31)
+        self._key = _key(schema)
         self._name = secrets.token_hex(8)
         self._session: Session | None = None
         begin = f"BEGIN; SELECT pg_advisory_xact_lock({WRITES}, {self._key})"
@@ -52,6 +54,11 @@ class Postgres:
             return connect(self._url, self._schema, f"blindopt {self._schema} {what}", **settings)
         except psycopg.Error as error:
             raise psycopg.OperationalError(type(error).__name__) from None  # its text names hosts and users
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the session that writes has ended."""
+        return self._session is not None and self._session.closed
 
     def connect(self) -> Connection:
         """The connection that writes."""
@@ -128,6 +135,28 @@ class Postgres:
 
 _leading: dict[tuple[str, str], Session] = {}
 """Sessions that have the lock of a leader, until the database is opened over them."""
+
+
+def lead(url: str, schema: str) -> bool:
+    """Wait for the lock of the leader; False after ``_LEAD_S``. The next ``Postgres`` writes in the session with it."""
+    check_url(url)
+    try:
+        session = connect(url, schema, f"blindopt {schema} writer", lock_timeout=f"{_LEAD_S}s")
+        session.execute(f"SELECT pg_advisory_lock({LEADS}, {_key(schema)}); SET lock_timeout = 0")
+    except psycopg.errors.LockNotAvailable:
+        session.close()
+        return False
+    except psycopg.Error as error:
+        raise converted(error) from None
+    if (old := _leading.pop((url, schema), None)) is not None:
+        old.close()
+    _leading[url, schema] = session
+    return True
+
+
+def _key(schema: str) -> int:
+    """Second half of the keys of a schema's locks."""
+    return zlib.crc32(schema.encode()) - (1 << 31)
 
 
 def _engine(creator: Callable[[], Session], pool: Any) -> Engine:

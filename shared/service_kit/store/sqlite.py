@@ -17,6 +17,7 @@ class Sqlite:
     """One file. Its commits are durable (synchronous=FULL); reads have connections that cannot write."""
 
     schema = schema
+    is_lost = False
     is_near = True
     """Statements may run on the thread of the event loop: none waits for another machine."""
 

@@ -19,6 +19,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,20 +134,29 @@ class Commits:
         """Stand at every COMMIT of every connection that is opened from now on."""
         commits = self
 
-        class Watched(sqlite3.Connection):
-            def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
+        def watched(execute: Callable[..., Any]) -> Callable[..., Any]:
+            def executes(connection: Any, sql: str, *args: Any) -> Any:
                 if sql != "COMMIT":
-                    return super().execute(sql, *args)
+                    return execute(connection, sql, *args)
                 done, commits._done = commits._done, []
                 for point, about in done:
                     commits._gun.passes(f"{point}.before-commit", about)
-                result = super().execute(sql, *args)
+                result = execute(connection, sql, *args)
                 for point, about in done:
                     commits._gun.passes(f"{point}.after-commit", about)
                 return result
 
+            return executes
+
+        class Watched(sqlite3.Connection):
+            execute = watched(sqlite3.Connection.execute)
+
         for module in (sqlite3, sqlite3.dbapi2):
             _around(module, "connect", lambda connect: functools.partial(connect, factory=Watched))
+        if find_spec("psycopg") is not None:
+            from service_kit.store.postgres_session import Session
+
+            _around(Session, "execute", watched)
 
 
 # --- calls and replies ------------------------------------------------------------------------------
@@ -219,10 +229,11 @@ def curator(gun: Gun) -> Callable[[], None]:
     from curator_service.use_cases.accounts.messages import Messages
     from curator_service.use_cases.jobs.tunings import Tunings
     from curator_service.use_cases.queries import answer_versions, measurement_entries, queries
-    from curator_service.use_cases.studies import dataset_caps, erasure, private_bounds, releases
+    from curator_service.use_cases.studies import dataset_caps, private_bounds, releases
     from curator_service.use_cases.studies.datasets import Datasets
     from curator_service.use_cases.studies.readings import Reading
     from service_kit.store import checkpoints
+    from service_kit.store.database import Database
 
     commits = Commits(gun)
     commits.watch()
@@ -265,7 +276,7 @@ def curator(gun: Gun) -> Callable[[], None]:
     commits.mark(withheld, "add", "withheld")
     commits.mark(erasures, "overwrite", "erased", lambda db, identity, *_: identity)
     _call(gun, vault.Vault, "erase", "erased.file", lambda self, identity: identity)
-    _call(gun, erasure, "truncate_wal", "erased.wal")
+    _call(gun, Database, "forget_old_pages", "erased.wal")
     commits.mark(Messages, "_check", "message")
 
     def named(ask: Callable[..., Any]) -> Callable[..., Any]:
