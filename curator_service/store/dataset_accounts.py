@@ -1,11 +1,14 @@
 """The table of dataset accounts: append-only lines, by file, of charges to every record and of changes of the caps."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
 from sqlalchemy import Column, Index, Integer, Table, Text, bindparam, func, select
 
+from blindopt import wire
+from blindopt.errors import BudgetExhausted
+from curator_service.privacy import dataset_account
 from curator_service.privacy.ledger import exact
 from curator_service.store import datasets, studies
 from curator_service.store.base import METADATA
@@ -61,6 +64,42 @@ class Account:
     def is_capped(self) -> bool:
         """Whether there is any cap."""
         return self.cap_epsilon is not None or self.cap_delta is not None
+
+    def lowered(self, caps: wire.TuningCaps) -> "Account":
+        """The account with the caps of a tuning: the lowest counts, until the owner raises it."""
+        declared = Decimal(caps.epsilon), None if caps.delta is None else Decimal(repr(caps.delta))
+        lowest = [
+            min((cap for cap in pair if cap is not None), default=None)
+            for pair in zip(declared, (self.cap_epsilon, self.cap_delta), strict=True)
+        ]
+        return replace(self, cap_epsilon=lowest[0], cap_delta=lowest[1])
+
+    def spend(
+        self,
+        epsilon: Decimal,
+        delta: Decimal,
+        *,
+        of_studies: tuple[Decimal, Decimal] = (Decimal(0), Decimal(0)),
+        caps: str = "caps",
+    ) -> "Account":
+        """The account after a charge to every record. Raises BudgetExhausted if it would pass a cap.
+
+        ``of_studies``: epsilon and delta that the record which lost most has lost by studies. ``caps``: what the
+        refusal calls the caps.
+        """
+        add = dataset_account.add
+        after = replace(self, epsilon=add(self.epsilon, epsilon), delta=add(self.delta, delta))
+        for cap, cost, others in (("epsilon", epsilon, of_studies[0]), ("delta", delta, of_studies[1])):
+            limit = getattr(self, f"cap_{cap}")
+            if limit is not None and add(getattr(after, cap), others) > limit:
+                spent = exact(add(getattr(self, cap), others))
+                raise BudgetExhausted(f"{caps}.{cap}", requested=exact(cost), spent=spent, limit=exact(limit))
+        return after
+
+
+def is_raised(old: Decimal | None, new: Decimal | None) -> bool:
+    """Whether a cap allows more than before; None: no cap."""
+    return old is not None and (new is None or new > old)
 
 
 def account_name(db: Connection, dataset: Any) -> str:

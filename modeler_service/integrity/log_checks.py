@@ -12,8 +12,8 @@ from blindopt.client import query_body
 from blindopt.errors import LogBroken
 from modeler_service import store
 from modeler_service.integrity.answer_history_check import Exchanges, ends_of, faults
-from modeler_service.runs.curator_queries import message_key, query_of
-from modeler_service.runs.record import queries_of, versions_of
+from modeler_service.runs.query_keys import message_key, query_of
+from modeler_service.runs.record import is_refused, queries_of, versions_of
 from modeler_service.store import deletion
 from service_kit.context.log_summaries import PrincipalLogSummary, summarize
 from service_kit.store.database import Connection
@@ -72,7 +72,7 @@ class _RunLogSummary:
         checked = _check_versions(db, self._exchanges, disputed)
         used: dict[str, set[int]] = {run_id: set() for run_id in self._answered}
         for (run_id, first), rows in groupby(store.answered_trials(db), lambda trial: (trial.run_id, trial.query)):
-            trials = [trial for trial in rows if (run_id, trial.number) not in checked]
+            trials = [t for t in rows if (run_id, t.number) not in checked and not self._is_refused(run_id, t)]
             if trials:
                 self._check_query(run_id, first, trials)
                 used.setdefault(run_id, set()).add(first)
@@ -89,11 +89,16 @@ class _RunLogSummary:
             if sha256(row.spec.encode()) != self._settings.get(row.id, sha256(row.spec.encode())):
                 raise LogBroken(f"the settings of {row.id} were changed: its seed may be another", about=row.id)
 
+    def _is_refused(self, run_id: str, trial: Any) -> bool:
+        """Whether no answer about the row of a trial was allowed."""
+        if not is_refused(trial):
+            return False
+        refused = self._exchanges.get(run_id, Exchanges()).refused.get(trial.number)
+        return refused == sha256(query_body(query_of([trial.row])))
+
     def _check_query(self, run_id: str, first: int, trials: list[Any]) -> None:
         name = f"trial {first} of {run_id}"
         request = sha256(query_body(query_of([trial.row for trial in trials])))
-        if _is_refused(trials) and self._exchanges.get(run_id, Exchanges()).refused.get(first) == request:
-            return  # no answer about its row was allowed
         for expected, trial in enumerate(trials, start=first):
             if trial.number != expected:
                 what = f"trial {trial.number} of {run_id} has an answer that the log does not record"
@@ -171,10 +176,6 @@ def _check_versions(db: Connection, exchanges_of: dict[str, Exchanges], disputed
             what = f"trial {lacking[0]} of {run_id} lacks what the log records: that its query is pending"
             raise LogBroken(what, about=run_id)
     return checked
-
-
-def _is_refused(trials: list[Any]) -> bool:
-    return all(trial.declined and trial.version is None and trial.y is None for trial in trials)
 
 
 def _has_answers(trials: list[Any]) -> bool:

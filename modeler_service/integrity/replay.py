@@ -19,7 +19,7 @@ from modeler_service import store
 from modeler_service.integrity import answer_history_check
 from modeler_service.integrity.answer_history_check import Exchanges, Sent
 from modeler_service.runs.candidates import open_candidates
-from modeler_service.runs.curator_queries import query_of
+from modeler_service.runs.query_keys import query_of
 from modeler_service.runs.record import Version, observations_of, plan_of, queries_of, versions_of
 from modeler_service.runs.trial_views import trial_view
 from service_kit.store.database import Connection

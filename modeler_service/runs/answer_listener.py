@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from blindopt import wire
 from modeler_service import store
-from modeler_service.runs.curator_queries import is_run_query
 from modeler_service.runs.curator_session import connect
+from modeler_service.runs.query_keys import is_run_query
 from modeler_service.runs.witness import Witness
 from modeler_service.settings import Settings
 from service_kit.context.context import ServiceContext

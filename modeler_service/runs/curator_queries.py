@@ -1,24 +1,22 @@
 """The queries of a run to its curator, and the answers that are stored: at once, or after people have measured."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from blindopt import wire
-from blindopt.audit.merkle_log import sha256
-from blindopt.client import Reply, StudyClient, query_body
+from blindopt.client import Reply, StudyClient
 from blindopt.client.answers import answers_of
 from blindopt.errors import ProtocolViolated, Remote
 from modeler_service import store
 from modeler_service.runs.answers import values_of
 from modeler_service.runs.interrupts import Pending
 from modeler_service.runs.lease import RunLease
+from modeler_service.runs.query_keys import query_of
 from modeler_service.runs.record import answer_in
 from modeler_service.runs.witness import Witness
-from modeler_service.store import deletion
-from service_kit.store import audit_log
 from service_kit.store.base import stamp
 from service_kit.store.database import Connection
 
@@ -41,57 +39,6 @@ class _Query:
     first: int
     rows: list[int]
     identity: str | None
-
-
-def query_of(rows: Iterable[int]) -> wire.QueryRequest:
-    """Return the query for one measurement of each of ``rows``."""
-    return wire.QueryRequest(rows=[wire.RowPlays(row=row, plays=1) for row in rows])
-
-
-def message_key(run_id: str, number: int) -> str:
-    """The idempotency key of a run's message to the owner of its study."""
-    return f"{run_id}:m{number}"
-
-
-def is_run_query(db: Connection, key: str, request_sha256: str | None) -> bool:
-    """Whether a run chose the query, or wrote the message, under this key, with a body of this digest (None: any)."""
-    digests = _digests(db, key) or _digests_before_deletion(db, key)
-    return any(request_sha256 in (None, digest) for digest in digests)
-
-
-def _digests(db: Connection, key: str) -> list[str]:
-    """Digests of the bodies that a stored run may have sent under a key."""
-    run_id, _, number = key.rpartition(":")
-    if number.startswith("m") and number[1:].isdecimal() and len(number) < 10:
-        body = store.messages.body_of(db, run_id, int(number[1:]))
-        return [] if body is None else [sha256(body.encode())]
-    if not (number.isdecimal() and len(number) < 10):
-        return []
-    choices = [store.query_rows(db, run_id, int(number))]
-    if (trial := store.trial(db, run_id, int(number))) is not None and store.takes_time(db, run_id):
-        choices.append([trial.row])  # where people measure, each candidate is queried alone
-    return [sha256(query_body(query_of(rows))) for rows in choices if rows]
-
-
-def _digests_before_deletion(db: Connection, key: str) -> list[str]:
-    """The same for a deleted run, from the log: what was answered, and what was not when the run was deleted."""
-    run_id = key.rpartition(":")[0]
-    for record in audit_log.of_kind(db, "run.deleted"):
-        if record["details"]["run_id"] == run_id:
-            answered = [other["exchange"]["request_sha256"] for other in audit_log.exchanges_under(db, key)]
-            return [*answered, *record["details"]["unanswered"].get(key, [])]
-    return []
-
-
-def unanswered(db: Connection, run_id: str) -> dict[str, list[str]]:
-    """Keys of a run's queries and messages without an answer, each with the digests of the bodies that were sent.
-
-    The curator's log may have them, and this side's log does not: a witness needs them after the run is deleted.
-    """
-    numbers = {number for trial in deletion.unanswered_trials(db, run_id) for number in (trial.query, trial.number)}
-    keys = [f"{run_id}:{number}" for number in sorted(numbers)]
-    keys += [message_key(run_id, row.number) for row in store.messages.page(db, run_id, 0, -1) if row.reply is None]
-    return {key: digests for key in keys if (digests := _digests(db, key))}
 
 
 class CuratorQueries:
@@ -145,14 +92,18 @@ class CuratorQueries:
     def ask(self, curator: StudyClient, first: int, rows: list[int]) -> list[wire.Answer | None]:
         """Query one measurement of each row; return the answer of each, which ``store`` stores.
 
-        Where people measure, each row is a query of its own, so that each answer comes when it is measured. Raises
-        Pending if that takes longer than a worker waits for it.
+        Where people measure, each row is a query of its own, so that each answer comes when it is measured. So it is
+        with rows that were refused together because of one of them: the others are answered. Raises Pending if that
+        takes longer than a worker waits for it.
         """
-        if self.takes_time:
+        if self._is_alone(first):
             return self._ask_alone(curator, first, rows)
         try:
             answered, reply = self._send(curator, first, rows)
         except Remote as error:
+            if self._is_about_some(error, rows):
+                self._split(first, len(rows))
+                return self._ask_alone(curator, first, rows)
             if not self._is_about_row(error, first, rows):
                 raise
             self._store_refusal(first)
@@ -161,6 +112,23 @@ class CuratorQueries:
             return self._store(answered, reply, first, rows)
         self._store_pending(answered, reply, first, rows)
         raise Pending
+
+    def _is_about_some(self, error: Remote, rows: list[int]) -> bool:
+        """Whether a refusal of several rows may be about some of them alone."""
+        is_about_all = error.cap is not None and error.row not in rows
+        return error.remote_code == "privacy_budget_exhausted" and len(rows) > 1 and not is_about_all
+
+    def _split(self, first: int, count: int) -> None:
+        """Store that each of these trials is queried alone from now on, after a kill too."""
+        now = stamp(self._lease.now)
+        self.store(lambda db: store.ask_trials(db, self._lease.identity, first, count, asked_at=now, query_id=None))
+        self.reload()
+
+    def _is_alone(self, first: int) -> bool:
+        return self.takes_time or self._is_split(first)
+
+    def _is_split(self, first: int) -> bool:
+        return first <= len(self.trials) and self.trials[first - 1].asked_at is not None
 
     def _is_about_row(self, error: Remote, first: int, rows: list[int]) -> bool:
         """Whether a refusal is about the one row that was queried, so that others may have budget.
@@ -196,7 +164,11 @@ class CuratorQueries:
                 try:
                     answered, reply = self._send(curator, query.first, query.rows)
                 except Remote as error:
-                    if error.remote_code not in REFUSALS or not (pending or answers):
+                    if self._is_about_row(error, query.first, query.rows):
+                        self._store_refusal(query.first)
+                        answers[query.first] = None
+                        continue
+                    if not self.takes_time or error.remote_code not in REFUSALS or not (pending or answers):
                         raise
                     is_refused = True  # what was accepted is waited for; then the next try ends the run
                     break
@@ -360,7 +332,7 @@ class CuratorQueries:
         except ProtocolViolated:
             self._witness.record(reply.exchange, reply.receipt)
             raise
-        now, has_versions = stamp(self._lease.now), query_id is not None or self.takes_time or None in answers
+        now, has_versions = stamp(self._lease.now), query_id is not None or self._is_alone(first) or None in answers
 
         def work(db: Connection) -> None:
             if has_versions:

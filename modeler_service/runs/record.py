@@ -177,16 +177,22 @@ def versions_of(db: Connection, identity: str) -> list[Version]:
 def queries_of(trials: Iterable[T]) -> dict[int, list[T]]:
     """Group the trials of a run by query, each by the number of its first trial.
 
-    A query asks all candidates that were chosen together, or where people measure each of them alone.
+    A query asks all candidates that were chosen together, or where people measure each of them alone. So does one of a
+    candidate that a cap refused.
     """
     queries: dict[int, list[T]] = {}
     last, first = None, 0
     for trial in trials:
-        of = trial.query, trial.query_id
+        of = trial.query, trial.number if is_refused(trial) else trial.query_id
         first = first if of == last else trial.number
         queries.setdefault(first, []).append(trial)
         last = of
     return queries
+
+
+def is_refused(trial: Any) -> bool:
+    """Whether a cap allowed no answer about the row of a trial: it is declined without a version."""
+    return bool(trial.declined) and trial.version is None and trial.y is None
 
 
 def _version(row: Any, rows: list[int]) -> Version:

@@ -18,11 +18,12 @@ from modeler_service import store
 from modeler_service.engines import RunEngine, engine_of
 from modeler_service.runs.addresses import plain_failures
 from modeler_service.runs.candidates import fetch_candidates
-from modeler_service.runs.curator_queries import REFUSALS, CuratorQueries, is_run_query
+from modeler_service.runs.curator_queries import REFUSALS, CuratorQueries
 from modeler_service.runs.curator_session import connect
 from modeler_service.runs.interrupts import Interrupt
 from modeler_service.runs.lease import RunLease, can_retry
 from modeler_service.runs.notices import notify_warned
+from modeler_service.runs.query_keys import is_run_query
 from modeler_service.runs.record import answer_in, observations_of, plan_of
 from modeler_service.runs.witness import Witness
 from modeler_service.settings import Settings
@@ -94,6 +95,9 @@ class RunWorker:
             except Remote as error:
                 if can_retry(error):
                     raise
+                self._queries.reload()
+                if self._chooser is not None and self._queries.settled > self._chooser.seen:
+                    self._chooser = self._build_chooser(study, plan, candidates)  # some of those chosen together
                 self._conclude(curator, study)  # refused: the exchanges until then are settled all the same
                 if error.remote_code not in REFUSALS:
                     raise

@@ -79,7 +79,7 @@ trials = Table(
     Column("acquisition", Float),
     Column("ties", Integer, nullable=False),
     Column("chosen_at", Text, nullable=False),
-    Column("asked_at", Text),  # when the query was accepted, to be answered later
+    Column("asked_at", Text),  # when the query was accepted, to be answered later, or refused for some of its rows
     Column("answered_at", Text),
     Column("query_id", Text),
     Column("y", Float),
@@ -203,8 +203,8 @@ def answer_trial(db: Connection, run_id: str, number: int, **values: Any) -> Non
     _ANSWER_TRIAL.run(db, identity=run_id, trial=number, **{f"new_{name}": values.get(name) for name in _ANSWERS})
 
 
-def ask_trials(db: Connection, run_id: str, first: int, count: int, *, asked_at: str, query_id: str) -> None:
-    """Store that the curator accepted the query of ``count`` trials that begins with trial ``first``."""
+def ask_trials(db: Connection, run_id: str, first: int, count: int, *, asked_at: str, query_id: str | None) -> None:
+    """Store that the curator accepted the query of ``count`` trials from ``first`` on; None: that it refused it."""
     where = (trials.c.run_id == run_id) & trials.c.number.between(first, first + count - 1)
     db.execute(update(trials).where(where).values(asked_at=asked_at, query_id=query_id))
 

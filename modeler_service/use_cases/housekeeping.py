@@ -8,7 +8,7 @@ from blindopt import wire
 from blindopt.errors import StateConflict
 from modeler_service import store
 from modeler_service.runs.candidates import keep_candidates
-from modeler_service.runs.curator_queries import unanswered
+from modeler_service.runs.query_keys import unanswered
 from modeler_service.store import deletion
 from service_kit.context.context import ServiceContext
 from service_kit.context.housekeeping import Housekeeping

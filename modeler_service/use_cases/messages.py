@@ -13,8 +13,8 @@ from blindopt import wire
 from blindopt.client import StudyClient
 from blindopt.errors import BlindoptError, Busy, CuratorRefused, Remote, StateConflict
 from modeler_service import store
-from modeler_service.runs.curator_queries import is_run_query, message_key
 from modeler_service.runs.curator_session import open_session
+from modeler_service.runs.query_keys import is_run_query, message_key
 from modeler_service.settings import Settings
 from modeler_service.store import messages
 from service_kit.context.context import ServiceContext

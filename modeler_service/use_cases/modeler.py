@@ -17,9 +17,9 @@ from blindopt.optimizer.choosing.defaults import plan_for
 from blindopt.optimizer.choosing.estimates import Over
 from modeler_service import store
 from modeler_service.runs.addresses import check_curator
-from modeler_service.runs.curator_queries import is_run_query
 from modeler_service.runs.curator_session import open_session
 from modeler_service.runs.posterior_views import PosteriorViews
+from modeler_service.runs.query_keys import is_run_query
 from modeler_service.runs.record import observations_of, plan_of, versions_of
 from modeler_service.runs.scheduler import RunScheduler, end, halted_state, is_cut_off
 from modeler_service.runs.trial_views import trial_view

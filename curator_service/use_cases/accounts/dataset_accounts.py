@@ -10,6 +10,7 @@ from curator_service.privacy import dataset_account
 from curator_service.privacy.ledger import exact, text
 from curator_service.store import dataset_accounts as table
 from curator_service.store import ledger as lines
+from curator_service.use_cases.guard.study_guard import StudyGuard
 from curator_service.use_cases.studies import dataset_caps
 from curator_service.use_cases.studies.dataset_losses import DatasetLosses, FileLosses, StudyLoss
 from curator_service.use_cases.studies.dataset_outlook import of_declared_person, person_in_words, uses_in_words
@@ -28,8 +29,9 @@ _ALL = 10**9
 class DatasetAccounts:
     """Reads accounts of files, and changes their caps."""
 
-    def __init__(self, context: ServiceContext, vault: Vault) -> None:
+    def __init__(self, context: ServiceContext, vault: Vault, guard: StudyGuard) -> None:
         self._context = context
+        self._guard = guard
         self._vault = vault
         self._losses = DatasetLosses(vault)
 
@@ -47,7 +49,7 @@ class DatasetAccounts:
 
         def effect(db: Connection) -> Effect:
             dataset = store.find(db, store.datasets, dataset_id)
-            details = dataset_caps.change_caps(db, self._context, self._losses, dataset, change)
+            details = dataset_caps.change_caps(db, self._context, self._guard, self._losses, dataset, change)
             account = self._account(db, dataset_id, 0, _ALL, with_records=True)
             return Effect(account.model_copy(update={"uses": account.uses[-1:]}), "dataset.caps", details, 200)
 

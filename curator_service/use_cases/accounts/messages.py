@@ -11,10 +11,10 @@ from curator_service import store
 from curator_service.store import erasures
 from curator_service.store import ledger as lines
 from curator_service.store import messages as table
+from curator_service.store.dataset_accounts import is_raised
 from curator_service.use_cases import notices
 from curator_service.use_cases.guard.study_guard import StudyGuard
 from curator_service.use_cases.studies import study_caps
-from curator_service.use_cases.studies.dataset_caps import is_raised
 from curator_service.use_cases.studies.groups import group_view
 from curator_service.use_cases.studies.release_cache import Released, ReleasedStudies
 from curator_service.use_cases.studies.salted_digests import salted_digest

@@ -1,5 +1,6 @@
 """Studies and what they have spent, as the audit log describes them: for checks of the tables, and before a charge."""
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +40,8 @@ class LoggedStudy:
         """What differs in the row of the study, or in that of its release; None if nothing does."""
         if sha256(row.spec.encode()) != self.spec_sha256:
             return f"study {row.id} was changed: its spec is not the one in the log"
+        if json.loads(row.spec)["dataset_id"] != row.dataset_id:
+            return f"study {row.id} was changed: it is on another dataset than its spec says"
         if (None if release is None else release.sha256) != self.release_sha256:
             return f"the release of study {row.id} is not the one in the log"
         if release is not None and self.report_sha256 not in (None, sha256(release.report.encode())):

@@ -1,23 +1,27 @@
-"""What a study may spend by, compared with the audit log before it spends: state, spec, release and balances.
+"""What a study or a file may spend by, compared with the audit log before it spends: state, spec, release and balances.
 
 The tables are what requests are answered from; the log is what is signed. A row that was changed outside of the service
 is noticed here before anything is done by it, whenever the next verification of everything is.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from typing import Any, Protocol
 
-from blindopt.audit.merkle_log import Json
+from blindopt.audit.merkle_log import Json, sha256
 from blindopt.errors import LogBroken, RecordChanged
 from curator_service import store
 from curator_service.privacy.ledger import Balance, Prices, RowBalance
+from curator_service.store import dataset_accounts, ledger
+from curator_service.use_cases.guard.logged_accounts import ACCOUNT_KINDS, AccountLogSummary
 from curator_service.use_cases.guard.logged_studies import STUDY_KINDS, Account, StudyLogSummary
 from service_kit.context.context import ServiceContext
 from service_kit.store import audit_log
 from service_kit.store.database import Connection
 
 _CHARGE = "charge"
+_FOLLOWED = {*STUDY_KINDS, *ACCOUNT_KINDS}
 
 
 class CachedRelease(Protocol):
@@ -44,6 +48,7 @@ class StudyGuard:
 
     def _forget(self) -> None:
         self._logged = StudyLogSummary()
+        self._files = AccountLogSummary()
         self._accounts: dict[str, Account] = {}
         self._behind: dict[str, int] = {}
         """Studies whose charges were read up to this position alone, by another view of the database."""
@@ -54,9 +59,17 @@ class StudyGuard:
         return study_id in self._accounts
 
     def load(self, study_id: str) -> None:
-        """Read the charges of a study, which may take seconds for a long log, outside of a write transaction."""
+        """Read the charges of a study, which may take seconds for a long log, outside of a write transaction.
+
+        Where a cap on the account of its file binds, also those of the other studies on it.
+        """
         with self._context.database.read() as db:
             self._read(db, study_id)
+            dataset = store.find(db, store.datasets, store.spec_of(db, study_id).dataset_id)
+            if dataset_accounts.account_of(db, dataset_accounts.account_name(db, dataset)).is_capped:
+                for row in dataset_accounts.studies_of(db, dataset.sha256):
+                    if not self.is_loaded(row.id):
+                        self._read(db, row.id)
 
     def _read(self, db: Connection, study_id: str) -> None:
         size = audit_log.head(db).size
@@ -87,7 +100,9 @@ class StudyGuard:
             self._forget()
             if (fault := fault_of()) is not None:
                 self._context.audit_trail.report(LogBroken(fault, about=study_id))
-                raise RecordChanged("a stored record about this study differs from the audit log: nothing was done")
+                raise RecordChanged(
+                    "a stored record about this study or dataset differs from the audit log: nothing was done"
+                )
 
     def _fault(self, db: Connection, study_id: str) -> str | None:
         self._follow(db)
@@ -130,6 +145,50 @@ class StudyGuard:
                 return f"the ledger of {study_id} has another amount of row {row} than the log"
         return None
 
+    def check_account(
+        self, db: Connection, dataset: Any, name: str, account: dataset_accounts.Account, *, followed: bool = False
+    ) -> None:
+        """Raise RecordChanged unless a dataset, and the account of its file with this name, are those of the log.
+
+        ``followed``: another check came before it in the same transaction.
+        """
+        self._context.audit_trail.check_unchanged(name, dataset.id)
+
+        def fault() -> str | None:
+            if not followed or self._seq < 0:
+                self._follow(db)
+            if account != self._files.account(name):
+                return f"the account of dataset {name} is not what the log says: a line was changed, or is missing"
+            return self._files.fault(dataset, name)
+
+        self._twice(name, fault)
+
+    def check_file(self, db: Connection, dataset: Any, name: str, *, rows: bool = True) -> None:
+        """Raise RecordChanged unless what all studies on a dataset's file have spent is what the log says.
+
+        Without ``rows``, the totals of the studies alone.
+        """
+        self._twice(name, partial(self._file_fault, db, store.registrations(db, dataset.sha256), name))
+        for row in dataset_accounts.studies_of(db, dataset.sha256):
+            self._context.audit_trail.check_unchanged(row.id)
+            self._twice(row.id, partial(self._study_fault, db, row, rows=rows))
+
+    def _file_fault(self, db: Connection, datasets: Collection[Any], name: str) -> str | None:
+        self._follow(db)
+        return self._files.file_fault(datasets, name)
+
+    def _study_fault(self, db: Connection, row: Any, *, rows: bool) -> str | None:
+        self._follow(db)
+        logged = self._logged.studies.get(row.id)
+        if logged is None or sha256(row.spec.encode()) != logged.spec_sha256:
+            return f"study {row.id} was changed: its spec is not the one in the log"
+        balance = ledger.balance(db, row.id)
+        fault = self._balance_fault(db, row.id, balance, (), {})
+        if fault is not None or not rows:
+            return fault
+        spent = {at: RowBalance(*of_row) for at, *of_row in ledger.rows_queried(db, row.id)}
+        return self._balance_fault(db, row.id, balance, {*spent, *self._accounts[row.id].rows}, spent)
+
     def _follow(self, db: Connection) -> None:
         """Take the records since the last call. A record of a commit that failed is no longer there: begin anew."""
         appended = audit_log.appended_since(db, self._seq, self._leaf)
@@ -143,19 +202,27 @@ class StudyGuard:
             self._forget()
             rows = []
         if self._seq < 0:
-            for record in audit_log.of_kind(db, *STUDY_KINDS):
-                self._logged.follow(record)
+            for record in audit_log.of_kind(db, *_FOLLOWED):
+                self._record(record)
             rows = audit_log.since(db, audit_log.head(db).size - 1)
         for row in rows if self._seq < 0 else rows[1:]:
-            if self._seq >= 0 and row.kind in (*STUDY_KINDS, _CHARGE):
+            if self._seq >= 0 and row.kind in (*_FOLLOWED, _CHARGE):
                 self._take(row.kind, audit_log.record_of(row))
             self._seq, self._leaf = row.seq, row.leaf
 
     def _take(self, kind: str, record: Json) -> None:
-        if kind in STUDY_KINDS:
-            self._logged.follow(record)
+        if kind in _FOLLOWED:
+            self._record(record)
         elif kind == _CHARGE:
             details = record["details"]
             with self._lock:
                 if (study_id := details["study_id"]) in self._accounts and study_id not in self._behind:
                     self._accounts[study_id].take(details)
+
+    def _record(self, record: Json) -> None:
+        self._logged.follow(record)
+        self._files.follow(record)
+        if record["kind"] == "study.changed":  # a draft, which may have other prices now
+            with self._lock:
+                for cached in (self._accounts, self._behind):
+                    cached.pop(record["details"]["study_id"], None)

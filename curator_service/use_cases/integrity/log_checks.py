@@ -14,6 +14,7 @@ from curator_service import store
 from curator_service.privacy.ledger import Prices, RowBalance, text
 from curator_service.store import advisories, messages, withheld
 from curator_service.store import ledger as lines
+from curator_service.use_cases.guard.logged_accounts import AccountLogSummary
 from curator_service.use_cases.guard.logged_studies import Account, StudyLogSummary
 from curator_service.use_cases.integrity.erasure_checks import ErasureLogSummary
 from curator_service.use_cases.integrity.inbox_checks import InboxLogSummary
@@ -50,15 +51,18 @@ def findings(db: Connection, records: Iterable[Json]) -> Iterator[LogBroken]:
 
 
 class _DatasetLogSummary:
-    """Datasets: how each file was read, with lists of categories and values that fill gaps."""
+    """Datasets: which are of one file, which are public, and how each file was read, with values that fill gaps."""
 
     def __init__(self, erased: ErasureLogSummary) -> None:
         self._erased = erased
         self._readings: dict[str, str] = {}
         self._deleted: dict[str, bool] = {}
+        self._files = AccountLogSummary()
 
     def follow(self, record: Json) -> None:
         details = record.get("details", {})
+        if record["kind"] == "dataset.registered":
+            self._files.follow(record)
         if record["kind"] == "dataset.deleted":
             self._readings.pop(details["dataset_id"], None)
             self._deleted[details["dataset_id"]] = details["kept_for_account"]
@@ -73,9 +77,15 @@ class _DatasetLogSummary:
                 raise LogBroken(f"dataset {identity} is stored, and the log says that it was deleted")
             logged = self._readings.pop(identity, None)
             if _digest(reading) != (None if identity in self._erased.datasets else logged):
-                raise LogBroken(f"dataset {identity} was changed: how it was read is not what the log says")
+                what = "how it was read is not what the log says"
+                raise LogBroken(f"dataset {identity} was changed: {what}", about=identity)
         for name in self._readings:
-            raise LogBroken(f"dataset {name} is missing")
+            raise LogBroken(f"dataset {name} is missing", about=name)
+        names: dict[str, str] = {}
+        for row in store.every(db, store.datasets):
+            fault = self._files.fault(row, names.setdefault(row.sha256, row.id))
+            if fault is not None:
+                raise LogBroken(fault, about=row.id)
 
 
 class _AdvisoryLogSummary:

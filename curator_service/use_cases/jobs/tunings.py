@@ -17,6 +17,7 @@ from curator_service.settings import Settings
 from curator_service.store import dataset_accounts
 from curator_service.store.jobs import tunings
 from curator_service.use_cases import notices
+from curator_service.use_cases.guard.study_guard import StudyGuard
 from curator_service.use_cases.jobs.jobs import Jobs
 from curator_service.use_cases.jobs.planner import Planner
 from curator_service.use_cases.studies import dataset_caps
@@ -48,8 +49,9 @@ class Tunings(Jobs):
     stopped = "the curator was stopped before this tuning was done: ask for it again; what it was charged stays spent"
     _table = tunings
 
-    def __init__(self, context: ServiceContext, vault: Vault, settings: Settings) -> None:
+    def __init__(self, context: ServiceContext, vault: Vault, settings: Settings, guard: StudyGuard) -> None:
         self._vault = vault
+        self._guard = guard
         self._losses = DatasetLosses(vault)
         self._planner = Planner(settings.tuning_plan_seconds_max)
         self._scorer = scorer_of(settings)
@@ -94,7 +96,7 @@ class Tunings(Jobs):
             dataset_caps.open_account(db, dataset)
             file, cost = self._losses.read(db, dataset), (report.epsilon, report.delta)
             refusal = dataset_caps.charge_everyone(
-                db, self._context, request, self._losses, dataset, "tuning", identity, cost, tuning.caps
+                db, self._context, request, self._guard, self._losses, dataset, "tuning", identity, cost, tuning.caps
             )
             if refusal is not None:
                 refusals.append(refusal)
@@ -345,7 +347,7 @@ def _of_persons(report: wire.TuningReport, k: int) -> wire.TuningReport:
 
 def _with_account(report: wire.TuningReport, file: FileLosses, caps: wire.TuningCaps) -> wire.TuningReport:
     """The report with the amounts that the validation file has spent, and its caps."""
-    bound = dataset_caps.lowered(file.account, caps)
+    bound = file.account.lowered(caps)
     amounts = {
         "spent_epsilon": exact(file.epsilon),
         "spent_delta": exact(file.delta),

@@ -150,7 +150,7 @@ class AnswerVersions:
         self._guard.check_balances(db, inquiry.study_id, spent, of_persons, balances)
         charges = ledger.charge_corrections(spec, spent, rows, balances, most, released.rows_of_person)
         dataset_caps.check_answers(
-            db, self._context, self._studies.losses, inquiry.study_id, spec, released.id, charges, most + 1
+            db, self._context, self._guard, self._studies.losses, inquiry.study_id, spec, released.id, charges, most + 1
         )
         now = self._context.clock()
         lines.add(db, inquiry.study_id, "correction", charges, query_id=inquiry.query_id, at=stamp(now))

@@ -167,7 +167,8 @@ class Queries:
             self._guard.check_balances(db, identity, spent, of_persons, balances)
             charges = ledger.charge_answers(released.spec, spent, rows, balances, released.rows_of_person)
             losses = self._studies.losses
-            dataset_caps.check_answers(db, self._context, losses, identity, released.spec, released.id, charges)
+            within, spec = (self._context, self._guard, losses), released.spec
+            dataset_caps.check_answers(db, *within, identity, spec, released.id, charges)
         except BudgetExhausted as refusal:
             self._refuse(db, caller, identity, released.spec, rows, refusal)
             return refusal_for_grant(db, identity, caller.principal.id, released.spec, rows)

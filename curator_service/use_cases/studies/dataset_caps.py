@@ -19,6 +19,7 @@ from curator_service.store import dataset_accounts as table
 from curator_service.store import ledger as lines
 from curator_service.store.dataset_accounts import Account
 from curator_service.use_cases import notices
+from curator_service.use_cases.guard.study_guard import StudyGuard
 from curator_service.use_cases.studies.dataset_losses import DatasetLosses, FileLosses
 from curator_service.use_cases.studies.repeated_releases import most_released
 from service_kit.context.context import ServiceContext
@@ -34,45 +35,19 @@ CLOSED = (
 )
 
 
-def lowered(account: Account, caps: wire.TuningCaps) -> Account:
-    """The account with the caps of a tuning: the lowest counts, until the owner raises it."""
-    declared = Decimal(caps.epsilon), None if caps.delta is None else Decimal(repr(caps.delta))
-    lowest = [
-        min((cap for cap in pair if cap is not None), default=None)
-        for pair in zip(declared, (account.cap_epsilon, account.cap_delta), strict=True)
-    ]
-    return replace(account, cap_epsilon=lowest[0], cap_delta=lowest[1])
-
-
-def spend(
-    account: Account,
-    epsilon: Decimal,
-    delta: Decimal,
-    *,
-    of_studies: tuple[Decimal, Decimal] = (Decimal(0), Decimal(0)),
-    caps: str = "caps",
-) -> Account:
-    """The account after a charge to every record. Raises BudgetExhausted if it would pass a cap.
-
-    ``of_studies``: epsilon and delta that the record which lost most has lost by studies. ``caps``: what the refusal
-    calls the caps.
-    """
-    add = dataset_account.add
-    after = replace(account, epsilon=add(account.epsilon, epsilon), delta=add(account.delta, delta))
-    for cap, cost, others in (("epsilon", epsilon, of_studies[0]), ("delta", delta, of_studies[1])):
-        limit = getattr(account, f"cap_{cap}")
-        if limit is not None and add(getattr(after, cap), others) > limit:
-            spent = exact(add(getattr(account, cap), others))
-            raise BudgetExhausted(f"{caps}.{cap}", requested=exact(cost), spent=spent, limit=exact(limit))
-    return after
-
-
 def open_account(db: Connection, dataset: Any) -> Account:
     """The account of a dataset's file. Raises StateConflict if it is closed."""
     account = table.account_of(db, table.account_name(db, dataset))
     if account.closed:
         raise StateConflict(CLOSED)
     return account
+
+
+def _checked(db: Connection, guard: StudyGuard, dataset: Any) -> tuple[str, Account]:
+    """The account of a dataset's file and its name, compared with the log. Raises RecordChanged."""
+    account = table.account_of(db, name := table.account_name(db, dataset))
+    guard.check_account(db, dataset, name, account)
+    return name, account
 
 
 def close_all(db: Connection, context: ServiceContext) -> list[str]:
@@ -90,6 +65,7 @@ def charge_everyone(
     db: Connection,
     context: ServiceContext,
     request: RequestContext,
+    guard: StudyGuard,
     losses: DatasetLosses,
     dataset: Any,
     kind: str,
@@ -103,15 +79,18 @@ def charge_everyone(
     ``<kind>.started`` in the same transaction, with account, epsilon and delta (and the caps of a tuning). ``caps``:
     lower the account's. Raises StateConflict for a closed account, and where a cap cannot hold.
     """
-    unchanged, account, at = open_account(db, dataset), table.account_name(db, dataset), stamp(context.clock())
-    before = unchanged if caps is None else lowered(unchanged, caps)
+    (account, unchanged), at = _checked(db, guard, dataset), stamp(context.clock())
+    if unchanged.closed:
+        raise StateConflict(CLOSED)
+    before = unchanged if caps is None else unchanged.lowered(caps)
     epsilon, delta = map(Decimal, cost)
     file = losses.read(db, dataset)
     if before.is_capped:
+        guard.check_file(db, dataset, account)
         check_bounded(file)
     of_studies = file.of_studies
     try:
-        after = spend(before, epsilon, delta, of_studies=of_studies, caps="dataset" if caps is None else "caps")
+        after = before.spend(epsilon, delta, of_studies=of_studies, caps="dataset" if caps is None else "caps")
     except BudgetExhausted as refusal:
         # The caps of a refused tuning do not bind later ones.
         cap = str(refusal.budget["cap"]).rpartition(".")[2]
@@ -135,13 +114,20 @@ def check_bounded(file: FileLosses) -> None:
 
 
 def check_release(
-    db: Connection, context: ServiceContext, losses: DatasetLosses, identity: str, spec: wire.StudyCreate, ran: Concrete
+    db: Connection,
+    context: ServiceContext,
+    guard: StudyGuard,
+    losses: DatasetLosses,
+    identity: str,
+    spec: wire.StudyCreate,
+    ran: Concrete,
 ) -> None:
     """Check the release of a study against its dataset's account. Raises as ``allow_release``."""
     dataset = store.find(db, store.datasets, spec.dataset_id)
-    account = table.account_of(db, name := table.account_name(db, dataset))
+    name, account = _checked(db, guard, dataset)
     if not (account.closed or account.is_capped):
         return
+    guard.check_file(db, dataset, name)
     file = losses.read(db, dataset, without=identity)
     after = allow_release(file, spec, ran)
     notices.dataset_spent(db, context.outbox, name, account, *after)
@@ -174,6 +160,7 @@ def allow_release(file: FileLosses, spec: wire.StudyCreate, ran: Concrete) -> tu
 def check_answers(
     db: Connection,
     context: ServiceContext,
+    guard: StudyGuard,
     losses: DatasetLosses,
     study_id: str,
     spec: wire.StudyCreate,
@@ -187,8 +174,10 @@ def check_answers(
     """
     dataset = losses.dataset(db, spec.dataset_id)
     account = table.account_of(db, name := losses.account_name(db, dataset))
+    guard.check_account(db, dataset, name, account, followed=True)
     if not account.is_capped:
         return
+    guard.check_file(db, dataset, name, rows=False)
     public = all(row.public for row in store.registrations(db, dataset.sha256))
     if dataset_account.answers_are_unbounded(spec, public=public):
         cap, limit = (EPSILON, account.cap_epsilon) if account.cap_epsilon is not None else (DELTA, account.cap_delta)
@@ -197,7 +186,7 @@ def check_answers(
     if account.cap_epsilon is None:
         return
     if answers_by_record(spec):
-        most = _check_units(db, losses, dataset, account.cap_epsilon, release_id, charges)
+        most = _check_units(db, guard, losses, dataset, account.cap_epsilon, release_id, charges)
     else:
         if is_groups(spec):
             again = max(charge.row_after.total for charge in charges) // Prices.of(spec).answer
@@ -206,7 +195,13 @@ def check_answers(
 
 
 def _check_units(
-    db: Connection, losses: DatasetLosses, dataset: Any, cap: Decimal, release_id: str, charges: list[Charge]
+    db: Connection,
+    guard: StudyGuard,
+    losses: DatasetLosses,
+    dataset: Any,
+    cap: Decimal,
+    release_id: str,
+    charges: list[Charge],
 ) -> Decimal:
     """Check each record or person behind the charged rows; the largest amount that any of them will have lost."""
     cost_at: Counter[int] = Counter()
@@ -219,7 +214,9 @@ def _check_units(
     everyone = dataset_account.add(losses.everyone(db, dataset), losses.of_other_units(db, dataset))
     most = Decimal(0)
     for unit, rows in rows_of.items():
-        spent = dataset_account.add(everyone, dataset_account.decimal(losses.answers_about(db, dataset, unit)))
+        spent = dataset_account.add(
+            everyone, dataset_account.decimal(losses.answers_about(db, dataset, unit, guard.check_balances))
+        )
         after = dataset_account.add(spent, dataset_account.decimal(sum(cost_at[row] for row in rows)))
         if after > cap:
             raise _refusal(EPSILON, text(cost_at[min(rows)]), spent, cap, min(rows))
@@ -259,6 +256,7 @@ def _refusal(cap: str, requested: str, spent: Decimal, limit: Decimal, row: int 
 def change_caps(
     db: Connection,
     context: ServiceContext,
+    guard: StudyGuard,
     losses: DatasetLosses,
     dataset: Any,
     change: wire.DatasetCaps,
@@ -268,18 +266,21 @@ def change_caps(
     Raises Invalid for a raise without a reason; StateConflict for a raise that does not say so, for a cap below what is
     spent, where a cap cannot hold, and for a closed account.
     """
-    before, name = open_account(db, dataset), table.account_name(db, dataset)
+    name, before = _checked(db, guard, dataset)
+    if before.closed:
+        raise StateConflict(CLOSED)
     epsilon = None if change.epsilon is None else Decimal(change.epsilon)
     delta = None if change.delta is None else Decimal(repr(change.delta))
     after = replace(before, cap_epsilon=epsilon, cap_delta=delta)
     pairs = {"epsilon": (before.cap_epsilon, epsilon), "delta": (before.cap_delta, delta)}
-    raised = [cap for cap, (old, new) in pairs.items() if is_raised(old, new)]
+    raised = [cap for cap, (old, new) in pairs.items() if table.is_raised(old, new)]
     if raised and not change.raise_caps:
         caps = " and ".join(f"on {cap}" for cap in raised)
         raise StateConflict(f"this would raise the cap {caps}: say so with raise_caps and a reason, which others see")
     if raised and change.reason is None:
         raise Invalid("a raised cap needs a reason", [{"field": "reason", "message": "say why the cap is raised"}])
     if after.is_capped:
+        guard.check_file(db, dataset, name)
         file = losses.read(db, dataset)
         check_bounded(file)
         for cap, spent in (("epsilon", file.epsilon), ("delta", file.delta)):
@@ -302,8 +303,3 @@ def change_caps(
         "cap_delta": None if delta is None else exact(delta),
         "reason_sha256": sha256(change.reason.encode()) if raised and change.reason is not None else None,
     }
-
-
-def is_raised(old: Decimal | None, new: Decimal | None) -> bool:
-    """Whether a cap allows more than before; None: no cap."""
-    return old is not None and (new is None or new > old)

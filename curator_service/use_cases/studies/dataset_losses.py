@@ -283,8 +283,11 @@ class DatasetLosses:
         order = self._order(release_id)
         return {row: int(units.of(dataset.id, order[[row]])[0]) for row in set(rows)}
 
-    def answers_about(self, db: Connection, dataset: Any, unit: int) -> int:
-        """The sum of all answers about one unit, in all studies whose dataset has this kind of units."""
+    def answers_about(self, db: Connection, dataset: Any, unit: int, check: Callable[..., None]) -> int:
+        """The sum of all answers about one unit, in all studies whose dataset has this kind of units.
+
+        ``check`` compares what is read of a study's ledger with the log (``StudyGuard.check_balances``).
+        """
         units, total = self.units(db, dataset.sha256)[dataset.person_column], 0
         for row in table.studies_of(db, dataset.sha256):
             spec, balance = _spec_of(row.spec), lines.balance(db, row.id)
@@ -296,7 +299,9 @@ class DatasetLosses:
             at = self._rows(release)
             records = [record for record in units.records(row.dataset_id, unit) if record < len(at)]
             rows = [int(at[record]) for record in records if at[record] >= 0]
-            total += sum(of_row.total for of_row in lines.row_balances(db, row.id, rows).values())
+            balances = lines.row_balances(db, row.id, rows)
+            check(db, row.id, balance, rows, balances)
+            total += sum(of_row.total for of_row in balances.values())
         return total
 
     def of_other_units(self, db: Connection, dataset: Any) -> Decimal:

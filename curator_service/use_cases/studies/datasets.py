@@ -187,6 +187,7 @@ class Datasets:
         view = _stored_view(db, identity)
         details: dict[str, object] = {"dataset_id": identity, "public": upload.public}
         details["reading_sha256"] = sha256(reading.encode())
+        details["account"] = dataset_accounts.account_name(db, store.find(db, store.datasets, identity))
         if upload.rows_per_person is not None:
             details["rows_per_person"] = upload.rows_per_person
         return Effect(view, "dataset.registered", details)

@@ -18,6 +18,7 @@ from curator_service import store
 from curator_service.store import erasures, jobs
 from curator_service.use_cases.studies.datasets import named
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
+from curator_service.use_cases.studies.uploads import Uploads
 from curator_service.vault import Vault
 from service_kit.context import erased_list
 from service_kit.context.context import ServiceContext
@@ -34,8 +35,10 @@ _AGAIN_SECONDS = 60.0
 class Erasures:
     """Erases datasets. ``folder``: the data folder, where the list of what was erased is kept."""
 
-    def __init__(self, context: ServiceContext, vault: Vault, released: ReleasedStudies, folder: Path) -> None:
-        self._context, self._vault, self._released = context, vault, released
+    def __init__(
+        self, context: ServiceContext, vault: Vault, released: ReleasedStudies, uploads: Uploads, folder: Path
+    ) -> None:
+        self._context, self._vault, self._released, self._uploads = context, vault, released, uploads
         self._list = folder / erased_list.NAME
 
     def erase(self, request: RequestContext, identity: str) -> StoredReply:
@@ -61,12 +64,14 @@ class Erasures:
     def _finish(self, identity: str) -> None:
         with self._context.database.read() as db:
             names, studies = erasures.files_of(db, identity), store.studies_on(db, identity)
-            gone = erasures.erased(db)
+            gone, row = erasures.erased(db), store.registered(db, identity)
         self._vault.forget(names)
         self._released.forget(row.id for row in studies)
         try:
             for name in names:
                 self._vault.erase(name)
+            if row is not None:
+                self._uploads.erase(row.sha256, moment(row.erased_at))
             erased_list.add(self._list, gone)
             self._context.database.forget_old_pages()
         except (OSError, BlindoptError) as error:  # it is erased in the tables; the rest is tried again

@@ -15,6 +15,7 @@ from curator_service.privacy.guarantees import of_bounds
 from curator_service.privacy.quantiles import STEPS, Outer, outermost, private_quantiles, rank_error, share
 from curator_service.store import bounds as table
 from curator_service.store import dataset_accounts
+from curator_service.use_cases.guard.study_guard import StudyGuard
 from curator_service.use_cases.studies import dataset_caps
 from curator_service.use_cases.studies.dataset_losses import DatasetLosses
 from curator_service.use_cases.studies.withheld_records import kept_records
@@ -30,8 +31,9 @@ from service_kit.store.stored_replies import StoredReply
 class BoundsSearch:
     """Finds bounds of columns privately: the charge is committed before the draw, and one draw is ever shown."""
 
-    def __init__(self, context: ServiceContext, vault: Vault) -> None:
+    def __init__(self, context: ServiceContext, vault: Vault, guard: StudyGuard) -> None:
         self._context = context
+        self._guard = guard
         self._vault = vault
         self._losses = DatasetLosses(vault)
 
@@ -98,7 +100,7 @@ class BoundsSearch:
         _check(wanted, dataset, n)
         cost = wanted.epsilon, "0"
         refusal = dataset_caps.charge_everyone(
-            db, self._context, request, self._losses, dataset, "bounds", identity, cost
+            db, self._context, request, self._guard, self._losses, dataset, "bounds", identity, cost
         )
         if refusal is not None:
             return refusal

@@ -267,7 +267,7 @@ class Releases:
             spec = wire.StudyCreate.model_validate_json(row.spec)
             current = release_status(db, spec, None)
             _refuse_withdrawn(current)
-            dataset_caps.check_release(db, self._context, self._losses, identity, spec, current.release)
+            dataset_caps.check_release(db, self._context, self._guard, self._losses, identity, spec, current.release)
             self._charge(db, request, identity, spec)
             store.change(db, store.studies, identity, state="releasing", releasing_key=key, release_problem=None)
             self._log(db, "release.begun", request.principal.actor, study_id=identity)

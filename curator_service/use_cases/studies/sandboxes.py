@@ -105,7 +105,7 @@ class Sandboxes:
             persons=None if source.persons is None else -(-source.n // k),
             person_rows_dropped=None if source.persons is None else 0,
         )
-        details = {"dataset_id": dataset_id, "public": True, "sandbox": True}
+        details = {"dataset_id": dataset_id, "public": True, "sandbox": True, "account": dataset_id}
         audit_log.append(db, "dataset.registered", actor=request.principal.actor, now=now, details=details)
 
     def _add_study(self, db: Connection, source: str, spec: wire.StudyCreate) -> Effect:

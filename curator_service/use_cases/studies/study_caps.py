@@ -9,9 +9,9 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.errors import StateConflict
 from curator_service import store
 from curator_service.store import messages as table
+from curator_service.store.dataset_accounts import is_raised
 from curator_service.use_cases import notices
 from curator_service.use_cases.guard.study_guard import StudyGuard
-from curator_service.use_cases.studies.dataset_caps import is_raised
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
 from curator_service.use_cases.studies.studies import owner_view
 from service_kit.context.context import ServiceContext

@@ -8,12 +8,12 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import BinaryIO
 
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
-from blindopt.errors import NotFound, StateConflict
+from blindopt.errors import Erased, NotFound, StateConflict
 from curator_service import store
 from curator_service.datasets import Limits, digest_of, is_parquet, unpacked
 from curator_service.datasets.worker import Job
@@ -57,6 +57,8 @@ class Uploads:
         self._limits = Limits(settings.dataset_rows_max, settings.dataset_columns_max, settings.upload_limit_bytes)
         self._bytes_max = settings.upload_limit_bytes
         self._keeping = threading.Lock()
+        self._erased: dict[str, datetime] = {}
+        """By digest of a file, when it was erased."""
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._sweep_until_closed, daemon=True, name="uploads")
         self._files.drop_unfinished()
@@ -102,7 +104,7 @@ class Uploads:
             view = wire.PendingUpload.model_validate(made | about | seen | {"columns": surveyed.surveyed})
             note = {"owner": request.principal.id, "view": view.model_dump(mode="json")}
             try:
-                self._store(note, view.id, content)
+                self._store(note, view, content)
                 created = wire.UploadCreated(id=view.id, expires_at=view.expires_at)
                 details = {"upload_id": view.id}
                 reply = self._context.idempotency.once(request, lambda db: Effect(created, "upload.kept", details))
@@ -113,16 +115,26 @@ class Uploads:
             self._files.drop(view.id)
         return reply
 
-    def _store(self, note: Mapping[str, object], identity: str, content: BinaryIO) -> None:
-        """Keep a file with its note. Raises StateConflict for one too many, of its owner or of all."""
+    def _store(self, note: Mapping[str, object], view: wire.PendingUpload, content: BinaryIO) -> None:
+        """Keep a file with its note. Raises StateConflict for one too many, of its owner or of all, and Erased."""
         self.sweep()
         with self._keeping:
+            if (erased := self._erased.get(view.sha256)) is not None and _made_at(view) <= erased:
+                raise Erased("a dataset of this file was erased while it was read: nothing was kept")
             if sum(other.owner == note["owner"] for other in self._notes().values()) >= PENDING_MAX:
                 raise StateConflict(f"{PENDING_MAX} files wait for a decision already: register or discard one first")
             if self._files.size() + content.seek(0, os.SEEK_END) > PENDING_MAX * self._bytes_max:
                 raise StateConflict("the files of all owners that wait for a decision hold too much: try again later")
             content.seek(0)
-            self._files.keep(identity, content, json.dumps(note))
+            self._files.keep(view.id, content, json.dumps(note))
+
+    def erase(self, sha256: str, at: datetime) -> None:
+        """Delete the pending files that are this one, of every owner; what is sent later is a new file."""
+        with self._keeping:
+            self._erased[sha256] = at
+            for identity, note in self._notes().items():
+                if note.view.sha256 == sha256 and _made_at(note.view) <= at:
+                    self._files.drop(identity)
 
     def view(self, caller: Principal, identity: str) -> wire.PendingUpload:
         """A pending file, with the datasets that are the same file. Raises NotFound."""
@@ -180,6 +192,10 @@ class Uploads:
             except (ValueError, KeyError, TypeError):
                 self._files.drop(identity)
         return notes
+
+
+def _made_at(view: wire.PendingUpload) -> datetime:
+    return view.expires_at - timedelta(hours=KEPT_HOURS)
 
 
 def _with_datasets(db: Connection, view: wire.PendingUpload) -> wire.PendingUpload:

@@ -9,7 +9,7 @@ from blindopt.client import query_body
 from blindopt.errors import NotFound, StateConflict
 from modeler_service import store
 from modeler_service.integrity.log_checks import findings
-from modeler_service.runs.curator_queries import is_run_query, query_of
+from modeler_service.runs.query_keys import is_run_query, query_of
 from modeler_service.store import deletion
 from service_kit.store import audit_log
 from tests.modeler_service.in_process_modeler import modeler_at_work, request_of, start

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from blindopt import wire
 from blindopt.audit import merkle_log
-from blindopt.audit.checkpoints import Signer
+from blindopt.audit.checkpoints import Checkpoint, Signer
 from blindopt.client import OwnerClient, VendorClient
 from curator_service import app as curator_app
 from curator_service.settings import Settings as CuratorSettings
@@ -29,7 +29,7 @@ from modeler_service import app as modeler_app
 from modeler_service.settings import Settings as ModelerSettings
 from tests.conftest import Service
 from tests.given_settings import GIVEN
-from tests.system.audit.tampering import Party, lines, receipts_under, rows_of, write_lines
+from tests.system.audit.tampering import Party, head_of, lines, receipts_under, rows_of, write_lines
 from tests.system.crashes import crash_checks as checks
 
 SEED = bytes(range(32))
@@ -267,6 +267,51 @@ def test_a_log_put_back_to_an_older_state_does_not_fit_the_checkpoint_that_was_k
 def test_a_checkpoint_file_that_is_none_is_found(content, pair):
     (pair.curator.data / "checkpoint").write_bytes(content.encode("latin-1", "replace"))
     check_found(pair.curator, "note")
+
+
+@both_logs
+def test_since_a_checkpoint_finds_what_changed_after_it_and_looks_at_nothing_before(name, log, pair, tmp_path):
+    """Own and shared records; the control without ``--since`` finds both changes."""
+    party, where, rows = log_of(pair, name, log)
+    bodies = [merkle_log.canonical(record) for record in party.records()]
+    middle = next(i for i, b in enumerate(bodies) if (json.loads(b).get("exchange") or {}).get("position") == 6)
+    note = tmp_path / "note"
+    note.write_text(party.signer.sign(Checkpoint(f"{party.signer.name}/log", head_of(bodies[:middle]))))
+    since = f"verified from the checkpoint of {middle} records: not those before it, and no table"
+
+    def flip(number: int) -> None:
+        with party.open() as db:
+            db.execute(f"UPDATE {where} AND seq = ?".replace(" WHERE", " SET body = body || ' ' WHERE"), (number,))
+
+    code, output = party.command("audit", "verify", "--since", str(note))
+    assert code == 0, output
+    assert since in output
+    flip(2)
+    code, output = party.command("audit", "verify", "--since", str(note))
+    assert code == 0, output
+    assert since in output
+    check_found(party, "record 2 was changed")
+    flip(rows[-2][0])
+    code, output = party.command("audit", "verify", "--since", str(note))
+    assert (code, f"record {rows[-2][0]} was changed" in output) == (1, True), output
+
+
+@pytest.mark.parametrize("name", ["curator", "modeler"])
+def test_since_takes_a_checkpoint_of_this_history_and_key_alone(name, pair, tmp_path):
+    party, note = pair.party(name), tmp_path / "note"
+    bodies = [merkle_log.canonical(record) for record in party.records()]
+    head, origin = head_of(bodies[:5]), f"{party.signer.name}/log"
+    other = Signer(party.signer.name, Ed25519PrivateKey.from_private_bytes(SEED))
+    notes = {
+        "the first 5 records are not those": party.signer.sign(Checkpoint(origin, head_of([b"x", *bodies[:4]]))),
+        "no valid": other.sign(Checkpoint(origin, head)),
+        "size": party.signer.sign(Checkpoint(origin, head)).replace("\n5\n", "\n6\n"),
+        "": "nonsense",
+    }
+    for text in notes.values():
+        note.write_text(text)
+        code, output = party.command("audit", "verify", "--since", str(note))
+        assert (code, output.count("\n")) == (1, 1), output
 
 
 # --- what stands beside the logs ----------------------------------------------------------------------

@@ -147,19 +147,27 @@ def test_a_run_goes_on_until_no_row_has_budget(study_of, vendor, curator, run_of
 def test_what_others_have_spent_is_learned_from_refusals_which_cost_nothing(
     study_of, vendor, curator, modeler, owner, run_of
 ):
-    """A second run under the grant, and one under another grant: what is left is queried, and then the run ends."""
+    """A second run under the grant, in batches, and one under another grant: what is left is queried, and the run ends.
+
+    Of rows that were chosen together only those without budget are refused: the others are answered.
+    """
     opened = study_of("laplace", unit="row", budget=wire.Budget(epsilon_per_row="4"))
     other = replace(opened, token=owner.grant(opened.id, wire.GrantCreate(name="other")).token)
     algorithm, runs = wire.LaplaceAdf(name="laplace_adf"), []
-    for grant, iterations in ((opened, 9), (opened, 99), (other, 99)):
-        run = vendor.start(spec_of(run_of, curator, grant, algorithm, iterations=iterations, initial_rows=1)).id
+    for grant, iterations, batch in ((opened, 9, 1), (opened, 99, 4), (other, 99, 1)):
+        spec = spec_of(run_of, curator, grant, algorithm, iterations=iterations, initial_rows=1)
+        run = vendor.start(spec.model_copy(update={"batch_size": batch})).id
         runs.append(vendor.wait(run, timeout_s=240))
     first, second, last = runs
     assert [run.ended_because for run in runs] == ["budget", "exhausted", "exhausted"]
     assert (first.trials, second.trials, last.trials, last.declined) == (10, 2 * ARMS - 10, 0, ARMS)
-    assert second.declined > 0
-    ledger = owner.ledger(opened.id)
-    assert sum(line.kind == "refused" for line in ledger) == second.declined + last.declined
+    trials = vendor.export(second.id).trials
+    mixed = [{t.declined for t in trials if t.query == trial.query} for trial in trials if trial.declined]
+    assert {True, False} in mixed  # in one batch
+    refused = sum(line.kind == "refused" for line in owner.ledger(opened.id))
+    batches = len({t.query for t in trials if t.declined and sum(u.query == t.query for u in trials) > 1})
+    assert refused == second.declined + batches + last.declined  # each batch first as a whole
+    assert batches > 0
     assert owner.balance(opened.id).total_plays == 2 * ARMS
     assert modeler.run_in_process("audit", "verify").returncode == 0
     for run in runs:

@@ -1,5 +1,7 @@
 """Runs whose answers come from people: a modeler, a curator, and somebody at the inbox, as real processes."""
 
+from collections import Counter
+
 import pytest
 
 from blindopt import wire
@@ -34,7 +36,7 @@ def test_a_measurer_answers_ten_questions_and_the_run_ends(parties, tmp_path, sm
 
 
 def test_batches_with_declines_and_private_answers_go_on_to_the_end(parties, tmp_path):
-    budget = wire.Budget(epsilon_per_row="1.5", epsilon_total="40")
+    budget = wire.Budget(epsilon_per_row="0.9", epsilon_total="40")
     opened = parties.opened(answers=LAPLACE, budget=budget)
     batched = {"algorithm": wire.GpBucb(name="gp_bucb"), "batch_size": 4, "repeats": "never", "iterations": 10}
     turns = {}  # of three rows the second is declined
@@ -43,7 +45,14 @@ def test_batches_with_declines_and_private_answers_go_on_to_the_end(parties, tmp
     assert (run.ended_because, run.trials + run.declined) == ("budget", 12)
     assert run.declined == 4
     assert len(parties.charges(opened[0])) == 12
-    parties.check(opened[0], run.id, folder=tmp_path)
+    again = batched | {"iterations": 4}
+    with parties.somebody(opened[0]):  # it begins with the rows of the first one, which have no budget left
+        later = parties.vendor.wait(parties.start(opened, **again), timeout_s=240)
+    refused = [line for line in parties.owner.ledger(opened[0]) if line.kind == "refused"]
+    assert (later.ended_because, later.trials + later.declined, later.declined) == ("budget", 6, len(refused))
+    assert 2 <= later.declined < 6
+    assert max(Counter(line.row for line in parties.charges(opened[0])).values()) == 1
+    parties.check(opened[0], run.id, later.id, folder=tmp_path)
 
 
 def test_a_correction_and_a_late_answer_change_a_later_choice(parties, tmp_path, until):

@@ -3,20 +3,14 @@
 One data folder is prepared, and copied for each edit.
 """
 
-import json
 import re
-import shutil
-import sqlite3
-from contextlib import closing
 
 import pytest
 
 from blindopt import wire
-from curator_service.use_cases.integrity import log_checks
-from service_kit.cli.findings import print_findings
 from service_kit.context.log_verification import LogVerification
 from tests.curator_service.use_cases.accounts.file_of_records import FileOfRecords
-from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
+from tests.curator_service.use_cases.integrity.changed_copy import Copy
 
 
 @pytest.fixture(scope="module")
@@ -34,47 +28,11 @@ def prepared(tmp_path_factory):
     return folder, studies, {name: file.tokens[study] for name, study in studies.items()}
 
 
-class Copy:
-    """A copy of the prepared folder, with a curator that may be opened on it."""
-
-    def __init__(self, prepared, folder):
-        source, self.studies, self.tokens = prepared
-        self.folder = folder / "copy"
-        shutil.copytree(source, self.folder)
-        self.curator = None
-
-    def open(self):
-        self.curator = InProcessCurator(self.folder)
-        self.curator.tokens |= self.tokens
-
-    def edit(self, statement):
-        with closing(sqlite3.connect(self.folder / "data" / "curator.sqlite")) as db:
-            for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
-                db.execute(f"DROP TRIGGER {name}")
-            assert db.execute(statement.format(**self.studies)).rowcount > 0
-            db.commit()
-
-    def ask(self, name, token=None):
-        body = {"rows": [{"row": 0, "plays": 1}]}
-        return self.curator.send(token or name, "POST", f"/v1/studies/{self.studies[name]}/queries", json=body)
-
-    def answers(self):
-        with closing(sqlite3.connect(self.folder / "data" / "curator.sqlite")) as db:
-            return db.execute("SELECT count(*) FROM log WHERE kind = 'charge'").fetchone()[0]
-
-    def findings(self):
-        lines = []
-        print_findings(self.folder / "data", "curator", log_checks.findings, lines.append)
-        return [message["finding"] for message in map(json.loads, lines) if "finding" in message]
-
-
 @pytest.fixture
 def copy(prepared, tmp_path):
     copy = Copy(prepared, tmp_path)
     yield copy
-    if copy.curator is not None:
-        copy.curator.curator.close()
-        copy.curator.close()
+    copy.close()
 
 
 OF_USED = "study_id = '{used}'"
@@ -104,11 +62,11 @@ def test_a_changed_row_spends_nothing_and_is_named_and_other_studies_go_on(edit,
     copy.edit(statement)
     if when == "while it is stopped":
         copy.open()
-    charged = copy.answers()
+    charged = copy.count("charge")
     reply = copy.ask(name)
     assert reply.status_code in ((503,) if when == "while it is stopped" else (403, 503)), reply.text
     assert reply.status_code == 403 or reply.json()["code"] == "record_changed"
-    assert copy.answers() == charged
+    assert copy.count("charge") == charged
     if "another study's" not in edit:
         assert copy.ask("open").status_code == 201
     assert any(re.search(named, finding) for finding in copy.findings()), copy.findings()
@@ -122,7 +80,7 @@ def test_without_an_edit_nothing_is_found_and_caps_and_states_are_what_they_were
         None,
         "study_not_open",
     ]
-    assert copy.findings() == []
+    assert copy.findings() == {}
 
 
 @pytest.mark.parametrize("when", ["while it is stopped", "while it runs"])
@@ -136,7 +94,7 @@ def test_without_an_edit_nothing_is_found_and_caps_and_states_are_what_they_were
     ids=["role", "study", "expiry"],
 )
 def test_a_changed_token_opens_nothing(statement, act, when, copy):
-    method, path = act[0], act[1].format(**copy.studies)
+    method, path = act[0], act[1].format(**copy.names)
     if when == "while it runs":
         copy.open()
         copy.curator.send("used", method, path)
@@ -152,7 +110,7 @@ def test_a_changed_token_opens_nothing(statement, act, when, copy):
 def test_a_released_study_that_is_made_a_draft_is_not_released_again(copy):
     copy.edit("UPDATE studies SET state = 'draft' WHERE id = '{open}'")
     copy.open()
-    reply = copy.curator.send("owner", "POST", f"/v1/studies/{copy.studies['open']}:release")
+    reply = copy.curator.send("owner", "POST", f"/v1/studies/{copy.names['open']}:release")
     assert (reply.status_code, reply.json()["code"]) == (503, "record_changed")
     assert any("is draft, and the log does not say so" in finding for finding in copy.findings())
 

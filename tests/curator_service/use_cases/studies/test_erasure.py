@@ -1,5 +1,6 @@
 """An erased dataset is nowhere in the data folder, what stays still adds up, and what it told is gone (410)."""
 
+import gzip
 import json
 import struct
 from decimal import Decimal
@@ -236,4 +237,77 @@ def test_figures_of_a_report_that_follow_from_records_go_too(tmp_path):
     report = call(file, "GET", f"/v1/studies/{study}")["report"]
     assert (report["sigma_min"], report["omega"], report["n"]) == (None, None, 6)
     assert set(file.records("dataset.erased")[0]["reports"]) == {study}
+    file.close()
+
+
+# --- uploads of the same file that wait for a decision --------------------------------------------------------
+
+
+def keep(file, content=CSV, name="a.csv"):
+    return file.in_process.send("owner", "POST", "/v1/uploads", files={"file": (name, content)})
+
+
+def pending(file):
+    return {each["id"] for each in call(file, "GET", "/v1/uploads")["uploads"]}
+
+
+def test_pending_uploads_of_the_file_go_with_it_packed_or_not_and_others_stay(file):
+    other = keep(file, CSV + b"0,0,1\n").json()["id"]
+    keep(file)
+    keep(file, gzip.compress(CSV), "b.csv.gz")
+    assert len(pending(file)) == 3
+    erase(file)
+    assert pending(file) == {other}
+    call(file, "POST", f"/v1/uploads/{other}:discard")
+    assert marked(file) == set()
+    assert keep(file).status_code == 201  # sent anew, it is a new file
+    assert len(pending(file)) == 1
+
+
+def test_a_crash_after_the_commit_leaves_no_pending_upload_after_the_next_start(file):
+    keep(file)
+    file.in_process.curator.erasures._finish = lambda identity: None
+    erase(file)
+    later = keep(file).json()["id"]
+    assert len(pending(file)) == 2
+    file.reopen()
+    assert pending(file) == {later}
+    call(file, "POST", f"/v1/uploads/{later}:discard")
+    assert marked(file) == set()
+
+
+def test_an_upload_that_is_read_while_its_file_is_erased_is_not_kept(file, monkeypatch):
+    uploads = file.in_process.curator.uploads
+    store = uploads._store
+
+    def erased_before(*parts):
+        erase(file)
+        store(*parts)
+
+    monkeypatch.setattr(uploads, "_store", erased_before)
+    reply = keep(file)
+    assert (reply.status_code, reply.json()["code"]) == (410, "erased")
+    assert pending(file) == set()
+    assert marked(file) == set()
+
+
+def test_metrics_are_scraped_after_an_erasure_and_show_what_stays_spent(tmp_path):
+    file = FileOfRecords(tmp_path, metrics=True)
+    file.in_process.tokens["monitor"] = file.in_process.context.authentication.issue("monitor", "m", days=1)[0].text
+
+    def share():
+        page = file.in_process.send("monitor", "GET", "/metrics")
+        assert page.status_code == 200, page.text
+        (line,) = (line for line in page.text.splitlines() if line.startswith("blindopt_budget_share_max "))
+        return float(line.split()[1])
+
+    study = file.study()
+    assert file.ask(study, 0, 0).status_code == 201
+    assert file.caps("4").status_code == 200
+    assert share() == 0.5  # 1 + 2 x 0.5 of 4
+    call(file, "POST", f"/v1/studies/{study}:close")
+    erase(file)
+    assert share() == 0.5
+    assert file.caps("2").status_code == 200
+    assert share() == 1.0
     file.close()

@@ -1,0 +1,51 @@
+"""A prepared data folder, copied and changed by hand, with a curator that may be opened on it."""
+
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+
+from curator_service.use_cases.integrity import log_checks
+from service_kit.cli.findings import print_findings
+from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
+
+
+class Copy:
+    """A copy of a folder; ``names`` fill the statements and paths, ``tokens`` are of the grants in it."""
+
+    def __init__(self, prepared, folder):
+        source, self.names, self.tokens = prepared
+        self.folder = folder / "copy"
+        shutil.copytree(source, self.folder)
+        self.curator = None
+
+    def open(self):
+        self.curator = InProcessCurator(self.folder)
+        self.curator.tokens |= self.tokens
+
+    def close(self):
+        if self.curator is not None:
+            self.curator.curator.close()
+            self.curator.close()
+
+    def edit(self, statement):
+        with closing(sqlite3.connect(self.folder / "data" / "curator.sqlite")) as db:
+            for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+                db.execute(f"DROP TRIGGER {name}")
+            assert db.execute(statement.format(**self.names)).rowcount > 0
+            db.commit()
+
+    def ask(self, name, token=None, row=0):
+        body = {"rows": [{"row": row, "plays": 1}]}
+        return self.curator.send(token or name, "POST", f"/v1/studies/{self.names[name]}/queries", json=body)
+
+    def count(self, kind):
+        """How many records of a kind the log has."""
+        with closing(sqlite3.connect(self.folder / "data" / "curator.sqlite")) as db:
+            return db.execute("SELECT count(*) FROM log WHERE kind = ?", (kind,)).fetchone()[0]
+
+    def findings(self):
+        """What a verification in the background finds, with what each finding is about."""
+        lines = []
+        print_findings(self.folder / "data", "curator", log_checks.findings, lines.append)
+        return {m["finding"]: m["about"] for m in map(json.loads, lines) if "finding" in m}
