@@ -1,14 +1,16 @@
 """Hostile files and JSON beside an exchange: ``python -m tests.system.hostile_load --seconds 120``.
 
-One modeler queries all the time. First alone; then while a large table is uploaded; then while files and bodies that
-were made to hurt come in, too. Everything hostile must be refused as it should be, the service must stay small, and
-its health must be reported soon. Prints what was measured; exits 1 with the first thing that does not hold.
+One modeler queries all the time, and a monitor asks for the health, each in a process of its own: one that sends files
+is busy, and would be what is measured. First alone; then while a large table is uploaded; then while files and bodies
+that were made to hurt come in, too. Everything hostile must be refused as it should be, the service must stay small,
+and its health must be reported soon. Prints what was measured; exits 1 with the first thing that does not hold.
 """
 
 import argparse
 import gzip
 import io
 import json
+import multiprocessing
 import secrets
 import sys
 import tempfile
@@ -34,6 +36,9 @@ MIB = 1 << 20
 PEAK_MIB, REST_MIB = 200, 50
 P99_SECONDS = 2.0
 JSON = {"content-type": "application/json"}
+FORK = multiprocessing.get_context("fork")
+Report = Callable[[float, float], None]
+"""Takes when a request began, and its seconds."""
 
 
 def parquet_of(table: pa.Table, **options: object) -> bytes:
@@ -95,6 +100,31 @@ def hostile_bodies() -> dict[str, tuple[str, bytes, int]]:
     }
 
 
+class Client:
+    """A process that does one thing until it is ended: forked before any thread of this one."""
+
+    def __init__(self, work: Callable[[Report, Callable[[], bool]], None]) -> None:
+        self._over = FORK.Event()
+        self._reports = FORK.SimpleQueue()
+        self._process = FORK.Process(target=self._run, args=(work,), daemon=True)
+        self._process.start()
+
+    def _run(self, work: Callable[[Report, Callable[[], bool]], None]) -> None:
+        seen: list[tuple[float, float]] = []
+        try:
+            work(lambda begun, seconds: seen.append((begun, seconds)), self._over.is_set)
+        finally:
+            self._reports.put(seen)
+
+    def end(self) -> list[tuple[float, float]]:
+        """End it; when each of its requests began, and its seconds."""
+        self._over.set()
+        seen: list[tuple[float, float]] = self._reports.get()
+        self._process.join()
+        assert self._process.exitcode == 0, "a client was refused: its error is above"
+        return seen
+
+
 @dataclass
 class Load:
     """A curator with an open study, and what was measured of it."""
@@ -102,12 +132,14 @@ class Load:
     folder: Path
     fresh: bool = True
     latencies: dict[str, list[float]] = field(default_factory=dict)
-    health: list[float] = field(default_factory=list)
+    health: dict[str, list[float]] = field(default_factory=dict)
     statuses: Counter[str] = field(default_factory=Counter)
     peak: dict[str, int] = field(default_factory=dict)
     phase: str = "begin"
     over: threading.Event = field(default_factory=threading.Event)
     failures: list[BaseException] = field(default_factory=list)
+    begun: list[tuple[float, str]] = field(default_factory=list)
+    """When each phase began, by the clock that all processes share."""
 
     def begin(self) -> None:
         """Start it, and open a study."""
@@ -138,26 +170,40 @@ class Load:
 
     # --- what runs all the time -------------------------------------------------------------------
 
-    def exchange(self) -> None:
+    def exchange(self, report: Report, is_over: Callable[[], bool]) -> None:
         """Query one row after another."""
         with self.http(self.token) as http:
             row = 0
-            while not self.over.is_set():
-                row, begun = (row + 1) % 400, time.perf_counter()
+            while not is_over():
+                row, begun = (row + 1) % 400, time.monotonic()
                 headers = {"Idempotency-Key": secrets.token_hex(8)}
                 reply = http.post(f"/v1/studies/{self.study}/queries", json={"rows": [{"row": row}]}, headers=headers)
                 assert reply.status_code == 201, reply.text
-                self.latencies.setdefault(self.phase, []).append(time.perf_counter() - begun)
+                report(begun, time.monotonic() - begun)
+
+    def monitor(self, report: Report, is_over: Callable[[], bool]) -> None:
+        """Health, ten times a second."""
+        with self.http() as http:
+            while not is_over():
+                for path in ("/healthz", "/readyz"):
+                    begun = time.monotonic()
+                    assert http.get(path).status_code == 200
+                    report(begun, time.monotonic() - begun)
+                time.sleep(0.1)
 
     def watch(self) -> None:
-        """Health and memory, ten times a second."""
-        with self.http() as http:
-            while not self.over.wait(0.1):
-                for path in ("/healthz", "/readyz"):
-                    begun = time.perf_counter()
-                    assert http.get(path).status_code == 200
-                    self.health.append(time.perf_counter() - begun)
-                self.peak[self.phase] = max(self.peak.get(self.phase, 0), self.memory())
+        """Memory, ten times a second."""
+        while not self.over.wait(0.1):
+            self.peak[self.phase] = max(self.peak.get(self.phase, 0), self.memory())
+
+    def enter(self, phase: str) -> None:
+        """Begin a phase."""
+        self.phase = phase
+        self.begun.append((time.monotonic(), phase))
+
+    def phase_at(self, moment: float) -> str:
+        """The phase under way at a moment."""
+        return next(phase for begun, phase in reversed(self.begun) if begun <= moment)
 
     def guarded(self, work: Callable[[], None]) -> threading.Thread:
         """A thread whose error ends the load."""
@@ -199,12 +245,13 @@ class Load:
     def last(self, seconds: float, scale: float) -> None:
         """Alone, with a large table, with hostile files, with hostile bodies; each about a quarter of the time."""
         large, files = table(int(1e6 * scale)), hostile_files(scale)  # beforehand: it takes this process a while
-        threads = [self.guarded(self.exchange), self.guarded(self.watch)]
-        self.phase = "alone"
+        self.enter("alone")
+        clients = [Client(self.exchange), Client(self.monitor)]
+        threads = [self.guarded(self.watch)]
         self.over.wait(seconds / 4)
-        self.phase = "a large table"
+        self.enter("a large table")
         self.upload("a large table", "large.csv", large, (201,))
-        self.phase = "hostile files"
+        self.enter("hostile files")
         for name, (filename, content, right) in files.items():
             at_once = 4 if name == "a line without an end" else 1
             works = [
@@ -213,17 +260,22 @@ class Load:
             ]
             for work in works:
                 work.join()
-        self.phase = "hostile bodies"
+        self.enter("hostile bodies")
         until = time.monotonic() + seconds / 4
         while time.monotonic() < until and not self.over.is_set():
             for who, path, body, right in hostile_bodies().values():
                 self.send(who, path, body, right)
                 time.sleep(0.1)
-        self.phase = "after"
+        self.enter("after")
         self.over.wait(2.0)
         self.over.set()
         for thread in threads:
             thread.join()
+        queries, health = (client.end() for client in clients)
+        for begun, seconds in queries:
+            self.latencies.setdefault(self.phase_at(begun), []).append(seconds)
+        for begun, seconds in health:
+            self.health.setdefault(self.phase_at(begun), []).append(seconds)
         if self.failures:
             raise self.failures[0]
 
@@ -259,7 +311,8 @@ def main() -> None:
             load.last(chosen.seconds, chosen.scale)
             for phase, values in load.latencies.items():
                 print(f"queries, {phase}: {milliseconds(values)}")
-            print(f"health: {milliseconds(load.health)}")
+            for phase, values in load.health.items():
+                print(f"health, {phase}: {milliseconds(values)}")
             print(dict(load.statuses))
             assert max(np.quantile(values, 0.99) for values in load.latencies.values()) < P99_SECONDS
             load.check(idle)

@@ -33,6 +33,8 @@ EDITS = {
         "a report says otherwise": "UPDATE releases SET report = report || ' ' WHERE study_id = '{used}'",
         "a total is lowered": f"UPDATE ledger SET total = 0, total_plays = 0 WHERE {LAST}",
         "a line is gone": f"DELETE FROM ledger WHERE {LAST}",
+        "a cap of the file is raised": "UPDATE tuning_ledger SET cap_epsilon = '9999'",
+        "a file's cap is gone": "DELETE FROM tuning_ledger",
         "an answer is another": "UPDATE replies SET body = CAST(replace(body, '\"y\":', '\"y\":1') AS BLOB)"
         " WHERE principal = '{grant}' AND idempotency_key LIKE '%:2'",
         "a modeler is an owner": "UPDATE tokens SET role = 'owner' WHERE principal = '{grant}'",
@@ -105,14 +107,18 @@ def _begin(curator: Service, modeler: Service) -> dict[str, str]:
     with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
         data = small()
         dataset = owner.register("small", data.csv, public=True).id
+        other = owner.register("other", data.csv + data.csv.splitlines(keepends=True)[-1], public=True).id
         for name in ("used", "free", "closed"):
             answers = TRIALS if name == "used" else 10_000
-            study = owner.create_study(checks.draft(data, dataset, epsilon="0.5", answers=answers)).id
+            study = owner.create_study(
+                checks.draft(data, other if name == "free" else dataset, epsilon="0.5", answers=answers)
+            ).id
             owner.release(study)
             granted = owner.grant(study, wire.GrantCreate(name=name))
             names |= {name: study, f"{name}_token": granted.token}
             names.setdefault("grant", granted.id)
         owner.close_study(names["closed"])
+        owner.change_caps(dataset, wire.DatasetCaps(epsilon="1000", delta=None))
         spec = wire.RunCreate(
             curator_url=curator.url,
             study_id=names["used"],
