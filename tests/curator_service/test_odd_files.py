@@ -1,4 +1,4 @@
-"""Odd files, as a table: taken with these numbers, or refused at this place, by what the reading process runs.
+"""Odd files, as a table: taken with these numbers, or refused at this position, by what the reading process runs.
 
 The review that tried 166 files kept no copies, so these are written anew from its list. What depends on sizes is in
 ``tests/system/hostile_load.py``.
@@ -187,10 +187,10 @@ def test_a_cell_that_is_no_plain_number_is_refused_at_its_place_and_not_repeated
 
 @pytest.mark.parametrize("name", AT_A_LINE)
 def test_a_row_that_does_not_fit_is_refused_at_its_line(name):
-    content, place = AT_A_LINE[name]
+    content, position = AT_A_LINE[name]
     reply, _ = sent(content)
     assert reply.problem is not None
-    assert place.items() <= reply.errors[0].items(), reply.errors
+    assert position.items() <= reply.errors[0].items(), reply.errors
 
 
 @pytest.mark.parametrize("name", AS_A_WHOLE)

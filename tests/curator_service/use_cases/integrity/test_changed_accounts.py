@@ -122,8 +122,8 @@ def test_a_changed_account_spends_nothing_and_is_named_and_other_files_go_on(edi
         assert (reply.status_code, reply.json()["code"]) == (503, "record_changed"), (act, reply.text)
         assert copy.count(kind) == before, act
     assert copy.ask("free").status_code == 201
-    found = copy.findings()
-    assert [of for finding, of in found.items() if re.search(named, finding)] == [copy.names[about]], found
+    faults = copy.findings()
+    assert [of for finding, of in faults.items() if re.search(named, finding)] == [copy.names[about]], faults
 
 
 def test_without_an_edit_each_act_is_what_it_was(copy):
@@ -196,5 +196,5 @@ def test_a_forged_decline_is_named(forgery, declined, tmp_path):
     copy = Copy(declined, tmp_path)
     assert copy.findings() == {}
     copy.edit(statement)
-    found = copy.findings()
-    assert any(re.search(named, finding) for finding in found), found
+    faults = copy.findings()
+    assert any(re.search(named, finding) for finding in faults), faults
