@@ -12,7 +12,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks import both, choosing, console, draws, exchange, ldp, lists, log, refitting, release, start, tuning
+from benchmarks import (
+    both,
+    choosing,
+    console,
+    draws,
+    exchange,
+    ldp,
+    link,
+    lists,
+    log,
+    refitting,
+    release,
+    start,
+    tuning,
+)
 from benchmarks.table import Table
 
 Json = dict[str, Any]
@@ -26,7 +40,7 @@ def main() -> None:
         "parts",
         nargs="*",
         metavar="part",
-        help="both, choosing, console, draws, exchange, ldp, lists, log, refitting, release, start, tuning (all)",
+        help="both, choosing, console, draws, exchange, ldp, link, lists, log, refitting, release, start, tuning (all)",
     )
     parser.add_argument(
         "--keep", action="store_true", help="store the results of the named parts in benchmarks/results"
@@ -50,6 +64,7 @@ def main() -> None:
         "draws": draws.tables,
         "exchange": lambda: exchange.tables(chosen.grants),
         "ldp": ldp.tables,
+        "link": link.tables,
         "lists": lists.tables,
         "log": log.tables,
         "refitting": refitting.tables,

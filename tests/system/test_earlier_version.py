@@ -52,8 +52,7 @@ def parties(request, make_service, tmp_path_factory):
     with earlier.http("") as http:
         assert http.get("/v1/meta").json()["version"] == "0.2.0"
     yield (earlier, other) if earlier.name == "curator" else (other, earlier)
-    earlier.process.terminate()
-    assert earlier.process.wait(60) == 0
+    earlier.kill()
 
 
 def _sent(http, path, key, **body):

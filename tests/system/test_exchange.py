@@ -109,6 +109,7 @@ def test_an_exchange_has_one_request_id_in_the_logs_of_both_processes(run, curat
         for log, message in ((modeler.log, "exchange"), (curator.log, "request"))
     )
     assert len(sent) >= 22
+    assert '"route": "/v1/studies/*/queries"' in modeler.log
     assert sent.items() <= answered.items()
 
 

@@ -193,7 +193,7 @@ class Client(Connection):
                 status = response.status_code
                 received = self._read_body(response)
         finally:
-            log_exchange(headers, method, status, began)
+            log_exchange(headers, method, path, status, began)
         exchange, receipt = exchange_of(response, path, study_id, key, sha256(body or b""), sha256(received))
         reply = Reply(response.status_code, response.headers, received, exchange, receipt)
         self._check_writer(reply)

@@ -12,6 +12,7 @@ from blindopt.audit.merkle_log import RECEIPT_HEADER, Exchange
 from blindopt.errors import LogBroken
 
 log = logging.getLogger("blindopt.exchanges")
+_ID = re.compile("[a-z]{1,4}_[0-9a-f]{16}")
 GRANT = re.compile("grt_[0-9a-f]{16}")
 
 
@@ -37,13 +38,14 @@ def exchange_of(
     return exchange, note
 
 
-def log_exchange(headers: dict[str, str], method: str, status: int, began: float) -> None:
+def log_exchange(headers: dict[str, str], method: str, path: str, status: int, began: float) -> None:
     """Log an exchange that this side began, as the other side's access log does, under the same request id.
 
-    ``status`` is 0 without a reply; ``began`` is of ``perf_counter``.
+    ``status`` is 0 without a reply; ``began`` is of ``perf_counter``. Ids in the path are left out.
     """
     ms = round((time.perf_counter() - began) * 1000, 2)
-    fields = {"request_id": headers["X-Request-ID"], "method": method, "status": status, "ms": ms}
+    fields = {"request_id": headers["X-Request-ID"], "method": method, "route": _ID.sub("*", path)}
+    fields |= {"status": status, "ms": ms}
     log.info("exchange", extra={"fields": fields})
 
 

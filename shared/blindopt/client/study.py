@@ -203,7 +203,7 @@ class StudyClient(Client):
             transport_errors(),
             self._http.stream("GET", path, headers=headers, extensions=traced) as response,
         ):
-            log_exchange(headers, "GET", response.status_code, began)
+            log_exchange(headers, "GET", path, response.status_code, began)
             etag = response.headers.get("ETag", "").strip('"').removeprefix("sha256-")
             if response.status_code not in (200, 206) or not re.fullmatch("[0-9a-f]{64}", etag):
                 self._refuse_candidates(response, path)
