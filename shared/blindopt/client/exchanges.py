@@ -44,9 +44,8 @@ def log_exchange(headers: dict[str, str], method: str, path: str, status: int, b
     ``status`` is 0 without a reply; ``began`` is of ``perf_counter``. Ids in the path are left out.
     """
     ms = round((time.perf_counter() - began) * 1000, 2)
-    fields = {"request_id": headers["X-Request-ID"], "method": method, "route": _ID.sub("*", path)}
-    fields |= {"status": status, "ms": ms}
-    log.info("exchange", extra={"fields": fields})
+    of = {"request_id": headers["X-Request-ID"], "method": method, "route": _ID.sub("*", path)}
+    log.info("exchange", extra={"fields": {**of, "status": status, "ms": ms}})
 
 
 def _receipt(header: str) -> tuple[str | None, int | None, str | None]:
