@@ -13,6 +13,7 @@ help:
 	@echo "make demo ARGS=--outbound   the same, but the curator opens all connections and no port"
 	@echo "make demo ARGS='--engine threads'   the same, with the candidates in parts on threads"
 	@echo "make demo ARGS=--tuning   private hyper-parameter tuning instead: a table of its methods"
+	@echo "make demo ARGS=--groups   the best group of records instead, with whole records protected at epsilon 1"
 	@echo "make test     every test"
 	@echo "make soak     kill -9 at random under load for ten minutes, then hostile files and bodies, 20 kills at each named point, odd requests, and 5,000 connections that stop half-way (SECONDS=600)"
 	@echo "make audit-privacy   the statistical privacy tests at full size: 2 x 200,000 draws (SCALE=20; 200: the nightly figure)"

@@ -15,7 +15,7 @@ from blindopt.errors import BlindoptError
 from demo import report, story
 from demo.parties import Party, StartFailed, link, link_address, start_services, wait_for
 
-TUNING = "--tuning"
+TUNING, GROUPS = "--tuning", "--groups"
 
 
 def main() -> int:
@@ -24,6 +24,10 @@ def main() -> int:
         from demo import tuning
 
         return tuning.main(sys.argv[2:])
+    if sys.argv[1:2] == [GROUPS]:
+        from demo import groups
+
+        return groups.main(sys.argv[2:])
     options = _options()
     console = report.console()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the services too
@@ -74,6 +78,11 @@ def _options() -> argparse.Namespace:
         action="store_true",
         help="as the first option: run private hyper-parameter tuning instead, see --tuning -h",
     )
+    parser.add_argument(
+        GROUPS,
+        action="store_true",
+        help="as the first option: look for the best group of records instead, see --groups -h",
+    )
     parser.add_argument("--keep", action="store_true", help="keep the services running; print addresses and tokens")
     parser.add_argument(
         "--outbound", action="store_true", help="the curator opens all connections to the modeler, and no port to it"
@@ -100,8 +109,9 @@ def _options() -> argparse.Namespace:
     services.add_argument("--curator-seen-by-modeler", metavar="URL", help="default: the same as --curator")
     services.add_argument("--link", type=Path, metavar="FILE", help="link.json, over which the modeler is served")
     options = parser.parse_args()
-    if options.tuning:
-        parser.error(f"{TUNING} is another demo with its own options: it must be the first argument")
+    for other, name in ((options.tuning, TUNING), (options.groups, GROUPS)):
+        if other:
+            parser.error(f"{name} is another demo with its own options: it must be the first argument")
     if options.outbound and options.curator:
         parser.error("--outbound starts services of its own")
     if options.runs < 1:

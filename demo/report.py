@@ -29,7 +29,7 @@ def table(outcomes: Outcomes, width: int) -> Table:
         "guaranteed": [method.guarantee for method in outcomes],
         "other rows rebuilt": [_rebuilt(method.rebuilt) for method in outcomes],
         "best": [f"{fmean(o.best for o in runs):.3f}" for runs in outcomes.values()],
-        "regret": [_mean_and_error([o.regrets[-1] for o in runs]) for runs in outcomes.values()],
+        "regret": [mean_and_error([o.regrets[-1] for o in runs]) for runs in outcomes.values()],
         "queries": [f"{fmean(o.queries for o in runs):.0f}" for runs in outcomes.values()],
     }
     if width < WIDE:
@@ -64,7 +64,8 @@ def _rebuilt(finding: Finding | None) -> str:
     return f"{100 * finding.figure:.0f} %, " + ("exactly" if off < 1e-6 else f"off by {off:.2g} Delta")
 
 
-def _mean_and_error(values: list[float]) -> str:
+def mean_and_error(values: list[float]) -> str:
+    """Format a mean with its standard error, if there are several values."""
     error = _standard_error(values)
     return f"{fmean(values):.3f}" + (f" +- {error:.3f}" if error is not None else "")
 

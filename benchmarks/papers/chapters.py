@@ -234,7 +234,25 @@ recommended group. The algorithm is the default of a study of groups.
 
 The same promise for records takes planar Laplace noise for the diameter of the box (half of epsilon) and a y with
 Laplace noise (the other half); the regret is that of the recommended record's group. In the line below it y is not
-protected, which promises less. Random: random groups, and the one of the largest answer.""",
+protected, which promises less. Random: random groups, and the one of the largest answer.
+
+With 50 of some 115 groups the search without privacy finds the best one of the house sales in every run: its regret
+is 0, and no ratio to it says anything. Halfway it is not ahead of the groups at epsilon 1. Afterwards these pick the
+best group or the next one, as noise decides. 442 patients bear epsilon 1 with 16 groups of which all are queried, so
+that random is as good; at epsilon 0.5 the choice is hardly better than any group.
+
+How the default came about, measured apart on the house sales with the code of 23 November 2026 and the same laws drawn
+by numpy, 40 runs each. Mean regret by the share of epsilon for the numbers of records, and the least number:
+
+| epsilon, least number | 0.2 | 0.3 | 0.4 | 0.5 | 0.6 |
+|---|---|---|---|---|---|
+| 1, 20 | 0.066 (0.012) | 0.041 (0.006) | 0.030 (0.007) | 0.031 (0.007) | 0.043 (0.011) |
+| 0.5, 40 | 0.208 (0.038) | 0.076 (0.016) | 0.071 (0.013) | 0.068 (0.014) | 0.121 (0.021) |
+
+With a least number of 20 epsilon 0.5 has 0.094 (0.028) at a share of 0.5: empty groups pass. Hence half, and the scale
+of the noise in a number times the logarithm of the number of groups. Where what other groups do not explain of a group
+is taken for noise, as it is for other randomized answers, epsilon 1 has 0.044 (0.006) in place of 0.031 (0.007), and
+the search without privacy 0.036 (0.003) in place of 0.000.""",
         groups_tables,
         _all_panels,
         "answers",

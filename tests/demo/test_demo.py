@@ -11,11 +11,12 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from blindopt import wire
 from blindopt.audit import reconciliation
-from demo import report, story
+from demo import groups, report, story
 from demo.property_data import csv_bytes
 from service_kit.store.folder_lock import only_process
 from tests import processes
@@ -217,3 +218,32 @@ def test_the_table_of_tuning_methods_is_printed_and_a_large_epsilon_finds_the_be
     assert f"lambda {float(chosen):g}, score" in done.stdout
     assert float(regret) == 0
     assert float(error) < 1e-3
+
+
+def test_the_demo_of_groups_finds_a_place_over_both_services(tmp_path):
+    """One method, few queries: the recommended group's regret, by the place that its owner opens."""
+    change = (
+        "from demo import groups; groups.QUERIES = 8; every = groups.methods; groups.methods = lambda: every()[1:2]; "
+        f"sys.argv = ['demo', '--groups', '--runs', '1', '--json', {str(tmp_path / 'regrets.json')!r}]"
+    )
+    done = _shorter_demo(change)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(r"groups, epsilon = 1 +│ 1-DP of whole records", done.stdout)
+    (line,) = json.loads((tmp_path / "regrets.json").read_text())
+    assert (line["method"], line["epsilon"], len(line["regrets"])) == ("groups", "1", 1)
+    assert 0 <= line["regrets"][0] < 1.2
+
+
+def test_every_method_of_the_demo_of_groups_has_the_same_promise_for_a_record():
+    """The charge of its release and of one answer: epsilon in all; and the groups are those of the sales."""
+    for method in groups.methods()[1:]:
+        study = method.study("ds_0000000000000000")
+        spent = sum(wire.amount(part.epsilon) for part in (study.release, study.answers))
+        assert spent == wire.amount(method.epsilon) == wire.amount(study.budget.epsilon_per_row)
+    sales = groups.Sales()
+    assert sales.size.sum() == 21_613
+    best = int(np.argmax(np.where(sales.size >= groups.LEAST, sales.mean, -np.inf)))
+    rows = list(csv.DictReader(io.StringIO(sales.centres_csv().decode())))
+    at = max(rows, key=lambda row: float(row[groups.OUTCOME]))
+    assert float(at[groups.OUTCOME]) == sales.mean[best]
+    assert sales.regret([float(at["long"]), float(at["lat"])]) == 0
