@@ -6,6 +6,7 @@ Parts can be measured one by one (`--keep`); the date of each is in the results.
 import argparse
 import json
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from benchmarks import (
     console,
     draws,
     exchange,
+    goals,
     ldp,
     link,
     lists,
@@ -50,7 +52,7 @@ def main() -> None:
     )
     parser.add_argument("--rows", type=int, default=release.ROWS, help="rows of the release; a million take minutes")
     parser.add_argument(
-        "--large", action="store_true", help="run choosing and both with a million rows too: takes minutes and 3 GiB"
+        "--small", action="store_true", help="leave out choosing and both with a million rows: minutes and 3 GiB"
     )
     chosen = parser.parse_args()
     if not 1 <= chosen.grants <= exchange.CLIENTS:
@@ -58,8 +60,8 @@ def main() -> None:
     if chosen.rows < 1:
         parser.error("--rows: at least 1")
     parts: dict[str, Callable[[], list[Table]]] = {
-        "both": lambda: both.tables(chosen.large),
-        "choosing": lambda: choosing.tables(chosen.large),
+        "both": lambda: both.tables(not chosen.small),
+        "choosing": lambda: choosing.tables(not chosen.small),
         "console": console.tables,
         "draws": draws.tables,
         "exchange": lambda: exchange.tables(chosen.grants),
@@ -74,27 +76,34 @@ def main() -> None:
     }
     if unknown := set(chosen.parts) - set(parts):
         parser.error(f"no part {', '.join(sorted(unknown))}")
-    results = {}
+    results: dict[str, Json] = {}
     for name, tables in parts.items():
         if name in chosen.parts or not chosen.parts:
-            results[name] = Part(f"{datetime.now(UTC):%Y-%m-%d}", os.cpu_count() or 0, tables())
-            print(markdown({name: results[name].as_json()}), flush=True)
+            started, load = time.monotonic(), os.getloadavg()[0]
+            measured = tables()
+            took = time.monotonic() - started
+            results[name] = Part(f"{datetime.now(UTC):%Y-%m-%d}", os.cpu_count() or 0, load, took, measured).as_json()
+            print("\n".join(lines(name, results[name])), flush=True)
+    print("\n".join(goals.table(results).lines()), flush=True)
     if chosen.keep or not chosen.parts:
-        keep({name: part.as_json() for name, part in results.items()}, list(parts))
+        keep(results, list(parts))
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The tables of one part, with the date and the machine's processors."""
+    """The tables of one part, with the date, the machine's processors, its load before, and the time that it took."""
 
     date: str
     processors: int
+    load: float
+    seconds: float
     tables: list[Table]
 
     def as_json(self) -> Json:
         """Return the part as JSON, with all digits."""
         tables = [table.as_json() for table in self.tables]
-        return {"date": self.date, "processors": self.processors, "tables": tables}
+        about = {"date": self.date, "processors": self.processors, "load": self.load, "seconds": self.seconds}
+        return {**about, "tables": tables}
 
 
 def keep(results: dict[str, Json], order: list[str]) -> None:
@@ -110,12 +119,21 @@ def keep(results: dict[str, Json], order: list[str]) -> None:
 
 def markdown(results: dict[str, Json]) -> str:
     """Write all tables as Markdown."""
-    lines = ["# Benchmarks", "", "Written by `make bench`. Ratios are of one run, side by side.", ""]
-    for name, part in results.items():
-        lines += [f"## {name}", "", f"{part['date']}, {part['processors']} processors.", ""]
-        for table in part["tables"]:
-            lines += [*Table.of(table).lines(), ""]
-    return "\n".join(lines)
+    total = sum(part.get("seconds", 0.0) for part in results.values()) / 60
+    head = f"Written by `make bench` in {total:.0f} minutes. Ratios are of one run, side by side."
+    texts = ["# Benchmarks", "", head, "", *goals.table(results).lines(), ""]
+    return "\n".join([*texts, *(line for name, part in results.items() for line in lines(name, part))])
+
+
+def lines(name: str, part: Json) -> list[str]:
+    """Write the tables of one part as Markdown."""
+    texts = [f"## {name}", "", f"{part['date']}, {part['processors']} processors"]
+    if "seconds" in part:
+        texts[-1] += f", load {part['load']:.1f}, {part['seconds']:.0f} s"
+    texts[-1] += "."
+    for table in part["tables"]:
+        texts += ["", *Table.of(table).lines()]
+    return [*texts, ""]
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks import botorch_loop
 from benchmarks.choosing import DELTA_PRIME, LARGE, NOISE_VARIANCE, STEPS, Problem, botorch, scikit_learn, worst_gap
+from benchmarks.exchange import LAPLACE
 from benchmarks.release import Memory, watched
 from benchmarks.server import Failed, Server, curator, modeler, scratch
 from benchmarks.table import Cell, Table
@@ -26,6 +28,7 @@ from blindopt.formats import npy_files
 REPEATS = 5
 ROWS, COLUMNS, LENGTHSCALE = 10_000, 2, 0.2
 LARGE_COLUMNS, LARGE_STEPS = 15, 100
+ARMS, ROUNDS = 100, 400
 _MIB = 2**20
 _WAIT_SECONDS = 3_600.0
 
@@ -58,7 +61,9 @@ class Parties:
         """Register a Parquet file; return the dataset's id."""
         return self.owner.register("bench", file, filename="bench.parquet").id
 
-    def release(self, dataset_id: str, columns: int, lengthscale: float) -> tuple[str, str]:
+    def release(
+        self, dataset_id: str, columns: int, lengthscale: float, answers: wire.Answers = wire.NONE
+    ) -> tuple[str, str]:
         """Release a study of the records with Gaussian noise; return its id and the token of a grant."""
         spec = wire.StudyCreate(
             name="bench",
@@ -66,7 +71,7 @@ class Parties:
             features=[wire.Feature(column=f"c{j}", lower=0.0, upper=1.0) for j in range(columns)],
             measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
             release=wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5),
-            answers=wire.NONE,
+            answers=answers,
             kernel=wire.Kernel(lengthscale=lengthscale, signal_variance=1.0, noise_variance=NOISE_VARIANCE),
         )
         study = self.owner.create_study(spec).id
@@ -80,17 +85,12 @@ class Parties:
             client.download(path, view.release_sha256, max_bytes=1 << 30)
             return np.array(npy_files.load(path))
 
-    def run(self, study: str, token: str, steps: int) -> wire.RunView:
-        """Run to the end; Failed unless the run ended by its budget."""
+    def run(self, study: str, token: str, steps: int, **settings: Any) -> wire.RunView:
+        """Run to the end, with GP-UCB unless ``settings`` say otherwise; Failed unless it ended by its budget."""
+        gp_ucb = wire.GpUcb(name="gp_ucb", delta_ucb=2 * DELTA_PRIME, noise_aware=False)
+        chosen = settings or {"algorithm": gp_ucb, "repeats": "algorithm", "fit": None}
         spec = wire.RunCreate(
-            curator_url=self.curator.url,
-            study_id=study,
-            token=token,
-            algorithm=wire.GpUcb(name="gp_ucb", delta_ucb=2 * DELTA_PRIME, noise_aware=False),
-            iterations=steps,
-            initial_rows=0,
-            repeats="algorithm",
-            fit=None,
+            curator_url=self.curator.url, study_id=study, token=token, iterations=steps, initial_rows=0, **chosen
         )
         done = self.vendor.wait(self.vendor.start(spec).id, timeout_s=_WAIT_SECONDS)
         if done.state != "completed" or done.trials != steps:
@@ -151,9 +151,33 @@ def small() -> Table:
     absent = "" if botorch_loop.INSTALLED else f"; {botorch_loop.ABSENT}"
     title = (
         f"A whole run, n = {ROWS:,}, r = {COLUMNS}, {STEPS} queries over HTTP with two durable logs, Z fetched first "
-        f"(goal: faster than BoTorch alone){absent}"
+        f"(goal: at most as long as scikit-learn alone){absent}"
     )
     return Table(title, ["loop", "s (median)", "least", "most", "to both services"], lines)
+
+
+def rounds() -> Table:
+    """Processor time of a round with private answers, over few candidates, at several rounds in a query."""
+    lines: list[list[Cell]] = []
+    with parties() as both:
+        dataset = both.register(records(ARMS, COLUMNS))
+        for together in (1, 8, 32):
+            study, token = both.release(dataset, COLUMNS, LENGTHSCALE, LAPLACE)
+            settings = {"algorithm": wire.LaplaceAdf(name="laplace_adf"), "batch_size": together}
+            both.run(study, token, together * ROUNDS // 8, **settings)  # warm
+            before = [service.cpu_seconds() for service in (both.curator, both.modeler)]
+            started = time.perf_counter()
+            steps = together * ROUNDS
+            both.run(study, token, steps, **settings)
+            seconds = time.perf_counter() - started
+            spent = [
+                service.cpu_seconds() - past for service, past in zip((both.curator, both.modeler), before, strict=True)
+            ]
+            cells = [1e3 * each / steps for each in (*spent, sum(spent), seconds)]
+            lines.append([f"{together} in a query", *cells])
+    columns = ["rounds", "curator CPU ms", "modeler CPU ms", "CPU ms of both", "ms in all"]
+    title = f"A round of a run with Laplace answers over {ARMS} candidates (goal: 2.5 ms of processor time of both)"
+    return Table(title, columns, lines)
 
 
 PEERS: dict[str, Callable[[Problem], Iterator[int]]] = {"scikit-learn alone, one process": scikit_learn}
@@ -197,5 +221,5 @@ def large() -> Table:
 def tables(huge: bool = False) -> list[Table]:
     """The run beside its peers; with ``huge``, a million records too, which takes minutes and 3 GiB."""
     with threadpool_limits(1):
-        parts = [small()]
+        parts = [small(), rounds()]
     return [*parts, large()] if huge else parts

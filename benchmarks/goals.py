@@ -1,0 +1,89 @@
+"""The goals, each beside what was measured: figures of processor time, and ratios to what ran beside it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.table import Cell, Table
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A goal, and the cell that shows it: by the part, and how the title of its table and its row begin."""
+
+    what: str
+    part: str
+    table: str
+    row: str
+    column: str
+    least: float | None = None
+    most: float | None = None
+
+    def value(self, parts: dict[str, Json]) -> float | None:
+        """The measured value, or None if the part was not run."""
+        for table in parts.get(self.part, {}).get("tables", []):
+            if table["title"].startswith(self.table):
+                for row in table["rows"]:
+                    name, *_ = row.values()
+                    if str(name).startswith(self.row) and row.get(self.column) is not None:
+                        return float(row[self.column])
+        return None
+
+
+_LOOP, _RATE, _REFIT = (
+    "to plain numpy",
+    "Durable exchanges",
+    "30 choices with a fit by marginal likelihood before each, ",
+)
+GOALS = (
+    Goal(
+        "a whole run, A: scikit-learn alone / both services",
+        "both",
+        "A whole run",
+        "scikit-learn",
+        "to both services",
+        1,
+    ),
+    Goal("a round with private answers, ms of both", "both", "A round", "1 in", "CPU ms of both", most=2.5),
+    Goal("... 8 rounds in a query", "both", "A round", "8 in", "CPU ms of both", most=2.5),
+    Goal("exact answer, us of the curator", "exchange", f"{_RATE}, one", "curator", "server CPU us", most=600),
+    Goal("private answer, us", "exchange", f"{_RATE}, one", "curator, private", "server CPU us", most=1_200),
+    Goal("exchanges one after another / bare route, FULL", "exchange", f"{_RATE}, one", "curator", "ratio", 0.7),
+    Goal("32 clients / bare route, OFF", "exchange", f"{_RATE}, 32", "curator", "ratio", 0.5),
+    Goal("50 choices, A, / plain numpy", "choosing", "50 choices, A", "blindopt", _LOOP, most=1.0),
+    Goal("50 choices, B, / plain numpy", "choosing", "50 choices, B", "blindopt", _LOOP, most=0.5),
+    Goal("a choice late in M: plain numpy / blindopt", "choosing", "The last 25", "plain numpy", "to blindopt", 4),
+    Goal("a choice late in M / the byte bound", "choosing", "The last 25", "blindopt", "to the byte bound", most=2),
+    Goal("a choice of D after 400 / plain numpy", "choosing", "A choice after t", "400", _LOOP, most=2),
+    Goal("a choice of D after 2,000 / plain numpy", "choosing", "A choice after t", "2000", _LOOP, most=2),
+    Goal(
+        "a fit before each choice, A: scikit-learn / blindopt",
+        "refitting",
+        f"{_REFIT}A",
+        "blindopt",
+        "in all times faster",
+        2.5,
+    ),
+    Goal("... B", "refitting", f"{_REFIT}B", "blindopt", "in all times faster", 2.5),
+    Goal("verify 100,000 records, s", "log", "A log of", "python -m curator_service audit verify", "seconds", most=4),
+    Goal("release of 1,000,000 x 20, s", "release", "Gaussian release of 1000000", "draw and publish", "s", most=75),
+    Goal("start of the curator, CPU s", "start", "A start", "curator", "CPU s", most=1.0),
+    Goal("start of the modeler, CPU s", "start", "A start", "modeler", "CPU s", most=1.0),
+)
+
+
+def table(parts: dict[str, Json]) -> Table:
+    """Each goal with its value, if its part was run."""
+    rows = list(_rows(parts))
+    met = sum(row[-1] == "yes" for row in rows)
+    return Table(f"Goals: {met} of {len(rows)} met", ["what", "measured", "goal", "met"], rows)
+
+
+def _rows(parts: dict[str, Json]) -> Iterator[list[Cell]]:
+    for goal in GOALS:
+        if (value := goal.value(parts)) is not None:
+            text = f"at least {goal.least:g}" if goal.least is not None else f"at most {goal.most:g}"
+            is_met = value >= goal.least if goal.least is not None else goal.most is not None and value <= goal.most
+            yield [goal.what, value, text, "yes" if is_met else "no"]
