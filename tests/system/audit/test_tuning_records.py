@@ -10,6 +10,7 @@ from blindopt.client import OwnerClient
 from blindopt.errors import Remote
 from curator_service.cli import tune
 from tests.curator_service.tuning_case import registered
+from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 from tests.system.audit.tampering import Party
 from tests.system.audit.test_tampering import check_found
 
@@ -65,6 +66,28 @@ def test_what_is_stored_of_tunings_must_fit_the_log(change, message, finished, t
     with party.open() as db:
         assert db.execute(change).rowcount > 0
     check_found(party, message)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (None, "privacy_budget_exhausted"),
+        ("UPDATE tuning_ledger SET total_epsilon = '0'", "record_changed"),
+        ("UPDATE tuning_ledger SET cap_epsilon = '100'", "record_changed"),
+        ("DELETE FROM tuning_ledger WHERE seq > 1", "record_changed"),
+    ],
+)
+def test_what_earlier_tunings_have_charged_holds_against_the_table(change, code, finished, tmp_path):
+    """Without a change, the control, the cap refuses a third tuning."""
+    party = finished[1].copy(tmp_path / "data")
+    if change is not None:
+        with party.open() as db:
+            assert db.execute(change).rowcount > 0
+    curator = InProcessCurator(tmp_path)
+    body = finished[2].spec("1", "2.5").model_dump(mode="json")
+    assert curator.send("owner", "POST", "/v1/tunings", json=body).json()["code"] == code
+    curator.curator.close()
+    curator.close()
 
 
 def test_a_restored_curator_tunes_no_more_on_files_whose_charges_may_be_lost(finished, make_service, tmp_path):
