@@ -75,6 +75,9 @@ class HumanMeasuredCurator(FakeCurator):
                 "instance": path,
                 "code": code,
             }
+            if is_more:  # of all candidates together
+                spent = {"requested": "1", "spent": str(self.cap), "limit": str(self.cap)}
+                problem["budget"] = {"cap": "queries", "row": None} | spent
             return status, json.dumps(problem | {"retryable": status == 503, "request_id": "0" * 32}).encode(), {}
         parameters = parse_qs(request.path.partition("?")[2])
         if path.endswith("/revisions"):
