@@ -321,6 +321,13 @@ class NumericalFailure(BlindoptError):
     what_to_do = "Check the numbers: duplicates, scales that differ by many powers of ten, values that are not finite."
 
 
+class EngineUnavailable(BlindoptError):
+    """The workers that a run computes on cannot be reached, or lack what they need. The run waits, and goes on."""
+
+    code, status, title, retryable = "engine_unavailable", 503, "The engine of the run is not available", True
+    what_to_do = "See to the scheduler and its workers: the message says what is missing. The run goes on by itself."
+
+
 class Unreachable(BlindoptError):
     """The other party did not answer; it may or may not have handled the request."""
 

@@ -1,7 +1,7 @@
 """One part of the candidates: the moments of its rows, and those of its rows whose acquisition may be the largest."""
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -63,20 +63,20 @@ class Law:
 class Question:
     """Which candidates have the largest ``acquisition``, except for ``hidden`` rows (rising numbers).
 
-    Values are compared as whole numbers of ``quantum``, or as they are if it is 0.
+    Values are compared as whole numbers of ``quantum`` above ``centre``, or as they are if it is 0.
     """
 
     acquisition: Acquisition
     quantum: float
+    centre: float
     hidden: Rows
-    floor: Floor = field(default_factory=Floor)
+    floor: Floor
 
-    def counted(self, values: Vector, law: Law) -> Vector:
+    def counted(self, values: Vector) -> Vector:
         """Values, or bounds of them, as they are compared."""
         if not self.quantum:
             return values
-        (centre,) = self.acquisition(np.array([law.prior_mean]), np.array([law.prior_variance]))
-        counted: Vector = np.rint((values - centre) / self.quantum)
+        counted: Vector = np.rint((values - self.centre) / self.quantum)
         return counted
 
 
@@ -170,7 +170,7 @@ class Part:
         slack = acquisition.with_slack(question.quantum)
         rows, mean, variance = self.updates.contenders(slack, mean_tol, hidden, question.floor)
         bounds = acquisition.interval(mean, variance, self._tolerance(mean_tol, variance))
-        low, high = (question.counted(bound, self._law) for bound in bounds)
+        low, high = (question.counted(bound) for bound in bounds)
         if len(rows) > self._law.thresholds.leaders:
             kept = high >= low.max()
             rows, low, high = np.compress(kept, rows), low[kept], high[kept]

@@ -79,7 +79,8 @@ class Partitioned:
     def _equals(self, acquisition: Acquisition, hidden: Rows, solve: Solve) -> Rows:
         """Rows, rising, that are equal and the largest."""
         quantum = 0.0 if self._version == 1 else acquisition.quantum(self._law.prior_variance)
-        question = Question(acquisition, quantum, hidden, self._floor(acquisition, quantum, hidden, solve))
+        centre = float(acquisition(np.array([self._law.prior_mean]), np.array([self._law.prior_variance]))[0])
+        question = Question(acquisition, quantum, centre, hidden, self._floor(acquisition, quantum, hidden, solve))
         answers = list(self.engine.step(question))
         rows, low, high = answers[0]
         if len(answers) > 1:
@@ -98,7 +99,7 @@ class Partitioned:
                 return rows
             first = unsettled[np.argsort(-high[unsettled], kind="stable")[:size]]
             solution = solve(rows[first])
-            low[first] = high[first] = question.counted(acquisition(solution.mean, solution.variance), self._law)
+            low[first] = high[first] = question.counted(acquisition(solution.mean, solution.variance))
             is_settled[first], size = True, self._law.thresholds.solve_block
 
     def _lead(self, answers: list[Answer]) -> None:

@@ -1,0 +1,93 @@
+"""Parts at the workers of a Dask cluster, as actors. Only this module imports Dask (the extra ``dask``)."""
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+from uuid import uuid4
+
+from blindopt.errors import EngineUnavailable, ExtraMissing
+from modeler_service.engines.host import PartHost, PartSpec
+
+try:
+    import dask
+    from distributed import Client, Security
+except ImportError as error:
+    raise ExtraMissing("distributed", "dask", "blindopt-services") from error
+
+CONNECT_SECONDS = 10
+TESTED = {
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+    "distributed.worker.memory.terminate": False,
+    "distributed.worker.profile.enabled": False,
+}
+"""What workers run with in deploy/dask: without these keys they are slow, or end a run that fits."""
+_TRIM = "MALLOC_TRIM_THRESHOLD_"
+_log = logging.getLogger("blindopt.engine")
+
+
+class _Pending:
+    """A call of an actor, or the building of one."""
+
+    def __init__(self, future: Any, held: Any = None) -> None:
+        self._future, self._held = future, held
+
+    def result(self, timeout: float) -> object:
+        try:
+            result = self._future.result(timeout)
+        except TimeoutError:
+            if self._future.done():  # it is the worker that timed out
+                raise ConnectionError from None
+            raise
+        return (self._future, result) if self._held is None else result
+
+
+class DaskCluster:
+    """A connection to a scheduler, and straight to its workers. Raises EngineUnavailable if nobody answers."""
+
+    def __init__(self, address: str, certificates: tuple[str, str, str] | None) -> None:
+        security: dict[str, Any] = {}
+        if certificates is not None:
+            ca, cert, key = certificates
+            own = Security(tls_ca_file=ca, tls_client_cert=cert, tls_client_key=key, require_encryption=True)
+            security = {"security": own}
+        try:
+            self._client = Client(
+                address, timeout=CONNECT_SECONDS, direct_to_workers=True, set_as_default=False, **security
+            )
+        except (OSError, TimeoutError, ValueError) as error:
+            raise EngineUnavailable(f"the scheduler does not answer ({type(error).__name__})") from None
+
+    def workers(self) -> dict[str, int]:
+        """The living workers, with the bytes of memory that each may use (0: not limited)."""
+        present = self._client.scheduler_info(n_workers=-1)["workers"]
+        return {name: int(info["memory_limit"] or 0) for name, info in present.items()}
+
+    def check(self) -> None:
+        """Warn of settings with which workers are slow, or end a run that fits, with the names of the keys."""
+        faults = self._client.run(faults_of_worker)
+        if names := sorted({name for each in faults.values() for name in each}):
+            _log.warning("workers run without the tested settings", extra={"fields": {"keys": names}})
+
+    def build(self, worker: str, spec: PartSpec) -> _Pending:
+        """Begin to build a part at a worker."""
+        where: Mapping[str, Any] = {"workers": [worker], "allow_other_workers": False, "retries": 0}
+        return _Pending(self._client.submit(PartHost, spec, actor=True, pure=False, key=f"part-{uuid4().hex}", **where))
+
+    def call(self, held: Any, verb: str, *arguments: object) -> _Pending:
+        """Begin a call of a part that was built."""
+        future, actor = held
+        with self._client.as_current():  # an actor takes the client that it is first called with
+            return _Pending(getattr(actor, verb)(*arguments), held)
+
+    def close(self) -> None:
+        """Leave the cluster: the scheduler frees the parts of a client that is gone."""
+        self._client.close(timeout=CONNECT_SECONDS)
+
+
+def faults_of_worker() -> list[str]:
+    """Run at a worker: the keys of its configuration that are not as tested."""
+    wrong = [name for name, value in TESTED.items() if dask.config.get(name, None) is not value]
+    return [*wrong, *([_TRIM] if _TRIM in os.environ else [])]

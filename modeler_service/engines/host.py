@@ -1,0 +1,192 @@
+"""What a worker process holds of a run: one part of the candidates, from their file, and the observations so far."""
+
+import platform
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import numpy as np
+
+from blindopt.arrays import Matrix, Rows, Vector
+from blindopt.errors import EngineUnavailable
+from blindopt.formats import npy_files
+from blindopt.gp.acquisition import Acquisition
+from blindopt.gp.observations import Observations
+from blindopt.gp.partitions.part import Answer, Law, Part, Question
+from blindopt.gp.updates import Floor
+
+PACKED_MIN = 1_000
+"""Equal rows from which on an answer has one bit for each row of the part, in place of their numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartSpec:
+    """One part: rows ``first`` .. ``last - 1`` of the candidates in a file of this digest."""
+
+    path: str
+    sha256: str
+    first: int
+    last: int
+    law: Law
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """Observations ``since`` .. t - 1, for who has the ones before: those up to the one with the serial ``base``.
+
+    ``factor`` has their rows of L (t - since, t).
+    """
+
+    since: int
+    base: int
+    rows: Rows
+    serials: Rows
+    factor: Matrix
+    weights: Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A question to one part, with the observations that it lacks. It may come twice, or late."""
+
+    news: News
+    largest: float
+    """Squared norm of the candidates of all parts."""
+    acquisition: Acquisition
+    quantum: float
+    centre: float
+    hidden: Rows
+    floor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """An answer in which ``count`` rows are equal, with ``top``: bits of the part, and all others one by one."""
+
+    bits: np.ndarray[tuple[int], np.dtype[np.uint8]]
+    top: float
+    others: Answer
+
+
+def versions() -> dict[str, str]:
+    """What must be the same in all processes of a run."""
+    try:
+        own = version("blindopt")
+    except PackageNotFoundError:  # a checkout on the path
+        own = "checkout"
+    return {"Python": platform.python_version(), "numpy": np.__version__, "blindopt": own}
+
+
+def news_of(observed: Observations, since: int) -> News:
+    """The observations from number ``since`` on."""
+    t = observed.count
+    base = int(observed.serials[since - 1]) if since else -1
+    new = slice(since, t)
+    rows, serials, weights = observed.rows[new].copy(), observed.serials[new].copy(), observed.weights[new].copy()
+    return News(since, base, rows, serials, observed.factor[new, :t].copy(), weights)
+
+
+class PartHost:
+    """One part, and a copy of the observations. Neither is kept anywhere: whoever needs them builds them again.
+
+    Raises EngineUnavailable, with the last component of the path, for a file that is missing or not the right one.
+    """
+
+    def __init__(self, spec: PartSpec) -> None:
+        self._spec, self._key = spec, _key(spec.path)
+        if _digest(spec.path, self._key) != spec.sha256:
+            raise _wrong(spec.path)
+        candidates = npy_files.load(Path(spec.path))
+        law = spec.law
+        self._observations = Observations(candidates.shape[1], 1.0, law.nugget, law.capacity)
+        self._largest = -1.0
+        self._part = Part(candidates, range(spec.first, spec.last), law, self._observations)
+
+    def about(self) -> tuple[float, dict[str, str]]:
+        """The largest squared norm of the part, and the versions of this process."""
+        return self._part.largest, versions()
+
+    def answer(self, message: Message) -> Answer | Packed | None:
+        """Answer a question, or None where observations before the news are not the ones here."""
+        if not self._take(message.news, message.largest):
+            return None
+        floor = Floor(message.floor)
+        question = Question(message.acquisition, message.quantum, message.centre, message.hidden, floor)
+        return packed(self._part.answer(question), self._part.rows)
+
+    def moments(self, news: News, largest: float, rows: Rows) -> tuple[Vector, Vector] | None:
+        """Means and variances of rows of the part, or None as ``answer``."""
+        return self._part.moments(rows) if self._take(news, largest) else None
+
+    def _take(self, news: News, largest: float) -> bool:
+        """Make the observations those up to the end of the news. False if they cannot be."""
+        if self._largest != largest:
+            self._part.begin(largest)
+            self._largest = largest
+        observed, since = self._observations, news.since
+        if since > observed.count or (since and observed.serials[since - 1] != news.base):
+            return False
+        if _key(self._spec.path) != self._key:
+            raise _wrong(self._spec.path)
+        observed.retract(since)
+        nothing = np.zeros(observed.inputs.shape[1])
+        for index, row in enumerate(news.rows.tolist()):
+            t = since + index
+            line = news.factor[index]
+            observed.append(row, nothing, line[:t], float(line[t]), float(news.weights[index]))
+            observed.serials[t] = news.serials[index]
+        return True
+
+
+def packed(answer: Answer, rows: range) -> Answer | Packed:
+    """An answer in as few bytes as it takes."""
+    if len(answer.rows) < PACKED_MIN:
+        return answer
+    top = answer.low.max()
+    equal = (answer.low == top) & (answer.high == top)
+    bits = np.zeros(len(rows), dtype=np.bool_)
+    bits[answer.rows[equal] - rows.start] = True
+    return Packed(np.packbits(bits), float(top), Answer(*(values[~equal] for values in answer)))
+
+
+def unpacked(answer: Answer | Packed, rows: range) -> Answer:
+    """An answer of the part with these rows, checked. Raises ValueError for what no part answers."""
+    if isinstance(answer, Packed):
+        if answer.bits.dtype != np.uint8 or answer.bits.shape != (-(-len(rows) // 8),):
+            raise ValueError("bits")
+        equal = np.flatnonzero(np.unpackbits(answer.bits, count=len(rows))) + rows.start
+        others, tops = answer.others, np.full(len(equal), float(answer.top))
+        order = np.argsort(np.concatenate([equal, others.rows]), kind="stable")
+        answer = Answer(
+            np.concatenate([equal, others.rows])[order],
+            np.concatenate([tops, others.low])[order],
+            np.concatenate([tops, others.high])[order],
+        )
+    shapes = {values.shape for values in answer}
+    types = [values.dtype for values in answer]
+    if len(shapes) != 1 or answer.rows.ndim != 1 or types != [np.intp, np.float64, np.float64]:
+        raise ValueError("types")
+    if len(answer.rows) and not (rows.start <= answer.rows[0] and answer.rows[-1] < rows.stop):
+        raise ValueError("range")
+    if not (np.diff(answer.rows) > 0).all():
+        raise ValueError("order")
+    return answer
+
+
+def _key(path: str) -> tuple[int, ...]:
+    try:
+        status = Path(path).stat()
+    except OSError:
+        raise _wrong(path) from None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+@lru_cache(maxsize=16)
+def _digest(path: str, key: tuple[int, ...]) -> str:
+    """The digest of a file, read once in a process as long as it stays the same."""
+    return npy_files.digest(Path(path))
+
+
+def _wrong(path: str) -> EngineUnavailable:
+    return EngineUnavailable(f"a worker lacks {Path(path).name}, or has another file of that name")
