@@ -5,7 +5,7 @@ READY := .venv/ready
 # Tests start hundreds of interpreters: none of them compiles what another one has compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo browser test soak audit-privacy mutants screenshots docs check bench reproduce data wheel-check openapi-client docker-check deploy-check compatibility sbom lock clean
+.PHONY: demo browser test test-engine soak audit-privacy mutants screenshots docs check bench reproduce data wheel-check openapi-client docker-check deploy-check compatibility sbom lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -15,6 +15,7 @@ help:
 	@echo "make demo ARGS=--tuning   private hyper-parameter tuning instead: a table of its methods"
 	@echo "make demo ARGS=--groups   the best group of records instead, with whole records protected at epsilon 1"
 	@echo "make test     every test"
+	@echo "make test-engine   runs at a real Dask cluster, whose workers and scheduler are killed, stopped and cut off (TIMES=20)"
 	@echo "make soak     kill -9 at random under load for ten minutes, then hostile files and bodies, 20 kills at each named point, odd requests, and 5,000 connections that stop half-way (SECONDS=600)"
 	@echo "make audit-privacy   the statistical privacy tests at full size: 2 x 200,000 draws (SCALE=20; 200: the nightly figure)"
 	@echo "make mutants  mutation testing of privacy, releases, the audit log and repeated requests; hours, and it goes on where it stopped (docs/mutants.md)"
@@ -57,6 +58,17 @@ test: $(READY) browser
 
 # The sizes of these verbs are chosen by who runs them, so a test may take as long as it takes.
 NO_LIMIT := -o timeout=0 -o faulthandler_timeout=0
+
+# Beside .venv, as the tool of `make mutants`.
+ENGINE := out/dask/ready
+$(ENGINE): requirements/dask.txt | $(READY)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes --upgrade \
+	    -r requirements/dask.txt --target out/dask && touch $@
+
+TIMES ?= 1
+test-engine: $(ENGINE)
+	PYTHONPATH="$(CURDIR)/out/dask" BLINDOPT_ENGINE_TIMES=$(TIMES) $(BIN)/python -m pytest $(NO_LIMIT) \
+	    tests/modeler_service/engines tests/system/runs/test_engines.py tests/system/runs/test_dask.py $(ARGS)
 
 SECONDS ?= 600
 soak: $(READY)
@@ -160,7 +172,7 @@ sbom: $(DEPLOY)
 LOCK := uv pip compile --universal --generate-hashes --no-header --no-annotate --python-version 3.11 -q
 lock:
 	$(LOCK) --no-emit-package blindopt --extra test pyproject.toml -o requirements/dev.txt
-	for s in curator modeler demo mutants; do $(LOCK) requirements/$$s.in -c requirements/dev.txt -o requirements/$$s.txt; done
+	for s in curator modeler demo mutants dask; do $(LOCK) requirements/$$s.in -c requirements/dev.txt -o requirements/$$s.txt; done
 	for s in openapi deploy; do $(LOCK) requirements/$$s.in -o requirements/$$s.txt; done
 
 clean:

@@ -216,7 +216,7 @@ def replay(
                 record = replays.read_stored(db, run)
                 summary = replays.verified_summary(log_export, record, run)
         if candidates is None:
-            folder = PROGRAM.existing().data_dir / "candidates"
+            folder = PROGRAM.existing().candidates_folder
             candidates = path_of(folder, record.study.release_sha256)
         matrix = replays.candidates_of(record, candidates)
         difference = replays.replay(record, summary, matrix)

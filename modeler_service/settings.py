@@ -2,10 +2,12 @@
 
 from pathlib import Path
 from typing import ClassVar, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, FilePath, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from blindopt.addresses import is_loopback
 from blindopt.certificates import CertificateFiles
 from blindopt.wire import NoticeEvent
 from service_kit.settings import ServiceSettings
@@ -64,12 +66,23 @@ class Settings(ServiceSettings):
     run_memory_max_bytes: int = Field(8 << 30, ge=1 << 20, description="Most memory that one run may need.")
     candidates_engine: str = Field(
         "process",
-        pattern=r"^(process|threads)$",
+        pattern=r"^(process|threads|(dask|tls)://[^/\s@]+:[0-9]+)$",
         description=(
             "What a run's candidates are computed with: process; threads, which divides them into parts, one for each "
-            "processor, and saves time from about a million candidates on. The choices are the same to the last bit."
+            "processor, and saves time from about a million candidates on; tls://host:8786, the scheduler of a Dask "
+            "cluster, with a part at each worker. The choices are the same to the last bit."
         ),
     )
+    candidates_dir: Path | None = Field(
+        None,
+        description="Folder of the releases; workers of a cluster read them under the same path. Default: in DATA_DIR.",
+    )
+    engine_step_seconds: float = Field(
+        600.0, gt=0, description="How long a worker of the cluster may take for one choice before its part is rebuilt."
+    )
+    engine_tls_ca: FilePath | None = Field(None, description="CA in PEM that signs the cluster's certificates.")
+    engine_tls_cert: FilePath | None = Field(None, description="Certificate in PEM that is shown to the cluster.")
+    engine_tls_key: FilePath | None = Field(None, description="Its private key in PEM.")
     engine_partition_rows: int = Field(
         4_000_000, ge=1, description="Most candidates of one part, where candidates are divided into parts."
     )
@@ -100,6 +113,30 @@ class Settings(ServiceSettings):
         if (self.curator_client_cert is None) != (self.curator_client_key is None):
             raise ValueError("CURATOR_CLIENT_CERT and CURATOR_CLIENT_KEY belong together")
         return self
+
+    @model_validator(mode="after")
+    def _cluster_is_closed(self) -> Self:
+        address = urlsplit(self.candidates_engine)
+        if address.scheme == "dask" and not is_loopback(address.hostname or ""):
+            raise ValueError(
+                "CANDIDATES_ENGINE: whoever reaches a scheduler without certificates runs programs at its workers; "
+                "beyond this machine give tls://, with ENGINE_TLS_CA, ENGINE_TLS_CERT and ENGINE_TLS_KEY"
+            )
+        if address.scheme == "tls" and self.engine_certificates is None:
+            raise ValueError("CANDIDATES_ENGINE: tls:// needs ENGINE_TLS_CA, ENGINE_TLS_CERT and ENGINE_TLS_KEY")
+        return self
+
+    @property
+    def candidates_folder(self) -> Path:
+        """The folder of the releases."""
+        return self.candidates_dir or self.data_dir / "candidates"
+
+    @property
+    def engine_certificates(self) -> tuple[str, str, str] | None:
+        """The files of the CA, the certificate and the key for the cluster; None unless all are set."""
+        files = (self.engine_tls_ca, self.engine_tls_cert, self.engine_tls_key)
+        ca, cert, key = (None if file is None else str(file) for file in files)
+        return None if ca is None or cert is None or key is None else (ca, cert, key)
 
     @property
     def client_certificate(self) -> tuple[str, str] | None:

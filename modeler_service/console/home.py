@@ -20,6 +20,7 @@ async def home(page: Page) -> Response:
         ("under way", listed.counts.running + listed.counts.queued),
         ("waiting for people", listed.counts.waiting_for_people),
         ("waiting for their curator", listed.counts.waiting_for_curator),
+        ("waiting for their engine", listed.counts.waiting_for_engine),
         ("paused", listed.counts.paused),
         ("failed", listed.counts.failed),
     ]

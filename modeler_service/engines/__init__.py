@@ -1,10 +1,12 @@
-"""Where the candidates of a run are computed with: one part in this process, or several on its threads."""
+"""What the candidates of a run are computed with: one part in this process, several on its threads, or a cluster."""
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from blindopt import wire
 from blindopt.gp.partitions.engines import Engine, LocalEngine
+from blindopt.gp.progress import Tick
 from modeler_service.settings import Settings
 
 PARTITIONED = wire.GpUcb | wire.GpBucb | wire.Ei
@@ -31,17 +33,47 @@ def processors() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def engine_of(settings: Settings, plan: wire.Plan, n: int, memory_bytes: int) -> RunEngine:
-    """Return the engine of a run over n candidates that needs about so much memory."""
+def is_remote(settings: Settings, plan: wire.Plan) -> bool:
+    """Whether the candidates of a run are computed with at a cluster, whose memory counts in place of this one's."""
+    return "://" in settings.candidates_engine and isinstance(plan.algorithm, PARTITIONED)
+
+
+def engine_of(
+    settings: Settings, plan: wire.Plan, study: wire.StudyView, path: Path, memory_bytes: int, tick: Tick
+) -> RunEngine:
+    """Return the engine of a run whose candidates are in the file at ``path``, and which needs about so much memory.
+
+    ``tick`` is called while it waits for a cluster. Raises EngineUnavailable where there is none.
+    """
     if settings.candidates_engine == "process" or not isinstance(plan.algorithm, PARTITIONED):
         view = wire.RunEngine(name="process", parts=1, workers=1, memory_bytes=memory_bytes)
         return RunEngine(LocalEngine(), view)
+    if is_remote(settings, plan):
+        return _at_cluster(settings, study, path, memory_bytes, tick)
     # Threads of BLAS would wait for each other, and those of the parts for them. This holds for the whole process.
     import scipy.linalg.blas  # noqa: F401  it brings a BLAS of its own, which is limited only once it is loaded
     from threadpoolctl import threadpool_limits
 
     threadpool_limits(1, user_api="blas")
-    parts = parts_of(settings, n)
+    parts = parts_of(settings, study.n)
     threads = min(parts, processors())
     view = wire.RunEngine(name="threads", parts=parts, workers=threads, memory_bytes=memory_bytes)
     return RunEngine(LocalEngine(lambda _: parts, threads), view)
+
+
+def _at_cluster(settings: Settings, study: wire.StudyView, path: Path, memory_bytes: int, tick: Tick) -> RunEngine:
+    from modeler_service.engines.dask import DaskCluster
+    from modeler_service.engines.remote import RemoteEngine
+
+    address = settings.candidates_engine.replace("dask://", "tcp://")
+    cluster = DaskCluster(address, settings.engine_certificates)
+    engine = RemoteEngine(cluster, str(path), study.release_sha256, settings.engine_step_seconds, tick)
+    try:
+        count = len(engine.living())
+        cluster.check()
+    except BaseException:
+        cluster.close()
+        raise
+    parts = min(count, study.n)
+    view = wire.RunEngine(name="dask", parts=parts, workers=parts, memory_bytes=memory_bytes)
+    return RunEngine(engine, view)

@@ -1,19 +1,13 @@
 """Parts at the workers of a Dask cluster, as actors. Only this module imports Dask (the extra ``dask``)."""
 
 import logging
-import os
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
 from blindopt.errors import EngineUnavailable, ExtraMissing
 from modeler_service.engines.host import PartHost, PartSpec
-
-try:
-    import dask
-    from distributed import Client, Security
-except ImportError as error:
-    raise ExtraMissing("distributed", "dask", "blindopt-services") from error
 
 CONNECT_SECONDS = 10
 TESTED = {
@@ -22,9 +16,9 @@ TESTED = {
     "distributed.worker.memory.pause": False,
     "distributed.worker.memory.terminate": False,
     "distributed.worker.profile.enabled": False,
+    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
 }
 """What workers run with in deploy/dask: without these keys they are slow, or end a run that fits."""
-_TRIM = "MALLOC_TRIM_THRESHOLD_"
 _log = logging.getLogger("blindopt.engine")
 
 
@@ -45,9 +39,16 @@ class _Pending:
 
 
 class DaskCluster:
-    """A connection to a scheduler, and straight to its workers. Raises EngineUnavailable if nobody answers."""
+    """A connection to a scheduler, and straight to its workers.
+
+    Raises EngineUnavailable if nobody answers, and ExtraMissing where Dask is not installed.
+    """
 
     def __init__(self, address: str, certificates: tuple[str, str, str] | None) -> None:
+        try:
+            from distributed import Client, Security
+        except ImportError:
+            raise ExtraMissing("distributed", "dask", "blindopt-services") from None
         security: dict[str, Any] = {}
         if certificates is not None:
             ca, cert, key = certificates
@@ -78,16 +79,18 @@ class DaskCluster:
 
     def call(self, held: Any, verb: str, *arguments: object) -> _Pending:
         """Begin a call of a part that was built."""
-        future, actor = held
+        actor = held[1]
         with self._client.as_current():  # an actor takes the client that it is first called with
             return _Pending(getattr(actor, verb)(*arguments), held)
 
     def close(self) -> None:
         """Leave the cluster: the scheduler frees the parts of a client that is gone."""
-        self._client.close(timeout=CONNECT_SECONDS)
+        with suppress(OSError, TimeoutError):  # it is gone already
+            self._client.close(timeout=CONNECT_SECONDS)
 
 
 def faults_of_worker() -> list[str]:
     """Run at a worker: the keys of its configuration that are not as tested."""
-    wrong = [name for name, value in TESTED.items() if dask.config.get(name, None) is not value]
-    return [*wrong, *([_TRIM] if _TRIM in os.environ else [])]
+    import dask
+
+    return [name for name, value in TESTED.items() if dask.config.get(name, "absent") is not value]

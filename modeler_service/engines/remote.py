@@ -95,7 +95,7 @@ class RemoteEngine:
 
         Raises MemoryError where the workers have too little memory for it.
         """
-        self._law, self._observations, workers = law, observations, self._living()
+        self._law, self._observations, workers = law, observations, self.living()
         n, width = len(candidates), np.dtype(law.dtype).itemsize * (law.capacity + law.lift.rank + 2) + 48
         self._parts = [_Remote(rows) for rows in edges(n, len(workers))]
         if limits := [limit for limit in workers.values() if limit]:
@@ -164,7 +164,7 @@ class RemoteEngine:
             missing = [part for part in parts if part not in results]
             if not missing:
                 break
-            self._place([part for part in missing if part.held is None])
+            self._hold([part for part in missing if part.held is None])
             serials = self._observations.serials[: self._observations.count].copy()
             begun = [(part, self._call(part, verb, arguments(part))) for part in missing if part.held is not None]
             for part, call in begun:
@@ -182,11 +182,11 @@ class RemoteEngine:
             raise EngineUnavailable(f"a part of the candidates is not answered for: {self._reason}")
         return [results[part] for part in parts]
 
-    def _place(self, parts: list[_Remote]) -> None:
+    def _hold(self, parts: list[_Remote]) -> None:
         """Build parts at living workers, each where as few as possible are and failed."""
         begun = []
         for part in parts:
-            workers = self._living()
+            workers = self.living()
             held = [other.worker for other in self._parts]
             part.worker = min(workers, key=lambda name: (self._failures.get(name, 0), held.count(name), name))
             spec = PartSpec(self._path, self._sha256, part.rows.start, part.rows.stop, self._law)
@@ -223,7 +223,7 @@ class RemoteEngine:
             self._tick()
             if time.monotonic() > deadline:
                 raise _Lost("its worker did not answer within ENGINE_STEP_SECONDS")
-            if part.worker not in self._living():
+            if part.worker not in self.living():
                 raise _Lost("its worker was lost")
 
     def _lose(self, part: _Remote, error: _Lost) -> None:
@@ -232,7 +232,8 @@ class RemoteEngine:
         part.held, part.serials = None, part.serials[:0]
         part.worker = ""
 
-    def _living(self) -> dict[str, int]:
+    def living(self) -> dict[str, int]:
+        """The living workers, with their memory. Raises EngineUnavailable without any."""
         try:
             workers = self._cluster.workers()
         except Exception as error:

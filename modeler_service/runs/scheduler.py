@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from blindopt import wire
-from blindopt.errors import AuditUnavailable, BlindoptError, Remote, StorageUnavailable
+from blindopt.errors import AuditUnavailable, BlindoptError, EngineUnavailable, Remote, StorageUnavailable
 from modeler_service import store
 from modeler_service.runs import notices
 from modeler_service.runs.answer_listener import AnswerListener
@@ -73,7 +73,7 @@ class RunScheduler:
         self._settings = settings
         self._on_leave = on_leave  # called with the id of a run that a worker has left
         self._notify_after = timedelta(minutes=settings.notify_wait_minutes)
-        self._folder = settings.data_dir / "candidates"
+        self._folder = settings.candidates_folder
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for leftover in self._folder.glob("*.part"):  # of a transfer that a kill cut off
             leftover.unlink()
@@ -233,8 +233,9 @@ class RunScheduler:
             return self._waits(identity, problem) if can_retry(error) else _failed(problem)
         except BlindoptError as error:
             problem = _problem(error.code, str(error))
-            is_local = isinstance(error, StorageUnavailable | AuditUnavailable)
-            return self._waits(identity, problem, is_local=is_local) if can_retry(error) else _failed(problem)
+            is_local = isinstance(error, StorageUnavailable | AuditUnavailable | EngineUnavailable)
+            what = "engine" if isinstance(error, EngineUnavailable) else "curator"
+            return self._waits(identity, problem, what, is_local=is_local) if can_retry(error) else _failed(problem)
         except OSError as error:
             if (unavailable := StorageUnavailable.of(error)) is None:
                 return self._fault(identity, error)
@@ -250,8 +251,8 @@ class RunScheduler:
         log.exception("a run failed", extra={"fields": {"run": identity}})
         return _failed(_problem("internal", f"a fault on our side ({type(error).__name__})"))
 
-    def _waits(self, identity: str, problem: str, *, is_local: bool = False) -> Ending:
-        """Wait for a curator that does not answer; fail at the first contact, and after too long a wait.
+    def _waits(self, identity: str, problem: str, what: str = "curator", *, is_local: bool = False) -> Ending:
+        """Wait for a curator (or an engine) that does not answer; fail at the first contact, and after too long a wait.
 
         A problem that ``is_local``, such as a full disk, fails no run at the first contact.
 
@@ -260,7 +261,7 @@ class RunScheduler:
         with self._context.database.read() as db:
             row = store.run(db, identity)
         now, settings = self._context.clock(), self._settings
-        waiting = self._waiting_state(row, "curator", settings.wait_seconds_first, settings.wait_seconds_max)
+        waiting = self._waiting_state(row, what, settings.wait_seconds_first, settings.wait_seconds_max)
         since, longest = moment(waiting["waiting_since"]), timedelta(hours=settings.wait_hours)
         if row.looked_at is not None:
             since, longest = moment(row.looked_at), timedelta(days=settings.people_days)
@@ -361,7 +362,7 @@ def is_cut_off(row: Any) -> bool:
     if row.state != "failed" or row.problem is None or row.archived_at is not None:
         return False
     problem = wire.RunProblem.model_validate_json(row.problem)
-    return problem.code == "unreachable" or (
+    return problem.code in ("unreachable", "engine_unavailable") or (
         problem.code == "protocol_violated" and problem.detail.startswith(_UNSIGNED)
     )
 

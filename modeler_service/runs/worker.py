@@ -15,9 +15,9 @@ from blindopt.optimizer.choosing.chooser import Proposal, RowChooser, memory_nee
 from blindopt.optimizer.choosing.defaults import plan_of_run
 from blindopt.optimizer.choosing.estimates import recommendation_of
 from modeler_service import store
-from modeler_service.engines import RunEngine, engine_of
+from modeler_service.engines import RunEngine, engine_of, is_remote
 from modeler_service.runs.addresses import plain_failures
-from modeler_service.runs.candidates import fetch_candidates
+from modeler_service.runs.candidates import fetch_candidates, path_of
 from modeler_service.runs.curator_queries import REFUSALS, CuratorQueries
 from modeler_service.runs.curator_session import connect
 from modeler_service.runs.interrupts import Interrupt
@@ -135,10 +135,12 @@ class RunWorker:
 
     def _candidates(self, curator: StudyClient, study: wire.StudyView, plan: wire.Plan) -> Matrix:
         most_memory = self._settings.run_memory_max_bytes
-        if problem := memory_problem(plan, self._spec.iterations, study, len(self._observations), most_memory):
+        problem = memory_problem(plan, self._spec.iterations, study, len(self._observations), most_memory)
+        if problem and not is_remote(self._settings, plan):
             raise MemoryError(problem)
         memory = memory_needed(plan, self._spec.iterations, study, len(self._observations))
-        self._engine = engine_of(self._settings, plan, study.n, memory)
+        path = path_of(self._folder, study.release_sha256).absolute()
+        self._engine = engine_of(self._settings, plan, study, path, memory, self._tick)
         if (view := self._engine.view.model_dump_json()) != self._stored_engine:
             self._lease.write(lambda db: store.change_run(db, self._identity, engine=view))
         most = self._settings.candidates_max_bytes

@@ -53,7 +53,7 @@ class Modeler:
         self._settings = settings
         self.wakeups = Wakeups()
         self.scheduler = RunScheduler(context, settings, self.wakeups.notify)
-        folder = settings.data_dir / "candidates"
+        folder = settings.candidates_folder
         self.housekeeping = RunHousekeeping(context, folder, self._view)
         self.posteriors = PosteriorViews(context.database, folder, settings.look_memory_max_bytes)
         self.streams = RunStreams()
@@ -280,8 +280,7 @@ class Modeler:
         counts: Counter[str] = Counter()
         with self.context.database.read() as db:
             for state, waits, count in store.states(db):
-                waiting = "waiting_for_people" if waits == "people" else "waiting_for_curator"
-                counts[waiting if state == "waiting" else state] += count
+                counts[f"waiting_for_{waits or 'curator'}" if state == "waiting" else state] += count
         return wire.RunCounts(**counts)
 
     def trials(

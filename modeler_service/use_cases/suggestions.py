@@ -116,7 +116,7 @@ class Suggestions:
             session = open_session(context, settings, access, access.token, actor, cancelled=lambda: self._closing)
             with session as (curator, study):
                 self._check_memory(request, _plan(request, study), study.n, study.r)
-                folder = settings.data_dir / "candidates"
+                folder = settings.candidates_folder
                 candidates = fetch_candidates(curator, study, folder, settings.candidates_max_bytes)
         except Remote as error:
             raise CuratorRefused(error) from None

@@ -176,9 +176,11 @@ class RunProblem(Reply):
 class RunEngine(Reply):
     """What the candidates of a run are computed with. It changes time and memory, and no choice."""
 
-    name: Literal["process", "threads"] = Field(description="process: as one part; threads: in parts, side by side.")
+    name: Literal["process", "threads", "dask"] = Field(
+        description="process: as one part; threads: in parts, side by side; dask: in parts at workers of a cluster."
+    )
     parts: int = Field(description="Parts that the candidates are divided into.")
-    workers: int = Field(description="Threads that work on them at once.")
+    workers: int = Field(description="Threads, or workers of the cluster, that work on them at once.")
     memory_bytes: int = Field(description="Most memory that the run may need in all, estimated at its start.")
 
 
@@ -193,11 +195,11 @@ class RunView(Reply):
             "not answer, after which it continues by itself; completed, failed or stopped: final."
         )
     )
-    waiting_for: Literal["curator", "people"] | None = Field(
+    waiting_for: Literal["curator", "people", "engine"] | None = Field(
         None,
         description=(
             "What a waiting run waits for. people: a person or a laboratory measures; curator: the curator does not "
-            "answer, or refuses temporarily. Null in other states."
+            "answer, or refuses temporarily; engine: the workers that candidates are computed on. Null in other states."
         ),
     )
     waiting_since: datetime | None = Field(
@@ -281,6 +283,7 @@ class RunCounts(Reply):
     paused: int = Field(0, description="Halted until resumed.")
     waiting_for_people: int = Field(0, description="Waiting for people or a laboratory to measure.")
     waiting_for_curator: int = Field(0, description="Waiting for a curator that does not answer.")
+    waiting_for_engine: int = Field(0, description="Waiting for the workers that candidates are computed on.")
     completed: int = Field(0, description="Ended normally.")
     failed: int = Field(0, description="Ended by an error.")
     stopped: int = Field(0, description="Stopped by a user.")
