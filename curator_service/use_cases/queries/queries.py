@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from blindopt import wire
 from blindopt.errors import (
@@ -132,10 +131,10 @@ class Queries:
             if not isinstance(begun, str):
                 return _or_raise(begun)
             # A draw may take long: in a thread, so that other requests are served meanwhile.
-            answers = await asyncio.to_thread(self._drawn, released, request)
+            drawn = await asyncio.to_thread(self._drawn, released, request)
             if pacing is not None:
                 await pacing.half_period()
-            return await write(lambda db: self._answer_begun(db, caller, identity, begun, released, answers))
+            return await write(lambda db: self._answer_begun(db, caller, identity, begun, released, request, *drawn))
         finally:
             self._under_way.discard(name)
 
@@ -229,9 +228,21 @@ class Queries:
                 raise
             return error
 
-    def _answer_begun(self, db: Connection, caller: RequestContext, identity: str, *begun: Any) -> StoredReply:
+    def _answer_begun(
+        self,
+        db: Connection,
+        caller: RequestContext,
+        identity: str,
+        begun: str,
+        released: Released,
+        request: wire.QueryRequest,
+        answers: list[wire.Answer],
+        without: list[int],
+    ) -> StoredReply:
         _check_open(store.state_of(db, identity))  # it may have been closed since the charge
-        return self._settle(db, caller, identity, *begun)
+        if released.groups is not None and self._withheld(db, released) != without:  # what was drawn has not left
+            answers = self._measured(db, released, request)
+        return self._settle(db, caller, identity, begun, released, answers)
 
     def _answer_later(
         self,
@@ -254,14 +265,18 @@ class Queries:
         reply = wire.QueryPending(id=query_id, study_id=identity, state="pending", created_at=now, due_at=due_at)
         return self._context.idempotency.settle(db, caller, Effect(reply, "exchange", {"query_id": query_id}, 202))
 
-    def _drawn(self, released: Released, request: wire.QueryRequest) -> list[wire.Answer]:
+    def _drawn(self, released: Released, request: wire.QueryRequest) -> tuple[list[wire.Answer], list[int]]:
+        """Answers, and of groups the records that their sums are without."""
         with self._context.database.read() as db:
-            return self._measured(db, released, request)
+            return self._measured(db, released, request), self._withheld(db, released)
+
+    def _withheld(self, db: Connection, released: Released) -> list[int]:
+        return [] if released.groups is None else withheld_records(db, self._vault, released.spec.dataset_id)
 
     def _measured(self, db: Connection, released: Released, request: wire.QueryRequest) -> list[wire.Answer]:
         if released.groups is not None:
             assert released.report.counts is not None
-            withheld = withheld_records(db, self._vault, released.spec.dataset_id)
+            withheld = self._withheld(db, released)
             values = [released.values_of(released.members(item.row, withheld)) for item in request.rows]
             counts = [released.report.counts[item.row] for item in request.rows]
             return measure_groups(values, counts, request.rows, released.spec)

@@ -159,6 +159,21 @@ def test_a_withheld_record_is_taken_out_of_the_sums_and_nothing_is_declined(cura
     assert curator.call("owner", "GET", f"/v1/studies/{again}")["report"]["counts"] == [3, 4]
 
 
+def test_a_record_that_is_withheld_while_an_answer_is_drawn_is_not_in_it(curator, exact, monkeypatch):
+    """Replies are paced, so the draw is in a thread, and what was drawn is stored later."""
+    dataset = register(curator, csv_of(POINTS, [*Y[:-1], 13.0]))
+    study = release(curator, draft(dataset, reply_after_ms=200))
+    drawn = curator.curator.queries._drawn
+
+    def withhold_after(*args):
+        answers = drawn(*args)
+        curator.call("owner", "POST", f"/v1/datasets/{dataset}:withhold", json={"record": 1})
+        return answers
+
+    monkeypatch.setattr(curator.curator.queries, "_drawn", withhold_after)
+    assert query(curator, study, 0).json()["answers"][0]["y"] == pytest.approx(2 + (0 + 0.5 + 0.25) / 4)
+
+
 def test_an_erased_study_keeps_what_it_cost(curator, study):
     query(curator, study, 0, 1)
     dataset = curator.call("owner", "GET", f"/v1/studies/{study}")["spec"]["dataset_id"]
