@@ -21,7 +21,6 @@ from blindopt.errors import (
 )
 from curator_service import store
 from curator_service.measurement.column import is_exact, measure
-from curator_service.measurement.groups import measure_groups
 from curator_service.privacy import ledger
 from curator_service.store import erasures
 from curator_service.store import inbox as inbox_table
@@ -31,9 +30,9 @@ from curator_service.use_cases.guard.study_guard import StudyGuard
 from curator_service.use_cases.queries import measurement_entries
 from curator_service.use_cases.queries.refusals import refusal_for_grant
 from curator_service.use_cases.queries.study_views import view_of
-from curator_service.use_cases.studies import dataset_caps
+from curator_service.use_cases.studies import dataset_caps, groups
 from curator_service.use_cases.studies.release_cache import Released, ReleasedStudies
-from curator_service.use_cases.studies.withheld_records import withheld_records, withheld_rows
+from curator_service.use_cases.studies.withheld_records import withheld_rows
 from curator_service.vault import Vault, new_id
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
@@ -240,7 +239,7 @@ class Queries:
         without: list[int],
     ) -> StoredReply:
         _check_open(store.state_of(db, identity))  # it may have been closed since the charge
-        if released.groups is not None and self._withheld(db, released) != without:  # what was drawn has not left
+        if groups.withheld_from(db, self._vault, released) != without:  # what was drawn has not left
             answers = self._measured(db, released, request)
         return self._settle(db, caller, identity, begun, released, answers)
 
@@ -268,18 +267,11 @@ class Queries:
     def _drawn(self, released: Released, request: wire.QueryRequest) -> tuple[list[wire.Answer], list[int]]:
         """Answers, and of groups the records that their sums are without."""
         with self._context.database.read() as db:
-            return self._measured(db, released, request), self._withheld(db, released)
-
-    def _withheld(self, db: Connection, released: Released) -> list[int]:
-        return [] if released.groups is None else withheld_records(db, self._vault, released.spec.dataset_id)
+            return self._measured(db, released, request), groups.withheld_from(db, self._vault, released)
 
     def _measured(self, db: Connection, released: Released, request: wire.QueryRequest) -> list[wire.Answer]:
         if released.groups is not None:
-            assert released.report.counts is not None
-            withheld = self._withheld(db, released)
-            values = [released.values_of(released.members(item.row, withheld)) for item in request.rows]
-            counts = [released.report.counts[item.row] for item in request.rows]
-            return measure_groups(values, counts, request.rows, released.spec)
+            return groups.answers(db, self._vault, released, request.rows)
         return measure(released.outcomes([item.row for item in request.rows]), request.rows, released.spec)
 
     def _settle(

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from blindopt import wire
 from blindopt.arrays import Matrix
 from blindopt.formats import npy_files
-from curator_service.measurement.groups import clipped_mean
+from curator_service.measurement.groups import clipped_mean, measure_groups
 from curator_service.release.groups import Groups
 from curator_service.release.registry import mechanism_of
 from curator_service.use_cases.studies.release_cache import Released
@@ -39,6 +39,20 @@ def group_view(db: Connection, vault: Vault, study_id: str, row: int, released: 
         mean=clipped_mean(released.values_of(members), spec.answers),
         records=[released.number(int(record)) for record in members[:SHOWN]],
     )
+
+
+def answers(db: Connection, vault: Vault, released: Released, request: list[wire.RowPlays]) -> list[wire.Answer]:
+    """Answers about groups, charged before, from the records that are not withheld."""
+    assert released.report.counts is not None
+    without = withheld_from(db, vault, released)
+    values = [released.values_of(released.members(item.row, without)) for item in request]
+    counts = [released.report.counts[item.row] for item in request]
+    return measure_groups(values, counts, request, released.spec)
+
+
+def withheld_from(db: Connection, vault: Vault, released: Released) -> list[int]:
+    """The records that the sums of groups are without; none where candidates are records, which are declined."""
+    return [] if released.groups is None else withheld_records(db, vault, released.spec.dataset_id)
 
 
 def centres(vault: Vault, released: Released, rows: list[int]) -> Matrix:
