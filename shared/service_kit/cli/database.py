@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
-from service_kit.cli.program import Program, S
+from blindopt.errors import StateConflict
+from service_kit.cli.program import Program, S, plain_errors
+from service_kit.store.folder_lock import only_process
 
 
 def build(program: Program[S]) -> typer.Typer:
@@ -29,5 +31,26 @@ def build(program: Program[S]) -> typer.Typer:
             raise typer.BadParameter("lower-case letters, digits and underscores", param_hint="ROLE")
         with program.opened() as opened:
             typer.echo(opened.database.rights_of(role), nl=False)
+
+    @cli.command()
+    def move() -> None:
+        """Copy the database from SQLite in DATA_DIR to the empty one at DATABASE_URL. Stop the service first.
+
+        Nothing is lost or closed: the service goes on from there. The file of SQLite is kept under another name.
+        """
+        with plain_errors():
+            chosen = program.checked_settings()
+            file = chosen.data_dir / f"{program.service.removeprefix('blindopt-')}.sqlite"
+            if (url := chosen.database_address) is None or not file.exists():
+                raise StateConflict(f"set {chosen.variable('database_url')}, with a database of SQLite in DATA_DIR")
+            as_file = {"database_url": None, "database_url_file": None}
+            with (
+                only_process(chosen.data_dir),
+                program.open_context(chosen.model_copy(update=as_file)) as opened,
+            ):
+                opened.database.copy_to(url)
+                size = opened.audit_trail.head().size
+            kept = file.rename(file.with_suffix(".moved"))
+        typer.echo(f"{size} records are in PostgreSQL; the earlier database is {kept}")
 
     return cli

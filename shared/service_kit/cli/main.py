@@ -87,12 +87,17 @@ def build(program: Program[S]) -> typer.Typer:
             with only_process(chosen.data_dir):
                 gone = erased_list.read(chosen.data_dir / erased_list.NAME, *([erased] if erased else []))
                 partial = backup.unpack(source, chosen.data_dir, secrets)
-                with program.open_context(chosen.model_copy(update={"data_dir": partial})) as opened:
+                as_files = {"data_dir": partial, "database_url": None, "database_url_file": None}
+                with program.open_context(chosen.model_copy(update=as_files)) as opened:
                     backup.check(source, opened, program.files)
                     head = _verified(program, opened)[0].head
                     opened.database.write(lambda db: program.restored(db, opened, gone))
                     opened.database.write(lambda db: sessions.end_all(db, opened.clock()))
                     backup.drop_unnamed(partial, source, opened, program.files)
+                    if chosen.database_address is not None:
+                        opened.database.copy_to(chosen.database_address)
+                if chosen.database_address is not None:
+                    opened.database.path.unlink()
                 if gone:
                     erased_list.add(chosen.data_dir / erased_list.NAME, gone)
                 backup.settle(partial)

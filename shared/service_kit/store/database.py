@@ -201,7 +201,10 @@ class Database:
             return self._commit(done)
         except Exception as error:  # no caller may wait for ever for a commit that will not come
             self._memory.clear()
-            return _failed(done, converted(error))
+            failure = converted(error)
+        if len(done) > 1 and isinstance(failure, StoreFault):  # a statement of one of them, sent with another's
+            failure = AuditUnavailable("a transaction that several requests shared was undone")
+        return _failed(done, failure)
 
     def _group_ended(self, done: "_Done") -> None:
         self._settle(done)
@@ -270,7 +273,10 @@ class Database:
         if connection.in_transaction:
             with suppress(Exception):  # then the next transaction fails, and rolls it back
                 connection.execute("ROLLBACK")
-        return _failed(done, converted(error))
+        failure = converted(error)
+        if len(done) > 1 and isinstance(failure, StoreFault):  # a statement of one of them, sent with another's
+            failure = AuditUnavailable("a transaction that several requests shared was undone")
+        return _failed(done, failure)
 
     @staticmethod
     def _settle(done: "_Done") -> None:
@@ -322,10 +328,15 @@ class Database:
             copied.write(lambda to: copy_tables(db, to, self._tables[0]))
         copied.close()
 
-    def fill(self, path: Path) -> None:
-        """Fill this empty database with the file of SQLite that ``copy`` made. Raises StoreFault if it is not empty."""
-        with self.read_from(path) as db:
-            self.write(lambda to: copy_tables(db, to, self._tables[0]))
+    def copy_to(self, url: str) -> None:
+        """Copy every row to PostgreSQL, in one transaction. Raises StateConflict if there are rows already."""
+        metadata, append_only, migrations = self._tables
+        target = Database(self.path, metadata, append_only=append_only, migrations=migrations, url=url)
+        try:
+            with self.read() as db:
+                target.write(lambda to: copy_tables(db, to, metadata))
+        finally:
+            target.close()
 
     def forget_old_pages(self) -> None:
         """Leave nothing of what was overwritten in the database's files. Raises AuditUnavailable if it cannot now."""

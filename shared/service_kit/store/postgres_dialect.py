@@ -73,7 +73,11 @@ class _Statements(base.PGCompiler_psycopg):
         """Negative: no limit, as in SQLite."""
         text = ""
         if select._limit_clause is not None:
-            text += f" \n LIMIT NULLIF({self.process(select._limit_clause, **kw)}, -1)"
+            value = getattr(select._limit_clause, "value", None)
+            if self.dialect.paramstyle == "format" and isinstance(value, int) and value >= 0:
+                text += f" \n LIMIT {value}"  # of a ``PreparedStatement``: the plan is for so few
+            else:
+                text += f" \n LIMIT NULLIF({self.process(select._limit_clause, **kw)}, -1)"
         if select._offset_clause is not None:
             text += f" OFFSET {self.process(select._offset_clause, **kw)}"
         return text

@@ -1,6 +1,5 @@
 """A connection to PostgreSQL: exact values, and the statements of ``PreparedStatement``."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import psycopg
@@ -13,7 +12,7 @@ from psycopg.types.string import StrDumperUnknown, TextBinaryLoader, TextLoader
 from blindopt.errors import StateConflict
 from service_kit.store import driver_errors
 from service_kit.store.postgres_dialect import Dialect
-from service_kit.store.prepared_statement import PreparedStatement, Rows
+from service_kit.store.prepared_statement import PreparedStatement
 
 driver_errors.add_driver(psycopg.Error, (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError))
 _DIALECT = Dialect(paramstyle="format")
@@ -75,24 +74,68 @@ def _register(adapters: AdaptersMap) -> None:
     adapters.register_loader("numeric", _Sum)
 
 
-class Session(psycopg.Connection[Any]):
-    """A connection that begins transactions when it is told to, like that of ``sqlite3``."""
+class _Sent:
+    """What an insert returns that is sent with the next statement."""
 
-    statements = 0
-    """How many were sent, over all sessions of this process: each is a round trip."""
+    rowcount = 1
+
+
+class Session(psycopg.Connection[Any]):
+    """A connection that begins transactions when it is told to, like that of ``sqlite3``.
+
+    Inserts by a ``PreparedStatement`` and savepoints, whose results nobody reads, are sent together with the next
+    statement, the latest is COMMIT: the wait for the server is for reads alone. An error of theirs comes then.
+    """
+
+    round_trips = 0
+    """How often this process waited for the server, over all sessions; for tests."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._later: list[tuple[str, list[Any]]] = []
 
     def execute(self, query: Any, params: Any = None, /, **options: Any) -> Any:
         """Run a statement: the text of a ``PreparedStatement``, or PostgreSQL's own without parameters."""
-        return self._run(query, params)
-
-    def _run(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
-        prepared = _TEXTS.get(sql) or _learn(sql)
-        Session.statements += 1
-        if prepared is _PLAIN:
-            return super().execute(sql)
-        text, names = prepared
+        text, names = _TEXTS.get(query) or _learn(query)
+        values = [params[name] for name in names]
+        if query.startswith(_LATER) and self.in_transaction:
+            self._later.append((text, values))
+            return _Sent
+        later, self._later = self._later, []
+        if query.startswith("ROLLBACK"):
+            kept = self._before(later, query)
+            if kept is not None:
+                self._later = kept
+                return _Sent
+            later = []
+        Session.round_trips += 1
+        if ";" in text:  # several, which only the simple protocol takes
+            return self.cursor().execute(text)
         cursor = self.cursor(binary=True)
-        return cursor.execute(text, [parameters[name] for name in names], prepare=True)
+        if not later:
+            return cursor.execute(text, values, prepare=True)
+        with self.pipeline():
+            for earlier in later:
+                cursor.execute(*earlier, prepare=True)
+            cursor = self.cursor(binary=True)
+            cursor.execute(text, values, prepare=True)
+        return cursor
+
+    @staticmethod
+    def _before(later: list[tuple[str, list[Any]]], query: str) -> list[tuple[str, list[Any]]] | None:
+        """What to send of it where everything back to a savepoint, which was not sent either, is undone."""
+        savepoint: tuple[str, list[Any]] = query.replace("ROLLBACK TO", "SAVEPOINT"), []
+        return later[: later.index(savepoint) + 1] if savepoint in later else None
+
+    def cursor(self, *args: Any, **options: Any) -> Any:
+        """A cursor, for SQLAlchemy too: what was to be sent is sent before."""
+        later, self._later = self._later, []
+        if later:
+            Session.round_trips += 1
+            with self.pipeline():
+                for text, values in later:
+                    super().cursor(binary=True).execute(text, values, prepare=True)
+        return super().cursor(*args, **options)
 
     @property
     def in_transaction(self) -> bool:
@@ -100,13 +143,14 @@ class Session(psycopg.Connection[Any]):
         return self.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
 
-_PLAIN: tuple[str, list[str]] = "", []
+_LATER = ("INSERT ", "SAVEPOINT ", "RELEASE ")
 _TEXTS: dict[str, tuple[str, list[str]]] = {}
 
 
 def _learn(sql: str) -> tuple[str, list[str]]:
-    _TEXTS[sql] = PreparedStatement.of(sql, _DIALECT) or _PLAIN
-    return _TEXTS[sql]
+    plain: tuple[str, list[str]] = (sql, [])
+    prepared = _TEXTS[sql] = PreparedStatement.of(sql, _DIALECT) or plain
+    return prepared
 
 
 def check_url(url: str) -> None:

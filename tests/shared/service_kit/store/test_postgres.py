@@ -153,11 +153,13 @@ def test_a_copy_in_sqlite_and_back_again_has_every_row(curator, tmp_path):
     curator.write(lambda db: stored_replies.add(db, "usr", "k", "0", reply, sealed=False, now=NOW))
     curator.copy(tmp_path / "copy.sqlite")
     again = postgres.server().create(f"again{secrets.token_hex(4)}")
+    with closing(Database(tmp_path / "copy.sqlite", METADATA, append_only=APPEND_ONLY)) as copied:
+        copied.path = tmp_path / "curator.sqlite"
+        copied.copy_to(again)
+        with pytest.raises(StateConflict, match="not empty"):
+            copied.copy_to(again)
     with closing(_curator(tmp_path, again)) as filled:
-        filled.fill(tmp_path / "copy.sqlite")
         filled.copy(tmp_path / "second.sqlite")
-        with pytest.raises(StoreFault):
-            filled.fill(tmp_path / "copy.sqlite")
     dumps = []
     for name in ("copy", "second"):
         with closing(sqlite3.connect(tmp_path / f"{name}.sqlite")) as db:
