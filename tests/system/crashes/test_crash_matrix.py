@@ -376,6 +376,52 @@ def test_batches_that_kills_interrupt_are_asked_again_as_they_were_and_charged_o
         checks.check_replays(parties.curator, study, [f"{run}:{n}" for n in (1, 3, 7)])
 
 
+# Of a batch of which two rows have no budget left: it is refused, and each row is queried alone.
+IN_A_REFUSED_BATCH = [
+    ("modeler", "pending.after-commit", 1),
+    ("curator", "answer.reply.half", 2),
+]
+if KILLS > 1:
+    IN_A_REFUSED_BATCH += [
+        ("modeler", "ask.before", 2),
+        ("modeler", "pending.before-commit", 1),
+        ("modeler", "answered.before-commit", 1),
+        ("modeler", "answered.after-commit", 2),
+        ("modeler", "answered.before-commit", 3),
+        ("curator", "answer.after-commit", 1),
+    ]
+
+
+def test_a_refused_batch_that_kills_interrupt_is_asked_row_by_row_and_charged_once(parties, small, dataset, tmp_path):
+    draft = checks.draft(small, dataset, epsilon=EPSILON)
+    draft = draft.model_copy(update={"budget": wire.Budget(epsilon_per_row=EPSILON)})
+    studies, runs = [], []
+    for name, point, passage in IN_A_REFUSED_BATCH:
+        with parties.owner() as owner:
+            made = owner.create_study(draft)
+            owner.release(made.id)
+        study, victim = _granted(parties, made.id, EPSILON), parties.named(name)
+        _, used = _played(parties, [study], iterations=1)  # its initial design begins as that of the next run
+        aim = functools.partial(Shot(point, passage, delay=1e-6).aim, parties.control(victim))
+        chosen = IN_BATCHES | {"initial_rows": 4, "iterations": 2}
+        died, (run,) = _played(parties, [study], 1, aim, expected="", **chosen)
+        assert died == 1, f"{point} was not passed"
+        trials = parties.modeler.rows("SELECT number, declined, y FROM trials WHERE run_id = ? ORDER BY number", run)
+        assert [declined for _, declined, _ in trials] == [1, 1, 0, 0, 0, 0]
+        assert all((y is None) == bool(declined) for _, declined, y in trials)
+        with parties.owner() as owner:
+            charged = [line.row for line in owner.ledger(study.id) if line.kind == "answers"]
+        assert len(charged) == len(set(charged)) == 3 + 4
+        studies.append(study)
+        runs += [*used, run]
+    for service in (parties.curator, parties.modeler):
+        checks.check_service(service)
+    for run in runs:
+        status, output = checks.command(parties.modeler, "replay", run)
+        assert status == 0, output
+    checks.check_reconciled(parties.curator, parties.modeler, [study.id for study in studies], tmp_path)
+
+
 def test_an_answer_lost_at_the_end_and_a_curator_that_dies_again_leave_one_story(parties, small, dataset, tmp_path):
     """The reply to the last query is lost, and so is the one that would tell the modeler what it missed."""
     shots_left = [Shot("answer.reply.before", LENGTH), Shot("checkpoint.reply.before")]
