@@ -95,7 +95,7 @@ def append(
     _ADD.run(db, seq=seq, body=entry.body, leaf=entry.leaf, peaks=entry.peaks)
     LAST.remember(db, (seq, entry.peaks))
     if (memory := remembered(db, _log.name)) is not None:
-        memory[_TAIL] = [*tail[1 - TAIL_MAX :], Appended(seq, entry.leaf, kind, details or {})]
+        memory[_TAIL] = [*tail[1 - TAIL_MAX :], Appended(seq, entry.leaf, kind, dict(details or {}))]
     return entry
 
 
