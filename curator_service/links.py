@@ -86,6 +86,10 @@ class Links:
         for link in self._links.values():
             counts[link.status().state,] += 1
         yield Gauge("blindopt_links", "Links to modelers by state.", counts, ("state",))
+        ends = [end for link in self._links.values() if (end := link.certificate_end()) is not None]
+        first = {(): round((min(ends) - self._context.clock()).total_seconds())} if ends else {}
+        about = "Seconds until the first client certificate of a link expires; negative once it has."
+        yield Gauge("blindopt_link_certificate_expires_seconds", about, first)
 
     async def _watch(self) -> None:
         while True:
@@ -199,12 +203,16 @@ class _Link:
             problem=self._problem or self._ending(),
         )
 
-    def _ending(self) -> str | None:
-        """In words that its client certificate expires within 30 days; None for any other."""
+    def certificate_end(self) -> datetime | None:
+        """When its client certificate expires; None without a readable one."""
         try:
-            end = None if self.file.cert is None else expires_at(self.file.cert)
+            return None if self.file.cert is None else expires_at(self.file.cert)
         except (OSError, ValueError):  # the next connection says so
             return None
+
+    def _ending(self) -> str | None:
+        """In words that its client certificate expires within 30 days; None for any other."""
+        end = self.certificate_end()
         if end is None or end - self._links._context.clock() >= WARN_BEFORE:
             return None
         return f"the client certificate of this link expires on {end:%Y-%m-%d}: put a new one in its place"

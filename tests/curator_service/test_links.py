@@ -14,6 +14,7 @@ from blindopt import wire
 from curator_service.link_file import read, write
 from curator_service.links import Links, routes_of_grants
 from curator_service.settings import Settings
+from service_kit.cli import tls
 from tests.curator_service.use_cases.accounts.file_of_records import FileOfRecords
 
 LINK = wire.LinkFile(
@@ -142,3 +143,27 @@ def test_the_file_of_links_is_private_and_a_damaged_one_is_named(tmp_path):
     path.write_text("{}")
     with pytest.raises(Exception, match="is not a list of links"):
         read(path)
+
+
+def test_a_client_certificate_of_a_link_that_ends_soon_is_named_and_counted(file, tmp_path):
+    """The control: one that is valid for 31 days is no reason for words."""
+    tls._make_authority(tmp_path)
+    cert = LINK.model_copy(update={"cert": str(tmp_path / "client.crt"), "key": str(tmp_path / "client.key")})
+    settings = Settings(data_dir=tmp_path / "data", links_file=tmp_path / "links.json")
+    write(settings.links_path, [cert])
+
+    async def shown():
+        links = Links(None, file.in_process.context, [], settings)
+        links.start()
+        while not links.status():
+            await asyncio.sleep(0)
+        _, gauge = links.gauges()
+        words = links._links[cert.id]._ending()
+        await links.stop()
+        return round(gauge.samples[()] / 86_400), words
+
+    tls._issue(tmp_path, "client", None, 9)
+    days, words = asyncio.run(shown())
+    assert (days, "the client certificate of this link expires on" in words) == (9, True)
+    tls._issue(tmp_path, "client", None, 31)
+    assert asyncio.run(shown()) == (31, None)

@@ -175,7 +175,7 @@ def test_there_is_a_unit_and_a_user_for_each_service():
 def metrics():
     """The names of all metrics, with those that a histogram has."""
     names = set(METRIC.findall(metrics_page()))
-    return names | {f"{name}_bucket" for name in names}
+    return names | {f"{name}_{part}" for name in names for part in ("bucket", "sum", "count")}
 
 
 def test_rules_and_dashboard_use_metrics_that_there_are(metrics):

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(
 
 def _run(*command, namespace=None, **more):
     inside = ("ip", "netns", "exec", namespace) if namespace else ()
-    return subprocess.run([*inside, *map(str, command)], capture_output=True, text=True, timeout=120, **more)
+    return subprocess.run([*inside, *map(str, command)], capture_output=True, text=True, timeout=240, **more)
 
 
 def _checked(*command, **more):

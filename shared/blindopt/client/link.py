@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from blindopt import wire
 from blindopt.certificates import CertificateFiles, FileWatch, file_problem
-from blindopt.client.transport import require_identity, transport_errors
+from blindopt.client.transport import AsyncTransport, require_identity, transport_errors
 from blindopt.errors import ProtocolViolated, Unreachable
 from blindopt.version import VERSION
 
@@ -39,10 +39,9 @@ class LinkConnection:
                 "Accept-Encoding": "identity",
                 "User-Agent": f"blindopt/{VERSION}",
             },
-            verify=self._files.client_context(trusted),
+            transport=AsyncTransport(verify=self._files.client_context(trusted), trust_env=False, proxy=self._proxy),
             timeout=httpx.Timeout(PULL_SECONDS + _LATE_SECONDS, connect=_LATE_SECONDS),
             trust_env=False,  # a proxy of the environment would read the token
-            proxy=self._proxy,
         )
 
     async def _renew(self) -> None:

@@ -33,11 +33,23 @@ class _Transport(httpx.HTTPTransport):
     """
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        host = request.url.host
-        if is_localhost_name(host) and host != "localhost":
-            request.extensions = {**request.extensions, "sni_hostname": host}
-            request.url = request.url.copy_with(host="127.0.0.1")
+        _resolve_localhost(request)
         return super().handle_request(request)
+
+
+class AsyncTransport(httpx.AsyncHTTPTransport):
+    """The same for an asynchronous client."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        _resolve_localhost(request)
+        return await super().handle_async_request(request)
+
+
+def _resolve_localhost(request: httpx.Request) -> None:
+    host = request.url.host
+    if is_localhost_name(host) and host != "localhost":
+        request.extensions = {**request.extensions, "sni_hostname": host}
+        request.url = request.url.copy_with(host="127.0.0.1")
 
 
 class _FilesTransport(httpx.BaseTransport):

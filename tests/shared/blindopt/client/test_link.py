@@ -47,7 +47,7 @@ def _served(folder):
 
 def test_a_renewed_client_certificate_is_shown_by_the_next_pull_and_replies_under_way_end(tmp_path, caplog):
     tls._make_authority(tmp_path)
-    tls._issue(tmp_path, "server", tls._alternatives(["127.0.0.1"]), 9)
+    tls._issue(tmp_path, "server", tls._alternatives(["modeler.localhost"]), 9)
     tls._issue(tmp_path, "client", None, 9)
     caplog.set_level(logging.INFO)
 
@@ -59,7 +59,7 @@ def test_a_renewed_client_certificate_is_shown_by_the_next_pull_and_replies_unde
             format="blindopt-link-1",
             id=f"usr_{'0' * 16}",
             name="x",
-            url=f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}",
+            url=f"https://modeler.localhost:{server.sockets[0].getsockname()[1]}",
             token=f"blindopt_{'0' * 16}.{'A' * 43}",
             **{name: str(tmp_path / file) for name, file in files.items()},
         )
