@@ -87,7 +87,9 @@ class Links:
             counts[link.status().state,] += 1
         yield Gauge("blindopt_links", "Links to modelers by state.", counts, ("state",))
         ends = [end for link in self._links.values() if (end := link.certificate_end()) is not None]
-        first = {(): round((min(ends) - self._context.clock()).total_seconds())} if ends else {}
+        first: dict[tuple[str, ...], float] = {}
+        if ends:
+            first[()] = round((min(ends) - self._context.clock()).total_seconds())
         about = "Seconds until the first client certificate of a link expires; negative once it has."
         yield Gauge("blindopt_link_certificate_expires_seconds", about, first)
 
