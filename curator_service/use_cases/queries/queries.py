@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -218,29 +218,23 @@ class Queries:
         if not isinstance(begun, str):
             return begun
         if is_exact(released.spec):
-            return self._settle(db, caller, identity, begun, released, self._measured(db, released, request))
+            return self._settle(db, caller, identity, begun, released, self._measured(released, request))
         try:
             with savepoint(db):
-                return self._settle(db, caller, identity, begun, released, self._measured(db, released, request))
+                answers = self._measured(released, request, groups.withheld_from(db, self._vault, released))
+                return self._settle(db, caller, identity, begun, released, answers)
         except Exception as error:  # nothing is drawn twice for free: the charge stays, and a retry gets the answer
             if not is_open(db):
                 raise
             return error
 
     def _answer_begun(
-        self,
-        db: Connection,
-        caller: RequestContext,
-        identity: str,
-        begun: str,
-        released: Released,
-        request: wire.QueryRequest,
-        answers: list[wire.Answer],
-        without: list[int],
+        self, db: Connection, caller: RequestContext, identity: str, begun: str, released: Released, *drawn: Any
     ) -> StoredReply:
         _check_open(store.state_of(db, identity))  # it may have been closed since the charge
-        if groups.withheld_from(db, self._vault, released) != without:  # what was drawn has not left
-            answers = self._measured(db, released, request)
+        request, answers, without = drawn
+        if (now := groups.withheld_from(db, self._vault, released)) != without:  # what was drawn has not left
+            answers = self._measured(released, request, now)
         return self._settle(db, caller, identity, begun, released, answers)
 
     def _answer_later(
@@ -266,12 +260,17 @@ class Queries:
 
     def _drawn(self, released: Released, request: wire.QueryRequest) -> tuple[list[wire.Answer], list[int]]:
         """Answers, and of groups the records that their sums are without."""
-        with self._context.database.read() as db:
-            return self._measured(db, released, request), groups.withheld_from(db, self._vault, released)
-
-    def _measured(self, db: Connection, released: Released, request: wire.QueryRequest) -> list[wire.Answer]:
+        without: list[int] = []
         if released.groups is not None:
-            return groups.answers(db, self._vault, released, request.rows)
+            with self._context.database.read() as db:
+                without = groups.withheld_from(db, self._vault, released)
+        return self._measured(released, request, without), without
+
+    def _measured(
+        self, released: Released, request: wire.QueryRequest, without: Sequence[int] = ()
+    ) -> list[wire.Answer]:
+        if released.groups is not None:
+            return groups.answers(released, request.rows, without)
         return measure(released.outcomes([item.row for item in request.rows]), request.rows, released.spec)
 
     def _settle(

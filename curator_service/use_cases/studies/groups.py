@@ -1,5 +1,7 @@
 """The groups behind candidates, as their owner sees them."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -41,10 +43,9 @@ def group_view(db: Connection, vault: Vault, study_id: str, row: int, released: 
     )
 
 
-def answers(db: Connection, vault: Vault, released: Released, request: list[wire.RowPlays]) -> list[wire.Answer]:
-    """Answers about groups, charged before, from the records that are not withheld."""
+def answers(released: Released, request: list[wire.RowPlays], without: Sequence[int]) -> list[wire.Answer]:
+    """Answers about groups, charged before, from their records ``without`` those that are withheld."""
     assert released.report.counts is not None
-    without = withheld_from(db, vault, released)
     values = [released.values_of(released.members(item.row, without)) for item in request]
     counts = [released.report.counts[item.row] for item in request]
     return measure_groups(values, counts, request, released.spec)
