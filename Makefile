@@ -5,7 +5,7 @@ READY := .venv/ready
 # Tests start hundreds of interpreters: none of them compiles what another one has compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo browser test test-engine soak audit-privacy mutants screenshots docs check bench reproduce data wheel-check openapi-client docker-check deploy-check compatibility sbom lock clean
+.PHONY: demo browser test test-postgres test-engine soak audit-privacy mutants screenshots docs check bench reproduce data wheel-check openapi-client docker-check deploy-check compatibility sbom lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -15,6 +15,7 @@ help:
 	@echo "make demo ARGS=--tuning   private hyper-parameter tuning instead: a table of its methods"
 	@echo "make demo ARGS=--groups   the best group of records instead, with whole records protected at epsilon 1"
 	@echo "make test     every test"
+	@echo "make test-postgres   the same with every database in PostgreSQL (ARGS=FILE)"
 	@echo "make test-engine   runs at a real Dask cluster, whose workers and scheduler are killed, stopped and cut off (TIMES=20)"
 	@echo "make soak     kill -9 at random under load for ten minutes, then hostile files and bodies, 20 kills at each named point, odd requests, and 5,000 connections that stop half-way (SECONDS=600)"
 	@echo "make audit-privacy   the statistical privacy tests at full size: 2 x 200,000 draws (SCALE=20; 200: the nightly figure)"
@@ -56,6 +57,12 @@ browser:
 test: $(READY) browser
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
+# Every test, with each database in PostgreSQL: a server that the tests start, on a socket only, fsync on.
+test-postgres: $(READY) browser
+	@ls /usr/lib/postgresql/*/bin/initdb > /dev/null 2>&1 || command -v initdb > /dev/null || { echo "installing Debian's PostgreSQL ..."; \
+	  $(APT) update && $(APT) install postgresql; } || { echo "make test-postgres needs PostgreSQL 15 (apt-get install postgresql, as root)"; exit 1; }
+	BLINDOPT_TEST_POSTGRES=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+
 # The sizes of these verbs are chosen by who runs them, so a test may take as long as it takes.
 NO_LIMIT := -o timeout=0 -o faulthandler_timeout=0
 
@@ -77,7 +84,7 @@ soak: $(READY)
 	$(BIN)/python -m tests.system.hostile_load
 	$(BIN)/python -m tests.system.crashes.soak_edits
 	BLINDOPT_CRASHES=20 $(BIN)/python -m pytest $(NO_LIMIT) tests/system/crashes/test_crash_matrix.py tests/system/crashes/test_crash_tunings.py \
-	    tests/system/crashes/test_crash_accounts.py tests/system/crashes/test_crash_erasure.py tests/system/crashes/test_key_rotation.py tests/system/test_links.py
+	    tests/system/crashes/test_crash_accounts.py tests/system/crashes/test_crash_erasure.py tests/system/crashes/test_key_rotation.py tests/system/crashes/test_standby.py tests/system/test_links.py
 	BLINDOPT_SCHEMATHESIS_EXAMPLES=20 $(BIN)/python -m pytest $(NO_LIMIT) tests/system/test_openapi.py
 	BLINDOPT_SLOW_PEERS=5000 $(BIN)/python -m pytest $(NO_LIMIT) -s tests/system/test_slow_peers.py
 

@@ -44,7 +44,7 @@ def main() -> int:
                 modeler = wait_for("modeler", options.modeler, options.modeler_token_file, "volume modeler-data")
             else:
                 console.print(f"Starting curator and modeler in {folder} ...")
-                curator, modeler = stack.enter_context(start_services(folder, options.engine))
+                curator, modeler = stack.enter_context(start_services(folder, options.engine, options.database))
                 if options.outbound:
                     options.curator_seen_by_modeler = link(folder, curator, modeler)
                     console.print(f"The curator opens all connections between them: {options.curator_seen_by_modeler}")
@@ -57,7 +57,8 @@ def main() -> int:
                 report.write_json(outcomes, options.json)
                 console.print(f"table      {options.json}", soft_wrap=True)
             for party in (curator, modeler):
-                console.print(f"audit log  {party.folder}/{party.name}.sqlite", soft_wrap=True)
+                where = f"schema {party.name}" if options.database else f"{party.folder}/{party.name}.sqlite"
+                console.print(f"audit log  {where}", soft_wrap=True)
             for name, url, file in options.login or []:
                 line = f"log in     {url}  as {name}, password {Path(file).read_text().strip()}"
                 console.print(line, soft_wrap=True, markup=False, highlight=False)
@@ -89,6 +90,9 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--engine", choices=("process", "threads"), default="process", help="what the modeler's runs compute with"
+    )
+    parser.add_argument(
+        "--database", metavar="postgresql://...", help="a database of PostgreSQL: both services put their tables there"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table to FILE")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for all files; default: a temporary one")

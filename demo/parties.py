@@ -34,15 +34,17 @@ class Party:
 
 
 @contextmanager
-def start_services(folder: Path, engine: str = "process") -> Iterator[tuple[Party, Party]]:
+def start_services(folder: Path, engine: str = "process", database: str | None = None) -> Iterator[tuple[Party, Party]]:
     """Start curator and modeler as two processes with their own folders; stop them at the end of the block.
 
+    ``database``: the address of PostgreSQL, if the tables are there.
     ``engine``: what the modeler computes with. Its parts are small, so that the demo's candidates make several.
     """
     parts = {"CANDIDATES_ENGINE": engine, "ENGINE_PARTITION_ROWS": "8000"}
+    at = {} if database is None else {"DATABASE_URL": database}
     with ExitStack() as stack:
-        curator = stack.enter_context(_process("curator", folder / "curator"))
-        modeler = stack.enter_context(_process("modeler", folder / "modeler", **parts))
+        curator = stack.enter_context(_process("curator", folder / "curator", **at))
+        modeler = stack.enter_context(_process("modeler", folder / "modeler", **parts, **at))
         yield _party("curator", *curator), _party("modeler", *modeler)
 
 

@@ -114,6 +114,9 @@ compiles loops: others load what it has compiled."""
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files of LONGEST first; within a file nothing moves."""
+    for item in items if postgres.ON else ():
+        if (reason := postgres.reason_to_skip(item.path.name, getattr(item, "originalname", item.name))) is not None:
+            item.add_marker(pytest.mark.skip(reason))
     rank = {name: position for position, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
 

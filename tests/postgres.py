@@ -9,6 +9,7 @@ import hashlib
 import importlib.util
 import os
 import shutil
+import sqlite3
 import subprocess
 import tempfile
 import time
@@ -157,9 +158,39 @@ def rows(url: str, schema: str, query: str, values: Sequence[object]) -> list[An
         return db.execute(query.replace("%", "%%").replace("?", "%s"), values).fetchall()
 
 
+SQLITE_ONLY = {
+    "test_schema.py": "writes older files of SQLite; test_postgres.py has the same for PostgreSQL",
+    "test_postgres.py": "compares both by itself",
+    "test_what_is_append_only_cannot_be_changed_by_the_service": "statements of SQLite (PRAGMA, rowid)",
+    "test_writes_that_returned_are_there_after_kill_9": "another process opens the file",
+    "test_processes_that_open_a_new_database_at_once_share_one_log": "other processes open the file",
+    "test_a_second_process_on_the_same_folder_is_refused_and_the_first_goes_on": "it waits as a standby",
+    "test_the_writer_waits_for_the_disk_and_readers_do_not_wait_for_it": "the disk is the server's",
+    "test_gauges_tell_the_size_of_the_database_and_the_disk": "the size of a file",
+    "test_the_same_holds_for_a_single_row": "a statement of SQLite",
+    "test_a_refused_read_is_reported_without_the_driver_s_words": "statements of SQLite",
+}
+"""Files and tests that cannot apply to PostgreSQL, and why. One that opens a missing file of SQLite is skipped too."""
+
+
+def reason_to_skip(file: str, name: str) -> str | None:
+    """Why a test cannot apply to PostgreSQL; None: it does."""
+    return SQLITE_ONLY.get(file) or SQLITE_ONLY.get(name)
+
+
 def use_everywhere() -> None:
     """From now on, a database in a file is one of PostgreSQL, in this process."""
     from service_kit.store import backends
+
+    connect = sqlite3.connect
+
+    def connect_to_existing(database: Any, *args: Any, **options: Any) -> sqlite3.Connection:
+        path = Path(str(database).removeprefix("file:").partition("?")[0])
+        if path.suffix == ".sqlite" and not path.exists():
+            pytest.skip("opens the file of SQLite, which is not there")
+        return connect(database, *args, **options)
+
+    sqlite3.connect = connect_to_existing
 
     real_of, real_reader = backends.of, backends.reader_of
     backends.of = lambda path, url: real_of(path, url or url_of(path.parent))

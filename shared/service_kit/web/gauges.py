@@ -52,6 +52,8 @@ def of_service(context: ServiceContext, data_dir: Path, jobs: Jobs, check_ready:
     by_state: dict[tuple[str, ...], float] = {
         (kind, state): count for kind, states in jobs().items() for state, count in states.items()
     }
+    if context.database.url is not None:
+        yield _single("blindopt_leader", "1: this process leads (PostgreSQL); a standby answers 503.", 1)
     yield Gauge("blindopt_jobs", "Jobs by kind and state.", by_state, ("kind", "state"))
     with context.database.read() as db:
         written: dict[tuple[str, ...], float] = {(state,): count for state, count in notices.states(db).items()}
