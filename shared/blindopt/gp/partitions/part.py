@@ -188,6 +188,8 @@ class Part:
 
     def _hide(self, hidden: Rows) -> Mask | None:
         """The part's hidden candidates (n,); None without any."""
+        if not (len(hidden) or len(self._hidden)):
+            return None
         self._mask[self._hidden] = False
         first, last = np.searchsorted(hidden, [self.rows.start, self.rows.stop])
         self._hidden = hidden[first:last] - self.rows.start

@@ -109,6 +109,8 @@ class Partitioned:
 
     def _floor(self, acquisition: Acquisition, quantum: float, hidden: Rows, solve: Solve) -> Floor:
         """A lower bound of the largest value less a quantum, by the exact values of rows that led before."""
+        if not self._leaders:  # as with one part
+            return Floor()
         rows = np.setdiff1d(np.array(self._leaders, dtype=np.intp), hidden)
         if not len(rows):
             return Floor()
