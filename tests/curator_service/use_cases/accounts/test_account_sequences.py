@@ -66,6 +66,8 @@ class Acts:
         self.choose = random.Random(seed)
         self.datasets, self.columns, self.inboxes = [self.file.dataset], [], []
         self.queries: list[str] = []
+        self._specs, self._orders = {}, {}
+        """Of each study that was charged: neither changes from then on."""
         self.anybodys: set[str] = set()
         """Studies whose answers are each another person's."""
         self.unreleased: list[str] = []
@@ -280,17 +282,16 @@ class Acts:
         """What everyone has lost, each unit beyond that, and the sum of the deltas, from the log."""
         with self.file.in_process.context.database.read() as db:
             records = [entry.record for entry in audit_log.walk(db)]
-        views, orders = {}, {}
 
         def spec(study):
-            if study not in views:
-                views[study] = self.file.in_process.call("owner", "GET", f"/v1/studies/{study}")["spec"]
-            return views[study]
+            if study not in self._specs:
+                self._specs[study] = self.file.in_process.call("owner", "GET", f"/v1/studies/{study}")["spec"]
+            return self._specs[study]
 
         def order(study):
-            if study not in orders:
-                orders[study] = self.file.order(study)
-            return orders[study]
+            if study not in self._orders:
+                self._orders[study] = self.file.order(study)
+            return self._orders[study]
 
         everyone, units = recomputed(records, spec, order, self._persons(), set(PERSONS) if self.persons else range(N))
         return everyone, units, recomputed_delta(records, spec)
