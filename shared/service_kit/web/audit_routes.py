@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -67,6 +68,7 @@ async def _filter(
     return _Filter(kind or (), actor, about, stamp(since) if since else None, stamp(until) if until else None)
 
 
+@cache  # routes have no state: applications of one process share them
 def router(auditors: tuple[Role, ...]) -> APIRouter:
     """Entries, checkpoint and consistency proofs for these roles."""
     routes = api_router("audit", *auditors, prefix="/v1/audit")

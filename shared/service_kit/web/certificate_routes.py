@@ -1,5 +1,7 @@
 """/v1/certificates: the certificates of a service, and when they expire."""
 
+from functools import cache
+
 from fastapi import APIRouter, Request
 
 from blindopt import wire
@@ -8,6 +10,7 @@ from service_kit.identity.tokens import Role
 from service_kit.web.dependencies import api_router
 
 
+@cache  # routes have no state: applications of one process share them
 def router(readers: tuple[Role, ...]) -> APIRouter:
     """The list of certificates, for ``readers``."""
     routes = api_router("health", *readers)

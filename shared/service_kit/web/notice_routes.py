@@ -1,5 +1,7 @@
 """/v1/notices: the notices sent by webhook, and a test of their receiver."""
 
+from functools import cache
+
 from fastapi import APIRouter, Request
 
 from blindopt import wire
@@ -9,6 +11,7 @@ from service_kit.web.dependencies import allowed, api_router
 from service_kit.web.listings import PagingDep
 
 
+@cache  # routes have no state: applications of one process share them
 def router(readers: tuple[Role, ...], testers: tuple[Role, ...]) -> APIRouter:
     """Routes that list notices for ``readers``, and send a test notice for ``testers``."""
     routes = api_router("notices")
