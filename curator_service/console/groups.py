@@ -11,8 +11,9 @@ from typing import Any
 
 from starlette.responses import Response
 
+from blindopt import wire
 from blindopt.formats.typed_numbers import readings
-from service_kit.console import ApiProblem, Form, Page, Pages
+from service_kit.console import ApiProblem, Form, Page, Pages, downloads
 
 Body = dict[str, Any]
 pages = Pages()
@@ -162,6 +163,20 @@ def field_of(where: str, form: Form, columns: Sequence[int]) -> str | None:
     if "cells" in parts:
         return "groups_centres" if form.get("groups_centres") else f"parts_{columns[0]}" if columns else None
     return "find" if where in ("release.mechanism", "answers.mechanism", "privacy_unit") else None
+
+
+@pages.get("/studies/{study_id}/groups", roles=("owner",))
+async def listed(page: Page) -> Response:
+    """The groups of a study: where each is, its noisy number of records, and what its answers cost."""
+    where = f"/studies/{page.path['study_id']}"
+    if page.query.get("as"):
+        return await downloads.listing(page, f"/v1{where}/groups", "groups", "groups", wire.GroupEntry)
+    study = await page.api.get(f"/v1{where}")
+    listing: dict[str, Any] = {"groups": [], "next_page_token": None}
+    if study["report"] is not None and study["report"]["counts"]:
+        listing = await page.api.get(f"/v1{where}/groups", page_token=page.query.get("page_token"))
+    trail = [("Studies", "/studies"), (study["spec"]["name"], where)]
+    return page.show("groups.html", title="Groups", trail=trail, listing=listing, study=study)
 
 
 @pages.post("/studies/{study_id}:open_group", roles=("owner",))

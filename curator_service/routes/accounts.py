@@ -59,6 +59,16 @@ def get_exposure(
     return wire.ExposurePage(rows=rows, release_epsilon=release, next_page_token=token)
 
 
+@router.get("/v1/studies/{study_id}/groups", dependencies=[allowed("owner")], responses=documented(409))
+def get_groups(study_id: StudyId, curator: CuratorDep, paging: PagingDep) -> wire.GroupPage:
+    """The groups of a groups study: where each is, its noisy number of records, and what its answers have cost.
+
+    `page_token` may be any candidate number: the page begins after it.
+    """
+    groups, token = paging.cut(curator.accounts.groups(study_id, paging.token, paging.limit), lambda entry: entry.row)
+    return wire.GroupPage(groups=groups, next_page_token=token)
+
+
 @router.get("/v1/studies/{study_id}/accounting", dependencies=_READ)
 def get_accounting(
     study_id: StudyId,

@@ -43,6 +43,10 @@ class Ids:
     measurement_id: str
     run_id: str
     message_id: str
+    groups_id: str
+
+
+AUTO = wire.AutoRelease(mechanism="auto", epsilon="4", delta=None, sensitivity=0.25)
 
 
 def csv() -> bytes:
@@ -68,9 +72,8 @@ def spec(dataset: str, measurement: wire.MeasurementSpec, **more: object) -> wir
         dataset_id=dataset,
         features=[wire.Feature(column=name, lower=0.0, upper=1.0) for name in COLUMNS[:2]],
         measurement=measurement,
-        release=wire.AutoRelease(mechanism="auto", epsilon="4", delta=None, sensitivity=0.25),
         kernel=KERNEL,
-        **({"answers": wire.NONE} | more),
+        **({"answers": wire.NONE, "release": AUTO} | more),
     )
 
 
@@ -90,6 +93,11 @@ def furnished(services: BothServices) -> Ids:
         forecast_spec = wire.ForecastCreate(epsilons=["1", "4"], functions=2, queries=5, rows_max=40)
         forecast = owner.start_forecast(study, forecast_spec).id
         owner.release(study)
+        grid = wire.GridCells(kind="grid", parts=[2, 2])
+        of_groups = wire.GroupsRelease(mechanism="groups", epsilon="0.5", cells=grid, min_count=1)
+        laplace = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.5", value_bound=1.0)
+        groups = owner.create_study(spec(dataset, column, release=of_groups, answers=laplace)).id
+        owner.release(groups)
         runs = [_ran(services, owner, vendor, study, name) for name in (f"{script(RUN)} {TURNED}", FORMULA)]
         measurement = _measured(services, owner, vendor, measurer, dataset)
         case = tuning_case.registered(owner, m=60)
@@ -100,7 +108,7 @@ def furnished(services: BothServices) -> Ids:
         vendor.send_message(runs[0], wire.BudgetMessage(kind="budget", more=wire.Budget(queries=9), note=FORMULA))
         owner.raise_caps(study, wire.BudgetRaise(budget=budget.model_copy(update={"queries": 51}), reason=FORMULA))
         message = owner.messages(study_id=study)[0].id
-        return Ids(dataset, study, forecast, tuning, measurement, runs[0], message)
+        return Ids(dataset, study, forecast, tuning, measurement, runs[0], message, groups)
 
 
 def _ran(

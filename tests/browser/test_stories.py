@@ -267,6 +267,9 @@ MORE = {
     "curator": [
         "/studies/new?from={study_id}",
         "/studies/new?from={study_id}&epsilon=4",
+        "/studies/new?from={groups_id}&epsilon=4",
+        "/studies/{groups_id}",
+        "/studies/{groups_id}/groups",
         "/datasets/{dataset_id}/account",
         "/inbox/told?state=declined",
         "/tunings/new?from={tuning_id}",

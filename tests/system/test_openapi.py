@@ -392,6 +392,7 @@ def at_curator(curator, opened, small) -> World:
             "PUT /v1/studies/{study_id}/budget": {"study_id": [raised]},
             "POST /v1/studies/{study_id}:preview": {"study_id": [previewed]},
             "POST /v1/studies/{study_id}:open_group": {"study_id": [grouped]},
+            "GET /v1/studies/{study_id}/groups": {"study_id": [grouped]},
             "POST /v1/studies/{study_id}/grants/{grant_id}:revoke": {"grant_id": grants},
             "POST /v1/studies/{study_id}/grants/{grant_id}:rotate": {"grant_id": ends},
             "POST /v1/studies/{study_id}/grants/{grant_id}/tokens/{kid}:revoke": {"grant_id": [granted[2].id]},

@@ -4,12 +4,14 @@ from collections import Counter
 from typing import Any
 
 from blindopt import wire
+from blindopt.errors import Erased, StateConflict
 from curator_service import store
 from curator_service.privacy import accounting
 from curator_service.privacy.ledger import Prices, alone, answers_add_up, answers_by_record, is_groups, text
 from curator_service.store import erasures
 from curator_service.store import ledger as lines
 from curator_service.use_cases.studies.advisories import release_status
+from curator_service.use_cases.studies.groups import group_entries
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
 from curator_service.use_cases.studies.repeated_releases import most_by_row
 from service_kit.context.context import ServiceContext
@@ -85,6 +87,18 @@ class Accounts:
             for row in page
         ]
         return rows, text(now.release) if prices.release_bounded else None
+
+    def groups(self, study_id: str, position: int | None, limit: int) -> list[wire.GroupEntry]:
+        """The groups of a study after a candidate. Raises StateConflict for a study of records, and Erased."""
+        with self._context.database.read() as db:
+            released = self._studies.of(db, study_id)
+            if released.groups is None:
+                raise StateConflict("the candidates of this study are records, not groups")
+            if erasures.is_erased(db, study_id):
+                raise Erased("the study was erased by its owner")
+            first = 0 if position is None else position + 1
+            rows = list(range(first, min(first + limit, released.n)))
+            return group_entries(db, self._studies.vault, study_id, rows, released)
 
     def accounting(self, study_id: str, delta: float | None) -> wire.Accounting:
         """The privacy cost of a study so far, by two accountants; ``delta``: the study's own if None.

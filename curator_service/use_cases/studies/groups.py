@@ -9,8 +9,10 @@ from blindopt import wire
 from blindopt.arrays import Matrix
 from blindopt.formats import npy_files
 from curator_service.measurement.groups import clipped_mean, measure_groups
+from curator_service.privacy.ledger import text
 from curator_service.release.groups import Groups
 from curator_service.release.registry import mechanism_of
+from curator_service.store import ledger as lines
 from curator_service.use_cases.studies.release_cache import Released
 from curator_service.use_cases.studies.withheld_records import withheld_records
 from curator_service.vault import Vault
@@ -20,23 +22,36 @@ SHOWN = 1_000
 """Numbers of records that a view has."""
 
 
+def group_entries(
+    db: Connection, vault: Vault, study_id: str, rows: list[int], released: Released
+) -> list[wire.GroupEntry]:
+    """Groups of a released study by candidate: public values, what was released, and what it has cost."""
+    counts, mechanism = released.report.counts, _mechanism(released.spec)
+    assert counts is not None
+    centre, spent = mechanism.raw_centres(), lines.row_balances(db, study_id, set(rows))
+    bounds = mechanism.bounds() if isinstance(mechanism.cells, wire.GridCells) else None
+    return [
+        wire.GroupEntry(
+            row=row,
+            count=counts[row],
+            centre=centre[part].tolist(),
+            lower=None if bounds is None else bounds[0][part].tolist(),
+            upper=None if bounds is None else bounds[1][part].tolist(),
+            spent=text(spent[row].total if row in spent else 0),
+        )
+        for row, part in zip(rows, _parts(vault, released, rows), strict=True)
+    ]
+
+
 def group_view(db: Connection, vault: Vault, study_id: str, row: int, released: Released) -> wire.GroupView:
     """A group of a released study, with its records."""
-    spec, counts, mechanism = released.spec, released.report.counts, _mechanism(released.spec)
-    assert counts is not None
+    spec = released.spec
     assert isinstance(spec.answers, wire.LaplaceAnswers)
-    part = _parts(vault, released, [row])[0]
-    lower = upper = None
-    if isinstance(mechanism.cells, wire.GridCells):
-        lower, upper = (bounds[part].tolist() for bounds in mechanism.bounds())
+    (entry,) = group_entries(db, vault, study_id, [row], released)
     members = released.members(row, withheld_records(db, vault, spec.dataset_id))
     return wire.GroupView(
+        **entry.model_dump(),
         study_id=study_id,
-        row=row,
-        count=counts[row],
-        centre=mechanism.raw_centres()[part].tolist(),
-        lower=lower,
-        upper=upper,
         size=len(members),
         mean=clipped_mean(released.values_of(members), spec.answers),
         records=[released.number(int(record)) for record in members[:SHOWN]],

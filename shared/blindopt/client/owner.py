@@ -242,6 +242,11 @@ class OwnerClient(ServiceClient):
         """The record behind a candidate. The log says that one was opened."""
         return self._post(f"/v1/studies/{study_id}:open_record", wire.RecordView, wire.RecordChoice(row=row))
 
+    def groups(self, study_id: str) -> Iterator[wire.GroupEntry]:
+        """The groups of a groups study, with what was released about each and what its answers cost."""
+        for page in self._pages(f"/v1/studies/{study_id}/groups", wire.GroupPage):
+            yield from page.groups
+
     def open_group(self, study_id: str, row: int) -> wire.GroupView:
         """The group behind a candidate of a groups study, with its records; the log says that one was opened."""
         return self._post(f"/v1/studies/{study_id}:open_group", wire.GroupView, wire.RecordChoice(row=row))

@@ -325,15 +325,27 @@ class ReleaseReport(Reply):
     largest_r: int | None = Field(None, description="Largest r with sigma_min >= omega; 0 if there is none.")
 
 
-class GroupView(Reply):
-    """A candidate of a groups study, and its records: for the owner only."""
+class GroupEntry(Reply):
+    """A candidate of a groups study: where it is, and what was released about it."""
 
-    study_id: str = Field(description="The study.")
     row: int = Field(description="Number of the candidate: its row of Z, from 0.")
     count: int = Field(description="Its noisy number of records, as released.")
     centre: list[float] = Field(description="The centre, in raw units, by feature.")
     lower: list[float] | None = Field(description="Lower bounds of a part of a grid, in raw units; null for centres.")
     upper: list[float] | None = Field(description="Upper bounds of a part of a grid, in raw units; null for centres.")
+    spent: str = Field(description="Epsilon of the answers about it so far, without the release.")
+
+
+class GroupPage(Page):
+    """A page of groups."""
+
+    groups: list[GroupEntry] = Field(description="Groups, by number of the candidate.")
+
+
+class GroupView(GroupEntry):
+    """A candidate of a groups study, and its records: for the owner only."""
+
+    study_id: str = Field(description="The study.")
     size: int = Field(description="Its true number of records, without those that are withheld.")
     mean: float | None = Field(description="The true mean of y over these, clipped; null without records.")
     records: list[int] = Field(description="Numbers of its records in the file, from 1: the first 1,000.")

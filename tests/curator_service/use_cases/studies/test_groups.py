@@ -148,6 +148,17 @@ def test_the_owner_opens_a_group_and_nobody_else_does(curator, study):
     assert (record.status_code, "open the group" in record.text) == (409, True)
 
 
+def test_the_owner_sees_every_group_with_what_it_has_spent_and_nothing_exact(curator, study):
+    query(curator, study, 1)
+    page = curator.call("owner", "GET", f"/v1/studies/{study}/groups")
+    assert [(g["row"], g["count"], g["spent"]) for g in page["groups"]] == [(0, 4, "0"), (1, 4, "0.75")]
+    assert (page["groups"][0]["centre"], page["groups"][0]["upper"]) == ([0.25, 0.25], [0.5, 0.5])
+    assert set(page["groups"][0]) == {"row", "count", "centre", "lower", "upper", "spent"}
+    second = curator.call("owner", "GET", f"/v1/studies/{study}/groups?page_size=1&page_token=0")["groups"]
+    assert [g["row"] for g in second] == [1]
+    assert curator.send("modeler", "GET", f"/v1/studies/{study}/groups").status_code == 403
+
+
 def test_a_withheld_record_is_taken_out_of_the_sums_and_nothing_is_declined(curator, study):
     spec = curator.call("owner", "GET", f"/v1/studies/{study}")["spec"]
     curator.call("owner", "POST", f"/v1/datasets/{spec['dataset_id']}:withhold", json={"record": 1})

@@ -175,6 +175,7 @@ ALLOWED = {
         f"PUT {STUDY}/budget": OWNER,
         f"POST {STUDY}:open_group": OWNER,
         f"POST {STUDY}:open_record": OWNER,
+        f"GET {STUDY}/groups": OWNER,
         f"GET {STUDY}/results": OWNER,
         **{
             f"GET /v1/inbox{what}": MEASURERS
