@@ -104,7 +104,7 @@ def _of_groups(spec: StudyCreate, release: GroupsRelease) -> list[Caution]:
         return []
     message = (
         f"In a group of {release.min_count} records the noise of an answer has a standard deviation of {noise:.2g} C, "
-        "and y lies within C of its centre: such an answer says next to nothing. Take a larger min_count, fewer "
+        "and y lies within C of its centre: such an answer says next to nothing. Leave out more groups, take fewer "
         "groups, or a larger epsilon."
     )
     return [Caution(code="groups_small", field="release.min_count", message=message)]

@@ -260,3 +260,35 @@ def test_a_preview_begins_with_its_verdict_and_a_high_risk_takes_a_second_tick(o
     assert (owner.status, "Tick this too before you release" in owner.shown) == (422, True)
     owner.submit(f"/studies/{draft}:release", sure="yes", sure_high="yes")
     assert "the study is open" in owner.shown
+
+
+def test_the_best_kind_of_record_is_priced_before_anything_is_spent_and_its_owner_opens_it(owner, api):
+    dataset = api.register("kinds", CSV.encode())
+    owner.get(f"/studies/new?dataset={dataset.id}")
+    owner.submit("/studies/new", name="Which kind?", go="next")
+    bounds = {f"{end}_{i}": value for i in (0, 1) for end, value in (("lower", "0"), ("upper", "20"))}
+    owner.submit("/studies/new", go="next", use_0="yes", use_1="yes", **bounds)
+    owner.submit("/studies/new", go="next", column="y")
+    assert "What should the vendor find: the best record, or the best kind of record?" in owner.shown
+    chosen = {"find": "groups", "groups_epsilon": "1", "parts_0": "2", "parts_1": "1"}
+    owner.submit("/studies/new", go="look", **chosen)
+    assert "50 different groups cost a record epsilon 1 in all" in owner.shown
+    assert "becomes at most 73.1 % sure" in owner.shown
+    owner.submit("/studies/new", go="look", **chosen | {"groups_again": "2"})
+    assert "50 different groups cost a record epsilon 0.75 in all" in owner.shown
+    owner.submit("/studies/new", go="next", **chosen | {"groups_again": "1", "release_min_count": "1"})
+    owner.submit("/studies/new", go="next", answers_value_bound="3", answers_centre="2")
+    assert api.account(dataset.id).epsilon == "0"
+    owner.submit("/studies/new", go="next", budget_queries="9")
+    assert "1 equal parts, with 1 records or more" in owner.shown
+    owner.submit("/studies/new", go="create")
+    study = owner.path.rpartition("/")[2]
+    spec = api.study(study).spec
+    assert (spec.release.epsilon, spec.answers.epsilon, spec.budget.epsilon_per_row) == ("0.5", "0.5", "1")
+    owner.submit(f"/studies/{study}:release", sure="yes")
+    owner.get(f"/studies/{study}/groups")
+    assert owner.shown.count("to 10") + owner.shown.count("to 20") >= len(api.study(study).report.counts)
+    owner.submit(f"/studies/{study}:open_group", row="0")
+    assert "is a group of" in owner.shown
+    owner.submit(f"/studies/{study}:open_group", row="99")
+    assert "No group was opened" in owner.shown
