@@ -89,12 +89,10 @@ class Machine:
         self.environment = kept | {f"BLINDOPT_{name.upper()}_{key}": str(value) for key, value in chosen.items()}
         self.process = None
 
-    def type(self, page, *begins):
-        """Run each command of a page that begins so; the output of the last one."""
-        for begin in begins:
-            for line in written(page, f"blindopt-{self.name} {begin}"):
-                output = self.command(*line.split()[1:])
-        return output
+    def type(self, page, begin, *more):
+        """Run the command of a page that begins so, with ``more`` options; its output."""
+        (line,) = written(page, f"blindopt-{self.name} {begin}")
+        return self.command(*line.split()[1:], *more)
 
     def set(self, page):
         """Take the settings of a page."""
@@ -240,7 +238,7 @@ def test_with_no_port_open_the_same_candidates_are_chosen(parties, direct, csv, 
     files = modeler.folder / "token", "grant.json", "tls/ca.crt"
     assert modeler.python(VEND, f"https://{MODELER}:8420", *files) == direct
     modeler.environment |= {"BLINDOPT_MODELER_URL": f"https://{MODELER}:8420", "BLINDOPT_MODELER_CA_FILE": "tls/ca.crt"}
-    assert "Recommended: candidate" in modeler.type(OUTBOUND, "run --grant")
+    assert "Recommended: candidate" in modeler.type(OUTBOUND, "run --grant", "--queries", "2")
     for party in (modeler, curator):  # with the runs of both pages
         party.command("audit", "verify")
         (tmp_path / party.name).write_text(party.command("audit", "export"))
