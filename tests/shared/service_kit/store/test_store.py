@@ -374,7 +374,7 @@ def test_a_schema_of_a_newer_program_is_refused_and_not_touched(tmp_path):
         db.execute("PRAGMA user_version = 99")
         db.execute("DROP TRIGGER log_UPDATE")
         db.commit()
-    with pytest.raises(StateConflict, match="the database has schema 99, this program needs 11"):
+    with pytest.raises(StateConflict, match="the database has schema 99, this program needs 12"):
         _open(path)
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (99,)
