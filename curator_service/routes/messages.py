@@ -95,7 +95,7 @@ def open_record(
 
 @router.post("/v1/studies/{study_id}:open_group", dependencies=_OWNER)
 def open_group(
-    study_id: StudyId, choice: wire.RecordChoice, caller: RequestContextDep, curator: CuratorDep
+    study_id: StudyId, choice: wire.RecordChoice, caller: UnkeyedContextDep, curator: CuratorDep
 ) -> wire.GroupView:
     """The group behind a candidate of a groups study, with its records: for the owner only.
 

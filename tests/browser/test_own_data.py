@@ -56,7 +56,7 @@ class Person:
 
     def fill(self, label, text):
         """Type into a field, or choose from a list."""
-        field = self.page.get_by_label(label)
+        field = self.page.get_by_label(label, exact=label == "epsilon")
         if field.evaluate("e => e.tagName") == "SELECT":
             field.select_option(text)
         else:
