@@ -83,6 +83,9 @@ MADE_UP: list[tuple[str, str, dict[str, str], bytes]] = [
 """A path's part, a query, headers and a body of requests that may be right or wrong: without a token nobody looks."""
 OTHER_METHODS = {"GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE"}
 
+REFUSED = (400, 401, 403, 404, 405, 406, 409, 413, 415, 422, 428, 429)
+"""Statuses of what the contract forbids; 413: a body too large to be read."""
+
 
 @dataclass
 class World:
@@ -210,7 +213,10 @@ def _try(
                 "with-security-parameters": False,
             },
             # A schema cannot tell that a column is in a dataset: what it allows may still be refused.
-            "checks": {"positive_data_acceptance": {"enabled": False}},
+            "checks": {
+                "positive_data_acceptance": {"enabled": False},
+                "negative_data_rejection": {"expected-statuses": [*map(str, REFUSED), "5xx"]},
+            },
             # Ids come from ``mend`` alone, so that no example spoils what another one needs.
             "phases": {
                 "stateful": {"enabled": False},
