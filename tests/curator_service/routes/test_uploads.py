@@ -231,9 +231,10 @@ def test_uploads_at_once_do_not_pass_the_limit_together(curator, folder, monkeyp
 
     def store(identity):
         with suppress(StateConflict):
-            uploads._store({"owner": owner, "view": view}, identity, io.BytesIO(CSV))
+            note = {"owner": owner, "view": view.model_dump(mode="json")}
+            uploads._store(note, view.model_copy(update={"id": identity}), io.BytesIO(CSV))
 
-    view = uploads._notes().popitem()[1].view.model_dump(mode="json")
+    view = uploads._notes().popitem()[1].view
     monkeypatch.setattr(curator.curator.vault.pending, "keep", keep_while_another_comes)
     store("upl_0000000000000000")
     for other in seen:

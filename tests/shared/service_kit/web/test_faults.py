@@ -366,12 +366,13 @@ def test_a_monitor_reads_at_readyz_schema_and_disk_and_nobody_else_does(tmp_path
 def test_frequent_readiness_requests_share_one_check(status, curator_app_, owner, monkeypatch):
     """The request needs no token, and a check writes to the disk: its result is reused, whatever it is."""
     monkeypatch.setattr("service_kit.context.audit_trail._READY_SECONDS", 3600.0)
-    context, commits = curator_app_.state.context, []
+    context, checks = curator_app_.state.context, []
     if status == 503:
         _change_last_record(context)
-    context.database.after_commit(lambda: commits.append(1))
+    check = context.database.check_writable
+    monkeypatch.setattr(context.database, "check_writable", lambda: (checks.append(1), check()))
     assert [ask(curator_app_, "", "GET", "/readyz").status_code for _ in range(5)] == [status] * 5
-    assert len(commits) == 1
+    assert len(checks) == 1
 
 
 def test_health_is_reported_while_every_thread_waits_and_the_disk_is_slow(curator_app_):
