@@ -14,33 +14,13 @@ from blindopt.wire import (
     PoGpUcbRelease,
     StudyCreate,
 )
+from curator_service.privacy.amounts import times
 from curator_service.privacy.choice import Concrete, failure
 from curator_service.privacy.ledger import Balance, Prices, answers_add_up, is_groups
 
 _EXP = Context(prec=30)
 _DIGITS = Context(prec=6, rounding=ROUND_CEILING)
 _EXPONENT_MAX = 10_000
-_SUM = Context(prec=400, rounding=ROUND_CEILING)  # more digits than two amounts have: sums are exact
-_NANO = -12  # the ledger's unit is 1e-12
-
-
-def add(a: Decimal, b: Decimal) -> Decimal:
-    """The exact sum."""
-    return _SUM.add(a, b)
-
-
-def times(k: int, amount: Decimal) -> Decimal:
-    """The exact product."""
-    return _SUM.multiply(k, amount)
-
-
-def decimal(units: int) -> Decimal:
-    """An amount of the ledger as a decimal.
-
-    >>> decimal(2_500_000_000_000)
-    Decimal('2.500000000000')
-    """
-    return Decimal(units).scaleb(_NANO, _SUM)
 
 
 def for_everyone(spec: StudyCreate, balance: Balance, again: int) -> int:

@@ -8,7 +8,7 @@ from sqlalchemy import Column, Index, Integer, Table, Text, bindparam, func, sel
 
 from blindopt import wire
 from blindopt.errors import BudgetExhausted
-from curator_service.privacy import dataset_account
+from curator_service.privacy import amounts
 from curator_service.privacy.ledger import exact
 from curator_service.store import datasets, studies
 from curator_service.store.base import METADATA
@@ -87,7 +87,7 @@ class Account:
         ``of_studies``: epsilon and delta that the record which lost most has lost by studies. ``caps``: what the
         refusal calls the caps.
         """
-        add = dataset_account.add
+        add = amounts.add
         after = replace(self, epsilon=add(self.epsilon, epsilon), delta=add(self.delta, delta))
         for cap, cost, others in (("epsilon", epsilon, of_studies[0]), ("delta", delta, of_studies[1])):
             limit = getattr(self, f"cap_{cap}")

@@ -6,7 +6,7 @@ import numpy as np
 
 from blindopt import wire
 from curator_service import store
-from curator_service.privacy import dataset_account
+from curator_service.privacy import amounts
 from curator_service.privacy.ledger import exact, text
 from curator_service.store import dataset_accounts as table
 from curator_service.store import ledger as lines
@@ -126,14 +126,14 @@ def _shares(file: FileLosses, dataset: Any, *, bounded: bool) -> list[wire.LossS
     totals = file.of_kind(dataset.person_column)
     if not bounded:
         return [wire.LossShare(epsilon=None, units=len(totals))] if len(totals) else []
-    base = dataset_account.add(file.everyone, dataset_account.decimal(file.of_other_units(dataset.person_column)))
+    base = amounts.add(file.everyone, amounts.decimal(file.of_other_units(dataset.person_column)))
     values, counts = np.unique(totals, return_counts=True)
     ordered = list(zip(values[::-1].tolist(), counts[::-1].tolist(), strict=True))
     per_group = max(1, -(-len(ordered) // _GROUPS))
     groups = [ordered[start : start + per_group] for start in range(0, len(ordered), per_group)]
     return [
         wire.LossShare(
-            epsilon=exact(dataset_account.add(base, dataset_account.decimal(group[0][0]))),
+            epsilon=exact(amounts.add(base, amounts.decimal(group[0][0]))),
             units=sum(count for _, count in group),
         )
         for group in groups

@@ -12,7 +12,7 @@ from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import BudgetExhausted, Invalid, StateConflict
 from curator_service import store
-from curator_service.privacy import dataset_account
+from curator_service.privacy import amounts, dataset_account
 from curator_service.privacy.choice import Concrete
 from curator_service.privacy.ledger import Charge, Prices, answers_by_record, exact, is_groups, text
 from curator_service.store import dataset_accounts as table
@@ -99,7 +99,7 @@ def charge_everyone(
         audit_log.append(db, f"{kind}.refused", actor=request.principal.actor, now=context.clock(), details=details)
         return refusal
     table.add(db, account, kind, after=after, at=at, subject=identity, epsilon=epsilon, delta=delta)
-    spent = dataset_account.add(after.epsilon, of_studies[0]), dataset_account.add(after.delta, of_studies[1])
+    spent = amounts.add(after.epsilon, of_studies[0]), amounts.add(after.delta, of_studies[1])
     notices.dataset_spent(db, context.outbox, account, after, *spent)
     return None
 
@@ -140,8 +140,8 @@ def allow_release(file: FileLosses, spec: wire.StudyCreate, ran: Concrete) -> tu
     study would release has no finite bound.
     """
     account, price, delta = file.account, Prices.of(spec).release, dataset_account.release_delta(ran)
-    epsilon_after = dataset_account.add(file.epsilon, dataset_account.decimal(price))
-    delta_after = dataset_account.add(file.delta, delta)
+    epsilon_after = amounts.add(file.epsilon, amounts.decimal(price))
+    delta_after = amounts.add(file.delta, delta)
     if file.public and price == 0:  # nobody in it needs protection
         return epsilon_after, delta_after
     if account.closed:
@@ -211,13 +211,11 @@ def _check_units(
     rows_of: dict[int, list[int]] = {}
     for row, unit in losses.units_at(db, dataset, release_id, cost_at).items():
         rows_of.setdefault(unit, []).append(row)
-    everyone = dataset_account.add(losses.everyone(db, dataset), losses.of_other_units(db, dataset))
+    everyone = amounts.add(losses.everyone(db, dataset), losses.of_other_units(db, dataset))
     most = Decimal(0)
     for unit, rows in rows_of.items():
-        spent = dataset_account.add(
-            everyone, dataset_account.decimal(losses.answers_about(db, dataset, unit, guard.check_balances))
-        )
-        after = dataset_account.add(spent, dataset_account.decimal(sum(cost_at[row] for row in rows)))
+        spent = amounts.add(everyone, amounts.decimal(losses.answers_about(db, dataset, unit, guard.check_balances)))
+        after = amounts.add(spent, amounts.decimal(sum(cost_at[row] for row in rows)))
         if after > cap:
             raise _refusal(EPSILON, text(cost_at[min(rows)]), spent, cap, min(rows))
         most = max(most, after)
@@ -240,7 +238,7 @@ def _check_everyone(
     now = dataset_account.for_everyone(spec, before, earlier)
     then = dataset_account.for_everyone(spec, charges[-1].after, max(earlier, again)) if charges else now
     spent = losses.read(db, dataset).epsilon
-    after = dataset_account.add(spent, dataset_account.decimal(then - now))
+    after = amounts.add(spent, amounts.decimal(then - now))
     if then > now and after > cap:
         raise _refusal(EPSILON, text(sum(charge.cost for charge in charges)), spent, cap)
     return after

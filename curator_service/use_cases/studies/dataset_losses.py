@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from blindopt import wire
 from curator_service import store
-from curator_service.privacy import dataset_account
+from curator_service.privacy import amounts, dataset_account
 from curator_service.privacy.ledger import Balance, answers_by_record
 from curator_service.store import dataset_accounts as table
 from curator_service.store import ledger as lines
@@ -80,7 +80,7 @@ class FileLosses:
     def everyone(self) -> Decimal:
         """The epsilon that every unit has lost."""
         of_studies = sum(study.everyone for study in self.studies)
-        return dataset_account.add(self.account.epsilon, dataset_account.decimal(of_studies))
+        return amounts.add(self.account.epsilon, amounts.decimal(of_studies))
 
     @property
     def of_studies(self) -> tuple[Decimal, Decimal]:
@@ -88,18 +88,18 @@ class FileLosses:
         epsilon = sum(study.everyone for study in self.studies) + sum(map(_largest, self.totals.values()))
         delta = Decimal(0)
         for study in self.studies:
-            delta = dataset_account.add(delta, study.delta)
-        return dataset_account.decimal(epsilon), delta
+            delta = amounts.add(delta, study.delta)
+        return amounts.decimal(epsilon), delta
 
     @property
     def epsilon(self) -> Decimal:
         """The epsilon that the unit which lost most has lost, of what has a finite bound."""
-        return dataset_account.add(self.account.epsilon, self.of_studies[0])
+        return amounts.add(self.account.epsilon, self.of_studies[0])
 
     @property
     def delta(self) -> Decimal:
         """The sum of the deltas."""
-        return dataset_account.add(self.account.delta, self.of_studies[1])
+        return amounts.add(self.account.delta, self.of_studies[1])
 
     @property
     def declared_rows(self) -> int:
@@ -115,9 +115,9 @@ class FileLosses:
             return None
         delta = Decimal(0)
         for study in self.studies:
-            released = dataset_account.decimal(study.balance.release)
-            delta = dataset_account.add(delta, dataset_account.group_delta(released, study.delta, k))
-        return dataset_account.times(k, self.epsilon), delta
+            released = amounts.decimal(study.balance.release)
+            delta = amounts.add(delta, dataset_account.group_delta(released, study.delta, k))
+        return amounts.times(k, self.epsilon), delta
 
     def of_other_units(self, column: str | None) -> int:
         """The largest sums of answers about units of other kinds, added, in the ledger's units."""
@@ -275,7 +275,7 @@ class DatasetLosses:
                 again = most_released(db, row.id, spec)
             total += dataset_account.for_everyone(spec, balance, again)
         account = table.account_of(db, table.account_name(db, dataset))
-        return dataset_account.add(account.epsilon, dataset_account.decimal(total))
+        return amounts.add(account.epsilon, amounts.decimal(total))
 
     def units_at(self, db: Connection, dataset: Any, release_id: str, rows: Iterable[int]) -> dict[int, int]:
         """The unit behind each of these rows of Z."""
@@ -308,4 +308,4 @@ class DatasetLosses:
         """The largest sums of answers about units of other kinds, added; 0 where there is one kind."""
         if len(self.units(db, dataset.sha256)) <= 1:
             return Decimal(0)
-        return dataset_account.decimal(self.read(db, dataset).of_other_units(dataset.person_column))
+        return amounts.decimal(self.read(db, dataset).of_other_units(dataset.person_column))

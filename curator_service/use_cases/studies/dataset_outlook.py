@@ -5,7 +5,7 @@ from decimal import Decimal
 from blindopt import wire
 from blindopt.errors import BudgetExhausted, StateConflict
 from curator_service import store
-from curator_service.privacy import dataset_account
+from curator_service.privacy import amounts, dataset_account
 from curator_service.privacy.choice import Concrete
 from curator_service.privacy.ledger import Prices, exact
 from curator_service.store import dataset_accounts as table
@@ -30,17 +30,17 @@ def outlook(
     price, delta = (0, Decimal(0)) if charged else (Prices.of(spec).release, dataset_account.release_delta(ran))
     why = dataset_account.release_is_unbounded(ran, public=before.public)
     why = why or dataset_account.answers_are_unbounded(spec, public=before.public)
-    with_epsilon = dataset_account.add(after.epsilon, dataset_account.decimal(price))
+    with_epsilon = amounts.add(after.epsilon, amounts.decimal(price))
     account = before.account
     tunings = sum(line.kind == "tuning" for line in table.lines(db, table.account_name(db, dataset)))
     spent = None if before.unbounded else exact(before.epsilon)
     then = None if after.unbounded or why else exact(with_epsilon)
     uses = uses_in_words(len(before.studies), tunings)
     k = max(after.declared_rows, 1 if spec.person_column else spec.rows_per_person)
-    cost = dataset_account.decimal(price)
-    more = dataset_account.times(k, cost), dataset_account.group_delta(cost, delta, k)
+    cost = amounts.decimal(price)
+    more = amounts.times(k, cost), dataset_account.group_delta(cost, delta, k)
     person = None if k == 1 else of_declared_person(after, k, bounded=then is not None, more=more)
-    deltas = exact(before.delta), exact(dataset_account.add(after.delta, delta))
+    deltas = exact(before.delta), exact(amounts.add(after.delta, delta))
     return wire.DatasetOutlook(
         studies=len(before.studies),
         tunings=tunings,
@@ -67,7 +67,7 @@ def of_declared_person(
     """
     if not bounded or (lost := file.of_person(k)) is None:
         return wire.DeclaredPerson(rows=k, epsilon=None, delta=None)
-    epsilon, delta = (exact(dataset_account.add(a, b)) for a, b in zip(lost, more, strict=True))
+    epsilon, delta = (exact(amounts.add(a, b)) for a, b in zip(lost, more, strict=True))
     return wire.DeclaredPerson(rows=k, epsilon=epsilon, delta=delta)
 
 
