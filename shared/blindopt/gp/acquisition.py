@@ -132,7 +132,7 @@ class UpperConfidenceBound:
 
     def with_slack(self, slack: float) -> Self:
         """Return the same rule with another slack."""
-        return replace(self, slack=slack)
+        return type(self)(self.weight, self.nugget, slack)
 
     def quantum(self, prior_variance: float) -> float:
         """1e-10 prior standard deviations."""

@@ -125,9 +125,9 @@ def precision_of(kernel: Kernel, largest: float) -> tuple[bool, float]:
 
 
 def _dual(lifted: Matrix) -> Matrix:
-    dual = lifted.T.copy()
-    dual[:-2] *= -2.0
-    dual[-2:] = dual[-1], dual[-2].copy()
+    rows = lifted.T
+    dual: Matrix = rows * -2.0
+    dual[-2], dual[-1] = rows[-1], rows[-2]
     return dual
 
 

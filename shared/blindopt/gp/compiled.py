@@ -60,7 +60,7 @@ class CompiledUpdates:
         self._synced_counts: Rows = np.zeros(-(-n // tile), dtype=np.intp)
         """With how many observations each tile is up to date."""
         self._upper, self._tops, self._rows = np.empty(n), np.empty(len(self._synced_counts)), np.empty(n, np.intp)
-        self._none_hidden: Mask = np.zeros(n, dtype=np.bool_)
+        self._none_hidden: Mask = np.zeros(0, dtype=np.bool_)
         law = candidates.by_products, loops.KINDS[type(kernel)], kernel.variance, nugget
         state = padded_columns(moments.whitened), moments.mean, moments.variance, self._deviation, self._synced_counts
         self._fixed = (tile, padded_columns(candidates.lifted), *law, *state, moments.var_tol)

@@ -33,6 +33,7 @@ _EPSILON = float(np.finfo(np.float64).eps)
 _SMALLEST = -708.0  # exp of less is below 1e-307, and is taken as 0
 _LOG2E, _SHIFT = 1.44269504088896338700, 6755399441055744.0  # 1.5 * 2^52: adding it rounds to whole numbers
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+Pair = tuple[float, float]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -169,27 +170,44 @@ def _update(
 
 
 @_compiled_without_nan
+def _top(mean: Vector, deviation: Vector, hidden: Mask, growth: float, mean_tol: float) -> float:
+    """The largest upper bound of a tile, the lowest number if all rows are hidden."""
+    top = _LOWEST
+    if len(hidden):
+        for i in range(len(mean)):
+            top = max(top, _LOWEST if hidden[i] else mean[i] + deviation[i] * growth + mean_tol)
+    else:
+        for i in range(len(mean)):
+            top = max(top, mean[i] + deviation[i] * growth + mean_tol)
+    return top
+
+
+@_compiled_without_nan
 def _upper_bounds(
     mean: Vector, deviation: Vector, hidden: Mask, growth: float, mean_tol: float, upper: Vector
 ) -> float:
     """Write upper bounds of a tile into ``upper``, the lowest number for hidden rows. Return the largest."""
     top = _LOWEST
     for i in range(len(mean)):
-        bound = mean[i] + deviation[i] * growth + mean_tol
-        bound = _LOWEST if hidden[i] else bound
-        upper[i] = bound
-        top = max(top, bound)
-    return top
-
-
-@_compiled_without_nan
-def _lower_bound(mean: Vector, variance: Vector, hidden: Mask, growth: float, mean_tol: float, var_tol: float) -> float:
-    """Lower bound of the largest bound in a tile that is up to date."""
-    top = _LOWEST
+        upper[i] = mean[i] + deviation[i] * growth + mean_tol
+    if len(hidden):
+        for i in range(len(mean)):
+            upper[i] = _LOWEST if hidden[i] else upper[i]
     for i in range(len(mean)):
-        bound = mean[i] - mean_tol + growth * sqrt(max(variance[i] - var_tol, 0.0))
-        top = max(top, _LOWEST if hidden[i] else bound)
+        top = max(top, upper[i])
     return top
+
+
+@_compiled
+def _lower_bound(upper: Vector, top: float, mean: Vector, variance: Vector, growth: float, tols: Pair) -> float:
+    """Lower bound of the largest bound in a tile that is up to date: that of a row with the largest upper bound."""
+    i = 0
+    while i < len(upper) and upper[i] != top:
+        i += 1
+    if i == len(upper) or top == _LOWEST:
+        return _LOWEST
+    bound: float = mean[i] - tols[0] + growth * sqrt(max(variance[i] - tols[1], 0.0))
+    return bound
 
 
 @_compiled
@@ -252,6 +270,8 @@ def contenders(
 ) -> int:
     """Write the candidates that may have the largest bound into ``contender_rows`` (n,), in order. Return their number.
 
+    ``hidden`` (n,) says which candidates are left out; it is empty where none is. Bounds of tiles that may have the
+    largest are left in ``upper`` (n,).
     ``weight_sq_cumsum`` (t + 1 or more,) holds the sums of squared weights of the first s = 0 .. t observations.
     """
     n, tiles, best, exact = len(mean), len(counts), _LOWEST, sqrt(weight)
@@ -260,9 +280,7 @@ def contenders(
     for tile in range(tiles):
         start, end = tile * size, min((tile + 1) * size, n)
         growth = exact if counts[tile] == t else sqrt(most - weight_sq_cumsum[counts[tile]])
-        tops[tile] = _upper_bounds(
-            mean[start:end], deviation[start:end], hidden[start:end], growth, mean_tol, upper[start:end]
-        )
+        tops[tile] = _top(mean[start:end], deviation[start:end], hidden[start:end], growth, mean_tol)
     for turn in range(min(_FIRST, tiles) + tiles):
         tile = turn - min(_FIRST, tiles)
         if tile < 0:
@@ -278,17 +296,16 @@ def contenders(
                 whitened, mean, variance, deviation, var_tol,
             )  # fmt: skip
             counts[tile] = t
-            tops[tile] = _upper_bounds(
-                mean[start:end], deviation[start:end], hidden[start:end], exact, mean_tol, upper[start:end]
-            )
-        best = max(
-            best, _lower_bound(mean[start:end], variance[start:end], hidden[start:end], exact, mean_tol, var_tol)
+        tops[tile] = top = _upper_bounds(
+            mean[start:end], deviation[start:end], hidden[start:end], exact, mean_tol, upper[start:end]
         )
+        tols = mean_tol, var_tol
+        best = max(best, _lower_bound(upper[start:end], top, mean[start:end], variance[start:end], exact, tols))
     count = 0
     for tile in range(tiles):
         if tops[tile] >= best:
             for i in range(tile * size, min((tile + 1) * size, n)):
-                if upper[i] >= best and not hidden[i]:
+                if upper[i] >= best and not (len(hidden) and hidden[i]):
                     contender_rows[count] = i
                     count += 1
     return count

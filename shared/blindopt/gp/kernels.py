@@ -36,7 +36,8 @@ class Kernel:
         squared: Matrix = cdist(a, b, "sqeuclidean")  # differences first: no cancellation near zero
         squared *= 1.0 / self.lengthscale**2
         self.correlate(squared)
-        squared *= self.variance
+        if self.variance != 1.0:
+            squared *= self.variance
         return squared
 
     @abstractmethod

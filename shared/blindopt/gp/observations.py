@@ -53,7 +53,8 @@ class Observations:
         if t == len(self.weights):
             self._grow(min(max(16, 2 * t), self.capacity))
         self.rows[t], self.inputs[t] = row, inputs
-        self._number(t, t + 1)
+        self.serials[t] = self._next_serial
+        self._next_serial += 1
         self.factor[t, :t], self.factor[t, t] = whitened, pivot
         self.inverse[t, :t] = -np.einsum("j,jk->k", whitened, self.inverse[:t, :t]) / pivot
         self.inverse[t, t] = 1.0 / pivot
@@ -69,7 +70,8 @@ class Observations:
             raise IndexError(f"the posterior was built for {self.capacity} outcomes")
         self._grow(min(max(16, t), self.capacity))
         self.rows[:t], self.inputs[:t] = rows, inputs
-        self._number(0, t)
+        self.serials[:t] = np.arange(self._next_serial, self._next_serial + t)
+        self._next_serial += t
         self.factor[:t, :t], self.inverse[:t, :t], self.weights[:t] = factor, inverse, weights
         self.weight_sq_cumsum[1 : t + 1] = np.cumsum(weights**2)
         self.variance_max = float(np.einsum("ij,ij->i", factor, factor).max())
@@ -80,10 +82,6 @@ class Observations:
         if not 0 <= count <= self.count:
             raise ValueError(f"there are {self.count} outcomes, not {count}")
         self.count = count
-
-    def _number(self, start: int, stop: int) -> None:
-        self.serials[start:stop] = np.arange(self._next_serial, self._next_serial + stop - start)
-        self._next_serial += stop - start
 
     def _grow(self, size: int) -> None:
         self.rows, self.serials = _grown(self.rows, size), _grown(self.serials, size)
@@ -111,24 +109,29 @@ class LocalObservations:
     def common(self) -> int:
         """How many of the first observations are still the same ones."""
         count = min(self.count, self.of_all.count)
+        if not count or self._serials[count - 1] == self.of_all.serials[count - 1]:  # what was before it was kept too
+            return count
         other = np.flatnonzero(self._serials[:count] != self.of_all.serials[:count])
         return int(other[0]) if len(other) else count
 
-    def sync(self) -> None:
-        """Take over the present observations."""
-        since, t = self.common(), self.of_all.count
+    def sync(self, since: int) -> None:
+        """Take over the present observations, of which the first ``since`` are still the same ones."""
+        t = self.of_all.count
         if since < t:
             if t > len(self.rows):
                 size = len(self.of_all.rows)
                 self.rows, self._serials = _grown(self.rows, size), _grown(self._serials, size)
                 self.dual = _grown(self.dual, len(self.dual), size)
             rows, new = self.of_all.rows[since:t], slice(since, t)
-            is_own = (rows >= self._own.start) & (rows < self._own.stop)
             self._serials[new] = self.of_all.serials[new]
-            self.rows[new] = local = np.where(is_own, rows - self._own.start, -1)
-            self.dual[:, since:t][:, is_own] = self._candidates.dual(local[is_own])
-            if not is_own.all():
-                self.dual[:, since:t][:, ~is_own] = self._candidates.dual_of(self._everything[rows[~is_own]])
+            if len(self._own) == len(self._everything):
+                self.rows[new], self.dual[:, new] = rows, self._candidates.dual(rows)
+            else:
+                is_own = (rows >= self._own.start) & (rows < self._own.stop)
+                self.rows[new] = local = np.where(is_own, rows - self._own.start, -1)
+                self.dual[:, since:t][:, is_own] = self._candidates.dual(local[is_own])
+                if not is_own.all():
+                    self.dual[:, since:t][:, ~is_own] = self._candidates.dual_of(self._everything[rows[~is_own]])
         self.count = t
 
     @property

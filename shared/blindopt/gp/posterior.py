@@ -1,6 +1,7 @@
 """The exact posterior of a Gaussian process at every candidate, and the candidate of the largest acquisition."""
 
 from collections.abc import Callable
+from math import sqrt
 
 import numpy as np
 
@@ -200,4 +201,4 @@ class Posterior:
         if (solved := self._solved) is None or row not in solved.rows.tolist():
             solved = self.solve(np.array([row]))
         i, self._solved = solved.rows.tolist().index(row), None
-        return solved.whitened[i], float(solved.mean[i]), float(np.sqrt(solved.variance[i] + noise))
+        return solved.whitened[i], float(solved.mean[i]), sqrt(solved.variance[i] + noise)

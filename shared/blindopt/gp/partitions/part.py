@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import dataclass
+from math import sqrt
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from blindopt.gp.updates import (
 
 _RESIDUAL = 1 / 16
 """Residual of a rounded whitened row, as a share of the tolerance."""
+_LEAST, _MOST = np.array([-np.inf]), np.array([np.inf])
 
 
 def uses_compiled_loops(n: int, kernel: Kernel, capacity: int, thresholds: Thresholds) -> bool:
@@ -116,7 +118,7 @@ class Part:
     """The way of computing for so many candidates."""
 
     def __init__(self, candidates: Matrix, rows: range, law: Law, observations: Observations) -> None:
-        self.rows, self._law = rows, law
+        self.rows, self._law, self._is_whole = rows, law, len(rows) == len(candidates)
         column_major = uses_compiled_loops(len(rows), law.kernel, law.capacity, law.thresholds)
         own = candidates[rows.start : rows.stop]
         self._candidates = Candidates(own, law.kernel, law.dtype, law.lift, column_major=column_major)
@@ -169,6 +171,8 @@ class Part:
         acquisition, mean_tol = question.acquisition, self._mean_tol()
         slack = acquisition.with_slack(question.quantum)
         rows, mean, variance = self.updates.contenders(slack, mean_tol, hidden, question.floor)
+        if self._is_whole and len(rows) == 1:  # there is nothing to compare it with
+            return Answer(rows, _LEAST, _MOST)
         bounds = acquisition.interval(mean, variance, self._tolerance(mean_tol, variance))
         low, high = (question.counted(bound) for bound in bounds)
         if len(rows) > self._law.thresholds.leaders:
@@ -184,7 +188,7 @@ class Part:
             for rows in blocks(updates.ahead_of(count), self._law.thresholds.block(count)):
                 moments.restore(rows, weights)
             updates.retract(count)
-        observed.sync()
+        observed.sync(count)
 
     def _hide(self, hidden: Rows) -> Mask | None:
         """The part's hidden candidates (n,); None without any."""
@@ -226,6 +230,6 @@ def mean_tolerance(tol: float, prior_variance: float, observed: Observations) ->
     """
     if not (t := observed.count):
         return 0.0
-    product_error = np.sqrt(prior_variance * observed.weight_sq_cumsum[t])
+    product_error = sqrt(prior_variance * observed.weight_sq_cumsum[t])
     duals = left_product(observed.weights[:t], observed.inverse[:t, :t])
     return tol * float(max(product_error, _RESIDUAL * prior_variance * np.abs(duals).sum()))

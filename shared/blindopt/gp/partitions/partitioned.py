@@ -49,6 +49,7 @@ class Partitioned:
         self.engine, self._n, self._law = engine, len(candidates), law
         self._observations, self._version = observations, version
         self._tol = law.tolerance(engine.build(candidates, law, observations))
+        self._prior = np.array([law.prior_mean]), np.array([law.prior_variance])
         self._leaders: list[int] = []
 
     def moments(self, rows: Rows | None = None) -> tuple[Vector, Vector]:
@@ -79,7 +80,7 @@ class Partitioned:
     def _equals(self, acquisition: Acquisition, hidden: Rows, solve: Solve) -> Rows:
         """Rows, rising, that are equal and the largest."""
         quantum = 0.0 if self._version == 1 else acquisition.quantum(self._law.prior_variance)
-        centre = float(acquisition(np.array([self._law.prior_mean]), np.array([self._law.prior_variance]))[0])
+        centre = float(acquisition(*self._prior)[0])
         question = Question(acquisition, quantum, centre, hidden, self._floor(acquisition, quantum, hidden, solve))
         answers = list(self.engine.step(question))
         rows, low, high = answers[0]
