@@ -16,7 +16,7 @@ help:
 	@echo "make demo ARGS=--groups   the best group of records instead, with whole records protected at epsilon 1"
 	@echo "make test     every test"
 	@echo "make test-postgres   the same with every database in PostgreSQL (ARGS=FILE)"
-	@echo "make test-engine   runs at a real Dask cluster, whose workers and scheduler are killed and stopped (TIMES=20)"
+	@echo "make test-engine   choices and a run at a Dask cluster on this machine: workers are killed and stopped (TIMES=20 times), its scheduler is killed"
 	@echo "make soak     kill -9 at random under load for ten minutes, then hostile files and bodies, 20 kills at each named point, odd requests, and 5,000 connections that stop half-way (SECONDS=600)"
 	@echo "make audit-privacy   the statistical privacy tests at full size: 2 x 200,000 draws (SCALE=20; 200: the nightly figure)"
 	@echo "make mutants  mutation testing of privacy, releases, the audit log and repeated requests; hours, and it goes on where it stopped (docs/mutants.md)"

@@ -1,4 +1,4 @@
-"""Real schedulers and workers, over TLS: they are killed, stopped and cut off, and the choices stay the same."""
+"""Real schedulers and workers, over TLS: they are killed and stopped, and the choices stay the same."""
 
 import os
 import signal
