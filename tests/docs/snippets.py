@@ -16,6 +16,8 @@ COMMANDS = ("docs/operations.md", "docs/howto/back-up-and-restore.md", "docs/how
 """Each line of these is a command of a service: ``test_walkthrough`` runs them too."""
 GRANT = "grant.json"
 """Blocks of Python that name this file need services: ``test_walkthrough`` runs them."""
+LIBRARY = "dataset.study("
+"""Those with this need an owner's library: its test, ``test_owner``, runs them."""
 
 
 @dataclass(frozen=True)
@@ -38,3 +40,10 @@ def blocks(document: str) -> list[Block]:
 def run_blocks(document: str, language: str) -> list[Block]:
     """Those that a test has to run."""
     return [block for block in blocks(document) if block.language == language and not block.reason]
+
+
+def alone(document: str) -> list[Block]:
+    """Those of Python that need no service."""
+    return [
+        block for block in run_blocks(document, "python") if not any(name in block.text for name in (GRANT, LIBRARY))
+    ]

@@ -8,7 +8,7 @@ import typer
 
 from curator_service.cli import app as curator
 from modeler_service.cli import app as modeler
-from tests.docs.snippets import COMMANDS, DOCUMENTS, GRANT, OWNER, ROOT, VENDOR, blocks, run_blocks
+from tests.docs.snippets import COMMANDS, DOCUMENTS, OWNER, ROOT, VENDOR, alone, blocks
 
 EVERY = [block for document in DOCUMENTS for block in blocks(document)]
 SHELLS = ("bash", "sh")
@@ -31,13 +31,13 @@ def test_every_snippet_is_run_or_says_why_not():
     assert len([b for b in EVERY if b.reason]) <= 20  # few are not run
 
 
-ALONE = [document for document in DOCUMENTS if any(GRANT not in b.text for b in run_blocks(document, "python"))]
+ALONE = [document for document in DOCUMENTS if alone(document)]
 
 
 @pytest.mark.parametrize("document", ALONE)
 def test_python_runs(document):
     names = names_of(document)
-    for block in (b for b in run_blocks(document, "python") if GRANT not in b.text):
+    for block in alone(document):
         exec(compile(block.text, document, "exec"), names)
     if document == "docs/privacy.md":
         np.testing.assert_allclose(names["rebuilt"], names["x"], atol=1e-9)

@@ -256,6 +256,10 @@ class ReleasedStudy:
         """The record behind a candidate, by column. The log says that one was opened."""
         return {shown.column: shown.value for shown in self.owner.client.open_record(self.id, candidate).columns}
 
+    def groups(self) -> list[wire.GroupEntry]:
+        """The groups of a groups study: where each is, its noisy number of records, and what its answers have cost."""
+        return list(self.owner.client.groups(self.id))
+
     def open_group(self, candidate: int) -> wire.GroupView:
         """The group behind a candidate of a groups study, with its records. The log says that one was opened."""
         return self.owner.client.open_group(self.id, candidate)
@@ -324,6 +328,7 @@ class AsyncReleasedStudy(AsyncOf[ReleasedStudy]):
     account = Awaited(ReleasedStudy.account)
     report = Awaited(ReleasedStudy.report)
     open_record = Awaited(ReleasedStudy.open_record)
+    groups = Awaited(ReleasedStudy.groups)
     open_group = Awaited(ReleasedStudy.open_group)
     close = Awaited(ReleasedStudy.close)
 

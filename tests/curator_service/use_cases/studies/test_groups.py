@@ -202,14 +202,48 @@ def test_where_no_group_is_large_enough_the_largest_is_the_only_candidate(curato
     assert query(curator, study, 0).status_code == 201
 
 
-@pytest.mark.parametrize("records", [1, 30])
-def test_one_record_and_all_records_in_one_group_have_answers(curator, records):
+# Points, y, and numbers of parts; no two files are the same, so that each has an account of its own.
+EDGES = {
+    "one record of all": ([[0.1, 0.1]], [1.0], [2, 2]),
+    "two records": ([[0.1, 0.1], [0.9, 0.9]], [1.0, 2.0], [2, 2]),
+    "all records in one group": ([[0.1, 0.1]] * 30, np.linspace(0, 9, 30), [2, 2]),
+    "every y outside of the clip": ([[0.1, 0.1], [0.9, 0.9]] * 4, [1e300, -1e300] * 4, [2, 2]),
+    "points outside of the bounds": ([[-1e300, 5.0], [1e300, -5.0]], [1.0, 2.0], [2, 2]),
+    "points on all borders": ([[a, b] for a in (0.0, 0.5, 1.0) for b in (0.0, 0.5, 1.0)], range(9), [2, 2]),
+    "one group": ([[0.1, 0.1], [0.9, 0.9]], [1.0, 3.0], [1, 1]),
+    "one feature": ([[0.1], [0.9]], [1.0, 2.0], [3]),
+    "20 features": ([[0.1] * 20, [0.9] * 20], [1.0, 2.0], [2] * 10 + [1] * 10),
+    "most groups": ([[0.1], [0.9]], [1.0, 3.0], [10_000]),
+}
+
+
+@pytest.mark.parametrize("edge", EDGES)
+def test_edges_have_answers_and_everything_is_accounted(edge, curator):
     """With the real noise. A group may have fewer records than noise takes away: it is then divided by 1."""
-    dataset = register(curator, csv_of([(0.1, 0.1)] * records, np.linspace(0, 9, records + 1).tolist()[1:]))
-    study = release(curator, draft(dataset, min_count=1))
-    n = curator.call("modeler", "GET", f"/v1/studies/{study}")["n"]
-    assert 1 <= n <= 4
-    assert len(query(curator, study, *range(n)).json()["answers"]) == n
+    points, y, parts = EDGES[edge]
+    names = [f"x{j}" for j in range(len(parts))]
+    rows = [[*point, v] for point, v in zip(points, np.asarray(y, dtype=float).tolist(), strict=True)]
+    csv = "\n".join([",".join([*names, "y"]), *(",".join(map(repr, row)) for row in rows)])
+    features = [wire.Feature(column=name, lower=0.0, upper=1.0) for name in names]
+    cells = wire.GridCells(kind="grid", parts=parts)
+    study = release(curator, draft(register(curator, csv.encode()), cells, 1, features))
+    report = curator.call("owner", "GET", f"/v1/studies/{study}")["report"]
+    n = len(report["counts"])
+    assert candidates(curator, study).shape == (n, len(parts))
+    assert 1 <= n <= np.prod(parts)
+    rows = range(min(n, 4))
+    answers = query(curator, study, *rows).json()["answers"]
+    assert [answer["row"] for answer in answers] == [*rows]
+    assert np.isfinite([answer["y"] for answer in answers]).all()
+    opened = [curator.call("owner", "POST", f"/v1/studies/{study}:open_group", json={"row": row}) for row in rows]
+    assert all((group["mean"] is None) == (group["size"] == 0) for group in opened)
+    assert all(1 <= group["mean"] <= 3 for group in opened if group["size"])
+    account = curator.call("owner", "GET", f"/v1/studies/{study}/account")
+    assert (account["row_epsilon"], account["total_epsilon"]) == ("1", f"{0.25 + 0.75 * len(rows):g}")
+    signed = curator.call("owner", "POST", f"/v1/studies/{study}:report")
+    assert signed["report"]["studies"][0]["worst_epsilon"] == signed["report"]["account"]["epsilon"] == "1"
+    sandbox = curator.call("owner", "POST", f"/v1/studies/{study}:sandbox")
+    assert (sandbox["state"], len(sandbox["report"]["counts"]) >= 1) == ("open", True)
 
 
 def test_persons_have_their_noise_for_all_their_records(curator, exact):
