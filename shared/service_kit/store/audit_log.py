@@ -125,10 +125,11 @@ def appended_since(db: Connection, seq: int, leaf: bytes) -> list[Appended] | No
 def _not_before_the_last(db: Connection, now: datetime) -> datetime:
     """The time of a record: that of the one before it on this connection, where a caller read the clock earlier.
 
-    So times rise, and ``page`` finds the first of a time by halving, unless the clock was set back by a second.
+    So times rise, and ``page`` finds the first of a time by halving, unless the clock was set back by a minute: no
+    caller waits as long for its transaction.
     """
     last: datetime = db.info.get("log_time", now)
-    chosen = last if timedelta(0) < last - now < timedelta(seconds=1) else now
+    chosen = last if timedelta(0) < last - now < timedelta(minutes=1) else now
     db.info["log_time"] = chosen
     return chosen
 

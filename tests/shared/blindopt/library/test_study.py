@@ -155,12 +155,14 @@ def test_a_changed_record_shows(curator, noiseless, tmp_path):
         study.export(tmp_path / "own.jsonl")
     assert bo.verify_log(tmp_path / "own.jsonl").records <= bo.verify_log(log).records
     assert "Records" in bo.verify_log(log)._repr_html_()
-    for table, what in (("log", "was changed"), ("receipts", "place|receipt|history|signature")):
+    for table, change, what in (
+        ("log", "body = replace(body, '1', '2')", "was changed"),  # a time has a 1
+        ("receipts", "note = replace(note, '\n', '1\n')", "place|receipt|history|signature|note"),
+    ):
         copy = tmp_path / f"{table}.sqlite"
         copy.write_bytes(log.read_bytes())
         with sqlite3.connect(copy) as db:
-            column = "body" if table == "log" else "note"
-            db.execute(f"UPDATE {table} SET {column} = replace({column}, '1', '2') WHERE seq = 1")
+            db.execute(f"UPDATE {table} SET {change} WHERE seq = 1")
         db.close()
         with pytest.raises(LogBroken, match=what):
             bo.verify_log(copy)
