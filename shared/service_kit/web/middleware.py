@@ -29,6 +29,7 @@ from service_kit.web.rate_limit import RateLimit
 from service_kit.web.reply_pacing import ReplyPacing
 
 log = logging.getLogger("blindopt.access")
+_DISCARDED_BYTES = 4 << 20
 _OPEN = ("/healthz", "/readyz", "/openapi.json", "/v1/meta")
 _HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
@@ -329,6 +330,7 @@ class _Request:
             reply = self._console.refusal(self._scope, error)
         else:
             reply = problems.response(error, path=self._scope["path"], request_id=self._request_id)
+        await self._discard()
         try:
             await self._emit({"type": "http.response.start", "status": reply.status_code, "headers": reply.raw_headers})
             await self._emit({"type": "http.response.body", "body": bytes(reply.body), "more_body": False})
@@ -336,6 +338,14 @@ class _Request:
             await self._refuse(failure)
         except Exception as failure:
             await self._fault(failure)
+
+    async def _discard(self) -> None:
+        """Read a short rest of the body, for nobody: proxies lose a reply after which they cannot send the rest."""
+        announced = self._header(b"content-length")
+        if not announced.isdecimal() or int(announced) > _DISCARDED_BYTES or self._header(b"expect"):
+            return
+        while not self._is_complete:
+            self._is_complete = not (await self._receive()).get("more_body")
 
     async def _fault(self, error: Exception) -> None:
         """Reply 500, which shows nothing of the error. It is logged by type and line: its text may quote a record."""

@@ -456,3 +456,19 @@ def test_a_running_run_takes_a_replaced_token_at_once(curator, owner, dataset, o
     assert vendor.wait(run, timeout_s=60).state == "completed"
     with StudyClient(curator.url, study.token, study.id) as old, pytest.raises(Remote, match="unauthenticated"):
         old.study()
+
+
+@pytest.mark.parametrize(("token", "status"), [(None, b"413"), ("blindopt_" + "0" * 16 + ".x", b"401")])
+def test_a_peer_that_sends_all_of_its_body_first_gets_the_refusal_whole(curator, token, status):
+    """As a proxy does, on a connection for one request: one closed with bytes unread is reset: the reply is lost."""
+    body = b" " * (3 << 20)
+    head = (
+        f"POST /v1/studies HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token or curator.token}\r\n"
+        f"Idempotency-Key: k\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", curator.port), timeout=60) as peer:
+        peer.sendall(head.encode())
+        peer.sendall(body)
+        reply = b"".join(iter(lambda: peer.recv(1 << 16), b""))
+    assert reply.startswith(b"HTTP/1.1 " + status)
+    assert json.loads(reply.partition(b"\r\n\r\n")[2])["status"] == int(status)
