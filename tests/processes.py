@@ -114,7 +114,8 @@ class Forked:
     def send_signal(self, number: int) -> None:
         """Send it a signal, if it runs."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has ended since, and the server has waited for it
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """SIGTERM."""

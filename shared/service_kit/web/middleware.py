@@ -340,12 +340,12 @@ class _Request:
             await self._fault(failure)
 
     async def _discard(self) -> None:
-        """Read a short rest of the body, for nobody: proxies lose a reply after which they cannot send the rest."""
+        """Read a short body to its end: proxies lose a reply after which they cannot send the rest."""
         announced = self._header(b"content-length")
         if not announced.isdecimal() or int(announced) > _DISCARDED_BYTES or self._header(b"expect"):
             return
         while not self._is_complete:
-            self._is_complete = not (await self._receive()).get("more_body")
+            await self._read()
 
     async def _fault(self, error: Exception) -> None:
         """Reply 500, which shows nothing of the error. It is logged by type and line: its text may quote a record."""
