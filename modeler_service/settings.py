@@ -119,7 +119,7 @@ class Settings(ServiceSettings):
         address = urlsplit(self.candidates_engine)
         if address.scheme == "dask" and not is_loopback(address.hostname or ""):
             raise ValueError(
-                "CANDIDATES_ENGINE: whoever reaches a scheduler without certificates runs programs at its workers; "
+                "CANDIDATES_ENGINE: anyone who reaches a scheduler without certificates runs programs at its workers; "
                 "beyond this machine give tls://, with ENGINE_TLS_CA, ENGINE_TLS_CERT and ENGINE_TLS_KEY"
             )
         if address.scheme == "tls" and self.engine_certificates is None:

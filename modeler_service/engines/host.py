@@ -88,7 +88,7 @@ def news_of(observed: Observations, since: int) -> News:
 
 
 class PartHost:
-    """One part, and a copy of the observations. Neither is kept anywhere: whoever needs them builds them again.
+    """One part, and a copy of the observations. Neither is kept anywhere: they are built again where they are needed.
 
     Raises EngineUnavailable, with the last component of the path, for a file that is missing or not the right one.
     """

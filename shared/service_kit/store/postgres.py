@@ -16,7 +16,7 @@ from service_kit.store.postgres_session import Session, check_url, connect
 from service_kit.store.prepared_statement import Driver, PreparedStatement
 
 LEADS, WRITES = 0x626F7001, 0x626F7002
-"""First half of the keys of advisory locks: the session that leads, and whoever is in a transaction that writes."""
+"""First half of the keys of advisory locks: the session that leads, and a transaction that writes."""
 _LEAD_S = 3
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 

@@ -65,7 +65,7 @@ def prepare(
 
 def _create(db: Connection) -> None:
     db.exec_driver_sql(f"CREATE SCHEMA IF NOT EXISTS {_name(db)}")
-    for statements in (_CREATE, postgres_dialect.FUNCTIONS):  # for whoever calls them, from wherever
+    for statements in (_CREATE, postgres_dialect.FUNCTIONS):  # whatever the search path of the caller
         db.exec_driver_sql(statements.replace("%", "%%").replace("SCHEMA.", f"{_name(db)}."))
 
 

@@ -81,7 +81,7 @@ class _Sent:
 
 
 class Session(psycopg.Connection[Any]):
-    """A connection that begins transactions when it is told to, like that of ``sqlite3``.
+    """A connection that begins a transaction at BEGIN alone, like that of ``sqlite3``.
 
     Inserts by a ``PreparedStatement`` and savepoints, whose results nobody reads, are sent together with the next
     statement, the latest is COMMIT: the wait for the server is for reads alone. An error of theirs comes then.

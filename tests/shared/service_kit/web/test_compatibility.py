@@ -159,7 +159,7 @@ class Comparison:
 
 
 def _tags(schema):
-    """The constants of an object by which its variants are told apart."""
+    """The constants of an object by which its variants differ."""
     return {n: p["const"] for n, p in schema.get("properties", {}).items() if "const" in p}
 
 
