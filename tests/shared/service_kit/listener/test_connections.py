@@ -3,17 +3,22 @@
 import asyncio
 import ipaddress
 import json
+import resource
 import socket
+import ssl
 import threading
+from contextlib import contextmanager
 
 import pytest
 from fastapi import FastAPI, Request
 from starlette.responses import Response
 
 from service_kit.certificates import Certificates
+from service_kit.cli import tls
+from service_kit.listener import connections as limits
 from service_kit.listener import protocol as protocols
 from service_kit.listener import server as servers
-from service_kit.listener.connections import RESERVE, Connections, Standing, TrustedProxies
+from service_kit.listener.connections import OTHER_FILES, RESERVE, Connections, Standing, TrustedProxies
 from service_kit.settings import ServiceSettings
 from service_kit.store.base import utc_now
 
@@ -132,6 +137,28 @@ def test_a_setting_that_is_no_list_of_addresses_is_refused(wrong, tmp_path):
     assert [str(each) for each in settings.proxy_networks] == ["10.0.0.7/32", "10.1.0.0/16", "2001:db8::7/128"]
 
 
+# --- descriptors --------------------------------------------------------------------------------------
+
+
+def test_the_soft_limit_of_descriptors_is_raised_to_the_hard_one():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before[0] - 1, before[1]))
+        limits.raise_descriptor_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize(("hard", "total"), [(1_000, 1_000 - OTHER_FILES - RESERVE), (1 << 20, 5_000)])
+def test_connections_leave_descriptors_to_health_checks_files_and_processes(tmp_path, monkeypatch, hard, total):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (64, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: None)
+    app, settings = FastAPI(), ServiceSettings(data_dir=tmp_path, connections_max=5_000)
+    app.state.certificates = Certificates(settings, utc_now)
+    assert servers.server(app, settings).server_state.open_connections.total == total
+
+
 # --- over sockets ---------------------------------------------------------------------------------------
 
 
@@ -157,6 +184,13 @@ def listener(tmp_path_factory):
         return Response(status_code=401)
 
     settings = ServiceSettings(data_dir=tmp_path_factory.mktemp("listener"), drain_seconds=5)
+    with served(app, settings) as server:
+        yield server
+
+
+@contextmanager
+def served(app, settings):
+    """A server of ``app`` in a thread, with its port."""
     app.state.certificates = Certificates(settings, utc_now)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(protocols, "HEAD_SECONDS", 1.0)
@@ -244,6 +278,19 @@ def test_a_connection_that_sends_nothing_ends_without_a_reply(port):
     silent, early = connected(port), connected(port, b"POST /early HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\na")
     assert read(silent) == b""
     assert read(early).count(b"HTTP/1.1") == 1, "a second reply would be taken for that of the next request"
+
+
+def test_a_handshake_that_stops_half_way_ends_at_its_deadline_and_one_that_does_not_is_answered(tmp_path):
+    tls._make_authority(tmp_path)
+    tls._issue(tmp_path, "server", tls._alternatives(["localhost"]), 1)
+    settings = ServiceSettings(data_dir=tmp_path, tls_cert=tmp_path / "server.crt", tls_key=tmp_path / "server.key")
+    with served(FastAPI(), settings) as server:
+        half = [connected(server.port), connected(server.port, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc")]
+        assert [read(sock) for sock in half] == [b"", b""]
+        trusting = ssl.create_default_context(cafile=tmp_path / "ca.crt")
+        with trusting.wrap_socket(connected(server.port), server_hostname="localhost") as whole:
+            whole.sendall(HEAD + b"Connection: close\r\n\r\n")
+            assert whole.recv(1 << 16).startswith(b"HTTP/1.1 404")
 
 
 def test_a_reply_that_nobody_reads_is_cut(port, listener, until):
