@@ -19,7 +19,7 @@ from service_kit.context.context import ServiceContext
 from service_kit.context.exclusive import exclusive
 
 log = logging.getLogger("blindopt.verification")
-_FIRST_AFTER_S, _POLL_S, _CLOSE_S = 3.0, 10.0, 10.0
+_FIRST_AFTER_S, _POLL_S, _AGAIN_S, _CLOSE_S = 3.0, 10.0, 60.0, 10.0
 
 _START = (
     "import runpy, sys; sys.path[:0] = sys.argv[1].split(':'); sys.argv[:3] = [sys.argv[2]]; "
@@ -92,13 +92,13 @@ class LogVerification:
                 self.verify()
             except Busy:
                 continue
-            except Exception as error:  # it is tried again
+            except Exception as error:  # its process may have been killed: it is tried again
                 if self._closing.is_set():
                     return
                 log.error("a verification of the log failed", extra={"fields": {"kind": type(error).__name__}})
+                due = time.monotonic() + min(_AGAIN_S, self._every_s)
             else:
-                seen = writes
-            due = time.monotonic() + self._every_s
+                seen, due = writes, time.monotonic() + self._every_s
 
     def _foreign_writes(self) -> int:
         """How often another process than this one was seen to write to the database."""
@@ -121,16 +121,7 @@ class LogVerification:
 
     def _run(self) -> tuple[list[LogBroken], dict[str, Any]]:
         """Run the process to its end; the findings and its last message."""
-        database, self._verified = self._context.database.path, 0
-        module = f"{self._context.service}_service"
-        folders = ":".join(_folders_of("service_kit", "blindopt", module))
-        self._process = subprocess.Popen(  # noqa: S603  this interpreter, a module of ours
-            [sys.executable, "-P", "-c", _START, folders, module, "audit", "findings", str(database.parent)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # a traceback may quote a value
-            start_new_session=True,
-        )
+        self._verified, self._process = 0, self._begun()
         findings: list[LogBroken] = []
         end: dict[str, Any] = {}
         with self._process as process:
@@ -149,6 +140,18 @@ class LogVerification:
         if not end:
             raise StateConflict("the verification was ended before it had read everything")
         return findings, end
+
+    def _begun(self) -> subprocess.Popen[bytes]:
+        """The process that verifies."""
+        module, folder = f"{self._context.service}_service", self._context.database.path.parent
+        folders = ":".join(_folders_of("service_kit", "blindopt", module))
+        return subprocess.Popen(  # noqa: S603  this interpreter, a module of ours
+            [sys.executable, "-P", "-c", _START, folders, module, "audit", "findings", str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # a traceback may quote a value
+            start_new_session=True,
+        )
 
 
 def _folders_of(*packages: str) -> list[str]:

@@ -278,6 +278,7 @@ def curator(gun: Gun) -> Callable[[], None]:
     _call(gun, vault.Vault, "erase", "erased.file", lambda self, identity: identity)
     _call(gun, Database, "forget_old_pages", "erased.wal")
     commits.mark(Messages, "_check", "message")
+    _verification(gun, commits)
 
     def named(ask: Callable[..., Any]) -> Callable[..., Any]:
         async def asks(self: Any, caller: Any, *rest: Any) -> Any:
@@ -309,6 +310,19 @@ def curator(gun: Gun) -> Callable[[], None]:
     _around(queries, "measure", drawn)
     _break_curator(gun)
     return cli.main
+
+
+def _verification(gun: Gun, commits: Commits) -> None:
+    """The verification in the background, which begins at once and often, where it is on."""
+    from service_kit.context import log_verification
+    from service_kit.context.audit_trail import AuditTrail
+    from service_kit.context.outbox import Outbox
+
+    log_verification._FIRST_AFTER_S, log_verification._POLL_S, log_verification._AGAIN_S = 0.05, 0.2, 0.2
+    _call(gun, log_verification.LogVerification, "_begun", "verification.begun")
+    _call(gun, log_verification.LogVerification, "_run", "verification")
+    _call(gun, AuditTrail, "replace_findings", "verification.reported")
+    commits.mark(Outbox, "add", "notice", lambda self, db, event, *_, **__: str(event))
 
 
 def modeler(gun: Gun) -> Callable[[], None]:

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from blindopt import wire
+from service_kit.context import log_verification
 from service_kit.context.log_verification import LogVerification
 from tests.curator_service.use_cases.accounts.file_of_records import FileOfRecords
 from tests.curator_service.use_cases.integrity.changed_copy import Copy
@@ -130,6 +131,28 @@ def test_a_study_with_a_changed_record_is_refused_until_a_verification_finds_not
     assert copy.ask("open").status_code == 201
     copy.curator.context.audit_trail.replace_findings([])
     assert copy.ask("used").json()["code"] == "privacy_budget_exhausted"
+
+
+def test_a_verification_whose_process_was_killed_is_tried_again_soon_and_not_tomorrow(copy, monkeypatch, until):
+    copy.edit("UPDATE studies SET state = 'open' WHERE id = '{closed}'")
+    copy.open()
+    begun, processes = LogVerification._begun, []
+
+    def killed_once(self):
+        processes.append(begun(self))
+        if len(processes) == 1:
+            processes[0].kill()
+        return processes[-1]
+
+    monkeypatch.setattr(LogVerification, "_begun", killed_once)
+    for name in ("_FIRST_AFTER_S", "_AGAIN_S"):
+        monkeypatch.setattr(log_verification, name, 0.0)
+    verification = LogVerification(copy.curator.context, hours=24)
+    verification.start()
+    until(lambda: verification.state().findings)
+    verification.close()
+    assert len(processes) == 2
+    assert "is open, and the log does not say so" in verification.state().findings[0]
 
 
 def test_a_write_of_another_process_is_noticed_and_a_reading_command_makes_none(copy):
