@@ -22,24 +22,30 @@ LIBRARY = "dataset.study("
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block; ``reason`` says why it is not run."""
+    """A fenced block; ``reason`` says why it is not run, ``runner`` is the file of tests that runs it by itself."""
 
     document: str
     language: str
     text: str
     reason: str
+    runner: str
 
 
 def blocks(document: str) -> list[Block]:
     """All fenced blocks of a document with a language."""
-    marked = r"^(?:<!-- not run: ([^>]+) -->\n)?```(\w+)\n(.*?)^```$"
+    marked = r"^(?:<!-- (?:not run: ([^>]+)|run by ([^>]+)) -->\n)?```(\w+)\n(.*?)^```$"
     pairs = re.findall(marked, (ROOT / document).read_text(), re.DOTALL | re.MULTILINE)
-    return [Block(document, language, text, reason) for reason, language, text in pairs]
+    return [Block(document, language, text, reason, runner) for reason, runner, language, text in pairs]
 
 
 def run_blocks(document: str, language: str) -> list[Block]:
-    """Those that a test has to run."""
-    return [block for block in blocks(document) if block.language == language and not block.reason]
+    """Those that a test of all documents has to run."""
+    return [b for b in blocks(document) if b.language == language and not b.reason and not b.runner]
+
+
+def run_by(file: str = "") -> list[Block]:
+    """Those that say that this file of tests runs them, or any."""
+    return [b for document in DOCUMENTS for b in blocks(document) if b.runner and file in ("", b.runner)]
 
 
 def alone(document: str) -> list[Block]:

@@ -28,6 +28,7 @@ from modeler_service.settings import Settings
 from modeler_service.use_cases.connections import try_connection
 from service_kit.cli import tls
 from tests.conftest import Service
+from tests.docs.snippets import run_by
 from tests.system.forward_proxy import forward_proxy
 
 CLIENTS, RENEWALS = 8, 3
@@ -206,6 +207,20 @@ def test_health_needs_no_certificate_and_anything_else_does(curator):
             secured.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             statuses[path] = int(secured.recv(99).split()[1])
     assert statuses == dict.fromkeys(statuses, 403) | {"/healthz": 200, "/readyz": 200}
+
+
+def test_the_two_commands_of_the_page_set_up_and_renew(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    curator = Service("curator", tmp_path)
+    lines = [line.split() for block in run_by("tests/system/test_tls.py") for line in block.text.splitlines()]
+    assert [line[:3] for line in lines] == [["blindopt-curator", "tls", "init"], ["blindopt-curator", "tls", "renew"]]
+    seen = set()
+    for line in lines:
+        done = curator.run_in_process(*line[1:])
+        assert done.returncode == 0, done.stderr
+        (certificate,) = tmp_path.rglob("server.crt")
+        seen.add(certificate.read_text())
+    assert len(seen) == 2
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])

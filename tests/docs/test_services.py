@@ -1,0 +1,131 @@
+"""Snippets that need a service beside them, run as they stand: commands of each day, people who are added, Python."""
+
+import os
+import re
+import shlex
+import subprocess
+from importlib import import_module
+
+import numpy as np
+import pandas as pd
+from typer.testing import CliRunner
+
+import blindopt as bo
+from blindopt import wire
+from blindopt.client import StudyClient, new_key
+from tests.docs.snippets import ROOT, run_blocks, run_by
+
+HERE = "tests/docs/test_services.py"
+PYTHON = "docs/howto/from-python.md"
+PASSWORD = "correct horse battery staple"
+
+
+def of(document, language="bash"):
+    """The blocks of a document that say that this file runs them."""
+    return [block.text for block in run_by(HERE) if (block.document, block.language) == (document, language)]
+
+
+def type_in(service, line, answers):
+    """Run a command as at a terminal, where ``answers`` are typed; returns its output."""
+    program, *words = shlex.split(line, comments=True)
+    assert program == f"blindopt-{service.name}"
+    settings = {k: v for k, v in service.environment.items() if k.startswith("BLINDOPT_")}
+    app = import_module(f"{service.name}_service.cli").app
+    done = CliRunner().invoke(app, words, env=settings, input=answers)
+    assert done.exit_code == 0, f"{line}\n{done.output}"
+    return done.stdout
+
+
+def by_hand(dataset, small):
+    """A draft whose outcomes people enter."""
+    return wire.StudyCreate(
+        name="by hand",
+        dataset_id=dataset.id,
+        features=small.features,
+        measurement=wire.InboxMeasurement(question="How much?", unit="kg", direction="maximize"),
+        release=wire.IdentityRelease(mechanism="identity"),
+        answers=wire.NONE,
+    )
+
+
+def query(grant, rows):
+    access = wire.GrantFile.model_validate_json(grant.read_text())
+    with StudyClient(access.curator_url, access.token, access.study_id) as client:
+        client.ask(wire.QueryRequest(rows=[wire.RowPlays(row=row) for row in rows]), key=new_key())
+
+
+def test_services_start_and_people_and_tokens_are_added_as_five_pages_say(make_service, tmp_path):
+    services = {name: make_service(name, tmp_path).start() for name in ("curator", "modeler")}
+    pages = ("docs/owner.md", "docs/vendor.md", "docs/operations.md", "docs/first-hour-owner.md")
+    lines = [line for page in (*pages, "docs/first-hour-vendor.md") for text in of(page) for line in text.splitlines()]
+    typed = [line.replace('"$USER"', "ann").removesuffix(" &") for line in lines if "bin/activate" not in line]
+    assert len(typed) >= 13
+    for line in typed:
+        program, *words = shlex.split(line, comments=True)
+        service = services[program.removeprefix("blindopt-")]
+        if words == ["serve"]:  # which ``make_service`` runs
+            assert service.http(token="").get("/readyz").status_code == 200
+        elif words[0] in ("user", "token"):
+            type_in(service, line, f"{PASSWORD}\n{PASSWORD}\n")
+    people = {name: service.run_in_process("user", "list").stdout for name, service in services.items()}
+    assert all(person in people["curator"] for person in ("olga", "mia", "ada"))
+    assert all(person in people["modeler"] for person in ("vera", "ivo"))
+    assert [" ann" in service.run_in_process("token", "list").stdout for service in services.values()] == [True, True]
+
+
+def test_the_commands_of_each_day_run_at_a_curator(curator, dataset, small, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "study.json").write_text(by_hand(dataset, small).model_dump_json())
+    names = {}
+    (text,) = [text for text in of("docs/operations.md") if "study create" in text]
+    for line in text.splitlines():
+        if "inbox list" in line:
+            query(tmp_path / "acme.json", [3])
+        for placeholder, name in names.items():
+            line = line.replace(placeholder, name)
+        output = type_in(curator, line, "y\n")
+        for prefix in ("std", "msr"):
+            if (name := re.search(rf"{prefix}_[0-9a-f]{{16}}", output)) is not None:
+                names[f"{prefix}_0123456789abcdef"] = name[0]
+    with bo.Measurer(curator.url, curator.token) as measurer:
+        assert names["std_0123456789abcdef"] not in {item.view.study_id for item in measurer.inbox}
+
+
+def test_the_python_of_owners_and_measurers_runs(curator, owner, dataset, small, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(5)
+    ages, stays = rng.integers(58, 63, 300), rng.integers(2, 5, 300)  # records alike: a preview sees no high risk
+    frame = pd.DataFrame({"age": ages, "stay_days": stays, "charges": rng.uniform(0, 90, 300)})
+    owned, measured = (text.replace("https://curator.example", curator.url) for text in of(PYTHON, "python"))
+    names = {"frame": frame, "token": curator.token}
+    exec(compile(owned, PYTHON, "exec"), names)
+    assert names["study"].view.state == "open"
+    assert names["study"].account().budget.queries == 200
+
+    study = owner.release(owner.create_study(by_hand(dataset, small)).id)
+    grant = bo.Owner(curator.url, curator.token).study(study.id).grant("Bolt").save(tmp_path / "by-hand.json")
+    query(grant, [5, 6])
+    exec(compile(measured, PYTHON, "exec"), {"bo": bo, "token": curator.token})
+    assert owner.study(study.id).state == "open"
+    with bo.Measurer(curator.url, curator.token) as measurer:
+        assert list(measurer.inbox) == []
+
+
+def test_past_measurements_are_checked_by_the_command_of_the_page(curator, modeler, vendor, opened, run_of, tmp_path):
+    run = vendor.start(run_of(curator.url, opened, hold=True))
+    (tmp_path / "past.csv").write_text("row,y\n3,0.25\n")
+    first_steps = "".join(block.text for block in run_blocks("docs/vendor.md", "bash"))
+    functions = [line for line in first_steps.splitlines() if line.startswith(("key() {", "vendor() {"))]
+    script = "\n".join([*functions, *of("docs/howto/steer-a-run.md")])
+    names = {"VENDOR": modeler.token, "MODELER": modeler.url, "RUN": run.id}
+    done = subprocess.run(
+        ["bash", "-euc", script], env=os.environ | names, capture_output=True, text=True, cwd=tmp_path, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert vendor.run(run.id).observations == 0
+    vendor.stop(run.id)
+
+
+def test_each_file_that_a_page_names_runs_its_blocks():
+    for file in {block.runner for block in run_by()}:
+        assert "run_by(" in (ROOT / file).read_text(), file
