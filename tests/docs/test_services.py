@@ -15,14 +15,14 @@ from blindopt import wire
 from blindopt.client import StudyClient, new_key
 from tests.docs.snippets import ROOT, run_blocks, run_by
 
-HERE = "tests/docs/test_services.py"
+THIS_FILE = "tests/docs/test_services.py"
 PYTHON = "docs/howto/from-python.md"
 PASSWORD = "correct horse battery staple"
 
 
 def of(document, language="bash"):
     """The blocks of a document that say that this file runs them."""
-    return [block.text for block in run_by(HERE) if (block.document, block.language) == (document, language)]
+    return [block.text for block in run_by(THIS_FILE) if (block.document, block.language) == (document, language)]
 
 
 def type_in(service, line, answers):
@@ -58,9 +58,9 @@ def test_services_start_and_people_and_tokens_are_added_as_five_pages_say(make_s
     services = {name: make_service(name, tmp_path).start() for name in ("curator", "modeler")}
     pages = ("docs/owner.md", "docs/vendor.md", "docs/operations.md", "docs/first-hour-owner.md")
     lines = [line for page in (*pages, "docs/first-hour-vendor.md") for text in of(page) for line in text.splitlines()]
-    typed = [line.replace('"$USER"', "ann").removesuffix(" &") for line in lines if "bin/activate" not in line]
-    assert len(typed) >= 13
-    for line in typed:
+    commands = [line.replace('"$USER"', "ann").removesuffix(" &") for line in lines if "bin/activate" not in line]
+    assert len(commands) >= 13
+    for line in commands:
         program, *words = shlex.split(line, comments=True)
         service = services[program.removeprefix("blindopt-")]
         if words == ["serve"]:  # which ``make_service`` runs
