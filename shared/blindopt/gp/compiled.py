@@ -6,7 +6,7 @@ from types import ModuleType
 
 import numpy as np
 
-from blindopt.arrays import Mask, Rows, Vector
+from blindopt.arrays import Mask, Matrix, Rows, Vector
 from blindopt.gp.acquisition import Acquisition, plain_weight
 from blindopt.gp.candidates import Candidates, padded_columns
 from blindopt.gp.kernels import Kernel
@@ -59,11 +59,20 @@ class CompiledUpdates:
         self._deviation: Vector = np.sqrt(moments.variance + moments.var_tol)
         self._synced_counts: Rows = np.zeros(-(-n // tile), dtype=np.intp)
         """With how many observations each tile is up to date."""
+        self._largest: Matrix = np.empty((3, len(self._synced_counts)))
+        """Of each tile: a bound when it was last computed, the growth then, and the largest deviation."""
+        self._note_largest()
         self._upper, self._tops, self._rows = np.empty(n), np.empty(len(self._synced_counts)), np.empty(n, np.intp)
         self._none_hidden: Mask = np.zeros(0, dtype=np.bool_)
         law = candidates.by_products, loops.KINDS[type(kernel)], kernel.variance, nugget
         state = padded_columns(moments.whitened), moments.mean, moments.variance, self._deviation, self._synced_counts
-        self._fixed = (tile, padded_columns(candidates.lifted), *law, *state, moments.var_tol)
+        self._fixed = (tile, padded_columns(candidates.lifted), *law, *state, self._largest, moments.var_tol)
+
+    def _note_largest(self) -> None:
+        """Forget the bounds."""
+        edges = np.arange(0, len(self._deviation), self._tile)
+        self._largest[0], self._largest[1] = np.finfo(np.float64).max, 0.0
+        np.maximum.reduceat(self._deviation, edges, out=self._largest[2])
 
     def refresh(self, rows: Rows | None = None) -> None:
         """Bring all candidates up to date."""
@@ -77,6 +86,7 @@ class CompiledUpdates:
         """Moments are those of at most the first ``count`` observations again."""
         np.minimum(self._synced_counts, count, out=self._synced_counts)
         np.sqrt(self._moments.variance + self._moments.var_tol, out=self._deviation)
+        self._note_largest()
 
     def contenders(self, acquisition: Acquisition, mean_tol: float, hidden: Mask | None, floor: Floor) -> Contenders:
         """Bring tiles up to date, the most promising ones first, until none that waits can hold the largest bound.

@@ -8,7 +8,8 @@ candidates, so that sums have one order, whatever the width of the processor's r
 Arrays: ``lifted`` (q + 2, n or more) holds candidates by columns, as ``Candidates`` does by rows; ``duals`` (t or
 more, q + 2) the observed ones; ``whitened`` (capacity, n or more) the whitened rows by columns; ``deviation`` (n,) the
 roots of variance + var_tol; ``counts`` (tiles,) with how many observations a tile of ``size`` rows is up to date;
-``tops`` (tiles,) its largest upper bound.
+``largest`` (3, tiles) its largest mean + deviation * growth when it was last computed, that growth, and its largest
+deviation; ``tops`` (tiles,) its largest upper bound, or a larger number.
 
 Importing this module imports numba: do it late. Machine code is kept beside this file (or where NUMBA_CACHE_DIR
 says) and made once a machine. Raises ImportError where numba is absent, RuntimeError where it has nowhere to keep it.
@@ -29,6 +30,7 @@ KINDS: dict[type[Kernel], int] = {SquaredExponential: 0, Matern12: 1, Matern32: 
 
 _FIRST = 8  # tiles of the largest bounds that are updated first: they rule out most others
 _LOWEST = float(np.finfo(np.float64).min)
+_HIGHEST = -_LOWEST
 _EPSILON = float(np.finfo(np.float64).eps)
 _SMALLEST = -708.0  # exp of less is below 1e-307, and is taken as 0
 _LOG2E, _SHIFT = 1.44269504088896338700, 6755399441055744.0  # 1.5 * 2^52: adding it rounds to whole numbers
@@ -39,6 +41,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def _compiled(function: F) -> F:
     return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})(function))
+
+
+def _inlined(function: F) -> F:
+    """A part of a loop: a call with arrays would take as long as the loop over a tile."""
+    return cast(F, numba.njit(error_model="numpy", inline="always", fastmath={"contract"})(function))
 
 
 def _compiled_without_nan(function: F) -> F:
@@ -75,7 +82,7 @@ def exponential(x: float) -> float:
     return p * power if x > _SMALLEST else 0.0
 
 
-@_compiled
+@_inlined
 def _add_products(column: Vector, rows: Matrix, start: int, sign: float, factors: Vector, count: int) -> None:
     """Add to a column: sign times the first ``count`` rows, from ``start`` on, times their factors; four at a time."""
     size, number, j = len(column), column.dtype.type, 0
@@ -94,25 +101,53 @@ def _add_products(column: Vector, rows: Matrix, start: int, sign: float, factors
         j += 1
 
 
-@_compiled
-def _covariances(
-    column: Vector, lifted: Matrix, start: int, dual: Vector, products: bool, kind: int, variance: float
+@_inlined
+def _add_to_both(
+    column: Vector, other: Vector, rows: Matrix, start: int, sign: float, factors: Vector, others: Vector, count: int
 ) -> None:
-    """Covariances of a tile with an observed candidate in the form of ``Candidates.dual``."""
+    """``_add_products`` to two columns, each with its own factors: rows are read from memory once for both."""
+    size, number, j = len(column), column.dtype.type, 0
+    while j + 3 <= count:
+        f0, f1, f2 = number(sign * factors[j]), number(sign * factors[j + 1]), number(sign * factors[j + 2])
+        g0, g1, g2 = number(sign * others[j]), number(sign * others[j + 1]), number(sign * others[j + 2])
+        r0, r1, r2 = rows[j, start : start + size], rows[j + 1, start : start + size], rows[j + 2, start : start + size]
+        for i in range(size):
+            column[i] += (f0 * r0[i] + f1 * r1[i]) + f2 * r2[i]
+            other[i] += (g0 * r0[i] + g1 * r1[i]) + g2 * r2[i]
+        j += 3
+    while j < count:
+        f0, g0, r0 = number(sign * factors[j]), number(sign * others[j]), rows[j, start : start + size]
+        for i in range(size):
+            column[i] += f0 * r0[i]
+            other[i] += g0 * r0[i]
+        j += 1
+
+
+@_inlined
+def _squared_distances(column: Vector, lifted: Matrix, start: int, dual: Vector, products: bool) -> None:
+    """Squared distances of a tile from an observed candidate in the form of ``Candidates.dual``.
+
+    With ``products``, what of them does not need the products of coordinates.
+    """
     size, q = len(column), len(lifted) - 2
     if products:
         squared_norms, own_norm = lifted[q, start : start + size], dual[q + 1]
         for i in range(size):
             column[i] = squared_norms[i] + own_norm
-        _add_products(column, lifted, start, 1.0, dual, q)
-    else:
+        return
+    for i in range(size):
+        column[i] = 0.0
+    for j in range(q):
+        coordinates, doubled = lifted[j, start : start + size], dual[j]
         for i in range(size):
-            column[i] = 0.0
-        for j in range(q):
-            coordinates, doubled = lifted[j, start : start + size], dual[j]
-            for i in range(size):
-                difference = coordinates[i] + doubled / 2
-                column[i] += difference * difference
+            difference = coordinates[i] + doubled / 2
+            column[i] += difference * difference
+
+
+@_inlined
+def _covariances(column: Vector, kind: int, variance: float) -> None:
+    """Covariances in place of squared distances."""
+    size = len(column)
     if kind == 0:
         for i in range(size):
             column[i] = variance * exponential(-0.5 * max(column[i], 0.0))
@@ -127,6 +162,32 @@ def _covariances(
         for i in range(size):
             u = sqrt(5.0 * max(column[i], 0.0))
             column[i] = variance * (1.0 + u + u * u / 3.0) * exponential(-u)
+
+
+@_inlined
+def _finish(
+    column: Vector, step: int, start: int, rows: Rows, nugget: float, factor: Matrix, weights: Vector,
+    mean: Vector, variance: Vector,
+) -> None:  # fmt: skip
+    """Divide a column of whitened rows by its pivot, and bring a tile's means and variances up to date with it."""
+    if nugget > 0 and start <= rows[step] < start + len(column):
+        column[rows[step] - start] += nugget
+    inverse, weight = 1.0 / factor[step, step], weights[step]
+    for i in range(len(column)):
+        entry = column[i] * inverse
+        column[i] = entry
+        mean[i] += entry * weight
+        variance[i] -= entry * entry
+
+
+@_inlined
+def _largest(values: Vector) -> float:
+    """The largest of numbers that are not negative. Their bits have the same order, and are compared lane by lane."""
+    bits = values.view(np.int64)
+    largest = np.int64(0)
+    for i in range(len(bits)):
+        largest = max(largest, bits[i])
+    return np.int64(largest).view(np.float64)
 
 
 @_compiled
@@ -149,24 +210,40 @@ def _update(
     variance: Vector,
     deviation: Vector,
     var_tol: float,
-) -> None:
-    """Bring a tile from s observations to t, by forward substitution, one observation at a time."""
+) -> float:
+    """Bring a tile from s observations to t, by forward substitution, one observation at a time.
+
+    Two observations are added together, so that what was before them is read once. Return the largest deviation.
+    """
     means, variances, deviations = mean[start:end], variance[start:end], deviation[start:end]
-    for step in range(s, t):
+    step = s
+    while step < t:
         column = whitened[step, start:end]
-        _covariances(column, lifted, start, duals[step], products, kind, signal)
-        if nugget > 0 and start <= rows[step] < end:
-            column[rows[step] - start] += nugget
-        _add_products(column, whitened, start, -1.0, factor[step], step)
-        inverse, weight = 1.0 / factor[step, step], weights[step]
-        for i in range(end - start):
-            entry = column[i] * inverse
-            column[i] = entry
-            means[i] += entry * weight
-            variances[i] -= entry * entry
+        _squared_distances(column, lifted, start, duals[step], products)
+        if step + 1 == t:
+            if products:
+                _add_products(column, lifted, start, 1.0, duals[step], len(lifted) - 2)
+            _covariances(column, kind, signal)
+            _add_products(column, whitened, start, -1.0, factor[step], step)
+        else:
+            other = whitened[step + 1, start:end]
+            _squared_distances(other, lifted, start, duals[step + 1], products)
+            if products:
+                _add_to_both(column, other, lifted, start, 1.0, duals[step], duals[step + 1], len(lifted) - 2)
+            _covariances(column, kind, signal)
+            _covariances(other, kind, signal)
+            _add_to_both(column, other, whitened, start, -1.0, factor[step], factor[step + 1], step)
+            _finish(column, step, start, rows, nugget, factor, weights, means, variances)
+            entry = whitened.dtype.type(factor[step + 1, step])
+            for i in range(end - start):
+                other[i] -= entry * column[i]
+            column, step = other, step + 1
+        _finish(column, step, start, rows, nugget, factor, weights, means, variances)
+        step += 1
     for i in range(end - start):
         variances[i] = max(variances[i], 0.0)
         deviations[i] = sqrt(variances[i] + var_tol)
+    return _largest(deviations)
 
 
 @_compiled_without_nan
@@ -223,6 +300,7 @@ def refresh(
     variance: Vector,
     deviation: Vector,
     counts: Rows,
+    largest: Matrix,
     var_tol: float,
     duals: Matrix,
     rows: Rows,
@@ -234,7 +312,7 @@ def refresh(
     for tile in range(len(counts)):
         if counts[tile] < t:
             start, end = tile * size, min((tile + 1) * size, len(mean))
-            _update(
+            largest[0, tile], largest[2, tile] = _HIGHEST, _update(
                 start, end, counts[tile], t, lifted, duals, products, kind, signal, nugget, rows, factor, weights,
                 whitened, mean, variance, deviation, var_tol,
             )  # fmt: skip
@@ -254,6 +332,7 @@ def contenders(
     variance: Vector,
     deviation: Vector,
     counts: Rows,
+    largest: Matrix,
     var_tol: float,
     duals: Matrix,
     rows: Rows,
@@ -278,27 +357,33 @@ def contenders(
     rounding = 4 * _EPSILON * t * weight_sq_cumsum[t]  # what the sums may have lost
     most = weight + weight_sq_cumsum[t] + rounding
     for tile in range(tiles):
-        start, end = tile * size, min((tile + 1) * size, n)
         growth = exact if counts[tile] == t else sqrt(most - weight_sq_cumsum[counts[tile]])
-        tops[tile] = _top(mean[start:end], deviation[start:end], hidden[start:end], growth, mean_tol)
+        more = max(growth - largest[1, tile], 0.0)
+        tops[tile] = largest[0, tile] + largest[2, tile] * more + mean_tol
+    is_exact = np.zeros(tiles, np.bool_)
     for turn in range(min(_FIRST, tiles) + tiles):
         tile = turn - min(_FIRST, tiles)
         if tile < 0:
             tile = int(tops.argmax())
-            if counts[tile] == t and turn > 0:
-                continue
-        if tops[tile] < best:
+        if tops[tile] < best or is_exact[tile]:
             continue
         start, end = tile * size, min((tile + 1) * size, n)
         if counts[tile] < t:
-            _update(
+            growth = sqrt(most - weight_sq_cumsum[counts[tile]])
+            tops[tile] = _top(mean[start:end], deviation[start:end], hidden[start:end], growth, mean_tol)
+            largest[0, tile], largest[1, tile] = _HIGHEST if len(hidden) else tops[tile] - mean_tol, growth
+            if tops[tile] < best:
+                continue
+            largest[2, tile] = _update(
                 start, end, counts[tile], t, lifted, duals, products, kind, signal, nugget, rows, factor, weights,
                 whitened, mean, variance, deviation, var_tol,
             )  # fmt: skip
             counts[tile] = t
+        is_exact[tile] = True
         tops[tile] = top = _upper_bounds(
             mean[start:end], deviation[start:end], hidden[start:end], exact, mean_tol, upper[start:end]
         )
+        largest[0, tile], largest[1, tile] = _HIGHEST if len(hidden) else top - mean_tol, exact
         tols = mean_tol, var_tol
         best = max(best, _lower_bound(upper[start:end], top, mean[start:end], variance[start:end], exact, tols))
     count = 0

@@ -94,7 +94,7 @@ class Observations:
 class LocalObservations:
     """The observations as consecutive candidates, numbers ``own`` of all, see them.
 
-    ``rows`` (t,) are the candidates observed by their numbers among the own ones, -1 for others, and ``dual``
+    ``rows`` (t,) are the positions of the candidates observed among the own ones, -1 for others, and ``dual``
     (q + 2, t) is the form in which ``Candidates.covariance`` takes them. ``of_all`` are the observations that they are
     made from, whose other arrays are read as they are: they change before ``sync`` by what is appended or retracted.
     """
@@ -125,10 +125,13 @@ class LocalObservations:
             rows, new = self.of_all.rows[since:t], slice(since, t)
             self._serials[new] = self.of_all.serials[new]
             if len(self._own) == len(self._everything):
-                self.rows[new], self.dual[:, new] = rows, self._candidates.dual(rows)
+                self.rows[new] = own = self._candidates.positions(rows)
+                self.dual[:, new] = self._candidates.dual(own)
             else:
                 is_own = (rows >= self._own.start) & (rows < self._own.stop)
-                self.rows[new] = local = np.where(is_own, rows - self._own.start, -1)
+                local = np.full(len(rows), -1)
+                local[is_own] = self._candidates.positions(rows[is_own] - self._own.start)
+                self.rows[new] = local
                 self.dual[:, since:t][:, is_own] = self._candidates.dual(local[is_own])
                 if not is_own.all():
                     self.dual[:, since:t][:, ~is_own] = self._candidates.dual_of(self._everything[rows[~is_own]])

@@ -8,7 +8,7 @@ import numpy as np
 
 from blindopt.arrays import Mask, Matrix, Rows, Vector
 from blindopt.gp.acquisition import Acquisition, Tolerance
-from blindopt.gp.candidates import Candidates
+from blindopt.gp.candidates import ORDERED_MAX, Candidates
 from blindopt.gp.observations import LocalObservations
 
 EPSILON = float(np.finfo(np.float64).eps)
@@ -21,9 +21,9 @@ class Thresholds:
 
     compiled_min: int = 2_000
     """Candidates from which on compiled loops take less time than the Python code around them."""
-    compiled_max: int = 100_000
-    """Candidates up to which compiled loops are used: among more, a hot set may take less time."""
-    compiled_work_min: float = 3e9
+    compiled_max: int = ORDERED_MAX
+    """Candidates up to which compiled loops are used."""
+    compiled_work_min: float = 1e9
     """Candidates times capacity squared from which on one run gains more time than loading numba takes (0.4 s)."""
     tile: int = 256
     """Candidates that compiled loops update together: enough to outweigh the overhead, few enough that tiles wait."""

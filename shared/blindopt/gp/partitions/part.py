@@ -9,7 +9,7 @@ import numpy as np
 
 from blindopt.arrays import Mask, Matrix, Rows, Vector
 from blindopt.gp.acquisition import Acquisition, Tolerance
-from blindopt.gp.candidates import Candidates, Lift, Precision, empty_columns, precision_of
+from blindopt.gp.candidates import Candidates, Lift, Precision, empty_columns, order_of, precision_of
 from blindopt.gp.compiled import NORM_MAX, CompiledUpdates, loops_for
 from blindopt.gp.hot_set import HotSetUpdates
 from blindopt.gp.kernels import Kernel
@@ -121,7 +121,10 @@ class Part:
         self.rows, self._law, self._is_whole = rows, law, len(rows) == len(candidates)
         column_major = uses_compiled_loops(len(rows), law.kernel, law.capacity, law.thresholds)
         own = candidates[rows.start : rows.stop]
-        self._candidates = Candidates(own, law.kernel, law.dtype, law.lift, column_major=column_major)
+        order = None
+        if column_major:
+            order = law.lift.frame.order if self._is_whole else order_of(own)
+        self._candidates = Candidates(own, law.kernel, law.dtype, law.lift, column_major=column_major, order=order)
         self._observations = LocalObservations(observations, candidates, rows, self._candidates, law.nugget)
         self._hidden, self._mask = np.empty(0, dtype=np.intp), np.zeros(len(rows), dtype=np.bool_)
 
@@ -157,8 +160,8 @@ class Part:
         self._sync()
         if rows is None:
             self.updates.refresh()
-            return self._moments.mean, self._moments.variance
-        own = rows - self.rows.start
+            return self._candidates.ordered(self._moments.mean), self._candidates.ordered(self._moments.variance)
+        own = self._candidates.positions(rows - self.rows.start)
         self.updates.refresh(own)
         return self._moments.mean[own], self._moments.variance[own]
 
@@ -171,6 +174,11 @@ class Part:
         acquisition, mean_tol = question.acquisition, self._mean_tol()
         slack = acquisition.with_slack(question.quantum)
         rows, mean, variance = self.updates.contenders(slack, mean_tol, hidden, question.floor)
+        if self._candidates.order is not None:
+            rows = self._candidates.order[rows]
+            if len(rows) > 1:
+                by = np.argsort(rows)
+                rows, mean, variance = rows[by], mean[by], variance[by]
         if self._is_whole and len(rows) == 1:  # there is nothing to compare it with
             return Answer(rows, _LEAST, _MOST)
         bounds = acquisition.interval(mean, variance, self._tolerance(mean_tol, variance))
@@ -196,7 +204,7 @@ class Part:
             return None
         self._mask[self._hidden] = False
         first, last = np.searchsorted(hidden, [self.rows.start, self.rows.stop])
-        self._hidden = hidden[first:last] - self.rows.start
+        self._hidden = self._candidates.positions(hidden[first:last] - self.rows.start)
         self._mask[self._hidden] = True
         return self._mask if len(self._hidden) else None
 

@@ -85,9 +85,10 @@ def test_moments_are_those_of_plain_numpy(kind, lengthscale, nugget, dtype, tole
 
 
 @pytest.mark.parametrize("kind", KERNELS)
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_the_same_rows_are_chosen_to_the_last_bit_also_where_some_are_hidden(kind, dtype):
-    z = np.random.default_rng(2).uniform(0, 4, size=(N, 2))
+@pytest.mark.parametrize(("dtype", "r"), [(np.float64, 1), (np.float64, 2), (np.float64, 4), (np.float32, 2)])
+def test_the_same_rows_are_chosen_to_the_last_bit_also_where_some_are_hidden(kind, dtype, r):
+    """In one, two and more columns, by which candidates are sorted in other ways; and after supposed answers."""
+    z = np.random.default_rng(2).uniform(0, 4, size=(N, r))
     y = np.sin(2 * z).sum(axis=1)
     pair, hidden = build_pair(z, kernel_of(kind, 0.8, 1.0), dtype=dtype), []
     for step in range(24):
@@ -95,6 +96,10 @@ def test_the_same_rows_are_chosen_to_the_last_bit_also_where_some_are_hidden(kin
         assert choice == plain_choice
         hidden.append(choice.row)
         for posterior in pair:
+            posterior.suppose(choice.row)
+        assert len({posterior.choose(20.0 + step, generator) for posterior in pair}) == 1
+        for posterior in pair:
+            posterior.retract(step)
             posterior.observe(choice.row, float(y[choice.row]))
             posterior.hide(np.array(hidden if step >= 12 else [], dtype=np.intp))
     assert len(set(hidden)) > 12
