@@ -23,7 +23,7 @@ from blindopt.wire import ReleaseReport, StudyCreate
 from curator_service.store.base import METADATA
 from service_kit.store.database import Connection
 from service_kit.store.labels import EVERYTHING, ListFilter
-from service_kit.store.prepared_statement import PreparedStatement
+from service_kit.store.prepared_statement import Ahead, PreparedStatement
 
 datasets = Table(
     "datasets",
@@ -109,6 +109,11 @@ def begin_query(db: Connection, **values: Any) -> None:
 def begun(db: Connection, grant_id: str, key: str) -> Any:
     """The query that was charged under this key, or None. A crash may have come before its answer was stored."""
     return _BEGUN.row(db, grant=grant_id, key=key)
+
+
+def ahead_of(grant_id: str, key: str) -> Ahead:
+    """What ``begun`` will read."""
+    return _BEGUN, {"grant": grant_id, "key": key}
 
 
 def newest_queries(db: Connection, study_id: str, limit: int) -> list[Row[Any]]:

@@ -1,6 +1,6 @@
 """The table of the ledger: append-only, each line with the balances after it, so that a check reads two lines."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from curator_service.store import queries
 from curator_service.store.base import METADATA
 from service_kit.store.base import page_of
 from service_kit.store.database import Connection
-from service_kit.store.prepared_statement import PreparedStatement
+from service_kit.store.prepared_statement import Ahead, PreparedStatement
 
 ledger = Table(
     "ledger",
@@ -45,7 +45,8 @@ _LAST_OF_ROW = PreparedStatement(
     select(ledger.c.row_queries, ledger.c.row_plays, ledger.c.row_total)
     .where(ledger.c.study_id == bindparam("study"), ledger.c.row == bindparam("row"), ledger.c.kind != "refused")
     .order_by(ledger.c.seq.desc())
-    .limit(1)
+    .limit(1),
+    kept=True,
 )
 _ONE_BY_ONE = 200
 """More rows than this are looked up together, by prepared statements no more."""
@@ -75,6 +76,14 @@ def row_balances(db: Connection, study_id: str, rows: Iterable[int]) -> dict[int
         if last is not None:
             balances[row] = RowBalance(last.row_queries, last.row_plays, last.row_total)
     return balances
+
+
+def ahead_of(study_id: str, rows: Iterable[int]) -> Iterator[Ahead]:
+    """What ``balance`` and ``row_balances`` of few rows will read."""
+    yield _LAST, {"study": study_id}
+    wanted = set(rows)
+    for row in wanted if len(wanted) <= _ONE_BY_ONE else ():
+        yield _LAST_OF_ROW, {"study": study_id, "row": row}
 
 
 def rows_queried(db: Connection, study_id: str, rows: Sequence[int] | None = None) -> list[tuple[int, int, int, int]]:
@@ -132,6 +141,9 @@ def add(db: Connection, study_id: str, kind: str, charges: Iterable[Charge], *, 
             created_at=at,
         )
         _LAST.remember(db, (charge.after.release, charge.after.total, charge.after.plays), study=study_id)
+        if charge.row is not None:
+            after = charge.row_after
+            _LAST_OF_ROW.remember(db, (after.queries, after.plays, after.total), study=study_id, row=charge.row)
 
 
 def refuse(db: Connection, study_id: str, *, cap: str, row: int | None, plays: int, cost: int, at: str) -> None:

@@ -1,5 +1,7 @@
 """Authentication by bearer tokens; issuing, rotating and revoking them."""
 
+import asyncio
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,24 +36,33 @@ class Authentication:
         self._clock = clock
         self._use_recorded_at: dict[str, float] = {}
         self._logged, self._followed = PrincipalLogSummary(), (-1, -1)
+        self._following = threading.Lock()
         self.on_finding: Callable[[LogBroken], None] = lambda finding: None
         """Is called with a token or user whose row differs from the log."""
 
     def authenticate(self, authorization: str) -> Principal:
         """The principal of an Authorization header. Raises Unauthenticated; Expired if the secret is right."""
-        scheme, _, text = authorization.partition(" ")
-        token = parse(text) if scheme.lower() == "bearer" else None
-        if token is not None:
-            row = self._database.read_row(tokens.FIND, kid=token.kid)
-            # An unknown key id and a wrong secret get the same reply. Key ids are not secret.
-            if row is not None and token.matches(row.secret_sha256):
-                principal = _principal(row)
-                self._check_logged(row.principal, lambda db: self._token_fault(db, row))
-                if not tokens.is_live(row, self._clock()):
-                    raise Expired(principal)
-                self._record_use(row.kid)
-                return principal
-        raise Unauthenticated(_HOW_TO_AUTHENTICATE)
+        token = _parsed(authorization)
+        return self._of_row(token, self._database.read_row(tokens.FIND, kid=token.kid))
+
+    async def authenticate_soon(self, authorization: str) -> Principal:
+        """``authenticate`` for the event loop, which is not blocked."""
+        token = _parsed(authorization)
+        row = await self._database.read_row_soon(tokens.FIND, kid=token.kid)
+        if self._database.url is None or self._followed[1] == self._database.foreign_writes:
+            return self._of_row(token, row)
+        return await asyncio.to_thread(self._of_row, token, row)  # it reads the newest records
+
+    def _of_row(self, token: Token, row: Any) -> Principal:
+        # An unknown key id and a wrong secret get the same reply. Key ids are not secret.
+        if row is None or not token.matches(row.secret_sha256):
+            raise Unauthenticated(_HOW_TO_AUTHENTICATE)
+        principal = _principal(row)
+        self._check_logged(row.principal, lambda db: self._token_fault(db, row))
+        if not tokens.is_live(row, self._clock()):
+            raise Expired(principal)
+        self._record_use(row.kid)
+        return principal
 
     def _token_fault(self, db: Connection | None, row: Any) -> str | None:
         return self._logged.token_fault(row if db is None else tokens.find(db, row.kid))
@@ -64,12 +75,13 @@ class Authentication:
         """Raise RecordChanged for a fault that remains once the newest records were read, in one view with the row."""
         if self._followed[1] == self._database.foreign_writes and fault_in(None) is None:
             return
-        with self._database.read() as db:
+        seen = self._database.foreign_writes
+        with self._following, self._database.read() as db:
             for record in audit_log.of_kind(db, *PrincipalLogSummary.KINDS, after=self._followed[0]):
                 self._logged.follow(record)
                 self._followed = record["seq"], -1
             fault = fault_in(db)
-        self._followed = self._followed[0], self._database.foreign_writes
+            self._followed = self._followed[0], seen
         if fault is not None:
             self.on_finding(LogBroken(fault, about=about))
             raise RecordChanged("the stored record of this token or user differs from the audit log")
@@ -140,6 +152,15 @@ class Authentication:
         """Tokens without their secrets, in order of creation."""
         with self._database.read() as db:
             return tokens.list_all(db)
+
+
+def _parsed(authorization: str) -> Token:
+    """The token of an Authorization header. Raises Unauthenticated."""
+    scheme, _, text = authorization.partition(" ")
+    token = parse(text) if scheme.lower() == "bearer" else None
+    if token is None:
+        raise Unauthenticated(_HOW_TO_AUTHENTICATE)
+    return token
 
 
 def _principal(row: Any) -> Principal:

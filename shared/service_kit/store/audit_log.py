@@ -144,10 +144,7 @@ def share_next(db: Connection, grant_id: str, body_at: Callable[[int], bytes]) -
     seq, peaks = _next(_LAST_SHARED.row(db, grant=grant_id))
     body = body_at(seq)
     entry = _entry(seq, peaks, body)
-    others = dict(remembered(db, _shared.name) or {})
     _ADD_SHARED.run(db, grant_id=grant_id, seq=seq, body=body, leaf=entry.leaf, peaks=entry.peaks)
-    if (memory := remembered(db, _shared.name)) is not None:
-        memory.update(others)  # a log of another grant is as it was
     _LAST_SHARED.remember(db, (seq, entry.peaks), grant=grant_id)
     return Head(seq + 1, merkle_log.root(merkle_log.frontier(entry.peaks)).hex())
 

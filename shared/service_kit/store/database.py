@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,7 +17,7 @@ from service_kit.durations import Durations
 from service_kit.store import backends, schema
 from service_kit.store.copying import copy_tables
 from service_kit.store.driver_errors import StoreFault, converted, is_open, reading, savepoint
-from service_kit.store.prepared_statement import Driver, PreparedStatement, raw, remember_rows
+from service_kit.store.prepared_statement import Ahead, Driver, PreparedStatement, raw, remember_rows
 
 __all__ = ["Connection", "Database", "StoreFault", "is_open", "savepoint"]
 
@@ -99,7 +99,7 @@ class Database:
             try:
                 if self._closed:
                     raise AuditUnavailable(_ENDING)
-                _, result, error = self._commit(self._run_all([(work, None)]))[0]
+                _, result, error = self._commit(self._run_all([(work, None, None)]))[0]
             finally:
                 self._release()
             if error is not None:
@@ -107,12 +107,15 @@ class Database:
             return cast(T, result)
         return self.submit(work).result()
 
-    async def write_soon(self, work: Callable[[Connection], T]) -> T:
-        """``write`` for the event loop, which is not blocked."""
+    async def write_soon(self, work: Callable[[Connection], T], ahead: "_AheadOf | None" = None) -> T:
+        """``write`` for the event loop, which is not blocked.
+
+        ``ahead`` returns the rows that ``work`` will read: a database on another machine is sent for them together.
+        """
         if self._loop is None or self._closed:
             return self.write(work)
         future: asyncio.Future[T] = self._loop.create_future()
-        self._enqueue((work, future))
+        self._enqueue((work, future, ahead))
         return await future
 
     def submit(self, work: Callable[[Connection], T]) -> "Future[T]":
@@ -123,10 +126,10 @@ class Database:
         with self._submitting:
             has_loop = self._loop is not None
             if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._enqueue, (work, future))
+                self._loop.call_soon_threadsafe(self._enqueue, (work, future, None))
         if not has_loop:
             with self._lock:
-                self._settle(self._commit(self._run_all([(work, future)])))
+                self._settle(self._commit(self._run_all([(work, future, None)])))
         return future
 
     def after_commit(self, act: Callable[[], None]) -> None:
@@ -147,6 +150,13 @@ class Database:
             except Exception:
                 with reading():
                     raise
+
+    async def read_row_soon(self, statement: PreparedStatement, **values: Any) -> Any:
+        """``read_row`` for the event loop, which is not blocked."""
+        if self._backend.is_near or self._loop is None:
+            return self.read_row(statement, **values)
+        with reading():
+            return await self._backend.row_soon(statement, values)
 
     # --- groups of writes: on the loop's thread, except a slow commit --------------------------------
 
@@ -220,15 +230,23 @@ class Database:
         connection = raw(self._db)
         done: _Done = []
         try:
-            self._notice_foreign(self._backend.begin(connection))
+            ahead = [] if self._backend.is_near else self._ahead(group)
+            version, rows = self._backend.begin(connection, ahead)
+            self._notice_foreign(version)
+            for (statement, values), fields in zip(ahead, rows, strict=False):
+                statement.read_ahead(self._db, fields, values)
             if len(group) == 1:
-                work, future = group[0]
+                work, future, _ = group[0]
                 return [(future, work(self._db), None)]
-            for work, future in group:
+            for work, future, _ in group:
                 done.append((future, *self._run(connection, work)))
         except Exception as error:  # the transaction is lost, probably because of a full disk
-            return self._lost(connection, [(future, None, None) for _, future in group], error)
+            return self._lost(connection, [(item[1], None, None) for item in group], error)
         return done
+
+    def _ahead(self, group: list["_Item"]) -> list[Ahead]:
+        wanted = (each for _, _, ahead in group if ahead is not None for each in ahead())
+        return [(statement, values) for statement, values in wanted if not statement.is_known(self._db, values)]
 
     def _notice_foreign(self, version: Any) -> None:
         if version != self._data_version:
@@ -378,7 +396,8 @@ class Database:
 
 
 _Future = Union[Future[Any], "asyncio.Future[Any]", None]
-_Item = tuple[Callable[[Connection], Any], _Future]
+_AheadOf = Callable[[], Iterable[Ahead]]
+_Item = tuple[Callable[[Connection], Any], _Future, _AheadOf | None]
 _Done = list[tuple[_Future, Any, Exception | None]]
 
 

@@ -2,9 +2,9 @@
 
 import secrets
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 from sqlalchemy import Connection, Engine, MetaData, create_engine, event, text
@@ -12,12 +12,14 @@ from sqlalchemy.pool import QueuePool, StaticPool
 
 from service_kit.store import postgres_dialect, postgres_schema
 from service_kit.store.driver_errors import converted
-from service_kit.store.postgres_session import Session, check_url, connect
-from service_kit.store.prepared_statement import Driver, PreparedStatement
+from service_kit.store.postgres_lookups import Lookups
+from service_kit.store.postgres_session import Session, Statement, check_url, connect
+from service_kit.store.prepared_statement import Ahead, Driver, PreparedStatement
 
 LEADS, WRITES = 0x626F7001, 0x626F7002
 """First half of the keys of advisory locks: the session that leads, and a transaction that writes."""
 _LEAD_S = 3
+_WRITER: Statement = "SELECT writer FROM state", []
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
@@ -38,8 +40,10 @@ class Postgres:
         self._key = _key(schema)
         self._name = secrets.token_hex(8)
         self._session: Session | None = None
-        begin = f"BEGIN; SELECT pg_advisory_xact_lock({WRITES}, {self._key})"
-        self._begin_first, self._begin = begin, f"{begin}; SELECT writer FROM state"
+        self._begin: list[Statement] = [
+            ("BEGIN", []),
+            (f"SELECT pg_advisory_xact_lock({WRITES}, {self._key})", []),
+        ]
         self._leader: Session | None = _leading.pop((url, schema), None)
         self._writer = _engine(self._open_writer, StaticPool)
 
@@ -64,19 +68,20 @@ class Postgres:
         """The connection that writes."""
         return self._writer.connect()
 
-    def begin(self, driver: Driver) -> Any:
-        """Begin a transaction that writes; a value that changes with each commit of another writer."""
+    def begin(self, driver: Driver, ahead: Sequence[Ahead]) -> tuple[Any, list[Any]]:
+        """Begin a transaction that writes, and read rows, in one round trip.
+
+        Returns a value that changes with each commit of another writer, and the fields of each row, or None.
+        """
+        session = cast(Session, driver)
         if not hasattr(self, "_reader"):  # the schema may not be there yet
-            driver.execute(self._begin_first)
-            return None
-        rows: Any = driver.execute(self._begin)
-        while rows.nextset():
-            pass
-        if rows.fetchone()[0] == self._name:
-            return self._writes
-        driver.execute(f"UPDATE state SET writer = '{self._name}'")
-        self._writes += 1
-        return self._writes
+            session.run(self._begin)
+            return None, []
+        _, _, writer, *rows = session.run([*self._begin, _WRITER, *(session.of(*each) for each in ahead)])
+        if writer.fetchone()[0] != self._name:
+            driver.execute(f"UPDATE state SET writer = '{self._name}'")
+            self._writes += 1
+        return self._writes, [row.fetchone() for row in rows]
 
     _writes = 0
 
@@ -88,6 +93,7 @@ class Postgres:
         """Open the connections that read; the pool of those that SQLAlchemy uses."""
         self._reader = _engine(lambda: self._open("reader"), QueuePool)
         self._row_session = self._open("reader")
+        self._lookups = Lookups(lambda: self._open("reader"))
 
         @event.listens_for(self._reader, "begin")
         def on_begin(connection: Connection) -> None:
@@ -100,6 +106,10 @@ class Postgres:
         if self._row_session.closed:
             self._row_session = self._open("reader")
         return statement.row_on(self._row_session, **values)
+
+    async def row_soon(self, statement: PreparedStatement, values: dict[str, Any]) -> Any:
+        """``row`` for the event loop, which serves others meanwhile."""
+        return await self._lookups.row(statement, values)
 
     def forget_old_pages(self) -> None:
         """Write all tables anew, so that their files hold nothing of what was overwritten."""
@@ -129,6 +139,7 @@ class Postgres:
     def close(self) -> None:
         """Close every session, and with it the locks of this one."""
         self._row_session.close()
+        self._lookups.close()
         self._reader.dispose()
         self._writer.dispose()
 

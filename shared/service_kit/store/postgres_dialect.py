@@ -74,7 +74,7 @@ class _Statements(base.PGCompiler_psycopg):
         text = ""
         if select._limit_clause is not None:
             value = getattr(select._limit_clause, "value", None)
-            if self.dialect.paramstyle == "format" and isinstance(value, int) and value >= 0:
+            if self.dialect.paramstyle == "numeric_dollar" and isinstance(value, int) and value >= 0:
                 text += f" \n LIMIT {value}"  # of a ``PreparedStatement``: the plan is for so few
             else:
                 text += f" \n LIMIT NULLIF({self.process(select._limit_clause, **kw)}, -1)"

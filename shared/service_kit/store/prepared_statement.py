@@ -4,15 +4,19 @@ SQLAlchemy's execution and result machinery costs five to nine times what SQLite
 Statements that do not run at each exchange use it all the same.
 
 A statement may be ``kept``: the one connection that writes remembers its row until its table is written, by whatever
-statement, a transaction or a part of it is undone, or another connection has written (``Database``).
+statement, a transaction or a part of it is undone, or another connection has written (``Database``). An insert by a
+``PreparedStatement`` changes only the rows that are looked up by values that it has. Rows that were read ahead, at the
+begin of a transaction, are in the same memory, until they are used.
 """
 
 from collections import namedtuple
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Protocol, cast
 
 from sqlalchemy import Connection, Dialect, Insert, Select, Update
 from sqlalchemy.dialects.sqlite import pysqlite
+from sqlalchemy.sql import operators, visitors
+from sqlalchemy.sql.elements import BinaryExpression, BindParameter, BooleanClauseList, ColumnClause
 
 _RAW = "blindopt_driver_connection"
 _MEMORY = "blindopt_memory"
@@ -21,6 +25,8 @@ REMEMBERED_MAX = 1_000
 """Rows of one table."""
 Memory = dict[str, dict[Any, Any]]
 """What a connection remembers, by table."""
+Ahead = tuple["PreparedStatement", dict[str, Any]]
+"""A statement, with its values, whose row a transaction will read."""
 
 
 class Rows(Protocol):
@@ -47,6 +53,8 @@ class PreparedStatement:
     """
 
     _all: ClassVar[dict[str, "PreparedStatement"]] = {}
+    _remembered: ClassVar[dict[str, set["PreparedStatement"]]] = {}
+    """Those whose rows may be in memory, by table."""
 
     def __init__(
         self, statement: Select[Any] | Insert | Update, columns: list[str] | None = None, *, kept: bool = False
@@ -59,9 +67,13 @@ class PreparedStatement:
         names = [str(column.key) for column in statement.selected_columns] if isinstance(statement, Select) else []
         self._row: Any = namedtuple("Row", names) if names else tuple
         tables = statement.get_final_froms() if isinstance(statement, Select) else [statement.table]
-        self.table = "" if isinstance(statement, Select) and not kept else _name(tables)
-        """The table that it writes, or that a kept statement reads."""
+        self.table = str(tables[0].name) if len(tables) == 1 and hasattr(tables[0], "name") else ""
+        """The table that it writes or reads; empty where it reads several."""
         self._kept = kept
+        self._by = _equalities(statement) if isinstance(statement, Select) else {}
+        self._is_insert = isinstance(statement, Insert)
+        if kept:
+            self._remembered.setdefault(self.table, set()).add(self)
 
     @classmethod
     def of(cls, sql: str, dialect: Dialect) -> tuple[str, list[str]] | None:
@@ -78,43 +90,89 @@ class PreparedStatement:
         """Run an insert or an update; the number of rows that it changed."""
         memory = db.__dict__.get(_MEMORY)
         if memory:
-            memory.pop(self.table, None)
-        return raw(db).execute(self.sql, self._bound(values)).rowcount
+            self._forget(memory, values)
+        return raw(db).execute(self.sql, self.bound(values)).rowcount
+
+    def _forget(self, memory: Memory, values: dict[str, Any]) -> None:
+        rows = memory.get(self.table)
+        for reader in self._remembered.get(self.table, ()) if rows else ():
+            assert rows is not None
+            if not self._is_insert or reader._by is None or not values.keys() >= set(reader._by.values()):
+                rows.clear()
+            else:
+                rows.pop((reader, *[values[column] for column in reader._by.values()]), None)
+
+    def _key(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        return (self, *([values[name] for name in self._by] if self._by is not None else values.values()))
 
     def row(self, db: Connection, **values: Any) -> Any:
         """The only row, or None."""
-        memory = remembered(db, self.table) if self._kept else None
-        key = (self, *values.values())
-        if memory is not None and key in memory:
-            return memory[key]
-        fields = raw(db).execute(self.sql, self._bound(values)).fetchone()
-        row = None if fields is None else self._row._make(fields)
-        if memory is not None:
-            memory[key] = row
+        memory = remembered(db, self.table)
+        if memory:
+            key = self._key(values)
+            if key in memory:
+                return memory[key] if self._kept else memory.pop(key)
+        fields = raw(db).execute(self.sql, self.bound(values)).fetchone()
+        row = self.made(fields)
+        if self._kept and memory is not None:
+            memory[self._key(values)] = row
         return row
 
-    def remember(self, db: Connection, row: tuple[Any, ...], **values: Any) -> None:
+    def is_known(self, db: Connection, values: Mapping[str, Any]) -> bool:
+        """Whether its row is in the memory of a connection."""
+        return self._key(values) in (remembered(db, self.table) or {})
+
+    def read_ahead(self, db: Connection, fields: Any, values: Mapping[str, Any]) -> None:
+        """Remember the row that was read at the begin of a transaction, until ``row`` returns it."""
+        memory = remembered(db, self.table)
+        if memory is not None and self._by is not None:
+            self._remembered.setdefault(self.table, set()).add(self)
+            memory[self._key(values)] = self.made(fields)
+
+    def remember(self, db: Connection, row: tuple[Any, ...], /, **values: Any) -> None:
         """Remember the row of a kept statement, after a write of its table by which the caller knows it."""
         memory = remembered(db, self.table)
         if memory is not None:
-            memory[(self, *values.values())] = self._row._make(row)
+            memory[self._key(values)] = self._row._make(row)
 
     def rows(self, db: Connection, **values: Any) -> list[Any]:
         """All rows."""
-        return [self._row._make(fields) for fields in raw(db).execute(self.sql, self._bound(values))]
+        return [self._row._make(fields) for fields in raw(db).execute(self.sql, self.bound(values))]
 
     def row_on(self, connection: Driver, **values: Any) -> Any:
         """The only row, or None, on a connection of the driver."""
-        fields = connection.execute(self.sql, self._bound(values)).fetchone()
+        return self.made(connection.execute(self.sql, self.bound(values)).fetchone())
+
+    def made(self, fields: Any) -> Any:
+        """The row with these fields, in order; None of None."""
         return None if fields is None else self._row._make(fields)
 
-    def _bound(self, values: dict[str, Any]) -> dict[str, Any]:
+    def bound(self, values: dict[str, Any]) -> dict[str, Any]:
+        """All its parameters."""
         return {**self._fixed, **values} if self._fixed else values
 
 
-def _name(tables: Sequence[Any]) -> str:
-    (table,) = tables
-    return str(table.name)
+def _equalities(statement: Select[Any]) -> dict[str, str] | None:
+    """By parameter, the column that it must equal; None where a parameter is used otherwise.
+
+    Whatever else a row must be only makes rows fewer: a row without these values is not among them.
+    """
+    where = statement.whereclause
+    parts = (
+        list(where.clauses) if isinstance(where, BooleanClauseList) and where.operator is operators.and_ else [where]
+    )
+    by = {
+        part.right.key: str(part.left.key)
+        for part in parts
+        if isinstance(part, BinaryExpression) and part.operator is operators.eq
+        if isinstance(part.left, ColumnClause) and isinstance(part.right, BindParameter) and part.right.required
+    }
+    required = {each.key for each in _parameters(statement) if each.required}
+    return by if required == by.keys() else None
+
+
+def _parameters(statement: Select[Any]) -> Iterator[BindParameter[Any]]:
+    return (each for each in visitors.iterate(statement) if isinstance(each, BindParameter))
 
 
 def raw(db: Connection) -> Driver:

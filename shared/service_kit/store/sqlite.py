@@ -1,6 +1,7 @@
 """SQLite as the database of a service: one file in WAL mode, and a connection that writes."""
 
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
 
 from service_kit.store import schema
-from service_kit.store.prepared_statement import Driver, PreparedStatement, raw
+from service_kit.store.prepared_statement import Ahead, Driver, PreparedStatement, raw
 from service_kit.store.wal import rewrite, truncate_wal, use_wal
 
 
@@ -37,11 +38,11 @@ class Sqlite:
         return self._writer.connect()
 
     @staticmethod
-    def begin(driver: Driver) -> Any:
+    def begin(driver: Driver, ahead: Sequence[Ahead]) -> tuple[Any, list[Any]]:
         """Begin a transaction that writes; a value that changes with each commit of another connection."""
         driver.execute("BEGIN IMMEDIATE")
         version = driver.execute("PRAGMA data_version").fetchone()
-        return None if version is None else version[0]
+        return None if version is None else version[0], []
 
     @staticmethod
     def rewrite(db: Connection) -> None:
@@ -62,6 +63,9 @@ class Sqlite:
     def row(self, statement: PreparedStatement, values: dict[str, Any]) -> Any:
         """The only row of a statement, or None; not in a transaction, for one thread at a time."""
         return statement.row_on(self._row_connection, **values)
+
+    async def row_soon(self, statement: PreparedStatement, values: dict[str, Any]) -> Any:
+        raise NotImplementedError  # ``row`` waits for nobody
 
     def forget_old_pages(self) -> None:
         """Empty the write-ahead log. Raises AuditUnavailable while a reader is in it."""

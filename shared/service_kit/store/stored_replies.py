@@ -23,7 +23,7 @@ from sqlalchemy import (
 
 from blindopt.errors import Erased, IdempotencyKeyReused
 from service_kit.store.base import METADATA, stamp
-from service_kit.store.prepared_statement import PreparedStatement
+from service_kit.store.prepared_statement import Ahead, PreparedStatement
 from service_kit.store.schema import unguarded
 
 _replies = Table(
@@ -84,6 +84,11 @@ def check_same_request(stored_sha256: str, request_sha256: str) -> None:
     """Raise IdempotencyKeyReused if the key was stored with another request."""
     if stored_sha256 != request_sha256:
         raise IdempotencyKeyReused("this Idempotency-Key belongs to another request: take a new one")
+
+
+def ahead_of(principal: str, key: str) -> Ahead:
+    """What ``find`` will read."""
+    return _FIND, {"principal": principal, "key": key}
 
 
 def find(db: Connection, principal: str, key: str, request_sha256: str | None) -> tuple[StoredReply, bool] | None:

@@ -168,7 +168,7 @@ class _Request:
 
     async def _handle(self) -> None:
         try:
-            self._authenticate()
+            await self._authenticate()
             await self._middleware.app(self._scope, self.receive, self.send)
             if self._too_large is not None:
                 raise self._too_large
@@ -186,7 +186,7 @@ class _Request:
 
     # --- the request ------------------------------------------------------------------------------
 
-    def _authenticate(self) -> None:
+    async def _authenticate(self) -> None:
         """Set ``state.principal`` before anything reads the body. Raises for a request that is not let in.
 
         A principal that sends too many requests gets 429, and so does an address that keeps sending bad tokens;
@@ -198,9 +198,10 @@ class _Request:
             self._principal = self._console.admit(self._scope, self._header(b"cookie"))
         elif path not in _OPEN:
             try:
-                principal = in_process.principal_of(self._scope) or middleware.context.authentication.authenticate(
-                    self._header(b"authorization")
-                )
+                principal = in_process.principal_of(self._scope)
+                if principal is None:
+                    authentication = middleware.context.authentication
+                    principal = await authentication.authenticate_soon(self._header(b"authorization"))
             except Expired as error:
                 principal, expired = error.principal, error
             except Unauthenticated:
