@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar, Union, cast
 
-from sqlalchemy import Connection, MetaData, event
+from sqlalchemy import Connection, MetaData
 
 from blindopt.errors import AuditUnavailable, StateConflict
 from service_kit.durations import Durations
@@ -61,7 +61,6 @@ class Database:
         self._backend = backends.of(self.path, url)
         self._db = self._reached(self._backend.connect)
         self._memory = remember_rows(self._db)
-        _on_writes(self._db, self._memory.clear)
         self._lock = threading.Lock()
         self._submitting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -180,7 +179,7 @@ class Database:
             self._lock.release()
             return
         if not self._backend.is_near:
-            self._committer.submit(self._run_and_commit_group, group)
+            self._committer.submit(lambda: self._commit_group(self._run_all(group)))
             return
         done = self._run_all(group)
         if self._is_quick:
@@ -197,9 +196,6 @@ class Database:
             self._is_put_off = False
             self._loop.call_soon_threadsafe(self._next_group)
 
-    def _run_and_commit_group(self, group: list["_Item"]) -> None:
-        self._commit_group(self._run_all(group))
-
     def _commit_group(self, done: "_Done") -> None:
         done = self._commit_or_fail(done)
         self._release()
@@ -211,10 +207,7 @@ class Database:
             return self._commit(done)
         except Exception as error:  # no caller may wait for ever for a commit that will not come
             self._memory.clear()
-            failure = converted(error)
-        if len(done) > 1 and isinstance(failure, StoreFault):  # a statement of one of them, sent with another's
-            failure = AuditUnavailable("a transaction that several requests shared was undone")
-        return _failed(done, failure)
+            return _failed(done, error)
 
     def _group_ended(self, done: "_Done") -> None:
         self._settle(done)
@@ -291,10 +284,7 @@ class Database:
         if connection.in_transaction:
             with suppress(Exception):  # then the next transaction fails, and rolls it back
                 connection.execute("ROLLBACK")
-        failure = converted(error)
-        if len(done) > 1 and isinstance(failure, StoreFault):  # a statement of one of them, sent with another's
-            failure = AuditUnavailable("a transaction that several requests shared was undone")
-        return _failed(done, failure)
+        return _failed(done, error)
 
     @staticmethod
     def _settle(done: "_Done") -> None:
@@ -401,14 +391,8 @@ _Item = tuple[Callable[[Connection], Any], _Future, _AheadOf | None]
 _Done = list[tuple[_Future, Any, Exception | None]]
 
 
-def _failed(done: _Done, failure: Exception) -> _Done:
+def _failed(done: _Done, error: Exception) -> _Done:
+    failure = converted(error)
+    if len(done) > 1 and isinstance(failure, StoreFault):  # a statement of one of them, sent with another's
+        failure = AuditUnavailable("a transaction that several requests shared was undone")
     return [(future, None, earlier or failure) for future, _, earlier in done]
-
-
-def _on_writes(db: Connection, act: Callable[[], None]) -> None:
-    """Call ``act`` before each statement that SQLAlchemy runs on a connection and that may write."""
-
-    @event.listens_for(db.engine, "before_cursor_execute")
-    def on_execute(db: object, cursor: object, statement: str, *more: object) -> None:
-        if not statement.lstrip().upper().startswith("SELECT"):
-            act()

@@ -13,7 +13,7 @@ from collections import namedtuple
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Protocol, cast
 
-from sqlalchemy import Connection, Dialect, Insert, Select, Update
+from sqlalchemy import Connection, Dialect, Insert, Select, Update, event
 from sqlalchemy.dialects.sqlite import pysqlite
 from sqlalchemy.sql import operators, visitors
 from sqlalchemy.sql.elements import BinaryExpression, BindParameter, BooleanClauseList, ColumnClause
@@ -184,8 +184,17 @@ def raw(db: Connection) -> Driver:
 
 
 def remember_rows(db: Connection) -> Memory:
-    """Let a connection that is the only one to write remember; return what it remembers, for its owner to clear."""
+    """Let a connection that is the only one to write remember; return what it remembers, for its owner to clear.
+
+    A statement that SQLAlchemy runs on it and that may write clears it.
+    """
     memory: Memory = db.__dict__.setdefault(_MEMORY, {})
+
+    @event.listens_for(db.engine, "before_cursor_execute")
+    def on_execute(db: object, cursor: object, statement: str, *more: object) -> None:
+        if not statement.lstrip().upper().startswith("SELECT"):
+            memory.clear()
+
     return memory
 
 

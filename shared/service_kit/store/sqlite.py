@@ -1,6 +1,8 @@
 """SQLite as the database of a service: one file in WAL mode, and a connection that writes."""
 
+import logging
 import sqlite3
+import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -9,9 +11,12 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
 
+from blindopt.errors import AuditUnavailable
 from service_kit.store import schema
 from service_kit.store.prepared_statement import Ahead, Driver, PreparedStatement, raw
-from service_kit.store.wal import rewrite, truncate_wal, use_wal
+
+log = logging.getLogger("blindopt.database")
+BUSY_SECONDS = 5.0
 
 
 class Sqlite:
@@ -47,7 +52,7 @@ class Sqlite:
     @staticmethod
     def rewrite(db: Connection) -> None:
         """Write the whole database anew, so that nothing of what a migration deleted is in its file."""
-        rewrite(raw(db))
+        _rewrite(raw(db))
 
     def open_readers(self) -> Engine:
         """Open the connections that read; the pool of those that SQLAlchemy uses."""
@@ -69,7 +74,7 @@ class Sqlite:
 
     def forget_old_pages(self) -> None:
         """Empty the write-ahead log. Raises AuditUnavailable while a reader is in it."""
-        truncate_wal(self._path)
+        _truncate_wal(self._path)
 
     def copy(self, target: Path) -> None:
         """Copy the database to a file, consistently and beside writers."""
@@ -107,7 +112,7 @@ def _configure(engine: Engine, *, writes: bool) -> None:
         for pragma in ("busy_timeout=5000", "foreign_keys=ON", "recursive_triggers=ON"):
             cursor.execute(f"PRAGMA {pragma}")
         if writes:
-            use_wal(cursor)
+            _use_wal(cursor)
             cursor.execute("PRAGMA synchronous=FULL")
             cursor.execute("PRAGMA secure_delete=ON")  # what is overwritten or deleted is nowhere in the file
         cursor.close()
@@ -117,3 +122,34 @@ def _configure(engine: Engine, *, writes: bool) -> None:
         @event.listens_for(engine, "begin")
         def on_begin(connection: Connection) -> None:
             connection.exec_driver_sql("BEGIN DEFERRED")
+
+
+def _use_wal(cursor: sqlite3.Cursor) -> None:
+    """Switch to WAL. SQLite itself does not wait for another process that switches the same new file at this moment."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def _truncate_wal(database: Path) -> None:
+    """Empty the write-ahead log, which holds old pages. Raises AuditUnavailable while a reader is in it."""
+    with closing(sqlite3.connect(database, isolation_level=None, timeout=BUSY_SECONDS)) as db:
+        if db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+            raise AuditUnavailable("the write-ahead log cannot be emptied: a long read is under way")
+
+
+def _rewrite(connection: Driver) -> None:
+    """Write the whole database anew: what older versions deleted is then nowhere in the file.
+
+    A disk without room for a second copy is ignored: the database is as it was.
+    """
+    try:
+        connection.execute("VACUUM")
+    except sqlite3.OperationalError as error:
+        log.warning("the database could not be written anew: %s", type(error).__name__)
