@@ -7,8 +7,9 @@ from typing import Any
 from sqlalchemy import Column, ForeignKey, Index, Integer, Table, Text, bindparam, func, select
 
 from curator_service.privacy.ledger import Balance, Charge, RowBalance, text, units
-from curator_service.store import queries
+from curator_service.store import ahead_of, queries
 from curator_service.store.base import METADATA
+from service_kit.store import stored_replies
 from service_kit.store.base import page_of
 from service_kit.store.database import Connection
 from service_kit.store.prepared_statement import Ahead, PreparedStatement
@@ -78,8 +79,10 @@ def row_balances(db: Connection, study_id: str, rows: Iterable[int]) -> dict[int
     return balances
 
 
-def ahead_of(study_id: str, rows: Iterable[int]) -> Iterator[Ahead]:
-    """What ``balance`` and ``row_balances`` of few rows will read."""
+def ahead_of_query(grant_id: str, key: str, study_id: str, rows: Iterable[int]) -> Iterator[Ahead]:
+    """What a query of these rows, of persons with few others, will read before it is charged."""
+    yield stored_replies.ahead_of(grant_id, key)
+    yield ahead_of(grant_id, key)
     yield _LAST, {"study": study_id}
     wanted = set(rows)
     for row in wanted if len(wanted) <= _ONE_BY_ONE else ():

@@ -42,7 +42,6 @@ from service_kit.identity.tokens import Principal
 from service_kit.store import audit_log, stored_replies
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection, is_open, savepoint
-from service_kit.store.prepared_statement import Ahead
 from service_kit.store.stored_replies import StoredReply
 from service_kit.web.reply_pacing import ReplyPacing
 from service_kit.web.wakeups import INBOX, Wakeups
@@ -121,17 +120,18 @@ class Queries:
         try:
             if not self._guard.is_loaded(identity):
                 await asyncio.to_thread(self._guard.load, identity)
-            write = self._context.database.write_soon
-            ahead = partial(_ahead, *name, identity, released, request)
+            rows = partial(released.rows_of_persons, [item.row for item in request.rows])
+            write = partial(
+                self._context.database.write_soon, ahead=lambda: lines.ahead_of_query(*name, identity, rows())
+            )
             if not isinstance(released.spec.measurement, wire.ColumnMeasurement):
-                later = await write(lambda db: self._answer_later(db, caller, identity, released, request), ahead)
+                later = await write(lambda db: self._answer_later(db, caller, identity, released, request))
                 self._wakeups.notify(INBOX)
                 return _or_raise(later)
             is_short = pacing is None and sum(item.plays for item in request.rows) <= AT_ONCE
             if is_short or is_exact(released.spec):
-                answered = await write(lambda db: self._answer_at_once(db, caller, identity, released, request), ahead)
-                return _or_raise(answered)
-            begun = await write(lambda db: self._begin(db, caller, identity, released, request), ahead)
+                return _or_raise(await write(lambda db: self._answer_at_once(db, caller, identity, released, request)))
+            begun = await write(lambda db: self._begin(db, caller, identity, released, request))
             if not isinstance(begun, str):
                 return _or_raise(begun)
             # A draw may take long: in a thread, so that other requests are served meanwhile.
@@ -388,13 +388,6 @@ class Queries:
             if item.row >= released.n:
                 raise UnknownRow(f"rows.{index}.row: the release has rows 0 to {released.n - 1}")
         return released
-
-
-def _ahead(principal: str, key: str, identity: str, released: Released, request: wire.QueryRequest) -> Iterator[Ahead]:
-    """The rows of tables that ``_begin`` will read."""
-    yield stored_replies.ahead_of(principal, key)
-    yield store.ahead_of(principal, key)
-    yield from lines.ahead_of(identity, released.rows_of_persons(item.row for item in request.rows))
 
 
 def _or_raise(outcome: StoredReply | Exception) -> StoredReply:
