@@ -1,6 +1,6 @@
 """The table of the ledger: append-only, each line with the balances after it, so that a check reads two lines."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,12 +79,12 @@ def row_balances(db: Connection, study_id: str, rows: Iterable[int]) -> dict[int
     return balances
 
 
-def ahead_of_query(grant_id: str, key: str, study_id: str, rows: Iterable[int]) -> Iterator[Ahead]:
+def ahead_of_query(grant_id: str, key: str, study_id: str, rows: Callable[[], set[int]]) -> Iterator[Ahead]:
     """What a query of these rows, of persons with few others, will read before it is charged."""
     yield stored_replies.ahead_of(grant_id, key)
     yield ahead_of(grant_id, key)
     yield _LAST, {"study": study_id}
-    wanted = set(rows)
+    wanted = rows()
     for row in wanted if len(wanted) <= _ONE_BY_ONE else ():
         yield _LAST_OF_ROW, {"study": study_id, "row": row}
 

@@ -120,10 +120,9 @@ class Queries:
         try:
             if not self._guard.is_loaded(identity):
                 await asyncio.to_thread(self._guard.load, identity)
-            rows = partial(released.rows_of_persons, [item.row for item in request.rows])
-            write = partial(
-                self._context.database.write_soon, ahead=lambda: lines.ahead_of_query(*name, identity, rows())
-            )
+            touched = partial(released.rows_of_persons, [item.row for item in request.rows])
+            ahead = partial(lines.ahead_of_query, *name, identity, touched)
+            write = partial(self._context.database.write_soon, ahead=ahead)
             if not isinstance(released.spec.measurement, wire.ColumnMeasurement):
                 later = await write(lambda db: self._answer_later(db, caller, identity, released, request))
                 self._wakeups.notify(INBOX)
