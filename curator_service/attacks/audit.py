@@ -20,6 +20,7 @@ from curator_service.privacy.ledger import answers_add_up, is_groups
 from curator_service.privacy.noise import OnProgress, ignore_progress
 from curator_service.release.groups import Groups
 from curator_service.release.mechanism import Mechanism
+from curator_service.release.private_centres import ROUNDS, PrivateCentres
 from curator_service.scaling import ScaledRows
 
 DRAWS = 20_000
@@ -119,10 +120,31 @@ def audit_answers(
 
 
 def _numbers(mechanism: Groups, moved: bool, count: int) -> Matrix:
-    """Scores (count, 3) of the noisy numbers of records in two groups."""
+    """Scores (count, 3 or 6) of the noisy numbers of records in two groups, and of private centres if there are."""
     numbers = [0, mechanism.rows] if moved else [mechanism.rows, 0]
     noisy = np.array([mechanism.noisy(numbers) for _ in range(count)], dtype=float)
-    return np.column_stack([noisy[:, 1] - noisy[:, 0], noisy])
+    scores = np.column_stack([noisy[:, 1] - noisy[:, 0], noisy])
+    if mechanism.private is None:
+        return scores
+    rounds = np.array([_rounds(mechanism.private, moved) for _ in range(count)])
+    return np.column_stack([scores, rounds])
+
+
+def _rounds(private: PrivateCentres, moved: bool) -> list[float]:
+    """Evidence of all rounds of private centres, from the numbers, from the sums, and from both: log likelihood ratios.
+
+    A person's records are all at the lower corner, and those of the first of two centres, or all at the upper one, and
+    those of the second.
+    """
+    sizes = private.rows * np.eye(2, dtype=np.int64)
+    sums = np.stack([np.outer(sizes[0], -private.corner), np.outer(sizes[1], private.corner)])
+    evidence = np.zeros(2)
+    for _ in range(ROUNDS):
+        drawn = private.noisy((sizes[int(moved)], sums[int(moved)]))
+        for i, (noisy, either, move) in enumerate(zip(drawn, (sizes, sums), private.moves, strict=True)):
+            away = [float(np.abs(noisy - each).sum()) for each in either]
+            evidence[i] += float(private.share) * (away[0] - away[1]) / move
+    return [*evidence.tolist(), float(evidence.sum())]
 
 
 def _clip(spec: StudyCreate) -> tuple[float, float]:

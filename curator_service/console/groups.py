@@ -24,6 +24,8 @@ RECORDS_PER_GROUP = 50
 """So many records a group has, on average, with the parts that the form suggests."""
 PARTS_MAX = 20
 """The most parts of a feature that the form suggests."""
+CENTRE_SHARE = Decimal("0.4")
+"""The share of the release's epsilon for centres that are drawn from the records."""
 _PLACES = Decimal("1e-6")
 
 
@@ -44,17 +46,12 @@ def whole(form: Form) -> Decimal | None:
 def split(form: Form) -> tuple[str, str]:
     """Epsilon of the numbers of records and of an answer; faults are added to ``form.errors``."""
     epsilon, again = whole(form), form.integer("groups_again", needed=False) or 1
-    try:
-        share = Decimal(form.get("groups_share") or SHARE)
-    except InvalidOperation:
-        share = Decimal(0)
-    if not 0 < share < 1:
-        form.wrong("groups_share", "Enter a number between 0 and 1, such as 0.5")
+    share = _share(form, "groups_share", SHARE)
     if again < 1:
         form.wrong("groups_again", "Enter 1 or more")
     if epsilon is None:
         form.wrong("groups_epsilon", "Enter a number above 0, such as 1")
-    if epsilon is None or again < 1 or not 0 < share < 1:
+    if epsilon is None or again < 1 or share is None:
         return "", ""
     counts = epsilon * share
     each = ((epsilon - counts) / again).quantize(_PLACES, ROUND_FLOOR).normalize()
@@ -65,20 +62,49 @@ def release(form: Form, dataset: Mapping[str, Any]) -> Body:
     """The release of a study of groups, with what follows from it: the price of an answer, whatever its range."""
     counts, each = split(form)
     columns = [i for i in range(len(dataset["columns"])) if form.has(f"use_{i}")]
-    if form.get("groups_centres"):
+    kind = kind_of(form)
+    if kind == "private":
+        number = form.integer("groups_number") or 2
+        cells: Body = {"kind": kind, "number": number, "epsilon": of_centres(form, counts)}
+    elif kind == "centres":
         centres = _centres(form)
-        cells: Body = {"kind": "centres", "centres": centres}
+        cells = {"kind": kind, "centres": centres}
         number = len(centres)
     else:
         parts = [form.integer(f"parts_{i}") for i in columns]
-        cells, number = {"kind": "grid", "parts": parts}, prod(part or 1 for part in parts)
+        cells, number = {"kind": kind, "parts": parts}, prod(part or 1 for part in parts)
     if (least := form.integer("release_min_count", needed=False)) is None:
-        least = suggested_count(counts, number, dataset["rows_per_person"] if dataset["person_column"] else 1)
+        of_numbers = counts if kind != "private" else format(Decimal(counts or 0) - Decimal(cells["epsilon"] or 0), "f")
+        least = suggested_count(of_numbers, number, dataset["rows_per_person"] if dataset["person_column"] else 1)
     return {
         "release": {"mechanism": MECHANISM, "epsilon": counts, "cells": cells, "min_count": least},
         "answers": {"mechanism": "laplace", "epsilon": each, "value_bound": 1.0},
         "budget": cap(form),
     }
+
+
+def kind_of(form: Form) -> str:
+    """Where the groups come from: the kind of their cells."""
+    return form.get("groups_kind") or "grid"
+
+
+def of_centres(form: Form, whole_release: str) -> str:
+    """Epsilon of private centres: a share of the release's; faults are added to ``form.errors``."""
+    if (share := _share(form, "groups_centre_share", CENTRE_SHARE)) is None:
+        return ""
+    return format((Decimal(whole_release or 0) * share).quantize(_PLACES, ROUND_FLOOR).normalize(), "f")
+
+
+def _share(form: Form, name: str, default: Decimal) -> Decimal | None:
+    """A share between 0 and 1; a fault is added to ``form.errors``."""
+    try:
+        share = Decimal(form.get(name) or default)
+    except InvalidOperation:
+        share = Decimal(0)
+    if share.is_finite() and 0 < share < 1:
+        return share
+    form.wrong(name, f"Enter a number between 0 and 1, such as {default}")
+    return None
 
 
 def cap(form: Form) -> Body:
@@ -129,7 +155,9 @@ def suggest(form: Form, dataset_rows: int, columns: int) -> None:
     if not chosen:
         return
     each = max(2, min(PARTS_MAX, int((dataset_rows / RECORDS_PER_GROUP) ** (1 / len(chosen)))))
-    for name, value in [("groups_epsilon", 1), ("groups_again", 1), *((f"parts_{i}", each) for i in chosen)]:
+    number = max(2, min(wire.CENTRES_MAX, dataset_rows // (4 * RECORDS_PER_GROUP)))
+    values = [("groups_epsilon", 1), ("groups_again", 1), ("groups_kind", "grid"), ("groups_number", number)]
+    for name, value in [*values, *((f"parts_{i}", each) for i in chosen)]:
         form.values.setdefault(name, [str(value)])
 
 
@@ -148,7 +176,12 @@ def like(spec: Mapping[str, Any], columns: Sequence[int]) -> dict[str, object]:
         "groups_share": format((counts / epsilon).quantize(_PLACES).normalize(), "f"),
         "release_min_count": made["min_count"],
     }
-    if made["cells"]["kind"] == "grid":
+    values["groups_kind"] = kind = made["cells"]["kind"]
+    if kind == "private":
+        share = Decimal(made["cells"]["epsilon"]) / counts
+        shown = format(share.quantize(_PLACES).normalize(), "f")
+        return values | {"groups_number": made["cells"]["number"], "groups_centre_share": shown}
+    if kind == "grid":
         return values | {f"parts_{i}": part for i, part in zip(columns, made["cells"]["parts"], strict=True)}
     lines = [";".join(format(value, ".15g") for value in centre) for centre in made["cells"]["centres"]]
     return values | {"groups_centres": "\n".join(lines)}
@@ -158,10 +191,12 @@ def field_of(where: str, form: Form, columns: Sequence[int]) -> str | None:
     """The form's field for a field of the API, where groups have fields of their own; else None."""
     parts = where.split(".")
     last = parts[-1]
+    if "cells" in parts:
+        if (kind := kind_of(form)) == "private":
+            return "groups_number" if last == "number" else "groups_centre_share"
+        return "groups_centres" if kind == "centres" else f"parts_{columns[0]}" if columns else None
     if (where.startswith(("release.", "answers.")) and last == "epsilon") or last == "epsilon_per_row":
         return "groups_epsilon"
-    if "cells" in parts:
-        return "groups_centres" if form.get("groups_centres") else f"parts_{columns[0]}" if columns else None
     return "find" if where in ("release.mechanism", "answers.mechanism", "privacy_unit") else None
 
 

@@ -157,7 +157,8 @@ def _randomized_response(epsilon: float, step: float) -> Any:
     at, lie = grid * step, math.exp(-np.logaddexp(0.0, epsilon))
     with np.errstate(over="ignore"):
         inside = lie * np.exp(at) * np.expm1(epsilon - at)  # = truth - e^at lie, without cancellation
-    hockey_stick = np.where(at <= -epsilon, -np.expm1(np.minimum(at, 0.0)), np.maximum(inside, 0.0))
+    # Rounding may leave [0, 1] by some units in the last place, which the library refuses.
+    hockey_stick = np.where(at <= -epsilon, -np.expm1(np.minimum(at, 0.0)), np.clip(inside, 0.0, 1.0))
     return pld.PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots(step, grid, hockey_stick))
 
 

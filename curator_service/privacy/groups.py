@@ -4,6 +4,7 @@ Everything is counted in whole steps of C / LEVELS, so that sums and noise are e
 """
 
 from dataclasses import dataclass
+from decimal import Decimal
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from blindopt.wire import (
     LaplaceAnswers,
     NoisePassport,
     PrivacyNoise,
+    PrivateCells,
     StudyCreate,
     amount,
 )
@@ -23,6 +25,12 @@ COUNT_MOVE = 2
 """A record that is replaced leaves one group and enters another: so much the numbers of records move, in all."""
 LEVELS = 2**30
 """Steps between the centre and either end of the clip."""
+
+
+def numbers_epsilon(release: GroupsRelease) -> Decimal:
+    """Epsilon of the numbers of records: what private centres leave of the release's."""
+    cells = release.cells
+    return amount(release.epsilon) - (amount(cells.epsilon) if isinstance(cells, PrivateCells) else 0)
 
 
 def steps(values: Vector, answers: LaplaceAnswers) -> int:
@@ -77,7 +85,7 @@ class GroupAnswers:
         answers, n = self.answers, divisor(count)
         bound, spread = answers.bound, answers.noise_bound or answers.bound
         scale = self.rows * 2 * bound / float(amount(answers.epsilon)) / n
-        of_count = 2 * (COUNT_MOVE * self.rows / float(amount(self.release.epsilon))) ** 2
+        of_count = 2 * (COUNT_MOVE * self.rows / float(numbers_epsilon(self.release))) ** 2
         return NoisePassport(
             privacy=PrivacyNoise(family="laplace", scale=scale, bound=bound, variance=2 * scale**2),
             clip=(answers.centre - bound, answers.centre + bound),

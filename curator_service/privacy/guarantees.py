@@ -14,6 +14,7 @@ from blindopt.wire import (
     NoAnswerNoise,
     PlanarLaplaceRelease,
     PoGpUcbRelease,
+    PrivateCells,
     SoundRelease,
     StudyCreate,
     amount,
@@ -155,10 +156,13 @@ def _release(release: Concrete, spec: StudyCreate) -> str:
             replaced = "one record is replaced by any other"
             if spec.person_column:
                 replaced = f"the records of one person, {k} at most, are replaced by any others"
+            what, public = "the numbers of records by group", "The groups themselves are public"
+            if isinstance(cells := release.cells, PrivateCells):
+                what = f"the groups' centres (epsilon {cells.epsilon}) and the numbers of records by group together"
+                public = "A record belongs to the nearest centre"
             return (
-                f"{release.epsilon}-differential privacy of the numbers of records by group, for a whole record: where "
-                f"{replaced}, features and y, any event is at most e^{release.epsilon} times as probable, whatever an "
-                "attacker knows. The groups themselves are public."
+                f"{release.epsilon}-differential privacy of {what}, for a whole record: where {replaced}, features and "
+                f"y, any event is at most e^{release.epsilon} times as probable, whatever an attacker knows. {public}."
             )
         case GaussianRelease() | GaussianProjectionRelease() | PlanarLaplaceRelease() if delta := failure(release):
             return (
@@ -217,7 +221,7 @@ def _of_groups(spec: StudyCreate, epsilon: str, release: Concrete | None) -> str
     caps = [cap for cap in (spec.budget.epsilon_per_row, spec.budget.epsilon_total) if cap is not None]
     if not caps:
         return f"{text}: the study sets no cap on it."
-    added = "" if release is None else ", with the numbers of records,"
+    added = "" if release is None else ", with the release,"
     return f"{text}: at most {min(caps, key=amount)}{added} for replacing everything about it."
 
 

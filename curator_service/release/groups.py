@@ -1,4 +1,4 @@
-"""Groups of records by a public partition of the declared box: Z holds their centres, and how many each has is noised.
+"""Groups of records by a partition of the declared box: Z holds their centres, and how many each has is noised.
 
 Nothing about a record leaves but by a sum over its group, so whole records are protected (docs/privacy.md).
 """
@@ -22,18 +22,22 @@ from blindopt.wire import (
     GroupsRelease,
     LaplaceAnswers,
     NoiseLaw,
+    PrivateCells,
     Status,
     StudyCreate,
+    amount,
 )
 from curator_service.privacy.groups import COUNT_MOVE
 from curator_service.privacy.noise import OnProgress, add_integer_laplace, ignore_progress
 from curator_service.release.mechanism import Assessment
+from curator_service.release.private_centres import PrivateCentres, nearest
 from curator_service.scaling import ScaledRows
 
 FEATURES_MAX = 20
 WITHHELD, NO_CANDIDATE = -2, -1
 """What stands for the candidate of a record that was withheld, and of one whose group is none."""
 _BLOCK = 2_048
+Cells = GridCells | CentreCells | PrivateCells
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -51,17 +55,18 @@ class Divided:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Divides records by a public partition, and releases how many are in each part with discrete Laplace noise.
+    """Divides records by a partition, and releases how many are in each part with discrete Laplace noise.
 
     Claims epsilon-DP of all these numbers together, for replacing one record, or all records of a person with ``rows``
     of them, by any other: two numbers move by one each for each record. Which groups are candidates follows from the
-    noisy numbers and the public ``min_count``, and centres are public. Claims nothing about y, nor about how many
-    records there are in all.
+    noisy numbers and the public ``min_count``. Centres are public, or private ones that cost ``cells.epsilon`` besides.
+    Claims nothing about y, nor about how many records there are in all.
     """
 
     features: list[Feature]
-    cells: GridCells | CentreCells
+    cells: Cells
     epsilon: Decimal
+    """Of the numbers of records."""
     min_count: int
     rows: int = 1
     """Rows of one person."""
@@ -70,21 +75,30 @@ class Groups:
     version: ClassVar[int] = 1
     status: ClassVar[Status] = "sound"
     claim: ClassVar[str] = (
-        "epsilon-differential privacy of the numbers of records by group (discrete Laplace noise), for replacing a "
-        "whole record, or all records of a person."
+        "epsilon-differential privacy of the numbers of records by group, and of centres that are made from the "
+        "records (discrete Laplace noise), for replacing a whole record, or all records of a person."
     )
 
     @property
     def number(self) -> int:
         """How many parts the partition has."""
+        if isinstance(self.cells, PrivateCells):
+            return self.cells.number
         return prod(self.cells.parts) if isinstance(self.cells, GridCells) else len(self.cells.centres)
+
+    @property
+    def private(self) -> PrivateCentres | None:
+        """What draws the centres from the records, where they are not public."""
+        if not isinstance(self.cells, PrivateCells):
+            return None
+        return PrivateCentres(self.features, self.cells.number, amount(self.cells.epsilon), self.rows)
 
     def columns(self, d: int) -> int:
         """The number of columns of Z: d."""
         return d
 
     def noise(self, d: int) -> NoiseLaw:
-        """The law of Z, which holds public centres: no noise."""
+        """The law of Z, which holds the centres that divide the records: no noise."""
         return NoiseLaw(family="none")
 
     def assess(self, rows: ScaledRows) -> Assessment:
@@ -95,25 +109,32 @@ class Groups:
         """Raise ReleaseImpossible: Z has no row for each record."""
         raise ReleaseImpossible("a release of groups has no candidate for each record")
 
-    def parts_of(self, x: Matrix) -> NDArray[np.int64]:
-        """The part that each row (m, d), in scaled units within the bounds, belongs to: by the row alone."""
+    def parts_of(self, x: Matrix, centres: Matrix | None = None) -> NDArray[np.int64]:
+        """The part that each row (m, d), in scaled units within the bounds, belongs to: by the row alone.
+
+        ``centres`` (number, d): those that were drawn, where they are private.
+        """
         if isinstance(self.cells, GridCells):
             widths = np.array([(f.upper - f.lower) / f.unit for f in self.features])
             shape = np.array(self.cells.parts)
             each = np.clip(np.floor((x / widths + 0.5) * shape).astype(np.int64), 0, shape - 1)
             parts: NDArray[np.int64] = np.ravel_multi_index(tuple(each.T), tuple(self.cells.parts)).astype(np.int64)
             return parts
-        from scipy.spatial.distance import cdist  # each distance by itself: no other row changes it
-
-        nearest: NDArray[np.int64] = cdist(x, self.centres(), "sqeuclidean").argmin(axis=1).astype(np.int64)
-        return nearest
+        return nearest(x, self.centres() if centres is None else centres)
 
     def centres(self) -> Matrix:
-        """The centre of each part (number, d), in scaled units."""
-        middle = np.array([(f.lower + f.upper) / 2 for f in self.features])
-        unit = np.array([f.unit for f in self.features])
+        """The centre of each part of a public partition (number, d), in scaled units."""
+        middle, unit = self._middle_and_unit()
         centres: Matrix = (self.raw_centres() - middle) / unit
         return centres
+
+    def in_raw_units(self, centres: Matrix) -> Matrix:
+        """Private centres (m, d) in raw units."""
+        middle, unit = self._middle_and_unit()
+        return centres * unit + middle
+
+    def _middle_and_unit(self) -> tuple[Matrix, Matrix]:
+        return np.array([(f.lower + f.upper) / 2 for f in self.features]), np.array([f.unit for f in self.features])
 
     def raw_centres(self) -> Matrix:
         """The same in raw units."""
@@ -146,9 +167,10 @@ class Groups:
 
     def divide(self, rows: ScaledRows, on_progress: OnProgress = ignore_progress) -> Divided:
         """Divide the records of ``rows``, and draw how many are in each part."""
-        part = np.empty(rows.n, dtype=np.int64)
+        private, part = self.private, np.empty(rows.n, dtype=np.int64)
+        centres = self.centres() if private is None else private.seek(rows, on_progress)
         for index, block in rows.blocks(_BLOCK):
-            part[index] = self.parts_of(block)
+            part[index] = self.parts_of(block, centres)
             on_progress(index.stop / rows.n)
         noisy = self.noisy(np.bincount(part, minlength=self.number).tolist())
         kept = self.chosen(noisy)
@@ -156,7 +178,7 @@ class Groups:
         candidate[kept] = np.arange(len(kept))
         candidates = np.full(len(rows.values), WITHHELD, dtype=np.int64)
         candidates[rows.order] = candidate[part]
-        return Divided(kept, [noisy[at] for at in kept], self.centres()[kept], candidates)
+        return Divided(kept, [noisy[at] for at in kept], centres[kept], candidates)
 
 
 def faults(spec: StudyCreate) -> list[dict[str, object]]:
@@ -172,6 +194,9 @@ def faults(spec: StudyCreate) -> list[dict[str, object]]:
         if feature.hidden_change is not None
     ]
     wrong += _cell_faults(release.cells, spec.features)
+    if isinstance(release.cells, PrivateCells) and amount(release.cells.epsilon) >= amount(release.epsilon):
+        what = "the numbers of records need a part of the release's epsilon: take less for the centres"
+        wrong.append(("release.cells.epsilon", what))
     if spec.measurement.source != "column":
         wrong.append(("measurement.source", "groups need y as a column: a group's answer is a mean over its records"))
     elif spec.measurement.noise_variance:
@@ -185,8 +210,10 @@ def faults(spec: StudyCreate) -> list[dict[str, object]]:
     return [{"field": field, "message": message} for field, message in wrong]
 
 
-def _cell_faults(cells: GridCells | CentreCells, features: list[Feature]) -> list[tuple[str, str]]:
+def _cell_faults(cells: Cells, features: list[Feature]) -> list[tuple[str, str]]:
     d = len(features)
+    if isinstance(cells, PrivateCells):
+        return []
     if isinstance(cells, GridCells):
         if len(cells.parts) != d:
             return [("release.cells.parts", f"a number of parts for each of the {d} features")]

@@ -2,9 +2,6 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from blindopt import wire
 from blindopt.arrays import Matrix
 from blindopt.formats import npy_files
@@ -20,26 +17,27 @@ from service_kit.store.database import Connection
 
 SHOWN = 1_000
 """Numbers of records that a view has."""
+_Bounds = Sequence[list[float] | None]
 
 
 def group_entries(
     db: Connection, vault: Vault, study_id: str, rows: list[int], released: Released
 ) -> list[wire.GroupEntry]:
     """Groups of a released study by candidate: public values, what was released, and what it has cost."""
-    counts, mechanism = released.report.counts, _mechanism(released.spec)
+    counts = released.report.counts
     assert counts is not None
-    centre, spent = mechanism.raw_centres(), lines.row_balances(db, study_id, set(rows))
-    bounds = mechanism.bounds() if isinstance(mechanism.cells, wire.GridCells) else None
+    spent, middles = lines.row_balances(db, study_id, set(rows)), centres(vault, released, rows)
+    lower, upper = _bounds(vault, released, rows)
     return [
         wire.GroupEntry(
             row=row,
             count=counts[row],
-            centre=centre[part].tolist(),
-            lower=None if bounds is None else bounds[0][part].tolist(),
-            upper=None if bounds is None else bounds[1][part].tolist(),
+            centre=centre,
+            lower=low,
+            upper=high,
             spent=text(spent[row].total if row in spent else 0),
         )
-        for row, part in zip(rows, _parts(vault, released, rows), strict=True)
+        for row, centre, low, high in zip(rows, middles.tolist(), lower, upper, strict=True)
     ]
 
 
@@ -73,12 +71,23 @@ def withheld_from(db: Connection, vault: Vault, released: Released) -> list[int]
 
 def centres(vault: Vault, released: Released, rows: list[int]) -> Matrix:
     """The centres of candidates (t, d), in raw units."""
-    return _mechanism(released.spec).raw_centres()[_parts(vault, released, rows)]
+    mechanism, z = _mechanism(released.spec), _scaled(vault, released, rows)
+    return mechanism.in_raw_units(z) if mechanism.private else mechanism.raw_centres()[mechanism.parts_of(z)]
 
 
-def _parts(vault: Vault, released: Released, rows: list[int]) -> NDArray[np.int64]:
-    """The part of the partition that each candidate is: that of its centre."""
-    return _mechanism(released.spec).parts_of(npy_files.load(vault.candidates(released.id))[rows])
+def _bounds(vault: Vault, released: Released, rows: list[int]) -> tuple[_Bounds, _Bounds]:
+    """Lower and upper bounds of candidates that are parts of a grid, in raw units; None for others."""
+    mechanism = _mechanism(released.spec)
+    if not isinstance(mechanism.cells, wire.GridCells):
+        return [None] * len(rows), [None] * len(rows)
+    parts, (lower, upper) = mechanism.parts_of(_scaled(vault, released, rows)), mechanism.bounds()
+    return lower[parts].tolist(), upper[parts].tolist()
+
+
+def _scaled(vault: Vault, released: Released, rows: list[int]) -> Matrix:
+    """The candidates ``rows`` (t, d) of Z."""
+    z: Matrix = npy_files.load(vault.candidates(released.id))[rows]
+    return z
 
 
 def _mechanism(spec: wire.StudyCreate) -> Groups:

@@ -122,16 +122,35 @@ class CentreCells(Request):
     )
 
 
+class PrivateCells(Request):
+    """A group for each centre that k-means makes from the records, with exact discrete Laplace noise: epsilon-DP."""
+
+    kind: Literal["private"] = Field(description="Kind of the partition.")
+    number: int = Field(ge=2, le=CENTRES_MAX, description="Number of centres.")
+    epsilon: Annotated[Epsilon, Field(description="The part of the release's epsilon that the centres use.")]
+
+
 class GroupsRelease(Request):
     """Z = the centres of groups of records. A group's answers are private means of y over its records.
 
-    The groups are a public partition of the declared box. How many records each has is released once, with discrete
-    Laplace noise: epsilon-DP for replacing a record by any other, whole. See docs/privacy.md.
+    The groups are a public partition of the declared box, or follow from private centres. How many records each has is
+    released once, with discrete Laplace noise: epsilon-DP for replacing a record by any other, whole. See
+    docs/privacy.md.
     """
 
     mechanism: Literal["groups"] = Field(description="Name of the release mechanism.")
-    epsilon: Annotated[Epsilon, Field(description="epsilon of the numbers of records, charged to every record once.")]
-    cells: Annotated[GridCells | CentreCells, Field(discriminator="kind")] = Field(description="The public partition.")
+    epsilon: Annotated[
+        Epsilon,
+        Field(
+            description=(
+                "epsilon of the release, charged to every record once: of the numbers of records, and of private "
+                "centres (cells.epsilon) where it has these."
+            )
+        ),
+    ]
+    cells: Annotated[GridCells | CentreCells | PrivateCells, Field(discriminator="kind")] = Field(
+        description="The partition."
+    )
     min_count: int = Field(
         20,
         ge=1,

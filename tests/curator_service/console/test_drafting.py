@@ -239,24 +239,42 @@ def test_epsilon_is_divided_as_it_was_chosen_and_the_form_shows_it_again(typed, 
 
 
 def test_centres_take_the_place_of_parts_and_come_back():
-    form = Form.blank(**GROUPS, groups_centres="60; 1.5\n\n70;0,5\n")
+    form = Form.blank(**GROUPS, groups_kind="centres", groups_centres="60; 1.5\n\n70;0,5\n")
     body = body_of(form, DATASET, "budget")
     assert body["release"]["cells"] == {"kind": "centres", "centres": [[60.0, 1.5], [70.0, 0.5]]}
     spec = body | {"kernel": None, "rows_per_person": 1, "reply_after_ms": None}
     assert body_of(Form.blank(**like(spec, DATASET)), DATASET, "budget")["release"] == body["release"]
-    wrong = Form.blank(**GROUPS, groups_centres="60; 1.5\n70; here")
+    wrong = Form.blank(**GROUPS, groups_kind="centres", groups_centres="60; 1.5\n70; here")
     body_of(wrong, DATASET, "budget")
     assert wrong.errors["groups_centres"].startswith("Line 2")
+
+
+def test_centres_from_the_records_have_their_share_and_come_back():
+    form = Form.blank(**GROUPS, groups_kind="private", groups_number="50", groups_centre_share="0.3")
+    body = body_of(form, DATASET, "budget")
+    assert body["release"] == {
+        "mechanism": "groups",
+        "epsilon": "0.5",
+        "cells": {"kind": "private", "number": 50, "epsilon": "0.15"},
+        "min_count": 23,  # 2 / 0.35 log(50) is 22.4
+    }
+    spec = body | {"kernel": None, "rows_per_person": 1, "reply_after_ms": None}
+    assert body_of(Form.blank(**like(spec, DATASET)), DATASET, "budget")["release"] == body["release"]
+    assert field_of("release.groups.cells.private.number", form, DATASET) == "groups_number"
+    assert field_of("release.cells.epsilon", form, DATASET) == "groups_centre_share"
 
 
 @pytest.mark.parametrize(
     ("typed", "field"),
     [
+        ({"groups_kind": "private", "groups_number": "9", "groups_centre_share": "1"}, "groups_centre_share"),
+        ({"groups_kind": "private", "groups_number": "x"}, "groups_number"),
         ({"groups_epsilon": "none"}, "groups_epsilon"),
         ({"groups_epsilon": "inf"}, "groups_epsilon"),
         ({"groups_epsilon": "0"}, "groups_epsilon"),
         ({"groups_share": "1"}, "groups_share"),
         ({"groups_share": "half"}, "groups_share"),
+        ({"groups_share": "nan"}, "groups_share"),
         ({"groups_again": "-1"}, "groups_again"),
         ({"parts_1": ""}, "parts_1"),
     ],

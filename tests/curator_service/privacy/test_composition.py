@@ -153,5 +153,10 @@ def test_a_loss_beyond_the_range_of_doubles_is_left_to_the_sum(size):
     assert tight_epsilon([Part("pure", size)], 1e-6) <= size
 
 
+def test_a_share_that_rounding_takes_above_one_is_one():
+    """Its hockey stick was 1 + 2^-52 there, which the library refuses."""
+    assert tight_epsilon([Part("pure", 100.25)], 1e-6) == pytest.approx(100.25, abs=1e-5)
+
+
 def test_a_step_that_is_coarser_than_a_part_is_of_no_use():
     assert distribution_epsilon([Part("pure", 1e-6), Part("laplace", 200.0)], 1e-6) == math.inf

@@ -15,6 +15,7 @@ from blindopt import wire
 from curator_service.privacy import groups as of_answers
 from curator_service.privacy.noise import add_integer_laplace
 from curator_service.release import groups as of_release
+from curator_service.release import private_centres
 from tests.curator_service.privacy.epsilon_audit import at_least
 from tests.curator_service.privacy.test_groups import FAR, HIGH, LOW, Forced, halve_answers, halve_numbers, loss
 from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
@@ -39,16 +40,22 @@ def register(curator, records):
     return curator.call("owner", "POST", "/v1/datasets", files={"file": ("a.csv", csv.encode())}, data=data)["id"]
 
 
-def released(curator, dataset, parts, epsilon):
-    """A released study of ``parts`` groups along x, its counts and answers each of an ``epsilon``; its id."""
+def released(curator, dataset, parts, epsilon, centres=None):
+    """A released study of ``parts`` groups along x, its counts and answers each of an ``epsilon``; its id.
+
+    ``centres``: epsilon of private ones besides.
+    """
+    cells = wire.GridCells(kind="grid", parts=[parts])
+    of_release = epsilon
+    if centres is not None:
+        cells = wire.PrivateCells(kind="private", number=parts, epsilon=centres)
+        of_release = str(wire.amount(epsilon) + wire.amount(centres))
     spec = wire.StudyCreate(
         name="g",
         dataset_id=dataset,
         features=[wire.Feature(column="x", lower=0.0, upper=float(parts), scale=1.0)],
         measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
-        release=wire.GroupsRelease(
-            mechanism="groups", epsilon=epsilon, cells=wire.GridCells(kind="grid", parts=[parts]), min_count=1
-        ),
+        release=wire.GroupsRelease(mechanism="groups", epsilon=of_release, cells=cells, min_count=1),
         answers=wire.LaplaceAnswers(mechanism="laplace", epsilon=epsilon, value_bound=1.0),
     )
     study = curator.call("owner", "POST", "/v1/studies", json=spec.model_dump(mode="json"))["id"]
@@ -85,10 +92,10 @@ def neighbours(curator):
     return [register(curator, [(0, LOW), (1, HIGH), person]) for person in PERSONS]
 
 
-def largest_loss(curator, neighbours, plan, monkeypatch):
+def largest_loss(curator, neighbours, plan, monkeypatch, centres=None):
     """The largest loss over all neighbours at a transcript that tells most, and what the account says.
 
-    At full size at all transcripts of extreme values.
+    At full size at all transcripts of extreme values. In the rounds of private centres all speaks for the second one.
     """
     numbers, signs = [(1, FAR), (FAR, 1)], itertools.product((FAR, -FAR), repeat=len(plan) - 1)
     transcripts = [(*first, -FAR if plan[0] == 0 else FAR, *rest) for rest in signs for first in numbers]
@@ -96,10 +103,11 @@ def largest_loss(curator, neighbours, plan, monkeypatch):
     for transcript in transcripts[: scaled(1)]:
         seen, calls = [], []
         for dataset in neighbours:
-            forced = Forced(transcript)
-            for module in (of_release, of_answers):
+            rounds = [] if centres is None else [1, 2, -FAR, FAR] * private_centres.ROUNDS
+            forced = Forced([*rounds, *transcript])
+            for module in (of_release, of_answers, private_centres):
                 monkeypatch.setattr(module, "add_integer_laplace", forced)
-            study = released(curator, dataset, 2, "0.5")
+            study = released(curator, dataset, 2, "0.5", centres)
             z, counts = candidates(curator, study)
             seen.append((z.tolist(), counts, [answered(curator, study, [row]) for row in plan]))
             calls.append(forced.calls)
@@ -124,6 +132,26 @@ def test_half_the_noise_loses_more_than_the_account_says(fault, curator, neighbo
     fault(monkeypatch)
     worst, charged = largest_loss(curator, neighbours, (0, 1), monkeypatch)
     assert worst == Fraction(3, 2) > charged
+
+
+def halve_centres(monkeypatch):
+    moves = private_centres.PrivateCentres.moves.fget
+    monkeypatch.setattr(
+        private_centres.PrivateCentres, "moves", property(lambda self: tuple(move // 2 for move in moves(self)))
+    )
+
+
+def test_private_centres_are_charged_with_numbers_and_answers_and_lose_no_more(curator, neighbours, monkeypatch):
+    """Halton's first two points are 1/2 and 1/4 of the range of 2, and the reach is 1.
+
+    The record at 1.5 is 1/2 from the first centre, the one at 0.5 none from the second: of a round's share for the sums
+    they lose a quarter, of that for the numbers all. Centres hardly move, because so few records have steps of noise.
+    """
+    worst, charged = largest_loss(curator, neighbours, (0, 1), monkeypatch, "0.25")
+    assert float(worst) == pytest.approx(1 / 4 * 5 / 8 + 1, abs=1e-4)
+    assert charged == Fraction(1, 4) + 1
+    halve_centres(monkeypatch)
+    assert largest_loss(curator, neighbours, (0, 1), monkeypatch, "0.25")[0] > charged
 
 
 # --- with the curator's own noise -------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 from blindopt import wire
 from curator_service.privacy import groups as of_answers
 from curator_service.release import groups as of_release
+from curator_service.release import private_centres
 from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 
 FAR = 2**40
@@ -273,8 +274,36 @@ def test_centres_are_groups_in_any_number_of_dimensions(curator, exact, d):
     assert group["lower"] is None
 
 
+def test_private_centres_divide_the_records_and_are_charged_with_the_release(curator, exact, monkeypatch):
+    monkeypatch.setattr(private_centres, "add_integer_laplace", lambda values, sensitivity, epsilon: list(values))
+    points = [(0.9, 0.1 + i / 1e4) for i in range(30)] + [(0.1, 0.8 + i / 1e4) for i in range(20)]
+    dataset = register(curator, csv_of(points, [1.5] * 30 + [2.5] * 20))
+    numbers = wire.GroupsRelease(
+        mechanism="groups", epsilon="100.25", cells=wire.PrivateCells(kind="private", number=2, epsilon="100")
+    )
+    study = release(curator, draft(dataset, release=numbers, budget=wire.Budget(epsilon_per_row="101")))
+    assert exact == [(2, 2, Decimal("0.25"))]
+    z = candidates(curator, study) + 0.5
+    assert sorted(z[:, 0].tolist()) == pytest.approx([0.1, 0.9], abs=0.05)
+    view = curator.call("modeler", "GET", f"/v1/studies/{study}")
+    assert "the groups' centres (epsilon 100) and the numbers of records by group together" in view["guarantee"]
+    assert "public" not in view["guarantee"].split(". Each answer")[0]
+    groups = curator.call("owner", "GET", f"/v1/studies/{study}/groups")["groups"]
+    assert np.array([g["centre"] for g in groups]) == pytest.approx(z)
+    assert [(g["count"], g["lower"]) for g in groups] == [(20 if x < 0.5 else 30, None) for x in z[:, 0]]
+    opened = curator.call("owner", "POST", f"/v1/studies/{study}:open_group", json={"row": 0})
+    assert opened["size"] == groups[0]["count"]
+    answers = query(curator, study, 0, 1).json()["answers"]
+    assert [a["y"] for a in answers] == pytest.approx([2.5 if x < 0.5 else 1.5 for x in z[:, 0]])
+    described = answers[0]["passport"]["measurement_variance"]
+    n = groups[0]["count"]
+    assert described == pytest.approx(1 / n + 2 * (2 / 0.25) ** 2 / n**2)  # the numbers have 0.25 alone
+    assert curator.call("owner", "GET", f"/v1/datasets/{dataset}/account")["epsilon"] == "101"
+
+
 LAPLACE = {"mechanism": "laplace", "epsilon": "1", "value_bound": 1.0}
 REFUSED = [
+    ("release.cells.epsilon", {"release": {"cells": {"kind": "private", "number": 2, "epsilon": "0.25"}}}),
     ("release.cells.parts", {"release": {"cells": {"kind": "grid", "parts": [2]}}}),
     ("release.cells.parts", {"release": {"cells": {"kind": "grid", "parts": [101, 100]}}}),
     ("release.cells.centres.0", {"release": {"cells": {"kind": "centres", "centres": [[0.5, 2.0]]}}}),

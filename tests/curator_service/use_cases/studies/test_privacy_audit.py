@@ -13,6 +13,7 @@ from curator_service.privacy import groups as of_answers
 from curator_service.privacy.answers import mechanism_of as answers_of
 from curator_service.privacy.noise import add_integer_laplace
 from curator_service.release import groups as of_release
+from curator_service.release import private_centres as of_centres
 from curator_service.release.registry import mechanism_of
 from curator_service.use_cases.studies import privacy_audit
 from tests.curator_service.routes.test_api_advisories import InProcess
@@ -21,6 +22,9 @@ RELEASE = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1")
 ANSWERS = wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=1.0)
 
 GROUPS = wire.GroupsRelease(mechanism="groups", epsilon="1", cells=wire.GridCells(kind="grid", parts=[2, 2]))
+PRIVATE = wire.GroupsRelease(
+    mechanism="groups", epsilon="1.25", cells=wire.PrivateCells(kind="private", number=2, epsilon="1")
+)
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +36,7 @@ def folder(tmp_path_factory, small):
     for name, release, answers in (
         ("private", RELEASE, ANSWERS),
         ("groups", GROUPS, ANSWERS),
+        ("centres", PRIVATE, ANSWERS),
         ("public", wire.IdentityRelease(mechanism="identity"), wire.NoAnswerNoise(mechanism="none")),
     ):
         service.spec = service.spec.model_copy(update={"release": release, "answers": answers})
@@ -82,18 +87,21 @@ def test_a_broken_answer_exits_with_three(folder, monkeypatch):
     assert done.stdout.count("THE PROMISE IS FALSE") == 1
 
 
-@pytest.mark.parametrize("broken", [None, of_release, of_answers], ids=["none", "numbers", "answers"])
-def test_groups_are_audited_and_a_tenth_of_the_noise_is_noticed(folder, monkeypatch, broken):
-    """Of the numbers of records, or of the answers."""
+BROKEN = [("groups", None), ("groups", of_release), ("groups", of_answers), ("centres", None), ("centres", of_centres)]
+
+
+@pytest.mark.parametrize(("study", "broken"), BROKEN, ids=str)
+def test_groups_are_audited_and_a_tenth_of_the_noise_is_noticed(folder, monkeypatch, study, broken):
+    """Of the numbers of records, or of the answers; of private centres, which draw 16 times, a hundredth."""
 
     def too_little(values, sensitivity, epsilon):
-        return add_integer_laplace(values, sensitivity, 10 * epsilon)
+        return add_integer_laplace(values, sensitivity, (100 if broken is of_centres else 10) * epsilon)
 
     if broken is not None:
         monkeypatch.setattr(broken, "add_integer_laplace", too_little)
-    done = run(folder, "groups", "--json")
+    done = run(folder, study, "--json", draws="200")
     contradicts = [part["contradicts"] for part in json.loads(done.stdout)["audits"]]
-    assert contradicts == [broken is of_release, broken is of_answers]
+    assert contradicts == [broken in (of_release, of_centres), broken is of_answers]
     assert done.exit_code == (0 if broken is None else 3)
 
 

@@ -93,6 +93,7 @@ REQUESTS = [
     (wire.IdentityRelease, {"mechanism": "identity"}),
     (wire.GridCells, {"kind": "grid", "parts": [20, 20]}),
     (wire.CentreCells, {"kind": "centres", "centres": [[0.5, 1.5]]}),
+    (wire.PrivateCells, {"kind": "private", "number": 50, "epsilon": "0.2"}),
     (wire.GroupsRelease, GROUPS),
     (wire.GaussianRelease, GAUSSIAN),
     (wire.PoGpUcbRelease, PUBLISHED),

@@ -1,0 +1,140 @@
+"""Private centres: the exact privacy loss of all rounds over all neighbours, and what they are good for."""
+
+import itertools
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from blindopt import wire
+from curator_service.release import private_centres
+from curator_service.release.private_centres import LEVELS, ROUNDS, PrivateCentres
+from curator_service.scaling import ScaledRows
+from tests.curator_service.privacy.test_groups import FAR, Forced, loss
+
+OF_CENTRES = Fraction("0.5")
+
+
+def centres_of(d, number=2, k=1, epsilon="0.5"):
+    features = [wire.Feature(column=f"x{j}", lower=0.0, upper=1.0) for j in range(d)]
+    return PrivateCentres(features, number, Decimal(epsilon), k)
+
+
+def rows_of(private, points):
+    values = np.array(points, dtype=float)
+    return ScaledRows(values, list(range(values.shape[1])), private.features, np.arange(len(values)))
+
+
+def corners(d):
+    return [(low,) * d for low in (0.0, 1.0)] + [(0.0,) + (1.0,) * (d - 1)] * (d > 1)
+
+
+def largest_loss(monkeypatch, d, k=1, rounds=1):
+    """The largest loss over all pairs of neighbours at all transcripts of extreme values: two persons, k records each.
+
+    A short reach makes every offset one of the largest, so that nothing is lost by where centres are.
+    """
+    monkeypatch.setattr(private_centres, "ROUNDS", rounds)
+    monkeypatch.setattr(PrivateCentres, "_reach", lambda self: np.full(d, 2.0**-20))
+    private, worst = centres_of(d, k=k), Fraction(0)
+    persons = list(itertools.product(corners(d), repeat=k))
+    sizes, sums = [*itertools.product((1, FAR), repeat=2)], [*itertools.product((-FAR, FAR), repeat=2 * d)]
+    one_round = [(*size, *total) for size in sizes for total in sums]
+    for outputs in itertools.product(one_round, repeat=rounds):
+        seen = []
+        for person in persons:
+            forced = Forced(itertools.chain(*outputs))
+            monkeypatch.setattr(private_centres, "add_integer_laplace", forced)
+            centres = private.seek(rows_of(private, [*[corners(d)[0]] * k, *person]))
+            seen.append((centres.tolist(), forced.calls))
+        assert all(centres == seen[0][0] for centres, _ in seen), "centres depend on the records beside the noise"
+        worst = max(worst, loss([calls for _, calls in seen]))
+    return worst
+
+
+CASES = [(1, 1, 1), (1, 1, 2), (2, 1, 1), (1, 2, 1)]
+"""Features, records of a person, rounds."""
+
+
+@pytest.mark.parametrize(("d", "k", "rounds"), CASES)
+def test_the_largest_loss_of_all_rounds_is_what_they_are_charged(d, k, rounds, monkeypatch):
+    assert largest_loss(monkeypatch, d, k, rounds) == OF_CENTRES
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["numbers", "sums"])
+def test_half_of_either_noise_loses_more(which, monkeypatch):
+    right = PrivateCentres.moves.fget
+
+    def halved(self):
+        return tuple(move // 2 if i == which else move for i, move in enumerate(right(self)))
+
+    monkeypatch.setattr(PrivateCentres, "moves", property(halved))
+    assert largest_loss(monkeypatch, 1) == Fraction(3, 2) * OF_CENTRES
+
+
+def test_sums_without_the_clip_lose_more(monkeypatch):
+    monkeypatch.setattr(private_centres.np, "clip", lambda values, low, high: values)
+    assert largest_loss(monkeypatch, 1) > OF_CENTRES
+
+
+def test_every_round_draws_each_total_once_and_the_shares_are_all_of_epsilon(monkeypatch):
+    laws = []
+
+    def add(values, sensitivity, epsilon):
+        laws.append((len(values), sensitivity, epsilon))
+        return values
+
+    monkeypatch.setattr(private_centres, "add_integer_laplace", add)
+    private = centres_of(3, number=5, k=2, epsilon="0.123456789012")
+    private.seek(rows_of(private, np.random.default_rng(1).random((50, 3))))
+    share = Decimal("0.123456789012") / (2 * ROUNDS)
+    assert laws == [(5, 4, share), (15, 2 * LEVELS * 3 * 2, share)] * ROUNDS
+    assert 2 * ROUNDS * share == private.epsilon
+
+
+def test_without_noise_a_round_is_one_of_lloyds(monkeypatch):
+    """Against means of the nearest points, by a loop."""
+    monkeypatch.setattr(private_centres, "add_integer_laplace", lambda values, sensitivity, epsilon: values)
+    private = centres_of(2, number=3, epsilon="1000")
+    points = np.random.default_rng(2).random((90, 2))
+    before = private.start()
+    after = private.moved(before, private.noisy(private.totals(rows_of(private, points), before)), 90, ROUNDS - 1)
+    scaled = points - 0.5
+    part = ((scaled[:, None] - before) ** 2).sum(axis=2).argmin(axis=1)
+    assert after == pytest.approx(np.array([scaled[part == i].mean(axis=0) for i in range(3)]), abs=0.01)
+
+
+def test_centres_come_to_the_records_and_stay_within_the_bounds(monkeypatch):
+    """20,000 records in a hundredth of the box: of the public centres one in a hundred is there."""
+    rng = np.random.default_rng(3)
+
+    def laplace(values, move, epsilon):
+        return [round(value + rng.laplace(scale=move / float(epsilon))) for value in values]
+
+    monkeypatch.setattr(private_centres, "add_integer_laplace", laplace)
+    private = centres_of(2, number=60, epsilon="0.5")
+    points = 0.7 + 0.1 * rng.random((20_000, 2))
+    rows = rows_of(private, points)
+    centres = private.seek(rows)
+    assert np.abs(centres).max() <= 0.5
+    used = [np.unique(private_centres.nearest(points - 0.5, each)).size for each in (private.start(), centres)]
+    assert used[0] < 6
+    assert used[1] > 20
+
+
+@pytest.mark.parametrize(("d", "n"), [(1, 1), (20, 2), (3, 40)])
+def test_few_records_have_centres_with_the_real_noise(d, n):
+    private = centres_of(d, number=7)
+    centres = private.seek(rows_of(private, np.random.default_rng(4).random((n, d))))
+    assert centres.shape == (7, d)
+    assert np.abs(centres).max() <= 0.5
+
+
+def test_the_noise_of_a_round_has_the_scale_of_its_moves():
+    """Mean absolute deviations within 5 standard errors; the draws are the curator's own."""
+    private = centres_of(2, epsilon="1.6")
+    numbers, sums = private.noisy((np.zeros(800, dtype=np.int64), np.zeros((400, 2), dtype=np.int64)))
+    for drawn, move in zip((numbers, sums), private.moves, strict=True):
+        scale = move / 0.1
+        assert abs(np.abs(drawn).mean() / scale - 1) < 5 / np.sqrt(drawn.size)
