@@ -67,7 +67,9 @@ def _at_cluster(settings: Settings, study: wire.StudyView, path: Path, memory_by
 
     address = settings.candidates_engine.replace("dask://", "tcp://")
     cluster = DaskCluster(address, settings.engine_certificates)
-    engine = RemoteEngine(cluster, str(path), study.release_sha256, settings.engine_step_seconds, tick)
+    engine = RemoteEngine(
+        cluster, str(path), study.release_sha256, settings.engine_step_seconds, tick, settings.lease_seconds
+    )
     try:
         count = len(engine.living())
         cluster.check()

@@ -3,11 +3,12 @@
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
 from blindopt.errors import EngineUnavailable, ExtraMissing
-from modeler_service.engines.host import PartHost, PartSpec
+from modeler_service.engines.host import PartHost, PartSpec, differences, versions
 
 CONNECT_SECONDS = 10
 TESTED = {
@@ -63,18 +64,34 @@ class DaskCluster:
 
     def workers(self) -> dict[str, int]:
         """The living workers, with the bytes of memory that each may use (0: not limited)."""
-        present = self._client.scheduler_info(n_workers=-1)["workers"]
-        return {name: int(info["memory_limit"] or 0) for name, info in present.items()}
+        return {name: int(info["memory_limit"] or 0) for name, info in self._present().items()}
 
     def check(self) -> None:
-        """Warn of settings with which workers are slow, or end a run that fits, with the names of the keys."""
-        faults = self._client.run(faults_of_worker)
-        if names := sorted({name for each in faults.values() for name in each}):
-            _log.warning("workers run without the tested settings", extra={"fields": {"keys": names}})
+        """Warn of settings with which workers are slow, or end a run that fits, with the names of the keys.
+
+        Raises EngineUnavailable, with a list, if workers have other versions than this process, or lack the packages.
+        """
+        try:
+            replies = self._client.run(about_worker, on_error="return", callback_timeout=CONNECT_SECONDS).values()
+        except (OSError, TimeoutError) as error:
+            raise EngineUnavailable(f"a worker does not answer ({type(error).__name__})") from None
+        own, faults, wrong = versions(), set[str](), set[str]()
+        for reply in replies:
+            if isinstance(reply, BaseException):
+                wrong.add(f"no modeler_service that answers ({type(reply).__name__})")
+                continue
+            keys, others = reply
+            faults.update(keys)
+            wrong.update(differences(own, others))
+        if wrong:
+            raise EngineUnavailable(f"workers have {', '.join(sorted(wrong))}")
+        if faults:
+            _log.warning("workers run without the tested settings", extra={"fields": {"keys": sorted(faults)}})
 
     def build(self, worker: str, spec: PartSpec) -> _Pending:
-        """Begin to build a part at a worker."""
+        """Begin to build a part at a worker, which works on it with as many threads as it has."""
         where: Mapping[str, Any] = {"workers": [worker], "allow_other_workers": False, "retries": 0}
+        spec = replace(spec, threads=int(self._present()[worker]["nthreads"]))
         return _Pending(self._client.submit(PartHost, spec, actor=True, pure=False, key=f"part-{uuid4().hex}", **where))
 
     def call(self, held: Any, verb: str, *arguments: object) -> _Pending:
@@ -83,14 +100,21 @@ class DaskCluster:
         with self._client.as_current():  # an actor takes the client that it is first called with
             return _Pending(getattr(actor, verb)(*arguments), held)
 
+    def _present(self) -> dict[str, Any]:
+        """What the scheduler knows of its workers. Unlike ``scheduler_info`` it says when nobody answers."""
+        client = self._client
+        identity = client.sync(client.scheduler.identity, n_workers=-1, callback_timeout=CONNECT_SECONDS)
+        workers: dict[str, Any] = identity["workers"]
+        return workers
+
     def close(self) -> None:
         """Leave the cluster: the scheduler frees the parts of a client that is gone."""
         with suppress(OSError, TimeoutError):  # it is gone already
             self._client.close(timeout=CONNECT_SECONDS)
 
 
-def faults_of_worker() -> list[str]:
-    """Run at a worker: the keys of its configuration that are not as tested."""
+def about_worker() -> tuple[list[str], dict[str, str]]:
+    """Run at a worker: the keys of its configuration that are not as tested, and its versions."""
     import dask
 
-    return [name for name, value in TESTED.items() if dask.config.get(name, "absent") is not value]
+    return [name for name, value in TESTED.items() if dask.config.get(name, "absent") is not value], versions()

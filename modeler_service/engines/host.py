@@ -1,10 +1,17 @@
 """What a worker process holds of a run: one part of the candidates, from their file, and the observations so far."""
 
 import platform
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,22 +20,30 @@ from blindopt.errors import EngineUnavailable
 from blindopt.formats import npy_files
 from blindopt.gp.acquisition import Acquisition
 from blindopt.gp.observations import Observations
+from blindopt.gp.partitions.engines import edges, split
 from blindopt.gp.partitions.part import Answer, Law, Part, Question
 from blindopt.gp.updates import Floor
 
 PACKED_MIN = 1_000
 """Equal rows from which on an answer has one bit for each row of the part, in place of their numbers."""
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
 class PartSpec:
-    """One part: rows ``first`` .. ``last - 1`` of the candidates in a file of this digest."""
+    """One part: rows ``first`` .. ``last - 1`` of the candidates in a file of this digest.
+
+    It is worked on by ``threads`` threads, and freed after ``lease_seconds`` without a call.
+    """
 
     path: str
     sha256: str
     first: int
     last: int
     law: Law
+    lease_seconds: float
+    threads: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +93,11 @@ def versions() -> dict[str, str]:
     return {"Python": platform.python_version(), "numpy": np.__version__, "blindopt": own}
 
 
+def differences(own: dict[str, str], others: dict[str, str]) -> list[str]:
+    """The versions of another process that differ, in words."""
+    return [f"{name} {others.get(name)} instead of {own[name]}" for name in own if others.get(name) != own[name]]
+
+
 def news_of(observed: Observations, since: int) -> News:
     """The observations from number ``since`` on."""
     t = observed.count
@@ -90,39 +110,94 @@ def news_of(observed: Observations, since: int) -> News:
 class PartHost:
     """One part, and a copy of the observations. Neither is kept anywhere: they are built again where they are needed.
 
-    Raises EngineUnavailable, with the last component of the path, for a file that is missing or not the right one.
+    What is not called for the seconds of its lease is freed, and built again by the next call: a modeler that died
+    leaves nothing. Raises EngineUnavailable, with the last component of the path, for a file that is missing or not the
+    right one.
     """
 
     def __init__(self, spec: PartSpec) -> None:
-        self._spec, self._key = spec, _key(spec.path)
-        if _digest(spec.path, self._key) != spec.sha256:
-            raise _wrong(spec.path)
-        candidates = npy_files.load(Path(spec.path))
-        law = spec.law
-        self._observations = Observations(candidates.shape[1], 1.0, law.nugget, law.capacity)
-        self._largest = -1.0
-        self._part = Part(candidates, range(spec.first, spec.last), law, self._observations)
+        self._spec, self._lock = spec, threading.Lock()
+        self._parts: list[Part] = []
+        self._pool = ThreadPoolExecutor(spec.threads, thread_name_prefix="part") if spec.threads > 1 else None
+        self._ends = 0.0
+        with self._used():
+            pass
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing is held."""
+        return not self._parts
 
     def about(self) -> tuple[float, dict[str, str]]:
         """The largest squared norm of the part, and the versions of this process."""
-        return self._part.largest, versions()
+        with self._used():
+            return max(part.largest for part in self._parts), versions()
 
     def answer(self, message: Message) -> Answer | Packed | None:
         """Answer a question, or None where observations before the news are not the ones here."""
-        if not self._take(message.news, message.largest):
-            return None
-        floor = Floor(message.floor)
-        question = Question(message.acquisition, message.quantum, message.centre, message.hidden, floor)
-        return packed(self._part.answer(question), self._part.rows)
+        with self._used():
+            if not self._take(message.news, message.largest):
+                return None
+            floor = Floor(message.floor)
+            question = Question(message.acquisition, message.quantum, message.centre, message.hidden, floor)
+            answers = self._map(lambda part: part.answer(question), self._parts)
+            answer = answers[0] if len(answers) == 1 else Answer(*map(np.concatenate, zip(*answers, strict=True)))
+            return packed(answer, range(self._spec.first, self._spec.last))
 
     def moments(self, news: News, largest: float, rows: Rows) -> tuple[Vector, Vector] | None:
         """Means and variances of rows of the part, or None as ``answer``."""
-        return self._part.moments(rows) if self._take(news, largest) else None
+        with self._used():
+            if not self._take(news, largest):
+                return None
+            own = split(rows, [part.rows for part in self._parts])
+            moments = self._map(lambda item: self._parts[item[0]].moments(item[1]), own)
+            mean, variance = (np.concatenate(values) for values in zip(*moments, strict=True))
+            return mean, variance
+
+    @contextmanager
+    def _used(self) -> Iterator[None]:
+        """Hold the part while it is used, and for the lease after that."""
+        with self._lock:
+            if not self._parts:
+                self._build()
+                self._look_after(self._spec.lease_seconds)
+            try:
+                yield
+            finally:
+                self._ends = time.monotonic() + self._spec.lease_seconds
+
+    def _build(self) -> None:
+        spec = self._spec
+        self._key = _key(spec.path)
+        if _digest(spec.path, self._key) != spec.sha256:
+            raise _wrong(spec.path)
+        candidates, law = npy_files.load(Path(spec.path)), spec.law
+        self._observations = Observations(candidates.shape[1], 1.0, law.nugget, law.capacity)
+        self._largest = -1.0
+        own = edges(spec.last - spec.first, spec.threads)
+        ranges = [range(spec.first + rows.start, spec.first + rows.stop) for rows in own]
+        self._parts = self._map(lambda rows: Part(candidates, rows, law, self._observations), ranges)
+
+    def _map(self, work: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        return list(map(work, items) if self._pool is None else self._pool.map(work, items))
+
+    def end(self) -> None:
+        """Free what is held if its lease has ended, or look again when it will have."""
+        with self._lock:
+            if (left := self._ends - time.monotonic()) > 0:
+                self._look_after(left)
+            else:
+                self._parts.clear()
+
+    def _look_after(self, seconds: float) -> None:
+        timer = threading.Timer(seconds, _end, [weakref.ref(self)])
+        timer.daemon = True
+        timer.start()
 
     def _take(self, news: News, largest: float) -> bool:
         """Make the observations those up to the end of the news. False if they cannot be."""
         if self._largest != largest:
-            self._part.begin(largest)
+            self._map(lambda part: part.begin(largest), self._parts)
             self._largest = largest
         observed, since = self._observations, news.since
         if since > observed.count or (since and observed.serials[since - 1] != news.base):
@@ -137,6 +212,11 @@ class PartHost:
             observed.append(row, nothing, line[:t], float(line[t]), float(news.weights[index]))
             observed.serials[t] = news.serials[index]
         return True
+
+
+def _end(host: "weakref.ref[PartHost]") -> None:
+    if (held := host()) is not None:
+        held.end()
 
 
 def packed(answer: Answer, rows: range) -> Answer | Packed:

@@ -13,7 +13,7 @@ from blindopt.gp.observations import Observations
 from blindopt.gp.partitions.engines import edges, split
 from blindopt.gp.partitions.part import Answer, Law, Question
 from blindopt.gp.progress import Tick
-from modeler_service.engines.host import Message, News, PartSpec, news_of, unpacked, versions
+from modeler_service.engines.host import Message, News, PartSpec, differences, news_of, unpacked, versions
 
 TRIES = 5
 """Times that a part is built or questioned before the run waits for its engine."""
@@ -82,9 +82,17 @@ class RemoteEngine:
     to solve for, and are checked for types, order and range. Workers read candidates from their own file at ``path``.
     """
 
-    def __init__(self, cluster: Cluster, path: str, sha256: str, step_seconds: float, tick: Tick) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        path: str,
+        sha256: str,
+        step_seconds: float,
+        tick: Tick,
+        lease_seconds: float = 300.0,
+    ) -> None:
         self._cluster, self._path, self._sha256 = cluster, path, sha256
-        self._step_seconds, self._tick = step_seconds, tick
+        self._step_seconds, self._lease_seconds, self._tick = step_seconds, lease_seconds, tick
         self._parts: list[_Remote] = []
         self._failures: dict[str, int] = {}
         """How often each worker failed."""
@@ -166,7 +174,11 @@ class RemoteEngine:
                 break
             self._hold([part for part in missing if part.held is None])
             serials = self._observations.serials[: self._observations.count].copy()
-            begun = [(part, self._call(part, verb, arguments(part))) for part in missing if part.held is not None]
+            begun = [
+                (part, self._begin(self._cluster.call, part.held, verb, *arguments(part)))
+                for part in missing
+                if part.held is not None
+            ]
             for part, call in begun:
                 try:
                     reply = self._wait(part, call)
@@ -189,20 +201,20 @@ class RemoteEngine:
             workers = self.living()
             held = [other.worker for other in self._parts]
             part.worker = min(workers, key=lambda name: (self._failures.get(name, 0), held.count(name), name))
-            spec = PartSpec(self._path, self._sha256, part.rows.start, part.rows.stop, self._law)
-            begun.append((part, self._cluster.build(part.worker, spec)))
+            spec = PartSpec(self._path, self._sha256, part.rows.start, part.rows.stop, self._law, self._lease_seconds)
+            begun.append((part, self._begin(self._cluster.build, part.worker, spec)))
         for part, call in begun:
             try:
                 held_part = self._wait(part, call)
-                part.norm = _checked(_norm, part, self._wait(part, self._cluster.call(held_part, "about")))
+                part.norm = _checked(_norm, part, self._wait(part, self._begin(self._cluster.call, held_part, "about")))
                 part.held = held_part
             except _Lost as error:
                 self._lose(part, error)
 
-    def _call(self, part: _Remote, verb: str, arguments: tuple[object, ...]) -> Pending | None:
-        """Begin a call; None where it cannot even begin."""
+    def _begin(self, work: Callable[..., Pending], *arguments: object) -> Pending | None:
+        """Begin a call, or to build a part; None where it cannot even begin."""
         try:
-            return self._cluster.call(part.held, verb, *arguments)
+            return work(*arguments)
         except Exception:
             return None
 
@@ -253,7 +265,6 @@ def _checked(check: Callable[[_Remote, Any], T], part: _Remote, reply: Any) -> T
 def _norm(part: _Remote, reply: Any) -> float:
     """The largest squared norm of a part. Raises EngineUnavailable for a worker of other versions."""
     norm, others = reply
-    own = versions()
-    if wrong := [f"{name} {others[name]} instead of {own[name]}" for name in own if others[name] != own[name]]:
+    if wrong := differences(versions(), others):
         raise EngineUnavailable(f"a worker has {', '.join(wrong)}")
     return float(norm)

@@ -1,6 +1,7 @@
 """Workers that are objects of this process: they die, lose, repeat and falsify what a test wants."""
 
 import pickle
+from dataclasses import replace
 
 from modeler_service.engines.host import PartHost
 
@@ -19,7 +20,8 @@ class FakeCluster:
     It may kill workers, raise, or return a function that changes the reply.
     """
 
-    def __init__(self, workers=2, fault=lambda cluster, worker, verb: None, memory=0):
+    def __init__(self, workers=2, fault=lambda cluster, worker, verb: None, memory=0, threads=1):
+        self._threads = threads
         self.living = {f"worker-{number}": memory for number in range(workers)}
         self._fault, self._held, self._next = fault, {}, workers
         self.builds, self.calls, self.bytes, self.closed = 0, 0, 0, False
@@ -39,7 +41,7 @@ class FakeCluster:
     def build(self, worker, spec):
         def work():
             self.builds += 1
-            host = PartHost(pickle.loads(pickle.dumps(spec)))
+            host = PartHost(replace(pickle.loads(pickle.dumps(spec)), threads=self._threads))
             if worker not in self.living:
                 raise ConnectionError
             self._held[worker, self.builds] = host

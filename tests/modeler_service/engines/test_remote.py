@@ -1,14 +1,22 @@
 """An engine in other processes, without any: whatever its workers do, the choices are those of one process."""
 
+import gc
+import time
+import weakref
+from dataclasses import replace
 from functools import cache
+from itertools import pairwise
+from random import Random
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from blindopt.errors import EngineUnavailable, NumericalFailure
 from blindopt.formats import npy_files
 from blindopt.gp.partitions.part import Answer
-from modeler_service.engines.host import Packed, packed, unpacked
+from modeler_service.engines.host import Packed, PartHost, packed, unpacked
 from modeler_service.engines.remote import TRIES, RemoteEngine
 from tests.modeler_service.engines.fake_cluster import FakeCluster
 from tests.shared.blindopt.gp.test_partitions import TOGETHER, grid, walk
@@ -101,6 +109,75 @@ def test_repeated_late_and_forgotten_messages_change_nothing(remote):
                 host._observations.retract(0)
 
     assert remote(FakeCluster(2, forget), "batch") == whole("batch")
+
+
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(cuts=st.sets(st.integers(1, 899), max_size=5), seed=st.integers(0, 2**32))
+def test_any_edges_with_lost_repeated_and_late_replies_give_the_same_choices(cuts, seed, release):
+    """Each call may come twice, or after an older one, or lose its reply; parts may be freed, and workers may end."""
+    limits, earlier, chance = [0, *sorted(cuts), 900], {}, Random(seed)
+
+    def again(host, arguments, reply):
+        if (old := earlier.get(id(host))) is not None and chance.random() < 0.5:
+            host.answer(*old)
+        earlier[id(host)] = arguments
+        if chance.random() < 0.1:
+            raise ConnectionError
+        return host.answer(*arguments)
+
+    def fault(cluster, worker, verb):
+        if chance.random() < 0.02:
+            cluster.kill(worker)
+        if chance.random() < 0.05:
+            for host in cluster._held.values():
+                host._ends = 0.0
+                host.end()
+        return again if verb == "answer" else None
+
+    ranges = [range(first, last) for first, last in pairwise(limits)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("modeler_service.engines.remote.edges", lambda n, workers: ranges)
+        engine = RemoteEngine(FakeCluster(2, fault), str(release), npy_files.digest(release), 5.0, lambda: None)
+        assert walk(grid(), engine, case="batch", steps=4) == whole("batch")[:16]
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory):
+    path = tmp_path_factory.mktemp("release") / "z.npy"
+    with path.open("wb") as written:
+        npy_files.write(written, [grid()])
+    return path
+
+
+def test_a_part_is_freed_without_calls_and_built_again_by_the_next(remote):
+    """What is left of a modeler that died; its own modeler sends all observations again."""
+
+    def fault(cluster, worker, verb):
+        if cluster.calls in (8, 13):
+            for host in cluster._held.values():
+                host.end()  # it was used a moment ago
+                assert not host.is_free
+                host._ends = 0.0
+                host.end()
+                assert host.is_free
+
+    cluster = FakeCluster(2, fault)
+    assert remote(cluster, "batch") == whole("batch")
+    assert cluster.builds == 2
+    spec = replace(next(iter(cluster._held.values()))._spec, lease_seconds=0.01)
+    host = PartHost(spec)
+    deadline = time.monotonic() + 60
+    while not host.is_free:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    gone = weakref.ref(PartHost(replace(spec, lease_seconds=1e6)))
+    gc.collect()
+    assert gone() is None  # the timer does not hold it
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_worker_with_three_threads_chooses_the_same(remote, case):
+    assert remote(FakeCluster(2, threads=3), case) == whole(case)
 
 
 def broken(answers):
