@@ -18,6 +18,7 @@ from benchmarks import (
     choosing,
     console,
     draws,
+    engines,
     exchange,
     goals,
     ldp,
@@ -42,7 +43,10 @@ def main() -> None:
         "parts",
         nargs="*",
         metavar="part",
-        help="both, choosing, console, draws, exchange, ldp, link, lists, log, refitting, release, start, tuning (all)",
+        help=(
+            "both, choosing, console, draws, engines, exchange, ldp, link, lists, log, refitting, release, start, "
+            "tuning (all)"
+        ),
     )
     parser.add_argument(
         "--keep", action="store_true", help="store the results of the named parts in benchmarks/results"
@@ -64,6 +68,7 @@ def main() -> None:
         "choosing": lambda: choosing.tables(not chosen.small),
         "console": console.tables,
         "draws": draws.tables,
+        "engines": lambda: engines.tables(not chosen.small),
         "exchange": lambda: exchange.tables(chosen.grants),
         "ldp": ldp.tables,
         "link": link.tables,

@@ -3,57 +3,162 @@
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 
+from blindopt.errors import EngineUnavailable
+from modeler_service.engines.dask import DaskCluster
 from tests.processes import ROOT
 
-WAIT_SECONDS = 120
+WAIT_SECONDS = 240
+ALWAYS = "BLINDOPT_ENGINE_TIMES"
+TIMES = int(os.environ.get(ALWAYS, "1"))
+"""How often each fault is made, each time at another step."""
+
+
+class Wire:
+    """A TCP proxy to ``port`` that keeps what it carries, and can be cut: closed, or silent."""
+
+    def __init__(self, port):
+        self._to, self._listener = port, socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.carried, self._ends, self._is_cut, self._goes_on = [], [], False, threading.Event()
+        self._goes_on.set()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def bytes(self):
+        return sum(map(len, self.carried))
+
+    @property
+    def messages(self):
+        """Messages of Dask that were carried in the clear: each begins with its length."""
+        count = 0
+        for carried in self.carried:
+            position = 0
+            while position + 8 <= len(carried):
+                position += 8 + struct.unpack_from("<Q", carried, position)[0]
+                count += 1
+        return count
+
+    def cut(self, *, silent):
+        if silent:
+            self._goes_on.clear()
+        else:
+            self._is_cut = True
+            self._close(self._ends)
+
+    def close(self):
+        self._is_cut = True
+        self._goes_on.set()
+        self._close([self._listener, *self._ends])
+
+    def _accept(self):
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = None if self._is_cut else connection(self._to)
+                if server is None:
+                    client.close()
+                    continue
+                self._ends += [client, server]
+                for source, sink in ((client, server), (server, client)):
+                    self.carried.append(kept := bytearray())
+                    threading.Thread(target=self._carry, args=(source, sink, kept), daemon=True).start()
+
+    def _carry(self, source, sink, kept):
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                self._goes_on.wait()
+                kept += data
+                sink.sendall(data)
+        self._close([source, sink])
+
+    @staticmethod
+    def _close(ends):
+        for end in ends:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+
+def connection(port):
+    """A connection, or None where nobody listens."""
+    try:
+        return socket.create_connection(("127.0.0.1", port))
+    except OSError:
+        return None
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 class DaskProcesses:
-    """A scheduler that keeps its address when it is killed, and workers without a nanny: a process is a worker."""
+    """A scheduler that keeps its address when it is killed, and workers without a nanny: a process is a worker.
 
-    def __init__(self, folder, workers=2):
-        self.folder = folder
-        subprocess.run([ROOT / "deploy" / "dask" / "certificates", folder / "tls"], check=True, capture_output=True)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.address = f"tls://127.0.0.1:{self.port}"
-        self._number, self.workers = 0, []
+    Clients and workers reach the scheduler, and clients the workers, through a ``Wire`` each.
+    """
+
+    def __init__(self, folder, workers=2, *, tls=True):
+        self.folder, self._scheme = folder, "tls" if tls else "tcp"
+        if tls:
+            command = [ROOT / "deploy" / "dask" / "certificates", folder / "tls"]
+            subprocess.run(command, check=True, capture_output=True)
+        self.port = free_port()
+        self.to_scheduler = Wire(self.port)
+        self.address = f"{self._scheme}://127.0.0.1:{self.to_scheduler.port}"
+        self._number, self.workers, self.wires = 0, [], {}
         self.start_scheduler()
         for _ in range(workers):
             self.add_worker()
 
     @property
     def certificates(self):
+        if self._scheme == "tcp":
+            return None
         tls = self.folder / "tls"
         return str(tls / "ca.crt"), str(tls / "engine.crt"), str(tls / "engine.key")
 
-    def _spawn(self, *arguments):
-        ca, cert, key = self.certificates
-        files = ["--tls-ca-file", ca, "--tls-cert", cert, "--tls-key", key]
+    def _spawn(self, *arguments, before=(), most_bytes=None, configured=True):
+        names = ("--tls-ca-file", "--tls-cert", "--tls-key")
+        files = [part for pair in zip(names, self.certificates or (), strict=False) for part in pair]
         self._number += 1
         threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         environment = {k: v for k, v in os.environ.items() if k != "MALLOC_TRIM_THRESHOLD_"} | threads
-        environment |= {
-            "DASK_CONFIG": str(ROOT / "deploy" / "dask"),
-            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "shared"), os.environ.get("PYTHONPATH", "")]),
-        }
+        paths = [*map(str, before), str(ROOT), str(ROOT / "shared"), os.environ.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
+        if configured:
+            environment["DASK_CONFIG"] = str(ROOT / "deploy" / "dask")
+        limit = [] if most_bytes is None else ["prlimit", f"--as={most_bytes}", "--"]
         with (self.folder / f"dask-{self._number}.log").open("wb") as log:
-            command = [sys.executable, "-m", "dask", *arguments, *files, "--no-dashboard"]
+            command = [*limit, sys.executable, "-m", "dask", *arguments, *files, "--no-dashboard"]
             return subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=self.folder)
 
     def start_scheduler(self):
-        self.scheduler = self._spawn("scheduler", "--host", self.address)
+        self.scheduler = self._spawn("scheduler", "--host", f"{self._scheme}://127.0.0.1:{self.port}")
+        until(lambda: (made := connection(self.port)) is not None and (made.close() or True))
 
-    def add_worker(self):
-        limit = ["--nthreads", "1", "--memory-limit", "4GiB", "--no-nanny", "--death-timeout", "600"]
-        folder = str(self.folder / f"worker-{self._number}")
-        self.workers.append(self._spawn("worker", self.address, *limit, "--local-directory", folder))
+    def add_worker(self, *, before=(), most_bytes=None, configured=True, memory="4GiB", threads=1):
+        """Start a worker, with folders ``before`` the others that Python imports from."""
+        port = free_port()
+        wire = Wire(port)
+        where = [f"--listen-address={self._scheme}://127.0.0.1:{port}"]
+        where += [f"--contact-address={self._scheme}://127.0.0.1:{wire.port}"]
+        limit = ["--nthreads", str(threads), "--memory-limit", memory, "--no-nanny", "--death-timeout", "600"]
+        folder = ["--local-directory", str(self.folder / f"worker-{self._number}")]
+        process = self._spawn(
+            "worker", self.address, *where, *limit, *folder, before=before, most_bytes=most_bytes, configured=configured
+        )
+        self.workers.append(process)
+        self.wires[process] = wire
+        return process
 
     def kill(self, process, number=signal.SIGKILL):
         os.kill(process.pid, number)
@@ -61,16 +166,42 @@ class DaskProcesses:
             process.wait()
             if process in self.workers:
                 self.workers.remove(process)
+                self.wires.pop(process).close()
+
+    def kill_all(self):
+        for process in list(self.workers):
+            self.kill(process)
+
+    def of(self, address):
+        """The process of a worker, by the address that the scheduler has of it."""
+        port = int(address.rpartition(":")[2])
+        return next(process for process in self.workers if self.wires[process].port == port)
+
+    def connected(self, count):
+        """A connection to the cluster, once it has exactly so many workers, all of them those that are here."""
+        made = []
+
+        def try_it():
+            with suppress(EngineUnavailable):
+                made.append(DaskCluster(self.address, self.certificates))
+            return made
+
+        until(try_it)
+        until(lambda: len(made[0].workers()) == count)
+        return made[0]
 
     def close(self):
         for process in [*self.workers, self.scheduler]:
             with suppress(ProcessLookupError):
                 process.kill()
                 process.wait()
+        for wire in [self.to_scheduler, *self.wires.values()]:
+            wire.close()
 
 
 def until(what, within=WAIT_SECONDS):
     deadline = time.monotonic() + within
-    while not what():
+    while not (result := what()):
         assert time.monotonic() < deadline
         time.sleep(0.1)
+    return result

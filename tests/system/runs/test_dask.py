@@ -1,41 +1,40 @@
-"""Real schedulers and workers, over TLS: they are killed and stopped, and the choices stay the same."""
+"""Real schedulers and workers, over TLS: they are killed, stopped and cut off, and the choices stay the same."""
 
 import os
 import signal
 import socket
 import ssl
+import subprocess
+import sys
 from functools import cache
 
 import numpy as np
 import pytest
 
-pytest.importorskip("distributed", reason="the extra dask is not installed: make test-engine brings it")
+pytest.importorskip("distributed", reason="the extra dask is not installed")
 
-from blindopt import wire
-from blindopt.client import VendorClient
 from blindopt.errors import EngineUnavailable
 from blindopt.formats import npy_files
 from blindopt.gp.acquisition import beta
 from blindopt.gp.kernels import SquaredExponential
 from blindopt.gp.posterior import Posterior
-from modeler_service.engines.dask import DaskCluster
+from modeler_service.engines.dask import TESTED
 from modeler_service.engines.remote import RemoteEngine
-from tests.system.runs.dask_cluster import DaskProcesses, until
-from tests.system.runs.test_engines import ALGORITHMS, choices, start
+from tests.system.runs.dask_cluster import ALWAYS, TIMES, DaskProcesses, until
 
 N, STEPS = 20_000, 30
-TIMES = int(os.environ.get("BLINDOPT_ENGINE_TIMES", "1"))
-"""How often each fault is made, each time at another step."""
+slow = pytest.mark.skipif(ALWAYS not in os.environ, reason="make test-engine runs it")
+every_time = pytest.mark.parametrize("time", range(TIMES))
 
 
 @cache
-def candidates():
-    return np.random.default_rng(4).normal(size=(N, 6))
+def candidates(n=N):
+    return np.random.default_rng(4).normal(size=(n, 6))
 
 
-@pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("release") / "z.npy"
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "z.npy"
     with path.open("wb") as written:
         npy_files.write(written, [candidates()])
     return path
@@ -48,30 +47,25 @@ def processes(tmp_path_factory):
     made.close()
 
 
+class Hooks:
+    """What a test does at the moments of a run: in a tick, while it waits for a worker."""
+
+    tick = staticmethod(lambda: None)
+
+
 @pytest.fixture
-def engine(processes, file):
-    """An engine at two living workers."""
+def hooks():
+    return Hooks()
+
+
+@pytest.fixture
+def engine(processes, file, hooks):
+    """An engine at two living workers that were reached by nobody's cut wire."""
     while len(processes.workers) < 2:
         processes.add_worker()
-    cluster = connected(processes)
-    until(lambda: len(cluster.workers()) == 2)
-    made = RemoteEngine(cluster, str(file), npy_files.digest(file), 5.0, lambda: None)
+    made = RemoteEngine(processes.connected(2), str(file), npy_files.digest(file), 5.0, lambda: hooks.tick())
     yield made
     made.drop()
-
-
-def connected(processes):
-    last = []
-
-    def try_it():
-        try:
-            last.append(DaskCluster(processes.address, processes.certificates))
-        except EngineUnavailable:
-            return False
-        return True
-
-    until(try_it)
-    return last[0]
 
 
 def walk(engine=None, dtype=np.float64, at=None):
@@ -95,58 +89,144 @@ def whole():
     return walk()
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("dtype", [np.float64, pytest.param(np.float32, marks=slow)])
 def test_two_workers_choose_as_one_process_does(engine, dtype):
     assert walk(engine, dtype) == whole()
 
 
-@pytest.mark.parametrize("time", range(TIMES))
-@pytest.mark.parametrize("fault", ["one is killed", "both are killed", "one is stopped"])
-def test_workers_that_end_or_hang_cost_time_and_change_nothing(processes, engine, fault, time):
-    step, stopped = 3 + 5 * time % (STEPS - 3), []
-
-    def at(number):
-        if number != step:
-            return
-        if fault == "one is stopped":
-            stopped.append(processes.workers[0])
-            processes.kill(processes.workers[0], signal.SIGSTOP)
-            return
-        for process in processes.workers[: 1 if fault == "one is killed" else 2]:
-            processes.kill(process)
-        processes.add_worker()
-        if fault == "both are killed":
-            until(lambda: any(engine_workers(engine)))
-
-    try:
-        assert walk(engine, at=at) == whole()
-    finally:
-        for process in stopped:
-            processes.kill(process)
+# --- faults -------------------------------------------------------------------------------------------------
 
 
-def engine_workers(engine):
+def killed_before(processes, engine, hooks, process):
+    processes.kill(process)
+
+
+def killed_in(processes, engine, hooks, process):
+    """It has the question, and has not answered: it hangs until the modeler looks whether it lives."""
+    processes.kill(process, signal.SIGSTOP)
+    hooks.tick = lambda: process in processes.workers and processes.kill(process)
+
+
+def killed_after(processes, engine, hooks, process):
+    step = engine.step
+
+    def once(question):
+        engine.step = step
+        answers = step(question)
+        processes.kill(process)
+        return answers
+
+    engine.step = once
+
+
+def both_killed(processes, engine, hooks, process):
+    processes.kill_all()
+    processes.add_worker()
+    until(lambda: len(is_living(engine)) == 1)
+
+
+def stopped(processes, engine, hooks, process):
+    processes.kill(process, signal.SIGSTOP)
+
+
+def cut_off(processes, engine, hooks, process):
+    processes.wires[process].cut(silent=False)
+
+
+def silent(processes, engine, hooks, process):
+    processes.wires[process].cut(silent=True)
+
+
+def is_living(engine):
     try:
         return engine.living()
     except EngineUnavailable:
         return {}
 
 
-def test_without_its_scheduler_an_engine_is_not_available(processes, file):
-    cluster = connected(processes)
-    until(lambda: cluster.workers())
-    engine = RemoteEngine(cluster, str(file), npy_files.digest(file), 5.0, lambda: None)
+@slow
+@every_time
+@pytest.mark.parametrize("fault", [killed_before, killed_in, killed_after, both_killed, stopped, cut_off, silent])
+def test_workers_that_end_hang_or_are_cut_off_cost_time_and_change_nothing(processes, engine, hooks, fault, time):
+    step, process = 3 + 5 * time % (STEPS - 3), processes.workers[time % 2]
+    try:
+        assert walk(engine, at=lambda number: number == step and fault(processes, engine, hooks, process)) == whole()
+        assert process not in processes.workers or fault in (stopped, cut_off, silent)
+    finally:
+        if process in processes.workers:
+            processes.kill(process)
 
+
+def shorter(content):
+    return content[:-800]
+
+
+def other_bit(content):
+    return bytes([*content[:-3], content[-3] ^ 4, *content[-2:]])
+
+
+@slow
+@every_time
+@pytest.mark.parametrize("change", [shorter, other_bit, None])
+def test_a_file_that_changes_is_an_error_with_its_name_and_never_another_choice(engine, file, change, time):
+    """Before the run, or amid its choices. It may be written over in place, as no program of ours does."""
+
+    def at(number):
+        if number == 1 + 4 * time % (STEPS - 1):
+            content = file.read_bytes()
+            file.unlink() if change is None else file.write_bytes(change(content))
+
+    with pytest.raises(EngineUnavailable, match=r"z\.npy") as error:
+        walk(engine, at=at)
+    assert str(file.parent) not in str(error.value)
+
+
+@slow
+@every_time
+def test_workers_of_another_version_are_refused_with_a_list(processes, engine, hooks, tmp_path, time):
+    """They are named before the run; and where one takes the place of a lost one, it gets no question."""
+    about = tmp_path / "blindopt-9.9.dist-info" / "METADATA"
+    about.parent.mkdir()
+    about.write_text("Metadata-Version: 2.1\nName: blindopt\nVersion: 9.9\n")
+    bare = tmp_path / "numpy" / "__init__.py"
+    bare.parent.mkdir()
+    bare.write_text("raise ImportError")
+    cluster, known = engine._cluster, set(engine.living())
+    cluster.check()
+    for before, words in ((tmp_path / "no", "blindopt 9.9 instead of"), (tmp_path, "no modeler_service")):
+        other = tmp_path / "no"
+        other.mkdir(exist_ok=True)
+        if before == other:
+            (other / about.parent.name).mkdir()
+            (other / about.parent.name / "METADATA").write_text(about.read_text())
+        process = processes.add_worker(before=[before])
+        until(lambda: len(is_living(engine)) == 3)
+        with pytest.raises(EngineUnavailable, match=words):
+            cluster.check()
+        if before == other:
+            (address,) = set(engine.living()) - known
+            engine._failures |= dict.fromkeys(known, 9)
+            with pytest.raises(EngineUnavailable, match=words):
+                walk(engine)
+            assert processes.of(address) is process
+        processes.kill(process)
+
+
+@slow
+def test_without_its_scheduler_an_engine_is_not_available(processes, engine):
     def at(step):
         if step == 5:
             processes.kill(processes.scheduler)
-            for process in list(processes.workers):
-                processes.kill(process)
+            processes.kill_all()
 
-    with pytest.raises(EngineUnavailable):
-        walk(engine, at=at)
-    engine.drop()
-    processes.start_scheduler()
+    try:
+        with pytest.raises(EngineUnavailable):
+            walk(engine, at=at)
+    finally:
+        processes.start_scheduler()
+
+
+# --- what is refused ----------------------------------------------------------------------------------------
 
 
 def greeting(processes, security=None, send=b""):
@@ -160,9 +240,9 @@ def greeting(processes, security=None, send=b""):
         return b""
 
 
-def test_who_shows_no_certificate_gets_nothing_from_the_scheduler(processes):
+@slow
+def test_who_shows_no_certificate_gets_nothing_from_the_scheduler(processes, engine):
     """Not even the greeting that each end of a connection begins with."""
-    connected(processes).close()
     ca, cert, key = processes.certificates
     security = ssl.create_default_context(cafile=ca)
     security.check_hostname = False
@@ -172,31 +252,55 @@ def test_who_shows_no_certificate_gets_nothing_from_the_scheduler(processes):
     assert greeting(processes, security) != b""  # a control
 
 
-def test_a_run_at_a_cluster_chooses_the_same_and_waits_for_its_engine(
-    processes, make_service, tmp_path_factory, curator, owner, dataset, open_study, vendor
-):
-    """Through both services; scheduler and workers die in between, and the run goes on by itself."""
-    study = open_study(owner, dataset).id
-    grants = [owner.grant(study, wire.GrantCreate(name=name)) for name in ("whole", "divided")]
-    ca, cert, key = processes.certificates
-    folder = tmp_path_factory.mktemp("clustered")
-    settings = {"CANDIDATES_ENGINE": processes.address, "WAIT_SECONDS_FIRST": "0.5", "WAIT_SECONDS_MAX": "1"}
-    files = {"ENGINE_TLS_CA": ca, "ENGINE_TLS_CERT": cert, "ENGINE_TLS_KEY": key}
-    modeler = make_service("modeler", folder, fresh=True, **settings, **files).start()
-    with VendorClient(modeler.url, modeler.token) as divided:
-        processes.kill(processes.scheduler)
-        for process in list(processes.workers):
-            processes.kill(process)
-        whole_run, run = (
-            start(v, curator, grant, ALGORITHMS[0]) for v, grant in zip((vendor, divided), grants, strict=True)
-        )
-        until(lambda: divided.run(run).waiting_for == "engine")
-        assert divided.run(run).problem.code == "engine_unavailable"
-        processes.start_scheduler()
-        processes.add_worker()
-        processes.add_worker()
-        assert divided.wait(run, timeout_s=240).state == "completed", modeler.log[-3000:]
-        assert vendor.wait(whole_run, timeout_s=240).state == "completed"
-        assert choices(divided, run) == choices(vendor, whole_run)
-        assert divided.run(run).engine.name == "dask"
-    modeler.stop()
+@slow
+def test_workers_without_the_tested_configuration_are_noticed(processes, engine, monkeypatch):
+    noted = []
+    monkeypatch.setattr("modeler_service.engines.dask._log.warning", lambda words, extra: noted.append(extra))
+    engine._cluster.check()
+    assert not noted
+    process = processes.add_worker(configured=False)
+    until(lambda: len(is_living(engine)) == 3)
+    engine._cluster.check()
+    assert noted == [{"fields": {"keys": sorted(TESTED)}}]
+    processes.kill(process)
+
+
+# --- memory -------------------------------------------------------------------------------------------------
+
+LARGE, LIMIT, CAPACITY = 3_000_000, 2_600 << 20, 60
+IN_ONE = """
+import sys
+from tests.system.runs.test_dask import in_large
+print(in_large(sys.argv[1]))
+"""
+
+
+def in_large(path, engine=None, dtype=np.float64):
+    z = np.load(path, mmap_mode="r")
+    posterior = Posterior(z, SquaredExponential(4.0), noise_variance=1e-3, capacity=CAPACITY, dtype=dtype, parts=engine)
+    rows = []
+    for step in range(1, 16):
+        rows.append(posterior.choose(beta(LARGE, step, 0.025), lambda step=step: np.random.default_rng([1, step])).row)
+        posterior.observe(rows[-1], float(np.sin(z[rows[-1]]).sum()))
+    return rows
+
+
+@slow
+def test_two_workers_hold_what_one_process_has_no_memory_for(tmp_path):
+    path = tmp_path / "z.npy"
+    with path.open("wb") as written:
+        npy_files.write(written, [np.random.default_rng(5).normal(size=(LARGE, 15))])
+    command = ["prlimit", f"--as={LIMIT}", "--", sys.executable, "-c", IN_ONE, str(path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode != 0
+    assert "MemoryError" in ended.stderr
+    processes = DaskProcesses(tmp_path, workers=0)
+    try:
+        for _ in range(2):
+            processes.add_worker(most_bytes=LIMIT)
+        engine = RemoteEngine(processes.connected(2), str(path), npy_files.digest(path), 600.0, lambda: None)
+        rows = in_large(path, engine)
+        engine.drop()
+    finally:
+        processes.close()
+    assert rows == in_large(path, dtype=np.float32)
