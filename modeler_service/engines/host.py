@@ -184,8 +184,8 @@ class PartHost:
     def end(self) -> None:
         """Free what is held if its lease has ended, or look again when it will have."""
         with self._lock:
-            if (left := self._ends - time.monotonic()) > 0:
-                self._look_after(left)
+            if (seconds := self._ends - time.monotonic()) > 0:
+                self._look_after(seconds)
             else:
                 self._parts.clear()
 

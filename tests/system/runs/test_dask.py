@@ -191,7 +191,7 @@ def test_workers_of_another_version_are_refused_with_a_list(processes, engine, h
     bare = tmp_path / "numpy" / "__init__.py"
     bare.parent.mkdir()
     bare.write_text("raise ImportError")
-    cluster, known = engine._cluster, set(engine.living())
+    cluster, usual = engine._cluster, set(engine.living())
     cluster.check()
     for before, words in ((tmp_path / "no", "blindopt 9.9 instead of"), (tmp_path, "no modeler_service")):
         other = tmp_path / "no"
@@ -204,8 +204,8 @@ def test_workers_of_another_version_are_refused_with_a_list(processes, engine, h
         with pytest.raises(EngineUnavailable, match=words):
             cluster.check()
         if before == other:
-            (address,) = set(engine.living()) - known
-            engine._failures |= dict.fromkeys(known, 9)
+            (address,) = set(engine.living()) - usual
+            engine._failures |= dict.fromkeys(usual, 9)
             with pytest.raises(EngineUnavailable, match=words):
                 walk(engine)
             assert processes.of(address) is process
