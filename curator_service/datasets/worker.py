@@ -25,7 +25,7 @@ from curator_service.datasets.survey import survey
 from curator_service.persons import PersonColumn
 
 MIB = 1 << 20
-MEMORY = {False: 40 * MIB, True: 112 * MIB}
+MEMORY = {False: 40 * MIB, True: 96 * MIB}
 """What reading may take beyond what the process has when it begins, for CSV and for Parquet."""
 
 

@@ -120,7 +120,7 @@ def _body(db: Connection, query: Any) -> bytes | None:
     if (revision := table.latest(db, query.id)) is not None:
         return bytes(revision.body)
     reply = stored_replies.find(db, query.grant_id, query.idempotency_key, None)
-    return reply[0].body if reply is not None and reply[0].status == 201 else None
+    return reply.reply.body if reply is not None and reply.reply.status == 201 else None
 
 
 def _measured(db: Connection, study_id: str, released: Released, rows: list[int]) -> dict[int, float]:

@@ -20,7 +20,7 @@ from service_kit.context.context import ServiceContext
 from service_kit.store import audit_log
 from service_kit.store.database import Connection
 
-_CHARGE = "charge"
+_CHARGE, _REFUSED = "charge", 300
 _FOLLOWED = {*STUDY_KINDS, *ACCOUNT_KINDS}
 
 
@@ -144,6 +144,18 @@ class StudyGuard:
             if account.rows.get(row) != spent.get(row):
                 return f"the ledger of {study_id} has another amount of row {row} than the log"
         return None
+
+    def check_unanswered(self, db: Connection, study_id: str, grant_id: str, key: str) -> None:
+        """Raise RecordChanged if the log has a reply to a query that was charged and has none: it would be drawn again.
+
+        It reads the whole log: without an edit, only a crash or a fault before the answer leaves such a query.
+        """
+        replies = (record["exchange"] for record in audit_log.exchanges_under(db, key))
+        if any(reply["grant_id"] == grant_id and reply["status"] < _REFUSED for reply in replies):
+            self._context.audit_trail.report(LogBroken(f"the stored answer under key {key} is missing", about=study_id))
+            raise RecordChanged(
+                "the stored answer to this request is missing, and the audit log has it: nothing was done"
+            )
 
     def check_account(
         self, db: Connection, dataset: Any, name: str, account: dataset_accounts.Account, *, followed: bool = False

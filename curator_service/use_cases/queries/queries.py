@@ -160,6 +160,7 @@ class Queries:
         key, digest = self._context.idempotency.key_of(caller)
         if (begun := store.begun(db, caller.principal.id, key)) is not None:  # after a crash before the answer
             stored_replies.check_same_request(begun.request_sha256, digest)
+            self._guard.check_unanswered(db, identity, caller.principal.id, key)
             return str(begun.id)
         rows = [(item.row, item.plays) for item in request.rows]
         now = self._context.clock()
@@ -323,11 +324,13 @@ class Queries:
                 raise NotFound("there is no such query")
             inquiry = inbox_table.inquiry(db, identity)
             latest = None if inquiry is None else inbox_table.latest(db, identity)
-            stored = stored_replies.find(db, row.grant_id, row.idempotency_key, None) if inquiry is None else None
+            key = row.idempotency_key
+            if (stored := stored_replies.find(db, row.grant_id, key, None) if inquiry is None else None) is not None:
+                self._context.audit_trail.check_reply(db, principal, key, stored.log_seq, stored.reply)
         if inquiry is None and stored is None:
             raise StillRunning("the query was charged and not answered: send it again under its key")
         if stored is not None and version <= 1:
-            return StoredReply(200, stored[0].body)
+            return StoredReply(200, stored.reply.body)
         if inquiry is not None and inquiry.lost == erasures.GONE:
             raise Erased("the study was erased by its owner, with its answers")
         if latest is not None and latest.version >= version:

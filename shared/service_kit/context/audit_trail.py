@@ -15,9 +15,11 @@ from service_kit.context.outbox import Outbox
 from service_kit.context.request import RequestContext
 from service_kit.context.saved_checkpoint import SavedCheckpoint
 from service_kit.context.stored_records import StoredRecords
+from service_kit.identity.tokens import Principal
 from service_kit.store import audit_log
 from service_kit.store.base import Clock
 from service_kit.store.database import Connection, Database, StoreFault
+from service_kit.store.stored_replies import StoredReply
 
 _READY_SECONDS = 1.0
 
@@ -149,6 +151,24 @@ class AuditTrail:
         for name in names:
             if name in self._findings:
                 raise RecordChanged("a stored record about this study differs from the audit log: it is not served")
+
+    def check_reply(
+        self, db: Connection, principal: Principal, key: str, log_seq: int | None, reply: StoredReply
+    ) -> None:
+        """Raise RecordChanged unless a stored reply to a modeler is the one that the record at ``log_seq`` is about.
+
+        None: it was stored before that was noted. Then only a verification compares it.
+        """
+        if principal.study_id is None or log_seq is None:
+            return
+        about = ("grant_id", "idempotency_key", "status", "reply_sha256")
+        try:
+            exchange = audit_log.exchange_at(db, log_seq) or {}
+        except LogBroken:
+            exchange = {}
+        if [exchange.get(name) for name in about] != [principal.id, key, reply.status, sha256(reply.body)]:
+            self.report(LogBroken(f"the stored answer under key {key} was changed", about=principal.id))
+            raise RecordChanged("the stored answer to this request differs from the audit log: it is not served")
 
     def report(self, finding: LogBroken) -> None:
         """Refuse what a finding is about from now on, and write a notice."""

@@ -11,7 +11,7 @@ from service_kit.context.audit_trail import AuditTrail
 from service_kit.context.authentication import Authentication
 from service_kit.context.keys import Seal
 from service_kit.context.request import Effect, RequestContext
-from service_kit.store import stored_replies
+from service_kit.store import audit_log, stored_replies
 from service_kit.store.base import Clock
 from service_kit.store.database import Connection, Database
 from service_kit.store.stored_replies import StoredReply
@@ -54,12 +54,17 @@ class Idempotency:
         return request.key, _digest(request.method, request.path, request.body_sha256)
 
     def stored(self, db: Connection, request: RequestContext) -> StoredReply | None:
-        """The stored reply to this request, or None. Raises IdempotencyKeyReused for another request's key."""
-        row = stored_replies.find(db, request.principal.id, *self.key_of(request))
-        if row is None:
+        """The stored reply to this request, or None.
+
+        Raises IdempotencyKeyReused for another request's key, RecordChanged for a reply that is not the one in the log.
+        """
+        key, digest = self.key_of(request)
+        found = stored_replies.find(db, request.principal.id, key, digest)
+        if found is None:
             return None
-        reply, sealed = row
-        return replace(reply, body=self._seal.open(reply.body)) if sealed else reply
+        reply = replace(found.reply, body=self._seal.open(found.reply.body)) if found.sealed else found.reply
+        self._audit_trail.check_reply(db, request.principal, key, found.log_seq, reply)
+        return reply
 
     def earlier(self, request: RequestContext) -> StoredReply | None:
         """``stored`` in a transaction of its own, before work that is too long for a transaction.
@@ -75,10 +80,12 @@ class Idempotency:
         key, digest = self.key_of(request)
         body = effect.reply.model_dump_json().encode()
         stored = StoredReply(effect.status, self._seal.close(body) if secret else body)
-        stored_replies.add(db, request.principal.id, key, digest, stored, sealed=secret, now=self._clock())
+        now, principal = self._clock(), request.principal.id
         receipt = self._audit_trail.record(
             db, request, effect.status, sha256(body), kind=effect.kind, details=effect.details
         )
+        log_seq = audit_log.last_seq(db)
+        stored_replies.add(db, principal, key, digest, stored, sealed=secret, now=now, log_seq=log_seq)
         return StoredReply(effect.status, body, receipt=receipt)
 
 

@@ -309,6 +309,17 @@ def recorded_at(db: Connection, seq: int) -> datetime:
     return moment(_entry_at(db, None, seq).record["time"])
 
 
+def exchange_at(db: Connection, seq: int) -> Json | None:
+    """The exchange in a record of the service's own log, or None. Raises LogBroken if there is no record."""
+    exchange: Json | None = _entry_at(db, None, seq).record.get("exchange")
+    return exchange
+
+
+def last_seq(db: Connection) -> int:
+    """The position of the last record of the service's own log, which is not empty."""
+    return int(LAST.row(db).seq)
+
+
 def grants(db: Connection) -> list[str]:
     """The grants that have a shared log."""
     return list(db.execute(select(_shared.c.grant_id).distinct().order_by(_shared.c.grant_id)).scalars())

@@ -13,6 +13,7 @@ METADATA = MetaData()
 KIND = "CASE WHEN json_valid(CAST(body AS TEXT)) THEN json_extract(CAST(body AS TEXT), '$.kind') END"
 MIGRATIONS: Migrations = {
     11: [f"ALTER TABLE log ADD COLUMN kind TEXT GENERATED ALWAYS AS ({KIND}) VIRTUAL"],
+    13: ["ALTER TABLE replies ADD COLUMN log_seq INTEGER"],
 }
 """Migrations of the tables that both services have."""
 APPEND_ONLY = ("log", "shared", "receipts", "keys", "countersignatures", "replies")

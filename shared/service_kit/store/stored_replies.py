@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     Column,
@@ -36,6 +36,7 @@ _replies = Table(
     Column("body", LargeBinary, nullable=False),
     Column("sealed", Integer, nullable=False),
     Column("created_at", Text, nullable=False),
+    Column("log_seq", Integer),  # of the record of this exchange; a reply of before schema 13 has none
     PrimaryKeyConstraint("principal", "idempotency_key"),
 )
 _FIND = PreparedStatement(
@@ -91,21 +92,37 @@ def ahead_of(principal: str, key: str) -> Ahead:
     return _FIND, {"principal": principal, "key": key}
 
 
-def find(db: Connection, principal: str, key: str, request_sha256: str | None) -> tuple[StoredReply, bool] | None:
-    """The stored reply, and whether it is sealed; None if there is none. Raises IdempotencyKeyReused, and Erased."""
+class Found(NamedTuple):
+    """A stored reply, whether it is sealed, and the position of its record in the log."""
+
+    reply: StoredReply
+    sealed: bool
+    log_seq: int | None
+
+
+def find(db: Connection, principal: str, key: str, request_sha256: str | None) -> Found | None:
+    """The stored reply; None if there is none. Raises IdempotencyKeyReused, and Erased."""
     row = _FIND.row(db, principal=principal, key=key)
     if row is None:
         return None
     if request_sha256 is not None:
         check_same_request(row.request_sha256, request_sha256)
     check_not_erased(row.body)
-    return StoredReply(row.status, row.body, replayed=True), bool(row.sealed)
+    return Found(StoredReply(row.status, row.body, replayed=True), bool(row.sealed), row.log_seq)
 
 
 def add(
-    db: Connection, principal: str, key: str, request_sha256: str, reply: StoredReply, *, sealed: bool, now: datetime
+    db: Connection,
+    principal: str,
+    key: str,
+    request_sha256: str,
+    reply: StoredReply,
+    *,
+    sealed: bool,
+    now: datetime,
+    log_seq: int,
 ) -> None:
-    """Store a reply, in the transaction of its effect."""
+    """Store a reply, in the transaction of its effect, after the record of the exchange at ``log_seq``."""
     _ADD.run(
         db,
         principal=principal,
@@ -115,6 +132,7 @@ def add(
         body=reply.body,
         sealed=int(sealed),
         created_at=stamp(now),
+        log_seq=log_seq,
     )
 
 

@@ -188,7 +188,9 @@ def check_choices(modeler: Any, runs: Iterable[str]) -> None:
             trials, choices = list(query), choosing.next()
             derived = [(first, choice.phase, choice.row, choice.mean, choice.sd, choice.ties) for choice in choices]
             stored = [trial[:6] for trial in trials]
-            assert stored == derived, f"trial {run}:{first} was chosen otherwise than its past says"
+            assert stored == derived, (
+                f"trial {run}:{first} was chosen otherwise than its past says: {stored} and not {derived}, {spec}"
+            )
             for _, _, row, _, _, _, y, passport in trials:
                 if y is not None:  # the last ones of a run whose budget ended
                     choosing.observe(row, y, wire.NoisePassport.model_validate_json(passport))

@@ -35,9 +35,9 @@ class Copy:
             assert db.execute(statement.format(**self.names)).rowcount > 0
             db.commit()
 
-    def ask(self, name, token=None, row=0):
+    def ask(self, name, token=None, row=0, key=None):
         body = {"rows": [{"row": row, "plays": 1}]}
-        return self.curator.send(token or name, "POST", f"/v1/studies/{self.names[name]}/queries", json=body)
+        return self.curator.send(token or name, "POST", f"/v1/studies/{self.names[name]}/queries", json=body, key=key)
 
     def count(self, kind):
         """How many records of a kind the log has."""

@@ -23,6 +23,7 @@ def prepared(tmp_path_factory):
     for row in (0, 1, 0):
         assert file.ask(studies["used"], row).status_code == 201
     assert file.ask(studies["closed"], 0).status_code == 201
+    assert file.ask(studies["open"], 0, key="repeated").status_code == 201
     file.in_process.call("owner", "POST", f"/v1/studies/{studies['closed']}:close")
     file.in_process.curator.close()
     file.in_process.close()
@@ -106,6 +107,42 @@ def test_a_changed_token_opens_nothing(statement, act, when, copy):
     assert (reply.status_code, reply.json()["code"]) == (503, "record_changed")
     assert copy.ask("open").status_code == 201
     assert any("token" in finding for finding in copy.findings())
+
+
+ANSWER_EDITS = {
+    "changed": ("UPDATE replies SET body = CAST(replace(body, '\"y\":', '\"y\":1') AS BLOB)", "was changed"),
+    "gone": ("DELETE FROM replies", "is missing"),
+    "of another record": ("UPDATE replies SET log_seq = 1", "was changed"),
+    "of no record": ("UPDATE replies SET log_seq = 1000000", "was changed"),
+}
+
+
+@pytest.mark.parametrize("edit", ANSWER_EDITS)
+def test_a_stored_answer_that_was_changed_or_deleted_is_neither_served_nor_drawn_again(edit, copy):
+    copy.open()
+    query = copy.ask("open", key="repeated").json()["id"]
+    statement, words = ANSWER_EDITS[edit]
+    copy.edit(statement + " WHERE idempotency_key = 'repeated'")
+    charged = copy.count("charge")
+    for _ in range(2):
+        reply = copy.ask("open", key="repeated")
+        assert (reply.status_code, reply.json()["code"]) == (503, "record_changed")
+    assert copy.count("charge") == charged
+    assert copy.curator.context.audit_trail.findings == [f"the stored answer under key repeated {words}"]
+    assert look(copy, query).status_code == 503
+
+
+def look(copy, query):
+    return copy.curator.send("open", "GET", f"/v1/studies/{copy.names['open']}/queries/{query}")
+
+
+def test_a_stored_answer_that_nobody_changed_is_served_again(copy):
+    """The control."""
+    copy.open()
+    first, again = (copy.ask("open", key="repeated") for _ in range(2))
+    assert (first.status_code, first.content) == (201, again.content)
+    assert look(copy, first.json()["id"]).content == first.content
+    assert copy.findings() == {}
 
 
 def test_a_released_study_that_is_made_a_draft_is_not_released_again(copy):

@@ -164,7 +164,7 @@ def test_a_reply_is_found_by_its_key_alone_where_no_digest_is_asked_for(context,
     token, principal = context.authentication.issue("vendor", "robot", days=1)
     context.idempotency.once(request_of(token), _made(1))
     with context.database.read() as db:
-        reply, sealed = stored_replies.find(db, principal.id, "key", None)
+        reply, sealed, _ = stored_replies.find(db, principal.id, "key", None)
     assert (reply.body, reply.replayed, sealed) == (b'{"number":1}', True, False)
 
 

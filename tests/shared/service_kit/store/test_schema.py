@@ -15,8 +15,8 @@ from service_kit.store.database import Database, StoreFault
 
 SIDES = {"curator": curator, "modeler": modeler}
 PINNED = {
-    "curator": (12, "1d04ba19e2731ebdd36957b28f8d8f8a7672e9f79460255aa5b7dec2e693ee92"),
-    "modeler": (12, "a93560ec3aaf2b61493be17d35a1d3b58f44b20e2c2691efae4e4dc56074a70b"),
+    "curator": (13, "ec81c0ef698e1192846ca3e81e4a8efe3a94561d0bb5dcb7a5c0cfb5d65e5d1d"),
+    "modeler": (13, "11079541e650bc148fe8114f48e177a5a345e20d601f2bd3d84f881eb52bfa35"),
 }
 
 

@@ -150,7 +150,9 @@ def _fill(database, context):
         checkpoints.pin(db, "grt_1", "vkey", NOW)
         checkpoints.keep_receipt(db, "grt_1", 0, b"{}", "note")
         checkpoints.countersign(db, "grt_1", 1, "note", NOW)
-        stored_replies.add(db, principal.id, "key", "digest", StoredReply(201, b"body"), sealed=False, now=NOW)
+        stored_replies.add(
+            db, principal.id, "key", "digest", StoredReply(201, b"body"), sealed=False, now=NOW, log_seq=0
+        )
 
     database.write(work)
     return principal
@@ -374,7 +376,7 @@ def test_a_schema_of_a_newer_program_is_refused_and_not_touched(tmp_path):
         db.execute("PRAGMA user_version = 99")
         db.execute("DROP TRIGGER log_UPDATE")
         db.commit()
-    with pytest.raises(StateConflict, match="the database has schema 99, this program needs 12"):
+    with pytest.raises(StateConflict, match="the database has schema 99, this program needs 13"):
         _open(path)
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (99,)
