@@ -142,12 +142,7 @@ class Queries:
             self._under_way.discard(name)
 
     def _begin(
-        self,
-        db: Connection,
-        caller: RequestContext,
-        identity: str,
-        released: Released,
-        request: wire.QueryRequest,
+        self, db: Connection, caller: RequestContext, identity: str, released: Released, request: wire.QueryRequest
     ) -> StoredReply | BudgetExhausted | str:
         """Charge a query and record it as begun; return its id, or the stored reply, or the refusal."""
         if (stored := self._context.idempotency.stored(db, caller)) is not None:
@@ -212,12 +207,7 @@ class Queries:
         audit_log.append(db, "charge.refused", actor=request.principal.actor, now=now, details=details)
 
     def _answer_at_once(
-        self,
-        db: Connection,
-        caller: RequestContext,
-        identity: str,
-        released: Released,
-        request: wire.QueryRequest,
+        self, db: Connection, caller: RequestContext, identity: str, released: Released, request: wire.QueryRequest
     ) -> StoredReply | Exception:
         begun = self._begin(db, caller, identity, released, request)
         if not isinstance(begun, str):
@@ -243,12 +233,7 @@ class Queries:
         return self._settle(db, caller, identity, begun, released, answers)
 
     def _answer_later(
-        self,
-        db: Connection,
-        caller: RequestContext,
-        identity: str,
-        released: Released,
-        request: wire.QueryRequest,
+        self, db: Connection, caller: RequestContext, identity: str, released: Released, request: wire.QueryRequest
     ) -> StoredReply | BudgetExhausted:
         """Charge a query and request its measurements, in one transaction."""
         query_id = self._begin(db, caller, identity, released, request)
