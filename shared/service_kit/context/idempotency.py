@@ -59,11 +59,11 @@ class Idempotency:
         Raises IdempotencyKeyReused for another request's key, RecordChanged for a reply that is not the one in the log.
         """
         key, digest = self.key_of(request)
-        found = stored_replies.find(db, request.principal.id, key, digest)
-        if found is None:
+        row = stored_replies.find(db, request.principal.id, key, digest)
+        if row is None:
             return None
-        reply = replace(found.reply, body=self._seal.open(found.reply.body)) if found.sealed else found.reply
-        self._audit_trail.check_reply(db, request.principal, key, found.log_seq, reply)
+        reply = replace(row.reply, body=self._seal.open(row.reply.body)) if row.sealed else row.reply
+        self._audit_trail.check_reply(db, request.principal, key, row.log_seq, reply)
         return reply
 
     def earlier(self, request: RequestContext) -> StoredReply | None:

@@ -92,7 +92,7 @@ def ahead_of(principal: str, key: str) -> Ahead:
     return _FIND, {"principal": principal, "key": key}
 
 
-class Found(NamedTuple):
+class Stored(NamedTuple):
     """A stored reply, whether it is sealed, and the position of its record in the log."""
 
     reply: StoredReply
@@ -100,7 +100,7 @@ class Found(NamedTuple):
     log_seq: int | None
 
 
-def find(db: Connection, principal: str, key: str, request_sha256: str | None) -> Found | None:
+def find(db: Connection, principal: str, key: str, request_sha256: str | None) -> Stored | None:
     """The stored reply; None if there is none. Raises IdempotencyKeyReused, and Erased."""
     row = _FIND.row(db, principal=principal, key=key)
     if row is None:
@@ -108,7 +108,7 @@ def find(db: Connection, principal: str, key: str, request_sha256: str | None) -
     if request_sha256 is not None:
         check_same_request(row.request_sha256, request_sha256)
     check_not_erased(row.body)
-    return Found(StoredReply(row.status, row.body, replayed=True), bool(row.sealed), row.log_seq)
+    return Stored(StoredReply(row.status, row.body, replayed=True), bool(row.sealed), row.log_seq)
 
 
 def add(
