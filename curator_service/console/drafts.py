@@ -41,7 +41,8 @@ async def new(page: Page) -> Response:
     chosen_step = page.query.get("step", "")
     step = chosen_step if changed is not None and chosen_step in NAMES else "data"
     if values is not None and (epsilon := page.query.get("epsilon")) is not None:  # as chosen from a forecast
-        values["release_epsilon"], step = epsilon, "release"
+        values["groups_epsilon" if values.get("find") == groups.MECHANISM else "release_epsilon"] = epsilon
+        step = "release"
     return await _show(page, Form.blank(**(values or drafting.defaults(dataset))), step, dataset)
 
 

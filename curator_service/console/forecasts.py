@@ -6,7 +6,7 @@ from typing import Any
 from starlette.responses import Response
 
 from blindopt import wire
-from curator_service.console import figures
+from curator_service.console import figures, groups
 from curator_service.console.live import follow_job
 from curator_service.console.reading import every
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
@@ -90,8 +90,10 @@ async def part(page: Page) -> Response:
 
 
 def _own(study: dict[str, Any]) -> dict[str, Any]:
-    """The epsilon of a study, and whether it can still be changed."""
-    return {"own": study["spec"]["release"].get("epsilon") or "0", "draft": study["state"] == "draft"}
+    """The epsilon of a study, of groups that of a record in all, and whether it can still be changed."""
+    spec, of_groups = study["spec"], study["spec"]["release"]["mechanism"] == groups.MECHANISM
+    own = groups.epsilon_of(spec) if of_groups else spec["release"].get("epsilon") or "0"
+    return {"own": own, "draft": study["state"] == "draft", "of_groups": of_groups}
 
 
 @pages.get("/studies/{study_id}/forecasts/{forecast_id}/events", roles=("owner",))

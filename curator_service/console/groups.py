@@ -161,13 +161,21 @@ def suggest(form: Form, dataset_rows: int, columns: int) -> None:
         form.values.setdefault(name, [str(value)])
 
 
+def epsilon_of(spec: Mapping[str, Any]) -> Decimal:
+    """Epsilon of a record of a study of groups, in all: its cap, or else the release and one answer."""
+    least, cap = (
+        Decimal(spec["release"]["epsilon"]) + Decimal(spec["answers"]["epsilon"]),
+        spec["budget"]["epsilon_per_row"],
+    )
+    return least if cap is None else max(Decimal(cap), least)
+
+
 def like(spec: Mapping[str, Any], columns: Sequence[int]) -> dict[str, object]:
     """The values of a form that makes the same study of groups again; none for another study."""
     if spec["release"]["mechanism"] != MECHANISM:
         return {}
-    made, given, cap = spec["release"], spec["answers"], spec["budget"].get("epsilon_per_row")
-    counts, each = Decimal(made["epsilon"]), Decimal(given["epsilon"])
-    epsilon = max(Decimal(cap), counts + each) if cap is not None else counts + each
+    made, epsilon = spec["release"], epsilon_of(spec)
+    counts, each = Decimal(made["epsilon"]), Decimal(spec["answers"]["epsilon"])
     values: dict[str, object] = {
         "find": MECHANISM,
         "release": None,

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from decimal import ROUND_FLOOR, Decimal
 from typing import Any
 
 from blindopt.errors import Invalid
@@ -12,24 +13,30 @@ from blindopt.wire import (
     GaussianRelease,
     GroupsRelease,
     IdentityRelease,
+    LaplaceAnswers,
     PlanarLaplaceRelease,
     PoGpUcbRelease,
+    PrivateCells,
     ReleaseSpec,
     StudyCreate,
     amount,
 )
+from curator_service.privacy.groups import GroupAnswers
+from curator_service.privacy.ledger import UNITS, exact
+from curator_service.release import groups
 from curator_service.release.gaussian_projection import PROJECTED_FEATURES_MIN
 from curator_service.release.mechanism import Mechanism
 from curator_service.release.po_gp_ucb import PoGpUcb, largest_r, spectrum
 from curator_service.release.registry import choice_of
 from curator_service.scaling import ScaledRows
 
-NO_FORECAST = "forecasts are of releases of records: a study of groups has none"
 FAILURE_PROBABILITY = 1e-6
 """delta where the study has none and the mechanism needs one."""
 PROJECTION_COLUMNS = 10
 COLUMNS_MAX = 1_000
 ROWS_MIN = 2
+GROUP_ROWS = 20_000
+"""Uniform rows that say how many records each group of a public forecast has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,8 @@ class Cell:
     mechanism: Mechanism
     by_rule: bool = False
     """Whether r follows from the records, by the paper's rule."""
+    answers: GroupAnswers | None = None
+    """What answers about groups, at this level."""
 
     def on(self, rows: ScaledRows) -> Mechanism:
         """The mechanism for ``rows`` (n, d). Raises ReleaseImpossible where it cannot release them."""
@@ -60,16 +69,52 @@ def cells_of(study: StudyCreate, forecast: ForecastCreate, withdrawn: Collection
     ``auto`` takes no mechanism that is ``withdrawn``, as in a release. Depends on public values alone. Raises Invalid
     for a mechanism that does not fit this study.
     """
-    if isinstance(study.release, GroupsRelease):
-        raise Invalid(NO_FORECAST)
     cells = [Cell("identity", None, _mechanism(study, IdentityRelease(mechanism="identity"), ()))]
     levels = {amount(epsilon): epsilon for epsilon in reversed(forecast.epsilons)}
+    if isinstance(study.release, GroupsRelease):
+        if forecast.mechanisms != ["auto"]:
+            fault: dict[str, object] = {"field": "mechanisms", "message": "a study of groups is forecast by itself"}
+            raise Invalid("leave the mechanisms out: a study of groups is forecast by itself", [fault])
+        return [*cells, *(_of_groups(study, levels[amount(text)]) for text in dict.fromkeys(forecast.epsilons))]
     for name in dict.fromkeys(forecast.mechanisms):
         index = forecast.mechanisms.index(name)
         for epsilon in dict.fromkeys(levels[amount(text)] for text in forecast.epsilons):
             if name != "identity":
                 cells.append(_cell(study, name, epsilon, index, withdrawn))
     return cells
+
+
+def whole(study: StudyCreate) -> Decimal:
+    """Epsilon of a record of a study of groups: its cap, or else the release and one answer."""
+    assert isinstance(study.release, GroupsRelease)
+    assert isinstance(study.answers, LaplaceAnswers)
+    cap = study.budget.epsilon_per_row
+    return amount(study.release.epsilon) + amount(study.answers.epsilon) if cap is None else amount(cap)
+
+
+def _of_groups(study: StudyCreate, epsilon: str) -> Cell:
+    """A study of groups where a record has ``epsilon`` in all, divided as the study divides its own."""
+    release, answers, share = study.release, study.answers, amount(epsilon) / whole(study)
+    assert isinstance(release, GroupsRelease)
+    assert isinstance(answers, LaplaceAnswers)
+
+    def part(of: str) -> str:
+        return exact((amount(of) * share).quantize(Decimal(1) / UNITS, ROUND_FLOOR))
+
+    cells = release.cells
+    if isinstance(cells, PrivateCells):
+        cells = cells.model_copy(update={"epsilon": part(cells.epsilon)})
+    release = release.model_copy(update={"epsilon": part(release.epsilon), "cells": cells})
+    at = study.model_copy(
+        update={"release": release, "answers": answers.model_copy(update={"epsilon": part(answers.epsilon)})}
+    )
+    if groups.faults(at):
+        fault: dict[str, object] = {
+            "field": "epsilons",
+            "message": f"{epsilon} is too small: its noise does not fit 64 bits",
+        }
+        raise Invalid(f"epsilon {epsilon} is too small for groups", [fault])
+    return Cell("groups", epsilon, groups.Groups.of(at, release), answers=GroupAnswers.of(at))
 
 
 def _cell(study: StudyCreate, name: str, epsilon: str, index: int, withdrawn: Collection[str]) -> Cell:

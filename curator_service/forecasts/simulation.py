@@ -5,6 +5,10 @@ noise whose variance is the kernel's noise_variance (or the study's measurement.
 a kernel and that is larger), plus the variance of the study's private answers, if it has them: their law and their clip
 are not modelled. Z is drawn by the mechanism itself, anew for each function. The modeler is gp_ucb, unchanged: it
 averages the kernel of f over the noise of Z where its law is known, and knows the variance of y.
+
+Candidates of a study of groups are their centres, and f at a centre stands for the mean over the group. Rows say how
+many records each group has. At each level their numbers are drawn by the mechanism, which says what is a candidate; an
+answer has the noise of a group with the median number.
 """
 
 from collections.abc import Collection
@@ -24,10 +28,13 @@ from curator_service.forecasts.public_inputs import kernels_of
 from curator_service.forecasts.regret import chance_regret, gp_ucb_regret, mean_regret
 from curator_service.measurement.privatize import passport_of
 from curator_service.privacy.noise import OnProgress
+from curator_service.release.groups import Groups
 from curator_service.release.mechanism import Mechanism
 from curator_service.scaling import ScaledRows
 
 PAIRS = 2_000
+_LEAST_NOISE = 1e-6
+"""Variance of an answer about a group without noise, as a share of that of f: a model without any would be singular."""
 _FUNCTIONS, _NOISE, _TIES, _PAIRS = range(4)  # streams of the seed
 
 
@@ -39,17 +46,22 @@ def simulate(
     seed: int,
     on_progress: OnProgress,
     withdrawn: Collection[str] = (),
+    records: int | None = None,
 ) -> list[ForecastPoint]:
     """The points of a forecast on ``rows`` (n, d), n >= 2: the two baselines, then each mechanism at each level.
 
     All mechanisms get the same functions and the same noise of y, so their regrets are paired. ``seed`` determines
-    these; the draws of the mechanisms have no seed. Raises Invalid, ReleaseImpossible and NumericalFailure.
+    these; the draws of the mechanisms have no seed. ``records``: the number of records that the rows stand for, if it
+    is another one. Raises Invalid, ReleaseImpossible and NumericalFailure.
     """
     cells, kernels = cells_of(study, forecast, withdrawn), kernels_of(study, forecast)
     if rows.n < ROWS_MIN:
         raise Invalid("a forecast needs a dataset of two rows or more")
     worlds = [_World(kernel, study) for kernel in kernels]
-    simulation = _Simulation(worlds, forecast, rows, seed)
+    if isinstance(of_groups := cells[-1].mechanism, Groups):
+        simulation: _Simulation = _GroupSimulation(worlds, forecast, rows, seed, of_groups, records or rows.n)
+    else:
+        simulation = _Simulation(worlds, forecast, rows, seed)
     mechanisms = [cell.on(rows) for cell in cells]  # before the long work, so that an impossible one is refused at once
     points: list[ForecastPoint] = []
 
@@ -136,6 +148,43 @@ class _Simulation:
                 for world, mean in zip(self._worlds, means, strict=True)
             ],
         )
+
+
+class _GroupSimulation(_Simulation):
+    """Groups in place of rows: the centres of those that have records, and how many each has."""
+
+    def __init__(
+        self, worlds: list[_World], forecast: ForecastCreate, rows: ScaledRows, seed: int, of: Groups, records: int
+    ) -> None:
+        centres = of.centres() if of.private is None else of.private.start()
+        parts = np.concatenate([of.parts_of(block, centres) for _, block in rows.blocks()])
+        sizes = np.rint(np.bincount(parts, minlength=len(centres)) * (records / rows.n)).astype(np.int64)
+        there = np.flatnonzero(sizes)
+        if len(there) > forecast.rows_max:
+            there = np.sort(np.random.default_rng([seed, _PAIRS]).choice(there, forecast.rows_max, replace=False))
+        self._sizes: list[int] = sizes[there].tolist()
+        columns = list(range(len(of.features)))
+        offered = ScaledRows(of.in_raw_units(centres[there]), columns, of.features, np.arange(len(there)))
+        super().__init__(worlds, forecast, offered, seed)
+
+    def point(self, cell: Cell, mechanism: Mechanism, on_progress: OnProgress) -> ForecastPoint:
+        """The point of a level, from fresh numbers of records for each function and a run of GP-UCB for each kernel."""
+        regrets = np.empty((len(self._worlds), self._count))
+        for number in range(self._count):
+            kept, variance = np.arange(len(self._x)), 0.0
+            if isinstance(mechanism, Groups):
+                assert cell.answers is not None
+                noisy = mechanism.noisy(self._sizes)
+                kept = mechanism.chosen(noisy)
+                median = int(np.median(np.array(noisy)[kept]))
+                variance = cell.answers.variance(median)
+            for i, world in enumerate(self._worlds):
+                f, of_y = self._f[i][number], max(variance, _LEAST_NOISE * world.kernel.variance)
+                noise, ties = np.sqrt(of_y) * self._noise[number], self._rng(_TIES, number)
+                regret = gp_ucb_regret(self._x[kept], f[kept], noise, world.kernel, of_y, ties)
+                regrets[i, number] = regret + float(f.max() - f[kept].max())
+            on_progress((number + 1) / self._count)
+        return self._point(cell.name, mechanism.name, cell.epsilon, None, None, list(regrets))
 
 
 def outcome_variance(study: StudyCreate, kernel: wire.Kernel) -> float:

@@ -19,6 +19,8 @@ class Job(child.Message):
     seed: int
     withdrawn: list[str] = []
     n: int | None = None
+    records: int | None = None
+    """How many records the rows stand for, where a study of groups has more."""
 
 
 class Reply(child.Reply):
@@ -45,7 +47,13 @@ def _work(job: Job, values: Matrix | None, sender: child.Sender[Reply]) -> Reply
     n, d = values.shape
     rows = ScaledRows(values, list(range(d)), job.study.features, np.arange(n))
     points = simulate(
-        job.study, job.forecast, rows, seed=job.seed, on_progress=sender.progress, withdrawn=job.withdrawn
+        job.study,
+        job.forecast,
+        rows,
+        seed=job.seed,
+        on_progress=sender.progress,
+        withdrawn=job.withdrawn,
+        records=job.records,
     )
     return Reply(points=points)
 

@@ -82,16 +82,26 @@ class GroupAnswers:
         declares, and S a y about it: the noise bound, or C where none is declared, which is far too much as a rule and
         is said not to be known.
         """
-        answers, n = self.answers, divisor(count)
+        answers, n, scale = self.answers, divisor(count), self._scale(count)
         bound, spread = answers.bound, answers.noise_bound or answers.bound
-        scale = self.rows * 2 * bound / float(amount(answers.epsilon)) / n
-        of_count = 2 * (COUNT_MOVE * self.rows / float(numbers_epsilon(self.release))) ** 2
         return NoisePassport(
             privacy=PrivacyNoise(family="laplace", scale=scale, bound=bound, variance=2 * scale**2),
             clip=(answers.centre - bound, answers.centre + bound),
-            measurement_variance=spread**2 / n + answers.value_bound**2 * of_count / n**2,
+            measurement_variance=spread**2 / n + self.number_variance(count),
             measurement_variance_known=answers.noise_bound > 0,
         )
+
+    def _scale(self, count: int) -> float:
+        return self.rows * 2 * self.answers.bound / float(amount(self.answers.epsilon)) / divisor(count)
+
+    def variance(self, count: int) -> float:
+        """Variance of an answer about the mean of a group with so many records, by noise in the sum and the number."""
+        return 2 * self._scale(count) ** 2 + self.number_variance(count)
+
+    def number_variance(self, count: int) -> float:
+        """Variance that the noise in a number of records adds to an answer about them: B^2 v / count^2."""
+        of_number = 2 * (COUNT_MOVE * self.rows / float(numbers_epsilon(self.release))) ** 2
+        return self.answers.value_bound**2 * of_number / divisor(count) ** 2
 
 
 def divisor(count: int) -> int:

@@ -27,8 +27,9 @@ from blindopt.wire import (
     StudyCreate,
     amount,
 )
-from curator_service.privacy.groups import COUNT_MOVE
-from curator_service.privacy.noise import OnProgress, add_integer_laplace, ignore_progress
+from curator_service.privacy.groups import COUNT_MOVE, LEVELS, numbers_epsilon
+from curator_service.privacy.ledger import exact
+from curator_service.privacy.noise import OnProgress, add_integer_laplace, ignore_progress, least_epsilon
 from curator_service.release.mechanism import Assessment
 from curator_service.release.private_centres import PrivateCentres, nearest
 from curator_service.scaling import ScaledRows
@@ -78,6 +79,11 @@ class Groups:
         "epsilon-differential privacy of the numbers of records by group, and of centres that are made from the "
         "records (discrete Laplace noise), for replacing a whole record, or all records of a person."
     )
+
+    @classmethod
+    def of(cls, spec: StudyCreate, release: GroupsRelease) -> "Groups":
+        """The mechanism of a study, calibrated to all rows of a person."""
+        return cls(spec.features, release.cells, numbers_epsilon(release), release.min_count, spec.protected_rows)
 
     @property
     def number(self) -> int:
@@ -194,9 +200,11 @@ def faults(spec: StudyCreate) -> list[dict[str, object]]:
         if feature.hidden_change is not None
     ]
     wrong += _cell_faults(release.cells, spec.features)
-    if isinstance(release.cells, PrivateCells) and amount(release.cells.epsilon) >= amount(release.epsilon):
+    if numbers_epsilon(release) <= 0:
         what = "the numbers of records need a part of the release's epsilon: take less for the centres"
         wrong.append(("release.cells.epsilon", what))
+    if (private := Groups.of(spec, release).private) is not None and private.epsilon < private.least:
+        wrong.append(("release.cells.epsilon", f"noise does not fit 64 bits: take {exact(private.least)} or more"))
     if spec.measurement.source != "column":
         wrong.append(("measurement.source", "groups need y as a column: a group's answer is a mean over its records"))
     elif spec.measurement.noise_variance:
@@ -205,6 +213,8 @@ def faults(spec: StudyCreate) -> list[dict[str, object]]:
         wrong.append(("privacy_unit", "groups protect each record: take row"))
     if not isinstance(spec.answers, LaplaceAnswers | AutoAnswers):
         wrong.append(("answers.mechanism", "groups answer with Laplace noise: take laplace"))
+    elif amount(spec.answers.epsilon) < (least := least_epsilon(2 * LEVELS * spec.protected_rows)):
+        wrong.append(("answers.epsilon", f"noise does not fit 64 bits: take {exact(least)} or more"))
     elif spec.answers.plays == "mean":
         wrong.append(("answers.plays", "each play of a group is a private mean of its own: take each"))
     return [{"field": field, "message": message} for field, message in wrong]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from blindopt.arrays import Matrix
 from blindopt.wire import Feature
 from curator_service.privacy.groups import COUNT_MOVE, LEVELS
-from curator_service.privacy.noise import OnProgress, add_integer_laplace, ignore_progress
+from curator_service.privacy.noise import OnProgress, add_integer_laplace, ignore_progress, least_epsilon
 from curator_service.scaling import ScaledRows
 
 ROUNDS = 8
@@ -86,6 +86,11 @@ class PrivateCentres:
         numbers by one, and each coordinate of two sums by LEVELS.
         """
         return COUNT_MOVE * self.rows, 2 * LEVELS * len(self.features) * self.rows
+
+    @property
+    def least(self) -> Decimal:
+        """The least epsilon of the centres: with less, noise does not fit 64 bits."""
+        return 2 * ROUNDS * least_epsilon(max(self.moves))
 
     @property
     def corner(self) -> NDArray[np.int64]:

@@ -16,7 +16,6 @@ from blindopt.wire import (
     amount,
 )
 from curator_service.privacy.choice import Concrete, concrete
-from curator_service.privacy.groups import numbers_epsilon
 from curator_service.privacy.noise import PLANAR_FEATURES_MAX
 from curator_service.privacy.search_noise import field_of_delta
 from curator_service.release.gaussian import GaussianMechanism
@@ -63,7 +62,7 @@ def mechanism_of(study: StudyCreate, spec: Concrete) -> Mechanism:
         case IdentityRelease():
             return Identity()
         case GroupsRelease():
-            return Groups(study.features, spec.cells, numbers_epsilon(spec), spec.min_count, k)
+            return Groups.of(study, spec)
         case PoGpUcbRelease():
             return PoGpUcb(amount(spec.epsilon), spec.delta, spec.sensitivity, spec.r)
         case GaussianRelease():

@@ -112,7 +112,13 @@ if (dial) {
   field.addEventListener("input", follow);
   form.addEventListener("input", () => soon(300));
   form.addEventListener("change", () => soon(300));
-  part.addEventListener("click", (event) => { if (event.target.dataset.use) use(event.target.dataset.use); });
+  part.addEventListener("click", (event) => {
+    const value = event.target.dataset.use;
+    if (!value) return;
+    if (form.elements.find?.value !== "groups") return use(value);
+    form.elements.groups_epsilon.value = value;
+    soon(150);
+  });
   follow();
   draw();
 }

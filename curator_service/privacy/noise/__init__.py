@@ -6,6 +6,7 @@ from curator_service.privacy.noise.laplace import (
     add_laplace,
     add_laplace_to_number,
     laplace_scale,
+    least_epsilon,
     sensitivity_scale,
 )
 from curator_service.privacy.noise.lattice import LATTICE_BITS, lattice
@@ -28,6 +29,7 @@ __all__ = [
     "ignore_progress",
     "laplace_scale",
     "lattice",
+    "least_epsilon",
     "select",
     "selection_scale",
     "sensitivity_scale",

@@ -1,7 +1,7 @@
 """Laplace noise on a lattice."""
 
 import math
-from decimal import Decimal
+from decimal import ROUND_CEILING, Decimal
 from functools import lru_cache
 from typing import Any
 
@@ -9,6 +9,9 @@ import numpy as np
 
 from blindopt.arrays import Vector
 from curator_service.privacy.noise.lattice import check_finite, lattice, untrusted
+
+SCALE_MAX = 2.0**57
+"""The largest scale of integer noise: of values below 2^62 it leaves 64 bits with a probability below e^-32."""
 
 
 def laplace_scale(bound: float, epsilon: Decimal) -> float:
@@ -60,10 +63,16 @@ def add_integer_laplace(values: list[int], sensitivity: int, epsilon: Decimal) -
     """Add independent, exact discrete Laplace noise of scale ``sensitivity`` / ``epsilon`` to integers.
 
     epsilon-DP where neighbours' values differ by ``sensitivity`` in all, each a 64-bit number; a difference of a share
-    of it costs that share of epsilon.
+    of it costs that share of epsilon. Raises ValueError where the scale exceeds ``SCALE_MAX``: the library would end
+    the noise with 64 bits, which is as private, but has another variance.
     """
     draw = _integer_laplace(sensitivity, epsilon)
     return [int(draw(value)) for value in values]
+
+
+def least_epsilon(sensitivity: int) -> Decimal:
+    """The least epsilon, in 12 decimals, of integer noise whose scale is ``SCALE_MAX`` at most."""
+    return (sensitivity / Decimal(SCALE_MAX)).quantize(Decimal("1e-12"), ROUND_CEILING)
 
 
 @lru_cache(maxsize=1024)
@@ -73,6 +82,8 @@ def _integer_laplace(sensitivity: int, epsilon: Decimal) -> Any:
     mod.enable_features("contrib")
     if not (sensitivity > 0 and 0 < epsilon < math.inf):
         raise ValueError("noise needs a positive sensitivity, and a positive, finite epsilon")
+    if epsilon < least_epsilon(sensitivity):
+        raise ValueError("noise for so small an epsilon does not fit 64 bits")
     space = domains.atom_domain(T="i64"), metrics.absolute_distance(T="i64")
     scale = sensitivity / float(epsilon)
     for _ in range(16):  # its map rounds up: the first scale that it accepts, some 2^-50 larger

@@ -11,11 +11,12 @@ from blindopt import wire
 from blindopt.arrays import Matrix
 from blindopt.errors import Invalid, NotFound, StateConflict
 from curator_service import store
-from curator_service.forecasts.cells import ROWS_MIN, cells_of
+from curator_service.forecasts.cells import GROUP_ROWS, ROWS_MIN, cells_of
 from curator_service.forecasts.public_inputs import kernels_of
 from curator_service.forecasts.worker import Job, Reply, Worker
 from curator_service.privacy import entropy
 from curator_service.privacy.guarantees import CHOOSING
+from curator_service.privacy.ledger import is_groups
 from curator_service.settings import Settings
 from curator_service.store.jobs import forecasts
 from curator_service.use_cases import notices
@@ -151,7 +152,14 @@ class Forecasts(Jobs):
         # Without a dataset to read, nothing but public values is sent.
         values = None if inputs.dataset_id is None else self._sample(inputs, inputs.dataset_id)
         n = None if values is not None else inputs.n
-        job = Job(study=inputs.study, forecast=forecast, seed=secrets.randbits(63), withdrawn=withdrawn, n=n)
+        job = Job(
+            study=inputs.study,
+            forecast=forecast,
+            seed=secrets.randbits(63),
+            withdrawn=withdrawn,
+            n=n,
+            records=inputs.records,
+        )
         worker = Worker()
         last = Reply()
         try:
@@ -207,6 +215,8 @@ class _Inputs:
     study: wire.StudyCreate
     n: int
     dataset_id: str | None
+    records: int
+    """Records of the study's dataset."""
 
 
 def _find(db: Connection, study_id: str, identity: str) -> Any:
@@ -219,7 +229,8 @@ def _find(db: Connection, study_id: str, identity: str) -> Any:
 
 def _inputs(db: Connection, study_id: str, forecast: wire.ForecastCreate) -> _Inputs:
     """The inputs of a forecast. Raises Invalid for a sample that is not public or lacks a feature."""
-    study, rows = _study(db, study_id)
+    study, records = _study(db, study_id)
+    rows = records
     dataset_id = study.dataset_id if forecast.rows == "records" else forecast.sample_dataset_id
     if forecast.sample_dataset_id is not None:
         try:
@@ -232,7 +243,8 @@ def _inputs(db: Connection, study_id: str, forecast: wire.ForecastCreate) -> _In
         if missing:
             raise _no_sample(f"it has no column {min(missing)}")
         rows = int(sample.rows)
-    return _Inputs(study, min(rows, forecast.rows_max), dataset_id)
+    most = GROUP_ROWS if is_groups(study) and dataset_id is None else forecast.rows_max
+    return _Inputs(study, min(rows, most), dataset_id, records)
 
 
 def _no_sample(why: str) -> Invalid:

@@ -14,8 +14,9 @@ from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Invalid, StateConflict
 from curator_service import store
-from curator_service.forecasts.cells import NO_FORECAST, ROWS_MIN
+from curator_service.forecasts.cells import GROUP_ROWS, ROWS_MIN
 from curator_service.forecasts.worker import Job, Worker
+from curator_service.privacy.ledger import is_groups
 from curator_service.use_cases.studies.advisories import names
 from curator_service.use_cases.studies.datasets import dataset_view
 from curator_service.use_cases.studies.studies import fitted
@@ -85,24 +86,26 @@ class PublicForecasts:
     def _inputs(self, spec: wire.StudyCreate) -> tuple[str, Job]:
         if isinstance(spec.release, wire.IdentityRelease):
             raise Invalid("a release without noise has no privacy level to forecast")
-        if isinstance(spec.release, wire.GroupsRelease):
-            raise Invalid(NO_FORECAST)
         with self._context.database.read() as db:
             dataset = dataset_view(store.find(db, store.datasets, spec.dataset_id))
             withdrawn = sorted(names(db))
-        n = min(dataset.rows, ROWS)
+        n = min(dataset.rows, GROUP_ROWS if is_groups(spec) else ROWS)
         if n < ROWS_MIN:
             raise Invalid(f"a forecast needs a dataset of {ROWS_MIN} rows or more")
         study = _without_private(fitted(spec, dataset))
-        name = spec.release.mechanism
+        mechanisms: list[wire.ForecastMechanism] = ["auto"]
+        if not isinstance(spec.release, wire.GroupsRelease) and spec.release.mechanism in _TRIED:
+            mechanisms = [spec.release.mechanism]
         forecast = wire.ForecastCreate(
             epsilons=list(EPSILONS),
-            mechanisms=[name if name in _TRIED else "auto"],
+            mechanisms=mechanisms,
             functions=FUNCTIONS,
             queries=QUERIES,
             rows_max=ROWS,
         )
         job = Job(study=study, forecast=forecast, seed=0, withdrawn=withdrawn, n=n)
+        if is_groups(spec):
+            job = job.model_copy(update={"records": dataset.rows})
         digest = sha256(job.model_dump_json().encode())
         return digest, job.model_copy(update={"seed": secrets.randbits(63)})
 
@@ -152,5 +155,7 @@ class PublicForecasts:
 def _without_private(spec: wire.StudyCreate) -> wire.StudyCreate:
     """The draft without what a forecast does not depend on: names, caps, timing, and the epsilon of its release."""
     alike = {"name": "-", "dataset_id": "-", "budget": wire.Budget(), "reply_after_ms": None}
+    if is_groups(spec):  # how epsilon is divided follows from its parts, and from the cap that is their sum
+        return spec.model_copy(update=alike | {"budget": wire.Budget(epsilon_per_row=spec.budget.epsilon_per_row)})
     release = spec.release.model_copy(update={"epsilon": "1"})
     return spec.model_copy(update=alike | {"release": release})

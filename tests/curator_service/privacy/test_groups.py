@@ -15,7 +15,7 @@ from scipy import stats
 from blindopt import wire
 from curator_service.measurement.groups import measure_groups
 from curator_service.privacy import groups as of_answers
-from curator_service.privacy.noise import add_integer_laplace
+from curator_service.privacy.noise import add_integer_laplace, least_epsilon
 from curator_service.release import groups as of_release
 from curator_service.release.registry import mechanism_of
 from curator_service.scaling import ScaledRows
@@ -171,6 +171,19 @@ def test_the_noise_costs_its_epsilon_by_the_library_too():
         assert len(add_integer_laplace([0, 2**60], 2 * of_answers.LEVELS, wire.amount(epsilon))) == 2
     with pytest.raises(ValueError, match="positive"):
         add_integer_laplace([0], 0, wire.amount("1"))
+
+
+def test_noise_that_does_not_fit_64_bits_is_refused_and_at_the_least_epsilon_its_variance_is_that_described():
+    """Below, draws would end at 2^63: the variance would not be the one that a noise description says."""
+    move = 2 * of_answers.LEVELS
+    least = least_epsilon(move)
+    assert least == wire.amount("0.000000014902")  # 2^31 / 2^57, rounded up
+    drawn = np.array(add_integer_laplace([2**61, -(2**61)] * 1_000, move, least), dtype=float)
+    assert np.abs(drawn).max() < 2**63 - 2**20
+    spread = np.abs(drawn - np.tile([2.0**61, -(2.0**61)], 1_000)).mean() / (move / float(least))
+    assert abs(spread - 1) < 6 / np.sqrt(2_000)
+    with pytest.raises(ValueError, match="64 bits"):
+        add_integer_laplace([0], move, least - wire.amount("0.000000000001"))
 
 
 @pytest.mark.parametrize(("declared", "is_known"), [(0.0, False), (0.25, True)])
