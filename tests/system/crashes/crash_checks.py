@@ -182,7 +182,9 @@ def check_choices(modeler: Any, runs: Iterable[str]) -> None:
         z = npy_files.load(modeler.data / "candidates" / f"{study.release_sha256}.npy")
         choosing = RowChooser(spec, study, z)
         rows = modeler.rows(
-            "SELECT query, phase, row, mean, sd, ties, y, passport FROM trials WHERE run_id = ? ORDER BY number", run
+            "SELECT query, phase, row, mean, sd, ties, y, passport, declined FROM trials"
+            " WHERE run_id = ? ORDER BY number",
+            run,
         )
         for first, query in groupby(rows, lambda trial: trial[0]):
             trials, choices = list(query), choosing.next()
@@ -191,8 +193,10 @@ def check_choices(modeler: Any, runs: Iterable[str]) -> None:
             assert stored == derived, (
                 f"trial {run}:{first} was chosen otherwise than its past says: {stored} and not {derived}, {spec}"
             )
-            for _, _, row, _, _, _, y, passport in trials:
-                if y is not None:  # the last ones of a run whose budget ended
+            for _, _, row, _, _, _, y, passport, declined in trials:
+                if declined:  # the budget is used up: other rows are tried before the run ends
+                    choosing.decline(row)
+                elif y is not None:
                     choosing.observe(row, y, wire.NoisePassport.model_validate_json(passport))
 
 

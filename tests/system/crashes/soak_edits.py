@@ -29,7 +29,7 @@ EDITS = {
     "curator": {
         "a closed study is open": "UPDATE studies SET state = 'open' WHERE id = '{closed}'",
         "a released study is a draft": "UPDATE studies SET state = 'draft' WHERE id = '{used}'",
-        "a cap is raised": "UPDATE studies SET spec = replace(spec, 'es\":5', 'es\":9') WHERE id = '{used}'",
+        "a cap is raised": "UPDATE studies SET spec = replace(spec, 'es\":6', 'es\":9') WHERE id = '{used}'",
         "a report says otherwise": "UPDATE releases SET report = report || ' ' WHERE study_id = '{used}'",
         "a total is lowered": f"UPDATE ledger SET total = 0, total_plays = 0 WHERE {LAST}",
         "a line is gone": f"DELETE FROM ledger WHERE {LAST}",
@@ -37,6 +37,10 @@ EDITS = {
         "a file's cap is gone": "DELETE FROM tuning_ledger",
         "an answer is another": "UPDATE replies SET body = CAST(replace(body, '\"y\":', '\"y\":1') AS BLOB)"
         " WHERE principal = '{grant}' AND idempotency_key LIKE '%:2'",
+        "an answer that is requested again is another": "UPDATE replies SET body = CAST(replace(body, '\"y\":',"
+        " '\"y\":1') AS BLOB) WHERE principal = '{grant}' AND idempotency_key = 'first'",
+        "an answer that is requested again is gone": "DELETE FROM replies WHERE principal = '{grant}' AND"
+        " idempotency_key = 'first'",
         "a modeler is an owner": "UPDATE tokens SET role = 'owner' WHERE principal = '{grant}'",
         "a grant is of another study": "UPDATE tokens SET study_id = '{free}' WHERE principal = '{grant}'",
     },
@@ -91,14 +95,14 @@ def _wait(findings: Callable[[], list[str]], *, any_: bool) -> tuple[float, list
 
 
 def _code(token: str, url: str, study: str, key: str) -> str:
-    """Query a study; the code of the refusal, or `answered`."""
+    """Query a study; the code of the refusal, or `answered`, with the answer after it."""
     query = wire.QueryRequest.model_validate({"rows": [{"row": 1}]})
     try:
         with StudyClient(url, token, study) as client:
-            client.ask(query, key=key)
+            reply, _ = client.ask(query, key=key)
     except BlindoptError as error:
         return error.code
-    return "answered"
+    return f"answered {reply.model_dump_json()}"
 
 
 def _begin(curator: Service, modeler: Service) -> dict[str, str]:
@@ -109,7 +113,7 @@ def _begin(curator: Service, modeler: Service) -> dict[str, str]:
         dataset = owner.register("small", data.csv, public=True).id
         other = owner.register("other", data.csv + data.csv.splitlines(keepends=True)[-1], public=True).id
         for name in ("used", "free", "closed"):
-            answers = TRIALS if name == "used" else 10_000
+            answers = 1 + TRIALS if name == "used" else 10_000
             study = owner.create_study(
                 checks.draft(data, other if name == "free" else dataset, epsilon="0.5", answers=answers)
             ).id
@@ -117,6 +121,7 @@ def _begin(curator: Service, modeler: Service) -> dict[str, str]:
             granted = owner.grant(study, wire.GrantCreate(name=name))
             names |= {name: study, f"{name}_token": granted.token}
             names.setdefault("grant", granted.id)
+        names["first"] = _code(names["used_token"], curator.url, names["used"], "first")
         owner.close_study(names["closed"])
         owner.change_caps(dataset, wire.DatasetCaps(epsilon="1000", delta=None))
         spec = wire.RunCreate(
@@ -164,10 +169,14 @@ def _try_all(services: dict[str, Service]) -> None:
                 take_back, free = _edit(services[party], statement.format(**names)), 0
                 for study in ("used", "closed"):
                     number += 1
-                    assert _code(names[f"{study}_token"], curator.url, names[study], f"x{number}") != "answered", what
+                    code = _code(names[f"{study}_token"], curator.url, names[study], f"x{number}")
+                    assert not code.startswith("answered"), what
+                again = _code(names["used_token"], curator.url, names["used"], "first")
+                assert again in (names["first"], "record_changed"), what
                 took, named = _wait(findings, any_=True)
                 number += 1
-                free += _code(names["free_token"], curator.url, names["free"], f"x{number}") == "answered"
+                code = _code(names["free_token"], curator.url, names["free"], f"x{number}")
+                free += code.startswith("answered")
                 assert free == 1, f"{what}: another study does not answer"
                 assert curator.rows("SELECT count(*) FROM log WHERE kind = 'charge'")[0][0] == charged + free, what
                 print(f"{party}: {what}: named after {took:.1f} s: {named[0]}", flush=True)
