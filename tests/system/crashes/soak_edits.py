@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import httpx
+
 from blindopt import wire
 from blindopt.client import OwnerClient, StudyClient, VendorClient
 from blindopt.errors import BlindoptError
@@ -85,13 +87,21 @@ def _edit(service: Service, statement: str) -> Callable[[], None]:
     return take_back
 
 
-def _wait(findings: Callable[[], list[str]], *, any_: bool) -> tuple[float, list[str]]:
-    """Wait until there are findings, or none; how long it took."""
+def _wait(client: httpx.Client) -> tuple[float, list[str]]:
+    """Wait until there are findings; how long it took."""
     begun = time.monotonic()
-    while bool(named := findings()) != any_:
-        assert time.monotonic() - begun < NAMED_SECONDS, f"after {NAMED_SECONDS:.0f} s: {named}"
+    while not (named := client.get("/v1/audit/verification").json()["findings"]):
+        assert time.monotonic() - begun < NAMED_SECONDS, f"nothing is named after {NAMED_SECONDS:.0f} s"
         time.sleep(0.5)
     return time.monotonic() - begun, named
+
+
+def _check_sound(client: httpx.Client) -> None:
+    """Verify everything on request, as the audit page does: nothing is wrong."""
+    while (reply := client.post("/v1/audit:verify")).status_code == 503:  # the one in the background is under way
+        time.sleep(0.5)
+    assert reply.json()["sound"], reply.json()
+    assert client.get("/v1/audit/verification").json()["findings"] == []
 
 
 def _code(token: str, url: str, study: str, key: str) -> str:
@@ -159,12 +169,8 @@ def _try_all(services: dict[str, Service]) -> None:
     names, number = _begin(curator, services["modeler"]), 0
     with curator.http(curator.token) as owner, services["modeler"].http(services["modeler"].token) as vendor:
         for party, client in (("curator", owner), ("modeler", vendor)):
-
-            def findings(client: object = client) -> list[str]:
-                return list(client.get("/v1/audit/verification").json()["findings"])  # type: ignore[attr-defined]
-
             for what, statement in EDITS[party].items():
-                _wait(findings, any_=False)
+                _check_sound(client)
                 charged = curator.rows("SELECT count(*) FROM log WHERE kind = 'charge'")[0][0]
                 take_back, free = _edit(services[party], statement.format(**names)), 0
                 for study in ("used", "closed"):
@@ -173,7 +179,7 @@ def _try_all(services: dict[str, Service]) -> None:
                     assert not code.startswith("answered"), what
                 again = _code(names["used_token"], curator.url, names["used"], "first")
                 assert again in (names["first"], "record_changed"), what
-                took, named = _wait(findings, any_=True)
+                took, named = _wait(client)
                 number += 1
                 code = _code(names["free_token"], curator.url, names["free"], f"x{number}")
                 free += code.startswith("answered")
@@ -181,6 +187,7 @@ def _try_all(services: dict[str, Service]) -> None:
                 assert curator.rows("SELECT count(*) FROM log WHERE kind = 'charge'")[0][0] == charged + free, what
                 print(f"{party}: {what}: named after {took:.1f} s: {named[0]}", flush=True)
                 take_back()
+            _check_sound(client)
 
 
 if __name__ == "__main__":
