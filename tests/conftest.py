@@ -6,7 +6,6 @@ import os
 import secrets
 import signal
 import socket
-import sqlite3
 import subprocess
 import tempfile
 import threading
@@ -34,7 +33,7 @@ from typer.testing import CliRunner
 from blindopt import wire
 from blindopt.audit import merkle_log
 from blindopt.client import OwnerClient, StudyClient, VendorClient, is_ready
-from tests import postgres, processes
+from tests import beside, postgres, processes
 from tests.given_settings import GIVEN
 
 if postgres.ON:
@@ -115,7 +114,7 @@ compiles loops: others load what it has compiled."""
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files of LONGEST first; within a file nothing moves."""
     for item in items if postgres.ON else ():
-        if (reason := postgres.reason_to_skip(item.path.name, getattr(item, "originalname", item.name))) is not None:
+        if (reason := postgres.reason_to_skip(item.path.name, item.name)) is not None:
             item.add_marker(pytest.mark.skip(reason))
     rank = {name: position for position, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
@@ -270,10 +269,9 @@ class Service:
 
     def rows(self, query: str, *values: object) -> list[Any]:
         """Read the database beside the service."""
-        if (url := self.environment.get(f"BLINDOPT_{self.name.upper()}_DATABASE_URL")) is not None:
-            return postgres.rows(url, self.name, query, values)
-        with closing(sqlite3.connect(f"file:{self.database}?mode=ro", uri=True, timeout=60)) as db:
-            return db.execute(query, values).fetchall()
+        with closing(beside.connect(self.database, self.settings.get("DATABASE_URL"))) as db:
+            rows: list[Any] = db.execute(query, values).fetchall()
+            return rows
 
     def records(self) -> list[dict[str, Any]]:
         """The audit log over REST, verified."""

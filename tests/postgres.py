@@ -9,7 +9,6 @@ import hashlib
 import importlib.util
 import os
 import shutil
-import sqlite3
 import subprocess
 import tempfile
 import time
@@ -129,12 +128,56 @@ _made: dict[str, float] = {}
 
 def url_of(folder: Path) -> str:
     """The address of the database that belongs to a folder of data."""
-    name = "t" + hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]
-    template = _template()
-    if name not in _made and len(_made) >= _KEPT:
-        _drop_unused()
+    name = _name_for(folder)
+    if name not in _made:
+        if len(_made) >= _KEPT:
+            _drop_unused()
+        server().create(name, _template())
     _made[name] = time.monotonic()
-    return server().create(name, template)
+    return server().url(name)
+
+
+def address_for(path: Path) -> str | None:
+    """The address of the database that a test opens as ``path``; None: it is a file of SQLite."""
+    return url_of(path.parent) if ON else None
+
+
+def _name_for(folder: Path) -> str:
+    return "t" + hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]
+
+
+def copy_database(source: Path, target: Path) -> None:
+    """Copy the database of a folder, if it has one, for a copy of the folder. Nobody may be connected to it."""
+    if _name_for(source) in _made:
+        server().create(_name_for(target), _name_for(source))
+        _made[_name_for(target)] = time.monotonic()
+
+
+def settings_for(folder: Path) -> dict[str, str]:
+    """Settings, without their prefix, of a service whose data is in a folder."""
+    return {"DATABASE_URL": url_of(folder)} if ON else {}
+
+
+def dump(source: str, target: str, schema: str) -> None:
+    """Make a schema of one database that of another one, as it is."""
+    server().execute(name_of(target), f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+    bin_folder = programs()
+    assert bin_folder is not None
+    written = subprocess.run([bin_folder / "pg_dump", "-n", schema, source], capture_output=True, check=True)
+    done = subprocess.run(
+        [bin_folder / "psql", "-q", "-v", "ON_ERROR_STOP=1", target],
+        input=written.stdout,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def files_of(url: str) -> list[Path]:
+    """The files in which the server has the tables of a database, as they are now."""
+    server().execute("postgres", "CHECKPOINT")
+    ((oid,),) = server().execute("postgres", "SELECT oid FROM pg_database WHERE datname = %s", [name_of(url)])
+    return [path for path in (server().folder / "data" / "base" / str(oid)).iterdir() if path.is_file()]
 
 
 def _drop_unused() -> None:
@@ -150,48 +193,36 @@ def name_of(url: str) -> str:
     return url.partition("?")[0].rpartition("/")[2]
 
 
-def rows(url: str, schema: str, query: str, values: Sequence[object]) -> list[Any]:
-    """Read the database of a service beside it, as by SQLite."""
-    import psycopg
-
-    with psycopg.connect(url, autocommit=True, options=f"-c search_path={schema}") as db:
-        return db.execute(query.replace("%", "%%").replace("?", "%s"), values).fetchall()
-
-
 SQLITE_ONLY = {
     "test_schema.py": "writes older files of SQLite; test_postgres.py has the same for PostgreSQL",
     "test_postgres.py": "compares both by itself",
-    "test_what_is_append_only_cannot_be_changed_by_the_service": "statements of SQLite (PRAGMA, rowid)",
-    "test_writes_that_returned_are_there_after_kill_9": "another process opens the file",
-    "test_processes_that_open_a_new_database_at_once_share_one_log": "other processes open the file",
+    "test_store.py::test_what_is_append_only_cannot_be_changed_by_the_service": "statements of SQLite (PRAGMA, rowid)",
+    "test_store.py::test_writes_that_returned_are_there_after_kill_9": "another process opens the file",
+    "test_store.py::test_processes_that_open_a_new_database_at_once_share_one_log": "other processes open the file",
     "test_a_second_process_on_the_same_folder_is_refused_and_the_first_goes_on": "it waits as a standby",
     "test_the_writer_waits_for_the_disk_and_readers_do_not_wait_for_it": "the disk is the server's",
     "test_gauges_tell_the_size_of_the_database_and_the_disk": "the size of a file",
+    "test_store.py::test_a_database_that_is_opened_again_has_the_indexes_of_this_program": "at a new version alone",
     "test_the_same_holds_for_a_single_row": "a statement of SQLite",
     "test_a_refused_read_is_reported_without_the_driver_s_words": "statements of SQLite",
 }
-"""Files and tests that cannot apply to PostgreSQL, and why. One that opens a missing file of SQLite is skipped too."""
+"""Files and tests that cannot apply to PostgreSQL, and why: FILE, FILE::TEST or FILE::TEST[CASE]."""
 
 
-def reason_to_skip(file: str, name: str) -> str | None:
+def reason_to_skip(file: str, test: str) -> str | None:
     """Why a test cannot apply to PostgreSQL; None: it does."""
-    return SQLITE_ONLY.get(file) or SQLITE_ONLY.get(name)
+    names = file, f"{file}::{test}", f"{file}::{test.partition('[')[0]}", test.partition("[")[0]
+    return next((SQLITE_ONLY[name] for name in names if name in SQLITE_ONLY), None)
 
 
 def use_everywhere() -> None:
-    """From now on, a database in a file is one of PostgreSQL, in this process."""
-    from service_kit.store import backends
+    """From now on, settings of this process without a DATABASE_URL have the database of their folder."""
+    from service_kit.settings import ServiceSettings
 
-    connect = sqlite3.connect
+    real = ServiceSettings._given_address
 
-    def connect_to_existing(database: Any, *args: Any, **options: Any) -> sqlite3.Connection:
-        path = Path(str(database).removeprefix("file:").partition("?")[0])
-        if path.suffix == ".sqlite" and not path.exists():
-            pytest.skip("opens the file of SQLite, which is not there")
-        return connect(database, *args, **options)
+    def address(settings: ServiceSettings) -> str | None:
+        is_chosen = settings.model_fields_set & {"database_url", "database_url_file"}
+        return real(settings) if is_chosen else url_of(settings.data_dir)
 
-    sqlite3.connect = connect_to_existing
-
-    real_of, real_reader = backends.of, backends.reader_of
-    backends.of = lambda path, url: real_of(path, url or url_of(path.parent))
-    backends.reader_of = lambda path, url: real_reader(path, url or url_of(path.parent))
+    pytest.MonkeyPatch().setattr(ServiceSettings, "database_address", property(address))

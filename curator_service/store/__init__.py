@@ -21,6 +21,7 @@ from sqlalchemy import (
 from blindopt.errors import NotFound
 from blindopt.wire import ReleaseReport, StudyCreate
 from curator_service.store.base import METADATA
+from service_kit.store.base import ERASABLE
 from service_kit.store.database import Connection
 from service_kit.store.labels import EVERYTHING, ListFilter
 from service_kit.store.prepared_statement import Ahead, PreparedStatement
@@ -73,7 +74,7 @@ releases = Table(
     Column("sha256", Text, nullable=False),
     Column("n", Integer, nullable=False),
     Column("r", Integer, nullable=False),
-    Column("report", Text, nullable=False),
+    Column("report", Text, nullable=False, info=ERASABLE),
     Column("created_at", Text, nullable=False),
 )
 queries = Table(

@@ -25,6 +25,7 @@ from sqlalchemy import (
 
 from blindopt.errors import NotFound
 from curator_service.store.base import METADATA
+from service_kit.store.base import ERASABLE
 from service_kit.store.database import Connection
 from service_kit.store.prepared_statement import PreparedStatement
 
@@ -89,12 +90,12 @@ entries = Table(
     Column("query_id", Text, nullable=False),
     Column("kind", Text, nullable=False),
     Column("version", Integer, nullable=False),
-    Column("value", Float),
-    Column("reason", Text),
-    Column("note", Text),
+    Column("value", Float, info=ERASABLE),
+    Column("reason", Text, info=ERASABLE),
+    Column("note", Text, info=ERASABLE),
     Column("actor", Text, nullable=False),
     Column("name", Text, nullable=False),
-    Column("salt", Text, nullable=False),
+    Column("salt", Text, nullable=False, info=ERASABLE),
     Column("created_at", Text, nullable=False),
 )
 """Append-only: each answer (``version`` is the number of answers so far), decline, and expiry of a deadline."""
@@ -116,7 +117,7 @@ revisions = Table(
     Column("seq", Integer, nullable=False),
     Column("query_id", Text, ForeignKey("queries.id"), nullable=False),
     Column("version", Integer, nullable=False),
-    Column("body", LargeBinary, nullable=False),
+    Column("body", LargeBinary, nullable=False, info=ERASABLE),
     Column("created_at", Text, nullable=False),
     PrimaryKeyConstraint("grant_id", "seq"),
     UniqueConstraint("query_id", "version"),

@@ -7,6 +7,7 @@ from sqlalchemy import Column, ForeignKey, Index, Integer, Row, Table, Text, and
 
 from blindopt.errors import Erased, NotFound
 from curator_service.store.base import METADATA
+from service_kit.store.base import ERASABLE
 from service_kit.store.database import Connection
 
 messages = Table(
@@ -18,8 +19,8 @@ messages = Table(
     Column("grant_id", Text, nullable=False),
     Column("name", Text, nullable=False),  # of the grant
     Column("kind", Text, nullable=False),
-    Column("body", Text, nullable=False),
-    Column("salt", Text, nullable=False),  # of the body's digest in the log
+    Column("body", Text, nullable=False, info=ERASABLE),
+    Column("salt", Text, nullable=False, info=ERASABLE),  # of the body's digest in the log
     Column("created_at", Text, nullable=False),
     Index("messages_by_grant", "grant_id", "seq"),
     Index("messages_by_study", "study_id", "seq"),
@@ -30,8 +31,8 @@ decisions = Table(
     Column("seq", Integer, primary_key=True),
     Column("message_id", Text, ForeignKey("messages.id"), nullable=False),
     Column("decision", Text, nullable=False),
-    Column("word", Text),
-    Column("salt", Text, nullable=False),  # of the word's digest in the log
+    Column("word", Text, info=ERASABLE),
+    Column("salt", Text, nullable=False, info=ERASABLE),  # of the word's digest in the log
     Column("created_at", Text, nullable=False),
     Index("decisions_by_message", "message_id", "seq"),
 )

@@ -147,7 +147,7 @@ class ServiceSettings(BaseSettings):
     def _database_is_known(self) -> Self:
         if self.database_url is not None and self.database_url_file is not None:
             raise ValueError("set DATABASE_URL or DATABASE_URL_FILE, not both")
-        url = self.database_address
+        url = self._given_address()
         if url is not None and not url.startswith(("postgresql://", "postgres://")):
             raise ValueError("DATABASE_URL must begin with postgresql://; without it, the database is SQLite")
         return self
@@ -155,6 +155,9 @@ class ServiceSettings(BaseSettings):
     @property
     def database_address(self) -> str | None:
         """The address of PostgreSQL, with its password; None: SQLite in DATA_DIR."""
+        return self._given_address()
+
+    def _given_address(self) -> str | None:
         if self.database_url_file is not None:
             return self.database_url_file.read_text().strip()
         url = "" if self.database_url is None else self.database_url.get_secret_value()

@@ -1,7 +1,6 @@
 """Notices of real services to a real receiver: what people wait for, nothing private, and nothing lost by a kill."""
 
 import re
-import sqlite3
 from contextlib import ExitStack, closing
 
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from blindopt import wire
 from blindopt.client import OwnerClient, StudyClient, VendorClient
 from blindopt.errors import Remote
+from tests import beside
 from tests.conftest import _free_port
 from tests.curator_service.tuning_case import NAMES as TUNING_NAMES
 from tests.curator_service.tuning_case import registered
@@ -180,8 +180,8 @@ def test_runs_that_end_fail_and_wait_send_notices(parties, own, small, open_stud
 
 
 def _break_the_log(service):
-    with closing(sqlite3.connect(service.database)) as db:
-        db.execute("DROP TRIGGER log_UPDATE")
+    with closing(beside.connect(service.database)) as db:
+        beside.drop_triggers(db, "log_UPDATE")
         db.execute("UPDATE log SET body = CAST(replace(CAST(body AS TEXT), '\"v\":1', '\"v\":2') AS BLOB)")
         db.commit()
 

@@ -16,6 +16,8 @@ MIGRATIONS: Migrations = {
     13: ["ALTER TABLE replies ADD COLUMN log_seq INTEGER"],
 }
 """Migrations of the tables that both services have."""
+ERASABLE = {"erasable": True}
+"""Of a column of an append-only table: an erasure overwrites it."""
 APPEND_ONLY = ("log", "shared", "receipts", "keys", "countersignatures", "replies")
 
 

@@ -114,11 +114,12 @@ class Postgres:
     def forget_old_pages(self) -> None:
         """Write all tables anew, so that their files hold nothing of what was overwritten."""
         with self._reader.connect() as db:
-            tables = db.execute(text("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")).scalars()
-            names = ", ".join(f'"{name}"' for name in tables)
+            tables = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema() AND tablename <> 'state'"
+            names = db.execute(text(tables)).scalars().all()
         session = self._open("vacuum")
         try:
-            session.execute(f"VACUUM (FULL) {names}")
+            for name in names:
+                session.execute(f"SELECT write_anew('{name}')")
         finally:
             session.close()
 

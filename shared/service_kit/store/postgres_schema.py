@@ -5,20 +5,42 @@ from sqlalchemy.schema import CreateColumn, CreateIndex
 
 from blindopt.errors import StateConflict
 from service_kit.store import postgres_dialect, schema
+from service_kit.store.base import ERASABLE
 from service_kit.store.driver_errors import StoreFault
 
 VERBS = ("UPDATE", "DELETE", "TRUNCATE")
-_CREATE = """
+_CREATE = r"""
 CREATE TABLE state (version bigint NOT NULL, writer text NOT NULL);
 INSERT INTO state VALUES (0, '');
-CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
+"""
+_FUNCTIONS = r"""
+CREATE OR REPLACE FUNCTION is_erased(before text, after text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+SELECT CASE WHEN after IS NULL OR after IN ('', before) THEN true
+    WHEN CASE WHEN starts_with(after, '\x7b') THEN convert_from(after::bytea, 'UTF8') ELSE after END
+        ~ '^{"erased":"[a-z]+_[0-9a-z]+"}$' THEN true
+    WHEN starts_with(after, '{') AND starts_with(before, '{') THEN (
+        SELECT bool_and(new.value = 'null' OR new.value = before::jsonb -> new.key) AND count(*) = (
+            SELECT count(*) FROM jsonb_object_keys(before::jsonb)) FROM jsonb_each(after::jsonb) new)
+    ELSE false END $$;
+CREATE OR REPLACE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF current_setting('blindopt.unguarded', true) IN (TG_TABLE_NAME, '*') THEN
-        RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
+        IF pg_has_role((SELECT relowner FROM pg_class WHERE oid = TG_RELID), 'USAGE') THEN
+            RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
+        ELSIF TG_OP = 'UPDATE' THEN
+            IF (SELECT bool_and(SCHEMA.is_erased(a.value, b.value)) FROM jsonb_each_text(to_jsonb(OLD)) a
+                JOIN jsonb_each_text(to_jsonb(NEW)) b USING (key)) THEN RETURN NEW; END IF;
+        END IF;
     END IF;
     RAISE EXCEPTION '% is append-only', TG_TABLE_NAME USING ERRCODE = 'integrity_constraint_violation';
 END $$;
-CREATE FUNCTION note_writer() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION write_anew(of text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = SCHEMA, pg_temp AS $$
+BEGIN
+    EXECUTE (SELECT format('CLUSTER %s USING %I', indrelid::regclass, relname) FROM pg_index JOIN pg_class c
+        ON c.oid = indexrelid WHERE indisprimary AND indrelid = format('SCHEMA.%I', of)::regclass);
+END $$;
+CREATE OR REPLACE FUNCTION note_writer() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE SCHEMA.state SET writer = coalesce(current_setting('blindopt.writer', true), 'another')
     WHERE writer <> coalesce(current_setting('blindopt.writer', true), 'another');
@@ -49,7 +71,9 @@ def prepare(
     if version == schema.VERSION:
         return False
     if not exists:
-        _create(db)
+        db.exec_driver_sql(f"CREATE SCHEMA IF NOT EXISTS {_name(db)}")
+        _execute(db, _CREATE, postgres_dialect.FUNCTIONS)
+    _execute(db, _FUNCTIONS)
     _add_columns(db, metadata)
     with schema.unguarded(db, "*"):
         for step in schema.steps(version, migrations) if version else ():
@@ -63,10 +87,9 @@ def prepare(
     return version > 0
 
 
-def _create(db: Connection) -> None:
-    db.exec_driver_sql(f"CREATE SCHEMA IF NOT EXISTS {_name(db)}")
-    for statements in (_CREATE, postgres_dialect.FUNCTIONS):  # whatever the search path of the caller
-        db.exec_driver_sql(statements.replace("%", "%%").replace("SCHEMA.", f"{_name(db)}."))
+def _execute(db: Connection, *scripts: str) -> None:
+    for statements in scripts:  # whatever the search path of the caller
+        db.exec_driver_sql(statements.replace("%", "%%").replace("SCHEMA", _name(db)))
 
 
 def _name(db: Connection) -> str:
@@ -128,9 +151,10 @@ def check(db: Connection, append_only: tuple[str, ...]) -> None:
 def rights(schema_name: str, role: str, metadata: tuple[MetaData, ...], append_only: tuple[str, ...]) -> str:
     """The statements that let ``role`` serve without the rights to change an append-only table, or any table's form.
 
-    For the owner of the tables to run, after a first start under his name.
+    Columns that an erasure overwrites may be overwritten as one does: the triggers see to it. For the owner of the
+    tables to run, after a first start under his name.
     """
-    tables = [table.name for each in metadata for table in each.sorted_tables]
+    tables = {table.name: table for each in metadata for table in each.sorted_tables}
     lines = [
         f"GRANT USAGE ON SCHEMA {schema_name} TO {role};",
         f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema_name} TO {role};",
@@ -139,4 +163,7 @@ def rights(schema_name: str, role: str, metadata: tuple[MetaData, ...], append_o
     for table in sorted(tables):
         rights = "SELECT, INSERT" if table in append_only else "SELECT, INSERT, UPDATE, DELETE"
         lines.append(f'GRANT {rights} ON {schema_name}."{table}" TO {role};')
+        erased = ", ".join(column.name for column in tables[table].columns if column.info == ERASABLE)
+        if erased:
+            lines.append(f'GRANT UPDATE ({erased}) ON {schema_name}."{table}" TO {role};')
     return "\n".join(lines) + "\n"

@@ -1,5 +1,6 @@
 """A connection to PostgreSQL: exact values, and the statements of ``PreparedStatement``."""
 
+import math
 import select
 from collections.abc import Iterator
 from itertools import count
@@ -9,7 +10,7 @@ import psycopg
 from psycopg.adapt import AdaptersMap, Transformer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import ConnStatus, ExecStatus, Format, TransactionStatus
-from psycopg.types.numeric import Int8Dumper, NumericLoader
+from psycopg.types.numeric import FloatBinaryDumper, FloatDumper, Int8Dumper, NumericLoader
 from psycopg.types.string import StrDumperUnknown, TextBinaryLoader, TextLoader
 
 from blindopt.errors import StateConflict
@@ -61,6 +62,18 @@ class _Truth(Int8Dumper):
         return b"1" if obj else b"0"
 
 
+class _Float(FloatDumper):
+    def dump(self, obj: float) -> Any:
+        return None if math.isnan(obj) else super().dump(obj + 0.0)
+
+
+class _FloatBinary(FloatBinaryDumper):
+    """As SQLite stores it: not a number is NULL, and zero has no sign."""
+
+    def dump(self, obj: float) -> Any:
+        return None if math.isnan(obj) else super().dump(obj + 0.0)
+
+
 class _Sum(NumericLoader):
     def load(self, data: Any) -> Any:  # the sum of integers
         value = super().load(data)
@@ -71,6 +84,8 @@ def _register(adapters: AdaptersMap) -> None:
     adapters.register_dumper(str, _Text)
     adapters.register_dumper(int, Int8Dumper)
     adapters.register_dumper(bool, _Truth)
+    for dumper in (_Float, _FloatBinary):
+        adapters.register_dumper(float, dumper)
     for name in ("text", "varchar"):
         adapters.register_loader(name, _TextLoader)
         adapters.register_loader(name, _TextBinaryLoader)

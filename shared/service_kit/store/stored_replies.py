@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 
 from blindopt.errors import Erased, IdempotencyKeyReused
-from service_kit.store.base import METADATA, stamp
+from service_kit.store.base import ERASABLE, METADATA, stamp
 from service_kit.store.prepared_statement import Ahead, PreparedStatement
 from service_kit.store.schema import unguarded
 
@@ -33,7 +33,7 @@ _replies = Table(
     Column("idempotency_key", Text, nullable=False),
     Column("request_sha256", Text, nullable=False),
     Column("status", Integer, nullable=False),
-    Column("body", LargeBinary, nullable=False),
+    Column("body", LargeBinary, nullable=False, info=ERASABLE),
     Column("sealed", Integer, nullable=False),
     Column("created_at", Text, nullable=False),
     Column("log_seq", Integer),  # of the record of this exchange; a reply of before schema 13 has none

@@ -1,7 +1,6 @@
 """What the owner's people look at before they act, held against slow readings; the log's own check."""
 
 import json
-import sqlite3
 from collections import Counter
 from contextlib import closing
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from curator_service.settings import Settings
 from service_kit.context import log_verification
 from service_kit.context.log_verification import LogVerification
 from service_kit.store import audit_log
+from tests import beside
 
 ANSWERS = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.25", value_bound=2.0)
 REFUSED = 399
@@ -162,8 +162,8 @@ def test_verifying_finds_a_record_that_was_changed_long_ago(tmp_path):
         assert verifier.state().last is None
         verification = verifier.verify()
         assert (verification.sound, verification.root) == (True, context.audit_trail.head().root)
-        with closing(sqlite3.connect(tmp_path / "curator.sqlite")) as db:
-            db.execute("DROP TRIGGER log_UPDATE")
+        with closing(beside.connect(tmp_path / "curator.sqlite")) as db:
+            beside.drop_triggers(db, "log_UPDATE")
             db.execute("UPDATE log SET body = CAST(replace(CAST(body AS TEXT), ':20}', ':21}') AS BLOB)")
             db.commit()
         verification = verifier.verify()

@@ -1,6 +1,5 @@
 """Rows on the principal axes of Z, against a singular value decomposition; maps; views that are too large."""
 
-import sqlite3
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from modeler_service.runs import posterior_views, slices
 from modeler_service.runs.posterior_views import PosteriorViews
 from modeler_service.runs.record import Outline, Record
 from service_kit.store.database import Database
+from tests import beside, postgres
 
 
 @pytest.mark.parametrize("r", [1, 2, 5])
@@ -88,7 +88,7 @@ class Reading:
     path: Path
 
     def read(self):
-        return Database.read_from(self.path)
+        return Database.read_from(self.path, postgres.address_for(self.path))
 
 
 class IsRead(Exception):
@@ -133,7 +133,7 @@ def test_what_is_too_much_is_refused_before_its_trials_are_read(look, ended, mon
 
 def test_the_outline_of_a_run_is_that_of_its_record(ended):
     run, database, _ = ended
-    with Database.read_from(database) as db:
+    with Reading(database).read() as db:
         record = Record.of(db, run)
         assert Outline.of(db, run) == record.outline
         assert record.outcomes == len(record.trials) == 8
@@ -142,13 +142,14 @@ def test_the_outline_of_a_run_is_that_of_its_record(ended):
 def test_the_last_outcomes_of_a_record_are_its_last_trials_and_then_past_measurements(ended, tmp_path):
     """Two past measurements, then trials of which the seventh was declined: nine outcomes."""
     run, database, _ = ended
-    copy = tmp_path / "copy.sqlite"
-    with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(copy)) as db, db:
-        source.backup(db)
+    copy = tmp_path / "modeler.sqlite"
+    beside.copy(database, copy)
+    with closing(beside.connect(copy)) as db, db:
         db.execute("UPDATE trials SET y = NULL, declined = 1 WHERE number = 7")
         past = "INSERT INTO observations (run_id, number, row, y) VALUES (?, ?, ?, 0.5)"
-        db.executemany(past, [(run, number, number) for number in (1, 2)])
-    with Database.read_from(copy) as db:
+        for number in (1, 2):
+            db.execute(past, (run, number, number))
+    with Reading(copy).read() as db:
         records = {count: Record.of(db, run, last=count) for count in (1, 3, 7, 8, 9, 10)}
         assert Record.of(db, run) == records[9] == records[10]
     answered = {count: [t.number for t in r.trials if t.y is not None] for count, r in records.items()}
@@ -161,7 +162,7 @@ def test_the_last_outcomes_of_a_record_are_its_last_trials_and_then_past_measure
 def test_where_all_answers_are_too_many_the_last_ones_are_used_and_counted(ended, monkeypatch):
     """Found by hand: at 6,105 answers the page was empty. A recommendation is still one of all answers, or none."""
     run, database, folder = ended
-    with Database.read_from(database) as db:
+    with Reading(database).read() as db:
         record = Record.of(db, run)
     monkeypatch.setattr(posterior_views, "LAST_OUTCOMES", 5)
     work = posterior_views.work_of(record.outline, record.begun.n)

@@ -7,8 +7,6 @@ sign with the party's own key.
 import base64
 import hashlib
 import json
-import shutil
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +17,7 @@ from blindopt.audit import merkle_log
 from blindopt.audit.checkpoints import Checkpoint, Signer
 from blindopt.audit.merkle_log import Head
 from service_kit.context.keys import signer
+from tests import beside, postgres
 from tests.system.crashes.crash_checks import command
 
 Record = dict[str, Any]
@@ -35,7 +34,8 @@ class Party:
     @property
     def environment(self) -> dict[str, str]:
         prefix = f"BLINDOPT_{self.name.upper()}_"
-        return {prefix + k: v for k, v in ({"DATA_DIR": str(self.data)} | self.settings).items()}
+        chosen = {"DATA_DIR": str(self.data)} | postgres.settings_for(self.data) | self.settings
+        return {prefix + k: v for k, v in chosen.items()}
 
     @property
     def database(self) -> Path:
@@ -49,21 +49,21 @@ class Party:
         return command(self, *arguments)
 
     def copy(self, folder: Path) -> "Party":
-        shutil.copytree(self.data, folder)
+        beside.copytree(self.data, folder)
         return Party(self.name, folder, self.settings)
 
     @contextmanager
-    def open(self) -> Iterator[sqlite3.Connection]:
+    def open(self) -> Iterator[Any]:
         """The database with its triggers dropped; what was done to it is committed."""
-        with closing(sqlite3.connect(self.database)) as db:
-            for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
-                db.execute(f"DROP TRIGGER {name}")
+        with closing(beside.connect(self.database)) as db:
+            beside.drop_triggers(db)
             yield db
             db.commit()
 
     def rows(self, query: str, *values: object) -> list[Any]:
-        with closing(sqlite3.connect(f"file:{self.database}?mode=ro", uri=True)) as db:
-            return db.execute(query, values).fetchall()
+        with closing(beside.connect(self.database)) as db:
+            rows: list[Any] = db.execute(query, values).fetchall()
+            return rows
 
     def export(self, path: Path) -> Path:
         code, output = self.command("audit", "export")

@@ -27,6 +27,7 @@ from curator_service import app as curator_app
 from curator_service.settings import Settings as CuratorSettings
 from modeler_service import app as modeler_app
 from modeler_service.settings import Settings as ModelerSettings
+from tests import beside
 from tests.conftest import Service
 from tests.given_settings import GIVEN
 from tests.system.audit.tampering import Party, head_of, lines, receipts_under, rows_of, write_lines
@@ -87,8 +88,7 @@ def finished(make_service, small, run_of, tmp_path_factory):
     assert curator.stop() == modeler.stop() == 0
     parties = [Party(service.name, service.data) for service in (curator, modeler)]
     for party in parties:  # nothing is left beside the database
-        with party.open() as db:
-            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        beside.empty_log_of_changes(party.database)
     return Pair(*parties, study.id, grant.id, grant.token, run.id)
 
 
@@ -339,7 +339,7 @@ def test_since_takes_a_checkpoint_of_this_history_and_key_alone(name, pair, tmp_
         ("UPDATE studies SET spec = replace(spec, '\"0.5\"', '\"0.25\"')", "epsilon"),
         ("UPDATE studies SET spec = replace(spec, '\"name\":\"', '\"name\":\"x')", "its spec is not the one"),
         ("UPDATE studies SET state = 'closed'", r"study std_\w+ is closed, and the log does not say so"),
-        ("UPDATE releases SET sha256 = lower(hex(zeroblob(32)))", r"the release of study std_\w+ is not the one"),
+        ("UPDATE releases SET sha256 = replace(sha256, 'a', 'b')", r"the release of study std_\w+ is not the one"),
         ("UPDATE studies SET state = 'draft'", r"study std_\w+ is draft, and the log does not say so"),
         ("UPDATE releases SET report = report || ' '", "the report of the release"),
         ("UPDATE tokens SET role = 'owner' WHERE role = 'modeler'", r"token \w+ was changed: its bearer"),
@@ -358,10 +358,11 @@ def test_since_takes_a_checkpoint_of_this_history_and_key_alone(name, pair, tmp_
 )  # fmt: skip
 def test_what_the_curator_stores_beside_its_log_must_fit_it(change, message, pair):
     party = pair.curator
-    columns = [name for _, name, *_ in party.rows("PRAGMA table_info(ledger)")]
+    with party.open() as db:
+        columns, of_queries = beside.columns(db, "ledger"), beside.columns(db, "queries")
     more = ", ".join("99" if name == "seq" else name for name in columns)
     changed = {"seq": "99", "id": "'qry_x'", "idempotency_key": "'k'"}
-    query = ", ".join(changed.get(name, name) for _, name, *_ in party.rows("PRAGMA table_info(queries)"))
+    query = ", ".join(changed.get(name, name) for name in of_queries)
     with party.open() as db:
         statement = change.format(answer=f"idempotency_key = '{pair.run}:4'", more=more, run=pair.run, query=query)
         assert db.execute(statement).rowcount > 0
@@ -694,7 +695,7 @@ def gap(party: Party) -> None:
 
 def frontier(party: Party) -> None:
     with party.open() as db:
-        db.execute("UPDATE log SET peaks = zeroblob(32)")
+        db.execute(f"UPDATE log SET peaks = x'{64 * '0'}'")
 
 
 def changed(party: Party) -> None:

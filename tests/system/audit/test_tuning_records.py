@@ -9,6 +9,7 @@ import pytest
 from blindopt.client import OwnerClient
 from blindopt.errors import Remote
 from curator_service.cli import tune
+from tests import beside
 from tests.curator_service.tuning_case import registered
 from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 from tests.system.audit.tampering import Party
@@ -33,8 +34,7 @@ def finished(make_service, tmp_path_factory):
         assert (first.state, second.state) == ("completed", "completed")
     assert service.stop() == 0
     party = Party("curator", service.data)
-    with party.open() as db:
-        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    beside.empty_log_of_changes(party.database)
     return service, party, case
 
 

@@ -18,6 +18,7 @@ from blindopt import wire
 from blindopt.client import OwnerClient, StudyClient
 from blindopt.formats import npy_files
 from blindopt.optimizer.choosing.chooser import RowChooser
+from tests import postgres
 
 COMMAND_LINES = {"curator": curator_service.cli.app, "modeler": modeler_service.cli.app}
 
@@ -241,8 +242,9 @@ def check_service(service: Any) -> None:
     """Its logs, signatures and tables verify, its database is whole, no file is left over."""
     status, output = command(service, "audit", "verify")
     assert status == 0, f"audit verify of the {service.name}: {output}"
-    assert service.rows("PRAGMA integrity_check") == [("ok",)]
-    assert service.rows("PRAGMA foreign_key_check") == []
+    if not postgres.ON:
+        assert service.rows("PRAGMA integrity_check") == [("ok",)]
+        assert service.rows("PRAGMA foreign_key_check") == []
     remaining = {path.name for path in service.data.rglob("*.part")} - {"checkpoint.part"}
     if service.name == "curator":
         named = {f"{name}.npy" for (name,) in service.rows("SELECT id FROM datasets WHERE erased_at IS NULL")}

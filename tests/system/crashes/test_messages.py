@@ -1,6 +1,5 @@
 """A recommendation and a request for budget on their way to the owner: once, whatever is killed, and in both logs."""
 
-import sqlite3
 from contextlib import closing
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from blindopt import wire
 from blindopt.client import OwnerClient, VendorClient
 from blindopt.errors import Remote, Unreachable
+from tests import beside
 from tests.system.crashes import crash_checks as checks
 from tests.system.crashes.crashing_service import Shot
 from tests.system.crashes.test_crash_matrix import Parties
@@ -87,13 +87,14 @@ def test_each_message_arrives_once_and_is_decided_and_both_logs_agree(parties, s
         "UPDATE messages SET reply = replace(reply, 'we take it', 'we leave it') WHERE number = 1",
         "DELETE FROM messages WHERE number = 2",
     ):
-        with closing(sqlite3.connect(modeler.database)) as db:
+        with closing(beside.connect(modeler.database)) as db:
             kept = list(db.execute("SELECT * FROM messages"))
-            with db:
-                db.execute(change)
+            db.execute(change)
+            db.commit()
             status, output = checks.command(modeler, "audit", "verify")
             assert (status, "message" in output) == (1, True), output
-            with db:
-                db.execute("DELETE FROM messages")
-                db.executemany(f"INSERT INTO messages VALUES ({','.join('?' * len(kept[0]))})", kept)
+            db.execute("DELETE FROM messages")
+            for row in kept:
+                db.execute(f"INSERT INTO messages VALUES ({','.join('?' * len(row))})", row)
+            db.commit()
     checks.check_service(modeler)

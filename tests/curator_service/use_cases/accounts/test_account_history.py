@@ -11,6 +11,7 @@ import pytest
 from blindopt import wire
 from blindopt.errors import LogBroken
 from curator_service.use_cases.integrity.restore import close_after_restore
+from tests import beside
 from tests.curator_service.use_cases.accounts.file_of_records import FileOfRecords
 from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 
@@ -62,17 +63,16 @@ def test_a_cap_that_somebody_raised_in_the_table_is_found(tmp_path):
         "UPDATE tuning_ledger SET tuning_id = 'never agreed' WHERE seq = 2",
         "DELETE FROM tuning_ledger WHERE seq = 1",
     ):
-        with closing(sqlite3.connect(tmp_path / "data" / "curator.sqlite")) as db, db:
-            for verb in ("update", "delete"):
-                db.execute(f"DROP TRIGGER IF EXISTS tuning_ledger_{verb.upper()}")
-                db.execute(f"DROP TRIGGER IF EXISTS tuning_ledger_{verb}")
+        with closing(beside.connect(tmp_path / "data" / "curator.sqlite")) as db, db:
+            beside.drop_triggers(db, "tuning_ledger_UPDATE", "tuning_ledger_DELETE")
             kept = db.execute("SELECT * FROM tuning_ledger").fetchall()
             db.execute(change)
         with pytest.raises(LogBroken, match="accounts of datasets"):
             file.in_process.check()
-        with closing(sqlite3.connect(tmp_path / "data" / "curator.sqlite")) as db, db:
+        with closing(beside.connect(tmp_path / "data" / "curator.sqlite")) as db, db:
             db.execute("DELETE FROM tuning_ledger")
-            db.executemany(f"INSERT INTO tuning_ledger VALUES ({', '.join('?' * len(kept[0]))})", kept)
+            for row in kept:
+                db.execute(f"INSERT INTO tuning_ledger VALUES ({', '.join('?' * len(row))})", row)
     file.close()
 
 

@@ -9,6 +9,7 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.errors import LogBroken
 from curator_service.use_cases.integrity import log_checks
 from service_kit.store import audit_log
+from tests import beside
 from tests.curator_service.use_cases.accounts.file_of_records import CSV, FileOfRecords
 
 EXACT = {"answers": wire.NONE, "budget": wire.Budget(queries=2)}
@@ -244,9 +245,7 @@ def test_a_message_a_decision_or_a_raise_that_somebody_changed_is_what_verify_fi
         pass
 
     def work(db, change):
-        for trigger in db.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'trigger'").scalars().all():
-            db.exec_driver_sql(f"DROP TRIGGER {trigger}")
-        db.exec_driver_sql("PRAGMA defer_foreign_keys=ON")
+        beside.drop_triggers(db)
         db.exec_driver_sql(change)
         with pytest.raises(LogBroken):
             log_checks.check(db, (entry.record for entry in audit_log.walk(db)))

@@ -1,8 +1,6 @@
 """Versions of answers: their law, recovery after a crash, and their checks, which find broken ones."""
 
 import json
-import shutil
-import sqlite3
 from contextlib import closing
 from dataclasses import replace
 
@@ -20,6 +18,7 @@ from curator_service.use_cases.studies.release_cache import ReleasedStudies
 from curator_service.vault import Vault
 from service_kit.store import audit_log
 from service_kit.store.database import Database
+from tests import beside, postgres
 from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 from tests.curator_service.use_cases.inbox.measured_study import LAPLACE
 from tests.scale import scaled
@@ -582,19 +581,17 @@ def finished(tmp_path_factory, small, draft_of):
 
 @pytest.mark.parametrize("kind", TAMPERED)
 def test_whoever_changes_a_table_of_the_inbox_is_found(finished, tmp_path, kind):
-    path = tmp_path / "copy.sqlite"
-    shutil.copy(finished, path)
-    with closing(sqlite3.connect(path)) as db, db:
-        triggers = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")]
-        for name in triggers:
-            db.execute(f"DROP TRIGGER {name}")
+    path = tmp_path / "curator.sqlite"
+    beside.copy(finished, path)
+    with closing(beside.connect(path)) as db, db:
+        beside.drop_triggers(db)
         assert db.execute(TAMPERED[kind]).rowcount >= 1
-    with Database.read_from(path) as db, pytest.raises(LogBroken):
+    with Database.read_from(path, postgres.address_for(path)) as db, pytest.raises(LogBroken):
         log_checks.check(db, (entry.record for entry in audit_log.walk(db)))
 
 
 def test_untouched_it_verifies(finished):
-    with Database.read_from(finished) as db:
+    with Database.read_from(finished, postgres.address_for(finished)) as db:
         log_checks.check(db, (entry.record for entry in audit_log.walk(db)))
 
 

@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import text
 
 from blindopt import wire
 from curator_service.settings import Settings
@@ -87,8 +88,8 @@ def test_ended_sessions_and_forecasts_go_and_nothing_does_unless_it_is_set(curat
         users.add_user(db, curator.context, "olga", "owner", passwords.hash_of("correct horse battery", "minimal"))
         user = db.exec_driver_sql("SELECT id FROM users").scalar_one()
         for number, ended in enumerate(("2020-01-01T00:00:00Z", "2999-01-01T00:00:00Z")):
-            values = (bytes([number]), user, ended, ended, ended)
-            db.exec_driver_sql("INSERT INTO sessions VALUES (?, ?, ?, ?, ?, NULL)", values)
+            values = {"id": bytes([number]), "user": user, "ended": ended}
+            db.execute(text("INSERT INTO sessions VALUES (:id, :user, :ended, :ended, :ended, NULL)"), values)
 
     curator.context.database.write(add)
     assert Retention(curator.context, sweeps(Settings(data_dir=tmp_path / "data"))).sweep()

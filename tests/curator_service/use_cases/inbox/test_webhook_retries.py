@@ -2,13 +2,13 @@
 
 import os
 import signal
-import sqlite3
 import time
 from contextlib import closing
 
 import pytest
 
 from blindopt.errors import Remote
+from tests import beside
 from tests.curator_service.use_cases.inbox.owners_system import KEY, serve_owners_system
 
 FAILED = 503, b"", {}
@@ -49,7 +49,7 @@ def open_study(open_measured, small):
 
 
 def attempts(curator, measurement):
-    with closing(sqlite3.connect(f"file:{curator.database}?mode=ro", uri=True)) as db:
+    with closing(beside.connect(curator.database)) as db:
         return db.execute("SELECT attempts, next_at, problem FROM measurements WHERE id = ?", (measurement,)).fetchone()
 
 
@@ -105,7 +105,7 @@ def killed_between(system, curator, study, until, module=""):
 
 
 def curator_rows(curator, query_id):
-    with closing(sqlite3.connect(f"file:{curator.database}?mode=ro", uri=True)) as db:
+    with closing(beside.connect(curator.database)) as db:
         return [row[0] for row in db.execute("SELECT id FROM measurements WHERE query_id = ?", (query_id,))]
 
 

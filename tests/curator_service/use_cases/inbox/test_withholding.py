@@ -9,6 +9,7 @@ from blindopt import wire
 from blindopt.errors import LogBroken
 from curator_service.use_cases.queries.answer_versions import AnswerVersions
 from service_kit.store import audit_log
+from tests import beside
 
 ROWS = 6
 CSV = ("x,y\n" + "".join(f"{i / 10},{i}\n" for i in range(ROWS))).encode()
@@ -224,7 +225,7 @@ def test_a_withheld_record_that_was_removed_from_the_table_is_seen(opened, in_pr
     in_process.check()
 
     def remove(db):
-        db.exec_driver_sql("DROP TRIGGER withheld_DELETE")
+        beside.drop_triggers(db, "withheld_DELETE")
         db.exec_driver_sql("DELETE FROM withheld")
 
     in_process.context.database.write(remove)

@@ -1,12 +1,11 @@
 """A prepared data folder, copied and changed by hand, with a curator that may be opened on it."""
 
 import json
-import shutil
-import sqlite3
 from contextlib import closing
 
 from curator_service.use_cases.integrity import log_checks
 from service_kit.cli.findings import print_findings
+from tests import beside
 from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 
 
@@ -16,7 +15,7 @@ class Copy:
     def __init__(self, prepared, folder):
         source, self.names, self.tokens = prepared
         self.folder = folder / "copy"
-        shutil.copytree(source, self.folder)
+        beside.copytree(source, self.folder)
         self.curator = None
 
     def open(self):
@@ -29,9 +28,8 @@ class Copy:
             self.curator.close()
 
     def edit(self, statement):
-        with closing(sqlite3.connect(self.folder / "data" / "curator.sqlite")) as db:
-            for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
-                db.execute(f"DROP TRIGGER {name}")
+        with closing(beside.connect(self.folder / "data" / "curator.sqlite")) as db:
+            beside.drop_triggers(db)
             assert db.execute(statement.format(**self.names)).rowcount > 0
             db.commit()
 
@@ -41,7 +39,7 @@ class Copy:
 
     def count(self, kind):
         """How many records of a kind the log has."""
-        with closing(sqlite3.connect(self.folder / "data" / "curator.sqlite")) as db:
+        with closing(beside.connect(self.folder / "data" / "curator.sqlite")) as db:
             return db.execute("SELECT count(*) FROM log WHERE kind = ?", (kind,)).fetchone()[0]
 
     def findings(self):

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from sqlalchemy import inspect
 
 from blindopt.errors import LogBroken
 from curator_service.use_cases.integrity import log_checks
@@ -46,7 +47,7 @@ def files_of(file, dataset):
 def stored(file, text):
     """Whether the database has a text anywhere that it can be read."""
     with file.in_process.context.database.read() as db:
-        tables = db.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'table'").scalars().all()
+        tables = inspect(db).get_table_names()
         rows = [row for table in tables for row in db.exec_driver_sql(f"SELECT * FROM {table}").all()]
     return any(text in (cell.decode(errors="replace") if isinstance(cell, bytes) else str(cell))
                for row in rows for cell in row)  # fmt: skip

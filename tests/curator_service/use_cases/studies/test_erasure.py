@@ -7,12 +7,14 @@ from decimal import Decimal
 from functools import partial
 
 import pytest
+from sqlalchemy import text
 
 from blindopt import wire
 from blindopt.errors import LogBroken
 from curator_service.use_cases.integrity import log_checks
 from curator_service.use_cases.integrity.erasure_checks import erased_in_words
 from service_kit.store import audit_log
+from tests import beside
 from tests.curator_service.use_cases.accounts.file_of_records import FileOfRecords
 
 Y, MEASURED, NOTE = 2.7182812345, 3.1415912345, "zq-note-of-a-measurer"
@@ -24,11 +26,11 @@ MARKS = {
 
 
 def marked(file):
-    """The marks that any file of the data folder holds, with the file's name."""
-    folder = file.in_process.context.database.path.parent
+    """The marks that any file of the data folder holds, or of the database's server, with the file's name."""
+    database = file.in_process.context.database
     return {
         (path.name, kind)
-        for path in folder.rglob("*")
+        for path in {*database.path.parent.rglob("*"), *beside.files(database)}
         if path.is_file()
         for kind, marks in MARKS.items()
         if any(mark in path.read_bytes() for mark in marks)
@@ -124,7 +126,7 @@ def test_nothing_of_it_is_left_in_the_data_folder_and_a_repeated_key_z_or_answer
 
 def file_item(file, query):
     with file.in_process.context.database.read() as db:
-        return db.exec_driver_sql("SELECT id FROM measurements WHERE query_id = ?", (query,)).scalar_one()
+        return db.execute(text("SELECT id FROM measurements WHERE query_id = :query"), {"query": query}).scalar_one()
 
 
 def test_what_its_owner_may_still_see_is_shown(file):
@@ -157,8 +159,7 @@ def test_the_log_verifies_counts_what_was_erased_and_shows_what_was_not(file):
             log_checks.check(db, [record for record in records if record["kind"] != "dataset.erased"])
 
     def tampered(db, change):
-        for name in db.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'trigger'").scalars().all():
-            db.exec_driver_sql(f"DROP TRIGGER {name}")
+        beside.drop_triggers(db)
         assert db.exec_driver_sql(change).rowcount
         with pytest.raises(LogBroken):
             log_checks.check(db, records)

@@ -28,6 +28,7 @@ from service_kit.store.users import User
 from service_kit.web.dependencies import RecordedReply, RequestContextDep, allowed, api_router
 from service_kit.web.listings import PagingDep
 from service_kit.web.server_sent_events import event
+from tests import postgres
 
 PASSWORD = "correct horse battery staple"
 HOSTILE = "<script>alert(1)</script>\"><img src=x onerror=alert(2)> \u202egnitide\u202c =cmd|'/c calc'!A1 " + "9" * 60
@@ -257,7 +258,8 @@ def build(folder: Path, clock: Clock | None = None, kind: str = "curator", **cho
     """The service over ``folder``, with three people who know ``PASSWORD``; ``kind`` is in the names of its cookies."""
     clock = clock or Clock()
     settings = Settings(data_dir=folder, **{"password_hash": "minimal", **chosen})
-    database = Database(folder / "samples.sqlite", (METADATA,), append_only=APPEND_ONLY)
+    path = folder / "samples.sqlite"
+    database = Database(path, (METADATA,), append_only=APPEND_ONLY, url=postgres.address_for(path))
     keys = folder / "secrets"
     context = ServiceContext.open(
         database,

@@ -16,6 +16,7 @@ from service_kit.identity.tokens import Principal
 from service_kit.settings import ServiceSettings
 from service_kit.store import audit_log, sessions, users
 from service_kit.web import in_process
+from tests import beside
 from tests.shared.service_kit.console import sample_service
 from tests.shared.service_kit.console.conftest import FROM_HERE, Browser
 
@@ -159,8 +160,7 @@ def test_a_tampered_or_foreign_cookie_opens_nothing(owner, app):
 def test_the_database_holds_no_session_id_and_no_password(owner, app):
     secret = app.state.context.seal.open(owner.cookies[COOKIE].encode()).removeprefix(b"session:")
     assert len(secret) == 32
-    kept = app.state.context.database.path.read_bytes()
-    kept += app.state.context.database.path.with_suffix(".sqlite-wal").read_bytes()
+    kept = b"".join(path.read_bytes() for path in beside.files(app.state.context.database))
     assert secret not in kept
     assert owner.cookies[COOKIE].encode() not in kept
     assert sample_service.PASSWORD.encode() not in kept

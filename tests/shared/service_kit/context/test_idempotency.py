@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import json
-import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from modeler_service.settings import Settings
 from service_kit.context.request import Effect, RequestContext
 from service_kit.identity.tokens import Principal
 from service_kit.store import audit_log, stored_replies
+from tests import beside
 
 
 class Reply(BaseModel):
@@ -100,7 +100,7 @@ def test_a_reply_is_stored_under_its_principal_and_key_with_the_digest_of_its_re
         request = RequestContext(principal, "0" * 32, "POST", "/v1/runs", "key", "a" * 64)
         reply = context.idempotency.once(request, _made(7, status=202), secret=secret)
         assert (reply.status, reply.body, reply.receipt) == (202, b'{"number":7}', None)
-        with closing(sqlite3.connect(tmp_path / "modeler.sqlite")) as db:
+        with closing(beside.connect(tmp_path / "modeler.sqlite")) as db:
             ((*row, body),) = db.execute(
                 "select principal, idempotency_key, request_sha256, status, sealed, created_at, body from replies"
             )

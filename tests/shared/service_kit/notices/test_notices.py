@@ -3,7 +3,6 @@
 import hashlib
 import hmac
 import socket
-import sqlite3
 import ssl
 import threading
 from contextlib import closing, contextmanager
@@ -32,6 +31,7 @@ from service_kit.store import audit_log
 from service_kit.store import notices as store
 from service_kit.store.base import APPEND_ONLY, METADATA, moment, stamp
 from service_kit.store.database import Database
+from tests import beside, postgres
 from tests.shared.service_kit.notices.notice_receiver import KEY, documented_check, listening
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -48,7 +48,8 @@ class Post:
         chosen = {"notify_url": url, "notify_secret_file": folder / "key", "notify_timeout_seconds": 2.0} if url else {}
         chosen |= {"notify_ca": ca} if ca else {}
         self.settings = CuratorSettings(data_dir=folder, **(chosen | settings))
-        self.database = Database(folder / "x.sqlite", (METADATA,), append_only=APPEND_ONLY)
+        path = folder / "x.sqlite"
+        self.database = Database(path, (METADATA,), append_only=APPEND_ONLY, url=postgres.address_for(path))
         notices = Outbox("blindopt-curator", self.settings.enabled_events, lambda: self.now)
         key, kept = signer(folder / "log.key", "curator"), folder / "checkpoint"
         self.context = ServiceContext.open(
@@ -220,8 +221,9 @@ def test_a_log_that_does_not_verify_is_notified_once_a_day_for_each_fault(postin
     post.database.write(lambda db: audit_log.append(db, "test", actor="cli", now=NOW))
     post.context.audit_trail.guard()
     assert post.views() == []
-    with closing(sqlite3.connect(post.database.path)) as db:
-        db.executescript("DROP TRIGGER log_UPDATE; UPDATE log SET body = x'7b7d';")
+    with closing(beside.connect(post.database.path)) as db, db:
+        beside.drop_triggers(db, "log_UPDATE")
+        db.execute("UPDATE log SET body = x'7b7d'")
     for _ in range(2):
         post.context.audit_trail.guard()
     assert [view.notice.event for view in post.views()] == ["log_failed"]

@@ -21,6 +21,7 @@ from service_kit.context.context import ServiceContext
 from service_kit.context.keys import Seal, signer
 from service_kit.store.database import Database, StoreFault
 from service_kit.store.prepared_statement import PreparedStatement, raw
+from tests import postgres
 from tests.shared.service_kit.store.test_store import METADATA, NOW, TABLES, audit_log, curator_base
 
 WAIT = 20.0
@@ -29,7 +30,8 @@ BUILT = {"curator": (curator_app.build, CuratorSettings), "modeler": (modeler_ap
 
 @pytest.fixture
 def database(tmp_path):
-    opened = Database(tmp_path / "data" / "x.sqlite", (METADATA, curator_base.METADATA), append_only=TABLES)
+    path, tables = tmp_path / "data" / "x.sqlite", (METADATA, curator_base.METADATA)
+    opened = Database(path, tables, append_only=TABLES, url=postgres.address_for(path))
     yield opened
     opened.close()
 

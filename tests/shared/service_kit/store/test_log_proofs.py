@@ -9,6 +9,7 @@ from blindopt.errors import LogBroken
 from service_kit.store import audit_log
 from service_kit.store.base import APPEND_ONLY, METADATA
 from service_kit.store.database import Database
+from tests import postgres
 from tests.shared.service_kit.store.test_store import NOW
 from tests.shared.service_kit.web.test_listings import statements
 
@@ -18,7 +19,8 @@ SIZE = 70
 @pytest.fixture(scope="module")
 def database(tmp_path_factory):
     """A log of its own, one of a grant of the same size, and another grant's between the records of both."""
-    opened = Database(tmp_path_factory.mktemp("proofs") / "x.sqlite", (METADATA,), append_only=APPEND_ONLY)
+    path = tmp_path_factory.mktemp("proofs") / "x.sqlite"
+    opened = Database(path, (METADATA,), append_only=APPEND_ONLY, url=postgres.address_for(path))
 
     def work(db):
         for number in range(SIZE):
@@ -53,7 +55,8 @@ def test_a_proof_reads_as_many_records_as_it_has_nodes_twice_over(database):
 
 
 def test_a_record_that_does_not_exist_is_reported(tmp_path):
-    broken = Database(tmp_path / "x.sqlite", (METADATA,))
+    path = tmp_path / "x.sqlite"
+    broken = Database(path, (METADATA,), url=postgres.address_for(path))
     broken.write(lambda db: [audit_log.append(db, "test", actor="a", now=NOW) for _ in range(8)])
     broken.write(lambda db: db.execute(text("DELETE FROM log WHERE seq = 3")))
     with broken.read() as db, pytest.raises(LogBroken, match="record 3"):

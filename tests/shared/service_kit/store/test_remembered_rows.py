@@ -1,16 +1,16 @@
 """What the connection that writes remembers is forgotten by whatever may have changed it."""
 
-import sqlite3
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 
 import pytest
 from sqlalchemy import Column, Integer, MetaData, Table, Text, bindparam, select, text, update
 
-from service_kit.store import audit_log
+from service_kit.store import audit_log, prepared_statement
 from service_kit.store.base import METADATA
 from service_kit.store.database import Database, savepoint
 from service_kit.store.prepared_statement import PreparedStatement, raw
+from tests import beside, postgres
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 OWN = MetaData()
@@ -21,7 +21,7 @@ FILL = PreparedStatement(update(cups).where(cups.c.name == bindparam("of")).valu
 
 @pytest.fixture
 def database(tmp_path):
-    database = Database(tmp_path / "cups.db", (METADATA, OWN))
+    database = Database(tmp_path / "cups.sqlite", (METADATA, OWN), url=postgres.address_for(tmp_path / "cups.sqlite"))
     database.write(lambda db: db.execute(cups.insert(), [{"name": "blue", "held": 1}, {"name": "red", "held": 7}]))
     yield database
     database.close()
@@ -34,11 +34,17 @@ def held(db, name="blue"):
 
 @contextmanager
 def statements(db):
-    """Collect the statements that reach SQLite."""
-    seen = []
-    raw(db).set_trace_callback(seen.append)
-    yield seen
-    raw(db).set_trace_callback(None)
+    """Collect the statements that reach the driver."""
+    seen, driver = [], raw(db)
+
+    class Seen:
+        def execute(self, statement, *values):
+            seen.append(statement)
+            return driver.execute(statement, *values)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(db.__dict__, prepared_statement._RAW, Seen())
+        yield seen
 
 
 def test_a_row_is_read_once_and_by_its_parameters(database):
@@ -64,9 +70,9 @@ def words(database):
 
 
 def another_connection(database):
-    with sqlite3.connect(database.path) as other:
+    with closing(beside.connect(database.path)) as other:
         other.execute("UPDATE cups SET held = 2 WHERE name = 'blue'")
-    other.close()
+        other.commit()
 
 
 @pytest.mark.parametrize("change", [prepared, core, words, another_connection])

@@ -33,13 +33,15 @@ from service_kit.store.base import APPEND_ONLY, METADATA, stamp
 from service_kit.store.database import Database, StoreFault
 from service_kit.store.folder_lock import only_process
 from service_kit.store.stored_replies import StoredReply
+from tests import beside, postgres
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 TABLES = (*APPEND_ONLY, *curator_base.APPEND_ONLY)
 
 
 def _open(path):
-    return Database(path, (METADATA, curator_base.METADATA), append_only=TABLES)
+    tables = (METADATA, curator_base.METADATA)
+    return Database(path, tables, append_only=TABLES, url=postgres.address_for(path))
 
 
 @pytest.fixture
@@ -372,15 +374,15 @@ def test_a_driver_s_text_does_not_leave_the_database(database, filled):
 def test_a_schema_of_a_newer_program_is_refused_and_not_touched(tmp_path):
     path = tmp_path / "x.sqlite"
     _open(path).close()
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("PRAGMA user_version = 99")
-        db.execute("DROP TRIGGER log_UPDATE")
+    with closing(beside.connect(path)) as db:
+        beside.set_version(db, 99)
+        beside.drop_triggers(db, "log_UPDATE")
         db.commit()
     with pytest.raises(StateConflict, match="the database has schema 99, this program needs 13"):
         _open(path)
-    with closing(sqlite3.connect(path)) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (99,)
-        assert db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'log_UPDATE'").fetchone() == (0,)
+    with closing(beside.connect(path)) as db:
+        assert beside.version(db) == 99
+        assert "log_update" not in {name.lower() for name, _ in beside.triggers(db)}
 
 
 def test_a_database_that_is_opened_again_has_its_triggers_and_its_rows(tmp_path):
@@ -388,8 +390,8 @@ def test_a_database_that_is_opened_again_has_its_triggers_and_its_rows(tmp_path)
     first = _open(path)
     first.write(lambda db: audit_log.append(db, "test", actor="a", now=NOW))
     first.close()
-    with closing(sqlite3.connect(path)) as db:  # as a rebuild of the table would
-        db.execute("DROP TRIGGER log_DELETE")
+    with closing(beside.connect(path)) as db:  # as a rebuild of the table would
+        beside.drop_triggers(db, "log_DELETE")
         db.commit()
     second = _open(path)
     with pytest.raises(StoreFault):
@@ -563,6 +565,7 @@ from pathlib import Path
 from service_kit.store import audit_log, checkpoints, stored_replies, tokens  # each adds its tables
 from service_kit.store.base import APPEND_ONLY, METADATA
 from service_kit.store.database import Database
+from tests import postgres
 database = Database(Path(sys.argv[1]), (METADATA,), append_only=APPEND_ONLY)
 while True:
     entry = database.write(lambda db: audit_log.append(db, "test", actor="a", now=datetime.now(UTC)))

@@ -6,7 +6,6 @@ import io
 import json
 import logging
 import shutil
-import sqlite3
 import tempfile
 import threading
 from contextlib import ExitStack, closing, contextmanager
@@ -27,6 +26,7 @@ from service_kit.cli.log_format import JsonLines
 from service_kit.context.authentication import Authentication
 from service_kit.store import audit_log, schema
 from service_kit.web.readiness import DiskSpace, Readiness
+from tests import beside
 
 CANARY = "canary7f3a9c"
 QUERY = {"rows": [{"row": 1}]}
@@ -140,10 +140,11 @@ class Broken:
 @contextmanager
 def refusing_inserts(context, table):
     """The database refuses inserts into a table meanwhile."""
-    with closing(sqlite3.connect(context.database.path)) as db:
-        db.execute(f"CREATE TRIGGER broken BEFORE INSERT ON {table} BEGIN SELECT RAISE(ABORT, '{CANARY}'); END")
+    with closing(beside.connect(context.database.path)) as db:
+        beside.refuse_inserts(db, table, CANARY)
         yield
-        db.execute("DROP TRIGGER broken")
+        beside.drop_triggers(db, "broken")
+        db.commit()
 
 
 def _check_silent_500(reply, log, *, kind="RuntimeError", at="_raises:"):
@@ -297,8 +298,8 @@ def test_a_database_that_cannot_be_read_for_now_is_reported_as_such(curator_app_
 
 
 def _change_last_record(context):
-    with closing(sqlite3.connect(context.database.path, isolation_level=None)) as db:
-        db.execute("DROP TRIGGER log_UPDATE")
+    with closing(beside.connect(context.database.path)) as db, db:
+        beside.drop_triggers(db, "log_UPDATE")
         db.execute("UPDATE log SET body = CAST(? AS BLOB) WHERE seq = (SELECT max(seq) FROM log)", (CANARY,))
 
 
@@ -308,7 +309,7 @@ def test_a_service_whose_database_or_log_is_damaged_is_not_ready(fault, curator_
     if fault == "the log":
         _change_last_record(context)
     else:
-        context.database.write(lambda db: db.exec_driver_sql("DROP TRIGGER log_DELETE"))
+        context.database.write(lambda db: beside.drop_triggers(db, "log_DELETE"))
     reply = ask(curator_app_, "", "GET", "/readyz")
     assert (reply.status_code, reply.json()["code"]) == (503, "audit_unavailable")
     assert CANARY not in reply.text
