@@ -164,12 +164,15 @@ def dump(source: str, target: str, schema: str) -> None:
     bin_folder = programs()
     assert bin_folder is not None
     written = subprocess.run([bin_folder / "pg_dump", "-n", schema, source], capture_output=True, check=True)
-    done = subprocess.run(
-        [bin_folder / "psql", "-q", "-v", "ON_ERROR_STOP=1", target],
-        input=written.stdout,
-        capture_output=True,
-        check=False,
-    )
+    read_script(target, written.stdout)
+
+
+def read_script(address: str, script: bytes) -> None:
+    """Run what ``pg_dump`` wrote."""
+    bin_folder = programs()
+    assert bin_folder is not None
+    command = [bin_folder / "psql", "-q", "-v", "ON_ERROR_STOP=1", address]
+    done = subprocess.run(command, input=script, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

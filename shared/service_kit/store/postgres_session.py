@@ -68,8 +68,6 @@ class _Float(FloatDumper):
 
 
 class _FloatBinary(FloatBinaryDumper):
-    """As SQLite stores it: not a number is NULL, and zero has no sign."""
-
     def dump(self, obj: float) -> Any:
         return None if math.isnan(obj) else super().dump(obj + 0.0)
 
@@ -249,7 +247,9 @@ def _encoded(value: Any) -> bytes | None:
         return without_nul(value).encode()
     if value is None or isinstance(value, bytes):
         return value
-    return repr(value + 0).encode()  # a number; True is 1
+    if isinstance(value, float):  # as SQLite stores it: not a number is NULL, and zero has no sign
+        return None if math.isnan(value) else float.__repr__(value + 0.0).encode()
+    return repr(value + 0).encode()  # True is 1
 
 
 _LATER = ("INSERT ", "SAVEPOINT ", "RELEASE ")

@@ -1,12 +1,15 @@
 """The store on a real PostgreSQL server, which sorts text as English does: same values, order and refusals."""
 
 import json
+import lzma
 import secrets
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
 from sqlalchemy import Column, Float, Integer, LargeBinary, MetaData, Table, Text, select
 from sqlalchemy.schema import CreateTable
@@ -16,12 +19,14 @@ from blindopt.errors import AuditUnavailable, StateConflict
 from curator_service import cli
 from curator_service.settings import Settings
 from curator_service.store import base as curator_base
+from curator_service.use_cases.integrity import log_checks
 from service_kit.cli.configuration import masked
-from service_kit.store import audit_log, base, schema, stored_replies
+from service_kit.store import audit_log, base, postgres_schema, schema, stored_replies
 from service_kit.store.database import Database, StoreFault
 from service_kit.store.prepared_statement import PreparedStatement
 from tests import postgres
 
+DATA = Path(__file__).parents[3] / "data"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 METADATA = (base.METADATA, curator_base.METADATA)
 APPEND_ONLY = (*base.APPEND_ONLY, *curator_base.APPEND_ONLY)
@@ -69,7 +74,7 @@ def _curator(folder, url):
 
 def test_every_value_comes_back_as_it_was_and_text_is_in_the_order_of_its_code_points(numbers):
     whole = [0, -1, (1 << 63) - 1, -(1 << 63), True, None]
-    real = [0.1 + 0.2, 0.0, 5e-324, 1.7976931348623157e308, -1 / 3, float("inf"), None]
+    real = [0.1 + 0.2, -0.0, 5e-324, 1.7976931348623157e308, -1 / 3, float("inf"), float("nan"), np.float64(0.3), None]
     words = ["", "a", "B", "ä", "Z", "\x00", "\x01", "\x00\x01\x01\x02", "a\x00b", "a\x01", "aB", "\U0001f600", "%s?"]
     body = [bytes(range(256)), b"", b"\\x00", None]
     rows = [(whole[i % len(whole)], real[i % len(real)], body[i % len(body)], words[i % len(words)]) for i in range(40)]
@@ -80,7 +85,9 @@ def test_every_value_comes_back_as_it_was_and_text_is_in_the_order_of_its_code_p
     expected = sorted([(i, *row) for i, row in enumerate((row for row in rows for _ in range(2)), start=1)], key=_order)
     with numbers.read() as db:
         for stored in (BY_WORD.rows(db), db.execute(select(table).order_by(table.c.word, table.c.seq)).all()):
-            assert list(map(repr, map(tuple, stored))) == [repr((i, _plain(w), *rest)) for i, w, *rest in expected]
+            assert list(map(repr, map(tuple, stored))) == [
+                repr((i, _plain(w), _stored(r), *rest)) for i, w, r, *rest in expected
+            ]
     with pytest.raises((StoreFault, OverflowError)):
         numbers.write(lambda db: ADD.run(db, whole=1 << 63, real=None, body=None, word=None))
 
@@ -91,6 +98,13 @@ def _order(row):
 
 def _plain(value):
     return int(value) if value is True else value
+
+
+def _stored(value):
+    """Zero has no sign, and what is not a number is nothing: as SQLite stores them."""
+    if not isinstance(value, float):
+        return value
+    return None if np.isnan(value) else float(value) + 0.0
 
 
 @pytest.mark.parametrize("statement", ["UPDATE numbers SET word = 'x'", "DELETE FROM numbers", "TRUNCATE numbers"])
@@ -267,3 +281,40 @@ def test_nothing_of_postgresql_is_loaded_for_sqlite(tmp_path):
 
     code = "import sys, curator_service.context, modeler_service.context; assert 'psycopg' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[4])
+
+
+def test_the_schema_of_version_12_is_brought_to_this_one_once_by_programs_that_start_together(tmp_path, monkeypatch):
+    """The first version with PostgreSQL. Its tables hold what a service of 0.1.0 left, and what followed."""
+    name = f"twelve{secrets.token_hex(4)}"
+    address = postgres.server().create(name)
+    postgres.read_script(address, lzma.decompress((DATA / "postgres_12.sql.xz").read_bytes()))
+    migrated, prepare = [], postgres_schema.prepare
+    monkeypatch.setattr(postgres_schema, "prepare", lambda *given: migrated.append(prepare(*given)) or migrated[-1])
+    with ThreadPoolExecutor() as threads:
+        opened = list(threads.map(lambda n: _curator(tmp_path / str(n), address), range(3)))
+    assert sorted(migrated) == [False, False, True]
+    fresh = _curator(tmp_path / "fresh", postgres.server().create(f"fresh{secrets.token_hex(4)}"))
+    for database in (*opened, fresh):
+        database.check_writable()
+        database.close()
+    assert _form(name) == _form(postgres.name_of(fresh.url))
+    with closing(_curator(tmp_path / "again", address)) as again, again.read() as db:
+        assert again.foreign_writes == 0
+        records = [entry.record for entry in audit_log.walk(db)]
+        assert (len(records), audit_log.head(db).size) == (44, 44)
+        log_checks.check(db, records)
+
+
+def _form(name):
+    """Columns, indexes, triggers and functions of the curator's schema."""
+    columns = (
+        "SELECT attrelid::regclass, attname, atttypid::regtype, attcollation, attnotnull FROM pg_attribute JOIN pg_class c"
+        " ON c.oid = attrelid WHERE relnamespace = 'curator'::regnamespace AND attnum > 0"
+    )
+    queries = (
+        columns,
+        "SELECT indexdef FROM pg_indexes WHERE schemaname = 'curator'",
+        "SELECT tgname, pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal",
+        "SELECT proname, prosrc FROM pg_proc WHERE pronamespace = 'curator'::regnamespace",
+    )
+    return [sorted(map(str, postgres.server().execute(name, query))) for query in queries]

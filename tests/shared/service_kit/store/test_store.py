@@ -28,7 +28,7 @@ from service_kit.context.context import ServiceContext
 from service_kit.context.keys import Seal, signer
 from service_kit.context.request import Effect, RequestContext
 from service_kit.identity.tokens import mint
-from service_kit.store import audit_log, checkpoints, stored_replies
+from service_kit.store import audit_log, checkpoints, schema, stored_replies
 from service_kit.store.base import APPEND_ONLY, METADATA, stamp
 from service_kit.store.database import Database, StoreFault
 from service_kit.store.folder_lock import only_process
@@ -378,7 +378,7 @@ def test_a_schema_of_a_newer_program_is_refused_and_not_touched(tmp_path):
         beside.set_version(db, 99)
         beside.drop_triggers(db, "log_UPDATE")
         db.commit()
-    with pytest.raises(StateConflict, match="the database has schema 99, this program needs 13"):
+    with pytest.raises(StateConflict, match=f"the database has schema 99, this program needs {schema.VERSION}"):
         _open(path)
     with closing(beside.connect(path)) as db:
         assert beside.version(db) == 99
