@@ -307,14 +307,13 @@ def test_the_schema_of_version_12_is_brought_to_this_one_once_by_programs_that_s
 
 def _form(name):
     """Columns, indexes, triggers and functions of the curator's schema."""
-    columns = (
-        "SELECT attrelid::regclass, attname, atttypid::regtype, attcollation, attnotnull FROM pg_attribute JOIN pg_class c"
-        " ON c.oid = attrelid WHERE relnamespace = 'curator'::regnamespace AND attnum > 0"
-    )
+    of_curator = "c ON c.oid = {} WHERE c.relnamespace = 'curator'::regnamespace"
     queries = (
-        columns,
+        "SELECT attrelid::regclass, attname, atttypid::regtype, attcollation FROM pg_attribute JOIN pg_class "
+        + of_curator.format("attrelid AND attnum > 0"),
         "SELECT indexdef FROM pg_indexes WHERE schemaname = 'curator'",
-        "SELECT tgname, pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal",
+        "SELECT pg_get_triggerdef(t.oid) FROM pg_trigger t JOIN pg_class "
+        + of_curator.format("tgrelid AND NOT tgisinternal"),
         "SELECT proname, prosrc FROM pg_proc WHERE pronamespace = 'curator'::regnamespace",
     )
     return [sorted(map(str, postgres.server().execute(name, query))) for query in queries]
