@@ -16,7 +16,7 @@ help:
 	@echo "make demo ARGS=--groups   the best group of records instead, with whole records protected at epsilon 1"
 	@echo "make test     every test"
 	@echo "make test-postgres   the same with every database in PostgreSQL (ARGS=FILE)"
-	@echo "make test-engine   choices and a run at a Dask cluster on this machine: workers are killed and stopped (TIMES=20 times), its scheduler is killed"
+	@echo "make test-engine   choices and runs at a Dask cluster on this machine, whose scheduler, workers, files, network and modeler fail (TIMES=20 times each)"
 	@echo "make soak     kill -9 at random under load for ten minutes, then hostile files and bodies, 20 kills at each named point, odd requests, and 5,000 connections that stop half-way (SECONDS=600)"
 	@echo "make audit-privacy   the statistical privacy tests at full size: 2 x 200,000 draws (SCALE=20; 200: the nightly figure)"
 	@echo "make mutants  mutation testing of privacy, releases, the audit log and repeated requests; hours, and it goes on where it stopped (docs/mutants.md)"
@@ -66,16 +66,10 @@ test-postgres: $(READY) browser
 # The sizes of these verbs are chosen by who runs them, so a test may take as long as it takes.
 NO_LIMIT := -o timeout=0 -o faulthandler_timeout=0
 
-# Beside .venv, as the tool of `make mutants`.
-ENGINE := out/dask/ready
-$(ENGINE): requirements/dask.txt | $(READY)
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes --upgrade \
-	    -r requirements/dask.txt --target out/dask && touch $@
-
 TIMES ?= 1
-test-engine: $(ENGINE)
-	PYTHONPATH="$(CURDIR)/out/dask" BLINDOPT_ENGINE_TIMES=$(TIMES) $(BIN)/python -m pytest $(NO_LIMIT) \
-	    tests/modeler_service/engines tests/system/runs/test_engines.py tests/system/runs/test_dask.py $(ARGS)
+test-engine: $(READY)
+	BLINDOPT_ENGINE_TIMES=$(TIMES) $(BIN)/python -m pytest $(NO_LIMIT) tests/modeler_service/engines \
+	    tests/system/runs/test_engines.py tests/system/runs/test_dask.py tests/system/runs/test_dask_runs.py $(ARGS)
 
 SECONDS ?= 600
 soak: $(READY)

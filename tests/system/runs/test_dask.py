@@ -267,7 +267,7 @@ def test_workers_without_the_tested_configuration_are_noticed(processes, engine,
 
 # --- memory -------------------------------------------------------------------------------------------------
 
-LARGE, LIMIT, CAPACITY = 3_000_000, 2_600 << 20, 60
+LARGE, LIMIT, CAPACITY = 3_000_000, 3_000 << 20, 100
 IN_ONE = """
 import sys
 from tests.system.runs.test_dask import in_large

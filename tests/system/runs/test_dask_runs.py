@@ -43,7 +43,7 @@ def whole(open_grant, vendor, curator):
 
 
 @pytest.fixture(scope="module")
-def modeler(processes, make_service, tmp_path_factory):
+def clustered(processes, make_service, tmp_path_factory):
     """A modeler whose engine is the cluster."""
     settings = {"CANDIDATES_ENGINE": processes.address, "WAIT_SECONDS_FIRST": "0.5", "WAIT_SECONDS_MAX": "1"}
     files = dict(zip(("ENGINE_TLS_CA", "ENGINE_TLS_CERT", "ENGINE_TLS_KEY"), processes.certificates, strict=True))
@@ -52,12 +52,12 @@ def modeler(processes, make_service, tmp_path_factory):
 
 
 @contextmanager
-def begun(processes, modeler, curator, grant, trials):
+def begun(processes, clustered, curator, grant, trials):
     """A run of the modeler that has made so many queries."""
     while len(processes.workers) < 2:
         processes.add_worker()
     processes.connected(2).close()
-    with VendorClient(modeler.url, modeler.token, timeout_s=240) as client:
+    with VendorClient(clustered.url, clustered.token, timeout_s=240) as client:
         run = start(client, curator, grant, ALGORITHMS[0], iterations=ITERATIONS)
         until(lambda: client.run(run).trials >= trials)
         yield client, run
@@ -88,10 +88,10 @@ def scheduler_is_killed(processes):
 @pytest.mark.parametrize("time", range(TIMES))
 @pytest.mark.parametrize("kill", [everything_is_killed, scheduler_is_killed])
 def test_a_run_without_its_scheduler_waits_and_goes_on_by_itself(
-    processes, modeler, curator, open_grant, whole, kill, time
+    processes, clustered, curator, open_grant, whole, kill, time
 ):
     grant = open_grant(f"{kill.__name__} {time}")
-    with begun(processes, modeler, curator, grant, 1 + 3 * time % (ITERATIONS - 10)) as (client, run):
+    with begun(processes, clustered, curator, grant, 1 + 3 * time % (ITERATIONS - 10)) as (client, run):
         kill(processes)
         until(lambda: client.run(run).waiting_for == "engine" or client.run(run).state == "completed")
         if client.run(run).state == "waiting":
@@ -100,7 +100,7 @@ def test_a_run_without_its_scheduler_waits_and_goes_on_by_itself(
         processes.start_scheduler()
         for _ in range(2):
             processes.add_worker()
-        assert client.wait(run, timeout_s=600).state == "completed", modeler.log[-3000:]
+        assert client.wait(run, timeout_s=600).state == "completed", clustered.log[-3000:]
         assert choices(client, run) == whole
         assert client.run(run).engine.name == "dask"
     until(lambda: held(processes) == 0)  # a run that has ended leaves nothing
@@ -108,27 +108,27 @@ def test_a_run_without_its_scheduler_waits_and_goes_on_by_itself(
 
 @pytest.mark.parametrize("time", range(TIMES))
 def test_a_modeler_that_is_killed_leaves_no_part_and_chooses_the_same_rows_again(
-    processes, modeler, curator, open_grant, whole, time
+    processes, clustered, curator, open_grant, whole, time
 ):
     grant = open_grant(f"modeler {time}")
-    with begun(processes, modeler, curator, grant, 1 + 3 * time % (ITERATIONS - 10)) as (_, run):
-        modeler.kill()
+    with begun(processes, clustered, curator, grant, 1 + 3 * time % (ITERATIONS - 10)) as (_, run):
+        clustered.kill()
     until(lambda: held(processes) == 0)
-    modeler.start()
-    with VendorClient(modeler.url, modeler.token, timeout_s=240) as client:
-        assert client.wait(run, timeout_s=600).state == "completed", modeler.log[-3000:]
+    clustered.start()
+    with VendorClient(clustered.url, clustered.token, timeout_s=240) as client:
+        assert client.wait(run, timeout_s=600).state == "completed", clustered.log[-3000:]
         assert choices(client, run) == whole
 
 
-def test_a_run_that_is_deleted_or_whose_workers_lack_memory_leaves_nothing(processes, modeler, curator, open_grant):
-    with begun(processes, modeler, curator, open_grant("cancelled"), 2) as (client, run):
-        client.cancel(run)
-        until(lambda: client.run(run).state == "cancelled")
+def test_a_run_that_is_deleted_or_whose_workers_lack_memory_leaves_nothing(processes, clustered, curator, open_grant):
+    with begun(processes, clustered, curator, open_grant("cancelled"), 2) as (client, run):
+        client.stop(run)
+        until(lambda: client.run(run).state == "stopped")
         until(lambda: held(processes) == 0)
     processes.kill_all()
     processes.add_worker(memory="257MiB")
     processes.connected(1).close()
-    with VendorClient(modeler.url, modeler.token, timeout_s=240) as client:
+    with VendorClient(clustered.url, clustered.token, timeout_s=240) as client:
         run = start(client, curator, open_grant("poor"), ALGORITHMS[0], iterations=4_000)
         ended = client.wait(run, timeout_s=600)
         assert (ended.state, ended.problem.code) == ("failed", "out_of_memory")
@@ -166,13 +166,13 @@ def test_no_candidate_token_address_or_name_crosses_the_network_of_a_cluster(
 ):
     grant = open_grant("a grant whose name is secret")
     settings = {"CANDIDATES_ENGINE": in_the_clear.address.replace("tcp", "dask")}
-    modeler = make_service("modeler", tmp_path_factory.mktemp("overheard"), fresh=True, **settings).start()
-    with VendorClient(modeler.url, modeler.token, timeout_s=240) as client:
+    overheard = make_service("modeler", tmp_path_factory.mktemp("overheard"), fresh=True, **settings).start()
+    with VendorClient(overheard.url, overheard.token, timeout_s=240) as client:
         run = start(client, curator, grant, ALGORITHMS[0], iterations=ITERATIONS)
-        assert client.wait(run, timeout_s=600).state == "completed", modeler.log[-3000:]
+        assert client.wait(run, timeout_s=600).state == "completed", overheard.log[-3000:]
         assert client.run(run).engine.workers == 2
-    modeler.stop()
-    (release,) = (modeler.data / "candidates").glob("*.npy")
+    overheard.stop()
+    (release,) = (overheard.data / "candidates").glob("*.npy")
     candidates, data = np.load(release), carried(in_the_clear)
     secrets = [grant.token, curator.url, curator.url.rpartition(":")[2], grant.study_id, grant.name, run]
     assert release.name.encode() in data  # a control: this is where it can be read
