@@ -77,7 +77,7 @@ def write(path: Path, rows: int) -> None:
     """Write a Parquet file of uniform features and a smooth outcome, some rows at a time."""
     names, rng = [f"c{j}" for j in range(LARGE_COLUMNS)], np.random.default_rng(0)
     schema = pa.schema([(name, pa.float64()) for name in [*names, "y"]])
-    with pq.ParquetWriter(path, schema, compression="none") as file:
+    with pq.ParquetWriter(path, schema, compression="none", use_dictionary=False) as file:
         for start in range(0, rows, BLOCK):
             x = rng.uniform(size=(min(BLOCK, rows - start), LARGE_COLUMNS))
             file.write_table(pa.table({name: x[:, j] for j, name in enumerate(names)} | {"y": outcome(x)}))
@@ -138,18 +138,18 @@ def _with(engine: str, folder: Path, parties: Parties, study: str, grant: str, s
     with ExitStack() as stack:
         settings, pids = {"CANDIDATES_ENGINE": engine}, {}
         if engine == "cluster":
-            place = folder / "cluster"
-            place.mkdir()
-            made = import_module("tests.system.runs.dask_cluster").DaskProcesses(place)
+            inside = folder / "cluster"
+            inside.mkdir()
+            made = import_module("tests.system.runs.dask_cluster").DaskProcesses(inside)
             stack.callback(made.close)
             made.connected(2).close()
             files = dict(zip(("ENGINE_TLS_CA", "ENGINE_TLS_CERT", "ENGINE_TLS_KEY"), made.certificates, strict=True))
             settings = {"CANDIDATES_ENGINE": made.address, **files}
             pids = {"scheduler": lambda: [made.scheduler.pid], "worker": lambda: [each.pid for each in made.workers]}
-        place = folder / engine
-        place.mkdir(exist_ok=True)
+        inside = folder / engine
+        inside.mkdir(exist_ok=True)
         given = {f"BLINDOPT_MODELER_{name}": value for name, value in settings.items()}
-        service, token = stack.enter_context(modeler(place, given))
+        service, token = stack.enter_context(modeler(inside, given))
         vendor = stack.enter_context(VendorClient(service.url, token, timeout_s=14_400))
         both = Parties(parties.curator, service, parties.owner, vendor)
         algorithm = wire.GpUcb(name="gp_ucb", delta_ucb=0.05, noise_aware=False, precision="single")
