@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
@@ -57,16 +57,7 @@ def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with AsyncExitStack() as ends:  # each part is closed, even if another raises
-            ends.callback(context.close)
-            context.database.attach()
-            ends.push_async_callback(context.database.finish)
-            delivery.start()
-            ends.push_async_callback(run_in_threadpool, delivery.close)
-            retention.start()
-            ends.push_async_callback(run_in_threadpool, retention.close)
-            app.state.log_verification.start()
-            ends.push_async_callback(run_in_threadpool, app.state.log_verification.close)
+        async with serving.running(app, context, delivery, retention) as ends:
             curator.start()
             ends.push_async_callback(run_in_threadpool, curator.close)
             ends.push_async_callback(curator.releases.stop)

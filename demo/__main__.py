@@ -11,9 +11,8 @@ from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from blindopt.errors import BlindoptError
 from demo import report, story
-from demo.parties import Party, StartFailed, link, link_address, start_services, wait_for
+from demo.parties import Party, link, link_address, start_services, status_of, wait_for
 
 TUNING, GROUPS = "--tuning", "--groups"
 
@@ -30,8 +29,8 @@ def main() -> int:
         return groups.main(sys.argv[2:])
     options = _options()
     console = report.console()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the services too
-    try:
+
+    def play_all() -> None:
         folder = options.out or Path(tempfile.mkdtemp(prefix="blindopt-demo-"))
         folder.mkdir(parents=True, exist_ok=True)
         if options.json:
@@ -64,12 +63,8 @@ def main() -> int:
                 console.print(line, soft_wrap=True, markup=False, highlight=False)
             if options.keep:
                 _keep(console, curator, modeler)
-    except KeyboardInterrupt:
-        return 130
-    except (BlindoptError, StartFailed, RuntimeError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+
+    return status_of(play_all)
 
 
 def _options() -> argparse.Namespace:

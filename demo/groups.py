@@ -8,7 +8,6 @@ import argparse
 import csv
 import io
 import json
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -21,9 +20,8 @@ from rich.table import Table
 from blindopt import wire
 from blindopt.arrays import Vector
 from blindopt.client import OwnerClient, VendorClient
-from blindopt.errors import BlindoptError
 from demo import report
-from demo.parties import StartFailed, start_services
+from demo.parties import start_services, status_of
 from demo.property_data import FEATURES, OUTCOME, csv_bytes
 
 PARTS, QUERIES, FIRST, SECONDS = 20, 50, 5, 900.0
@@ -176,9 +174,9 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = options.parse_args(arguments)
     if chosen.runs < 1:
         options.error("--runs must be at least 1")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the services too
     console = report.console()
-    try:
+
+    def play_all() -> None:
         with (
             tempfile.TemporaryDirectory(prefix="blindopt-groups-") as folder,
             start_services(Path(folder)) as (curator, modeler),
@@ -192,12 +190,8 @@ def main(arguments: list[str] | None = None) -> int:
         if chosen.json:
             lines = [{"method": m.name, "epsilon": m.epsilon, "regrets": values} for m, values in regrets]
             chosen.json.write_text(json.dumps(lines, indent=2) + "\n")
-    except KeyboardInterrupt:
-        return 130
-    except (BlindoptError, StartFailed, RuntimeError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+
+    return status_of(play_all)
 
 
 def table(regrets: list[tuple[Method, list[float]]]) -> Table:

@@ -2,22 +2,37 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from blindopt.client import is_ready
+from blindopt.errors import BlindoptError
 
 START_SECONDS = 60.0
 
 
 class StartFailed(Exception):
     """A service did not start; the message names its log file."""
+
+
+def status_of(work: Callable[[], None]) -> int:
+    """The exit status of a demo: 0, 1 after an error that is printed, 130 where it was interrupted."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the services too
+    try:
+        work()
+    except KeyboardInterrupt:
+        return 130
+    except (BlindoptError, StartFailed, RuntimeError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 @dataclass(frozen=True, slots=True)

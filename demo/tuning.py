@@ -6,7 +6,6 @@ prints the error of each release.
 """
 
 import argparse
-import signal
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -18,8 +17,7 @@ from rich.table import Table
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.client import OwnerClient
-from blindopt.errors import BlindoptError
-from demo.parties import StartFailed, curator_alone
+from demo.parties import StartFailed, curator_alone, status_of
 from demo.report import console as wide_console
 
 PUBLIC, PRIVATE = 300, 200
@@ -118,9 +116,9 @@ def main(arguments: list[str] | None = None) -> int:
     options.add_argument("--methods", nargs="+", choices=[m.strip() for m in METHODS], help="default: all of them")
     options.add_argument("--epsilons", nargs="+", default=list(EPSILONS), help=f"default: {' '.join(EPSILONS)}")
     chosen = options.parse_args(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the curator too
     console = wide_console()
-    try:
+
+    def play_all() -> None:
         names, public, private = records()
         scores = true_scores(public, private)
         table = _table(scores)
@@ -141,12 +139,8 @@ def main(arguments: list[str] | None = None) -> int:
                         table.add_row(*_cells(method, epsilon, ended, scores))
                     table.add_section()
             console.print(table)
-    except KeyboardInterrupt:
-        return 130
-    except (BlindoptError, StartFailed, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+
+    return status_of(play_all)
 
 
 def _table(scores: Vector) -> Table:

@@ -1,7 +1,7 @@
 """Builds and wires the modeler."""
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
@@ -43,16 +43,7 @@ def build(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with AsyncExitStack() as ends:  # each comes to its end, whatever another raises
-            ends.callback(context.close)
-            context.database.attach()
-            ends.push_async_callback(context.database.finish)
-            delivery.start()
-            ends.push_async_callback(run_in_threadpool, delivery.close)
-            retention.start()
-            ends.push_async_callback(run_in_threadpool, retention.close)
-            app.state.log_verification.start()
-            ends.push_async_callback(run_in_threadpool, app.state.log_verification.close)
+        async with serving.running(app, context, delivery, retention) as ends:
             modeler.wakeups.attach()
             modeler.work()
             ends.push_async_callback(run_in_threadpool, modeler.close)

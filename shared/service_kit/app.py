@@ -2,14 +2,15 @@
 
 import logging
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 from pydantic import BaseModel
 from pydantic.warnings import UnsupportedFieldAttributeWarning
+from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -21,6 +22,7 @@ from service_kit.console import Console
 from service_kit.context import key_rotation
 from service_kit.context.context import ServiceContext
 from service_kit.context.log_verification import LogVerification
+from service_kit.context.retention import Retention
 from service_kit.identity.tokens import Principal, Role
 from service_kit.notices.delivery import NoticeDelivery
 from service_kit.settings import ServiceSettings
@@ -132,6 +134,21 @@ def build(
     app.openapi = lambda: openapi.document(app, (wire.Problem, *read_by_hand))  # type: ignore[method-assign]
     app.router.routes.append(openapi.route(app))
     return app
+
+
+@asynccontextmanager
+async def running(
+    app: FastAPI, context: ServiceContext, delivery: NoticeDelivery, retention: Retention
+) -> AsyncIterator[AsyncExitStack]:
+    """What a service runs beside its own work, which is ended first: its ends go onto the stack."""
+    async with AsyncExitStack() as ends:  # each part is closed, even if another raises
+        ends.callback(context.close)
+        context.database.attach()
+        ends.push_async_callback(context.database.finish)
+        for part in (delivery, retention, app.state.log_verification):
+            part.start()
+            ends.push_async_callback(run_in_threadpool, part.close)
+        yield ends
 
 
 class _Application(FastAPI):

@@ -202,7 +202,7 @@ class LogWalk:
     def __init__(
         self,
         *,
-        index: str = "seq",
+        index: str,
         signed: Callable[[int], str | None] = lambda size: None,
         after: int = 0,
         peaks: Sequence[bytes] = (),

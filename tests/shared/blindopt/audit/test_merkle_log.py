@@ -547,3 +547,79 @@ def test_a_record_has_one_spelling(body):
     """Other spaces, orders or repeated members would let two readers parse one hash differently."""
     with pytest.raises(LogBroken, match="record 2 "):
         merkle_log.verify(entries_of([*bodies_of(2), body]))
+
+
+@pytest.mark.parametrize("bad", [2**53, -(2**53)])
+@pytest.mark.parametrize("member", ["position", "status"])
+def test_an_exchange_with_a_number_that_has_no_canonical_form_has_no_bytes(member, bad):
+    texts = dict.fromkeys(("study_id", "request_id", "method", "path", "request_sha256", "reply_sha256"), "x")
+    numbers = {"position": 0, "status": 200, member: bad}
+    exchange = merkle_log.Exchange(grant_id=None, idempotency_key=None, **texts, **numbers)
+    with pytest.raises(ValueError, match="exceeds"):
+        assert exchange.body
+
+
+def test_names_outside_ascii_are_sorted_as_rfc_8785_sorts_them_by_utf_16():
+    record = {"\ufffd": 1, "\U0001f600": 2}  # by code points the other way round
+    assert merkle_log.canonical(record) == '{"\U0001f600":2,"\ufffd":1}'.encode()
+    assert merkle_log.canonical({"of": record}) == '{"of":{"\U0001f600":2,"\ufffd":1}}'.encode()
+
+
+# --- a walk that is told which leaf belongs there ------------------------------------------------
+
+
+def walked(size: int) -> merkle_log.LogWalk:
+    walk = merkle_log.LogWalk(index="seq")
+    for entry in LOG[:size]:
+        walk.take(entry, entry.leaf)
+    return walk
+
+
+def wrong(walk: merkle_log.LogWalk, entry: Entry, expected: bytes) -> str:
+    with pytest.raises(LogBroken) as broken:
+        walk.take(entry, expected)
+    return str(broken.value)
+
+
+def test_a_walk_over_expected_leaves_ends_at_the_head_of_the_log():
+    assert walked(13).end() == merkle_log.verify(LOG)
+    with pytest.raises(LogBroken, match="the tail was cut"):
+        walked(12).end(13)
+
+
+@pytest.mark.parametrize("at", [0, 5, 12])
+def test_an_expected_leaf_does_not_hide_a_changed_body(at):
+    entry = dataclasses.replace(LOG[at], body=LOG[at].body.replace(b"told", b"said"))
+    assert wrong(walked(at), entry, entry.leaf).startswith(f"record {at} was changed")
+
+
+@pytest.mark.parametrize("at", [0, 5, 12])
+def test_an_expected_leaf_does_not_hide_another_leaf_under_the_same_body(at):
+    other = merkle_log.leaf_hash(b"{}")
+    peaks = b"".join(merkle_log.grow(merkle_log.frontier(LOG[at - 1].peaks) if at else [], at, other))
+    entry = dataclasses.replace(LOG[at], leaf=other, peaks=peaks)
+    assert wrong(walked(at), entry, LOG[at].leaf).startswith(f"record {at} was changed")
+
+
+def test_an_expected_leaf_does_not_hide_a_gap_or_a_repetition():
+    assert wrong(walked(5), LOG[6], LOG[6].leaf) == "record 5 is missing: the log continues at 6"
+    assert wrong(walked(5), LOG[4], LOG[4].leaf) == "record 5 was repeated: it is record 4 again"
+
+
+def test_a_right_record_is_taken_whatever_leaf_was_expected():
+    walk = walked(5)
+    walk.take(LOG[5], b"another")
+    assert walk.size == 6
+
+
+def test_a_record_that_is_stored_twice_is_said_to_be_repeated():
+    bodies = bodies_of(5)
+    assert first_wrong(entries_of([*bodies, bodies[2]])) == "record 5 was repeated: it is record 2 again"
+
+
+def test_the_leaf_of_an_exchange_is_read_where_the_details_have_its_names_too():
+    exchange = {"a": 1, "path": "/v1"}
+    details = {"exchange": {"a": 2, "path": ""}, "kind": "x", "last": {"exchange": {}, "kind": 3}}
+    record = {"actor": "usr", "details": details, "exchange": exchange, "kind": "query", "seq": 3}
+    leaf = merkle_log.exchange_leaf(merkle_log.canonical(record))
+    assert leaf == hashlib.sha256(b"\x00" + rfc8785.dumps(exchange)).digest()

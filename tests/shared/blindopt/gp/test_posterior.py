@@ -16,6 +16,7 @@ from blindopt.gp.candidates import Lift, frame_of
 from blindopt.gp.compiled import CompiledUpdates
 from blindopt.gp.hot_set import HotSetUpdates
 from blindopt.gp.kernels import Matern52, SquaredExponential
+from blindopt.gp.observations import OUTCOME_MAX
 from blindopt.gp.posterior import Posterior
 from blindopt.gp.updates import SeparateUpdates, Thresholds, TogetherUpdates
 
@@ -120,6 +121,53 @@ def test_an_outcome_that_is_refused_changes_nothing(row, outcome, error):
         np.testing.assert_array_equal(posterior.variance, untouched.variance)
         posterior.observe(2, -1.0)
         untouched.observe(2, -1.0)
+
+
+def test_the_largest_outcome_is_taken_and_a_larger_one_refused_however_wide_the_prior():
+    """Each is judged by itself, and by its weight: (outcome - mean) / pivot."""
+    one = np.zeros((2, 1))
+    exact = Posterior(one, SquaredExponential(1.0, 0.75), noise_variance=0.25, capacity=2)  # a pivot of 1
+    exact.observe(0, OUTCOME_MAX)
+    assert exact.count == 1
+    wide = Posterior(one, SquaredExponential(1.0, 75.0), noise_variance=25.0, capacity=2)  # a pivot of 10
+    with pytest.raises(NumericalFailure):
+        wide.observe(0, 5 * OUTCOME_MAX)
+    narrow = Posterior(one, SquaredExponential(1.0, 0.0075), noise_variance=0.0025, capacity=2)  # a pivot of 0.1
+    with pytest.raises(NumericalFailure):
+        narrow.observe(0, 0.5 * OUTCOME_MAX)
+
+
+def test_what_is_solved_for_is_forgotten_when_observations_go():
+    """The row observed next is the one solved for last, with other moments than it has now."""
+    rng = np.random.default_rng(8)
+    candidates = rng.normal(size=(5, 2))
+    posterior, untouched = (
+        Posterior(candidates, SquaredExponential(1.0, 2.0), noise_variance=0.1, capacity=3) for _ in range(2)
+    )
+    posterior.observe(0, 1.5)
+    posterior.solve(np.array([1, 2]))
+    posterior.retract(0)
+    for each in (posterior, untouched):
+        each.observe(1, -1.0)
+    np.testing.assert_array_equal(posterior.mean, untouched.mean)
+
+
+@pytest.mark.parametrize("spanned", [2, 3])
+def test_scales_multiply_each_coordinate(spanned):
+    """Candidates (40, 3) that span two directions or three, and a scale for each column."""
+    rng = np.random.default_rng(9)
+    candidates = rng.normal(size=(40, spanned)) @ rng.normal(size=(spanned, 3))
+    scales, rows, outcomes = np.array([0.5, 2.0, 0.1]), [3, 8, 8, 20], [1.0, -0.5, -0.25, 2.0]
+    posterior = Posterior(candidates, SquaredExponential(1.5, 2.0), noise_variance=0.1, capacity=4, scales=scales)
+    for row, outcome in zip(rows, outcomes, strict=True):
+        posterior.observe(row, outcome)
+    mean, variance = textbook(
+        candidates * scales, rows, outcomes, lengthscale=1.5, variance=2.0, noise_variance=0.1, prior_mean=0.0
+    )
+    np.testing.assert_allclose(posterior.mean, mean, atol=1e-9)
+    np.testing.assert_allclose(posterior.variance, variance, atol=1e-9)
+    solved = posterior.solve(np.array([5, 20]))
+    np.testing.assert_allclose(solved.mean, mean[[5, 20]], atol=1e-9)
 
 
 def test_a_refusal_does_not_tell_the_outcome():
