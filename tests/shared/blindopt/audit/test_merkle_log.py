@@ -582,6 +582,7 @@ def wrong(walk: merkle_log.LogWalk, entry: Entry, expected: bytes) -> str:
 
 
 def test_a_walk_over_expected_leaves_ends_at_the_head_of_the_log():
+    assert walked(0).end() == merkle_log.EMPTY
     assert walked(13).end() == merkle_log.verify(LOG)
     with pytest.raises(LogBroken, match="the tail was cut"):
         walked(12).end(13)
