@@ -125,14 +125,14 @@ def test_an_outcome_that_is_refused_changes_nothing(row, outcome, error):
 
 def test_the_largest_outcome_is_taken_and_a_larger_one_refused_however_wide_the_prior():
     """Each is judged by itself, and by its weight: (outcome - mean) / pivot."""
-    one = np.zeros((2, 1))
-    exact = Posterior(one, SquaredExponential(1.0, 0.75), noise_variance=0.25, capacity=2)  # a pivot of 1
+    candidates = np.zeros((2, 1))
+    exact = Posterior(candidates, SquaredExponential(1.0, 0.75), noise_variance=0.25, capacity=2)  # a pivot of 1
     exact.observe(0, OUTCOME_MAX)
     assert exact.count == 1
-    wide = Posterior(one, SquaredExponential(1.0, 75.0), noise_variance=25.0, capacity=2)  # a pivot of 10
+    wide = Posterior(candidates, SquaredExponential(1.0, 75.0), noise_variance=25.0, capacity=2)  # a pivot of 10
     with pytest.raises(NumericalFailure):
         wide.observe(0, 5 * OUTCOME_MAX)
-    narrow = Posterior(one, SquaredExponential(1.0, 0.0075), noise_variance=0.0025, capacity=2)  # a pivot of 0.1
+    narrow = Posterior(candidates, SquaredExponential(1.0, 0.0075), noise_variance=0.0025, capacity=2)  # a pivot of 0.1
     with pytest.raises(NumericalFailure):
         narrow.observe(0, 0.5 * OUTCOME_MAX)
 
