@@ -1,4 +1,4 @@
-"""`audit findings`: verify a data folder for the service that runs in it, at the lowest priority, and print JSON lines.
+"""`audit findings`: verify a data folder for the service that runs in it, at low priority, and print JSON lines.
 
 It opens the database read-only: a service takes a write by another process as a reason to verify again.
 """
@@ -20,6 +20,8 @@ from service_kit.store import audit_log
 from service_kit.store.database import Connection, Database
 
 Findings = Callable[[Connection, Iterable[Json]], Iterator[LogBroken]]
+_NICENESS = 10
+"""As other work that nobody waits for; at 19 a busy machine takes minutes for what should take seconds."""
 _SHOWN_EVERY = 10_000
 
 
@@ -30,7 +32,7 @@ def print_findings(
 
     ``url`` is the address of PostgreSQL, if the database is there.
     """
-    os.nice(19)
+    os.nice(_NICENESS)
     gc.disable()
     saved = read_note(folder / "checkpoint")  # before the log, which may only be newer
     with Database.read_from(folder / f"{kind}.sqlite", url) as db:

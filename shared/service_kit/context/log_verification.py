@@ -1,6 +1,6 @@
 """Verification of the whole log and of the tables against it: at start, daily, after foreign writes, on request.
 
-It runs in a process of its own at the lowest priority, so that requests wait neither for its work nor for its memory.
+It runs in a process of its own at low priority, so that requests wait neither for its work nor for its memory.
 """
 
 import json
