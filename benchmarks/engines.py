@@ -24,6 +24,7 @@ import numpy as np
 from benchmarks.table import Cell, Table
 from blindopt.arrays import Matrix
 from blindopt.formats import npy_files
+from blindopt.formats.release_files import sections_of
 from blindopt.gp.acquisition import beta
 from blindopt.gp.candidates import Precision
 from blindopt.gp.kernels import SquaredExponential
@@ -202,7 +203,8 @@ def _engine(kind: str, path: Path) -> Iterator[tuple[Engine | None, Callable[[],
         with tempfile.TemporaryDirectory() as folder:
             processes = dask_cluster.DaskProcesses(Path(folder))
             try:
-                remote = RemoteEngine(processes.connected(2), str(path), npy_files.digest(path), 600.0, lambda: None)
+                sections = sections_of(len(npy_files.load(path)), npy_files.digest(path), [])
+                remote = RemoteEngine(processes.connected(2), str(path), sections, 600.0, lambda: None)
                 yield (
                     remote,
                     lambda: [each.pid for each in processes.workers],

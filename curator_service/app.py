@@ -50,7 +50,7 @@ def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
     context = open_context(settings, clock)
     context.audit_trail.guard()
     delivery = NoticeDelivery(context, "blindopt-curator", Receiver.of(settings))
-    vault = Vault(settings.data_dir / "files")
+    vault = Vault(settings.data_dir / "files", settings.part_bytes)
     tempfile.tempdir = str(vault.scratch)  # an upload that does not fit in memory stays in the private folder
     curator = Curator(context, vault, settings)
     retention = Retention(context, sweeps(settings))

@@ -74,6 +74,9 @@ class Settings(ServiceSettings):
         None,
         description="Links to modelers that it connects to (`link add`); default: links.json in DATA_DIR.",
     )
+    part_bytes: int = Field(
+        1 << 30, ge=1 << 10, description="The candidates of a larger release are published in parts of so many bytes."
+    )
     forecasts_waiting_max: int = Field(8, ge=0, description="Most forecasts that wait while one runs.")
     forecast_seconds_max: int = Field(3_600, ge=1, le=1_000_000, description="A forecast that runs longer fails.")
 

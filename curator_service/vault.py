@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from blindopt.arrays import Matrix
 from blindopt.errors import Erased
-from blindopt.formats import npy_files
+from blindopt.formats import npy_files, release_files
+from blindopt.wire import ReleasePart, digest_of_parts
 
 _CHUNK = 1 << 20
 
@@ -36,8 +37,9 @@ class Vault:
     The folder has mode 0700. Files never change afterwards, so other processes may read them meanwhile.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, part_bytes: int = 1 << 30) -> None:
+        """``part_bytes``: the candidates of a larger release are published in parts of so many."""
+        self._folder, self._part_bytes = folder, part_bytes
         self.scratch = folder / "tmp"
         for path in (folder, self.scratch):
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -85,13 +87,14 @@ class Vault:
         """Create an empty Z to fill, in the scratch folder."""
         return npy_files.create(self.scratch / f"{identity}.npy", n, r)
 
-    def keep_release(self, identity: str, order: NDArray[np.int64]) -> str:
-        """Store the filled Z and its row order, and return the digest of Z."""
+    def keep_release(self, identity: str, order: NDArray[np.int64]) -> tuple[str, list[ReleasePart]]:
+        """Store the filled Z and its row order, and return the digest of Z, with the parts of a large one."""
         self._keep(f"{identity}.order", order)
         filled = self.scratch / f"{identity}.npy"
-        digest = npy_files.digest(filled)
+        parts = release_files.parts_of(filled, self._part_bytes)
+        digest = digest_of_parts(parts) if parts else npy_files.digest(filled)
         self._settle(filled, identity)
-        return digest
+        return digest, parts
 
     def candidates(self, identity: str) -> Path:
         """The npy file of a release."""

@@ -1,15 +1,18 @@
 """/v1/studies/{study_id} for modelers: the study, its candidates, and queries by row."""
 
+import pathlib
 import re
+from collections.abc import Iterator
 from typing import Annotated, Any
 
-from fastapi import Depends, Header, Query, Request
-from starlette.responses import FileResponse, Response
+from fastapi import Depends, Header, Path, Query, Request
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from blindopt import wire
 from blindopt.errors import RangeNotSatisfiable
 from blindopt.formats.npy_files import MEDIA_TYPE
+from blindopt.formats.release_files import Section
 from curator_service.routes.common import CuratorDep, QueryId, StudyId, of_own_study
 from curator_service.use_cases.curator import Curator
 from service_kit.identity.tokens import Principal
@@ -29,6 +32,7 @@ from service_kit.web.problems import documented
 router = api_router("exchange", prefix="/v1/studies/{study_id}", dependencies=(Depends(of_own_study),))
 _QUERIES = re.compile(r"/v1/studies/(std_[0-9a-f]{16})/queries")
 _NPY = {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}
+_CHUNK = 256 << 10
 _RANGE = re.compile(r"bytes=(?:(\d{1,18})-(\d{0,18})|-(\d{1,18}))")
 
 
@@ -45,35 +49,70 @@ def get_study(request: Request, study_id: StudyId, curator: CuratorDep) -> wire.
     return curator.queries.study(request.state.principal, study_id)
 
 
-@router.get(
-    "/candidates",
-    response_class=FileResponse,
-    responses={
+_AS_FILE: dict[str, Any] = {
+    "response_class": StreamingResponse,
+    "responses": {
         200: {"content": _NPY, "headers": FILE},
         206: {"content": _NPY, "headers": FILE | RANGE, "description": "A range."},
         304: {"headers": FILE, "description": "The ETag in If-None-Match is that of the candidates."},
-        **documented(416),
+        **documented(409, 416),
     },
-    dependencies=[allowed("modeler")],
-)
-def get_candidates(
-    request: Request,
-    study_id: StudyId,
-    curator: CuratorDep,
+    "dependencies": [allowed("modeler")],
+}
+
+
+def _wanted(
     range_: Annotated[str | None, Header(alias="Range", description="One range of bytes: bytes=first-last.")] = None,
     if_range: Annotated[str | None, Header(description="ETag: the range counts only while it is this.")] = None,
     if_none_match: Annotated[str | None, Header(description="ETags that the client has: 304 if it is one.")] = None,
+) -> tuple[str | None, str | None, str]:
+    return range_, if_range, if_none_match or ""
+
+
+Wanted = Annotated[tuple[str | None, str | None, str], Depends(_wanted)]
+
+
+@router.get("/candidates", **_AS_FILE)
+def get_candidates(study_id: StudyId, curator: CuratorDep, wanted: Wanted) -> Response:
+    """Z as a float64 npy file in a secret row order. ETag is its SHA-256; one Range at a time.
+
+    409 for a large release, which is published in parts: the study has their list.
+    """
+    return _file(*curator.queries.candidates(study_id, None), wanted)
+
+
+@router.get("/candidates/parts/{part}", **_AS_FILE)
+def get_candidates_part(
+    study_id: StudyId,
+    part: Annotated[int, Path(ge=0, lt=wire.PARTS_MAX, description="Number of the part in the study's list, from 0.")],
+    curator: CuratorDep,
+    wanted: Wanted,
 ) -> Response:
-    """Z as a float64 npy file in a secret row order. ETag is its SHA-256; one Range at a time."""
-    path, digest = curator.queries.candidates(study_id)
-    headers = {"ETag": f'"sha256-{digest}"', "Cache-Control": "private, no-cache", "Accept-Ranges": "bytes"}
-    if _matches(if_none_match or "", headers["ETag"]):
+    """A part of a large release: these bytes of the npy file of Z, which all parts in order make up."""
+    return _file(*curator.queries.candidates(study_id, part), wanted)
+
+
+def _file(path: pathlib.Path, section: Section, wanted: Wanted) -> Response:
+    range_, if_range, if_none_match = wanted
+    headers = {"ETag": f'"sha256-{section.sha256}"', "Cache-Control": "private, no-cache", "Accept-Ranges": "bytes"}
+    if _matches(if_none_match, headers["ETag"]):
         return Response(status_code=304, headers=headers)
+    size = path.stat().st_size if section.size is None else section.size
+    start, stop, status = 0, size, 200
     if (range_ or "").startswith("bytes=") and if_range in (None, headers["ETag"]):
-        _check_range(range_ or "", path.stat().st_size)
-    else:  # any other Range is ignored (RFC 9110, section 14.2)
-        request.scope["headers"] = [pair for pair in request.scope["headers"] if pair[0] not in (b"range", b"if-range")]
-    return FileResponse(path, headers=headers, media_type=MEDIA_TYPE)
+        start, stop = _range(range_ or "", size)
+        status, headers["Content-Range"] = 206, f"bytes {start}-{stop - 1}/{size}"
+    headers["Content-Length"] = str(stop - start)  # any other Range is ignored (RFC 9110, section 14.2)
+    content = _content(path, section.first + start, stop - start)
+    return StreamingResponse(content, status, headers=headers, media_type=MEDIA_TYPE)
+
+
+def _content(path: pathlib.Path, first: int, size: int) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        file.seek(first)
+        while chunk := file.read(min(_CHUNK, size)):
+            size -= len(chunk)
+            yield chunk
 
 
 def _matches(wanted: str, etag: str) -> bool:
@@ -81,13 +120,16 @@ def _matches(wanted: str, etag: str) -> bool:
     return "*" in tags or etag in tags
 
 
-def _check_range(wanted: str, size: int) -> None:
-    """Raise RangeNotSatisfiable for anything but one range within the file."""
+def _range(wanted: str, size: int) -> tuple[int, int]:
+    """The first byte and the one after the last. Raises RangeNotSatisfiable for anything but one range in the file."""
     match = _RANGE.fullmatch(wanted)
-    start = int(match[1]) if match and match[1] else 0
-    end = int(match[2]) if match and match[2] else size
-    if match is None or start >= size or end < start or (match[3] and int(match[3]) == 0):
+    if match is not None and match[3]:
+        start, stop = max(0, size - int(match[3])), size
+    else:
+        start, stop = (int(match[1]), min(size, int(match[2] or size) + 1)) if match else (size, size)
+    if not start < stop:
         raise RangeNotSatisfiable(f"ask for one range within the file's {size} bytes: bytes=first-last", size)
+    return start, stop
 
 
 @router.post(

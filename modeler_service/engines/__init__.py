@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blindopt import wire
+from blindopt.formats.release_files import sections_of
 from blindopt.gp.partitions.engines import Engine, LocalEngine
 from blindopt.gp.progress import Tick
 from modeler_service.settings import Settings
@@ -67,9 +68,8 @@ def _at_cluster(settings: Settings, study: wire.StudyView, path: Path, memory_by
 
     address = settings.candidates_engine.replace("dask://", "tcp://")
     cluster = DaskCluster(address, settings.engine_certificates)
-    engine = RemoteEngine(
-        cluster, str(path), study.release_sha256, settings.engine_step_seconds, tick, settings.lease_seconds
-    )
+    sections = sections_of(study.n, study.release_sha256, study.parts)
+    engine = RemoteEngine(cluster, str(path), sections, settings.engine_step_seconds, tick, settings.lease_seconds)
     try:
         count = len(engine.living())
         cluster.check()

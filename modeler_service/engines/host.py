@@ -18,6 +18,7 @@ import numpy as np
 from blindopt.arrays import Matrix, Rows, Vector
 from blindopt.errors import EngineUnavailable
 from blindopt.formats import npy_files
+from blindopt.formats.release_files import Section
 from blindopt.gp.acquisition import Acquisition
 from blindopt.gp.observations import Observations
 from blindopt.gp.partitions.engines import edges, split
@@ -32,13 +33,14 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class PartSpec:
-    """One part: rows ``first`` .. ``last - 1`` of the candidates in a file of this digest.
+    """One part: rows ``first`` .. ``last - 1`` of the candidates (n, r) in a file, with its sections that hold them.
 
     It is worked on by ``threads`` threads, and freed after ``lease_seconds`` without a call.
     """
 
     path: str
-    sha256: str
+    shape: tuple[int, ...]
+    sections: tuple[Section, ...]
     first: int
     last: int
     law: Law
@@ -169,9 +171,14 @@ class PartHost:
     def _build(self) -> None:
         spec = self._spec
         self._key = _key(spec.path)
-        if _digest(spec.path, self._key) != spec.sha256:
-            raise _wrong(spec.path)
+        for section in spec.sections:
+            if not _is_in(section, spec.path, self._key):
+                raise _wrong(spec.path, section)
         candidates, law = npy_files.load(Path(spec.path)), spec.law
+        # The header may be in the section of another part: a file of these rows has no other header.
+        ends_at = getattr(candidates, "offset", 0) + candidates.nbytes
+        if candidates.shape != spec.shape or not candidates.flags.c_contiguous or ends_at != self._key[2]:
+            raise _wrong(spec.path)
         self._observations = Observations(candidates.shape[1], 1.0, law.nugget, law.capacity)
         self._largest = -1.0
         own = edges(spec.last - spec.first, spec.threads)
@@ -262,11 +269,12 @@ def _key(path: str) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-@lru_cache(maxsize=16)
-def _digest(path: str, key: tuple[int, ...]) -> str:
-    """The digest of a file, read once in a process as long as it stays the same."""
-    return npy_files.digest(Path(path))
+@lru_cache(maxsize=1_024)
+def _is_in(section: Section, path: str, key: tuple[int, ...]) -> bool:
+    """Whether a section is in a file, which is read once in a process as long as it stays the same."""
+    return section.is_in(Path(path))
 
 
-def _wrong(path: str) -> EngineUnavailable:
-    return EngineUnavailable(f"a worker lacks {Path(path).name}, or has another file of that name")
+def _wrong(path: str, section: Section | None = None) -> EngineUnavailable:
+    rows = "" if section is None else f": candidates {section.rows.start} to {section.rows.stop - 1} are not there"
+    return EngineUnavailable(f"a worker lacks {Path(path).name}, or has another file of that name{rows}")

@@ -9,6 +9,7 @@ import numpy as np
 
 from blindopt.arrays import Matrix, Rows, Vector
 from blindopt.errors import BlindoptError, EngineUnavailable, NumericalFailure
+from blindopt.formats.release_files import Section
 from blindopt.gp.observations import Observations
 from blindopt.gp.partitions.engines import edges, split
 from blindopt.gp.partitions.part import Answer, Law, Question
@@ -86,12 +87,12 @@ class RemoteEngine:
         self,
         cluster: Cluster,
         path: str,
-        sha256: str,
+        sections: list[Section],
         step_seconds: float,
         tick: Tick,
         lease_seconds: float = 300.0,
     ) -> None:
-        self._cluster, self._path, self._sha256 = cluster, path, sha256
+        self._cluster, self._path, self._sections = cluster, path, sections
         self._step_seconds, self._lease_seconds, self._tick = step_seconds, lease_seconds, tick
         self._parts: list[_Remote] = []
         self._failures: dict[str, int] = {}
@@ -104,6 +105,7 @@ class RemoteEngine:
         Raises MemoryError where the workers have too little memory for it.
         """
         self._law, self._observations, workers = law, observations, self.living()
+        self._shape = candidates.shape
         n, width = len(candidates), np.dtype(law.dtype).itemsize * (law.capacity + law.lift.rank + 2) + 48
         self._parts = [_Remote(rows) for rows in edges(n, len(workers))]
         if limits := [limit for limit in workers.values() if limit]:
@@ -201,7 +203,9 @@ class RemoteEngine:
             workers = self.living()
             held = [other.worker for other in self._parts]
             part.worker = min(workers, key=lambda name: (self._failures.get(name, 0), held.count(name), name))
-            spec = PartSpec(self._path, self._sha256, part.rows.start, part.rows.stop, self._law, self._lease_seconds)
+            first, last = part.rows.start, part.rows.stop
+            sections = tuple(each for each in self._sections if each.rows.start < last and first < each.rows.stop)
+            spec = PartSpec(self._path, self._shape, sections, first, last, self._law, self._lease_seconds)
             begun.append((part, self._begin(self._cluster.build, part.worker, spec)))
         for part, call in begun:
             try:

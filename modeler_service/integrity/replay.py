@@ -11,8 +11,9 @@ from blindopt.arrays import Matrix
 from blindopt.audit.merkle_log import Json, sha256
 from blindopt.audit.verification import Records, Verification
 from blindopt.client import query_body
+from blindopt.client.downloads import pieces_of
 from blindopt.errors import BlindoptError, LogBroken, NotFound, StateConflict
-from blindopt.formats import npy_files
+from blindopt.formats import release_files
 from blindopt.optimizer.choosing.chooser import RowChooser
 from blindopt.optimizer.choosing.defaults import plan_of_run
 from modeler_service import store
@@ -57,7 +58,8 @@ class RunLogSummary:
 
     exchanges: Exchanges
     spec_sha256: str | None
-    releases: frozenset[str]
+    candidates: dict[str, set[str]]
+    """By path, the digests under which candidates, or a part of them, were fetched."""
     plan_sha256: str | None = None
 
 
@@ -134,7 +136,8 @@ def verified_summary(log: Records, run: Recorded, identity: str) -> RunLogSummar
 
 def _summarize(records: Iterable[Json], run: Recorded) -> RunLogSummary:
     exchanges = Exchanges()
-    spec_sha256, plan_sha256, releases = None, None, set()
+    spec_sha256, plan_sha256 = None, None
+    candidates: dict[str, set[str]] = {}
     for record in records:
         if record["kind"] == "run.created" and record["details"]["run_id"] == run.identity:
             spec_sha256 = record["details"].get("spec_sha256")
@@ -143,9 +146,9 @@ def _summarize(records: Iterable[Json], run: Recorded) -> RunLogSummary:
         if not (exchange := record.get("exchange")):
             continue
         exchanges.add(record, run.identity)
-        if exchange["path"] == f"/v1/studies/{run.spec.study_id}/candidates" and exchange["status"] in (200, 206):
-            releases.add(exchange["reply_sha256"])
-    return RunLogSummary(exchanges, spec_sha256, frozenset(releases), plan_sha256)
+        if exchange["path"].startswith(_path(run)) and exchange["status"] in (200, 206):
+            candidates.setdefault(exchange["path"], set()).add(exchange["reply_sha256"])
+    return RunLogSummary(exchanges, spec_sha256, candidates, plan_sha256)
 
 
 def candidates_of(run: Recorded, path: Path) -> Matrix:
@@ -156,7 +159,7 @@ def candidates_of(run: Recorded, path: Path) -> Matrix:
             f"suggestions with {run.spec.study_id}, or a run of it), or put the file back from a copy: its SHA-256 is "
             "its name"
         )
-    if npy_files.digest(path) != run.study.release_sha256:
+    if release_files.digest(path, run.study.parts) != run.study.release_sha256:
         raise StateConflict(f"{path} does not hold the candidates of the run: its SHA-256 is another")
     return open_candidates(path, run.study)
 
@@ -171,7 +174,8 @@ def _differences(run: Recorded, summary: RunLogSummary, candidates: Matrix) -> I
         yield Difference(None, "the run's settings are not those that the log records it was created with")
     if run.spec_sha256 is not None and summary.plan_sha256 != run.plan_sha256:
         yield Difference(None, "the run's plan is not the one that the log records")
-    if summary.releases and run.study.release_sha256 not in summary.releases:
+    pieces = pieces_of(_path(run), run.study.release_sha256, run.study.parts, 0)
+    if any(piece.section.sha256 not in summary.candidates.get(piece.path, [piece.section.sha256]) for piece in pieces):
         yield Difference(None, "the log records that other candidates were fetched than those of the record")
     history = _History(run, candidates)
     for first, group in groupby(run.trials, lambda trial: trial.query):
@@ -188,6 +192,10 @@ def _differences(run: Recorded, summary: RunLogSummary, candidates: Matrix) -> I
             yield from history.take(query)
     yield from history.go_to(len(run.trials) + 1)
     yield from _against_end(run, summary, history.chooser)
+
+
+def _path(run: Recorded) -> str:
+    return f"/v1/studies/{run.spec.study_id}/candidates"
 
 
 class _History:

@@ -2,14 +2,17 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from blindopt import wire
 from blindopt.arrays import Matrix
 from blindopt.client import StudyClient
+from blindopt.client.downloads import is_in_use
 from blindopt.errors import NumericalFailure
-from blindopt.formats import npy_files
+from blindopt.formats import npy_files, release_files
+
+Parts = Sequence[wire.ReleasePart]
 
 
 def path_of(folder: Path, release_sha256: str) -> Path:
@@ -18,31 +21,32 @@ def path_of(folder: Path, release_sha256: str) -> Path:
 
 
 def keep_candidates(folder: Path, release_sha256s: set[str]) -> None:
-    """Delete the files of all releases but these."""
-    for path in folder.glob("*.npy"):
-        if path.stem not in release_sha256s:
+    """Delete the files of all releases but these, and what interrupted fetches of others left."""
+    for path in (*folder.glob("*.npy"), *folder.glob("*.part")):
+        if path.name.partition(".")[0] not in release_sha256s and (path.suffix == ".npy" or not is_in_use(path)):
             path.unlink(missing_ok=True)
 
 
 class DigestCache:
-    """Digests of the ``size`` files that were read last, by inode, size and times.
+    """Digests of the releases in the ``size`` files that were read last, by inode, size, times and parts.
 
     A release may have gigabytes, and is checked often. Safe to call from several threads.
     """
 
-    def __init__(self, digest: Callable[[Path], str] = npy_files.digest, size: int = 256) -> None:
+    def __init__(self, digest: Callable[[Path, Parts], str] = release_files.digest, size: int = 256) -> None:
         self._digest, self._size = digest, size
         self._lock = threading.Lock()
         self._digests: OrderedDict[tuple[int, ...], str] = OrderedDict()
 
-    def of(self, path: Path, *, reread: bool = False) -> str:
-        """Return the SHA-256 of a file; it is read if it was not read before, has changed, or for ``reread``."""
+    def of(self, path: Path, parts: Parts = (), *, reread: bool = False) -> str:
+        """Return the digest of a file; it is read if it was not read before, has changed, or for ``reread``."""
         status = path.stat()
-        key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        of_file = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        key = (*of_file, *(part.bytes for part in parts))
         with self._lock:
             digest = None if reread else self._digests.get(key)
         if digest is None:
-            digest = self._digest(path)
+            digest = self._digest(path, parts)
             with self._lock:
                 self._digests[key] = digest
                 while len(self._digests) > self._size:
@@ -53,9 +57,9 @@ class DigestCache:
 _DIGESTS = DigestCache()
 
 
-def is_stored(path: Path, release_sha256: str, *, reread: bool = False) -> bool:
+def is_stored(path: Path, release_sha256: str, parts: Parts = (), *, reread: bool = False) -> bool:
     """Whether the file of a release exists and has the right digest; ``reread`` does without the cached digest."""
-    return path.exists() and _DIGESTS.of(path, reread=reread) == release_sha256
+    return path.exists() and _DIGESTS.of(path, parts, reread=reread) == release_sha256
 
 
 def fetch_candidates(
@@ -73,12 +77,12 @@ def fetch_candidates(
 
     Raises NumericalFailure for a release of more than ``most_bytes``, or of another shape than its study says.
     """
-    size = 8 * study.n * study.r + npy_files.HEADER_MAX
+    size = 8 * study.n * study.r + wire.NPY_HEADER_MAX
     if size > most_bytes:
         raise NumericalFailure(f"the release has {study.n} x {study.r} numbers: more than CANDIDATES_MAX_BYTES allows")
     path = path_of(folder, study.release_sha256)
-    if not is_stored(path, study.release_sha256, reread=reread):
-        attempt(lambda: curator.download(path, study.release_sha256, max_bytes=size))
+    if not is_stored(path, study.release_sha256, study.parts, reread=reread):
+        attempt(lambda: curator.download(path, study.release_sha256, max_bytes=size, parts=study.parts))
     return open_candidates(path, study)
 
 

@@ -118,7 +118,7 @@ class Record(_RunOfStudy):
     def candidates(self, folder: Path) -> Matrix:
         """Map the candidates as they were fetched and checked. Raises StateConflict if they are not stored."""
         path = path_of(folder, self.begun.release_sha256)
-        if not is_stored(path, self.begun.release_sha256):
+        if not is_stored(path, self.begun.release_sha256, self.begun.parts):
             raise StateConflict("the candidates are not here: they are fetched when a run on the study works")
         return npy_files.load(path)
 

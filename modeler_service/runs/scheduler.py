@@ -75,7 +75,7 @@ class RunScheduler:
         self._notify_after = timedelta(minutes=settings.notify_wait_minutes)
         self._folder = settings.candidates_folder
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for leftover in self._folder.glob("*.part"):  # of a transfer that a kill cut off
+        for leftover in self._folder.glob("*.npy.*.part"):  # of a transfer that a kill cut off, and that nobody resumes
             leftover.unlink()
         self._closing = threading.Event()
         self._active_lock = threading.Lock()

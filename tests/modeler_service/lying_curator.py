@@ -58,6 +58,8 @@ class FakeCurator:
         self.entries: Callable[[int], list[bytes]] = lambda after: self.bodies[after + 1 :]
         self.after: Callable[[str, str], None] = lambda method, path: None
         """Called when an exchange is in its log; ConnectionAbortedError loses the reply."""
+        self.before: Callable[[CuratorRequest], None] = lambda request: None
+        """Called when a request arrives, which waits for it."""
         self.on_query: Callable[[int], None] = lambda number: None
         self.lost: set[int] = set()
         """Numbers of the queries, from 1, whose reply is lost."""
@@ -191,6 +193,7 @@ class FakeCurator:
 
         class Bound(CuratorRequest):
             def answer(self) -> tuple[int, bytes, Headers]:
+                curator.before(self)
                 with curator.lock:
                     return curator.reply(self)
 

@@ -21,6 +21,7 @@ from blindopt.errors import (
     StudyNotOpen,
     UnknownRow,
 )
+from blindopt.formats.release_files import Section
 from curator_service import store
 from curator_service.measurement.column import is_exact, measure
 from curator_service.privacy import ledger
@@ -81,11 +82,11 @@ class Queries:
         with self._context.database.read() as db:
             return view_of(db, self._context, self._studies, self._limits, principal.id, identity)
 
-    def candidates(self, identity: str) -> tuple[Path, str]:
-        """The file of Z and its digest."""
+    def candidates(self, identity: str, part: int | None) -> tuple[Path, Section]:
+        """The file of Z, and where in it a part is, or Z itself. Raises as ``Released.section``."""
         with self._context.database.read() as db:
             released = self._studies.of(db, identity)
-        return self._vault.candidates(released.id), released.sha256
+        return self._vault.candidates(released.id), released.section(part)
 
     def period_s(self, identity: str) -> float | None:
         """The study's ``reply_after_ms`` in seconds; None where it has none, or is not there."""

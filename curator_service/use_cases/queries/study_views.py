@@ -32,6 +32,7 @@ def view_of(
         state="closed" if state == "closed" else "open",
         n=released.n,
         r=released.r,
+        parts=released.report.parts,
         release_id=released.id,
         release_sha256=released.sha256,
         mechanism=mechanism.name,

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.audit.merkle_log import sha256
-from blindopt.errors import Erased, StudyNotOpen
+from blindopt.errors import Erased, NotFound, StateConflict, StudyNotOpen
+from blindopt.formats.release_files import Section, sections_of
 from curator_service import store
 from curator_service.persons import RowsOfPersons, numbers_of
 from curator_service.privacy.ledger import alone, is_groups
@@ -51,6 +52,19 @@ class Released:
     """The account of the dataset's file."""
     groups: NDArray[np.int64] | None
     """The candidate of each stored record, below 0 for none, where candidates are groups; ``order`` is empty then."""
+
+    def section(self, part: int | None) -> Section:
+        """Where a part is in the file of Z, or Z itself (None).
+
+        Raises StateConflict for Z itself where it is published in parts, NotFound for a part that there is not.
+        """
+        parts = self.report.parts
+        if part is None and parts:
+            last = len(parts) - 1
+            raise StateConflict(f"the candidates are published in parts: get candidates/parts/0 to parts/{last}")
+        if part is not None and part >= len(parts):
+            raise NotFound("there is no such part" if parts else "the candidates are published as one file")
+        return sections_of(self.n, self.sha256, parts)[part or 0]
 
     def rows_of_person(self, row: int) -> Sequence[int]:
         """The rows of Z of the person behind a row, itself included."""

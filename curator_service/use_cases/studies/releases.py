@@ -182,7 +182,8 @@ class Releases:
                 self._drawing[identity] = share
 
             report, order = self._draw(release_id, spec, current, on_progress)
-            digest = self._vault.keep_release(release_id, order)
+            digest, parts = self._vault.keep_release(release_id, order)
+            report = report.model_copy(update={"parts": parts})
             return self._context.idempotency.once(
                 request, lambda db: self._publish(db, identity, release_id, digest, report)
             )

@@ -1,9 +1,12 @@
 """A modeler's client of one study at a curator."""
 
+import os
 import re
 import secrets
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial as bound
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,13 +14,14 @@ import httpx
 from pydantic import BaseModel
 
 from blindopt import wire
-from blindopt.audit.merkle_log import RECEIPT_HEADER, sha256
+from blindopt.audit.merkle_log import RECEIPT_HEADER, Exchange, sha256
 from blindopt.client.connection import Client, Reply, is_recorded
+from blindopt.client.downloads import Piece, each_in_threads, pieces_of, unfinished
 from blindopt.client.exchanges import exchange_of, log_exchange
 from blindopt.client.strangers import check_writer
 from blindopt.client.transport import require_identity, transport_errors
 from blindopt.errors import ProtocolViolated, Remote, Unreachable
-from blindopt.formats.npy_files import MEDIA_TYPE, digest
+from blindopt.formats.npy_files import MEDIA_TYPE
 
 EMPTY_SHA256 = sha256(b"")
 DOWNLOAD_ATTEMPTS = 5
@@ -25,6 +29,7 @@ STUDY_REPLY_MAX_BYTES = 8 << 20
 PROGRESS_BYTES = 1 << 20
 SLOWEST = 10
 """Timeouts within which PROGRESS_BYTES of the candidates must arrive."""
+STOPPED = "stopped while fetching the candidates"
 _UNRECORDED = ("/v1/audit/", "/v1/meta")
 _WITHOUT_RECEIPT = (401, 408, 429, *range(500, 600))
 """Statuses that a curator also sends before it has recorded anything."""
@@ -49,6 +54,7 @@ class StudyClient(Client):
 
     def __init__(self, base_url: str, token: str, study_id: str, **options: Any) -> None:
         super().__init__(base_url, token, reply_max_bytes=STUDY_REPLY_MAX_BYTES, **options)
+        self._another = bound(StudyClient, base_url, token, study_id, **options)
         self._study_id = study_id
         self._path = f"/v1/studies/{study_id}"
 
@@ -168,34 +174,77 @@ class StudyClient(Client):
         """Send a request about the log, which the log does not record."""
         return self._send(method, path, study_id=self._study_id, record=False, **options).check()
 
-    def download(self, target: Path, expected_sha256: str, *, max_bytes: int) -> None:
-        """Stream the candidates to ``target``, which then holds exactly what the digest says.
+    def download(
+        self, target: Path, expected_sha256: str, *, max_bytes: int, parts: Sequence[wire.ReleasePart] = ()
+    ) -> None:
+        """Stream the candidates to ``target``, which then holds exactly what the digest, or those of all parts, say.
 
-        A broken transfer is resumed by Range. Raises Unreachable if the bytes that arrive do not match, or are more
-        than ``max_bytes``, and ProtocolViolated if the curator signs another digest.
+        Parts are fetched side by side. A broken transfer is resumed by Range; parts that an interrupted call fetched
+        are not fetched again. Raises Unreachable if the bytes that arrive do not match, or are more than ``max_bytes``,
+        and ProtocolViolated if the curator signs another digest.
         """
-        partial = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
-        try:
+        pieces = pieces_of(f"{self._path}/candidates", expected_sha256, parts, max_bytes)
+        with unfinished(target, resumed=bool(parts)) as partial:
+            missing = pieces
+            if partial.stat().st_size:  # left by a call that was interrupted
+                missing = [piece for piece in pieces if not piece.section.is_in(partial)]
+            try:
+                if len(missing) > 1:
+                    self._fetch_in_threads(partial, missing)
+                else:
+                    self._fetch_pieces(partial, missing)
+                os.truncate(partial, sum(part.bytes for part in parts) or pieces[0].received)
+                partial.replace(target)
+            finally:
+                if len(missing) == len(pieces) and not any(piece.is_whole for piece in pieces):
+                    partial.unlink(missing_ok=True)
+
+    def _fetch_in_threads(self, partial: Path, pieces: list[Piece]) -> None:
+        """Fetch pieces over connections of their own; what is observed is observed in this thread."""
+        clients: list[StudyClient] = []
+        stopped = threading.Event()
+
+        def fetch(turns: Iterator[Piece], call: Callable[[Callable[[], None]], None]) -> None:
+            def observe(exchange: Exchange, receipt: str | None) -> None:
+                call(lambda: self._observe(exchange, receipt))
+
+            given: dict[str, Any] = {"observe": observe, "cancelled": stopped.is_set}
+            with self._another(progress=lambda: call(self._progress), **given) as client:
+                clients.append(client)
+                client._fetch_pieces(partial, turns)
+
+        def check() -> None:
+            if self._cancelled():
+                raise Unreachable(STOPPED)
+
+        def stop() -> None:
+            stopped.set()
+            for client in clients:
+                client._sockets.cut()
+
+        each_in_threads(pieces, fetch, check, stop)
+
+    def _fetch_pieces(self, partial: Path, pieces: Iterable[Piece]) -> None:
+        for piece in pieces:
             for remaining in reversed(range(DOWNLOAD_ATTEMPTS)):
                 try:
-                    self._fetch(partial, expected_sha256, max_bytes)
+                    self._fetch(partial, piece)
                     break
                 except Unreachable:
-                    if not remaining:
+                    if not remaining or self._cancelled():
                         raise
-            if digest(partial) != expected_sha256:
+            if piece.section.size is None:
+                os.truncate(partial, piece.received)
+            piece.is_whole = piece.section.is_in(partial)
+            if not piece.is_whole:
                 raise Unreachable("the candidates that arrived do not match the digest of their release")
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
 
-    def _fetch(self, partial: Path, expected_sha256: str, max_bytes: int) -> None:
-        """Append the missing bytes to ``partial``; a broken connection leaves those that arrived."""
-        received = partial.stat().st_size if partial.exists() else 0
+    def _fetch(self, partial: Path, piece: Piece) -> None:
+        """Write the missing bytes of a piece to ``partial``; a broken connection leaves those that arrived."""
         headers = {"X-Request-ID": secrets.token_hex(16), "Accept": MEDIA_TYPE}
-        if received:
-            headers |= {"Range": f"bytes={received}-", "If-Range": f'"sha256-{expected_sha256}"'}
-        path = f"{self._path}/candidates"
+        if piece.received:
+            headers |= {"Range": f"bytes={piece.received}-", "If-Range": f'"sha256-{piece.section.sha256}"'}
+        path = piece.path
         traced = {"trace": self._sockets.trace}
         began = time.perf_counter()
         with (
@@ -212,20 +261,23 @@ class StudyClient(Client):
             self._check_receipt(Reply(response.status_code, response.headers, b"", exchange, receipt))
             deadline.extend(SLOWEST * self._timeout_s)
             unreported = 0
-            with partial.open("ab" if response.status_code == 206 else "wb") as file:
+            piece.received *= response.status_code == 206
+            with partial.open("r+b") as file:
+                file.seek(piece.section.first + piece.received)
                 for chunk in response.iter_raw():
                     if self._cancelled():
-                        raise Unreachable("stopped while fetching the candidates")
-                    if file.tell() + len(chunk) > max_bytes:
-                        file.truncate(0)
+                        raise Unreachable(STOPPED)
+                    if piece.received + len(chunk) > piece.most:
+                        piece.received = 0
                         raise Unreachable("the candidates that arrived are larger than their study says")
                     file.write(chunk)
+                    piece.received += len(chunk)
                     if (unreported := unreported + len(chunk)) >= PROGRESS_BYTES:
                         unreported = 0
                         deadline.extend(SLOWEST * self._timeout_s)
                         self._progress()
             self._observe(exchange, receipt)
-            if etag != expected_sha256:
+            if etag != piece.section.sha256:
                 raise ProtocolViolated("the curator's candidates are not those of their release")
 
     def _refuse_candidates(self, response: httpx.Response, path: str) -> NoReturn:

@@ -14,7 +14,6 @@ from blindopt.arrays import Matrix
 from blindopt.errors import NumericalFailure
 
 MEDIA_TYPE = "application/x-npy"
-HEADER_MAX = 4_096
 _CHUNK = 1 << 20
 
 
@@ -89,10 +88,12 @@ def take(matrix: Matrix, rows: NDArray[np.int64]) -> Matrix:
     return taken
 
 
-def digest(path: Path) -> str:
-    """SHA-256 of the file's bytes, in hex: the identity of a release."""
+def digest(path: Path, first: int = 0, size: int | None = None) -> str:
+    """SHA-256 of the file's bytes, in hex: of all, or of up to ``size`` of them from number ``first`` on."""
     sha = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
+        file.seek(first)
+        while chunk := file.read(_CHUNK if size is None else min(_CHUNK, size)):
             sha.update(chunk)
+            size = None if size is None else size - len(chunk)
     return sha.hexdigest()

@@ -24,7 +24,7 @@ from blindopt.client.answers import answers_of
 from blindopt.client.study import check_same_study
 from blindopt.client.witness import Witness
 from blindopt.errors import Invalid, NumericalFailure, ProtocolViolated, Remote, StateConflict, Unreachable
-from blindopt.formats import npy_files
+from blindopt.formats import npy_files, release_files
 from blindopt.library import display
 from blindopt.library.checks import candidate_number
 from blindopt.library.optimizer import Optimizer
@@ -145,11 +145,11 @@ class Study(Service[StudyClient]):
     def candidates(self) -> Matrix:
         """Z (n, r), checked by the digest of its release; kept in a file beside the log."""
         view, path = self.view, self._log.path
-        size = 8 * view.n * view.r + npy_files.HEADER_MAX
+        size = 8 * view.n * view.r + wire.NPY_HEADER_MAX
         with tempfile.TemporaryDirectory() as folder, self._disputing():
             target = Path(folder) / "z.npy" if path is None else path.with_name(f"{path.name}.npy")
-            if not (target.exists() and npy_files.digest(target) == view.release_sha256):
-                self.client.download(target, view.release_sha256, max_bytes=size)
+            if not (target.exists() and release_files.digest(target, view.parts) == view.release_sha256):
+                self.client.download(target, view.release_sha256, max_bytes=size, parts=view.parts)
             z = np.array(npy_files.load(target)) if path is None else npy_files.load(target)
         if z.shape != (view.n, view.r):
             raise NumericalFailure(f"the candidates are {z.shape}, the study says {(view.n, view.r)}")

@@ -1,11 +1,12 @@
-"""Release mechanisms: their specifications, the reports on a release, and withdrawals of mechanisms."""
+"""Releases: the mechanisms' specifications, the candidates as they are published, and the reports on a release."""
 
-from datetime import datetime
-from typing import Annotated, Any, Literal
+import hashlib
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from blindopt.wire.base import FEATURES_MAX, Caution, Epsilon, Page, PositiveFloat, Reply, Request
+from blindopt.wire.base import FEATURES_MAX, Caution, Epsilon, Page, PositiveFloat, Reply, Request, Sha256
 from blindopt.wire.ledgers import DatasetOutlook
 
 Delta = Annotated[
@@ -18,6 +19,9 @@ Delta = Annotated[
     ),
 ]
 FailureProbability = Annotated[float, Field(ge=1e-18, le=0.1, description="delta of (epsilon, delta).")]
+PARTS_MAX = 1_000
+NPY_HEADER_MAX = 4_096
+"""Most bytes of the header of an npy file."""
 _ROTATE = "Rotate Z by a secret random rotation after the noise: costs nothing, and no guarantee relies on it."
 
 
@@ -272,6 +276,46 @@ class Verdict(Reply):
     sentence: str = Field(description="The verdict in words, for the owner.")
 
 
+class ReleasePart(Reply):
+    """Consecutive rows of Z: bytes of its npy file, after those of the parts before. Part 0 begins with the header."""
+
+    rows: int = Field(ge=1, le=10**9, description="Rows of Z in it.")
+    bytes: int = Field(ge=8, le=10**13, description="Its length: 8 for each number, and in part 0 the header.")
+    sha256: Sha256 = Field(description="SHA-256 of its bytes: its ETag.")
+
+
+def digest_of_parts(parts: Iterable[ReleasePart]) -> str:
+    """SHA-256 that identifies a release in parts: of a line ``rows bytes sha256`` for each, in order."""
+    lines = "".join(f"{part.rows} {part.bytes} {part.sha256}\n" for part in parts)
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+class PublishedCandidates(Reply):
+    """Z as it is published: its shape, its digest, and the parts of a large one."""
+
+    n: int = Field(ge=1, le=10**9, description="Rows of Z.")
+    r: int = Field(ge=1, le=1_000, description="Columns of Z.")
+    release_sha256: Sha256 = Field(
+        description="SHA-256 of the npy file of Z, its ETag; or of a line `rows bytes sha256` for each of its parts."
+    )
+    parts: list[ReleasePart] = Field(
+        [],
+        max_length=PARTS_MAX,
+        description="Of a large release: the parts of its npy file, in order, each fetched by its number, from 0.",
+    )
+
+    @model_validator(mode="after")
+    def _parts_are_whole(self) -> Self:
+        if not self.parts:
+            return self
+        sizes = [part.bytes - 8 * self.r * part.rows for part in self.parts]
+        if sum(part.rows for part in self.parts) != self.n or not 0 < sizes[0] <= NPY_HEADER_MAX or any(sizes[1:]):
+            raise ValueError("the parts are not those of n x r numbers")
+        if digest_of_parts(self.parts) != self.release_sha256:
+            raise ValueError("the parts are not those of the release")
+        return self
+
+
 class ReleaseReport(Reply):
     """Report on a release, for the owner. It depends on the data: never shown to a modeler."""
 
@@ -342,6 +386,7 @@ class ReleaseReport(Reply):
     omega: float | None = Field(None, description="Threshold of Algorithm 1 for the chosen r, times Delta.")
     branch: Literal["project", "lift"] | None = Field(None, description="The branch that Algorithm 1 takes.")
     largest_r: int | None = Field(None, description="Largest r with sigma_min >= omega; 0 if there is none.")
+    parts: list[ReleasePart] = Field([], description="Of a large release: the parts of its npy file, in order.")
 
 
 class GroupEntry(Reply):
@@ -368,30 +413,3 @@ class GroupView(GroupEntry):
     size: int = Field(description="Its true number of records, without those that are withheld.")
     mean: float | None = Field(description="The true mean of y over these, clipped; null without records.")
     records: list[int] = Field(description="Numbers of its records in the file, from 1: the first 1,000.")
-
-
-class AdvisoryCreate(Request):
-    """Withdraw a release mechanism: no new release uses it from now on."""
-
-    mechanism: str = Field(min_length=1, max_length=100, description="Name of the release mechanism.")
-    version: int = Field(ge=1, lt=2**31, description="Version of the mechanism; later versions are not affected.")
-    reason: str = Field(
-        min_length=1, max_length=2_000, description="Why it is withdrawn; modelers and auditors read it too."
-    )
-
-
-class AdvisoryView(Reply):
-    """A withdrawn mechanism and the studies that it affects."""
-
-    id: str = Field(description="adv_...")
-    mechanism: str = Field(description="Name of the release mechanism.")
-    version: int = Field(description="Version of the mechanism.")
-    reason: str = Field(description="Why it was withdrawn.")
-    created_at: datetime = Field(description="When it was withdrawn: no later release uses it.")
-    affected: list[str] = Field(description="Ids of the studies whose release used it: std_...")
-
-
-class AdvisoryPage(Page):
-    """A page of advisories."""
-
-    advisories: list[AdvisoryView] = Field(description="In the order of their creation.")

@@ -21,7 +21,7 @@ from blindopt.wire.base import (
 from blindopt.wire.datasets import ROWS_PER_PERSON_MAX
 from blindopt.wire.ledgers import DatasetOutlook
 from blindopt.wire.measurements import MeasurementSpec
-from blindopt.wire.releases import NoiseLaw, ReleaseReport, ReleaseSpec, Status
+from blindopt.wire.releases import NoiseLaw, PublishedCandidates, ReleaseReport, ReleaseSpec, Status
 
 BOTH_UNITS = "state hidden_change (what is hidden) or scale with the release's sensitivity, not both"
 
@@ -251,7 +251,9 @@ class StudyOwnerView(Reply):
     )
     release_problem: str | None = Field(None, description="Why the latest release failed: nothing was published.")
     release_id: str | None = Field(description="rel_...; null before the release.")
-    release_sha256: Sha256 | None = Field(description="SHA-256 of the npy file of Z; null before the release.")
+    release_sha256: Sha256 | None = Field(
+        description="SHA-256 of the npy file of Z, or of the list of its parts; null before."
+    )
     report: ReleaseReport | None = Field(description="Report on the release, for the owner only.")
     account: DatasetOutlook | None = Field(
         None,
@@ -269,7 +271,7 @@ class StudyPage(Page):
     tags: list[str] = Field([], description="Tags of all studies that are not archived.")
 
 
-class StudyView(Reply):
+class StudyView(PublishedCandidates):
     """A study as a modeler sees it: all that it may know besides Z and the answers.
 
     Nothing here depends on the data except the number of rows.
@@ -278,10 +280,7 @@ class StudyView(Reply):
     id: str = Field(description="std_...")
     seen_by: Literal["modeler"] = Field("modeler", description="Whose view this is.")
     state: Literal["open", "closed"] = Field(description="A closed study answers no queries.")
-    n: int = Field(ge=1, le=10**9, description="Rows of Z.")
-    r: int = Field(ge=1, le=1_000, description="Columns of Z.")
     release_id: str = Field(description="rel_...")
-    release_sha256: Sha256 = Field(description="SHA-256 of the npy file of Z: its ETag.")
     mechanism: str = Field(max_length=100, description="Name of the release mechanism.")
     status: Status = Field(description="Whether the guarantee is proved or refuted, or whether there is none.")
     epsilon: DecimalString | None = Field(

@@ -3,7 +3,14 @@
 import pickle
 from dataclasses import replace
 
+from blindopt.formats import npy_files, release_files
 from modeler_service.engines.host import PartHost
+
+
+def sections(path, part_bytes=1 << 30):
+    """The sections of a release in this file: one, or parts of so many bytes."""
+    parts = release_files.parts_of(path, part_bytes)
+    return release_files.sections_of(len(npy_files.load(path)), release_files.digest(path, parts), parts)
 
 
 class Pending:

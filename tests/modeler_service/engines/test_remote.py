@@ -18,7 +18,7 @@ from blindopt.formats import npy_files
 from blindopt.gp.partitions.part import Answer
 from modeler_service.engines.host import Packed, PartHost, packed, unpacked
 from modeler_service.engines.remote import TRIES, RemoteEngine
-from tests.modeler_service.engines.fake_cluster import FakeCluster
+from tests.modeler_service.engines.fake_cluster import FakeCluster, sections
 from tests.shared.blindopt.gp.test_partitions import TOGETHER, grid, walk
 
 CASES = ("plain", "nugget", "hidden", "batch")
@@ -41,8 +41,8 @@ def file(tmp_path):
 def remote(file):
     """The choices through a cluster, and the cluster."""
 
-    def go(cluster, case="plain", tick=lambda: None, dtype=np.float64):
-        engine = RemoteEngine(cluster, str(file), npy_files.digest(file), 5.0, tick)
+    def go(cluster, case="plain", tick=lambda: None, dtype=np.float64, part_bytes=1 << 30):
+        engine = RemoteEngine(cluster, str(file), sections(file, part_bytes), 5.0, tick)
         try:
             return walk(grid(), engine, case=case, steps=8, dtype=dtype)
         finally:
@@ -58,6 +58,30 @@ def test_remote_parts_choose_as_one_process_does(remote, case, dtype):
     assert remote(cluster, case, dtype=dtype) == whole(case)
     assert cluster.builds == 3
     assert cluster.closed
+
+
+@pytest.mark.parametrize("part_bytes", [8 * 2 * 899, 8 * 2 * 200])
+def test_candidates_that_were_published_in_parts_are_chosen_from_as_from_one_file(remote, part_bytes):
+    """Edges of the parts of the file are not those of the workers' parts."""
+    assert remote(FakeCluster(3), part_bytes=part_bytes) == whole()
+
+
+def test_a_worker_reads_the_parts_of_its_rows_alone_and_no_other_header_shifts_them(file, remote):
+    sent, content = [], file.read_bytes()
+
+    class Cluster(FakeCluster):
+        def build(self, worker, spec):
+            sent.append([section.rows for section in spec.sections])
+            return super().build(worker, spec)
+
+    assert remote(Cluster(2), part_bytes=8 * 2 * 300) == whole()
+    assert sent == [[range(300), range(300, 600)], [range(300, 600), range(600, 900)]]
+    for changed in (content[:8] + bytes([content[8] - 16]) + content[9:], content.replace(b"False", b"True ", 1)):
+        engine = RemoteEngine(FakeCluster(3), str(file), sections(file, 8 * 2 * 300)[1:], 5.0, lambda: None)
+        file.write_bytes(changed)  # the header, which is in a section that no worker reads here
+        with pytest.raises(EngineUnavailable, match=r"z\.npy"):
+            walk(grid(), engine)
+        file.write_bytes(content)
 
 
 @pytest.mark.parametrize("number", [4, 5, 9, 14])
@@ -137,7 +161,7 @@ def test_any_edges_with_lost_repeated_and_late_replies_give_the_same_choices(cut
     ranges = [range(first, last) for first, last in pairwise(limits)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("modeler_service.engines.remote.edges", lambda n, workers: ranges)
-        engine = RemoteEngine(FakeCluster(2, fault), str(release), npy_files.digest(release), 5.0, lambda: None)
+        engine = RemoteEngine(FakeCluster(2, fault), str(release), sections(release), 5.0, lambda: None)
         assert walk(grid(), engine, case="batch", steps=4) == whole("batch")[:16]
 
 
@@ -225,13 +249,13 @@ def replace_bounds(reply, by):
 
 
 def test_a_file_that_is_missing_or_changed_is_an_error_with_its_name_and_no_number(file, remote):
-    digest, content = npy_files.digest(file), bytearray(file.read_bytes())
+    digest, content = sections(file), bytearray(file.read_bytes())
     for change in (bytes(content[:-8]), bytes([*content[:-1], content[-1] ^ 1]), None):
         file.unlink()
         if change is not None:
             file.write_bytes(change)
         engine = RemoteEngine(FakeCluster(2), str(file), digest, 5.0, lambda: None)
-        with pytest.raises(EngineUnavailable, match=r"z\.npy") as error:
+        with pytest.raises(EngineUnavailable, match=r"z\.npy.*" + ("899" if change else "")) as error:
             walk(grid(), engine)
         assert str(file.parent) not in str(error.value)
         file.write_bytes(content)

@@ -5,8 +5,9 @@ from hashlib import sha256
 
 import pytest
 
+from blindopt.client.downloads import unfinished
 from blindopt.formats import npy_files
-from modeler_service.runs.candidates import DigestCache, is_stored
+from modeler_service.runs.candidates import DigestCache, is_stored, keep_candidates
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def reads():
 
 @pytest.fixture
 def cache(reads):
-    return DigestCache(lambda path: reads.append(path.name) or npy_files.digest(path), size=3)
+    return DigestCache(lambda path, parts: reads.append(path.name) or npy_files.digest(path), size=3)
 
 
 def test_a_file_is_read_once_and_again_only_on_request_or_after_a_change(tmp_path, cache, reads):
@@ -60,3 +61,18 @@ def test_the_cache_is_bounded(tmp_path, cache, reads):
     assert len(reads) == 10
     cache.of(tmp_path / "6")
     assert reads[10:] == ["6"]
+
+
+def test_what_interrupted_fetches_left_goes_with_its_release_unless_somebody_fetches_to_it(tmp_path):
+    kept, other = "0" * 64, "1" * 64
+    for name in (f"{kept}.npy", f"{kept}.npy.part", f"{other}.npy", f"{other}.npy.00000000.part"):
+        (tmp_path / name).touch()
+    with (
+        unfinished(tmp_path / f"{other}.npy", resumed=True) as partial,
+        unfinished(tmp_path / f"{other}.npy", resumed=True) as second,
+    ):
+        assert partial != second
+        keep_candidates(tmp_path, {kept})
+        assert set(tmp_path.iterdir()) == {partial, second, tmp_path / f"{kept}.npy", tmp_path / f"{kept}.npy.part"}
+    keep_candidates(tmp_path, {kept})
+    assert {path.name for path in tmp_path.iterdir()} == {f"{kept}.npy", f"{kept}.npy.part"}

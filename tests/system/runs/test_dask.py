@@ -20,9 +20,12 @@ from blindopt.gp.kernels import SquaredExponential
 from blindopt.gp.posterior import Posterior
 from modeler_service.engines.dask import TESTED
 from modeler_service.engines.remote import RemoteEngine
+from tests.modeler_service.engines.fake_cluster import sections
 from tests.system.runs.dask_cluster import ALWAYS, TIMES, DaskProcesses, until
 
 N, STEPS = 20_000, 30
+THIRD = N * 6 * 8 // 3
+"""Bytes of the parts of the release: there are four, the last with two candidates."""
 slow = pytest.mark.skipif(ALWAYS not in os.environ, reason="make test-engine runs it")
 every_time = pytest.mark.parametrize("time", range(TIMES))
 
@@ -63,7 +66,7 @@ def engine(processes, file, hooks):
     """An engine at two living workers that were reached by nobody's cut wire."""
     while len(processes.workers) < 2:
         processes.add_worker()
-    made = RemoteEngine(processes.connected(2), str(file), npy_files.digest(file), 5.0, lambda: hooks.tick())
+    made = RemoteEngine(processes.connected(2), str(file), sections(file, THIRD), 5.0, lambda: hooks.tick())
     yield made
     made.drop()
 
@@ -298,7 +301,7 @@ def test_two_workers_hold_what_one_process_has_no_memory_for(tmp_path):
     try:
         for _ in range(2):
             processes.add_worker(most_bytes=LIMIT)
-        engine = RemoteEngine(processes.connected(2), str(path), npy_files.digest(path), 600.0, lambda: None)
+        engine = RemoteEngine(processes.connected(2), str(path), sections(path), 600.0, lambda: None)
         rows = in_large(path, engine)
         engine.drop()
     finally:

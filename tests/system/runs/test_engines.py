@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from blindopt import wire
-from blindopt.client import VendorClient
+from blindopt.client import OwnerClient, VendorClient
 from tests.given_settings import GIVEN
 from tests.system.crashes.crash_checks import command
 
@@ -14,10 +14,18 @@ ALGORITHMS = [wire.GpUcb(name="gp_ucb", precision="single"), wire.GpBucb(name="g
 
 
 @pytest.fixture(scope="module")
-def grants(owner, dataset, open_study):
+def curator(make_service, tmp_path_factory):
+    """Publishes the 400 x 2 numbers in three parts."""
+    return make_service("curator", tmp_path_factory.mktemp("parts"), PART_BYTES="2400").start()
+
+
+@pytest.fixture(scope="module")
+def grants(curator, small, open_study):
     """Of one study, for a modeler each: it would dispute a query that it did not make."""
-    study = open_study(owner, dataset).id
-    return [owner.grant(study, wire.GrantCreate(name=name)) for name in ("whole", "divided")]
+    with OwnerClient(curator.url, curator.token) as owner:
+        study = open_study(owner, owner.register("small", small.csv, public=True))
+        assert [part.rows for part in study.view.report.parts] == [150, 150, 100]
+        return [owner.grant(study.id, wire.GrantCreate(name=name)) for name in ("whole", "divided")]
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.extra import numpy as hnp
 
+from blindopt import wire
 from blindopt.errors import NumericalFailure
 from blindopt.formats import npy_files
 
@@ -169,7 +170,7 @@ def test_blocks_are_written_as_one_matrix(tmp_path, sizes):
     with (tmp_path / "x.npy").open("wb") as file:
         npy_files.write(file, iter(blocks))
     assert npy_files.load(tmp_path / "x.npy").tobytes() == values.tobytes()
-    assert (tmp_path / "x.npy").stat().st_size - values.nbytes <= npy_files.HEADER_MAX
+    assert (tmp_path / "x.npy").stat().st_size - values.nbytes <= wire.NPY_HEADER_MAX
 
 
 def test_rows_are_taken_alike_from_a_file_and_from_memory(tmp_path):
