@@ -1,11 +1,57 @@
-"""Queries for candidates, and their answers."""
+"""What a modeler fetches and queries: published candidates, queries, and their answers."""
 
+import hashlib
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from blindopt.wire.base import PLAYS_MAX, ROWS_MAX, Page, Reply, Request
+from blindopt.wire.base import PLAYS_MAX, ROWS_MAX, Page, Reply, Request, Sha256
+
+PARTS_MAX = 1_000
+NPY_HEADER_MAX = 4_096
+"""Most bytes of the header of an npy file."""
+
+
+class ReleasePart(Reply):
+    """Consecutive rows of Z: bytes of its npy file, after those of the parts before. Part 0 begins with the header."""
+
+    rows: int = Field(ge=1, le=10**9, description="Rows of Z in it.")
+    bytes: int = Field(ge=8, le=10**13, description="Its length: 8 for each number, and in part 0 the header.")
+    sha256: Sha256 = Field(description="SHA-256 of its bytes: its ETag.")
+
+
+def digest_of_parts(parts: Iterable[ReleasePart]) -> str:
+    """SHA-256 that identifies a release in parts: of a line ``rows bytes sha256`` for each, in order."""
+    lines = "".join(f"{part.rows} {part.bytes} {part.sha256}\n" for part in parts)
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+class PublishedCandidates(Reply):
+    """Z as it is published: its shape, its digest, and the parts of a large one."""
+
+    n: int = Field(ge=1, le=10**9, description="Rows of Z.")
+    r: int = Field(ge=1, le=1_000, description="Columns of Z.")
+    release_sha256: Sha256 = Field(
+        description="SHA-256 of the npy file of Z, its ETag; or of a line `rows bytes sha256` for each of its parts."
+    )
+    parts: list[ReleasePart] = Field(
+        [],
+        max_length=PARTS_MAX,
+        description="Of a large release: the parts of its npy file, in order, each fetched by its number, from 0.",
+    )
+
+    @model_validator(mode="after")
+    def _parts_are_whole(self) -> Self:
+        if not self.parts:
+            return self
+        sizes = [part.bytes - 8 * self.r * part.rows for part in self.parts]
+        if sum(part.rows for part in self.parts) != self.n or not 0 < sizes[0] <= NPY_HEADER_MAX or any(sizes[1:]):
+            raise ValueError("the parts are not those of n x r numbers")
+        if digest_of_parts(self.parts) != self.release_sha256:
+            raise ValueError("the parts are not those of the release")
+        return self
 
 
 class RowPlays(Request):

@@ -1,13 +1,12 @@
-"""Releases: the mechanisms' specifications, the candidates as they are published, and the reports on a release."""
+"""Releases: the mechanisms' specifications, and the reports on a release."""
 
-import hashlib
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag
 
-from blindopt.wire.base import FEATURES_MAX, Caution, Epsilon, Page, PositiveFloat, Reply, Request, Sha256
+from blindopt.wire.base import FEATURES_MAX, Caution, Epsilon, Page, PositiveFloat, Reply, Request
 from blindopt.wire.ledgers import DatasetOutlook
+from blindopt.wire.queries import ReleasePart
 
 Delta = Annotated[
     PositiveFloat,
@@ -19,9 +18,6 @@ Delta = Annotated[
     ),
 ]
 FailureProbability = Annotated[float, Field(ge=1e-18, le=0.1, description="delta of (epsilon, delta).")]
-PARTS_MAX = 1_000
-NPY_HEADER_MAX = 4_096
-"""Most bytes of the header of an npy file."""
 _ROTATE = "Rotate Z by a secret random rotation after the noise: costs nothing, and no guarantee relies on it."
 
 
@@ -274,46 +270,6 @@ class Verdict(Reply):
 
     level: RiskLevel = Field(description="The level of the most harmful finding.")
     sentence: str = Field(description="The verdict in words, for the owner.")
-
-
-class ReleasePart(Reply):
-    """Consecutive rows of Z: bytes of its npy file, after those of the parts before. Part 0 begins with the header."""
-
-    rows: int = Field(ge=1, le=10**9, description="Rows of Z in it.")
-    bytes: int = Field(ge=8, le=10**13, description="Its length: 8 for each number, and in part 0 the header.")
-    sha256: Sha256 = Field(description="SHA-256 of its bytes: its ETag.")
-
-
-def digest_of_parts(parts: Iterable[ReleasePart]) -> str:
-    """SHA-256 that identifies a release in parts: of a line ``rows bytes sha256`` for each, in order."""
-    lines = "".join(f"{part.rows} {part.bytes} {part.sha256}\n" for part in parts)
-    return hashlib.sha256(lines.encode()).hexdigest()
-
-
-class PublishedCandidates(Reply):
-    """Z as it is published: its shape, its digest, and the parts of a large one."""
-
-    n: int = Field(ge=1, le=10**9, description="Rows of Z.")
-    r: int = Field(ge=1, le=1_000, description="Columns of Z.")
-    release_sha256: Sha256 = Field(
-        description="SHA-256 of the npy file of Z, its ETag; or of a line `rows bytes sha256` for each of its parts."
-    )
-    parts: list[ReleasePart] = Field(
-        [],
-        max_length=PARTS_MAX,
-        description="Of a large release: the parts of its npy file, in order, each fetched by its number, from 0.",
-    )
-
-    @model_validator(mode="after")
-    def _parts_are_whole(self) -> Self:
-        if not self.parts:
-            return self
-        sizes = [part.bytes - 8 * self.r * part.rows for part in self.parts]
-        if sum(part.rows for part in self.parts) != self.n or not 0 < sizes[0] <= NPY_HEADER_MAX or any(sizes[1:]):
-            raise ValueError("the parts are not those of n x r numbers")
-        if digest_of_parts(self.parts) != self.release_sha256:
-            raise ValueError("the parts are not those of the release")
-        return self
 
 
 class ReleaseReport(Reply):

@@ -21,7 +21,8 @@ from blindopt.wire.base import (
 from blindopt.wire.datasets import ROWS_PER_PERSON_MAX
 from blindopt.wire.ledgers import DatasetOutlook
 from blindopt.wire.measurements import MeasurementSpec
-from blindopt.wire.releases import NoiseLaw, PublishedCandidates, ReleaseReport, ReleaseSpec, Status
+from blindopt.wire.queries import PublishedCandidates
+from blindopt.wire.releases import NoiseLaw, ReleaseReport, ReleaseSpec, Status
 
 BOTH_UNITS = "state hidden_change (what is hidden) or scale with the release's sensitivity, not both"
 
