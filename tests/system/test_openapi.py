@@ -40,7 +40,7 @@ ALIKE = {CoverageScenario.INCORRECT_TYPE, CoverageScenario.VALID_OBJECT}
 ALTERNATIVE = re.compile(r"(oneOf|anyOf|allOf)/\d+/")
 JOBS = {"POST /v1/tunings": 20 if FULL else 3, "POST /v1/studies/{study_id}/forecasts": 4 if FULL else 2}
 """What starts work of its own, and how often it may: after that, bodies are sent as they were made up."""
-FOR_MODELERS = r"^/v1/(studies/\{study_id\}(/candidates|/queries.*|/revisions|/messages.*)?|audit/.*)$"
+FOR_MODELERS = r"^/v1/(studies/\{study_id\}(/candidates.*|/queries.*|/revisions|/messages.*)?|audit/.*)$"
 RUNS = 20 if FULL else 5
 """How many runs are set going; all others are held."""
 SAME_BODY = {

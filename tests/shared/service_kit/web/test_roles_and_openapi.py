@@ -164,6 +164,7 @@ ALLOWED = {
         "PUT /v1/datasets/{dataset_id}/account/caps": OWNER,
         f"GET {STUDY}": OWNER | MODELER,
         f"GET {STUDY}/candidates": MODELER,
+        f"GET {STUDY}/candidates/parts/{{part}}": MODELER,
         f"POST {STUDY}/queries": MODELER,
         f"GET {STUDY}/queries/{{query_id}}": MODELER,
         f"GET {STUDY}/revisions": MODELER,
