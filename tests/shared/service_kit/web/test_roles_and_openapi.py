@@ -519,7 +519,15 @@ def test_every_reply_names_its_headers(document, name):
         if name == "modeler"
         else {
             f"/v1/studies/{{study_id}}{rest}"
-            for rest in ("", "/candidates", "/queries", "/queries/{query_id}", "/revisions", "/messages")
+            for rest in (
+                "",
+                "/candidates",
+                "/candidates/parts/{part}",
+                "/queries",
+                "/queries/{query_id}",
+                "/revisions",
+                "/messages",
+            )
         }
         | {"/v1/studies/{study_id}/messages/{message_id}"}
     )
