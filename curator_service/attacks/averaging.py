@@ -14,7 +14,8 @@ from blindopt.wire import Finding, NoAnswerNoise, RowPlays, StudyCreate
 from curator_service.attacks.intervals import ALPHA, median_interval
 from curator_service.measurement.column import added_variance, is_exact, measure
 from curator_service.privacy.answers import mechanism_of
-from curator_service.privacy.ledger import Prices, answers_add_up, text, units
+from curator_service.privacy.groups import LEVELS, GroupAnswers, steps
+from curator_service.privacy.ledger import Prices, answers_add_up, is_groups, text, units
 
 DRAWN_MAX = 100
 """Up to so many answers about a row are drawn; of more, the law of their mean is used."""
@@ -161,7 +162,9 @@ def _unlimited(spec: StudyCreate, truths: Vector, rng: np.random.Generator) -> t
 
 def _means(spec: StudyCreate, truths: Vector, k: int, rng: np.random.Generator) -> Vector:
     """Means (m,) of ``k`` answers about each of ``truths``, clipped to the public range."""
-    if k <= DRAWN_MAX:
+    if is_groups(spec):
+        means = _of_group(GroupAnswers.of(spec), truths, k, rng)
+    elif k <= DRAWN_MAX:
         means = np.array([_drawn_mean(spec, float(truth), k) for truth in truths])
     else:
         centres, sds = law_of_mean(spec, truths, k)
@@ -170,6 +173,16 @@ def _means(spec: StudyCreate, truths: Vector, k: int, rng: np.random.Generator) 
         return means
     centre, bound = spec.answers.centre, spec.answers.bound
     return np.asarray(np.clip(means, centre - bound, centre + bound))
+
+
+def _of_group(mechanism: GroupAnswers, truths: Vector, k: int, rng: np.random.Generator) -> Vector:
+    """Means (m,) of ``k`` answers about the group of each of ``truths``, for somebody who knows the other records."""
+    totals = [steps(np.array([truth]), mechanism.answers) for truth in truths.tolist()]
+    if k <= DRAWN_MAX:
+        return np.array([np.mean([mechanism.draw(total, 1) for _ in range(k)]) for total in totals])
+    exact = mechanism.answers.centre + np.array(totals) / LEVELS * mechanism.answers.bound
+    means: Vector = rng.normal(exact, sqrt(mechanism.passport(1).privacy.variance or 0.0) / sqrt(k))
+    return means
 
 
 def _drawn_mean(spec: StudyCreate, truth: float, k: int) -> float:

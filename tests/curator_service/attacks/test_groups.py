@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from blindopt import wire
-from curator_service.attacks import groups
+from curator_service.attacks import averaging, groups, trial
+from curator_service.release.groups import Groups
 from curator_service.release.registry import mechanism_of
+from curator_service.scaling import ScaledRows
 
 
-def findings(epsilon, queries=None):
-    spec = wire.StudyCreate(
+def spec(epsilon, queries=None):
+    return wire.StudyCreate(
         name="g",
         dataset_id="ds_0",
         features=[wire.Feature(column="x", lower=0.0, upper=1.0)],
@@ -20,8 +22,12 @@ def findings(epsilon, queries=None):
         answers=wire.LaplaceAnswers(mechanism="laplace", epsilon=epsilon, value_bound=1.0),
         budget=wire.Budget(queries=queries),
     )
-    mechanism = mechanism_of(spec, spec.release)
-    return dict(groups.one_by_one(spec, mechanism, np.linspace(-1, 1, 50), np.random.default_rng(1)))
+
+
+def findings(epsilon, queries=None):
+    drafted = spec(epsilon, queries)
+    mechanism = mechanism_of(drafted, drafted.release)
+    return dict(groups.one_by_one(drafted, mechanism, np.linspace(-1, 1, 50), np.random.default_rng(1)))
 
 
 def test_a_small_epsilon_leaves_attackers_guessing_and_they_prove_no_more_than_it():
@@ -32,6 +38,37 @@ def test_a_small_epsilon_leaves_attackers_guessing_and_they_prove_no_more_than_i
         assert finding.success < most + 5 * 0.5 / math.sqrt(groups.TRIALS)
     assert seen["column_space"].figure <= 0.2
     assert "sees the numbers of records and 1 answer about each group" in seen["membership"].sentence
+
+
+@pytest.mark.parametrize("queries", [5, 2_000])
+def test_averaging_has_the_noise_of_a_group_which_grows_with_the_records_of_a_person(queries):
+    """Errors of one record and of 8 of a person, by the law of the mean: sd of the sum's noise over the root of k."""
+    y = np.zeros(2_000)
+    for k in (1, 8):
+        drafted = spec("4", queries).model_copy(update={"rows_per_person": k, "person_column": k > 1})
+        errors = averaging._means(drafted, y[: 2_000 if queries > 100 else 300], queries, np.random.default_rng(2))
+        sd = np.sqrt(2) * 2 * k / 4 / np.sqrt(queries)
+        assert errors.std() < 1.1 * sd  # less where the clip cuts it off
+        if sd < 0.3:
+            assert errors.std() > 0.9 * sd
+
+
+@pytest.mark.parametrize(
+    ("y", "more"),
+    [
+        (np.array([3.0]), {}),
+        (np.array([1e300, -1e300]), {}),
+        (np.zeros(5), {"budget": wire.Budget(epsilon_per_row="1", queries=1)}),  # the cap allows no answer
+        (np.zeros(5), {"rows_per_person": 1_000, "person_column": True}),
+    ],
+    ids=["one record", "y far outside of the clip", "no answer", "1,000 records of a person"],
+)
+def test_edges_of_a_preview_have_findings(y, more):
+    drafted = spec("1", 1).model_copy(update=more)
+    rows = ScaledRows(np.full((len(y), 1), 0.5), [0], drafted.features, np.arange(len(y)))
+    seen = trial.findings(drafted, rows, y, Groups.of(drafted, drafted.release), rng=np.random.default_rng(3))
+    assert {finding.attack for finding in seen} >= {"column_space", "membership"}
+    assert all(0 <= finding.success <= 1 and np.isfinite(finding.figure) for finding in seen)
 
 
 @pytest.mark.parametrize("queries", [5, None])
