@@ -41,15 +41,19 @@ def why_not() -> str | None:
 
 
 class Server:
-    """A server in a folder of its own."""
+    """A server in a folder of its own; with ``of``, a replica of another one."""
 
-    def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))
+    def __init__(self, folder: Path | None = None, of: "Server | None" = None) -> None:
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))
         self._as: list[str] = []
         if os.getuid() == 0:  # initdb refuses root
             self._as = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
             shutil.chown(self.folder, "nobody", "nogroup")
-        self._run("initdb", "-U", USER, "-A", "trust", "--locale=C.UTF-8", "--locale-provider=icu", "--icu-locale=en")
+        if of is not None:
+            self._run("pg_basebackup", "-R", "-c", "fast", "-d", of.url("postgres"))
+        else:
+            locale = ("--locale=C.UTF-8", "--locale-provider=icu", "--icu-locale=en")
+            self._run("initdb", "-U", USER, "-A", "trust", "--wal-segsize=1", *locale)
         atexit.register(self.remove)
         self.start()
 
@@ -68,6 +72,13 @@ class Server:
     def stop(self, how: str = "fast") -> None:
         """Stop it: fast, or immediate, which is like a loss of power."""
         self._run("pg_ctl", "stop", "-w", "-s", "-m", how)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to all its processes."""
+        parent = (self.folder / "data" / "postmaster.pid").read_text().split()[0]
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        for pid in (parent, *children):
+            os.kill(int(pid), number)
 
     def remove(self) -> None:
         """Stop it for good."""
@@ -194,6 +205,13 @@ def _drop_unused() -> None:
 def name_of(url: str) -> str:
     """The name of the database at an address."""
     return url.partition("?")[0].rpartition("/")[2]
+
+
+def session(url: str) -> Any:
+    """A session of a test's own, which begins no transaction by itself."""
+    import psycopg
+
+    return psycopg.connect(url, autocommit=True)
 
 
 SQLITE_ONLY = {

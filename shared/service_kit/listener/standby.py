@@ -9,16 +9,19 @@ from typing import Any
 
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from blindopt.errors import BlindoptError, Standby
+from blindopt.errors import BlindoptError, Standby, StorageUnavailable
 from service_kit.certificates import Certificates
 from service_kit.web import problems
+from service_kit.web.gauges import NOT_LEADING
 
 log = logging.getLogger("blindopt.standby")
 _BEAT_S = 0.5
 _AGAIN_S = 1.0
+_ANSWER_S = 10.0
+"""As long as a connection waits for the other machine (tcp_user_timeout)."""
 
 
 class StandbyApp:
@@ -28,8 +31,10 @@ class StandbyApp:
     the database, recovers what was interrupted, and returns the application.
     """
 
-    def __init__(self, lead: Callable[[], bool], build: Callable[[], FastAPI], certificates: Certificates) -> None:
-        self._lead, self._build = lead, build
+    def __init__(
+        self, lead: Callable[[], bool], build: Callable[[], FastAPI], certificates: Certificates, *, metrics: bool
+    ) -> None:
+        self._lead, self._build, self._metrics = lead, build, metrics
         self._app: FastAPI | None = None
         self._is_closing = asyncio.Event()
         self.state = SimpleNamespace(certificates=certificates, leave=self._leave)
@@ -42,6 +47,8 @@ class StandbyApp:
             await self._app(scope, receive, send)
         elif scope["path"] == "/healthz":
             await JSONResponse({"status": "ok"})(scope, receive, send)
+        elif scope["path"] == "/metrics" and self._metrics:  # without a token, which only the database knows
+            await PlainTextResponse(NOT_LEADING)(scope, receive, send)
         else:
             await problems.refusal(Standby(), "")(scope, receive, send)
 
@@ -84,10 +91,21 @@ class StandbyApp:
                     app.state.leave()
 
     async def _until_lost(self, database: Any) -> None:
+        """Wait until the session that writes has ended: a write of nothing, now and then, finds that out.
+
+        The write may wait for a lock. A read that is not answered within ``_ANSWER_S`` ends the session.
+        """
+        beat: asyncio.Task[Any] | None = None
         while not await self._wait(_BEAT_S):
-            with suppress(BlindoptError):
-                await database.write_soon(lambda db: None)
-            if database.is_lost:
+            if beat is None or beat.done():
+                beat = asyncio.create_task(_written(database))
+            try:
+                await asyncio.wait_for(database.server.answer(), _ANSWER_S)
+            except TimeoutError:
+                database.server.abandon()
+            except StorageUnavailable:  # no further session may be opened; the one that writes is there, perhaps
+                pass
+            if database.server.is_lost:
                 return
 
     async def _wait(self, seconds: float) -> bool:
@@ -95,3 +113,8 @@ class StandbyApp:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._is_closing.wait(), seconds)
         return self._is_closing.is_set()
+
+
+async def _written(database: Any) -> None:
+    with suppress(BlindoptError):
+        await database.write_soon(lambda db: None)

@@ -58,7 +58,7 @@ class Database:
         self._data_version: Any = None
         self._tables = metadata, append_only, migrations
         self._after_commit: Callable[[], None] = lambda: None
-        self._backend = backends.of(self.path, url)
+        self._backend = self.server = backends.of(self.path, url)
         self._db = self._reached(self._backend.connect)
         self._memory = remember_rows(self._db)
         self._lock = threading.Lock()
@@ -356,11 +356,6 @@ class Database:
             raise StateConflict("the database is SQLite, which has no roles: DATABASE_URL is not set")
         return self._backend.rights_of(role, self._tables[0], self._tables[1])
 
-    @property
-    def is_lost(self) -> bool:
-        """Whether the session that writes has ended, and with it the lock of a leader: nothing can be written."""
-        return self._backend.is_lost
-
     def size_bytes(self) -> int:
         """The size of the database."""
         return self._backend.size_bytes()
@@ -381,7 +376,8 @@ class Database:
         self._closed = True
         self._committer.shutdown(wait=True)
         with self._lock:
-            self._db.close()
+            with suppress(Exception):  # a session that is lost cannot be rolled back
+                self._db.close()
             self._backend.close()
 
 

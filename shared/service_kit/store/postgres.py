@@ -5,13 +5,14 @@ import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
+from weakref import WeakSet
 
 import psycopg
-from sqlalchemy import Connection, Engine, MetaData, create_engine, event, text
+from sqlalchemy import Connection, Engine, MetaData, create_engine, event, literal_column, select, text
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from service_kit.store import postgres_dialect, postgres_schema
-from service_kit.store.driver_errors import converted
+from service_kit.store.driver_errors import converted, reading
 from service_kit.store.postgres_lookups import Lookups
 from service_kit.store.postgres_session import Session, Statement, check_url, connect
 from service_kit.store.prepared_statement import Ahead, Driver, PreparedStatement
@@ -19,6 +20,7 @@ from service_kit.store.prepared_statement import Ahead, Driver, PreparedStatemen
 LEADS, WRITES = 0x626F7001, 0x626F7002
 """First half of the keys of advisory locks: the session that leads, and a transaction that writes."""
 _LEAD_S = 3
+_ANSWER = PreparedStatement(select(literal_column("1").label("one")))
 _WRITER: Statement = "SELECT writer FROM state", []
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
@@ -40,6 +42,7 @@ class Postgres:
         self._key = _key(schema)
         self._name = secrets.token_hex(8)
         self._session: Session | None = None
+        self._sessions: WeakSet[Session] = WeakSet()
         self._begin: list[Statement] = [
             ("BEGIN", []),
             (f"SELECT pg_advisory_xact_lock({WRITES}, {self._key})", []),
@@ -50,12 +53,15 @@ class Postgres:
     def _open_writer(self) -> Session:
         self._session = self._leader or self._open("writer", **{"blindopt.writer": self._name})
         if self._leader is not None:
+            self._sessions.add(self._session)
             self._session.execute(f"SET blindopt.writer = '{self._name}'; SET blindopt.leads = '1'")
         return self._session
 
     def _open(self, what: str, **settings: str) -> Session:
         try:
-            return connect(self._url, self._schema, f"blindopt {self._schema} {what}", **settings)
+            session = connect(self._url, self._schema, f"blindopt {self._schema} {what}", **settings)
+            self._sessions.add(session)
+            return session
         except psycopg.Error as error:
             raise psycopg.OperationalError(type(error).__name__) from None  # its text names hosts and users
 
@@ -111,6 +117,16 @@ class Postgres:
         """``row`` for the event loop, which serves others meanwhile."""
         return await self._lookups.row(statement, values)
 
+    async def answer(self) -> None:
+        """Wait until the server answers a read that waits for no lock. Raises StorageUnavailable."""
+        with reading():
+            await self._lookups.row(_ANSWER, {})
+
+    def abandon(self) -> None:
+        """Cut all connections: whichever thread waits for the server goes on with an error."""
+        for session in list(self._sessions):
+            session.cut()
+
     def forget_old_pages(self) -> None:
         """Write all tables anew, so that their files hold nothing of what was overwritten."""
         with self._reader.connect() as db:
@@ -136,6 +152,12 @@ class Postgres:
         with self._reader.connect() as db:
             where = "relnamespace = current_schema()::regnamespace AND relkind = 'r'"
             return int(db.execute(text(f"{sizes} WHERE {where}")).scalar_one())
+
+    def replicas_behind(self) -> list[int | None]:
+        """Bytes of the server's log that each connected replica has not replayed; None: the role may not know."""
+        behind = "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), replay_lsn)::bigint FROM pg_stat_replication"
+        with self._reader.connect() as db:
+            return list(db.execute(text(behind)).scalars())
 
     def close(self) -> None:
         """Close every session, and with it the locks of this one."""

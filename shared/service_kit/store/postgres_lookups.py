@@ -20,6 +20,7 @@ class Lookups:
         self._open = open_session
         self._opening = asyncio.Lock()
         self._session: Session | None = None
+        self._socket = -1
         self._waiting: deque[asyncio.Future[Any]] = deque()
 
     async def row(self, statement: PreparedStatement, values: dict[str, Any]) -> Any:
@@ -28,7 +29,8 @@ class Lookups:
             if self._session is None:
                 session = await asyncio.to_thread(self._open)
                 session.pgconn.enter_pipeline_mode()
-                asyncio.get_running_loop().add_reader(session.pgconn.socket, self._arrived)
+                self._socket = session.pgconn.socket  # a lost connection does not know it any more
+                asyncio.get_running_loop().add_reader(self._socket, self._arrived)
                 self._session = session
             session = self._session
         future = asyncio.get_running_loop().create_future()
@@ -45,9 +47,9 @@ class Lookups:
     def _flush(self) -> None:
         loop, session = asyncio.get_running_loop(), self._session
         if session is not None and session.pgconn.flush():
-            loop.add_writer(session.pgconn.socket, self._flush)
+            loop.add_writer(self._socket, self._flush)
         elif session is not None:
-            loop.remove_writer(session.pgconn.socket)
+            loop.remove_writer(self._socket)
 
     def _arrived(self) -> None:
         session = self._session
@@ -84,8 +86,8 @@ class Lookups:
         """Close the session, on the event loop's thread or after its end."""
         session, self._session = self._session, None
         if session is not None:
-            with suppress(RuntimeError, psycopg.Error):
+            with suppress(RuntimeError):  # the loop has ended
                 loop = asyncio.get_running_loop()
-                loop.remove_reader(session.pgconn.socket)
-                loop.remove_writer(session.pgconn.socket)
+                loop.remove_reader(self._socket)
+                loop.remove_writer(self._socket)
             session.close()

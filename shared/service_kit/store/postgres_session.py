@@ -1,8 +1,11 @@
 """A connection to PostgreSQL: exact values, and the statements of ``PreparedStatement``."""
 
 import math
+import os
 import select
+import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 from typing import Any, Self
 
@@ -195,6 +198,12 @@ class Session(psycopg.Connection[Any]):
         if later:
             self.run(later)
         return super().cursor(*args, **options)
+
+    def cut(self) -> None:
+        """Cut the connection, from any thread: its own, which may wait for the server, goes on with an error."""
+        if not self.closed:
+            with suppress(OSError), socket.socket(fileno=os.dup(self.pgconn.socket)) as connection:
+                connection.shutdown(socket.SHUT_RDWR)
 
     @property
     def in_transaction(self) -> bool:

@@ -72,6 +72,12 @@ class Sqlite:
     async def row_soon(self, statement: PreparedStatement, values: dict[str, Any]) -> Any:
         raise NotImplementedError  # ``row`` waits for nobody
 
+    async def answer(self) -> None:
+        """Nothing: it is in this process."""
+
+    def abandon(self) -> None:
+        """Nothing."""
+
     def forget_old_pages(self) -> None:
         """Empty the write-ahead log. Raises AuditUnavailable while a reader is in it."""
         _truncate_wal(self._path)
@@ -84,6 +90,10 @@ class Sqlite:
 
     def rights_of(self, role: str, metadata: tuple[MetaData, ...], append_only: tuple[str, ...]) -> str:
         raise NotImplementedError  # SQLite has no roles
+
+    def replicas_behind(self) -> list[int | None]:
+        """None: it is one file."""
+        return []
 
     def size_bytes(self) -> int:
         """The size of the database with its write-ahead log."""

@@ -16,6 +16,10 @@ from service_kit.store import notices
 Jobs = Callable[[], Mapping[str, Mapping[str, int]]]
 """Returns how many jobs of each kind are in each state now."""
 
+_LEADER = "blindopt_leader"
+NOT_LEADING = f"# TYPE {_LEADER} gauge\n{_LEADER} 0\n"
+"""The metrics of a standby."""
+
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
@@ -52,8 +56,11 @@ def of_service(context: ServiceContext, data_dir: Path, jobs: Jobs, check_ready:
     by_state: dict[tuple[str, ...], float] = {
         (kind, state): count for kind, states in jobs().items() for state, count in states.items()
     }
-    if context.database.url is not None:
-        yield _single("blindopt_leader", "1: this process leads (PostgreSQL); a standby answers 503.", 1)
+    yield _single(_LEADER, "1: this process serves; 0: it is a standby, which waits to lead (PostgreSQL).", 1)
+    behind_bytes = context.database.server.replicas_behind()
+    yield _single("blindopt_replicas", "Replicas of PostgreSQL that are connected to its server.", len(behind_bytes))
+    lag = max((each for each in behind_bytes if each is not None), default=0)
+    yield _single("blindopt_replication_lag_bytes", "What the replica that is behind most has not replayed.", lag)
     yield Gauge("blindopt_jobs", "Jobs by kind and state.", by_state, ("kind", "state"))
     with context.database.read() as db:
         written: dict[tuple[str, ...], float] = {(state,): count for state, count in notices.states(db).items()}

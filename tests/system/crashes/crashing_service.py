@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 SHOTS = "shots"
 """A file beside the control: one JSON line for each kill, written before it."""
+NO_LOCK, IMPATIENT = "leads without the lock", "waits for the server for half a second"
 
 
 @dataclass(frozen=True)
@@ -235,6 +236,7 @@ def curator(gun: Gun) -> Callable[[], None]:
     from service_kit.store import checkpoints
     from service_kit.store.database import Database
 
+    _on_postgres(gun)
     commits = Commits(gun)
     commits.watch()
     commits.mark(store, "begin_query", "charge", lambda db, **values: str(values["idempotency_key"]))
@@ -310,6 +312,24 @@ def curator(gun: Gun) -> Callable[[], None]:
     _around(queries, "measure", drawn)
     _break_curator(gun)
     return cli.main
+
+
+def _on_postgres(gun: Gun) -> None:
+    """A leader without the lock of leaders, or with less patience."""
+    if find_spec("psycopg") is None:
+        return
+    from service_kit.store import postgres
+
+    if gun.broken(NO_LOCK):
+        postgres.LEADS += 16  # the next one is that of writes
+
+    def impatient(answer: Callable[..., Any]) -> Callable[..., Any]:
+        async def answers(self: Any) -> None:
+            await asyncio.wait_for(answer(self), 0.5 if gun.broken(IMPATIENT) else None)
+
+        return answers
+
+    _around(postgres.Postgres, "answer", impatient)
 
 
 def _verification(gun: Gun, commits: Commits) -> None:
