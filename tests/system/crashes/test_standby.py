@@ -224,15 +224,15 @@ def test_two_leaders_that_an_operator_made_charge_once_and_the_log_has_one_recor
     pair, study, until, turn
 ):
     forced, broken = pair.standby, pair.control(pair.standby).with_name("broken")
-    _end_one(forced)
+    _stop(forced)
     broken.write_text(NO_LOCK)
     forced.start()
     try:
         keys = [secrets.token_hex(8) for _ in range(6)]
         with ThreadPoolExecutor(4) as pool:
             answers = [pool.submit(ask, leader, study, key) for key in keys for leader in (pair.leader, forced)]
-            for one, other in zip(answers[::2], answers[1::2], strict=True):
-                given = [each.result() for each in (one, other) if each.exception() is None]
+            for pending in zip(answers[::2], answers[1::2], strict=True):
+                given = [each.result() for each in pending if each.exception() is None]
                 assert given
                 assert given[0] == given[-1]
         assert [pair.charges(key) for key in keys] == [1] * len(keys)
@@ -244,7 +244,7 @@ def test_two_leaders_that_an_operator_made_charge_once_and_the_log_has_one_recor
         assert status == 0, output
     finally:
         broken.unlink()
-        _end_one(forced)
+        _stop(forced)
         forced.process = forced.spawn()
 
 
@@ -328,9 +328,9 @@ def test_an_earlier_state_of_the_database_is_found_by_the_checkpoint_outside(pai
 
 def _end(pair):
     for curator in pair.curators:
-        _end_one(curator)
+        _stop(curator)
 
 
-def _end_one(curator):
+def _stop(curator):
     if curator.process.poll() is None:
         assert curator.stop() == 0
