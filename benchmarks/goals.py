@@ -37,6 +37,7 @@ _LOOP, _RATE, _REFIT = (
     "Durable exchanges",
     "30 choices with a fit by marginal likelihood before each, ",
 )
+_MILLION, _TEN = "50 choices, n = 1,000,000", "20 choices, n = 10,000,000"
 GOALS = (
     Goal(
         "a whole run, A: scikit-learn alone / both services",
@@ -69,6 +70,14 @@ GOALS = (
     Goal("... B", "refitting", f"{_REFIT}B", "blindopt", "in all times faster", 2.5),
     Goal("verify 100,000 records, s", "log", "A log of", "python -m curator_service audit verify", "seconds", most=4),
     Goal("release of 1,000,000 x 20, s", "release", "Gaussian release of 1000000", "draw and publish", "s", most=75),
+    Goal("choices of parts, in both precisions, equal of 8", "engines", "Rows, ties", "batch", "equal", 8),
+    Goal("two parts in turn, 1e6: CPU / process", "engines", _MILLION, "two parts", "CPU to process", most=1.15),
+    Goal("two threads, 1e6: time / process", "engines", _MILLION, "two threads", "time to process", most=0.75),
+    Goal("... 1e7", "engines", _TEN, "two threads", "time to process", most=0.65),
+    Goal("cluster, 1e7: driver CPU ms a choice", "engines", _TEN, "Dask", "driver CPU ms a choice", most=6),
+    Goal("... workers' CPU / process", "engines", _TEN, "Dask", "workers' CPU to process", most=1.2),
+    Goal("... time / process", "engines", _TEN, "Dask", "time to process", most=0.8),
+    Goal("... memory of the largest / process", "engines", _TEN, "Dask", "MiB to process", most=0.6),
     Goal("start of the curator, CPU s", "start", "A start", "curator", "CPU s", most=1.0),
     Goal("start of the modeler, CPU s", "start", "A start", "modeler", "CPU s", most=1.0),
 )
