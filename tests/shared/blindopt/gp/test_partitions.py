@@ -184,3 +184,27 @@ def test_moments_of_parts_are_those_of_the_whole():
         moments.append(np.stack([posterior.mean, posterior.variance]))
     np.testing.assert_allclose(moments[2], moments[0], rtol=0, atol=1e-11)
     np.testing.assert_allclose(moments[3], moments[1], rtol=0, atol=1e-11)
+
+
+def gaps(z, chosen):
+    """By how much each chosen row's bound misses the largest, and its own value: plain numpy in long double."""
+    long = np.longdouble
+    exact, y = z.astype(long), np.sin(5 * z).sum(axis=1).astype(long)
+    whitened, mean, variance = np.empty((len(chosen), len(z)), long), np.zeros(len(z), long), np.ones(len(z), long)
+    for t, (row, _, acquisition, _, _) in enumerate(chosen):
+        bound = mean + np.sqrt(long(beta(len(z), t + 1, 0.025)) * variance)
+        yield float(bound.max() - bound[row]), float(abs(bound[row] - acquisition))
+        column = np.exp(-((exact - exact[row]) ** 2).sum(axis=1) / (2 * long(1.5) ** 2))
+        column -= whitened[:t, row] @ whitened[:t]
+        column /= np.sqrt(variance[row] + long(1e-3))
+        mean += column * (y[row] - mean[row]) / np.sqrt(variance[row] + long(1e-3))
+        variance = np.maximum(variance - column**2, 0)
+        whitened[t] = column
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_parts_choose_the_largest_bound_of_plain_numpy_in_long_double(dtype):
+    z = np.random.default_rng(8).normal(size=(2_000, 4))
+    chosen = walk(z, LocalEngine(lambda n: 3), dtype=dtype)
+    assert np.max(list(gaps(z, chosen))) < 1e-9
+    assert np.max(list(gaps(z, [(c[0] + 1, *c[1:]) for c in chosen]))) > 1e-3  # a control
