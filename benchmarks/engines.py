@@ -159,9 +159,9 @@ _NAMES = {
 }
 
 
-def _best(one: Json, other: Json) -> Json:
+def _best(first: Json, second: Json) -> Json:
     """The smaller of each time: what other work on the machine added is in the larger one."""
-    return one | {name: min(one[name], other[name]) for name in ("seconds", "cpu", "mib")}
+    return first | {name: min(first[name], second[name]) for name in ("seconds", "cpu", "mib")}
 
 
 def _apart(kind: str, path: Path, steps: int, precision: str) -> Json:
