@@ -24,7 +24,7 @@ class Thresholds:
     compiled_max: int = ORDERED_MAX
     """Candidates up to which compiled loops are used."""
     compiled_work_min: float = 1e9
-    """Candidates times capacity squared from which on one run gains more time than loading numba takes (0.4 s)."""
+    """Candidates times capacity squared, of all runs, from which on loading numba takes less time (0.4 s)."""
     tile: int = 256
     """Candidates that compiled loops update together: enough to outweigh the overhead, few enough that tiles wait."""
     together_max: int = 16_000

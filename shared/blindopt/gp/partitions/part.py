@@ -31,12 +31,22 @@ _RESIDUAL = 1 / 16
 _LEAST, _MOST = np.array([-np.inf]), np.array([np.inf])
 
 
+_interpreted_work = [0.0]
+"""Candidates times capacity squared of what this process built without compiled loops."""
+
+
 def uses_compiled_loops(n: int, kernel: Kernel, capacity: int, thresholds: Thresholds) -> bool:
-    """Whether n candidates are left to compiled loops: numba is installed, knows the kernel, and saves time."""
+    """Whether n candidates are left to compiled loops: numba is installed, knows the kernel, and saves time.
+
+    It is loaded once that would have saved time: by one large run, or after several smaller ones.
+    """
     if not thresholds.compiled_min <= n <= thresholds.compiled_max:
         return False
-    is_loaded = "blindopt.gp.compiled_loops" in sys.modules
-    return (is_loaded or n * capacity**2 >= thresholds.compiled_work_min) and loops_for(kernel) is not None
+    if "blindopt.gp.compiled_loops" not in sys.modules:
+        _interpreted_work[0] += n * capacity**2
+        if _interpreted_work[0] < thresholds.compiled_work_min:
+            return False
+    return loops_for(kernel) is not None
 
 
 @dataclass(frozen=True, slots=True)
