@@ -4,7 +4,7 @@ import io
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,18 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks import botorch_loop
 from benchmarks.choosing import DELTA_PRIME, LARGE, NOISE_VARIANCE, STEPS, Problem, botorch, scikit_learn, worst_gap
+from benchmarks.choosing import ours as engine
 from benchmarks.exchange import LAPLACE
+from benchmarks.floor import Vendor
 from benchmarks.release import Memory, watched
-from benchmarks.server import Failed, Server, curator, modeler, scratch
+from benchmarks.server import Failed, Server, curator, floor, modeler, scratch
 from benchmarks.table import Cell, Table
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.client import OwnerClient, StudyClient, VendorClient
 from blindopt.formats import npy_files
 
+BOTH, FLOOR = "both services", "floor: an exchange's parts alone, one at a time"
 REPEATS = 5
 ROWS, COLUMNS, LENGTHSCALE = 10_000, 2, 0.2
 LARGE_COLUMNS, LARGE_STEPS = 15, 100
@@ -56,6 +59,7 @@ class Parties:
     modeler: Server
     owner: OwnerClient
     vendor: VendorClient
+    folder: Path
 
     def register(self, file: bytes) -> str:
         """Register a Parquet file; return the dataset's id."""
@@ -77,6 +81,13 @@ class Parties:
         study = self.owner.create_study(spec).id
         self.owner.release(study)
         return study, self.owner.grant(study, wire.GrantCreate(name="bench")).token
+
+    @contextmanager
+    def floor(self, token: str) -> Iterator[tuple[Server, Callable[[], Vendor]]]:
+        """Start ``benchmarks.floor``; yield it and what makes a new client of it, with the token of a grant."""
+        model = self.folder / "curator-data" / "curator.sqlite"
+        with floor(self.folder) as server:
+            yield server, lambda: Vendor(server.port, token, self.folder, model)
 
     def candidates(self, study: str, token: str) -> Matrix:
         """Download Z as a modeler does."""
@@ -108,7 +119,7 @@ def parties() -> Iterator[Parties]:
             stack.enter_context(OwnerClient(curator_service.url, owner, timeout_s=7_200)),
             stack.enter_context(VendorClient(modeler_service.url, vendor, timeout_s=7_200)),
         )
-        yield Parties(curator_service, modeler_service, *clients)
+        yield Parties(curator_service, modeler_service, *clients, folder)
 
 
 def _check(z: Matrix, trials: list[wire.TrialView]) -> None:
@@ -123,7 +134,7 @@ def _check(z: Matrix, trials: list[wire.TrialView]) -> None:
 def small() -> Table:
     """A run of 50 queries over 10,000 candidates, download of Z included, beside loops in one process."""
     file = records(ROWS, COLUMNS)
-    times: dict[str, list[float]] = {"both services": [], **{name: [] for name in PEERS}}
+    times: dict[str, list[float]] = {BOTH: [], **{name: [] for name in PEERS}}
     with parties() as both:
         dataset = both.register(file)
         for _ in range(REPEATS):
@@ -133,7 +144,7 @@ def small() -> Table:
             z = both.candidates(study, token)
             started = time.perf_counter()
             done = both.run(study, token, STEPS)
-            times["both services"].append(time.perf_counter() - started)
+            times[BOTH].append(time.perf_counter() - started)
             _check(z, both.vendor.export(done.id).trials)
             problem = Problem(
                 "run", z, LENGTHSCALE, outcome(z)
@@ -143,9 +154,14 @@ def small() -> Table:
                 for _ in loop(problem):
                     pass
                 times[name].append(time.perf_counter() - started)
-    ours = float(np.median(times["both services"]))
+        with both.floor(token) as (_, vendor):
+            times[FLOOR] = []
+            for _ in range(REPEATS):
+                with closing(vendor()) as client:
+                    times[FLOOR].append(client.query_all(engine(problem))[0])
+    medians = {name: float(np.median(seconds)) for name, seconds in times.items()}
     lines: list[list[Cell]] = [
-        [name, float(np.median(seconds)), min(seconds), max(seconds), float(np.median(seconds)) / ours]
+        [name, medians[name], min(seconds), max(seconds), *(medians[name] / medians[of] for of in (BOTH, FLOOR))]
         for name, seconds in times.items()
     ]
     absent = "" if botorch_loop.INSTALLED else f"; {botorch_loop.ABSENT}"
@@ -153,7 +169,7 @@ def small() -> Table:
         f"A whole run, n = {ROWS:,}, r = {COLUMNS}, {STEPS} queries over HTTP with two durable logs, Z fetched first "
         f"(goal: at most as long as scikit-learn alone){absent}"
     )
-    return Table(title, ["loop", "s (median)", "least", "most", "to both services"], lines)
+    return Table(title, ["loop", "s (median)", "least", "most", "to both services", "to the floor"], lines)
 
 
 def rounds() -> Table:
@@ -175,6 +191,12 @@ def rounds() -> Table:
             ]
             cells = [1e3 * each / steps for each in (*spent, sum(spent), seconds)]
             lines.append([f"{together} in a query", *cells])
+        with both.floor(token) as (server, vendor), closing(vendor()) as client:
+            client.query_all(range(ROUNDS // 4))
+            spent_before = server.cpu_seconds()
+            seconds, own = client.query_all(range(ROUNDS))
+            spent = [server.cpu_seconds() - spent_before, own]
+        lines.append([FLOOR, *(1e3 * each / ROUNDS for each in (*spent, sum(spent), seconds))])
     columns = ["rounds", "curator CPU ms", "modeler CPU ms", "CPU ms of both", "ms in all"]
     title = f"A round of a run with Laplace answers over {ARMS} candidates (goal: 2.5 ms of processor time of both)"
     return Table(title, columns, lines)

@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks import disk
 from benchmarks.load import Load, Target, run
-from benchmarks.server import Failed, Server, bare, curator, scratch
+from benchmarks.server import Failed, Server, bare, curator, floor, scratch
 from benchmarks.table import Cell, Table
 from blindopt import wire
 from blindopt.client import OwnerClient, StudyClient
@@ -182,7 +182,8 @@ def tables(grants: int = CLIENTS) -> list[Table]:
         ours = Measured("curator", service, path, tokens)
         study, of_private = study_of(service.url, owner, 1, LAPLACE)
         private = Measured("curator, private answers", service, f"/v1/studies/{study}/queries", of_private)
-        servers = [nothing, full, off, ours, private]
+        parts = Measured("floor: its parts alone", stack.enter_context(floor(folder)), path, tokens)
+        servers = [nothing, full, off, parts, ours, private]
         disk_rows = [disk.row("before", folder)]
         measure_rounds(servers, 1, SEQUENTIAL_REQUESTS)
         sequential = [measured.row(full.median) for measured in servers] + [through_client(ours, full)]

@@ -66,6 +66,16 @@ def bare(mode: str, folder: Path) -> Iterator[Server]:
 
 
 @contextmanager
+def floor(folder: Path) -> Iterator[Server]:
+    """Start ``benchmarks.floor`` beside the curator of ``folder``, whose tables and tokens it copies."""
+    port = _free_port()
+    model = folder / "curator-data" / "curator.sqlite"
+    command = ["benchmarks.floor", str(folder / "floor.sqlite"), str(model), str(port)]
+    with _started(command, {}, port, folder / "floor.log") as server:
+        yield server
+
+
+@contextmanager
 def curator(folder: Path, settings: dict[str, str]) -> Iterator[tuple[Server, str]]:
     """Start a curator with its own data folder; yield it and the owner's token."""
     with _service("curator", folder, settings) as service:
