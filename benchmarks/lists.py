@@ -1,4 +1,4 @@
-"""Processor time of a curator's lists, with 200 studies of 1,000 measurements each."""
+"""Processor time of a curator's lists, with 200 studies of 250 measurements each."""
 
 import time
 from pathlib import Path
@@ -10,7 +10,7 @@ from blindopt import wire
 from blindopt.audit.verification import verify_export
 from blindopt.client import OwnerClient
 
-STUDIES, QUERIES = 200, 1_000
+STUDIES, QUERIES = 200, 250
 _ROUNDS = 5
 _GOAL_MS = 2.0
 
