@@ -109,7 +109,7 @@ def main() -> None:
             return result
 
         own: Pids = {"curator": lambda: [owners.pid], "its worker": lambda: children(owners.pid)}
-        parties = Parties(owners, owners, owner, stack.enter_context(VendorClient(owners.url, token)))
+        parties = Parties(owners, owners, owner, stack.enter_context(VendorClient(owners.url, token)), folder)
         dataset = step("register the Parquet file", own, lambda: _registered(owners.url, token))
         study, _ = step("draw and publish Z", own, lambda: parties.release(dataset, LARGE_COLUMNS, 4.0))
         rows: list[list[int]] = []
@@ -151,7 +151,7 @@ def _with(engine: str, folder: Path, parties: Parties, study: str, grant: str, s
         given = {f"BLINDOPT_MODELER_{name}": value for name, value in settings.items()}
         service, token = stack.enter_context(modeler(inside, given))
         vendor = stack.enter_context(VendorClient(service.url, token, timeout_s=14_400))
-        both = Parties(parties.curator, service, parties.owner, vendor)
+        both = Parties(parties.curator, service, parties.owner, vendor, folder)
         algorithm = wire.GpUcb(name="gp_ucb", delta_ucb=0.05, noise_aware=False, precision="single")
         every: Pids = {"modeler": lambda: [service.pid], "curator": lambda: [parties.curator.pid], **pids}
         run = step(
