@@ -7,8 +7,8 @@ are not modelled. Z is drawn by the mechanism itself, anew for each function. Th
 averages the kernel of f over the noise of Z where its law is known, and knows the variance of y.
 
 Candidates of a study of groups are their centres, and f at a centre stands for the mean over the group. Rows say how
-many records each group has. At each level their numbers are drawn by the mechanism, which says what is a candidate; an
-answer has the noise of a group with the median number.
+many records each group has. At each level these numbers have noise of the mechanism's law, and say what is a candidate.
+An answer has the noise of a group with the median number.
 """
 
 from collections.abc import Collection
@@ -27,6 +27,7 @@ from curator_service.forecasts.functions import draw_functions
 from curator_service.forecasts.public_inputs import kernels_of
 from curator_service.forecasts.regret import chance_regret, gp_ucb_regret, mean_regret
 from curator_service.measurement.privatize import passport_of
+from curator_service.privacy.groups import COUNT_MOVE
 from curator_service.privacy.noise import OnProgress
 from curator_service.release.groups import Groups
 from curator_service.release.mechanism import Mechanism
@@ -35,7 +36,8 @@ from curator_service.scaling import ScaledRows
 PAIRS = 2_000
 _LEAST_NOISE = 1e-6
 """Variance of an answer about a group without noise, as a share of that of f: a model without any would be singular."""
-_FUNCTIONS, _NOISE, _TIES, _PAIRS = range(4)  # streams of the seed
+_FUNCTIONS, _NOISE, _TIES, _PAIRS = range(4)  # streams of the seed; 4 is that of the uniform rows
+_NUMBERS = 5
 
 
 def simulate(
@@ -167,6 +169,13 @@ class _GroupSimulation(_Simulation):
         offered = ScaledRows(of.in_raw_units(centres[there]), columns, of.features, np.arange(len(there)))
         super().__init__(worlds, forecast, offered, seed)
 
+    def _noisy(self, mechanism: Groups, function: int) -> list[int]:
+        """Numbers of records with noise of the mechanism's law: a difference of two geometric variables."""
+        p = -np.expm1(-float(mechanism.epsilon) / (COUNT_MOVE * mechanism.rows))
+        first, second = self._rng(_NUMBERS, function).geometric(p, (2, len(self._sizes)))
+        noisy: list[int] = (np.array(self._sizes) + first - second).tolist()
+        return noisy
+
     def point(self, cell: Cell, mechanism: Mechanism, on_progress: OnProgress) -> ForecastPoint:
         """The point of a level, from fresh numbers of records for each function and a run of GP-UCB for each kernel."""
         regrets = np.empty((len(self._worlds), self._count))
@@ -174,7 +183,7 @@ class _GroupSimulation(_Simulation):
             kept, variance = np.arange(len(self._x)), 0.0
             if isinstance(mechanism, Groups):
                 assert cell.answers is not None
-                noisy = mechanism.noisy(self._sizes)
+                noisy = self._noisy(mechanism, number)
                 kept = mechanism.chosen(noisy)
                 median = int(np.median(np.array(noisy)[kept]))
                 variance = cell.answers.variance(median)
