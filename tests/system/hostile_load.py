@@ -144,7 +144,7 @@ class Load:
     def begin(self) -> None:
         """Start it, and open a study."""
         self.curator = Service("curator", self.folder / "curator", fresh=self.fresh).start()
-        with OwnerClient(self.curator.url, self.curator.token) as owner:
+        with OwnerClient(self.curator.url, self.curator.token, timeout_s=240) as owner:
             data = small()
             dataset = owner.register("small", data.csv, public=True).id
             self.study = owner.create_study(checks.draft(data, dataset, epsilon="0.1", answers=10**6)).id

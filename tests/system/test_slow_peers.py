@@ -40,7 +40,7 @@ def curator(make_service, tmp_path):
 
 @pytest.fixture
 def asking(curator, small, open_study):
-    with OwnerClient(curator.url, curator.token) as owner:
+    with OwnerClient(curator.url, curator.token, timeout_s=240) as owner:
         opened = open_study(owner, owner.register("small", small.csv, public=True))
     rows = itertools.count()
 

@@ -72,7 +72,7 @@ class Soak:
             self.modelers[-1].process = self.modelers[-1].spawn()
         for modeler in self.modelers:
             modeler.start() if modeler.process is None else self._ready(modeler)
-        with OwnerClient(self.curator.url, self.curator.token) as owner:
+        with OwnerClient(self.curator.url, self.curator.token, timeout_s=240) as owner:
             data = small()
             dataset = owner.register("small", data.csv, public=True).id
             gaussian = wire.GaussianRelease(mechanism="gaussian", epsilon="4", delta=1e-5)
@@ -235,7 +235,7 @@ class Soak:
         assert spent[tight] == self.tight_answers or not any(
             record["kind"] == "charge.refused" for record in records
         ), f"refused though {spent[tight]} of {self.tight_answers} answers were given"
-        with OwnerClient(self.curator.url, self.curator.token) as owner:
+        with OwnerClient(self.curator.url, self.curator.token, timeout_s=240) as owner:
             for study in self.studies:
                 balance = owner.balance(study)
                 assert balance.total_plays == spent[study], (

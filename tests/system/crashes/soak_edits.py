@@ -108,7 +108,7 @@ def _code(token: str, url: str, study: str, key: str) -> str:
     """Query a study; the code of the refusal, or `answered`, with the answer after it."""
     query = wire.QueryRequest.model_validate({"rows": [{"row": 1}]})
     try:
-        with StudyClient(url, token, study) as client:
+        with StudyClient(url, token, study, timeout_s=240) as client:
             reply, _ = client.ask(query, key=key)
     except BlindoptError as error:
         return error.code
@@ -118,7 +118,10 @@ def _code(token: str, url: str, study: str, key: str) -> str:
 def _begin(curator: Service, modeler: Service) -> dict[str, str]:
     """Three studies, one of them used up by a run and one closed; ids and tokens by name."""
     names: dict[str, str] = {}
-    with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
+    with (
+        OwnerClient(curator.url, curator.token, timeout_s=240) as owner,
+        VendorClient(modeler.url, modeler.token, timeout_s=240) as vendor,
+    ):
         data = small()
         dataset = owner.register("small", data.csv, public=True).id
         other = owner.register("other", data.csv + data.csv.splitlines(keepends=True)[-1], public=True).id

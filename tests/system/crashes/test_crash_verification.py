@@ -50,7 +50,7 @@ def curator(make_service, tmp_path):
 def studies(curator, small):
     """Two studies that have answered, with the tokens of their grants."""
     tokens = {}
-    with OwnerClient(curator.url, curator.token) as owner:
+    with OwnerClient(curator.url, curator.token, timeout_s=240) as owner:
         dataset = owner.register("small", small.csv, public=True).id
         for key in ("changed", "other"):
             study = owner.create_study(checks.draft(small, dataset)).id
@@ -63,7 +63,7 @@ def studies(curator, small):
 def query(curator, study, key):
     """Query a study; the code of the refusal, or `answered`."""
     try:
-        with StudyClient(curator.url, study[1], study[0]) as client:
+        with StudyClient(curator.url, study[1], study[0], timeout_s=240) as client:
             client.ask(QUERY, key=key)
     except BlindoptError as error:
         return error.code
