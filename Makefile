@@ -17,7 +17,7 @@ help:
 	@echo "make test     every test"
 	@echo "make test-postgres   the same with every database in PostgreSQL (ARGS=FILE)"
 	@echo "make test-engine   choices and runs at a Dask cluster on this machine, whose scheduler, workers, files, network and modeler fail (TIMES=20 times each)"
-	@echo "make soak     kill -9 at random under load for ten minutes, then hostile files and bodies, 20 kills at each named point, odd requests, and 5,000 connections that stop half-way (SECONDS=600)"
+	@echo "make soak     kill -9 at random under load for ten minutes, then hostile files and bodies, 20 kills at each named point, odd requests, and 5,000 connections that stop half-way (SECONDS=600): more than an hour"
 	@echo "make audit-privacy   the statistical privacy tests at full size: 2 x 200,000 draws (SCALE=20; 200: the nightly figure)"
 	@echo "make mutants  mutation testing of privacy, releases, the audit log and repeated requests; hours, and it goes on where it stopped (docs/mutants.md)"
 	@echo "make screenshots   the pictures in docs/, made again by the tests that walk both stories"
