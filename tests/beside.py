@@ -27,7 +27,7 @@ def connect(path: Path, address: str | None = None) -> Any:
             query = query.replace("%", "%%").replace("?", "%s") if params else query
             return super().execute(query, params or None, **options)
 
-    return Connection.connect(address, options=f"-c search_path={path.stem}")
+    return Connection.connect(address, options=f"-c search_path={path.stem},public")
 
 
 def _of_postgres(query: str) -> str:

@@ -13,6 +13,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.client import StudyClient, VendorClient
+from tests import postgres
 
 SNAPSHOT = Path(__file__).parents[2] / "data" / "version_0_1_0.tar.xz"
 
@@ -24,6 +25,9 @@ def parties(make_service, tmp_path_factory):
     with tarfile.open(SNAPSHOT) as archive:
         archive.extractall(folder, filter="data")
     services = make_service("curator", folder), make_service("modeler", folder)
+    for service in services if postgres.ON else ():  # into the empty tables of each
+        moved = service.run("database", "move")
+        assert moved.returncode == 0, moved.stderr
     return *services, json.loads((folder / "expected.json").read_text())
 
 

@@ -5,7 +5,7 @@ from contextlib import closing
 
 from curator_service.use_cases.integrity import log_checks
 from service_kit.cli.findings import print_findings
-from tests import beside
+from tests import beside, postgres
 from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 
 
@@ -45,5 +45,8 @@ class Copy:
     def findings(self):
         """What a verification in the background finds, with what each finding is about."""
         lines = []
-        print_findings(self.folder / "data", "curator", log_checks.findings, lines.append)
+        data = self.folder / "data"
+        print_findings(
+            data, "curator", log_checks.findings, lines.append, postgres.address_for(data / "curator.sqlite")
+        )
         return {m["finding"]: m["about"] for m in map(json.loads, lines) if "finding" in m}
