@@ -189,8 +189,15 @@ class Session(psycopg.Connection[Any]):
     @staticmethod
     def _before(later: list[Statement], query: str) -> list[Statement] | None:
         """What to send of it where everything back to a savepoint, which was not sent either, is undone."""
-        savepoint: Statement = query.replace("ROLLBACK TO", "SAVEPOINT"), []
-        return later[: later.index(savepoint) + 1] if savepoint in later else None
+        name, released = query.removeprefix("ROLLBACK TO"), 0
+        for place in reversed(range(len(later))):  # others of this name, which were released, stay
+            text = later[place][0]
+            released += text == f"RELEASE{name}"
+            if text == f"SAVEPOINT{name}":
+                if not released:
+                    return later[: place + 1]
+                released -= 1
+        return None
 
     def cursor(self, *args: Any, **options: Any) -> Any:
         """A cursor, for SQLAlchemy too: what was to be sent is sent before."""

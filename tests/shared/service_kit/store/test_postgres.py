@@ -1,11 +1,12 @@
 """The store on a real PostgreSQL server, which sorts text as English does: same values, order and refusals."""
 
+import asyncio
 import json
 import lzma
 import secrets
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from curator_service.store import base as curator_base
 from curator_service.use_cases.integrity import log_checks
 from service_kit.cli.configuration import masked
 from service_kit.store import audit_log, base, postgres_schema, schema, stored_replies
-from service_kit.store.database import Database, StoreFault
+from service_kit.store.database import Database, StoreFault, savepoint
 from service_kit.store.prepared_statement import PreparedStatement
 from tests import postgres
 
@@ -133,6 +134,34 @@ def test_numbers_go_on_after_the_largest_and_have_no_gap_after_a_refusal(numbers
             numbers.write(refused)
     with numbers.read() as db:
         assert list(db.execute(select(table.c.seq)).scalars()) == [1, 2]
+
+
+def test_of_writes_that_share_a_commit_the_refused_take_no_other_with_them(numbers):
+    """Inserts of several, which are sent together. Before the mend, a refusal took all back to the first of them."""
+
+    def work(db, number):
+        ADD.run(db, whole=number, real=None, body=None, word=None)
+        with suppress(KeyError), savepoint(db):
+            with savepoint(db):
+                ADD.run(db, whole=100 + number, real=None, body=None, word=None)
+            if number % 4 == 1:
+                raise KeyError
+        if number % 3 == 0:
+            raise KeyError
+
+    async def serve():
+        numbers.attach()
+        written = [numbers.write_soon(lambda db, n=n: work(db, n)) for n in range(12)]
+        done = await asyncio.gather(*written, return_exceptions=True)
+        await numbers.finish()
+        return done
+
+    done = asyncio.run(serve())
+    assert [type(result) for result in done] == [KeyError if n % 3 == 0 else type(None) for n in range(12)]
+    with numbers.read() as db:
+        stored = list(db.execute(select(table.c.whole).order_by(table.c.seq)).scalars())
+    kept = [n for n in range(12) if n % 3]
+    assert stored == [whole for n in kept for whole in (n, 100 + n) if whole < 100 or n % 4 != 1]
 
 
 def test_a_record_with_a_nul_has_its_kind_and_is_found_by_its_actor(curator):
