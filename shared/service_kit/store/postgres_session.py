@@ -190,12 +190,12 @@ class Session(psycopg.Connection[Any]):
     def _before(later: list[Statement], query: str) -> list[Statement] | None:
         """What to send of it where everything back to a savepoint, which was not sent either, is undone."""
         name, released = query.removeprefix("ROLLBACK TO"), 0
-        for place in reversed(range(len(later))):  # others of this name, which were released, stay
-            text = later[place][0]
+        for index in reversed(range(len(later))):  # others of this name, which were released, stay
+            text = later[index][0]
             released += text == f"RELEASE{name}"
             if text == f"SAVEPOINT{name}":
                 if not released:
-                    return later[: place + 1]
+                    return later[: index + 1]
                 released -= 1
         return None
 
