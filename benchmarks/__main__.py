@@ -36,6 +36,13 @@ Json = dict[str, Any]
 RESULTS = Path(__file__).parent / "results"
 
 
+def _of_postgres() -> list[Table]:
+    """Imported late: it needs PostgreSQL, and starts the server of the tests."""
+    from benchmarks import postgres
+
+    return postgres.tables()
+
+
 def main() -> None:
     """Run every benchmark, or only the named parts, whose results are stored with --keep."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=main.__doc__)
@@ -44,8 +51,8 @@ def main() -> None:
         nargs="*",
         metavar="part",
         help=(
-            "both, choosing, console, draws, engines, exchange, ldp, link, lists, log, refitting, release, start, "
-            "tuning (all)"
+            "both, choosing, console, draws, engines, exchange, ldp, link, lists, log, postgres, refitting, release, "
+            "start, tuning (all)"
         ),
     )
     parser.add_argument(
@@ -74,6 +81,7 @@ def main() -> None:
         "link": link.tables,
         "lists": lists.tables,
         "log": log.tables,
+        "postgres": _of_postgres,
         "refitting": refitting.tables,
         "release": lambda: release.tables(chosen.rows),
         "start": start.tables,

@@ -117,7 +117,7 @@ class Session(psycopg.Connection[Any]):
 
     Inserts by a ``PreparedStatement`` and savepoints, whose results nobody reads, are sent together with the next
     statement, the latest is COMMIT: the wait for the server is for reads alone. An error of theirs comes then.
-    The driver's own cursors take twice the processor time (measured), and are for SQLAlchemy.
+    The driver's own cursors take a third more processor time (measured), and are for SQLAlchemy.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:

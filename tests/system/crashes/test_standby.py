@@ -114,7 +114,7 @@ def pair(make_service, tmp_path_factory):
 def study(pair, small):
     with OwnerClient(pair.leader.url, pair.leader.token, timeout_s=240) as owner:
         dataset = owner.register("small", small.csv, public=True).id
-        made = owner.create_study(checks.draft(small, dataset, epsilon="0.1", answers=300))
+        made = owner.create_study(checks.draft(small, dataset, epsilon="0.1", answers=300 * len(TIMES)))
         owner.release(made.id)
         return checks.Study(made.id, owner.grant(made.id, wire.GrantCreate(name="modeler")).token, "0.1")
 
@@ -246,6 +246,7 @@ def test_two_leaders_that_an_operator_made_charge_once_and_the_log_has_one_recor
         broken.unlink()
         _stop(forced)
         forced.process = forced.spawn()
+        until(forced._listens)  # from then on it can be ended in order
 
 
 @pytest.mark.parametrize("turn", TIMES)
