@@ -49,7 +49,7 @@ _LOOP, _FASTER, _RATE, _REFIT = (
 )
 _MILLION, _TEN = "50 choices, n = 1,000,000", "20 choices, n = 10,000,000"
 _OF_CPU, _OF_RATE = ("floor", "server CPU us"), ("floor", "ratio")
-_ONE, _MANY = "Exchanges one", "Exchanges of 32"
+_SINGLE, _MANY = "Exchanges one", "Exchanges of 32"
 _SOCKET, _LATE = "PostgreSQL on a socket", "PostgreSQL, 1 ms"
 GOALS = (
     Goal(
@@ -101,12 +101,12 @@ GOALS = (
     Goal("32 clients / bare route, OFF", "exchange", f"{_RATE}, 32", "curator", "ratio", 0.5, floor=_OF_RATE),
     Goal("50 choices, A: plain numpy / blindopt", "choosing", "50 choices, A", "blindopt", _FASTER, 1.1),
     Goal("50 choices, B: plain numpy / blindopt", "choosing", "50 choices, B", "blindopt", _FASTER, 2),
-    Goal("PostgreSQL, round trips an exchange", "postgres", _ONE, _SOCKET, "round trips", most=4),
-    Goal("... processor time / SQLite, one after another", "postgres", _ONE, _SOCKET, "CPU to SQLite", most=1.5),
+    Goal("PostgreSQL, round trips an exchange", "postgres", _SINGLE, _SOCKET, "round trips", most=4),
+    Goal("... processor time / SQLite, one after another", "postgres", _SINGLE, _SOCKET, "CPU to SQLite", most=1.5),
     Goal("... processor time / SQLite, 32 clients", "postgres", _MANY, _SOCKET, "CPU to SQLite", most=1.5),
-    Goal("... one after another / SQLite", "postgres", _ONE, _SOCKET, "ratio", 0.5),
+    Goal("... one after another / SQLite", "postgres", _SINGLE, _SOCKET, "ratio", 0.5),
     Goal("... 32 clients / SQLite", "postgres", _MANY, _SOCKET, "ratio", 0.7),
-    Goal("... 1 ms more each way, a second", "postgres", _ONE, _LATE, "a second (median)", 60),
+    Goal("... 1 ms more each way, a second", "postgres", _SINGLE, _LATE, "a second (median)", 60),
     Goal("... 1 ms more each way, 32 clients, a second", "postgres", _MANY, _LATE, "a second (median)", 400),
     Goal("a choice late in M: plain numpy / blindopt", "choosing", "The last 25", "plain numpy", "to blindopt", 4),
     Goal("a choice late in M / the byte bound", "choosing", "The last 25", "blindopt", "to the byte bound", most=2),
