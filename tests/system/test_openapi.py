@@ -112,7 +112,7 @@ class World:
             case.query = facts_of | {k: v for k, v in SHORT[label].items() if positive or _waits(facts_of.get(k, 0))}
         if self.sent[label] % 4 == 0 or case.meta is None:
             return
-        for name in case.path_parameters:
+        for name in case.path_parameters.keys() - {"part"}:  # a number, and no id
             own = self.own.get(label, {}).get(name) or [self.ids[name]]
             case.path_parameters[name] = own[self.sent[label] % len(own)]
         if case.meta.generation.mode.is_positive:

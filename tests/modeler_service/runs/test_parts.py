@@ -70,7 +70,7 @@ def test_a_run_over_parts_chooses_what_one_over_the_whole_file_does(study, vendo
         for curator in (whole, parted):
             given = {"curator_url": curator.url, "study_id": curator.study_id, "token": "t"}
             chosen = {"algorithm": wire.GpUcb(name="gp_ucb"), "iterations": 6, "initial_rows": 2, "seed": 3}
-            run = vendor.wait(vendor.start(wire.RunCreate(**GIVEN | given | chosen)).id, timeout_s=120)
+            run = vendor.wait(vendor.start(wire.RunCreate(**GIVEN | given | chosen)).id, timeout_s=240)
             assert run.state == "completed"
             trials.append([(t.row, t.mean, t.sd, t.acquisition) for t in vendor.export(run.id).trials])
         assert trials[0] == trials[1]
@@ -82,7 +82,7 @@ def test_a_run_over_parts_chooses_what_one_over_the_whole_file_does(study, vendo
 def test_four_parts_are_fetched_at_a_time(study, tmp_path):
     together = threading.Barrier(4)
     with InParts(study) as curator:
-        curator.before = lambda request: "/parts/" in request.path and together.wait(60)
+        curator.before = lambda request: "/parts/" in request.path and together.wait(240)
         fetched(curator, tmp_path / "z.npy")
         assert (tmp_path / "z.npy").read_bytes() == curator.candidates
     assert [path.name for path in tmp_path.iterdir()] == ["z.npy"]
@@ -190,7 +190,7 @@ def test_a_modeler_that_is_killed_while_it_fetches_goes_on_with_the_parts_that_i
     modeler = make_service("modeler", tmp_path / "modeler").start()
     goes_on = threading.Event()
     with InParts(study) as curator:
-        curator.before = lambda request: request.path.endswith("/parts/3") and goes_on.wait(60)
+        curator.before = lambda request: request.path.endswith("/parts/3") and goes_on.wait(240)
         given = {"curator_url": curator.url, "study_id": curator.study_id, "token": "t", "iterations": 2}
         with VendorClient(modeler.url, modeler.token) as vendor:
             algorithm = wire.RandomRows(name="random")
@@ -201,7 +201,7 @@ def test_a_modeler_that_is_killed_while_it_fetches_goes_on_with_the_parts_that_i
         goes_on.set()
         modeler.start()
         with VendorClient(modeler.url, modeler.token) as vendor:
-            assert vendor.wait(run, timeout_s=120).state == "completed"
+            assert vendor.wait(run, timeout_s=240).state == "completed"
         assert sorted(number for number, _ in curator.served) in ([0, 1, 2, 3], [0, 1, 2, 3, 3])
         assert file.with_suffix("").read_bytes() == curator.candidates
     assert not file.exists()
