@@ -66,7 +66,7 @@ def engine(processes, file, hooks):
     """An engine at two living workers that were reached by nobody's cut wire."""
     while len(processes.workers) < 2:
         processes.add_worker()
-    made = RemoteEngine(processes.connected(2), str(file), sections(file, THIRD), 5.0, lambda: hooks.tick())
+    made = RemoteEngine(processes.connected(2), str(file), sections(file, THIRD), 60.0, lambda: hooks.tick())
     yield made
     made.drop()
 
@@ -129,6 +129,7 @@ def both_killed(processes, engine, hooks, process):
 
 
 def stopped(processes, engine, hooks, process):
+    engine._step_seconds = 5.0
     processes.kill(process, signal.SIGSTOP)
 
 
@@ -137,6 +138,7 @@ def cut_off(processes, engine, hooks, process):
 
 
 def silent(processes, engine, hooks, process):
+    engine._step_seconds = 5.0
     processes.wires[process].cut(silent=True)
 
 
