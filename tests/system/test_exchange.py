@@ -433,6 +433,7 @@ def test_no_reply_to_a_modeler_names_what_the_owner_alone_may_know(name, small, 
 # Raised caps are the owner's own acts and words.
 VISIBLE = {
     "seen_by",  # the word modeler
+    "parts",  # of Z, which the modeler fetches: empty for a small release; where they begin depends on n and r alone
     "id", "state", "n", "r", "release_id", "release_sha256", "mechanism", "status", "epsilon", "delta", "sensitivity",
     "noise", "noise.family", "noise.sd", "answers", "answers.mechanism", "privacy_unit", "budget",
     "budget_changes", "budget.epsilon_per_row", "budget.epsilon_total", "budget.queries", "grant_id", "log_key",
