@@ -33,10 +33,11 @@ class Lookups:
                 asyncio.get_running_loop().add_reader(self._socket, self._arrived)
                 self._session = session
             session = self._session
+        message = session.message(*session.of(statement, values))
         future = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         try:
-            session.send(*session.of(statement, values))
+            session.send(*message)
             session.pgconn.pipeline_sync()
             self._flush()
         except psycopg.Error as error:

@@ -110,6 +110,8 @@ class _Result:
 _SENT = _Result([])
 Statement = tuple[str, list[Any]]
 """PostgreSQL's own text, and its parameters in order."""
+Message = tuple[str, list[bytes | None], list[Format]]
+"""The same with each parameter's bytes and format."""
 
 
 class Session(psycopg.Connection[Any]):
@@ -126,6 +128,7 @@ class Session(psycopg.Connection[Any]):
         self._names: dict[str, bytes] = {}
         self._named = count()
         self._loads = Transformer(self)
+        self._is_undone = False  # whether the transaction failed in a part that the caller has left
 
     def execute(self, query: Any, params: Any = None, /, **options: Any) -> Any:
         """Run a statement: the text of a ``PreparedStatement``, or PostgreSQL's own without parameters."""
@@ -138,6 +141,8 @@ class Session(psycopg.Connection[Any]):
             return _SENT
         later, self._later = self._later, []
         if query.startswith("ROLLBACK"):
+            if self._is_undone and query != "ROLLBACK":  # the server's newest savepoint is an earlier one of that name
+                raise psycopg.errors.InFailedSqlTransaction("a statement before this part failed")
             kept = self._before(later, query)
             if kept is not None:
                 self._later = kept
@@ -148,29 +153,39 @@ class Session(psycopg.Connection[Any]):
     def run(self, statements: list[Statement]) -> list[_Result]:
         """Send statements together, wait once, and return the results. Raises the first error, after which none ran."""
         connection = self.pgconn
+        self._is_undone &= self.in_transaction
+        messages = [self.message(*statement) for statement in statements]  # before any is sent: a value may be refused
         with _Waiting(connection) as waiting:
-            for statement in statements:
-                self.send(*statement)
+            for message in messages:
+                self.send(*message)
             connection.pipeline_sync()
             results, error = waiting.results(), None
-        done = []
+        done: list[_Result] = []
         for result in results:
             if result.status == ExecStatus.FATAL_ERROR and error is None:
                 error = psycopg.errors.error_from_result(result)
+                self._is_undone |= any(text.startswith(_PARTS) for text, _ in statements[len(done) :])
             done.append(self.rows_of(result) if error is None else _SENT)
+        if statements[-1][0] == "COMMIT" and results[-1].command_status == b"ROLLBACK":  # it had failed before
+            error = psycopg.errors.InFailedSqlTransaction("the transaction was undone")
         if error is not None:
             self._names.clear()  # some may not have been prepared
             raise error
         return done
 
-    def send(self, text: str, values: list[Any]) -> None:
+    @staticmethod
+    def message(text: str, values: list[Any]) -> Message:
+        """A statement as it is sent. Raises for a value that cannot be."""
+        formats = [Format.BINARY if isinstance(value, bytes) else Format.TEXT for value in values]
+        return text, [_encoded(value) for value in values], formats
+
+    def send(self, text: str, values: list[bytes | None], formats: list[Format]) -> None:
         """Send a statement in pipeline mode; one that is new to the server is prepared before it."""
         name = self._names.get(text)
         if name is None:
             name = self._names[text] = b"s%d" % next(self._named)
             self.pgconn.send_prepare(name, text.encode())
-        formats = [Format.BINARY if isinstance(value, bytes) else Format.TEXT for value in values]
-        self.pgconn.send_query_prepared(name, [_encoded(value) for value in values], formats, Format.BINARY)
+        self.pgconn.send_query_prepared(name, values, formats, Format.BINARY)
 
     def rows_of(self, result: Any) -> _Result:
         """The rows of a result of the driver."""
@@ -247,6 +262,8 @@ class _Waiting:
                 self._poll.poll()
                 connection.consume_input()
             result = connection.get_result()
+            if connection.status == ConnStatus.BAD:  # no sync will come
+                raise psycopg.OperationalError("the connection is lost")
             if result is not None and result.status == ExecStatus.PIPELINE_SYNC:
                 return results
             if result is not None and not is_of_prepare(result):
@@ -268,7 +285,8 @@ def _encoded(value: Any) -> bytes | None:
     return repr(value + 0).encode()  # True is 1
 
 
-_LATER = ("INSERT ", "SAVEPOINT ", "RELEASE ")
+_PARTS = ("SAVEPOINT ", "RELEASE ")
+_LATER = ("INSERT ", *_PARTS)
 _TEXTS: dict[str, tuple[str, list[str]]] = {}
 
 
@@ -293,5 +311,6 @@ def connect(url: str, schema: str, name: str, **settings: str) -> Session:
     text = " ".join(f"-c {key}={value}" for key, value in options.items())
     own = {"options": f"{given.get('options', '')} {text}", "application_name": name}
     session = Session.connect(make_conninfo("", **{**_CONNECT, **given, **own}), autocommit=True)
+    session.prepare_threshold = None  # the driver would deallocate all with its own, also those that it did not prepare
     _register(session.adapters)
     return session

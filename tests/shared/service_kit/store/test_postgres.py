@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+import psycopg
 import pytest
 from sqlalchemy import Column, Float, Integer, LargeBinary, MetaData, Table, Text, select
 from sqlalchemy.schema import CreateTable
@@ -162,6 +163,72 @@ def test_of_writes_that_share_a_commit_the_refused_take_no_other_with_them(numbe
         stored = list(db.execute(select(table.c.whole).order_by(table.c.seq)).scalars())
     kept = [n for n in range(12) if n % 3]
     assert stored == [whole for n in kept for whole in (n, 100 + n) if whole < 100 or n % 4 != 1]
+
+
+def test_no_write_is_reported_as_done_where_the_server_refused_it_with_that_of_another(numbers):
+    """It is sent with the other's read. Before the mend, the other took it back, and its own request got its result."""
+
+    def add(db, whole):
+        ADD.run(db, whole=whole, real=None, body=None, word=None)
+        return whole
+
+    async def serve(*works):
+        numbers.attach()
+        done = await asyncio.gather(*map(numbers.write_soon, works), return_exceptions=True)
+        await numbers.finish()
+        return done
+
+    def swallow(db):
+        add(db, 12)
+        with suppress(psycopg.Error, sqlite3.Error):
+            BY_WORD.rows(db)
+        return 12
+
+    refuse = "CREATE TRIGGER refused BEFORE INSERT ON numbers WHEN new.whole > 10 BEGIN SELECT RAISE(FAIL, 'x'); END"
+    if numbers.url is not None:
+        refuse = "ALTER TABLE numbers ADD CHECK (whole <= 10)"
+    numbers.write(lambda db: db.exec_driver_sql(refuse))
+    read = BY_WORD.rows
+    done = asyncio.run(serve(lambda db: add(db, 1), lambda db: add(db, 11), read, lambda db: add(db, 2)))
+    assert isinstance(done[1], AuditUnavailable if numbers.url else StoreFault)
+    with pytest.raises((AuditUnavailable, StoreFault)):
+        numbers.write(swallow)
+    assert numbers.write(lambda db: add(db, 3)) == 3
+    with numbers.read() as db:
+        stored = set(db.execute(select(table.c.whole)).scalars())
+    assert stored == {whole for whole in (*done[:2], done[3], 3) if isinstance(whole, int)}
+
+
+def test_a_read_that_raised_leaves_the_prepared_statements_of_its_connection(numbers):
+    """Before the mend, the driver threw all away, with its own of what was read five times."""
+
+    def read(db):
+        db.execute(select(table.c.whole)).all()
+        return BY_WORD.rows(db)
+
+    for _ in range(8):
+        with suppress(KeyError), numbers.read() as db:
+            assert read(db) == []
+            raise KeyError
+        with numbers.read() as db:
+            for _ in range(8):
+                assert read(db) == []
+
+
+def test_a_value_that_cannot_be_sent_leaves_the_session_as_it_was(numbers):
+    """Before the mend, what was sent before it was committed with the next write."""
+
+    def add(db):
+        for word in ("a", "\ud800"):
+            ADD.run(db, whole=1, real=None, body=None, word=word)
+        BY_WORD.rows(db)
+
+    for _ in range(2):
+        with pytest.raises(UnicodeEncodeError):
+            numbers.write(add)
+        numbers.write(lambda db: ADD.run(db, whole=2, real=None, body=None, word="a"))
+    with numbers.read() as db:
+        assert list(db.execute(select(table.c.whole)).scalars()) == [2, 2]
 
 
 def test_a_record_with_a_nul_has_its_kind_and_is_found_by_its_actor(curator):
