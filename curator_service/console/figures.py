@@ -14,7 +14,7 @@ def regret(forecast: dict[str, Any]) -> Chart:
     """Simple regret after the last query against epsilon, one line for each mechanism; yardsticks as levels."""
     points = forecast["points"]
     names = list(dict.fromkeys(p["mechanism"] for p in points if p["epsilon"] is not None))
-    series = []
+    series, of_groups = [], names == ["groups"]
     for name in names:
         own = sorted((p for p in points if p["mechanism"] == name), key=lambda p: float(p["epsilon"]))
         series.append(
@@ -36,8 +36,8 @@ def regret(forecast: dict[str, Any]) -> Chart:
         "regret",
         "What privacy costs in quality",
         series,
-        x="epsilon of the release",
-        y="gap to the best record (standard deviations)",
+        x="epsilon of a record in all" if of_groups else "epsilon of the release",
+        y=f"gap to the best {'group' if of_groups else 'record'} (standard deviations)",
         x_log=True,
         zero=True,
         levels=levels,

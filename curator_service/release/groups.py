@@ -35,6 +35,8 @@ from curator_service.release.private_centres import PrivateCentres, nearest
 from curator_service.scaling import ScaledRows
 
 FEATURES_MAX = 20
+RANGE_MIN = 1e-100
+"""The least range of a feature in scaled units: with less, squared distances and the reach of centres may be 0."""
 WITHHELD, NO_CANDIDATE = -2, -1
 """What stands for the candidate of a record that was withheld, and of one whose group is none."""
 _BLOCK = 2_048
@@ -198,6 +200,11 @@ def faults(spec: StudyCreate) -> list[dict[str, object]]:
         (f"features.{i}.hidden_change", "groups hide every change of a record: leave it out")
         for i, feature in enumerate(spec.features)
         if feature.hidden_change is not None
+    ]
+    wrong += [
+        (f"features.{i}.scale", "too large against the range of this feature for double precision")
+        for i, feature in enumerate(spec.features)
+        if (feature.upper - feature.lower) / feature.unit < RANGE_MIN
     ]
     wrong += _cell_faults(release.cells, spec.features)
     if numbers_epsilon(release) <= 0:

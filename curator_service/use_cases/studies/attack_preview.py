@@ -33,6 +33,10 @@ COMMAND_SECONDS = 20.0
 WAIT_SECONDS = 1.0
 """How long a preview waits for another's; it holds a thread of the service meanwhile."""
 _ONE_AT_A_TIME = threading.Lock()
+_CENTRES = (
+    "Not tried: what the groups' centres show of a record, which use a part of epsilon. On the curator's machine, "
+    "`blindopt-curator audit-privacy STUDY` draws them."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,11 @@ def on_draft(
         log.error("fault", extra={"fields": {"trial": tried.fault}})
     findings = [finding for attack in attacks.ATTACKS if (finding := tried.findings.get(attack)) is not None]
     applicable = groups.ATTACKS if is_groups(job.study) else attacks.ATTACKS
-    return Preview(tried.assessment or Assessment(), harm.judged(findings), not_tried(tried, deadline_s, applicable))
+    left_out = [not_tried(tried, deadline_s, applicable)]
+    if isinstance(job.release, wire.GroupsRelease) and isinstance(job.release.cells, wire.PrivateCells):
+        left_out.append(_CENTRES)
+    words = " ".join(filter(None, left_out)) or None
+    return Preview(tried.assessment or Assessment(), harm.judged(findings), words)
 
 
 def not_tried(

@@ -72,7 +72,8 @@ class Forecast(wire.ForecastView):
         levels = sorted({float(point.epsilon) for point in self.points if point.epsilon is not None})
         axes.set_xticks(levels, [f"{level:g}" for level in levels])
         axes.minorticks_off()
-        axes.set_xlabel("epsilon of the release")
+        of_groups = any(point.mechanism == "groups" for point in self.points)
+        axes.set_xlabel("epsilon of a record in all" if of_groups else "epsilon of the release")
         axes.set_ylabel("regret, in sd of the outcome")
         axes.legend()
         return axes

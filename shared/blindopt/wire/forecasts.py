@@ -67,7 +67,9 @@ class ForecastPoint(Reply):
 
     mechanism: str = Field(description="Name of the mechanism; random_rows and identity are the baselines.")
     runs_as: str = Field(description="The mechanism that auto chooses; otherwise the same as mechanism.")
-    epsilon: str | None = Field(description="epsilon of the release; null for a baseline.")
+    epsilon: str | None = Field(
+        description="epsilon of the release, for groups of a record in all; null for a baseline."
+    )
     noise_sd: float | None = Field(description="Standard deviation of the noise per coordinate of Z, in scaled units.")
     distance_error: float | None = Field(
         description="Median relative error of distances between candidates, as estimated from Z and its noise law."

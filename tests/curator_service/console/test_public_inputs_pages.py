@@ -292,3 +292,26 @@ def test_the_best_kind_of_record_is_priced_before_anything_is_spent_and_its_owne
     assert "is a group of" in owner.shown
     owner.submit(f"/studies/{study}:open_group", row="99")
     assert "No group was opened" in owner.shown
+
+
+def test_a_draft_of_private_centres_takes_the_epsilon_of_a_forecast_and_keeps_its_other_cap(owner, api):
+    """A forecast's epsilon is that of a record in all; the cap on the study in all has no field in the wizard."""
+    centres = wire.PrivateCells(kind="private", number=3, epsilon="0.2")
+    release = wire.GroupsRelease(mechanism="groups", epsilon="0.5", min_count=1, cells=centres)
+    caps = wire.Budget(epsilon_per_row="1", epsilon_total="7", queries=9)
+    draft = api.create_study(spec_of(api.register("centres", CSV.encode() + b"3,3,3\n"), release=release, budget=caps))
+    owner.get(f"/studies/new?change={draft.id}&epsilon=2")
+    assert owner.form("/studies/new")["groups_epsilon"] == "2"
+    for _ in range(3):
+        owner.submit("/studies/new", go="next")
+    owner.submit("/studies/new", go="create")
+    spec = api.study(draft.id).spec
+    assert (spec.release.epsilon, spec.release.cells.epsilon, spec.answers.epsilon) == ("1", "0.4", "1")
+    assert spec.budget == wire.Budget(epsilon_per_row="2", epsilon_total="7", queries=9)
+
+
+def test_the_chart_of_a_forecast_of_groups_has_the_epsilon_of_a_record_in_all():
+    point = {"regret": 0.2, "low": 0.1, "high": 0.3, "by_lengthscale": []}
+    for name, said in (("groups", "epsilon of a record in all"), ("auto", "epsilon of the release")):
+        chart = figures.regret({"points": [point | {"mechanism": name, "epsilon": "1"}]})
+        assert said in chart.svg

@@ -221,6 +221,22 @@ def test_forecasts_stay_where_they_would_be_the_same_and_go_where_not(drafts):
     assert [record["forecasts_dropped"] for record in drafts.records("study.changed")] == [0, 1]
 
 
+def test_a_forecast_of_groups_goes_with_the_cap_that_says_how_its_levels_are_divided(drafts):
+    of_groups = {
+        "release": wire.GroupsRelease(mechanism="groups", epsilon="1", cells=wire.GridCells(kind="grid", parts=[2, 2])),
+        "answers": wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=1.0),
+    }
+    cap = wire.Budget(epsilon_per_row="2")
+    drafts.view = drafts.put(drafts.body(_spec(drafts.dataset, budget=cap, **of_groups))).json()
+    path = drafts.forecast()
+    more = wire.Budget(epsilon_per_row="2", queries=9)
+    drafts.view = drafts.put(drafts.body(_spec(drafts.dataset, budget=more, **of_groups))).json()
+    drafts.in_process.call("owner", "GET", path)
+    twice = wire.Budget(epsilon_per_row="4", queries=9)  # of epsilon 1 an answer has then a quarter, no longer a half
+    assert drafts.put(drafts.body(_spec(drafts.dataset, budget=twice, **of_groups))).status_code == 200
+    assert drafts.in_process.send("owner", "GET", path).status_code == 404
+
+
 def test_a_draft_with_a_forecast_under_way_waits_for_it(drafts):
     path = drafts.forecast()
     running = jobs.forecasts.update().values(state="running")

@@ -301,6 +301,18 @@ def test_private_centres_divide_the_records_and_are_charged_with_the_release(cur
     assert curator.call("owner", "GET", f"/v1/datasets/{dataset}/account")["epsilon"] == "101"
 
 
+def test_a_preview_says_that_it_does_not_attack_private_centres(curator):
+    """Their part of epsilon would let anybody do anything, and the attacks on what is left do nothing."""
+    dataset = register(curator, csv_of(POINTS, [*Y[:-1], 19.0]))
+    for cells, epsilon in ((GRID, "0.25"), (wire.PrivateCells(kind="private", number=2, epsilon="100"), "100.25")):
+        numbers = wire.GroupsRelease(mechanism="groups", epsilon=epsilon, cells=cells)
+        body = draft(dataset, release=numbers, budget=wire.Budget(queries=1)).model_dump(mode="json")
+        study = curator.call("owner", "POST", "/v1/studies", json=body)["id"]
+        report = curator.call("owner", "POST", f"/v1/studies/{study}:preview")
+        said = [report["not_tried"] or "", report["verdict"]["sentence"]]
+        assert ["groups' centres" in said[0], "Not every attack was tried" in said[1]] == [cells is not GRID] * 2
+
+
 LAPLACE = {"mechanism": "laplace", "epsilon": "1", "value_bound": 1.0}
 REFUSED = [
     ("release.cells.epsilon", {"release": {"cells": {"kind": "private", "number": 2, "epsilon": "0.25"}}}),
@@ -309,6 +321,7 @@ REFUSED = [
     ("release.cells.centres.0", {"release": {"cells": {"kind": "centres", "centres": [[0.5, 2.0]]}}}),
     ("release.cells.centres", {"release": {"cells": {"kind": "centres", "centres": [[0.5, 0.5], [0.5, 0.5]]}}}),
     ("features.0.hidden_change", {"features": [{"column": "a", "lower": 0.0, "upper": 1.0, "hidden_change": 0.1}]}),
+    ("features.0.scale", {"features": [{"column": "a", "lower": 0.0, "upper": 1e-300, "scale": 1e50}]}),
     ("measurement.source", {"measurement": {"source": "inbox", "question": "q", "direction": "maximize"}}),
     ("measurement.noise_variance", {"measurement": {"column": "y", "direction": "maximize", "noise_variance": 1.0}}),
     ("answers.mechanism", {"answers": {"mechanism": "none"}}),
