@@ -75,7 +75,10 @@ class Settings(ServiceSettings):
     )
     candidates_dir: Path | None = Field(
         None,
-        description="Folder of the releases; workers of a cluster read them under the same path. Default: in DATA_DIR.",
+        description=(
+            "Folder of the releases of this modeler alone; workers of a cluster read them under the same path. "
+            "Default: in DATA_DIR."
+        ),
     )
     engine_step_seconds: float = Field(
         600.0, gt=0, description="How long a worker of the cluster may take for one choice before its part is rebuilt."

@@ -1,5 +1,6 @@
 """The releases that the modeler stores: one file for each digest, downloaded once."""
 
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -8,11 +9,12 @@ from pathlib import Path
 from blindopt import wire
 from blindopt.arrays import Matrix
 from blindopt.client import StudyClient
-from blindopt.client.downloads import is_in_use
+from blindopt.client.downloads import delete_unused
 from blindopt.errors import NumericalFailure
 from blindopt.formats import npy_files, release_files
 
 Parts = Sequence[wire.ReleasePart]
+_OF_RELEASE = re.compile(r"[0-9a-f]{64}\.npy(\.([0-9a-f]{8}\.)?part)?")
 
 
 def path_of(folder: Path, release_sha256: str) -> Path:
@@ -21,9 +23,17 @@ def path_of(folder: Path, release_sha256: str) -> Path:
 
 
 def keep_candidates(folder: Path, release_sha256s: set[str]) -> None:
-    """Delete the files of all releases but these, and what interrupted fetches of others left."""
-    for path in (*folder.glob("*.npy"), *folder.glob("*.part")):
-        if path.name.partition(".")[0] not in release_sha256s and (path.suffix == ".npy" or not is_in_use(path)):
+    """Delete the files of all releases but these, and what interrupted fetches left that no fetch goes on with.
+
+    The folder may have other files, which stay.
+    """
+    kept = {f"{digest}.npy{suffix}" for digest in release_sha256s for suffix in ("", ".part")}
+    for path in folder.glob("*.npy*"):
+        if _OF_RELEASE.fullmatch(path.name) is None or path.name in kept:
+            continue
+        if path.suffix == ".part":
+            delete_unused(path)
+        else:
             path.unlink(missing_ok=True)
 
 

@@ -24,7 +24,8 @@ def parties(make_service, tmp_path_factory):
         "countersign_every": "5",
         "curator_timeout_seconds": "5",
     }
-    return make_service("curator", folder).start(), make_service("modeler", folder, **quick).start()
+    curator = make_service("curator", folder, part_bytes="2400")  # the candidates come in three parts, side by side
+    return curator.start(), make_service("modeler", folder, **quick).start()
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +79,15 @@ def _play(parties, linked, undisturbed, run_of):
 
 
 def test_a_run_over_a_link_chooses_what_it_chooses_over_a_socket(parties, linked, undisturbed, run_of):
+    curator, modeler = parties
+    (candidates,) = (modeler.data / "candidates").iterdir()
+    candidates.unlink()
     _play(parties, linked, undisturbed, run_of)
-    _, modeler = parties
+    lines = [line for line in map(json.loads, curator.log.splitlines()) if line["message"] == "request"]
+    over = [line["route"] for line in lines if line["client"] == f"link:{linked[0].id}" and line["status"] == 200]
+    fetches = [route for route in over if "candidates" in route]
+    assert set(fetches) == {"/v1/studies/{study_id}/candidates/parts/{part}"}
+    assert 3 <= len(fetches) <= 3 * RUNS  # runs that begin together fetch it each
     with modeler.http() as http:
         (view,) = http.get("/v1/links").json()["links"]
     assert (view["state"], view["address"], view["waiting"]) == ("connected", f"link://{linked[0].id}", 0)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.audit.merkle_log import sha256
-from blindopt.errors import Erased, NotFound, StateConflict, StudyNotOpen
+from blindopt.errors import Erased, NotFound, RecordChanged, StateConflict, StudyNotOpen
 from blindopt.formats.release_files import Section, sections_of
 from curator_service import store
 from curator_service.persons import RowsOfPersons, numbers_of
@@ -61,7 +61,8 @@ class Released:
         parts = self.report.parts
         if part is None and parts:
             last = len(parts) - 1
-            raise StateConflict(f"the candidates are published in parts: get candidates/parts/0 to parts/{last}")
+            what = f"the candidates are published in parts: get candidates/parts/0 to parts/{last}"
+            raise StateConflict(f"{what}, as modelers since 0.3.0 do")
         if part is not None and part >= len(parts):
             raise NotFound("there is no such part" if parts else "the candidates are published as one file")
         return sections_of(self.n, self.sha256, parts)[part or 0]
@@ -130,11 +131,14 @@ class ReleasedStudies:
             return released
 
     def of(self, db: Connection, identity: str) -> Released:
-        """A study by its id. Raises StudyNotOpen before its release."""
+        """A study by its id. Raises StudyNotOpen before its release, RecordChanged for other parts than published."""
         if (released := self.cached(identity)) is None:
             study, release = store.find(db, store.studies, identity), store.release_of(db, identity)
             if release is None:
                 raise StudyNotOpen("the study has not released its candidates yet")
+            report = wire.ReleaseReport.model_validate_json(release.report)
+            if report.parts and wire.digest_of_parts(report.parts) != release.sha256:
+                raise RecordChanged("the stored list of the parts of the candidates is not the one that was published")
             spec = wire.StudyCreate.model_validate_json(study.spec)
             dataset, order = store.find(db, store.datasets, spec.dataset_id), self.vault.order(release.id)
             columns, persons, numbers, groups = json.loads(dataset.columns), None, None, None
@@ -146,7 +150,7 @@ class ReleasedStudies:
                 numbers = self.vault.numbers(dataset.id)
             released = Released(
                 spec=spec,
-                report=wire.ReleaseReport.model_validate_json(release.report),
+                report=report,
                 id=release.id,
                 sha256=release.sha256,
                 spec_sha256=sha256(study.spec.encode()),

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import BinaryIO
 
 from blindopt.formats.release_files import Section, sections_of
@@ -17,6 +17,8 @@ from blindopt.wire import ReleasePart
 
 SIDE_BY_SIDE = 4
 """Parts that are fetched at a time, each over a connection of its own."""
+LOOK_SECONDS = 1.0
+"""How often it is looked whether to give up while nothing arrives."""
 
 
 @dataclass(slots=True)
@@ -42,20 +44,25 @@ def pieces_of(path: str, sha256: str, parts: Sequence[ReleasePart], max_bytes: i
 def unfinished(target: Path, *, resumed: bool) -> Iterator[Path]:
     """The file beside ``target`` that the caller alone fetches to.
 
-    With ``resumed`` it may hold what an earlier caller left; unless another one is at work on that.
+    With ``resumed`` it may hold what an earlier caller left, and is left to a later one; unless another one is at work
+    on that: then it is deleted at the end.
     """
-    names = [f"{target.name}.part"] * resumed + [f"{target.name}.{secrets.token_hex(4)}.part"]
-    for path in (target.with_name(name) for name in names):
+    own = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
+    for path in [target.with_name(f"{target.name}.part")] * resumed + [own]:
         with path.open("ab") as file:
             if _is_locked(file) and _is_at(file, path):
-                yield path
+                try:
+                    yield path
+                finally:
+                    own.unlink(missing_ok=True)
                 return
 
 
-def is_in_use(path: Path) -> bool:
-    """Whether somebody fetches to this file."""
-    with path.open("rb") as file:
-        return not _is_locked(file)
+def delete_unused(path: Path) -> None:
+    """Delete such a file unless somebody fetches to it, or begins to."""
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        if _is_locked(file):
+            path.unlink()
 
 
 def _is_locked(file: BinaryIO) -> bool:
@@ -81,8 +88,8 @@ def each_in_threads(
 ) -> None:
     """Call ``fetch_in_turn`` in SIDE_BY_SIDE threads, which share ``pieces``, until all are fetched or one fails.
 
-    It passes what this thread is to call to its second argument. ``check`` is called in between, and raises to give up;
-    ``stop`` then makes the threads end.
+    It passes what this thread is to call to its second argument. ``check`` is called in between, also while nothing
+    arrives, and raises to give up; ``stop`` then makes the threads end.
     """
     calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
     waiting = deque(pieces)
@@ -101,7 +108,8 @@ def each_in_threads(
             future.add_done_callback(wake)
         try:
             while not (calls.empty() and all(future.done() for future in futures)):
-                calls.get()()
+                with suppress(Empty):
+                    calls.get(timeout=LOOK_SECONDS)()
                 check()
                 if calls.empty():  # what a thread observed comes before its error
                     _raise_error_of(future for future in futures if future.done())

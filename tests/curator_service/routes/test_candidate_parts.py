@@ -1,6 +1,9 @@
 """A large release is published in parts: bytes of one npy file, each with a digest, and all named by the study's."""
 
 import io
+import json
+import sqlite3
+from contextlib import closing
 from hashlib import sha256
 
 import numpy as np
@@ -63,7 +66,8 @@ def test_the_parts_of_the_list_are_the_file(file, study, get):
 def test_the_whole_is_refused_with_the_names_of_the_parts_and_there_is_no_other_part(file, get):
     refused = get("/candidates")
     problem(refused, 409, "state_conflict")
-    assert "parts/0 to parts/2" in refused.json()["detail"]
+    detail = refused.json()["detail"]  # what the user of a modeler of 0.2.0 reads
+    assert ("parts/0 to parts/2" in detail, "modelers since 0.3.0" in detail) == (True, True)
     for number in (3, 999):
         problem(get(f"/candidates/parts/{number}"), 404, "not_found")
     for number in ("1000", "-1", "x", "..%2F..%2Fsecrets"):
@@ -100,6 +104,27 @@ def test_the_log_has_the_digest_of_each_part_and_a_changed_list_is_noticed(file,
     assert {e["reply_sha256"] for e in of_parts} == {view.parts[2].sha256}
     (released,) = [record["details"] for record in records if record["kind"] == "study.released"]
     assert released["sha256"] == view.release_sha256 == wire.digest_of_parts(view.parts)
+
+
+def test_a_list_that_was_changed_is_not_served_nor_any_part_of_it(tmp_path):
+    """A receipt would name bytes that are not sent."""
+    file = FileOfRecords(tmp_path, csv=CSV, public=True, part_bytes=1_100)
+    study = file.study(answers=wire.NONE, release=wire.IdentityRelease(mechanism="identity"))
+    path, of_file = file.in_process.context.database.path, f"/v1/studies/{study}"
+    parts = file.in_process.call(study, "GET", of_file)["parts"]
+    with closing(sqlite3.connect(path)) as db:  # nobody but the machine's administrator can
+        for (name,) in db.execute("SELECT name FROM sqlite_master WHERE tbl_name = 'releases' AND type = 'trigger'"):
+            db.execute(f"DROP TRIGGER {name}")
+        changed = json.dumps([parts[1], parts[0], parts[2]])
+        db.execute("UPDATE releases SET report = json_set(report, '$.parts', json(?))", [changed])
+        db.commit()
+    file.in_process.curator.close()
+    file.in_process.close()
+    file.open()
+    for each in ("", "/candidates", "/candidates/parts/1"):
+        problem(file.in_process.send(study, "GET", f"{of_file}{each}"), 503, "record_changed")
+    file.in_process.curator.close()
+    file.in_process.close()
 
 
 def test_a_small_release_has_no_parts_and_an_erased_one_has_none_any_more(tmp_path):

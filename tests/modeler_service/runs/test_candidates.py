@@ -1,7 +1,9 @@
 """Candidates on the disk: read whole once, and again if the file has changed."""
 
 import os
+from contextlib import ExitStack
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
 
@@ -76,3 +78,37 @@ def test_what_interrupted_fetches_left_goes_with_its_release_unless_somebody_fet
         assert set(tmp_path.iterdir()) == {partial, second, tmp_path / f"{kept}.npy", tmp_path / f"{kept}.npy.part"}
     keep_candidates(tmp_path, {kept})
     assert {path.name for path in tmp_path.iterdir()} == {f"{kept}.npy", f"{kept}.npy.part"}
+
+
+def test_what_second_fetches_left_goes_also_of_a_release_that_stays(tmp_path):
+    """Nobody goes on with it: a fetch that is killed again and again would fill the disk."""
+    kept = "0" * 64
+    for name in (f"{kept}.npy.0123abcd.part", f"{kept}.npy.part"):
+        (tmp_path / name).touch()
+    keep_candidates(tmp_path, {kept})
+    assert [path.name for path in tmp_path.iterdir()] == [f"{kept}.npy.part"]
+
+
+def test_files_of_others_in_a_folder_that_is_shared_stay(tmp_path):
+    names = {"data.npy", "z.npy.part", "film.part", f"{'0' * 64}.npy.bak", f"{'0' * 63}.npy", f"x{'0' * 64}.npy"}
+    for name in (*names, f"{'0' * 64}.npy"):
+        (tmp_path / name).touch()
+    keep_candidates(tmp_path, set())
+    assert {path.name for path in tmp_path.iterdir()} == names
+
+
+def test_a_fetch_that_begins_while_its_file_is_deleted_has_another(tmp_path, monkeypatch):
+    target, begun, fetches, unlink = tmp_path / f"{'0' * 64}.npy", ExitStack(), [], Path.unlink
+    (tmp_path / f"{target.name}.part").touch()
+
+    def deleted(path, missing_ok=False):
+        if not fetches:
+            fetches.append(begun.enter_context(unfinished(target, resumed=True)))
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", deleted)
+        keep_candidates(tmp_path, set())
+        assert fetches[0].exists()
+    begun.close()
+    assert not fetches[0].exists()

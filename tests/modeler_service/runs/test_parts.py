@@ -10,6 +10,7 @@ import pytest
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.client import StudyClient, VendorClient
+from blindopt.client.downloads import unfinished
 from blindopt.errors import ProtocolViolated, Remote, Unreachable
 from blindopt.formats.release_files import sections_of
 from tests.given_settings import GIVEN
@@ -152,6 +153,39 @@ def test_a_fetch_that_is_cut_goes_on_where_it_was_cut(study, tmp_path, bad_netwo
         resumed = [wanted for _, wanted in curator.served if wanted]
         assert len(resumed) == 3
         assert all(int(wanted[6:-1]) > 100_000 for wanted in resumed)
+
+
+def test_a_fetch_that_is_stopped_does_not_wait_for_parts_that_never_come(study, tmp_path):
+    """A curator that sends nothing, or a byte now and then, holds no run that is stopped."""
+    stopped, goes_on, waited = threading.Event(), threading.Event(), []
+    with InParts(study) as curator:
+        with StudyClient(curator.url, "t", curator.study_id) as client:
+            view = client.study()
+
+        def before(request):
+            stopped.set()
+            waited.append(goes_on.wait(240))
+            raise ConnectionAbortedError
+
+        curator.before = before
+        with (
+            StudyClient(curator.url, "t", curator.study_id, timeout_s=120, cancelled=stopped.is_set) as client,
+            pytest.raises(Unreachable, match="stopped while fetching"),
+        ):
+            client.download(tmp_path / "z.npy", view.release_sha256, max_bytes=1 << 30, parts=view.parts)
+        assert waited == []  # the curator holds its replies back still
+        goes_on.set()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_fetch_that_fails_leaves_nothing(study, tmp_path):
+    """Nobody would go on with its file: of each time that it is tried again, one would stay."""
+    with InParts(study) as curator:
+        curator.bodies_of[3] = changed(curator.pieces[3])
+        with unfinished(tmp_path / "z.npy", resumed=True) as first, pytest.raises(Unreachable, match="do not match"):
+            fetched(curator, tmp_path / "z.npy")
+        assert len(curator.served) == 4
+    assert list(tmp_path.iterdir()) == [first]
 
 
 LISTS = {

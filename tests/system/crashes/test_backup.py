@@ -23,13 +23,14 @@ KEYS = ("log.key", "seal.key")
 
 @pytest.fixture(scope="module")
 def parties(make_service, small, tmp_path_factory):
-    """Both services, a study with noisy answers, and a backup of each made while a run asks."""
+    """Both services, a study with noisy answers, and a backup of each made while a run asks. Z is in three parts."""
     folder = tmp_path_factory.mktemp("backup")
-    curator = make_service("curator", folder).start()
+    curator = make_service("curator", folder, part_bytes="2400").start()
     modeler = make_service("modeler", folder, countersign_every="5").start()
     with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
         dataset = owner.register("small", small.csv, public=True)
         study = owner.release(owner.create_study(checks.draft(small, dataset.id, epsilon="0.5")).id)
+        assert len(study.report.parts) == 3
         draft = owner.create_study(checks.draft(small, dataset.id))
         grant = owner.grant(study.id, wire.GrantCreate(name="modeler"))
         spec = wire.RunCreate(

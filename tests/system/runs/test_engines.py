@@ -68,3 +68,6 @@ def test_runs_in_parts_choose_the_same_and_are_replayed_by_the_process(on_thread
         assert choices(divided, run) == choices(vendor, whole)
         assert divided.run(run).engine.name == "process"
     restarted.stop()
+    for service in (curator, restarted):
+        code, output = command(service, "audit", "verify")
+        assert code == 0, output

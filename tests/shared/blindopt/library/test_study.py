@@ -15,6 +15,7 @@ from blindopt.errors import Invalid, LogBroken, ProtocolViolated, StateConflict
 from blindopt.loop_errors import Declined, StillMeasured
 from tests.modeler_service.lying_curator import FakeCurator, receipt
 from tests.modeler_service.runs.human_measured_curator import HumanMeasuredCurator
+from tests.modeler_service.runs.test_parts import InParts
 from tests.system.meddler import MIDDLEBOXES, between, cut, late, middlebox, refused, repeated, truncated
 
 QUICK = {"timeout_s": 20.0, "patience_s": 60.0}
@@ -209,6 +210,21 @@ def test_a_curator_that_forks_its_log_is_caught_and_recorded(view, tmp_path):
         another = grant_of(liar).model_copy(update={"log_key": view["log_key"]})
         with pytest.raises(ProtocolViolated, match="not the one"):
             bo.Study.from_grant(another, log=tmp_path / "other.sqlite", patience_s=0.0)
+
+
+def test_candidates_in_parts_are_fetched_once_and_a_loop_over_them_verifies(view, tmp_path):
+    log = tmp_path / "study.sqlite"
+    with InParts(view) as curator:
+        for row in (3, 4):
+            with bo.Study.from_grant(grant_of(curator), log=log, patience_s=0.0) as study:
+                assert study.candidates.tobytes() == curator.candidates[-8 * 40 * 2 :]
+                study.query(row)
+        assert sorted(number for number, _ in curator.served) == [0, 1, 2, 3]
+        (tmp_path / "study.sqlite.npy").write_bytes(curator.candidates[:-1] + b"0")
+        with bo.Study.from_grant(grant_of(curator), log=log, patience_s=0.0) as study:
+            assert study.candidates.tobytes() == curator.candidates[-8 * 40 * 2 :]
+        assert len(curator.served) == 8
+    assert bo.verify_log(log).shared == {curator.grant: 3 + 2 + 8}  # the study, the queries, the parts
 
 
 def test_people_measure_decline_and_correct(view, tmp_path):
