@@ -151,7 +151,8 @@ class StudyGuard:
         It reads the whole log: without an edit, only a crash or a fault before the answer leaves such a query.
         """
         replies = (record["exchange"] for record in audit_log.exchanges_under(db, key))
-        if any(reply["grant_id"] == grant_id and reply["status"] < _REFUSED for reply in replies):
+        posted = (reply for reply in replies if (reply["grant_id"], reply["method"]) == (grant_id, "POST"))
+        if any(reply["status"] < _REFUSED for reply in posted):
             self._context.audit_trail.report(LogBroken(f"the stored answer under key {key} is missing", about=study_id))
             raise RecordChanged(
                 "the stored answer to this request is missing, and the audit log has it: nothing was done"

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from blindopt import wire
+from curator_service.use_cases.queries import queries
 from service_kit.context import log_verification
 from service_kit.context.log_verification import LogVerification
 from tests.curator_service.use_cases.accounts.file_of_records import FileOfRecords
@@ -142,6 +143,18 @@ def test_a_stored_answer_that_nobody_changed_is_served_again(copy):
     first, again = (copy.ask("open", key="repeated") for _ in range(2))
     assert (first.status_code, first.content) == (201, again.content)
     assert look(copy, first.json()["id"]).content == first.content
+    assert copy.findings() == {}
+
+
+def test_a_query_that_a_fault_left_unanswered_is_answered_whatever_was_read_under_its_key(copy, monkeypatch):
+    """A modeler may send a key with any request. Before the mend, its study was refused to everybody."""
+    copy.open()
+    with monkeypatch.context() as patch:
+        patch.setattr(queries.Queries, "_measured", lambda *given: 1 // 0)
+        assert copy.ask("open", key="begun").status_code == 500
+    of_study = f"/v1/studies/{copy.names['open']}"
+    assert copy.curator.send("open", "GET", of_study, headers={"Idempotency-Key": "begun"}).status_code == 200
+    assert copy.ask("open", key="begun").status_code == 201
     assert copy.findings() == {}
 
 
