@@ -44,7 +44,7 @@ class Postgres:
         self._session: Session | None = None
         self._sessions: WeakSet[Session] = WeakSet()
         self._begin: list[Statement] = [
-            ("BEGIN", []),
+            ("BEGIN ISOLATION LEVEL READ COMMITTED", []),  # whatever the default of the role or the database
             (f"SELECT pg_advisory_xact_lock({WRITES}, {self._key})", []),
         ]
         self._leader: Session | None = _leading.pop((url, schema), None)

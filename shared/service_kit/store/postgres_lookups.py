@@ -75,20 +75,21 @@ class Lookups:
         if not future.done():
             future.set_result(session.rows_of(result).fetchone())
 
+    def close(self) -> None:
+        """Close the session, on the event loop's thread or after its end."""
+        self._lost(psycopg.OperationalError("the session is closed"))
+
     def _lost(self, error: Exception) -> None:
         """End the session after an error; the next lookup opens another."""
         waiting, self._waiting = self._waiting, deque()
-        for future in waiting:
-            if not future.done():
-                future.set_exception(error)
-        self.close()
-
-    def close(self) -> None:
-        """Close the session, on the event loop's thread or after its end."""
         session, self._session = self._session, None
-        if session is not None:
-            with suppress(RuntimeError):  # the loop has ended
-                loop = asyncio.get_running_loop()
+        with suppress(RuntimeError):  # the loop has ended
+            loop = asyncio.get_running_loop()
+            for future in waiting:
+                if not future.done():
+                    future.set_exception(error)
+            if session is not None:
                 loop.remove_reader(self._socket)
                 loop.remove_writer(self._socket)
+        if session is not None:
             session.close()

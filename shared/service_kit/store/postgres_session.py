@@ -224,7 +224,7 @@ class Session(psycopg.Connection[Any]):
     def cut(self) -> None:
         """Cut the connection, from any thread: its own, which may wait for the server, goes on with an error."""
         if not self.closed:
-            with suppress(OSError), socket.socket(fileno=os.dup(self.pgconn.socket)) as connection:
+            with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(self.pgconn.socket)) as connection:
                 connection.shutdown(socket.SHUT_RDWR)
 
     @property

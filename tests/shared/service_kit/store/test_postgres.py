@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import psycopg
 import pytest
-from sqlalchemy import Column, Float, Integer, LargeBinary, MetaData, Table, Text, select
+from sqlalchemy import Column, Float, Integer, LargeBinary, MetaData, Table, Text, literal_column, select, text
 from sqlalchemy.schema import CreateTable
 from typer.testing import CliRunner
 
@@ -25,6 +25,8 @@ from curator_service.use_cases.integrity import log_checks
 from service_kit.cli.configuration import masked
 from service_kit.store import audit_log, base, postgres_schema, schema, stored_replies
 from service_kit.store.database import Database, StoreFault, savepoint
+from service_kit.store.postgres_lookups import Lookups
+from service_kit.store.postgres_session import connect
 from service_kit.store.prepared_statement import PreparedStatement
 from tests import postgres
 
@@ -44,6 +46,7 @@ table = Table(
     Column("word", Text),
 )
 ADD = PreparedStatement(table.insert(), ["whole", "real", "body", "word"])
+ONE = PreparedStatement(select(literal_column("1").label("one")))
 BY_WORD = PreparedStatement(select(table).order_by(table.c.word, table.c.seq))
 
 
@@ -213,6 +216,28 @@ def test_a_read_that_raised_leaves_the_prepared_statements_of_its_connection(num
         with numbers.read() as db:
             for _ in range(8):
                 assert read(db) == []
+
+
+def test_a_write_sees_all_before_it_whatever_the_default_of_the_database():
+    name = f"default{secrets.token_hex(4)}"
+    address = postgres.server().create(name)
+    postgres.server().execute(name, f"ALTER DATABASE {name} SET default_transaction_isolation = 'repeatable read'")
+    with closing(Database(Path("/nowhere/x.sqlite"), (VALUES,), url=address)) as opened:
+        level = opened.write(lambda db: db.execute(text("SHOW transaction_isolation")).scalar())
+    assert level == "read committed"
+
+
+def test_no_lookup_waits_for_a_session_that_was_closed(url):
+    async def look():
+        lookups = Lookups(lambda: connect(url, "x", "lookups"))
+        await lookups.row(ONE, {})
+        looking = asyncio.create_task(lookups.row(ONE, {}))
+        await asyncio.sleep(0)  # it is sent
+        lookups.close()
+        with pytest.raises(psycopg.OperationalError):
+            await asyncio.wait_for(looking, 20)
+
+    asyncio.run(look())
 
 
 def test_a_value_that_cannot_be_sent_leaves_the_session_as_it_was(numbers):
