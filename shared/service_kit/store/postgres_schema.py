@@ -40,6 +40,7 @@ BEGIN
     EXECUTE (SELECT format('CLUSTER %s USING %I', indrelid::regclass, relname) FROM pg_index JOIN pg_class c
         ON c.oid = indexrelid WHERE indisprimary AND indrelid = format('SCHEMA.%I', of)::regclass);
 END $$;
+REVOKE EXECUTE ON FUNCTION write_anew(text) FROM PUBLIC;
 CREATE OR REPLACE FUNCTION note_writer() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE SCHEMA.state SET writer = coalesce(current_setting('blindopt.writer', true), 'another')

@@ -46,7 +46,7 @@ table = Table(
     Column("word", Text),
 )
 ADD = PreparedStatement(table.insert(), ["whole", "real", "body", "word"])
-ONE = PreparedStatement(select(literal_column("1").label("one")))
+CONSTANT = PreparedStatement(select(literal_column("1").label("constant")))
 BY_WORD = PreparedStatement(select(table).order_by(table.c.word, table.c.seq))
 
 
@@ -230,14 +230,21 @@ def test_a_write_sees_all_before_it_whatever_the_default_of_the_database():
 def test_no_lookup_waits_for_a_session_that_was_closed(url):
     async def look():
         lookups = Lookups(lambda: connect(url, "x", "lookups"))
-        await lookups.row(ONE, {})
-        looking = asyncio.create_task(lookups.row(ONE, {}))
+        await lookups.row(CONSTANT, {})
+        looking = asyncio.create_task(lookups.row(CONSTANT, {}))
         await asyncio.sleep(0)  # it is sent
         lookups.close()
         with pytest.raises(psycopg.OperationalError):
             await asyncio.wait_for(looking, 20)
 
     asyncio.run(look())
+
+
+def test_only_roles_that_were_given_the_right_write_tables_anew(curator, url):
+    """It locks a table, with the rights of its owner."""
+    may = "SELECT has_function_privilege('public', 'curator.write_anew(text)', 'EXECUTE')"
+    assert postgres.server().execute(postgres.name_of(url), may) == [(False,)]
+    curator.forget_old_pages()
 
 
 def test_a_value_that_cannot_be_sent_leaves_the_session_as_it_was(numbers):
