@@ -29,8 +29,9 @@ def digest_of_parts(parts: Iterable[ReleasePart]) -> str:
 
 
 class PublishedCandidates(Reply):
-    """Z as it is published: its shape, its digest, and the parts of a large one."""
+    """Z as it is published: its study, its shape, its digest, and the parts of a large one."""
 
+    id: str = Field(description="std_...")
     n: int = Field(ge=1, le=10**9, description="Rows of Z.")
     r: int = Field(ge=1, le=1_000, description="Columns of Z.")
     release_sha256: Sha256 = Field(

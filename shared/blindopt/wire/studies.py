@@ -278,7 +278,6 @@ class StudyView(PublishedCandidates):
     Nothing here depends on the data except the number of rows.
     """
 
-    id: str = Field(description="std_...")
     seen_by: Literal["modeler"] = Field("modeler", description="Whose view this is.")
     state: Literal["open", "closed"] = Field(description="A closed study answers no queries.")
     release_id: str = Field(description="rel_...")
