@@ -61,7 +61,8 @@ class _Scene:
     def in_words(self) -> str:
         """What the attacker sees."""
         number = f"{self.queried} answer{'' if self.queried == 1 else 's'}"
-        return f"who knows all other records and sees the numbers of records and {number} about each group"
+        but = "" if self.mechanism.private is None else ", but not the centres,"
+        return f"who knows all other records and sees the numbers of records and {number} about each group{but}"
 
 
 def _scores(scene: _Scene, values: NDArray[np.int64], groups: int) -> tuple[Vector, Vector]:

@@ -26,6 +26,8 @@ PARTS_MAX = 20
 """The most parts of a feature that the form suggests."""
 CENTRE_SHARE = Decimal("0.4")
 """The share of the release's epsilon for centres that are drawn from the records."""
+EPSILON_END = 1_000_000
+"""The API takes no cap from here on."""
 _PLACES = Decimal("1e-6")
 
 
@@ -35,12 +37,12 @@ def is_chosen(form: Form) -> bool:
 
 
 def whole(form: Form) -> Decimal | None:
-    """The epsilon of a record in all; None where it is not a number above 0."""
+    """The epsilon of a record in all; None where it is not a number above 0, or larger than any cap."""
     try:
         epsilon = Decimal(form.get("groups_epsilon"))
     except InvalidOperation:
         return None
-    return epsilon if epsilon.is_finite() and epsilon > 0 else None
+    return epsilon if epsilon.is_finite() and 0 < epsilon < EPSILON_END else None
 
 
 def split(form: Form) -> tuple[str, str]:

@@ -31,7 +31,7 @@ from curator_service.privacy.groups import COUNT_MOVE, LEVELS, numbers_epsilon
 from curator_service.privacy.ledger import exact
 from curator_service.privacy.noise import OnProgress, add_integer_laplace, ignore_progress, least_epsilon
 from curator_service.release.mechanism import Assessment
-from curator_service.release.private_centres import PrivateCentres, nearest
+from curator_service.release.private_centres import ROUNDS, PrivateCentres, nearest
 from curator_service.scaling import ScaledRows
 
 FEATURES_MAX = 20
@@ -176,10 +176,12 @@ class Groups:
     def divide(self, rows: ScaledRows, on_progress: OnProgress = ignore_progress) -> Divided:
         """Divide the records of ``rows``, and draw how many are in each part."""
         private, part = self.private, np.empty(rows.n, dtype=np.int64)
-        centres = self.centres() if private is None else private.seek(rows, on_progress)
+        before = 0 if private is None else ROUNDS  # as many passes over the records, of the same length
+        passes = before + 1
+        centres = self.centres() if private is None else private.seek(rows, lambda x: on_progress(x * before / passes))
         for index, block in rows.blocks(_BLOCK):
             part[index] = self.parts_of(block, centres)
-            on_progress(index.stop / rows.n)
+            on_progress((before + index.stop / rows.n) / passes)
         noisy = self.noisy(np.bincount(part, minlength=self.number).tolist())
         kept = self.chosen(noisy)
         candidate = np.full(self.number, NO_CANDIDATE, dtype=np.int64)

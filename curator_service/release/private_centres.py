@@ -7,6 +7,7 @@ offsets from the centre, and centres without records beside large groups, are ou
 
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,25 +45,29 @@ class PrivateCentres:
     def seek(self, rows: ScaledRows, on_progress: OnProgress = ignore_progress) -> Matrix:
         """Draw the centres. Point of no return: charge the release before."""
         centres = self.start()
+
+        def in_round(turn: int, share: float) -> None:
+            on_progress((turn + share) / ROUNDS)
+
         for turn in range(ROUNDS):
-            drawn = self.noisy(self.totals(rows, centres))
-            centres = self.moved(centres, drawn, rows.n, turn)
-            on_progress((turn + 1) / ROUNDS)
+            totals = self.totals(rows, centres, partial(in_round, turn))
+            centres = self.moved(centres, self.noisy(totals), rows.n, turn)
         return centres
 
     def start(self) -> Matrix:
         """Public points, spread evenly over the box: Halton's sequence."""
         return (self._even() - 0.5) * self._ranges()
 
-    def totals(self, rows: ScaledRows, centres: Matrix) -> Totals:
+    def totals(self, rows: ScaledRows, centres: Matrix, on_progress: OnProgress = ignore_progress) -> Totals:
         """How many records are nearest to each centre, and the sums of their clipped offsets from it."""
         sizes, sums = np.zeros(self.number, dtype=np.int64), np.zeros(centres.shape, dtype=np.int64)
         reach = self._reach()
-        for _, block in rows.blocks(_BLOCK):
+        for index, block in rows.blocks(_BLOCK):
             part = nearest(block, centres)
             steps = np.rint(np.clip((block - centres[part]) / reach, -1.0, 1.0) * LEVELS).astype(np.int64)
             np.add.at(sizes, part, 1)
             np.add.at(sums, part, steps)
+            on_progress(index.stop / rows.n)
         return sizes, sums
 
     def noisy(self, totals: Totals) -> Totals:

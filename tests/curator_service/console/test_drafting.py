@@ -272,6 +272,7 @@ def test_centres_from_the_records_have_their_share_and_come_back():
         ({"groups_epsilon": "none"}, "groups_epsilon"),
         ({"groups_epsilon": "inf"}, "groups_epsilon"),
         ({"groups_epsilon": "0"}, "groups_epsilon"),
+        ({"groups_epsilon": "1e30"}, "groups_epsilon"),
         ({"groups_share": "1"}, "groups_share"),
         ({"groups_share": "half"}, "groups_share"),
         ({"groups_share": "nan"}, "groups_share"),

@@ -310,6 +310,8 @@ def test_a_preview_says_that_it_does_not_attack_private_centres(curator):
         study = curator.call("owner", "POST", "/v1/studies", json=body)["id"]
         report = curator.call("owner", "POST", f"/v1/studies/{study}:preview")
         said = [report["not_tried"] or "", report["verdict"]["sentence"]]
+        said_of_it = {f["attack"]: "but not the centres" in f["sentence"] for f in report["attacks"]}
+        assert said_of_it["membership"] == said_of_it["column_space"] == (cells is not GRID)
         assert ["groups' centres" in said[0], "Not every attack was tried" in said[1]] == [cells is not GRID] * 2
 
 
