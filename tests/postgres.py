@@ -228,6 +228,7 @@ SQLITE_ONLY = {
     "test_store.py::test_a_second_process_on_the_same_folder_is_refused_and_the_first_goes_on": "it waits as a standby",
     "test_store.py::test_the_writer_waits_for_the_disk_and_readers_do_not_wait_for_it": "the disk is the server's",
     "test_store.py::test_a_database_that_is_opened_again_has_the_indexes_of_this_program": "at a new version alone",
+    "test_store.py::test_a_database_that_is_opened_again_has_its_triggers_and_its_rows": "at a new version alone",
     "test_metrics.py::test_gauges_tell_the_size_of_the_database_and_the_disk": "the size of a file",
     "test_database_ends.py::test_the_same_holds_for_a_single_row": "a statement of SQLite",
     "test_database_ends.py::test_a_refused_read_is_reported_without_the_driver_s_words": "statements of SQLite",

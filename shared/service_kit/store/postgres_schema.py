@@ -22,7 +22,7 @@ SELECT CASE WHEN after IS NULL OR after IN ('', before) THEN true
         SELECT bool_and(new.value = 'null' OR new.value = before::jsonb -> new.key) AND count(*) = (
             SELECT count(*) FROM jsonb_object_keys(before::jsonb)) FROM jsonb_each(after::jsonb) new)
     ELSE false END $$;
-CREATE OR REPLACE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF current_setting('blindopt.unguarded', true) IN (TG_TABLE_NAME, '*') THEN
         IF pg_has_role((SELECT relowner FROM pg_class WHERE oid = TG_RELID), 'USAGE') THEN

@@ -16,6 +16,7 @@ REFUSED = {
     "UPDATE messages SET body = replace(body, '3', '4')": "IntegrityError",
     'UPDATE replies SET body = \'{"erased":"ds_1", "id":"x"}\'': "IntegrityError",
     "UPDATE releases SET report = replace(report, ':1', ':2')": "IntegrityError",
+    "SET LOCAL search_path = own, pg_catalog; UPDATE curator.entries SET value = 5 WHERE value > 0": "IntegrityError",
     "UPDATE entries SET actor = 'ann'": "ProgrammingError",
     "UPDATE ledger SET cost = NULL": "ProgrammingError",
     "UPDATE log SET body = ''": "ProgrammingError",
@@ -37,6 +38,8 @@ def file(tmp_path):
     owner.close()
     server.execute(name, f"CREATE ROLE {role} LOGIN")
     server.execute(name, rights)
+    server.execute(name, f"CREATE SCHEMA own AUTHORIZATION {role}")  # in which it has functions of its own
+    server.execute(name, "CREATE FUNCTION own.pg_has_role(oid, text) RETURNS boolean LANGUAGE sql AS 'SELECT true'")
     limited = url.replace(f"{postgres.USER}:", f"{role}:")
     file = FileOfRecords(tmp_path, csv=CSV, public=True, database_url=limited)
     yield file
