@@ -323,8 +323,9 @@ GAPS: tuple[Gap, ...] = (
     Gap(
         "Public inputs",
         "epsilon, delta, Delta, r, the mechanism, caps, bounds, scales, the kernel, lists of categories, values that "
-        "fill gaps, and whether to release at all are taken as public: where they were computed from the records, or "
-        "chosen by looking at them, as in a preview or a forecast on the records, nothing of what is promised holds.",
+        "fill gaps, the parts or centres that are declared for groups, their number and smallest size, and whether to "
+        "release at all are taken as public: where they were computed from the records, or chosen by looking at them, "
+        "as in a preview or a forecast on the records, nothing of what is promised holds.",
     ),
     Gap(
         "Several studies of one dataset",
