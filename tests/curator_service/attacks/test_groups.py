@@ -1,15 +1,19 @@
 """Attacks on groups: what they show follows from epsilon, and is never more than it."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from blindopt import wire
 from curator_service.attacks import averaging, groups, trial
+from curator_service.attacks.worker import Job, PreviewResult
 from curator_service.release.groups import Groups
+from curator_service.release.mechanism import Assessment
 from curator_service.release.registry import mechanism_of
 from curator_service.scaling import ScaledRows
+from curator_service.use_cases.studies import attack_preview
 
 
 def spec(epsilon, queries=None):
@@ -77,3 +81,21 @@ def test_a_large_one_tells_them_all(queries):
     assert seen["column_space"].success > 0.99
     assert seen["membership"].success > 0.95
     assert seen["column_space"].figure > 2
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_a_preview_says_that_it_does_not_attack_private_centres(private):
+    """Their part of epsilon would let anybody do anything, and the attacks on what is left do nothing."""
+    drafted = spec("0.25", 1)
+    if private:
+        cells = wire.PrivateCells(kind="private", number=2, epsilon="100")
+        release = drafted.release.model_copy(update={"epsilon": "100.25", "cells": cells})
+        drafted = drafted.model_copy(update={"release": release})
+    mechanism, y = mechanism_of(drafted, drafted.release), np.linspace(-1, 1, 50)
+    seen = dict(groups.one_by_one(drafted, mechanism, y, np.random.default_rng(1)))
+    assert ["but not the centres" in finding.sentence for finding in seen.values()] == [private] * 2
+    result = PreviewResult(Assessment(), seen | {"averaging": None})
+    job = Job(study=drafted, release=drafted.release, records=Path(), columns=[0], outcome=1, seconds=1.0)
+    preview = attack_preview.on_draft(job, run=lambda job, deadline: result)
+    assert ("groups' centres" in (preview.not_tried or "")) is private
+    assert ("Not every attack was tried" in preview.verdict.sentence) is private

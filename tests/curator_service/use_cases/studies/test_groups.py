@@ -301,20 +301,6 @@ def test_private_centres_divide_the_records_and_are_charged_with_the_release(cur
     assert curator.call("owner", "GET", f"/v1/datasets/{dataset}/account")["epsilon"] == "101"
 
 
-def test_a_preview_says_that_it_does_not_attack_private_centres(curator):
-    """Their part of epsilon would let anybody do anything, and the attacks on what is left do nothing."""
-    dataset = register(curator, csv_of(POINTS, [*Y[:-1], 19.0]))
-    for cells, epsilon in ((GRID, "0.25"), (wire.PrivateCells(kind="private", number=2, epsilon="100"), "100.25")):
-        numbers = wire.GroupsRelease(mechanism="groups", epsilon=epsilon, cells=cells)
-        body = draft(dataset, release=numbers, budget=wire.Budget(queries=1)).model_dump(mode="json")
-        study = curator.call("owner", "POST", "/v1/studies", json=body)["id"]
-        report = curator.call("owner", "POST", f"/v1/studies/{study}:preview")
-        said = [report["not_tried"] or "", report["verdict"]["sentence"]]
-        said_of_it = {f["attack"]: "but not the centres" in f["sentence"] for f in report["attacks"]}
-        assert said_of_it["membership"] == said_of_it["column_space"] == (cells is not GRID)
-        assert ["groups' centres" in said[0], "Not every attack was tried" in said[1]] == [cells is not GRID] * 2
-
-
 LAPLACE = {"mechanism": "laplace", "epsilon": "1", "value_bound": 1.0}
 REFUSED = [
     ("release.cells.epsilon", {"release": {"cells": {"kind": "private", "number": 2, "epsilon": "0.25"}}}),
