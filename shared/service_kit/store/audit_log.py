@@ -273,7 +273,7 @@ def exchanges_under(db: Connection, key: str) -> list[Json]:
     """The records of exchanges under an idempotency key. It reads the whole log."""
     stored = func.json_extract(cast(_log.c.body, Text), "$.exchange.idempotency_key")
     query = select(_log.c.seq, _log.c.body, _log.c.leaf, _log.c.peaks).order_by(_log.c.seq)
-    query = query.where(func.instr(_log.c.body, key.encode()) > 0, stored == key)
+    query = query.where(func.instr(_log.c.body, merkle_log.quoted(key).encode()) > 0, stored == key)
     return [Entry(*row).record for row in db.execute(query)]
 
 
@@ -309,10 +309,9 @@ def recorded_at(db: Connection, seq: int) -> datetime:
     return moment(_entry_at(db, None, seq).record["time"])
 
 
-def exchange_at(db: Connection, seq: int) -> Json | None:
-    """The exchange in a record of the service's own log, or None. Raises LogBroken if there is no record."""
-    exchange: Json | None = _entry_at(db, None, seq).record.get("exchange")
-    return exchange
+def record_at(db: Connection, seq: int) -> Json:
+    """A record of the service's own log. Raises LogBroken if there is none."""
+    return _entry_at(db, None, seq).record
 
 
 def last_seq(db: Connection) -> int:

@@ -14,6 +14,8 @@ from service_kit.context.log_verification import LogVerification
 from tests.curator_service.use_cases.accounts.file_of_records import FileOfRecords
 from tests.curator_service.use_cases.integrity.changed_copy import Copy
 
+KEY = 'repeated "often"'
+
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
@@ -24,7 +26,7 @@ def prepared(tmp_path_factory):
     for row in (0, 1, 0):
         assert file.ask(studies["used"], row).status_code == 201
     assert file.ask(studies["closed"], 0).status_code == 201
-    assert file.ask(studies["open"], 0, key="repeated").status_code == 201
+    assert file.ask(studies["open"], 0, key=KEY).status_code == 201
     file.in_process.call("owner", "POST", f"/v1/studies/{studies['closed']}:close")
     file.in_process.curator.close()
     file.in_process.close()
@@ -110,8 +112,10 @@ def test_a_changed_token_opens_nothing(statement, act, when, copy):
     assert any("token" in finding for finding in copy.findings())
 
 
+CHANGED = "UPDATE replies SET body = CAST(replace(body, '\"y\":', '\"y\":1') AS BLOB)"
 ANSWER_EDITS = {
-    "changed": ("UPDATE replies SET body = CAST(replace(body, '\"y\":', '\"y\":1') AS BLOB)", "was changed"),
+    "changed": (CHANGED, "was changed"),
+    "changed, and as if of an earlier version": (f"{CHANGED}, log_seq = NULL", "was changed"),
     "gone": ("DELETE FROM replies", "is missing"),
     "of another record": ("UPDATE replies SET log_seq = 1", "was changed"),
     "of no record": ("UPDATE replies SET log_seq = 1000000", "was changed"),
@@ -121,15 +125,15 @@ ANSWER_EDITS = {
 @pytest.mark.parametrize("edit", ANSWER_EDITS)
 def test_a_stored_answer_that_was_changed_or_deleted_is_neither_served_nor_drawn_again(edit, copy):
     copy.open()
-    query = copy.ask("open", key="repeated").json()["id"]
+    query = copy.ask("open", key=KEY).json()["id"]
     statement, words = ANSWER_EDITS[edit]
-    copy.edit(statement + " WHERE idempotency_key = 'repeated'")
+    copy.edit(f"{statement} WHERE idempotency_key = '{KEY}'")
     charged = copy.count("charge")
     for _ in range(2):
-        reply = copy.ask("open", key="repeated")
+        reply = copy.ask("open", key=KEY)
         assert (reply.status_code, reply.json()["code"]) == (503, "record_changed")
     assert copy.count("charge") == charged
-    assert copy.curator.context.audit_trail.findings == [f"the stored answer under key repeated {words}"]
+    assert copy.curator.context.audit_trail.findings == [f"the stored answer under key {KEY} {words}"]
     assert look(copy, query).status_code == 503
 
 
@@ -137,10 +141,13 @@ def look(copy, query):
     return copy.curator.send("open", "GET", f"/v1/studies/{copy.names['open']}/queries/{query}")
 
 
-def test_a_stored_answer_that_nobody_changed_is_served_again(copy):
+@pytest.mark.parametrize("is_old", [False, True], ids=["", "of an earlier version"])
+def test_a_stored_answer_that_nobody_changed_is_served_again(is_old, copy):
     """The control."""
+    if is_old:
+        copy.edit("UPDATE replies SET log_seq = NULL")
     copy.open()
-    first, again = (copy.ask("open", key="repeated") for _ in range(2))
+    first, again = (copy.ask("open", key=KEY) for _ in range(2))
     assert (first.status_code, first.content) == (201, again.content)
     assert look(copy, first.json()["id"]).content == first.content
     assert copy.findings() == {}
