@@ -263,8 +263,8 @@ class Database:
 
     def _commit(self, done: "_Done") -> "_Done":
         connection = raw(self._db)
-        if not connection.in_transaction:
-            return done
+        if not connection.in_transaction:  # at an error, which a work may have taken for its own
+            return _failed(done, AuditUnavailable("the transaction had ended before its commit"))
         began = time.perf_counter()
         try:
             connection.execute("COMMIT")

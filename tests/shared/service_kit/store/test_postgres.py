@@ -27,7 +27,7 @@ from service_kit.store import audit_log, base, postgres_schema, schema, stored_r
 from service_kit.store.database import Database, StoreFault, savepoint
 from service_kit.store.postgres_lookups import Lookups
 from service_kit.store.postgres_session import connect
-from service_kit.store.prepared_statement import PreparedStatement
+from service_kit.store.prepared_statement import PreparedStatement, raw
 from tests import postgres
 
 DATA = Path(__file__).parents[3] / "data"
@@ -245,6 +245,21 @@ def test_only_roles_that_were_given_the_right_write_tables_anew(curator, url):
     may = "SELECT has_function_privilege('public', 'curator.write_anew(text)', 'EXECUTE')"
     assert postgres.server().execute(postgres.name_of(url), may) == [(False,)]
     curator.forget_old_pages()
+
+
+def test_no_write_is_reported_as_done_after_its_transaction_ended(numbers):
+    """As SQLite's does at a full disk, and PostgreSQL's with its session, where a work goes on after the error."""
+
+    def work(db):
+        ADD.run(db, whole=1, real=None, body=None, word=None)
+        BY_WORD.rows(db)
+        raw(db).execute("ROLLBACK")
+
+    with pytest.raises(AuditUnavailable, match="had ended"):
+        numbers.write(work)
+    numbers.write(lambda db: ADD.run(db, whole=2, real=None, body=None, word=None))
+    with numbers.read() as db:
+        assert list(db.execute(select(table.c.whole)).scalars()) == [2]
 
 
 def test_a_value_that_cannot_be_sent_leaves_the_session_as_it_was(numbers):
