@@ -30,6 +30,7 @@ PROGRESS_BYTES = 1 << 20
 SLOWEST = 10
 """Timeouts within which PROGRESS_BYTES of the candidates must arrive."""
 STOPPED = "stopped while fetching the candidates"
+_OF_CURATOR = (Unreachable, Remote, ProtocolViolated)
 _UNRECORDED = ("/v1/audit/", "/v1/meta")
 _WITHOUT_RECEIPT = (401, 408, 429, *range(500, 600))
 """Statuses that a curator also sends before it has recorded anything."""
@@ -180,8 +181,9 @@ class StudyClient(Client):
         """Stream the candidates to ``target``, which then holds exactly what the digest, or those of all parts, say.
 
         Parts are fetched side by side. A broken transfer is resumed by Range; parts that an interrupted call fetched
-        are not fetched again. Raises Unreachable if the bytes that arrive do not match, or are more than ``max_bytes``,
-        and ProtocolViolated if the curator signs another digest.
+        are not fetched again, unless a fault on this side, such as a full disk, ended it. Raises Unreachable if the
+        bytes that arrive do not match, or are more than ``max_bytes``, and ProtocolViolated if the curator signs
+        another digest.
         """
         pieces = pieces_of(f"{self._path}/candidates", expected_sha256, parts, max_bytes)
         with unfinished(target, resumed=bool(parts)) as partial:
@@ -195,9 +197,12 @@ class StudyClient(Client):
                     self._fetch_pieces(partial, missing)
                 os.truncate(partial, sum(part.bytes for part in parts) or pieces[0].received)
                 partial.replace(target)
-            finally:
-                if len(missing) == len(pieces) and not any(piece.is_whole for piece in pieces):
+            except BaseException as error:
+                has_whole = len(missing) < len(pieces) or any(piece.is_whole for piece in pieces)
+                is_ours = isinstance(error, Exception) and not isinstance(error, _OF_CURATOR)
+                if is_ours or not has_whole:  # a full disk is not kept full
                     partial.unlink(missing_ok=True)
+                raise
 
     def _fetch_in_threads(self, partial: Path, pieces: list[Piece]) -> None:
         """Fetch pieces over connections of their own; what is observed is observed in this thread."""

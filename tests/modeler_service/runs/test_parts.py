@@ -11,7 +11,7 @@ from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.client import StudyClient, VendorClient
 from blindopt.client.downloads import unfinished
-from blindopt.errors import ProtocolViolated, Remote, Unreachable
+from blindopt.errors import ProtocolViolated, Remote, StorageUnavailable, Unreachable
 from blindopt.formats.release_files import sections_of
 from tests.given_settings import GIVEN
 from tests.modeler_service.lying_curator import FakeCurator
@@ -175,6 +175,20 @@ def test_a_fetch_that_is_stopped_does_not_wait_for_parts_that_never_come(study, 
             client.download(tmp_path / "z.npy", view.release_sha256, max_bytes=1 << 30, parts=view.parts)
         assert waited == []  # the curator holds its replies back still
         goes_on.set()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_fetch_that_a_fault_on_this_side_ends_leaves_nothing(study, tmp_path):
+    """Such as a disk that its parts have filled, on which no exchange can be recorded."""
+
+    def observe(exchange, receipt):
+        if exchange.path.endswith("/parts/3"):
+            raise StorageUnavailable("full")
+
+    with InParts(study) as curator, StudyClient(curator.url, "t", curator.study_id, observe=observe) as client:
+        view = client.study()
+        with pytest.raises(StorageUnavailable):
+            client.download(tmp_path / "z.npy", view.release_sha256, max_bytes=1 << 30, parts=view.parts)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -315,7 +315,8 @@ def test_a_run_waits_while_its_modeler_s_disk_is_full_and_goes_on_by_itself(
 
 
 def test_a_run_whose_candidates_find_no_room_waits_and_goes_on(small_disk, make_service, tmp_path, run_of, until):
-    curator = make_service("curator", tmp_path).start()
+    """In parts: there is room for some, which do not keep the disk full."""
+    curator = make_service("curator", tmp_path, part_bytes="100000").start()
     quick = {"wait_seconds_first": "0.3", "wait_seconds_max": "0.3", "retry_attempts": "2"}
     modeler = small_disk(make_service("modeler", tmp_path, **quick), 8).start()
     rows = np.random.default_rng(0).random((100_000, 2)).round(6)
@@ -344,6 +345,8 @@ def test_a_run_whose_candidates_find_no_room_waits_and_goes_on(small_disk, make_
         with filled(modeler.data, leave=500_000):
             run = vendor.start(spec).id
             waiting = until(lambda: (view := vendor.run(run)).state in ("waiting", "failed") and view)
-            assert (waiting.state, waiting.problem.code) == ("waiting", "storage_unavailable")
-            assert not list((modeler.data / "candidates").iterdir())
+            assert waiting.state == "waiting"
+            # Which one it is depends on whether a part or the record of an exchange comes to the full disk first.
+            assert waiting.problem.code in ("audit_unavailable", "storage_unavailable")
+            until(lambda: not list((modeler.data / "candidates").iterdir()))  # it is tried again and again
         assert vendor.wait(run, timeout_s=240).state == "completed"
