@@ -139,9 +139,12 @@ def test_a_small_release_has_no_parts_and_an_erased_one_has_none_any_more(tmp_pa
     problem(file.in_process.send(small, "GET", f"{path}/candidates/parts/0"), 404, "not_found")
     path = f"/v1/studies/{parted}/candidates/parts/2"
     assert file.in_process.send(parted, "GET", path).status_code == 200
+    mark = whole(file, parted)[-256:]  # 16 rows of Z
+    files = tmp_path / "data"
+    assert len([each for each in files.rglob("*") if each.is_file() and mark in each.read_bytes()]) == 1
     for verb in (f"studies/{parted}:close", f"datasets/{file.dataset}:archive", f"datasets/{file.dataset}:erase"):
         file.in_process.call("owner", "POST", f"/v1/{verb}")
     assert file.in_process.send(parted, "GET", path).status_code == 410
-    released = [path for path in (tmp_path / "data" / "files").glob("rel_*.npy") if ".order" not in path.name]
-    assert len(released) == 1
+    assert not [each for each in files.rglob("*") if each.is_file() and mark in each.read_bytes()]
+    assert len([path for path in (files / "files").glob("rel_*.npy") if ".order" not in path.name]) == 1
     file.close()

@@ -102,6 +102,8 @@ def changed(piece):
         ("another", Unreachable, "do not match"),
         ("of another study", ProtocolViolated, "not those of their release"),
         ("missing", Remote, "not_found"),
+        ("elsewhere", Unreachable, "redirect"),
+        ("shifted", Unreachable, "do not match"),
     ],
 )
 def test_a_wrong_part_is_refused_and_the_others_are_not_fetched_again(kind, error, words, study, tmp_path):
@@ -118,6 +120,10 @@ def test_a_wrong_part_is_refused_and_the_others_are_not_fetched_again(kind, erro
                 problem = {"type": "about:blank", "title": "no", "status": 404, "detail": "no", "instance": path}
                 problem |= {"code": "not_found", "retryable": False, "request_id": "0" * 32}
                 return 404, wire.Problem.model_validate(problem).model_dump_json().encode(), {}
+            if kind == "elsewhere":
+                return 302, b"", {"Location": f"{path[:-1]}1"} | headers
+            if kind == "shifted":  # a range of other bytes than those that were requested
+                return 206, curator.candidates[: len(body)], headers | {"Content-Range": f"bytes 0-{len(body) - 1}/*"}
             if kind == "of another study":
                 return status, body, {"ETag": f'"sha256-{"0" * 64}"'}
             return status, lies[kind](body), headers
