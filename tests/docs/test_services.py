@@ -8,11 +8,12 @@ from importlib import import_module
 
 import numpy as np
 import pandas as pd
+import pytest
 from typer.testing import CliRunner
 
 import blindopt as bo
 from blindopt import wire
-from blindopt.client import StudyClient, new_key
+from blindopt.client import OwnerClient, StudyClient, new_key
 from tests.docs.snippets import ROOT, run_blocks, run_by
 
 THIS_FILE = "tests/docs/test_services.py"
@@ -73,7 +74,18 @@ def test_services_start_and_people_and_tokens_are_added_as_five_pages_say(make_s
     assert [" ann" in service.run_in_process("token", "list").stdout for service in services.values()] == [True, True]
 
 
-def test_the_commands_of_each_day_run_at_a_curator(curator, dataset, small, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def quiet(make_service, tmp_path_factory):
+    """A curator whose inbox has what these tests request, and nothing else."""
+    service = make_service("curator", tmp_path_factory.mktemp("quiet")).start()
+    yield service
+    service.process.kill()
+
+
+def test_the_commands_of_each_day_run_at_a_curator(quiet, small, tmp_path, monkeypatch):
+    curator = quiet
+    with OwnerClient(curator.url, curator.token) as owner:
+        dataset = owner.register("small", small.csv, public=True)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "study.json").write_text(by_hand(dataset, small).model_dump_json())
     names = {}
@@ -91,7 +103,8 @@ def test_the_commands_of_each_day_run_at_a_curator(curator, dataset, small, tmp_
         assert names["std_0123456789abcdef"] not in {item.view.study_id for item in measurer.inbox}
 
 
-def test_the_python_of_owners_and_measurers_runs(curator, owner, dataset, small, tmp_path, monkeypatch):
+def test_the_python_of_owners_and_measurers_runs(quiet, small, tmp_path, monkeypatch):
+    curator = quiet
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(5)
     ages, stays = rng.integers(58, 63, 300), rng.integers(2, 5, 300)  # records alike: a preview sees no high risk
@@ -102,11 +115,14 @@ def test_the_python_of_owners_and_measurers_runs(curator, owner, dataset, small,
     assert names["study"].view.state == "open"
     assert names["study"].account().budget.queries == 200
 
-    study = owner.release(owner.create_study(by_hand(dataset, small)).id)
+    with OwnerClient(curator.url, curator.token) as owner:
+        dataset = owner.register("small", small.csv, public=True)
+        study = owner.release(owner.create_study(by_hand(dataset, small)).id)
     grant = bo.Owner(curator.url, curator.token).study(study.id).grant("Bolt").save(tmp_path / "by-hand.json")
     query(grant, [5, 6])
     exec(compile(measured, PYTHON, "exec"), {"bo": bo, "token": curator.token})
-    assert owner.study(study.id).state == "open"
+    with OwnerClient(curator.url, curator.token) as owner:
+        assert owner.study(study.id).state == "open"
     with bo.Measurer(curator.url, curator.token) as measurer:
         assert list(measurer.inbox) == []
 

@@ -30,8 +30,8 @@ class StoredRecords:
         return audit_log.walk(self._db, grant, after=after)
 
     def grants(self) -> set[str]:
-        """The grants that have a shared log."""
-        return set(audit_log.grants(self._db))
+        """The grants that have a shared log, or receipts: a run may end before the log is fetched that they are of."""
+        return {*audit_log.grants(self._db), *checkpoints.grants(self._db)}
 
     def of_kind(self, kind: str, grant: str | None) -> Iterator[str]:
         """Stream the notes of one kind about one log. Checkpoints are signed now, and the saved one comes last."""

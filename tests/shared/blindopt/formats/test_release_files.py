@@ -26,7 +26,7 @@ def test_parts_in_order_are_the_file_and_their_list_is_the_release(file):
     lines = "".join(f"{p.rows} {p.bytes} {p.sha256}\n" for p in parts)
     digest = sha256(lines.encode()).hexdigest()
     assert release_files.digest(file, parts) == digest == wire.digest_of_parts(parts)
-    wire.PublishedCandidates(n=40, r=3, release_sha256=digest, parts=parts)
+    wire.PublishedCandidates(id="std_1", n=40, r=3, release_sha256=digest, parts=parts)
     for at in range(0, len(content), 37):
         file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
         assert release_files.digest(file, parts) != digest
