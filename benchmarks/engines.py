@@ -1,7 +1,7 @@
 """Engines: the same choices by parts, on threads, and at a Dask cluster of two workers on this machine.
 
-Each way of computing runs in a process of its own, so that its memory can be told. The cluster is measured where Dask
-is installed (the extra ``dask``). Times are those of the choices; building the parts is not in them.
+Each way of computing runs in a process of its own, so that its memory is measured apart. The cluster is measured where
+Dask is installed (the extra ``dask``). Times are those of the choices; building the parts is not in them.
 """
 
 import json

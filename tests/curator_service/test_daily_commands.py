@@ -10,9 +10,8 @@ from blindopt import wire
 from blindopt.client import StudyClient, new_key
 
 
-@pytest.fixture
-def draft(dataset, small):
-    """A draft that people measure, as the body of a request."""
+def by_hand(dataset, small):
+    """A draft whose outcomes people enter."""
     return wire.StudyCreate(
         name="by hand",
         dataset_id=dataset.id,
@@ -20,8 +19,13 @@ def draft(dataset, small):
         measurement=wire.InboxMeasurement(question="How much?", unit="kg", direction="maximize"),
         release=wire.IdentityRelease(mechanism="identity"),
         answers=wire.NONE,
-        budget=wire.Budget(queries=5),
     )
+
+
+@pytest.fixture
+def draft(dataset, small):
+    """A draft that people measure, as the body of a request."""
+    return by_hand(dataset, small).model_copy(update={"budget": wire.Budget(queries=5)})
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import blindopt as bo
 from blindopt import wire
 from blindopt.client import OwnerClient, StudyClient, new_key
+from tests.curator_service.test_daily_commands import by_hand
 from tests.docs.snippets import ROOT, run_blocks, run_by
 
 THIS_FILE = "tests/docs/test_services.py"
@@ -35,18 +36,6 @@ def type_in(service, line, answers):
     done = CliRunner().invoke(app, words, env=settings, input=answers)
     assert done.exit_code == 0, f"{line}\n{done.output}"
     return done.stdout
-
-
-def by_hand(dataset, small):
-    """A draft whose outcomes people enter."""
-    return wire.StudyCreate(
-        name="by hand",
-        dataset_id=dataset.id,
-        features=small.features,
-        measurement=wire.InboxMeasurement(question="How much?", unit="kg", direction="maximize"),
-        release=wire.IdentityRelease(mechanism="identity"),
-        answers=wire.NONE,
-    )
 
 
 def query(grant, rows):

@@ -70,7 +70,7 @@ class Sqlite:
         return statement.row_on(self._row_connection, **values)
 
     async def row_soon(self, statement: PreparedStatement, values: dict[str, Any]) -> Any:
-        raise NotImplementedError  # ``row`` waits for nobody
+        raise NotImplementedError  # ``Database`` takes ``row``: the file is near (``is_near``)
 
     async def answer(self) -> None:
         """Nothing: it is in this process."""

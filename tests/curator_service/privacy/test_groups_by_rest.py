@@ -1,6 +1,6 @@
 """Numbers and answers of groups together, as they leave a curator: by REST, from the file to the answer.
 
-First with noise that makes the noisy values those of a chosen transcript, whose probability is known exactly
+First with noise that makes the noisy values those of a chosen transcript, whose probability is computed exactly
 (test_groups.py); then with the curator's own noise, as an attacker sees it who knows all but one record.
 """
 

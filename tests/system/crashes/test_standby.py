@@ -125,7 +125,7 @@ def ask(curator, study, key, row=3):
 
 
 def answer_of(pair, study, key, until):
-    """The answer of whoever leads, by and by: readiness is known for a second, so that it may be a leader that was."""
+    """The answer of the curator that leads, by and by: readiness is cached for a second, and may be out of date."""
 
     def attempt():
         pair.order(until)
@@ -245,7 +245,7 @@ def test_two_leaders_that_an_operator_made_charge_once_and_the_log_has_one_recor
                 assert given
                 assert given[0] == given[-1]
         assert [pair.charges(key) for key in keys] == [1] * len(keys)
-        # Whoever wrote beside them, and knew of neither: the place is taken.
+        # A third writer beside them, who sees neither: the place is taken.
         body = "SELECT seq, body, leaf, peaks FROM curator.log WHERE seq = (SELECT max(seq) FROM curator.log)"
         with pytest.raises(Exception, match="log_pkey"):
             postgres.server().execute(postgres.name_of(pair.url), f"INSERT INTO curator.log {body}")

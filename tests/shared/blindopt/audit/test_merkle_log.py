@@ -565,7 +565,7 @@ def test_names_outside_ascii_are_sorted_as_rfc_8785_sorts_them_by_utf_16():
     assert merkle_log.canonical({"of": record}) == '{"of":{"\U0001f600":2,"\ufffd":1}}'.encode()
 
 
-# --- a walk that is told which leaf belongs there ------------------------------------------------
+# --- a walk that is given the leaf that belongs there --------------------------------------------
 
 
 def walked(size: int) -> merkle_log.LogWalk:
