@@ -8,7 +8,7 @@ a price, at the cap, holds for every way to stay below it; that of a report is f
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from blindopt.wire import (
@@ -32,7 +32,7 @@ from curator_service.privacy.calibration import gaussian_sd
 from curator_service.privacy.choice import Concrete, concrete, failure
 from curator_service.privacy.composition import Part, tight_epsilon
 from curator_service.privacy.dataset_account import group_delta
-from curator_service.privacy.ledger import Prices, answers_add_up, is_groups, text, units
+from curator_service.privacy.ledger import Prices, answers_add_up, centres_cost, is_groups, text, units
 from curator_service.privacy.noise import LATTICE_BITS
 from curator_service.privacy.planar_slope import slope_of_row
 
@@ -45,7 +45,8 @@ class Costs:
     """The costs of one release and one answer of a study, in the ledger's units and as dominating pairs.
 
     ``failure`` is the release's own delta where it has one: its pure epsilon holds at no smaller delta.
-    ``black_box``: nothing is proved for the release but (epsilon, failure).
+    ``black_box``: nothing is proved for the release but (epsilon, failure). ``centres``: the part of ``release`` for
+    private centres of groups.
     """
 
     release: int | None
@@ -54,6 +55,7 @@ class Costs:
     answer_part: Part | None = None
     failure: float = 0.0
     black_box: bool = False
+    centres: int = 0
 
     @classmethod
     def of(cls, spec: StudyCreate, release: Concrete | None = None, *, withdrawn: bool = False) -> "Costs":
@@ -66,6 +68,7 @@ class Costs:
             answer_part=_answer_part(spec),
             failure=failure(release),
             black_box=isinstance(release, GaussianProjectionRelease),
+            centres=centres_cost(spec),
         )
 
     def loss(self, answers: int, delta: float, *, alone: bool = False, again: int = 1) -> Loss:
@@ -90,6 +93,25 @@ class Costs:
             return Loss(epsilon=None, tight_epsilon=None)
         pure = releases * (self.release or 0) + answers * (self.answer or 0)
         return Loss(epsilon=text(pure), tight_epsilon=self._tight(releases, answers, pure, delta))
+
+    def loss_in_group(self, answers: int, others: int, delta: float) -> Loss:
+        """The loss of a record by answers about its group, and ``others`` about the other one answered most often.
+
+        It stays in its group, or moves between the two: then each answer costs half (docs/privacy.md, Theorem C).
+        """
+        if self.release is None or self.answer is None or self.answer_part is None:
+            return Loss(epsilon=None, tight_epsilon=None)
+        stays, moves = self.centres + answers * self.answer, self.release + ((answers + others) * self.answer + 1) // 2
+        centres = Part("pure", float(Decimal(text(self.centres)))) if self.centres else None
+        half = Part(self.answer_part.kind, self.answer_part.size / 2)
+        tight = [
+            replace(self, release_part=centres)._tight(1, answers, stays, delta),
+            replace(self, answer_part=half)._tight(1, answers + others, moves, delta),
+        ]
+        return Loss(
+            epsilon=text(max(stays, moves)),
+            tight_epsilon=None if None in tight else max(loss for loss in tight if loss is not None),
+        )
 
     def _tight(self, releases: int, answers: int, pure: int, delta: float) -> float | None:
         releases = releases if self.release_part is not None else 0  # a release of public records has no noise
@@ -284,13 +306,13 @@ def report(
     mechanism is withdrawn, so that no bound holds for the release. ``again``: the largest number of times that any
     answer was released, where each answer is another person's.
     """
-    costs, alone = Costs.of(spec, release, withdrawn=withdrawn), not answers_add_up(spec)
+    costs = Costs.of(spec, release, withdrawn=withdrawn)
     if not released:
         nothing = Loss(epsilon="0", tight_epsilon=0.0)
         losses, study = [RowsLoss(answers=k, rows=n, **dict(nothing)) for k, n in sorted(rows.items())], nothing
     else:
         losses = [
-            RowsLoss(answers=k, rows=n, **dict(costs.loss(k, delta, alone=alone, again=again)))
+            RowsLoss(answers=k, rows=n, **dict(_loss_of_rows(spec, costs, rows, k, delta, again)))
             for k, n in sorted(rows.items())
         ]
         study = costs.loss(total, delta)
@@ -303,6 +325,16 @@ def report(
     )
     sentence = _report_in_words(losses, study, delta, failure, _unit(spec), declared)
     return Accounting(delta=delta, rows=losses, study=study, sentence=sentence)
+
+
+def _loss_of_rows(
+    spec: StudyCreate, costs: Costs, rows: Mapping[int, int], answers: int, delta: float, again: int
+) -> Loss:
+    """The loss of the records with this many answers; of groups, beside the other one that was answered most often."""
+    if not is_groups(spec):
+        return costs.loss(answers, delta, alone=not answers_add_up(spec), again=again)
+    others = max((k for k, n in rows.items() if n > (k == answers)), default=0)
+    return costs.loss_in_group(answers, others, delta)
 
 
 def _report_in_words(rows: list[RowsLoss], study: Loss, delta: float, failure: float, unit: str, declared: str) -> str:

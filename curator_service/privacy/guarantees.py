@@ -216,7 +216,7 @@ def _of_groups(spec: StudyCreate, epsilon: str, release: Concrete | None) -> str
     text = (
         f"Each answer is the mean of a group's clipped y with Laplace noise: {epsilon}-differentially private for what "
         f"stays in the group, and half of that for what leaves or enters it. {whose} can only be in the groups that "
-        "lose most, so the sum is that of the group which was queried most, however many others were queried"
+        "lose most, so the sum is at most that of the group which was queried most, however many others were queried"
     )
     caps = [cap for cap in (spec.budget.epsilon_per_row, spec.budget.epsilon_total) if cap is not None]
     if not caps:

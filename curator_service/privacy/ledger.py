@@ -5,13 +5,21 @@ A decision depends on the history of requests alone, never on the data.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import lru_cache
 
 from blindopt.errors import BudgetExhausted
-from blindopt.wire import ColumnMeasurement, GroupsRelease, NoAnswerNoise, PoGpUcbRelease, SoundRelease, StudyCreate
+from blindopt.wire import (
+    ColumnMeasurement,
+    GroupsRelease,
+    NoAnswerNoise,
+    PoGpUcbRelease,
+    PrivateCells,
+    SoundRelease,
+    StudyCreate,
+)
 
 UNITS = 10**12
 CEILING = "9000000"  # a total without a cap ends here, because larger ones do not fit the integers of the database
@@ -100,7 +108,8 @@ def alone(row: int) -> Sequence[int]:
 class Charge:
     """A line to add to the ledger: its cost and the balances after it. ``row`` is None for every row.
 
-    ``person_total``: what answers about all rows of the person have spent, after it.
+    ``person_total``: what answers about all rows of the person have spent, after it; of groups, what a record that lost
+    most has spent beside the release.
     """
 
     row: int | None
@@ -149,6 +158,29 @@ class Prices:
         return self.releases(plays) * self.answer
 
 
+def centres_cost(spec: StudyCreate) -> int:
+    """What the private centres of groups cost, as a part of the release; 0 without them."""
+    cells = spec.release.cells if isinstance(spec.release, GroupsRelease) else None
+    return units(cells.epsilon) if isinstance(cells, PrivateCells) else 0
+
+
+def group_cost(spec: StudyCreate, own: int, other: int) -> int:
+    """What a record of a group may have lost, in the ledger's units, rounded up (docs/privacy.md, Theorem C).
+
+    Answers about its group cost ``own`` in all, those about another one ``other``. A record that stays in its group
+    loses the first; one that moves between the two loses the numbers of records, and half of both. Either loses the
+    centres.
+    """
+    centres, release = centres_cost(spec), Prices.of(spec).release
+    return max(centres + own, release + (own + other + 1) // 2)
+
+
+def worst_pair(spec: StudyCreate, costs: Iterable[int]) -> int:
+    """What the release and the answers about groups, which cost so much each, cost the record that loses most."""
+    first, second, *_ = (*sorted(costs, reverse=True)[:2], 0, 0)
+    return group_cost(spec, first, second)
+
+
 def charge_release(spec: StudyCreate, before: Balance) -> Charge:
     """The charge for the release, on every row. Raises BudgetExhausted."""
     cost = Prices.of(spec).release
@@ -188,7 +220,7 @@ def charge_answers(
 ) -> list[Charge]:
     """The charges for measuring ``rows`` (row, plays), a line for each. Raises BudgetExhausted, without a charge.
 
-    ``balances`` has every row with earlier answers that is a requested one or of the same person.
+    ``balances`` has every row with earlier answers that is a requested one or of the same person; of groups, every one.
     """
     budget, prices = spec.budget, Prices.of(spec)
     plays = sum(n for _, n in rows)
@@ -200,7 +232,9 @@ def charge_answers(
     of_row: Counter[int] = Counter()
     for row, n in rows:
         of_row[row] += prices.cost(n)
-    if answers_add_up(spec):
+    if is_groups(spec):
+        _check_groups(spec, of_row, balances)
+    elif answers_add_up(spec):
         _check_persons(budget.epsilon_per_row, of_row, before, _Persons(balances, rows_of_person))
     else:  # each answer is about another person, who has no other cost
         for row in of_row:
@@ -211,8 +245,23 @@ def charge_answers(
         old, cost = row_balances.get(row, RowBalance()), prices.cost(n)
         row_balances[row] = RowBalance(old.queries + 1, old.plays + n, old.total + cost)
         after = Balance(after.release, after.total + cost, after.plays + n)
-        charges.append(Charge(row, n, cost, after, row_balances[row], persons.add(row, cost)))
+        of_person = persons.add(row, cost)
+        if is_groups(spec):
+            of_person = worst_pair(spec, [balance.total for balance in row_balances.values()]) - before.release
+        charges.append(Charge(row, n, cost, after, row_balances[row], of_person))
     return charges
+
+
+def _check_groups(spec: StudyCreate, of_row: Mapping[int, int], balances: Mapping[int, RowBalance]) -> None:
+    """Check what answers about each group cost the record that loses most; that may be one of another group."""
+    costs = {row: balance.total for row, balance in balances.items()}
+    for row, cost in of_row.items():
+        before, cap = worst_pair(spec, costs.values()), spec.budget.epsilon_per_row
+        costs[row] = costs.get(row, 0) + cost
+        if cap is not None and worst_pair(spec, costs.values()) > units(cap):
+            raise BudgetExhausted(
+                "epsilon_per_row", requested=text(cost), spent=text(before), limit=text(units(cap)), row=row
+            )
 
 
 def _check_persons(cap: str | None, of_row: Mapping[int, int], before: Balance, persons: _Persons) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Column, ForeignKey, Index, Integer, Table, Text, bindparam, func, select
+from sqlalchemy import Column, ForeignKey, Index, Integer, Table, Text, bindparam, func, select, true
 
 from curator_service.privacy.ledger import Balance, Charge, RowBalance, text, units
 from curator_service.store import ahead_of, queries
@@ -103,9 +103,9 @@ def rows_queried(db: Connection, study_id: str, rows: Sequence[int] | None = Non
 
 
 def of_grant(
-    db: Connection, study_id: str, grant_id: str, rows: Iterable[int]
+    db: Connection, study_id: str, grant_id: str, rows: Iterable[int] | None
 ) -> tuple[Balance, dict[int, RowBalance]]:
-    """The amounts that the release and one grant's answers have spent: in all, and by its answers about ``rows``."""
+    """The amounts that the release and one grant's answers have spent: in all, and about ``rows`` (None: all)."""
     joined = ledger.join(queries, queries.c.id == ledger.c.query_id)
     where = (ledger.c.study_id == study_id) & (queries.c.grant_id == grant_id) & (ledger.c.kind != "refused")
     # By cost: few are distinct, and their decimals are added exactly here.
@@ -116,8 +116,8 @@ def of_grant(
     total = Balance(release, release + sum(cost for cost, _ in lines), sum(plays for _, plays in lines))
     balances: dict[int, RowBalance] = {}
     by_row = select(ledger.c.row, ledger.c.cost, *sums).select_from(joined)
-    by_row = by_row.where(where, ledger.c.row.in_(set(rows))).group_by(ledger.c.row, ledger.c.cost)
-    for row, cost, number, plays in db.execute(by_row):
+    by_row = by_row.where(where, true() if rows is None else ledger.c.row.in_(set(rows)))
+    for row, cost, number, plays in db.execute(by_row.group_by(ledger.c.row, ledger.c.cost)):
         old = balances.get(row, RowBalance())
         balances[row] = RowBalance(old.queries + number, old.plays + plays, old.total + units(cost) * number)
     return total, balances
@@ -254,11 +254,11 @@ def queried_rows(db: Connection, study_id: str) -> list[tuple[int, int, int]]:
     return [(total, plays, rows) for total, plays, rows in db.execute(query)]
 
 
-def row_totals(db: Connection, study_id: str) -> list[tuple[int, int]]:
+def row_totals(db: Connection, study_id: str) -> dict[int, int]:
     """Each row that was queried, and the amount spent on answers about it."""
     latest = ledger.c.seq.in_(_last_of_rows(study_id))
     query = select(ledger.c.row, ledger.c.row_total).where(latest & _WAS_QUERIED)
-    return [(row, total) for row, total in db.execute(query)]
+    return {int(row): int(total) for row, total in db.execute(query)}
 
 
 def balances(db: Connection, study_ids: Sequence[str]) -> dict[str, tuple[Balance, int]]:

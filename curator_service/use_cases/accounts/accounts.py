@@ -7,7 +7,15 @@ from blindopt import wire
 from blindopt.errors import Erased, StateConflict
 from curator_service import store
 from curator_service.privacy import accounting
-from curator_service.privacy.ledger import Prices, alone, answers_add_up, answers_by_record, is_groups, text
+from curator_service.privacy.ledger import (
+    Prices,
+    alone,
+    answers_add_up,
+    answers_by_record,
+    group_cost,
+    is_groups,
+    text,
+)
 from curator_service.store import erasures
 from curator_service.store import ledger as lines
 from curator_service.use_cases.studies.advisories import release_status
@@ -66,11 +74,15 @@ class Accounts:
             of_person = self._studies.persons(db, study_id) if page else alone
             others = {other for row in page for other in of_person(row.row)}
             totals = {row: of_row.total for row, of_row in lines.row_balances(db, study_id, others).items()}
+            costs = lines.row_totals(db, study_id) if is_groups(spec) else {}
         bounded = prices.release_bounded and prices.answers_bounded
 
         def spent(row: Any) -> str | None:
             if not bounded:
                 return None
+            if is_groups(spec):
+                other = max((cost for group, cost in costs.items() if group != row.row), default=0)
+                return text(group_cost(spec, costs[row.row], other))
             if not answers_add_up(spec):
                 return text(max(now.release, again.get(row.row, 1) * prices.answer))
             return text(now.release + sum(totals.get(other, 0) for other in of_person(row.row)))

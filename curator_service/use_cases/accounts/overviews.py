@@ -10,7 +10,7 @@ from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.belief import strength, surest
 from curator_service.privacy.choice import epsilon_of
 from curator_service.privacy.guarantees import whole
-from curator_service.privacy.ledger import Balance, Prices, answers_add_up, text
+from curator_service.privacy.ledger import Balance, Prices, answers_add_up, is_groups, text
 from curator_service.release.registry import mechanism_of
 from curator_service.store import inbox
 from curator_service.store import ledger as lines
@@ -21,7 +21,7 @@ from curator_service.use_cases.studies.datasets import cautions_from_records, da
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
 from curator_service.use_cases.studies.release_report import noise_ratio, promised
 from curator_service.use_cases.studies.releases import ForecastOf
-from curator_service.use_cases.studies.repeated_releases import most_by_row
+from curator_service.use_cases.studies.repeated_releases import cost_for_everyone, most_by_row
 from curator_service.use_cases.studies.studies import fitted
 from curator_service.use_cases.studies.study_caps import changes_by_study
 from service_kit.context.context import ServiceContext
@@ -148,6 +148,8 @@ class Overviews:
         again = max(most_by_row(db, row.id).values(), default=1) if is_corrected else 1
         alone = max(now.release, again * prices.answer if now.plays else 0)
         of_row = now.release + most if answers_add_up(spec) else alone
+        if is_groups(spec):
+            of_row = cost_for_everyone(db, row.id, spec, now)
         return wire.StudyAccount(
             study_id=row.id,
             dataset_id=row.dataset_id,

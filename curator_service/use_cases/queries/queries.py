@@ -162,6 +162,8 @@ class Queries:
         now = self._context.clock()
         try:
             spent, of_persons = lines.balance(db, identity), released.rows_of_persons(row for row, _ in rows)
+            if released.groups is not None:  # any two of them may be the ones that cost most
+                of_persons |= lines.row_totals(db, identity).keys()
             balances = lines.row_balances(db, identity, of_persons)
             self._guard.check_balances(db, identity, spent, of_persons, balances)
             charges = ledger.charge_answers(released.spec, spent, rows, balances, released.rows_of_person)

@@ -14,14 +14,14 @@ from blindopt.errors import BudgetExhausted, Invalid, StateConflict
 from curator_service import store
 from curator_service.privacy import amounts, dataset_account
 from curator_service.privacy.choice import Concrete
-from curator_service.privacy.ledger import Charge, Prices, answers_by_record, exact, is_groups, text
+from curator_service.privacy.ledger import Charge, Prices, answers_by_record, exact, text
 from curator_service.store import dataset_accounts as table
 from curator_service.store import ledger as lines
 from curator_service.store.dataset_accounts import Account
 from curator_service.use_cases import notices
 from curator_service.use_cases.guard.study_guard import StudyGuard
 from curator_service.use_cases.studies.dataset_losses import DatasetLosses, FileLosses
-from curator_service.use_cases.studies.repeated_releases import most_released
+from curator_service.use_cases.studies.repeated_releases import cost_for_everyone
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import RequestContext
 from service_kit.store import audit_log
@@ -188,8 +188,6 @@ def check_answers(
     if answers_by_record(spec):
         most = _check_units(db, guard, losses, dataset, account.cap_epsilon, release_id, charges)
     else:
-        if is_groups(spec):
-            again = max(charge.row_after.total for charge in charges) // Prices.of(spec).answer
         most = _check_everyone(db, losses, dataset, account.cap_epsilon, study_id, spec, charges, again)
     notices.dataset_spent(db, context.outbox, name, account, most)
 
@@ -232,11 +230,10 @@ def _check_everyone(
     charges: list[Charge],
     again: int,
 ) -> Decimal:
-    """Check answers that anybody may be behind: the one that was released most often counts, or a group's answers."""
+    """Check answers that anybody may be behind: the one that was released most often counts, or two groups' answers."""
     before = lines.balance(db, study_id)
-    earlier = most_released(db, study_id, spec)
-    now = dataset_account.for_everyone(spec, before, earlier)
-    then = dataset_account.for_everyone(spec, charges[-1].after, max(earlier, again)) if charges else now
+    now = cost_for_everyone(db, study_id, spec, before)
+    then = cost_for_everyone(db, study_id, spec, before, charges, again)
     spent = losses.read(db, dataset).epsilon
     after = amounts.add(spent, amounts.decimal(then - now))
     if then > now and after > cap:

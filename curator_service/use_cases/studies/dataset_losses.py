@@ -17,7 +17,7 @@ from curator_service.store import dataset_accounts as table
 from curator_service.store import ledger as lines
 from curator_service.store.dataset_accounts import Account
 from curator_service.use_cases.studies.advisories import reasons, release_status
-from curator_service.use_cases.studies.repeated_releases import most_released
+from curator_service.use_cases.studies.repeated_releases import cost_for_everyone
 from curator_service.vault import Vault
 from service_kit.store.database import Connection
 
@@ -154,7 +154,7 @@ def _largest(totals: Any) -> int:
 
 def _most_of_a_person(db: Connection, study_id: str, spec: wire.StudyCreate) -> int:
     """The most that answers about one unit of an erased study can have cost: its row order is gone."""
-    spent = sorted((cost for _, cost in lines.row_totals(db, study_id)), reverse=True)
+    spent = sorted(lines.row_totals(db, study_id).values(), reverse=True)
     return sum(spent[: spec.protected_rows])
 
 
@@ -226,7 +226,7 @@ class DatasetLosses:
         studies = []
         for row in charged:
             column, spec, balance = column_of[row.dataset_id], _spec_of(row.spec), balances[row.id]
-            release, again, most = store.release_of(db, row.id), 1, 0
+            release, most = store.release_of(db, row.id), 0
             by_row, answered = answers_by_record(spec), balance.plays > 0
             everyone = 0
             if row.dataset_id in erased:
@@ -236,8 +236,6 @@ class DatasetLosses:
                 of_study = self._answers(db, row, release.id, kinds, kind)
                 totals[column] += of_study
                 most = _largest(of_study)
-            if answered and not by_row:
-                again = most_released(db, row.id, spec)
             report = None if release is None else wire.ReleaseReport.model_validate_json(release.report)
             current = release_status(db, spec, report, withdrawn)
             unbounded = dataset_account.release_is_unbounded(current.release, public=public)
@@ -245,7 +243,7 @@ class DatasetLosses:
                 unbounded = f"its mechanism {current.release.mechanism} is withdrawn"
             if unbounded is None and answered:
                 unbounded = dataset_account.answers_are_unbounded(spec, public=public)
-            everyone += dataset_account.for_everyone(spec, balance, again)
+            everyone += cost_for_everyone(db, row.id, spec, balance)
             delta = dataset_account.release_delta(current.release)
             studies.append(StudyLoss(row.id, row.dataset_id, spec, balance, everyone, most, delta, unbounded))
         account = table.account_of(db, table.account_name(db, dataset))
@@ -256,8 +254,8 @@ class DatasetLosses:
         totals = np.zeros(units.count, dtype=kind)
         spent = lines.row_totals(db, row.id)
         if spent:
-            records = self._order(release_id)[[at for at, _ in spent]]
-            np.add.at(totals, units.of(row.dataset_id, records), np.array([cost for _, cost in spent], dtype=kind))
+            records = self._order(release_id)[list(spent)]
+            np.add.at(totals, units.of(row.dataset_id, records), np.array(list(spent.values()), dtype=kind))
         return totals
 
     # --- the hot path: the units behind rows of one study --------------------------------------------------
@@ -270,10 +268,7 @@ class DatasetLosses:
             spec, balance = _spec_of(row.spec), lines.balance(db, row.id)
             if row.dataset_id in erased and answers_by_record(spec):
                 total += _most_of_a_person(db, row.id, spec)
-            again = 1
-            if balance.total > balance.release and not answers_by_record(spec):
-                again = most_released(db, row.id, spec)
-            total += dataset_account.for_everyone(spec, balance, again)
+            total += cost_for_everyone(db, row.id, spec, balance)
         account = table.account_of(db, table.account_name(db, dataset))
         return amounts.add(account.epsilon, amounts.decimal(total))
 

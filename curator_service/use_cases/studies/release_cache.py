@@ -184,8 +184,8 @@ class ReleasedStudies:
         spec = store.spec_of(db, identity)
         if is_groups(spec):
             return alone
-        spent = sorted(lines.row_totals(db, identity), key=lambda row: -row[1])
-        of_one = [row for row, _ in spent[: spec.protected_rows]]
+        spent = lines.row_totals(db, identity)
+        of_one = sorted(spent, key=lambda row: -spent[row])[: spec.protected_rows]
         return lambda row: of_one if row in of_one else (row,)
 
     def forget(self, identities: Iterable[str]) -> None:

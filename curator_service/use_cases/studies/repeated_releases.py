@@ -1,23 +1,46 @@
-"""How often the same answer was released: once, and again with each correction."""
+"""How often the same answer was released: once, and again with each correction; and what that costs everybody."""
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 
 from blindopt.wire import StudyCreate
-from curator_service.privacy.ledger import Prices, is_groups
+from curator_service.privacy import dataset_account
+from curator_service.privacy.ledger import Balance, Charge, answers_by_record, is_groups, worst_pair
 from curator_service.store import inbox as table
 from curator_service.store import ledger as lines
 from service_kit.store.database import Connection
 
 
-def most_released(db: Connection, study_id: str, spec: StudyCreate) -> int:
-    """How often the answer that was released most often was, or of groups, answers about the one answered most often.
+def cost_for_everyone(
+    db: Connection,
+    study_id: str,
+    spec: StudyCreate,
+    balance: Balance,
+    charges: Sequence[Charge] = (),
+    again: int = 1,
+) -> int:
+    """The amount that a study has charged every record, in the ledger's units; answers that add up by row come on top.
 
-    At least 1: what was not released again was released once.
+    ``charges`` are counted too, which are not stored yet; ``again``: how often the answer of these which was released
+    most often will have been.
     """
+    if balance.total == balance.release and not charges:
+        return balance.release
     if is_groups(spec):
-        return max([spent for _, spent in lines.row_totals(db, study_id)], default=0) // Prices.of(spec).answer or 1
-    return max(most_by_row(db, study_id).values(), default=1)
+        return worst_pair(spec, group_costs(db, study_id, charges).values())
+    if not answers_by_record(spec):
+        again = max(again, *most_by_row(db, study_id).values(), 1)
+    return dataset_account.for_everyone(spec, charges[-1].after if charges else balance, again)
+
+
+def group_costs(db: Connection, study_id: str, charges: Sequence[Charge] = ()) -> dict[int, int]:
+    """What answers about each group have cost, by candidate, with ``charges`` that are not stored yet."""
+    costs = dict(lines.row_totals(db, study_id))
+    for charge in charges:
+        if charge.row is not None:
+            costs[charge.row] = charge.row_after.total
+    return costs
 
 
 def most_by_row(db: Connection, study_id: str) -> dict[int, int]:

@@ -107,7 +107,10 @@ class Accounting(Reply):
 
     delta: float = Field(description="Failure probability delta of tight_epsilon.")
     rows: list[RowsLoss] = Field(
-        description="Loss by number of answers; records that were never queried have only the release's."
+        description=(
+            "Loss by number of answers; records that were never queried have only the release's, but for those of "
+            "groups, which may move to another group."
+        )
     )
     study: Loss = Field(description="Loss of the release and all answers, as if all were about one person.")
     sentence: str = Field(description="The same in words.")

@@ -240,9 +240,10 @@ def test_edges_have_answers_and_everything_is_accounted(edge, curator):
     assert all((group["mean"] is None) == (group["size"] == 0) for group in opened)
     assert all(1 <= group["mean"] <= 3 for group in opened if group["size"])
     account = curator.call("owner", "GET", f"/v1/studies/{study}/account")
-    assert (account["row_epsilon"], account["total_epsilon"]) == ("1", f"{0.25 + 0.75 * len(rows):g}")
+    most = "1" if len(rows) > 1 else "0.75"  # where one group was queried, a record that stays in it loses most
+    assert (account["row_epsilon"], account["total_epsilon"]) == (most, f"{0.25 + 0.75 * len(rows):g}")
     signed = curator.call("owner", "POST", f"/v1/studies/{study}:report")
-    assert signed["report"]["studies"][0]["worst_epsilon"] == signed["report"]["account"]["epsilon"] == "1"
+    assert signed["report"]["studies"][0]["worst_epsilon"] == signed["report"]["account"]["epsilon"] == most
     sandbox = curator.call("owner", "POST", f"/v1/studies/{study}:sandbox")
     assert (sandbox["state"], len(sandbox["report"]["counts"]) >= 1) == ("open", True)
 

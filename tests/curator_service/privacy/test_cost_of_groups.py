@@ -1,0 +1,130 @@
+"""What answers about groups cost the record that loses most, against all pairs of groups (Theorem C)."""
+
+import itertools
+import random
+from fractions import Fraction
+
+import pytest
+
+from blindopt import wire
+from blindopt.errors import BudgetExhausted
+from curator_service.privacy import accounting
+from curator_service.privacy.ledger import Balance, RowBalance, charge_answers, text, worst_pair
+
+GROUPS = 4
+
+
+def study(numbers, answer, centres=None, cap=None):
+    """A study of groups; epsilons are decimals."""
+    cells = wire.GridCells(kind="grid", parts=[GROUPS])
+    if centres is not None:
+        cells = wire.PrivateCells(kind="private", number=GROUPS, epsilon=centres)
+    of_release = wire.amount(numbers) + (wire.amount(centres) if centres else 0)
+    return wire.StudyCreate(
+        name="g",
+        dataset_id="ds_0000000000000000",
+        features=[wire.Feature(column="x", lower=0.0, upper=1.0, scale=1.0)],
+        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
+        release=wire.GroupsRelease(mechanism="groups", epsilon=str(of_release), cells=cells, min_count=1),
+        answers=wire.LaplaceAnswers(mechanism="laplace", epsilon=answer, value_bound=1.0),
+        budget=wire.Budget(epsilon_per_row=cap),
+    )
+
+
+def largest(numbers, answer, centres, counts):
+    """The largest loss over where a record is and where it moves, group by group, in exact fractions.
+
+    A group that is no candidate is among these: nobody asks about it.
+    """
+    losses = []
+    answers = [*counts, 0]
+    for before, after in itertools.product(range(len(answers)), repeat=2):
+        if before == after:
+            losses.append(answers[before] * answer)
+        else:
+            losses.append(numbers + (answers[before] + answers[after]) * answer / 2)
+    return centres + max(losses)
+
+
+def amounts(numbers, answer, centres):
+    return Fraction(numbers), Fraction(answer), Fraction(centres or 0)
+
+
+EPSILONS = [("0.5", "0.5", None), ("0.25", "0.75", None), ("2", "0.1", None), ("0.5", "0.5", "0.25")]
+
+
+@pytest.mark.parametrize("epsilons", EPSILONS, ids=repr)
+def test_the_cost_is_that_of_the_worst_pair_for_every_history_and_each_charge_adds_what_it_grows_by(epsilons):
+    spec, exact = study(*epsilons), amounts(*epsilons)
+    release = Fraction(spec.release.epsilon)
+    for counts in itertools.product(range(4), repeat=3):
+        cost = worst_pair(spec, [int(n * exact[1] * 10**12) for n in counts])
+        assert Fraction(cost, 10**12) == largest(*exact, counts)
+        assert Fraction(cost, 10**12) <= release + max(counts) * exact[1]
+        more = worst_pair(spec, [int(n * exact[1] * 10**12) for n in (counts[0] + 1, *counts[1:])])
+        assert cost <= more <= cost + int(exact[1] * 10**12)
+
+
+@pytest.mark.parametrize("fault", ["without the numbers", "half of an answer"])
+def test_a_cost_that_forgets_something_is_found(fault):
+    """The negative control: the sums over pairs above tell such a cost from the right one."""
+    numbers, answer, centres = amounts("0.5", "0.5", None)
+    wrong = (Fraction(0), answer) if fault == "without the numbers" else (numbers, answer / 2)
+    assert any(
+        largest(*wrong, centres, counts) < largest(numbers, answer, centres, counts)
+        for counts in itertools.product(range(4), repeat=3)
+    )
+
+
+def test_half_a_unit_is_rounded_up():
+    spec = study("0.5", "0.000001000001")
+    assert text(worst_pair(spec, [1_000_001])) == "0.500000500001"
+
+
+@pytest.mark.parametrize("epsilons", EPSILONS, ids=repr)
+def test_the_cap_on_a_record_refuses_the_first_answer_that_would_pass_it_and_no_other(epsilons):
+    exact, order = amounts(*epsilons), random.Random(22)
+    cap = exact[0] + exact[2] + 2 * exact[1]
+    spec = study(*epsilons, cap=str(float(cap)))
+    balances, counts, balance = {}, [0] * GROUPS, Balance(0, 0, 0)
+    refused = 0
+    for _ in range(60):
+        row = order.randrange(GROUPS)
+        then = [n + (group == row) for group, n in enumerate(counts)]
+        if largest(*exact, then) > cap:
+            with pytest.raises(BudgetExhausted) as refusal:
+                charge_answers(spec, balance, [(row, 1)], balances)
+            assert Fraction(refusal.value.budget["spent"]) == largest(*exact, counts)
+            assert refusal.value.budget["row"] == row
+            refused += 1
+            continue
+        (charge,) = charge_answers(spec, balance, [(row, 1)], balances)
+        balances[row], balance, counts = charge.row_after, charge.after, then
+    assert refused
+    assert largest(*exact, counts) <= cap
+
+
+def test_a_query_of_several_groups_is_charged_as_they_come_one_after_the_other():
+    spec = study("0.5", "0.5", cap="1")
+    with pytest.raises(BudgetExhausted):
+        charge_answers(spec, Balance(), [(0, 1), (1, 2)], {})
+    charges = charge_answers(spec, Balance(5 * 10**11, 5 * 10**11, 0), [(0, 1), (1, 1)], {})
+    assert [charge.person_total for charge in charges] == [25 * 10**10, 5 * 10**11]
+    with pytest.raises(BudgetExhausted):
+        charge_answers(spec, charges[-1].after, [(2, 2)], {row: RowBalance(1, 1, 5 * 10**11) for row in (0, 1)})
+
+
+@pytest.mark.parametrize("epsilons", EPSILONS, ids=repr)
+def test_a_report_says_of_each_group_what_a_record_in_it_may_have_lost(epsilons):
+    """Also of groups that nobody asked about: a record of theirs may move to one that was."""
+    spec, exact = study(*epsilons), amounts(*epsilons)
+    for counts in itertools.product(range(3), repeat=GROUPS):
+        rows = {k: counts.count(k) for k in sorted(set(counts))}
+        losses = accounting.report(spec, rows, sum(counts), 1e-6).rows
+        for loss in losses:
+            own = counts.index(loss.answers)
+            others = [n for group, n in enumerate(counts) if group != own] + [0]
+            moves = exact[0] + (loss.answers + max(others)) * exact[1] / 2
+            assert Fraction(loss.epsilon) == exact[2] + max(loss.answers * exact[1], moves)
+            assert 0 <= loss.tight_epsilon <= float(loss.epsilon)
+        assert Fraction(losses[-1].epsilon) == largest(*exact, counts)
