@@ -3,6 +3,7 @@
 import re
 import shutil
 import sqlite3
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,10 @@ def connect(path: Path, address: str | None = None) -> Any:
             query = query.replace("%", "%%").replace("?", "%s") if params else query
             return super().execute(query, params or None, **options)
 
+        def executemany(self, query: str, rows: Iterable[Sequence[object]]) -> None:
+            for row in rows:
+                self.execute(query, row)
+
     return Connection.connect(address, options=f"-c search_path={path.stem},public")
 
 
@@ -44,7 +49,7 @@ def triggers(db: Any) -> list[tuple[str, str]]:
     )
     if _is_file(db):
         query = "SELECT name, tbl_name FROM sqlite_master WHERE type = 'trigger'"
-    return [(name, table) for name, table in _execute(db, query).fetchall()]
+    return [(name, table) for name, table in execute(db, query).fetchall()]
 
 
 def drop_triggers(db: Any, *names: str) -> None:
@@ -54,30 +59,32 @@ def drop_triggers(db: Any, *names: str) -> None:
     """
     for name, table in triggers(db):
         if not names or name.lower() in {each.lower() for each in names}:
-            _execute(db, f"DROP TRIGGER {name}" if _is_file(db) else f'DROP TRIGGER "{name}" ON "{table}"')
+            execute(db, f"DROP TRIGGER {name}" if _is_file(db) else f'DROP TRIGGER "{name}" ON "{table}"')
     if not names:
         off = "PRAGMA defer_foreign_keys=ON" if _is_file(db) else "SET LOCAL session_replication_role = replica"
-        _execute(db, off)
+        execute(db, off)
     if not _is_file(db):  # no trigger says so any more
-        _execute(db, "UPDATE state SET writer = 'another'")
+        execute(db, "UPDATE state SET writer = 'another'")
 
 
 def version(db: Any) -> int:
     """The version of the schema."""
     query = "PRAGMA user_version" if _is_file(db) else "SELECT version FROM state"
-    return int(_execute(db, query).fetchone()[0])
+    return int(execute(db, query).fetchone()[0])
 
 
 def set_version(db: Any, number: int) -> None:
     """Say that the schema is of another version."""
-    _execute(db, f"PRAGMA user_version = {number}" if _is_file(db) else f"UPDATE state SET version = {number}")
+    execute(db, f"PRAGMA user_version = {number}" if _is_file(db) else f"UPDATE state SET version = {number}")
 
 
 def _is_file(db: Any) -> bool:
     return isinstance(db, sqlite3.Connection) or getattr(getattr(db, "dialect", None), "name", "") == "sqlite"
 
 
-def _execute(db: Any, statement: str) -> Any:
+def execute(db: Any, statement: str) -> Any:
+    """Run a statement as SQLite has it, on what ``connect`` returned or a connection of SQLAlchemy."""
+    statement = statement if _is_file(db) else _of_postgres(statement)
     return (getattr(db, "exec_driver_sql", None) or db.execute)(statement)
 
 
@@ -122,6 +129,36 @@ def files(database: Database) -> list[Path]:
     if database.url is not None:
         return postgres.files_of(database.url)
     return list(database.path.parent.glob(f"{database.path.name}*"))
+
+
+def stored(path: Path) -> bytes:
+    """All bytes that a database holds: its files and, as PostgreSQL compresses long values in them, its rows."""
+    if not postgres.ON:
+        return b"".join(each.read_bytes() for each in sorted(path.parent.glob(f"{path.name}*")))
+    parts = [each.read_bytes() for each in postgres.files_of(postgres.url_of(path.parent))]
+    with closing(connect(path)) as db:
+        tables = db.execute("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()").fetchall()
+        for (table,) in tables:
+            for row in db.execute(f'SELECT * FROM "{table}"'):
+                parts += [value if isinstance(value, bytes) else str(value).encode() for value in row]
+    return b"\n".join(parts)
+
+
+def edit(path: Path, statement: str, *values: object) -> None:
+    """Change one row, also of what is append-only, and leave every trigger as it was."""
+    with closing(connect(path)) as db:
+        triggers_of_file: list[tuple[str, str]] = []
+        if _is_file(db):
+            triggers_of_file = db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+            for name, _ in triggers_of_file:
+                db.execute(f"DROP TRIGGER {name}")
+        else:  # no trigger runs, not the one that notes who wrote either
+            db.execute("SET LOCAL session_replication_role = replica")
+            db.execute("UPDATE state SET writer = 'another'")
+        assert db.execute(statement, values).rowcount == 1
+        for _, sql in triggers_of_file:
+            db.execute(sql)
+        db.commit()
 
 
 def empty_log_of_changes(path: Path) -> None:

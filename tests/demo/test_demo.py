@@ -19,7 +19,7 @@ from blindopt.audit import reconciliation
 from demo import groups, report, story
 from demo.property_data import csv_bytes
 from service_kit.store.folder_lock import only_process
-from tests import processes
+from tests import postgres, processes
 
 ROOT = Path(__file__).parents[2]
 QUERIES = 12
@@ -38,6 +38,11 @@ def _environment():
     return {k: v for k, v in os.environ.items() if not k.startswith(("DEMO_", "BLINDOPT_"))}
 
 
+def _database(folder):
+    """In a run on PostgreSQL, the database of a demo."""
+    return ("--database", postgres.url_of(folder)) if postgres.ON else ()
+
+
 def _demo(*arguments, **environment):
     """Run the command in a fork, which spares the start of an interpreter."""
     return processes.run("demo", *map(str, arguments), env=_environment() | environment, timeout=600)
@@ -53,7 +58,7 @@ def _shorter_demo(change, *arguments):
 @pytest.fixture(scope="module")
 def played(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo")
-    arguments = ("--runs", "1", "--json", folder / "table.json", "--out", folder / "out")
+    arguments = ("--runs", "1", "--json", folder / "table.json", "--out", folder / "out", *_database(folder))
     done = _shorter_demo(f"story.QUERIES = {QUERIES}", *arguments)
     assert (done.returncode, done.stderr) == (0, "")
     return SimpleNamespace(
@@ -147,9 +152,11 @@ def test_the_demo_leaves_two_logs_that_agree_and_no_process(played):
     study, exchanges = played.table["methods"][0]["study_id"], []
     for name in ("curator", "modeler"):
         database = played.folder / name / "data" / f"{name}.sqlite"
-        assert str(database) in played.text
+        assert (f"schema {name}" if postgres.ON else str(database)) in played.text
         with only_process(database.parent):  # its service has ended
-            environment = os.environ | {f"BLINDOPT_{name.upper()}_DATA_DIR": str(database.parent)}
+            prefix = f"BLINDOPT_{name.upper()}"
+            environment = os.environ | {f"{prefix}_DATA_DIR": str(database.parent)}
+            environment |= {f"{prefix}_DATABASE_URL": url for url in _database(played.folder.parent)[1:]}
             done = processes.run(f"{name}_service", "audit", "export", env=environment)
         assert done.returncode == 0, done.stderr
         (played.folder / f"{name}.jsonl").write_text(done.stdout)

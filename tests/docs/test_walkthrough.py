@@ -6,12 +6,13 @@ import shlex
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import blindopt as bo
 from blindopt.client import VendorClient
 from blindopt.library.owner import ReleasedStudy
-from tests import processes
+from tests import beside, postgres, processes
 from tests.conftest import Service
 from tests.docs.snippets import COMMANDS, DOCUMENTS, GRANT, OWNER, VENDOR, run_blocks
 
@@ -32,7 +33,7 @@ def run_commands(document: str, folder: Path, environment: dict[str, str]) -> st
             environment.update([words[1].split("=")])
             continue
         module = words[0].replace("blindopt-", "") + "_service"
-        done = processes.run(module, *words[1:], env=environment, cwd=folder)
+        done = processes.run(module, *words[1:], env=environment | _databases(environment, folder), cwd=folder)
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
         if target:
             (folder / target.strip()).write_text(done.stdout)
@@ -57,7 +58,14 @@ def run_python(study: ReleasedStudy, modeler: Service, folder: Path) -> None:
 
 
 def _listed(environment: dict[str, str], folder: Path) -> list[str]:
+    environment = environment | _databases(environment, folder)
     return processes.run("curator_service", "token", "list", env=environment, cwd=folder).stdout.splitlines()
+
+
+def _databases(environment: dict[str, str], folder: Path) -> dict[str, str]:
+    """In a run on PostgreSQL, where the tables of the two data folders are."""
+    prefixes = ("BLINDOPT_CURATOR", "BLINDOPT_MODELER") if postgres.ON else ()
+    return {f"{each}_DATABASE_URL": postgres.url_of(folder / environment[f"{each}_DATA_DIR"]) for each in prefixes}
 
 
 def test_what_the_documents_say_to_run_runs_as_it_is_written(tmp_path, make_service):
@@ -76,7 +84,12 @@ def test_what_the_documents_say_to_run_runs_as_it_is_written(tmp_path, make_serv
     output = ""
     for text in (owner, vendor):  # each in a shell of its own
         done = subprocess.run(
-            ["bash", "-c", text], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
+            ["bash", "-c", text],
+            cwd=tmp_path,
+            env=environment | _databases(environment, tmp_path),
+            capture_output=True,
+            text=True,
+            timeout=600,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         output += done.stdout
@@ -101,7 +114,8 @@ def test_what_the_documents_say_to_run_runs_as_it_is_written(tmp_path, make_serv
     environment["CHECKPOINT"] = "kept"
     said = "".join(run_commands(document, tmp_path, environment) for document in COMMANDS)
     assert " ann" in said
-    assert (tmp_path / "restored" / "curator.sqlite").exists()
+    with closing(beside.connect(tmp_path / "restored" / "curator.sqlite")) as db:
+        assert db.execute("SELECT count(*) FROM log").fetchone()[0] > 0
 
 
 def test_the_refutation_in_the_documents_rebuilds_every_row():

@@ -14,6 +14,7 @@ from blindopt import wire
 from blindopt.client import StudyClient
 from curator_service.cli import app as curator_cli
 from service_kit.identity.tokens import mint
+from tests import beside
 
 CANARY = "canary7f3a9c"
 NUMBER = "77123456789.25"
@@ -220,10 +221,11 @@ def test_no_token_is_in_any_file_of_either_service_but_where_it_was_asked_for(cu
     secrets = [_secret(token) for token in (curator.token, modeler.token, used[0].token, opened.token)]
     for service in (curator, modeler):
         files = [path for path in service.folder.rglob("*") if path.is_file() and path.name != "first-token"]
-        names = {path.name for path in files}
-        assert {"service.log", f"{service.name}.sqlite", f"{service.name}.sqlite-wal", "seal.key"} <= names
-        for path in files:
-            content = path.read_bytes()
+        assert {"service.log", "seal.key"} <= {path.name for path in files}
+        contents = {path: path.read_bytes() for path in files}
+        contents[service.data] = stored = beside.stored(service.database)
+        assert service.token.removeprefix("blindopt_").partition(".")[0].encode() in stored  # the search finds
+        for path, content in contents.items():
             for secret in secrets:
                 assert secret not in content, path
 

@@ -2,7 +2,6 @@
 
 import io
 import json
-import sqlite3
 from contextlib import closing
 from hashlib import sha256
 
@@ -12,6 +11,7 @@ import pytest
 from blindopt import wire
 from curator_service.use_cases.integrity import log_checks
 from service_kit.store import audit_log
+from tests import beside
 from tests.curator_service.use_cases.accounts.file_of_records import FileOfRecords
 
 CSV = b"a,b,y\n" + b"\n".join(b"%d,%d,%d" % (i % 7, i % 5, i) for i in range(200)) + b"\n"
@@ -112,12 +112,10 @@ def test_a_list_that_was_changed_is_not_served_nor_any_part_of_it(tmp_path):
     study = file.study(answers=wire.NONE, release=wire.IdentityRelease(mechanism="identity"))
     path, of_file = file.in_process.context.database.path, f"/v1/studies/{study}"
     parts = file.in_process.call(study, "GET", of_file)["parts"]
-    with closing(sqlite3.connect(path)) as db:  # nobody but the machine's administrator can
-        for (name,) in db.execute("SELECT name FROM sqlite_master WHERE tbl_name = 'releases' AND type = 'trigger'"):
-            db.execute(f"DROP TRIGGER {name}")
-        changed = json.dumps([parts[1], parts[0], parts[2]])
-        db.execute("UPDATE releases SET report = json_set(report, '$.parts', json(?))", [changed])
-        db.commit()
+    with closing(beside.connect(path)) as db:
+        ((report,),) = db.execute("SELECT report FROM releases").fetchall()
+    changed = json.dumps(json.loads(report) | {"parts": [parts[1], parts[0], parts[2]]})
+    beside.edit(path, "UPDATE releases SET report = ?", changed)  # nobody but the machine's administrator can
     file.in_process.curator.close()
     file.in_process.close()
     file.open()

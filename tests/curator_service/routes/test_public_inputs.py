@@ -4,6 +4,7 @@ import pytest
 
 from blindopt import wire
 from curator_service.privacy.guarantees import CHOOSING
+from tests import beside
 from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 
 ROWS = "a,b,y\n" + "".join(f"{i},{i * i % 11},{i % 5}\n" for i in range(12))
@@ -119,15 +120,13 @@ def test_what_follows_from_the_records_is_stored_nowhere_and_told_to_nobody_else
     study, checked = careless
     (caution,) = checked["record_cautions"]
     assert "0.123456789" in caution["message"]
-    files = [path for path in service.data.rglob("*") if path.is_file()]
-    assert any(path.name.startswith("curator.sqlite") for path in files)
-    for path in files:
-        content = path.read_bytes()
+    contents = {path: path.read_bytes() for path in service.data.rglob("*") if path.is_file()}
+    contents[service.data] = stored = beside.stored(service.data / "curator.sqlite")
+    for path, content in contents.items():
         assert b"bound_is_extreme" not in content, path
         assert b"is exactly the" not in content, path
     assert "bound_is_extreme" not in caplog.text
     # The negative control: public cautions are stored with the release.
-    stored = b"".join(path.read_bytes() for path in files if path.name.startswith("curator.sqlite"))
     assert b"sensitivity_small" in stored
     token = service.call("owner", "POST", f"/v1/studies/{study['id']}/grants", json={"name": "m"})["token"]
     service.tokens["modeler"] = token

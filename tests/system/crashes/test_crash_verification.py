@@ -7,8 +7,6 @@ import contextlib
 import json
 import random
 import signal
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ import pytest
 from blindopt import wire
 from blindopt.client import OwnerClient, StudyClient
 from blindopt.errors import BlindoptError
+from tests import beside
 from tests.system.crashes import crash_checks as checks
 from tests.system.crashes.crashing_service import Shot, arm, shots
 from tests.system.crashes.test_crash_matrix import KILLS
@@ -79,17 +78,6 @@ def findings(curator):
     return verification(curator)["findings"]
 
 
-def edit(curator, statement, *values):
-    with closing(sqlite3.connect(curator.database, timeout=30)) as db:
-        triggers = db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
-        for name, _ in triggers:
-            db.execute(f"DROP TRIGGER {name}")
-        assert db.execute(statement, values).rowcount == 1
-        for _, sql in triggers:
-            db.execute(sql)
-        db.commit()
-
-
 def processes_of(curator):
     """The processes that verify this curator's folder."""
     lines = []
@@ -102,7 +90,7 @@ def processes_of(curator):
 def test_a_kill_while_it_verifies_leaves_a_service_that_begins_anew_and_reports_the_same(curator, studies, until):
     ((stored,),) = curator.rows("SELECT body FROM replies WHERE idempotency_key = 'changed'")
     curator.kill()
-    edit(curator, CHANGED)
+    beside.edit(curator.database, CHANGED)
     for point in POINTS:
         for _ in range(KILLS):
             delay = random.uniform(0, WHILE_IT_READS_SECONDS) if point in WHILE_IT_READS or KILLS > 1 else 0.0
@@ -124,7 +112,7 @@ def test_a_kill_while_it_verifies_leaves_a_service_that_begins_anew_and_reports_
         curator.kill()
     days = [json.loads(body)["at"][:10] for (body,) in curator.rows(NOTICES)]
     assert len(days) == len(set(days)), "one a day"
-    edit(curator, "UPDATE replies SET body = ? WHERE idempotency_key = 'changed'", stored)
+    beside.edit(curator.database, "UPDATE replies SET body = ? WHERE idempotency_key = 'changed'", stored)
     curator.start()
     until(lambda: verification(curator)["last"])
     assert (verification(curator)["last"]["sound"], findings(curator)) == (True, [])

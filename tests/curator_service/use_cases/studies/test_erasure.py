@@ -160,7 +160,7 @@ def test_the_log_verifies_counts_what_was_erased_and_shows_what_was_not(file):
 
     def tampered(db, change):
         beside.drop_triggers(db)
-        assert db.exec_driver_sql(change).rowcount
+        assert beside.execute(db, change).rowcount
         with pytest.raises(LogBroken):
             log_checks.check(db, records)
         raise Undone
