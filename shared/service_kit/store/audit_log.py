@@ -255,7 +255,9 @@ def of_kind(db: Connection, *kinds: str, after: int = -1, about: str | None = No
 
 
 _SINCE = PreparedStatement(
-    select(_log.c.seq, _log.c.leaf, _log.c.kind, _log.c.body).where(_log.c.seq >= bindparam("first"))
+    select(_log.c.seq, _log.c.leaf, _log.c.kind, _log.c.body)
+    .where(_log.c.seq >= bindparam("first"))
+    .order_by(_log.c.seq)
 )
 
 

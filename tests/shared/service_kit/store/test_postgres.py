@@ -289,6 +289,23 @@ def test_a_record_with_a_nul_has_its_kind_and_is_found_by_its_actor(curator):
         assert audit_log.check_end(db).size == len(list(audit_log.walk(db)))
 
 
+def test_records_are_read_in_their_order_wherever_the_server_has_put_them(tmp_path):
+    """A row may lie where a transaction that failed has left room: before older ones."""
+    url = postgres.server().create(f"order{secrets.token_hex(4)}")
+    with closing(_curator(tmp_path, url)) as database:
+        for number in range(6):
+            database.write(lambda db, n=number: audit_log.append(db, "n", actor="x", now=NOW, details={"n": n}))
+        with postgres.session(url) as db, db.transaction():
+            db.execute("SET LOCAL session_replication_role = replica")
+            db.execute("CREATE TEMPORARY TABLE first ON COMMIT DROP AS SELECT * FROM curator.log WHERE seq = 2")
+            db.execute("DELETE FROM curator.log WHERE seq = 2")
+            db.execute("INSERT INTO curator.log (seq, body, leaf, peaks) SELECT seq, body, leaf, peaks FROM first")
+            lie = [seq for (seq,) in db.execute("SELECT seq FROM curator.log")]
+        with database.read() as db:
+            assert [row.seq for row in audit_log.since(db, 1)] == [1, 2, 3, 4, 5] != lie[1:]
+            assert [record["seq"] for record in audit_log.of_kind(db, "n")] == [0, 1, 2, 3, 4, 5]
+
+
 def test_two_programs_at_once_see_all_of_each_other_and_notice_it(curator, url, tmp_path):
     with closing(_curator(tmp_path, url)) as other:
         curator.write(lambda db: None)
