@@ -100,7 +100,8 @@ def _features(form: Form, dataset: Mapping[str, Any]) -> list[Body]:
         lower, upper = form.interval(f"lower_{i}", f"upper_{i}")
         hides = "everything" if groups.is_chosen(form) else form.get("hide") or "small"
         hidden = form.real(f"hidden_change_{i}", needed=False) if hides == "small" else None
-        scale = form.real(f"scale_{i}", needed=False) if hides in ("small", "own") else None
+        has_scale = hides in ("small", "own") or groups.is_chosen(form)
+        scale = form.real(f"scale_{i}", needed=False) if has_scale else None
         if hidden is not None and scale is not None:
             form.wrong(f"scale_{i}", "Leave it empty, or the hidden change: that is the unit where it is stated")
         bounds = {"column": column, "lower": lower, "upper": upper}

@@ -24,7 +24,8 @@ def check_study(study: wire.StudyCreate, curator: CuratorDep) -> wire.StudyCheck
 def forecast_draft(study: wire.StudyCreate, curator: CuratorDep) -> wire.PublicForecast:
     """A forecast of a draft on public rows, started by the first request for its public inputs. Reads no record.
 
-    It holds for every epsilon of the release, name, caps and timing. Ask again until it has ended.
+    It holds for every epsilon of the release, name, caps and timing; of groups, for that division of epsilon between
+    release and answers, and that cap on a record. Ask again until it has ended.
     """
     return curator.public_forecasts.view(study)
 

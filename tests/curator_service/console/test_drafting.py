@@ -218,7 +218,13 @@ def test_one_epsilon_of_a_study_of_groups_is_halved_and_the_cap_on_a_record_is_a
     }
     assert (body["answers"]["mechanism"], body["answers"]["epsilon"], body["privacy_unit"]) == ("laplace", "0.5", "row")
     assert body["budget"] == {"epsilon_per_row": "1", "epsilon_total": None, "queries": 50}
-    assert [(f["hidden_change"], f["scale"]) for f in body["features"]] == [(None, None)] * 2
+    assert [(f["hidden_change"], f["scale"]) for f in body["features"]] == [(None, None), (None, 2.0)]
+
+
+def test_the_scale_of_a_draft_of_groups_stays_when_it_is_edited():
+    body = body_of(Form.blank(**GROUPS), DATASET, "budget")
+    spec = body | {"kernel": None, "rows_per_person": 1, "reply_after_ms": None}
+    assert body_of(Form.blank(**like(spec, DATASET)), DATASET, "budget")["features"] == body["features"]
 
 
 @pytest.mark.parametrize(
