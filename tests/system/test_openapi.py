@@ -112,7 +112,7 @@ class World:
             positive = case.meta is None or case.meta.generation.mode.is_positive
             facts_of = dict(case.query or {})
             case.query = facts_of | {k: v for k, v in SHORT[label].items() if positive or _waits(facts_of.get(k, 0))}
-        if self.sent[label] % 4 == 0 or case.meta is None:
+        if self.sent[label] % 4 == 0 or case.meta is None or _has_wrong_path(case.meta):
             return
         for name in case.path_parameters.keys() - {"part"}:  # a number, and no id
             own = self.own.get(label, {}).get(name) or [self.ids[name]]
@@ -123,6 +123,11 @@ class World:
             if label in self.bodies and self.begun[label] < JOBS.get(label, math.inf):
                 self.begun[label] += 1
                 case.body = self.bodies[label](case.body)
+
+
+def _has_wrong_path(facts_of: Any) -> bool:
+    """Whether a case is to be refused for its path: it would be a request that is allowed, once that was mended."""
+    return any(where.value == "path" and part.mode.is_negative for where, part in facts_of.components.items())
 
 
 def _waits(facts_of: object) -> bool:

@@ -85,7 +85,7 @@ class StudyGuard:
                 account.take(record["details"])
 
     def check(self, db: Connection, study_id: str) -> None:
-        """Raise RecordChanged unless state, spec and release of a study are those of the log."""
+        """Raise RecordChanged unless state, spec and release of a study are those of the log; NotFound without one."""
         self._context.audit_trail.check_unchanged(study_id)
         self._twice(study_id, lambda: self._fault(db, study_id))
 
@@ -107,6 +107,7 @@ class StudyGuard:
     def _fault(self, db: Connection, study_id: str) -> str | None:
         self._follow(db)
         if (logged := self._logged.studies.get(study_id)) is None:
+            store.find(db, store.studies, study_id)  # one that neither has is not found
             return f"study {study_id} is not in the log"
         return logged.fault(store.find(db, store.studies, study_id), store.release_of(db, study_id))
 

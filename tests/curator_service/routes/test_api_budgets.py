@@ -392,3 +392,13 @@ def test_ledger_and_exposure_come_in_pages_that_neither_skip_nor_repeat(made, as
                 if (token := page["next_page_token"]) is None:
                     break
             assert names == [getattr(item, name) for item in whole(study.id)] == sorted(set(names))
+
+
+@pytest.mark.parametrize("identity", ["std_0000000000000000", "B"])
+def test_caps_of_a_study_that_does_not_exist_are_not_found_and_no_fault_of_the_log(identity, curator):
+    """It was 503 `record_changed`, with an alarm."""
+    with curator.http() as http:
+        body = {"budget": {"epsilon_per_row": "811"}, "reason": "more"}
+        reply = http.put(f"/v1/studies/{identity}/budget", json=body, headers={"Idempotency-Key": secrets.token_hex(8)})
+        assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
+        assert http.get("/readyz").status_code == 200
