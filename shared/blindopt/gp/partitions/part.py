@@ -165,6 +165,7 @@ class Part:
         else:
             self.updates = SeparateUpdates(observations, self._moments, thresholds)
 
+    @np.errstate(invalid="ignore")  # as of answer
     def moments(self, rows: Rows | None = None) -> tuple[Vector, Vector]:
         """Means and variances (m,) of the part's candidates ``rows`` (numbers among all), or of all of them."""
         self._sync()
@@ -175,6 +176,8 @@ class Part:
         self.updates.refresh(own)
         return self._moments.mean[own], self._moments.variance[own]
 
+    # BLAS computes small products in vectors with unused entries, and what is left in these may raise the flag.
+    @np.errstate(invalid="ignore")
     def answer(self, question: Question) -> Answer:
         """The rows that may have the largest value of all candidates, as far as the part can say."""
         self._sync()

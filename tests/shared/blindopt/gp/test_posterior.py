@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.linalg import cho_factor, cho_solve
 
 from blindopt.errors import NumericalFailure
-from blindopt.gp.candidates import Lift, frame_of
+from blindopt.gp.candidates import Candidates, Lift, frame_of
 from blindopt.gp.compiled import CompiledUpdates
 from blindopt.gp.hot_set import HotSetUpdates
 from blindopt.gp.kernels import Matern52, SquaredExponential
@@ -311,6 +311,29 @@ def test_every_way_of_computing_chooses_the_same_to_the_last_bit():
         assert isinstance(posterior.parts.parts[0].updates, updates)
         runs.append(walk(posterior, y))
     assert all(choices == runs[0] for choices in runs)
+
+
+@pytest.mark.parametrize(("updates", "thresholds"), WAYS.values(), ids=list(WAYS))
+def test_a_flag_that_blas_leaves_stops_no_choice(updates, thresholds, monkeypatch):
+    """Unused entries of its vectors may be signalling numbers; the results are right all the same."""
+    z = np.random.default_rng(1).uniform(0, 4, size=(500, 3))
+    y = np.sin(2 * z).sum(axis=1)
+
+    def posterior():
+        return Posterior(z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50, thresholds=thresholds)
+
+    expected = walk(posterior(), y, steps=5)
+    exact = Candidates.covariance
+
+    def flagged(self, rows, dual):
+        assert np.isnan(np.subtract(np.inf, [np.inf])).all()  # raises the flag, which is an error in tests
+        return exact(self, rows, dual)
+
+    with pytest.raises(RuntimeWarning, match="invalid value"):
+        flagged(None, None, None)
+    monkeypatch.setattr(Candidates, "covariance", flagged)
+    assert walk(posterior(), y, steps=5) == expected
+    posterior().moments(np.arange(3))
 
 
 @pytest.mark.parametrize("path", PATHS, indirect=True, ids=str)
