@@ -11,6 +11,8 @@ import json
 import pytest
 
 from blindopt import wire
+from blindopt.client import link
+from blindopt.client.mailbox import LONG_MAX, Mailbox
 from curator_service.link_file import read, write
 from curator_service.links import Links, routes_of_grants
 from curator_service.settings import Settings
@@ -167,3 +169,70 @@ def test_a_client_certificate_of_a_link_that_ends_soon_is_named_and_counted(file
     assert (days, "the client certificate of this link expires on" in words) == (9, True)
     tls._issue(tmp_path, "client", None, 31)
     assert asyncio.run(shown()) == (31, None)
+
+
+class Connection:
+    """In place of one to a modeler: its mailbox, without HTTP between."""
+
+    mailbox: Mailbox
+
+    def __init__(self, file, proxy):
+        pass
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *error):
+        pass
+
+    async def pull(self, working, seconds=60.0, carried=None):
+        if carried is not None:
+            self.mailbox.reply(carried.head, base64.b64decode(carried.body))
+        return await self.mailbox.pull(frozenset(working), seconds)
+
+    async def reply(self, head, body):
+        self.mailbox.reply(head, body)
+        return True
+
+
+def test_queries_are_answered_while_all_wait_that_may(file, monkeypatch):
+    """Forty runs wait for people and twenty fetch candidates, over one link: the others do not notice."""
+    held, ended = set(), asyncio.Event()
+
+    async def app(scope, receive, send):
+        if (path := scope["path"]) != f"/v1/studies/{file.opened}":
+            held.add(path)
+            await ended.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": path.encode()})
+
+    context, mailbox = file.in_process.context, Mailbox()
+    monkeypatch.setattr(link, "LinkConnection", type("Linked", (Connection,), {"mailbox": mailbox}))
+    settings = Settings(data_dir=context.database.path.parent)
+    links = Links(app, context, routes_of_grants(file.in_process.app.routes), settings)
+    token = {"authorization": f"Bearer {file.tokens[file.opened]}"}
+
+    def post(number, path):
+        target = f"/v1/studies/{file.opened}{path}"
+        return mailbox.post(wire.LinkRequest(id=f"{number:032x}", method="GET", target=target, headers=token, body=""))
+
+    async def play():
+        write(settings.links_path, [LINK])
+        links.start()
+        long = [post(n, f"/queries/qry_{n:016x}?wait=25.0") for n in range(40)]
+        long += [post(n, f"/candidates/parts/{n}") for n in range(40, 60)]
+        while len(held) < sum(LONG_MAX.values()):
+            await asyncio.sleep(0)
+        for number in range(100, 100 + 2 * wire.LINK_REQUESTS_MAX):
+            item = post(number, "")
+            await asyncio.to_thread(item.parts.get, timeout=240)
+            mailbox.forget(item.request.id)
+        assert len(held) == sum(LONG_MAX.values())
+        ended.set()
+        for item in long:  # each has its turn
+            await asyncio.to_thread(item.parts.get, timeout=240)
+            mailbox.forget(item.request.id)
+        assert len(held) == 60
+        await links.stop()
+
+    asyncio.run(play())

@@ -10,10 +10,11 @@ import queue
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import httpx
 
@@ -28,6 +29,11 @@ CONNECTED_SECONDS = 45.0
 BODY_MAX_BYTES = 64 << 10
 _ABSENT = "the curator of this link is not connected: it takes requests when its service runs and reaches this one"
 _PARTS_HELD = 2
+LONG_MAX = {"held": 32, "transfer": 16}
+"""The most requests at once that the curator holds until there is news, and whose replies are candidates.
+
+They leave LINK_REQUESTS_MAX - 48 to all others, which are answered in a moment.
+"""
 
 
 @dataclass(eq=False, slots=True)
@@ -38,6 +44,16 @@ class _Waiting:
     delivered: bool = False
     next_part: int = 0
     parts: "queue.Queue[tuple[wire.LinkReply, bytes]]" = field(default_factory=lambda: queue.Queue(_PARTS_HELD))
+
+    @property
+    def kind(self) -> str:
+        """One of LONG_MAX, or short."""
+        path, _, query = self.request.target.partition("?")
+        if "/candidates" in path:
+            return "transfer"
+        return (
+            "held" if any(name == "wait" and value not in ("0", "0.0") for name, value in parse_qsl(query)) else "short"
+        )
 
 
 @dataclass(eq=False, slots=True)
@@ -98,6 +114,9 @@ class Mailbox:
         """Give a request up, or end it: a later part of its reply is refused."""
         with self._lock:
             self._waiting.pop(identity, None)
+            pull = self._pull if any(not item.delivered for item in self._waiting.values()) else None
+        if pull is not None:  # one that had to wait for this one
+            pull.wake()
 
     # --- the side of the curator ------------------------------------------------------------------
 
@@ -132,9 +151,16 @@ class Mailbox:
         with self._lock:
             if self._pull is not pull:
                 return []
-            taken = [item for item in self._waiting.values() if not item.delivered][: wire.LINK_REQUESTS_MAX]
-            for item in taken:
+            taken: list[_Waiting] = []
+            under_way = Counter(item.kind for item in self._waiting.values() if item.delivered)
+            for item in self._waiting.values():
+                if item.delivered or under_way[item.kind] >= LONG_MAX.get(item.kind, WAITING_MAX):
+                    continue
+                if len(taken) == wire.LINK_PULLED_MAX:
+                    break
                 item.delivered = True
+                under_way[item.kind] += 1
+                taken.append(item)
         return [item.request for item in taken]
 
     def reply(self, head: wire.LinkReply, body: bytes) -> int:

@@ -101,8 +101,10 @@ class GrantFile(StudyAccess):
 
 LinkId = Annotated[str, Field(pattern=r"^usr_[0-9a-f]{16}$")]
 LinkRequestId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
-LINK_REQUESTS_MAX = 16
-"""The most requests that a curator takes at once, and works on at once."""
+LINK_REQUESTS_MAX = 64
+"""The most requests that a curator works on at once."""
+LINK_PULLED_MAX = 16
+"""The most requests that it takes at once."""
 LINK_PART_BYTES = 1 << 20
 """The largest part of a reply; longer ones are sent in several."""
 LINK_HEAD_BYTES = 64 << 10
@@ -136,7 +138,7 @@ class LinkRequest(Reply):
 class LinkRequests(Reply):
     """The requests that wait for a curator."""
 
-    requests: list[LinkRequest] = Field(max_length=LINK_REQUESTS_MAX, description="Oldest first; may be empty.")
+    requests: list[LinkRequest] = Field(max_length=LINK_PULLED_MAX, description="Oldest first; may be empty.")
 
 
 class LinkReply(Request):

@@ -7,7 +7,15 @@ import httpx
 import pytest
 
 from blindopt import wire
-from blindopt.client.mailbox import BODY_MAX_BYTES, CONNECTED_SECONDS, WAITING_MAX, LinkTransport, Mailbox, Mailboxes
+from blindopt.client.mailbox import (
+    BODY_MAX_BYTES,
+    CONNECTED_SECONDS,
+    LONG_MAX,
+    WAITING_MAX,
+    LinkTransport,
+    Mailbox,
+    Mailboxes,
+)
 from blindopt.errors import Busy, NotFound, Unreachable
 
 NONE = frozenset()
@@ -30,8 +38,8 @@ def mailbox(clock):
     return Mailbox(clock)
 
 
-def _request(number=0):
-    return wire.LinkRequest(id=f"{number:032x}", method="GET", target="/v1/meta", headers={}, body="")
+def _request(number=0, target="/v1/meta"):
+    return wire.LinkRequest(id=f"{number:032x}", method="GET", target=target, headers={}, body="")
 
 
 def _head(item, part=0, *, last=True, status=200):
@@ -63,8 +71,48 @@ def test_a_request_whose_reply_has_begun_is_not_delivered_again(mailbox):
 def test_at_most_sixteen_are_delivered_at_once_oldest_first(mailbox):
     items = [mailbox.post(_request(number)) for number in range(20)]
     first = _pull(mailbox)
-    assert first == [item.request.id for item in items[: wire.LINK_REQUESTS_MAX]]
-    assert _pull(mailbox, frozenset(first)) == [item.request.id for item in items[wire.LINK_REQUESTS_MAX :]]
+    assert first == [item.request.id for item in items[: wire.LINK_PULLED_MAX]]
+    assert _pull(mailbox, frozenset(first)) == [item.request.id for item in items[wire.LINK_PULLED_MAX :]]
+
+
+def _pull_all(mailbox):
+    """Pull until nothing comes, as a curator that has ended none yet: the numbers of what came."""
+    taken = []
+    while more := _pull(mailbox, frozenset(taken)):
+        taken += more
+    return [int(identity, 16) for identity in taken]
+
+
+@pytest.mark.parametrize(
+    ("kind", "target"),
+    [
+        ("held", "/v1/studies/std_0/revisions?wait=25.0&page_token=7"),
+        ("held", "/v1/studies/std_0/queries/qry_0?wait=2.5"),
+        ("transfer", "/v1/studies/std_0/candidates"),
+        ("transfer", "/v1/studies/std_0/candidates/parts/3"),
+    ],
+)
+def test_long_requests_leave_room_for_short_ones_and_wait_for_each_other(mailbox, kind, target):
+    most = LONG_MAX[kind]
+    items = [mailbox.post(_request(number, target)) for number in range(most + 3)]
+    assert _pull_all(mailbox) == list(range(most))
+    assert sum(LONG_MAX.values()) + wire.LINK_PULLED_MAX <= wire.LINK_REQUESTS_MAX
+    short = [mailbox.post(_request(most + 3 + number)) for number in range(wire.LINK_PULLED_MAX)]
+    assert _pull(mailbox, frozenset(item.request.id for item in items)) == [item.request.id for item in short]
+
+    async def next_one():
+        pull = asyncio.create_task(mailbox.pull(frozenset(item.request.id for item in items + short), 60.0))
+        await asyncio.sleep(0)
+        mailbox.forget(items[0].request.id)  # its reply was read
+        return [request.id for request in await pull]
+
+    assert asyncio.run(next_one()) == [items[most].request.id]
+
+
+def test_a_look_that_waits_for_nothing_is_short(mailbox):
+    for number in range(wire.LINK_REQUESTS_MAX):
+        mailbox.post(_request(number, "/v1/studies/std_0/queries/qry_0?wait=0.0"))
+    assert _pull_all(mailbox) == list(range(wire.LINK_REQUESTS_MAX))
 
 
 def test_a_waiting_pull_is_woken_from_another_thread(mailbox):
