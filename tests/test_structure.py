@@ -12,6 +12,7 @@ import pytest
 
 from curator_service.settings import Settings as CuratorSettings
 from modeler_service.settings import Settings as ModelerSettings
+from tests import postgres
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("shared", "curator_service", "modeler_service", "demo")
@@ -193,3 +194,12 @@ def test_no_static_file_asks_for_another_host():
     for path in files:
         text = path.read_text().replace('xmlns="http://www.w3.org/2000/svg"', "")
         assert not re.search(r"https?:|url\(|@import|\beval\b|new Function|innerHTML", text), path
+
+
+def test_what_does_not_run_on_postgresql_exists_and_is_documented():
+    documented = (ROOT / "docs" / "testing.md").read_text()
+    for name, why in postgres.SQLITE_ONLY.items():
+        file, _, test = name.partition("::")
+        (path,) = (path for path in (ROOT / "tests").rglob(file))
+        assert not test or f"def {test.partition('[')[0]}(" in path.read_text(), name
+        assert f"| `{file}` | {f'`{test}`' if test else 'all'} | {why} |" in documented, name

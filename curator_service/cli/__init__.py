@@ -62,8 +62,8 @@ def _erased(db: Connection) -> str:
 
 
 _FORGOTTEN = (
-    "Studies of that time, and accounts of tunings on files of that time, are closed. Files that were registered after "
-    "the backup are forgotten, with what tunings spent on them: if you register one again, its account starts at 0. "
+    "Studies of that time, and accounts of tunings on files of that time, are closed. Files that were registered "
+    "since are forgotten, with what tunings spent on them: if you register one again, its account starts at 0. "
     "Lower its caps by what was spent, yourself."
 )
 

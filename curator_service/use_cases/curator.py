@@ -64,7 +64,8 @@ class Curator:
         self.released = ReleasedStudies(vault)
         self.erasures = Erasures(context, vault, self.released, self.uploads, settings.data_dir)
         self.erasures.finish()
-        vault.keep_only(recorded)
+        if context.audit_trail.is_sound and context.audit_trail.head().size:  # else it may be the wrong database
+            vault.keep_only(recorded)
         self.studies = Studies(context, self.released.losses, settings)
         self.advisories = Advisories(context)
         self.public_forecasts = PublicForecasts(context)

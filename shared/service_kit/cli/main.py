@@ -12,7 +12,6 @@ import sys
 import threading
 import webbrowser
 from collections import deque
-from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,17 +20,15 @@ from typing import Annotated, Any, cast
 import typer
 
 from blindopt.audit import reconciliation
-from blindopt.audit.merkle_log import Json
 from blindopt.audit.verification import Verification
 from blindopt.errors import LogBroken, StateConflict
 from blindopt.version import VERSION
 from service_kit.certificates import Certificates
 from service_kit.cli import configuration, database, keys, log_format, tls, users
 from service_kit.cli.program import Program, S, plain_errors, private_file
-from service_kit.context import erased_list
+from service_kit.cli.verifying import verified
 from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Role
-from service_kit.store import sessions
 from service_kit.store import users as stored_users
 from service_kit.store.base import utc_now
 from service_kit.store.folder_lock import only_process
@@ -69,39 +66,36 @@ def build(program: Program[S]) -> typer.Typer:
 
     @cli.command()
     def restore(
-        source: Annotated[Path, typer.Argument(help="A folder that backup made.")],
-        secrets: Annotated[Path, typer.Option(help="The folder with the keys of this service.")],
+        source: Annotated[Path | None, typer.Argument(help="A folder that backup made.")] = None,
+        secrets: Annotated[Path | None, typer.Option(help="The folder with the keys of this service.")] = None,
         erased: Annotated[
             Path | None,
             typer.Option(help="The file `erased` of the curator's data folder: what it names is erased again."),
         ] = None,
+        from_database: Annotated[
+            bool,
+            typer.Option("--from-database", help="Go on with the database, which was put back to an earlier state."),
+        ] = False,
     ) -> None:
         """Put a backup into an empty DATA_DIR, verify it, and record that what came after it is lost.
 
-        A file `erased` may be in DATA_DIR: what it and --erased name is erased again.
+        A file `erased` may be in DATA_DIR: what it and --erased name is erased again. With --from-database nothing is
+        copied: the server, or a snapshot of the disk, brought an earlier state of the database back.
+
+        Example: blindopt-curator restore backups/2026-11-21 --secrets elsewhere/secrets
         """
-        from service_kit.cli import backup
+        from service_kit.cli import restoring
 
         with plain_errors():
             chosen = program.checked_settings()
-            with only_process(chosen.data_dir):
-                gone = erased_list.read(chosen.data_dir / erased_list.NAME, *([erased] if erased else []))
-                partial = backup.unpack(source, chosen.data_dir, secrets)
-                as_files = {"data_dir": partial, "database_url": None, "database_url_file": None}
-                with program.open_context(chosen.model_copy(update=as_files)) as opened:
-                    backup.check(source, opened, program.files)
-                    head = _verified(program, opened)[0].head
-                    opened.database.write(lambda db: program.restored(db, opened, gone))
-                    opened.database.write(lambda db: sessions.end_all(db, opened.clock()))
-                    backup.drop_unnamed(partial, source, opened, program.files)
-                    if chosen.database_address is not None:
-                        opened.database.copy_to(chosen.database_address)
-                if chosen.database_address is not None:
-                    opened.database.path.unlink()
-                if gone:
-                    erased_list.add(chosen.data_dir / erased_list.NAME, gone)
-                backup.settle(partial)
-        typer.echo(f"restored {head.size} records, root {head.root}")
+            if from_database and not (source or secrets or erased):
+                head, lost = restoring.from_database(program, chosen)
+                typer.echo(f"the log goes on after {head.size} records, root {head.root}; {lost} are lost")
+            elif source and secrets and not from_database:
+                head = restoring.from_backup(program, chosen, source, secrets, erased)
+                typer.echo(f"restored {head.size} records, root {head.root}")
+            else:
+                raise typer.BadParameter("give a folder and --secrets, or --from-database alone", param_hint="SOURCE")
         if program.after_restore:
             typer.echo(program.after_restore, err=True)
 
@@ -184,38 +178,6 @@ def _banner(program: Program[S], chosen: S, *, has_users: bool, moved: bool) -> 
         where = f"{chosen.variable('data_dir')}={shlex.quote(str(chosen.data_dir.absolute()))} " if moved else ""
         lines.append(f"  No user yet: {where}{program.service} user add NAME")
     return "\n".join([*lines, "Stop with Ctrl-C."])
-
-
-def _verified(
-    program: Program[S], opened: ServiceContext, key: str | None = None, since: str | None = None
-) -> tuple[Verification, str]:
-    """Verify a service's own data: logs, signatures, and its tables against its log; and what was erased, in words.
-
-    With ``since``, a signed checkpoint, the log after it alone: the tables need every record.
-    """
-    gc.disable()  # millions of parsed values without cycles: collecting garbage would take longer than the work
-    with opened.database.read() as db:
-        export = opened.audit_trail.export(db)
-        verification = Verification(export, key=key, since=since)
-        records = _with_progress(verification.records(), export.size - verification.since)
-        if since is not None:
-            deque(records, maxlen=0)
-            return verification, ""
-        for finding in program.findings(db, records):
-            raise finding
-        return verification, program.erased(db)
-
-
-def _with_progress(records: Iterator[Json], size: int) -> Iterator[Json]:
-    """Yield records, and show at a terminal how many were verified."""
-    if not sys.stderr.isatty():
-        yield from records
-        return
-    for count, record in enumerate(records, start=1):
-        yield record
-        if count % 1_000 == 0:
-            typer.echo(f"\r{count:,} of {size:,} records", err=True, nl=False)
-    typer.echo("\r\x1b[K", err=True, nl=False)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -306,7 +268,7 @@ def _audit(program: Program[S]) -> typer.Typer:
             else:
                 with program.opened() as opened:
                     try:
-                        verification, words = _verified(program, opened, key, note)
+                        verification, words = verified(program, opened, key, note)
                     except LogBroken as error:
                         opened.audit_trail.notify_broken(str(error))
                         raise

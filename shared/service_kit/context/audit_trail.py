@@ -87,12 +87,18 @@ class AuditTrail:
         with self._database.read() as db:
             return audit_log.head(db, grant_id)
 
-    def export(self, db: Connection) -> StoredRecords:
+    def export(self, db: Connection, *, saved: bool = True) -> StoredRecords:
         """All logs and signatures that this party holds, with a checkpoint of the current state of each log.
 
-        ``db`` must have read nothing yet, so that the saved checkpoint is not newer than what it reads.
+        ``db`` must have read nothing yet, so that the saved checkpoint is not newer than what it reads; without
+        ``saved`` it is left out.
         """
-        return StoredRecords(db, self._signer, self._saved.note())
+        return StoredRecords(db, self._signer, self._saved.note() if saved else None)
+
+    def lost(self) -> int:
+        """How many more records the saved checkpoint has than the log. Raises LogBroken for another party's."""
+        saved = self._saved.head()
+        return 0 if saved is None else max(0, saved.size - self.head().size)
 
     def guard(self) -> None:
         """Verify the end of the log now, and save checkpoints of it outside the database from now on.

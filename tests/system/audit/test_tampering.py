@@ -745,7 +745,7 @@ def serving(make_service, finished, tmp_path, caplog, monkeypatch) -> Iterator[C
 
     def make(name: str, tamper: Callable[[Party], None], process: bool) -> Any:
         service = make_service(name, tmp_path) if process else InProcess(name, tmp_path / name)
-        shutil.copytree(finished.party(name).data, service.data)
+        beside.copytree(finished.party(name).data, service.data)
         shutil.copy(finished.party(name).data.parent / "first-token", service.folder / "first-token")
         tamper(Party(name, service.data))
         if isinstance(service, InProcess):
@@ -762,7 +762,8 @@ def serving(make_service, finished, tmp_path, caplog, monkeypatch) -> Iterator[C
 
 def answers(service: Any) -> bool:
     try:
-        return httpx.get(f"{service.url}/healthz", timeout=60, trust_env=False).status_code == 200
+        reply = httpx.get(f"{service.url}/readyz", timeout=60, trust_env=False)
+        return reply.status_code == 200 or reply.json()["code"] != "standby"  # with PostgreSQL, at first
     except httpx.TransportError:
         up = service.is_up() if isinstance(service, InProcess) else service.process.poll() is None
         assert up, service.log[-2000:]

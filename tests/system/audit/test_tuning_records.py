@@ -98,10 +98,10 @@ def test_a_restored_curator_tunes_no_more_on_files_whose_charges_may_be_lost(fin
         "restore", str(service.folder.parent / "backup"), "--secrets", str(party.data / "secrets")
     )
     assert code == 0, output
-    assert "registered after the backup are forgotten" in output
+    assert "registered since are forgotten" in output
     assert target.command("audit", "verify")[0] == 0
     again = replace(make_service("curator", tmp_path), folder=tmp_path / "serving")
-    shutil.copytree(target.data, again.data)
+    beside.copytree(target.data, again.data)
     shutil.copy(service.folder / "first-token", again.folder)
     again.start()
     try:

@@ -1,0 +1,69 @@
+"""`restore`: a backup in the place of what was lost, or a database that was put back to an earlier state."""
+
+from pathlib import Path
+
+from blindopt.audit.merkle_log import Head
+from blindopt.errors import StateConflict
+from service_kit.cli import backup
+from service_kit.cli.program import Program, S
+from service_kit.cli.verifying import verified
+from service_kit.context import erased_list
+from service_kit.store import backends, sessions
+from service_kit.store.database import Connection
+from service_kit.store.folder_lock import only_process
+
+
+def from_backup(program: Program[S], chosen: S, source: Path, secrets: Path, erased: Path | None) -> Head:
+    """Put a backup into the empty DATA_DIR; return the head of its log. Raises StateConflict and LogBroken.
+
+    What the file ``erased`` of DATA_DIR and the given one name is erased again.
+    """
+    with only_process(chosen.data_dir):
+        gone = erased_list.read(chosen.data_dir / erased_list.NAME, *([erased] if erased else []))
+        partial = backup.unpack(source, chosen.data_dir, secrets)
+        as_files = {"data_dir": partial, "database_url": None, "database_url_file": None}
+        with program.open_context(chosen.model_copy(update=as_files)) as opened:
+            backup.check(source, opened, program.files)
+            head = verified(program, opened)[0].head
+            opened.database.write(lambda db: program.restored(db, opened, gone))
+            opened.database.write(lambda db: sessions.end_all(db, opened.clock()))
+            backup.drop_unnamed(partial, source, opened, program.files)
+            if chosen.database_address is not None:
+                opened.database.copy_to(chosen.database_address)
+        if chosen.database_address is not None:
+            opened.database.path.unlink()
+        if gone:
+            erased_list.add(chosen.data_dir / erased_list.NAME, gone)
+        backup.settle(partial)
+    return head
+
+
+def from_database(program: Program[S], chosen: S) -> tuple[Head, int]:
+    """Go on with an earlier state of the database, in one transaction; return its head, and how many records are lost.
+
+    Raises LogBroken if the database does not verify by itself; StateConflict where another process serves, where the
+    checkpoint in DATA_DIR is not ahead of the log, and where a file is missing that the database names.
+    """
+    database = chosen.data_dir / f"{program.service.removeprefix('blindopt-')}.sqlite"
+    if chosen.database_address is None and not database.exists():
+        raise StateConflict(f"there is no database in {chosen.data_dir.absolute()}: restore a backup")
+    with only_process(chosen.data_dir):
+        if chosen.database_address is not None and not backends.lead(database, chosen.database_address):
+            raise StateConflict("another process serves this database: stop each process of the service first")
+        with program.open_context(chosen) as opened:
+            trail, gone = opened.audit_trail, erased_list.read(chosen.data_dir / erased_list.NAME)
+            lost = trail.lost()
+            head = verified(program, opened, saved=not lost)[0].head
+            if not lost:
+                raise StateConflict("the log has every record of the checkpoint in DATA_DIR: nothing was put back")
+
+            def accept(db: Connection) -> None:
+                program.restored(db, opened, gone)
+                for name in sorted(program.files(db)):
+                    if not (chosen.data_dir / name).exists():
+                        raise StateConflict(f"{name} is missing, and the database needs it: restore a backup")
+                sessions.end_all(db, opened.clock())
+
+            opened.database.write(accept)
+            trail.close()  # saves a checkpoint of what the log is now
+    return head, lost
