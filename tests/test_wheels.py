@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -157,10 +158,10 @@ def test_the_library_alone_is_imported_without_loading_what_it_stands_on(wheels,
 def _page(url, process):
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline and process.poll() is None:
-        try:
-            return httpx.get(url, timeout=10)
-        except httpx.TransportError:
-            time.sleep(0.1)
+        with suppress(httpx.TransportError):
+            if (page := httpx.get(url, timeout=10)).status_code != 503:  # with PostgreSQL, a standby at first
+                return page
+        time.sleep(0.1)
     raise AssertionError(f"nothing answers at {url}: {process.poll()}")
 
 

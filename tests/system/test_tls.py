@@ -1,13 +1,14 @@
 """Two machines over TLS: set up with one command, wrong certificates said in words, renewed under load."""
 
 import asyncio
+import http.client
 import logging
 import signal
 import socket
 import ssl
 import stat
 import threading
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -45,10 +46,19 @@ class SecureService(Service):
         return f"https://curator.localhost:{self.port}"
 
     def await_ready(self):
-        while not self._listens():
+        while not (self._listens() and self._is_ready()):
             assert self.process.poll() is None, self.log
-        self.served()  # it listens before it serves
         return self
+
+    def _is_ready(self):
+        context = ssl.create_default_context(cafile=self.certificates / "ca.crt")
+        context.load_cert_chain(self.certificates / "client.crt", self.certificates / "client.key")
+        context.check_hostname = False
+        with suppress(OSError):
+            connection = http.client.HTTPSConnection("127.0.0.1", self.port, context=context)
+            connection.request("GET", "/readyz")
+            return connection.getresponse().status == 200
+        return False
 
     def client(self):
         own = (str(self.certificates / "client.crt"), str(self.certificates / "client.key"))

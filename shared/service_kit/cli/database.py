@@ -40,7 +40,7 @@ def build(program: Program[S]) -> typer.Typer:
         """
         with plain_errors():
             chosen = program.checked_settings()
-            file = chosen.data_dir / f"{program.service.removeprefix('blindopt-')}.sqlite"
+            file = program.database_file(chosen)
             if (url := chosen.database_address) is None or not file.exists():
                 raise StateConflict(f"set {chosen.variable('database_url')}, with a database of SQLite in DATA_DIR")
             as_file = {"database_url": None, "database_url_file": None}

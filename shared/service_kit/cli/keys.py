@@ -5,7 +5,6 @@ from typing import Annotated
 import typer
 
 from service_kit.cli.program import Program, S, plain_errors
-from service_kit.store.folder_lock import only_process
 
 
 def build(program: Program[S]) -> typer.Typer:
@@ -29,7 +28,7 @@ def build(program: Program[S]) -> typer.Typer:
             raise typer.BadParameter("log or seal", param_hint="WHICH")
         with plain_errors():
             chosen = program.existing()
-            with only_process(chosen.data_dir), program.open_context(chosen) as opened:
+            with program.alone(chosen), program.open_context(chosen) as opened:
                 key_rotation.rotate(opened, chosen.data_dir / "secrets", "log" if which == "log" else "seal")
         with program.opened() as opened:
             typer.echo(opened.signer.verifier.vkey if which == "log" else "sealed again with a new key")

@@ -161,9 +161,10 @@ def _application(program: Program[S], chosen: S) -> Any:
     from service_kit.listener.standby import StandbyApp
     from service_kit.store import backends
 
-    path = chosen.data_dir / f"{program.service.removeprefix('blindopt-')}.sqlite"
     certificates = Certificates(chosen, utc_now)
-    return StandbyApp(lambda: backends.lead(path, url), build, certificates, metrics=chosen.metrics)
+    return StandbyApp(
+        lambda: backends.lead(program.database_file(chosen), url), build, certificates, metrics=chosen.metrics
+    )
 
 
 def _banner(program: Program[S], chosen: S, *, has_users: bool, moved: bool) -> str:

@@ -14,7 +14,9 @@ from blindopt.errors import BlindoptError, Invalid, LogBroken, StateConflict
 from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Role
 from service_kit.settings import ServiceSettings
+from service_kit.store import backends
 from service_kit.store.database import Connection
+from service_kit.store.folder_lock import only_process
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -102,10 +104,24 @@ class Program(Generic[S]):
     def existing(self) -> S:
         """The settings, if their folder holds the data of a service. Raises StateConflict otherwise."""
         chosen = self.checked_settings()
-        if chosen.database_address is None and not any(chosen.data_dir.glob("*.sqlite")):
+        tables = "*.sqlite" if chosen.database_address is None else "*"  # keys and files stay there
+        if not any(chosen.data_dir.glob(tables)):
             where, variable = chosen.data_dir.absolute(), chosen.variable("data_dir")
             raise StateConflict(f"no data in {where}: run where you ran serve, or set {variable}")
         return chosen
+
+    def database_file(self, chosen: S) -> Path:
+        """The file of SQLite; with PostgreSQL its name, without the suffix, is the schema's."""
+        return chosen.data_dir / f"{self.service.removeprefix('blindopt-')}.sqlite"
+
+    @contextmanager
+    def alone(self, chosen: S) -> Iterator[None]:
+        """No process serves these data, and none begins to. Raises StateConflict where one does, or a standby leads."""
+        with only_process(chosen.data_dir):
+            url = chosen.database_address
+            if url is not None and not backends.lead(self.database_file(chosen), url):
+                raise StateConflict("another process serves this database: stop each process of the service first")
+            yield
 
     @contextmanager
     def opened(self, *, new: bool = False) -> Iterator[ServiceContext]:

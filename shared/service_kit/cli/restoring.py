@@ -8,7 +8,7 @@ from service_kit.cli import backup
 from service_kit.cli.program import Program, S
 from service_kit.cli.verifying import verified
 from service_kit.context import erased_list
-from service_kit.store import backends, sessions
+from service_kit.store import sessions
 from service_kit.store.database import Connection
 from service_kit.store.folder_lock import only_process
 
@@ -44,26 +44,22 @@ def from_database(program: Program[S], chosen: S) -> tuple[Head, int]:
     Raises LogBroken if the database does not verify by itself; StateConflict where another process serves, where the
     checkpoint in DATA_DIR is not ahead of the log, and where a file is missing that the database names.
     """
-    database = chosen.data_dir / f"{program.service.removeprefix('blindopt-')}.sqlite"
-    if chosen.database_address is None and not database.exists():
+    if chosen.database_address is None and not program.database_file(chosen).exists():
         raise StateConflict(f"there is no database in {chosen.data_dir.absolute()}: restore a backup")
-    with only_process(chosen.data_dir):
-        if chosen.database_address is not None and not backends.lead(database, chosen.database_address):
-            raise StateConflict("another process serves this database: stop each process of the service first")
-        with program.open_context(chosen) as opened:
-            trail, gone = opened.audit_trail, erased_list.read(chosen.data_dir / erased_list.NAME)
-            lost = trail.lost()
-            head = verified(program, opened, saved=not lost)[0].head
-            if not lost:
-                raise StateConflict("the log has every record of the checkpoint in DATA_DIR: nothing was put back")
+    with program.alone(chosen), program.open_context(chosen) as opened:
+        trail, gone = opened.audit_trail, erased_list.read(chosen.data_dir / erased_list.NAME)
+        lost = trail.lost()
+        head = verified(program, opened, saved=not lost)[0].head
+        if not lost:
+            raise StateConflict("the log has every record of the checkpoint in DATA_DIR: nothing was put back")
 
-            def accept(db: Connection) -> None:
-                program.restored(db, opened, gone)
-                for name in sorted(program.files(db)):
-                    if not (chosen.data_dir / name).exists():
-                        raise StateConflict(f"{name} is missing, and the database needs it: restore a backup")
-                sessions.end_all(db, opened.clock())
+        def accept(db: Connection) -> None:
+            program.restored(db, opened, gone)
+            for name in sorted(program.files(db)):
+                if not (chosen.data_dir / name).exists():
+                    raise StateConflict(f"{name} is missing, and the database needs it: restore a backup")
+            sessions.end_all(db, opened.clock())
 
-            opened.database.write(accept)
-            trail.close()  # saves a checkpoint of what the log is now
+        opened.database.write(accept)
+        trail.close()  # saves a checkpoint of what the log is now
     return head, lost

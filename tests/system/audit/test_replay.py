@@ -169,7 +169,7 @@ def copy(original, tmp_path):
     return original.copy(tmp_path / "copy")
 
 
-def change(party, table, run, where="1", **values):
+def change(party, table, run, where="1 = 1", **values):
     with party.open() as db:
         key = "run_id" if table == "trials" else "id"
         sets = ", ".join(f"{name} = ?" for name in values)
