@@ -45,7 +45,7 @@ async def _changes(page: Page, look: Look) -> Batches:
     # A service that is stopping ends its streams: they would delay the stop.
     while (
         time.monotonic() < end
-        and page.site.is_live(page.session)
+        and await page.site.is_live(page.session)
         and not getattr(page.request.app.state, "leaving", False)
     ):
         try:

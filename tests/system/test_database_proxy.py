@@ -70,3 +70,25 @@ def test_the_service_answers_others_while_a_commit_waits_for_the_database(behind
         finally:
             proxy.release()
         assert answer.result() == ask(behind, study, 5, key)
+
+
+def test_the_service_answers_others_while_a_page_waits_for_its_session(behind, proxy, until, tmp_path):
+    (tmp_path / "password").write_text("correct horse battery")
+    added = behind.run_in_process("user", "add", "olga", "--password-file", str(tmp_path / "password"))
+    assert added.returncode == 0, added.stderr
+    with httpx.Client(base_url=behind.url, timeout=240, trust_env=False) as client:
+        form = {"name": "olga", "password": "correct horse battery"}
+        entered = client.post("/console/login", data=form, headers={"origin": behind.url})
+        headers = {"cookie": entered.headers["set-cookie"].partition(";")[0]}  # of http too
+        assert client.get("/console/", headers=headers).status_code == 200  # its use is stored, at most once a minute
+        ((identity,),) = behind.rows("SELECT id_sha256 FROM sessions")
+        proxy.hold_at = bytes(identity)
+        with ThreadPoolExecutor(1) as pool:
+            page = pool.submit(httpx.get, f"{behind.url}/console/", headers=headers, timeout=240, trust_env=False)
+            try:
+                until(proxy.is_holding.is_set)
+                assert client.get("/healthz").status_code == 200
+                assert not page.done()
+            finally:
+                proxy.release()
+            assert page.result().status_code == 200

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -252,7 +252,11 @@ class Relay:
     """
 
     def __init__(
-        self, app: ASGIApp, inner: Scope, refusal_page: Callable[[Reply], ASGIApp], is_live: Callable[[], bool]
+        self,
+        app: ASGIApp,
+        inner: Scope,
+        refusal_page: Callable[[Reply], ASGIApp],
+        is_live: Callable[[], Awaitable[bool]],
     ) -> None:
         self._app = app
         self._inner = inner
@@ -290,7 +294,7 @@ class Relay:
 
     async def _disconnect(self, receive: Receive) -> Message:
         """Wait until the browser has disconnected, or the session has ended."""
-        while self._is_live():
+        while await self._is_live():
             with suppress(TimeoutError):
                 message = await asyncio.wait_for(receive(), _POLL_SECONDS)
                 if message["type"] == "http.disconnect":

@@ -39,7 +39,7 @@ async def _pages(
         yield reply[member]
         if (token := reply["next_page_token"]) is None:
             return
-        if not page.site.is_live(page.session):
+        if not await page.site.is_live(page.session):
             raise ConnectionAbortedError("the session has ended")
         try:
             reply = await page.api.get(path, page_size=PAGE, page_token=token, **query)

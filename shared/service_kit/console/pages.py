@@ -74,7 +74,7 @@ class Site(Protocol):
     entries: list[Entry]
     flashes: Flashes
 
-    def is_live(self, session: Session) -> bool:
+    async def is_live(self, session: Session) -> bool:
         """Whether the session is still open."""
         ...
 

@@ -89,25 +89,25 @@ class Sessions:
         self._on_failed_login = on_failed_login
         self._throttling_logged_at: dict[str, float] = {}
 
-    def of_cookie(self, header: str, *, is_use: bool = True) -> Session | None:
+    async def of_cookie(self, header: str, *, is_use: bool = True) -> Session | None:
         """The live session of a Cookie header, or None.
 
         ``is_use`` is False for requests that a page sends without its user: they keep no session alive.
         """
         if (secret := self._context.seal.open_labelled(_LABEL, cookie(header, self.cookie))) is None:
             return None
-        row = self._context.database.read_row(sessions.FIND, id_sha256=hashlib.sha256(secret).digest())
+        row = await self._context.database.read_row_soon(sessions.FIND, id_sha256=hashlib.sha256(secret).digest())
         if not self._is_good(row):
             return None
-        self._context.authentication.check_user(row.user_id, row.role)
+        await self._context.authentication.check_user(row.user_id, row.role)
         session = Session(Principal(id=row.user_id, kid=row.user_id, role=row.role, name=row.name), secret)
         if is_use:
             self._record_use(session)
         return session
 
-    def is_live(self, session: Session) -> bool:
+    async def is_live(self, session: Session) -> bool:
         """Whether a session is still live, for long responses."""
-        return self._is_good(self._context.database.read_row(sessions.FIND, id_sha256=session.id_sha256))
+        return self._is_good(await self._context.database.read_row_soon(sessions.FIND, id_sha256=session.id_sha256))
 
     def _is_good(self, row: Any) -> bool:
         now = self._context.clock()

@@ -90,12 +90,12 @@ class Console:
         """Whether a path belongs to the console."""
         return path in ("/", ROOT) or path.startswith(f"{ROOT}/")
 
-    def admit(self, scope: Scope, cookies: str) -> Principal | None:
+    async def admit(self, scope: Scope, cookies: str) -> Principal | None:
         """The user who is logged in, or None. Called before the body is read."""
         session = None
         if not scope["path"].startswith(f"{ROOT}/static/"):
             is_automatic = any(name in _AUTOMATIC and value in _AUTOMATIC[name] for name, value in scope["headers"])
-            session = self._sessions.of_cookie(cookies, is_use=not is_automatic)
+            session = await self._sessions.of_cookie(cookies, is_use=not is_automatic)
         scope["state"]["session"] = session
         return None if session is None else session.principal
 
@@ -108,9 +108,9 @@ class Console:
         fields = {"title": error.title, "detail": str(error), "request_id": request_id}
         return self._renderer.error(page, error.status, headers, **fields)
 
-    def is_live(self, session: Session) -> bool:
+    async def is_live(self, session: Session) -> bool:
         """Whether a session is still live, for long responses."""
-        return self._sessions.is_live(session)
+        return await self._sessions.is_live(session)
 
     # --- routes -------------------------------------------------------------------------------------
 

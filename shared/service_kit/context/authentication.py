@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from blindopt.errors import AuditUnavailable, LogBroken, RecordChanged, StateConflict, Unauthenticated
 from service_kit.context.log_summaries import PrincipalLogSummary, secret_digest
@@ -15,6 +15,7 @@ from service_kit.store import audit_log, tokens, users
 from service_kit.store.base import Clock
 from service_kit.store.database import Connection, Database
 
+T = TypeVar("T")
 LIVE_TOKENS_MAX = 2
 _USE_RECORDED_EVERY_S = 60.0
 _HOW_TO_AUTHENTICATE = "send a valid token: Authorization: Bearer blindopt_..."
@@ -49,9 +50,13 @@ class Authentication:
         """``authenticate`` for the event loop, which is not blocked."""
         token = _parsed(authorization)
         row = await self._database.read_row_soon(tokens.FIND, kid=token.kid)
+        return await self._without_blocking(lambda: self._of_row(token, row))
+
+    async def _without_blocking(self, check: Callable[[], T]) -> T:
+        """Run a check against the log, which reads the newest records where another process has written."""
         if self._database.url is None or self._followed[1] == self._database.foreign_writes:
-            return self._of_row(token, row)
-        return await asyncio.to_thread(self._of_row, token, row)  # it reads the newest records
+            return check()
+        return await asyncio.to_thread(check)
 
     def _of_row(self, token: Token, row: Any) -> Principal:
         # An unknown key id and a wrong secret get the same reply. Key ids are not secret.
@@ -67,9 +72,11 @@ class Authentication:
     def _token_fault(self, db: Connection | None, row: Any) -> str | None:
         return self._logged.token_fault(row if db is None else tokens.find(db, row.kid))
 
-    def check_user(self, identity: str, role: Role) -> None:
-        """Raise RecordChanged if the role of a user is not the one in the log."""
-        self._check_logged(identity, lambda db: self._logged.role_fault(identity, role))
+    async def check_user(self, identity: str, role: Role) -> None:
+        """Raise RecordChanged if the role of a user is not the one in the log. The event loop is not blocked."""
+        await self._without_blocking(
+            lambda: self._check_logged(identity, lambda db: self._logged.role_fault(identity, role))
+        )
 
     def _check_logged(self, about: str, fault_in: Callable[[Connection | None], str | None]) -> None:
         """Raise RecordChanged for a fault that remains once the newest records were read, in one view with the row."""

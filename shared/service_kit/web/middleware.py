@@ -49,7 +49,7 @@ class ConsoleHook(Protocol):
     def owns(self, path: str) -> bool:
         """Whether a path belongs to the pages."""
 
-    def admit(self, scope: Scope, cookies: str) -> Principal | None:
+    async def admit(self, scope: Scope, cookies: str) -> Principal | None:
         """The user who is logged in, or None. Each page itself checks the role."""
 
     def refusal(self, scope: Scope, error: BlindoptError) -> Response:
@@ -195,7 +195,7 @@ class _Request:
         path, middleware = self._scope["path"], self._middleware
         expired: Expired | None = None
         if self._console is not None:  # its requests to the API, in process, are rate limited
-            self._principal = self._console.admit(self._scope, self._header(b"cookie"))
+            self._principal = await self._console.admit(self._scope, self._header(b"cookie"))
         elif path not in _OPEN:
             try:
                 principal = in_process.principal_of(self._scope)

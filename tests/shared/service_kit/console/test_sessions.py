@@ -73,10 +73,10 @@ def test_the_shortest_session_lasts_while_it_is_used(owner, app, clock):
     header = "; ".join(f"{name}={value}" for name, value in owner.cookies.items())
     for _ in range(4):
         clock.forward(seconds=40)
-        assert short.of_cookie(header) is not None
+        assert asyncio.run(short.of_cookie(header)) is not None
         context.database.write(lambda db: None)  # its use, which nobody waits for, is stored before
     clock.forward(seconds=60)
-    assert short.of_cookie(header) is None
+    assert asyncio.run(short.of_cookie(header)) is None
 
 
 def test_a_disabled_user_is_out_at_once_and_the_principal_is_live_no_more(owner, app, clock):
