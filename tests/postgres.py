@@ -66,7 +66,7 @@ class Server:
 
     def start(self) -> None:
         """Start it, and wait until it serves."""
-        options = f"-c listen_addresses= -c unix_socket_directories={self.folder} -c max_connections=200 -c fsync=on"
+        options = f"-c listen_addresses= -c unix_socket_directories={self.folder} -c max_connections=1000 -c fsync=on"
         self._run("pg_ctl", "start", "-w", "-s", "-l", str(self.folder / "log"), "-o", options)
 
     def stop(self, how: str = "fast") -> None:

@@ -43,8 +43,8 @@ from service_kit.context.authentication import Authentication
 from service_kit.context.request import RequestContext
 from service_kit.identity.tokens import Principal
 from service_kit.store import audit_log, stored_replies
-from service_kit.store.prepared_statement import raw
 from service_kit.web.wakeups import Wakeups
+from tests import beside
 from tests.curator_service.watched_studies import WatchedStudies
 from tests.scale import scaled
 
@@ -791,9 +791,8 @@ def is_found(context, change):
     faults = []
 
     def work(db):
-        for verb in ("UPDATE", "DELETE"):
-            raw(db).execute(f"DROP TRIGGER ledger_{verb}")
-        raw(db).execute(change)
+        beside.drop_triggers(db, "ledger_UPDATE", "ledger_DELETE")
+        beside.execute(db, change)
         try:
             log_checks.check(db, [entry.record for entry in audit_log.walk(db)])
         except LogBroken as error:
