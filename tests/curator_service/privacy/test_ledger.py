@@ -759,7 +759,7 @@ def test_a_search_finds_a_broken_ledger(broken):
         run_state_machine_as_test(Broken, settings=settings(RUN, max_examples=500))  # the first that shows it ends it
 
 
-LEDGER = ["cost", "plays", "total", "total_plays", "release", "row_total", "row_plays", "row_queries"]
+LEDGER = ["plays", "total", "total_plays", "release", "row_total", "row_plays", "row_queries"]
 
 
 @pytest.mark.parametrize("kind", ["release", "answers", "refused"])
@@ -773,9 +773,8 @@ def test_a_number_of_the_ledger_that_was_changed_or_a_line_that_is_gone_is_found
         assert machine.refused == 1
         last = f"WHERE seq = (SELECT max(seq) FROM ledger WHERE kind = '{kind}')"
         changes = [f"UPDATE ledger SET {column} = {column} + 1 {last}" for column in LEDGER]
-        unseen = [
-            change for change in [*changes, f"DELETE FROM ledger {last}"] if not is_found(machine.context, change)
-        ]
+        changes += [f"UPDATE ledger SET cost = '9' || cost {last}", f"DELETE FROM ledger {last}"]
+        unseen = [change for change in changes if not is_found(machine.context, change)]
         assert unseen == []
         assert not is_found(machine.context, f"UPDATE ledger SET cost = cost {last}")
     finally:
