@@ -238,6 +238,7 @@ SQLITE_ONLY = {
     "test_database_ends.py::test_a_refused_read_is_reported_without_the_driver_s_words": "statements of SQLite",
     "test_tampering.py::test_a_record_that_is_no_bytes_is_found_as_any_other": "a column of bytes holds nothing else",
     "test_account_history.py::test_a_database_of_version_0_1_0_shows_what_its_ledgers_say": "reads the file of 0.1.0",
+    "test_curve.py::test_a_list_of_runs_is_read_from_indexes": "plans of SQLite's queries",
     **dict.fromkeys(
         (
             "test_full_disk.py::test_on_a_full_disk_every_query_is_refused_and_later_answered_once",
