@@ -1,7 +1,7 @@
 """A real PostgreSQL server for tests: made as an ordinary user, on a socket only, fsync on, not sorting by code point.
 
 With BLINDOPT_TEST_POSTGRES (`make test-postgres`) every database of every test is there: each in a database of its
-own, a copy of a template with the tables of both services.
+own, a copy of a template with the tables of both services. BLINDOPT_POSTGRES_BIN is the folder of another version's programs.
 """
 
 import atexit
@@ -22,12 +22,17 @@ import pytest
 USER = "blindopt"
 TEMPLATE = "ready"
 ON = "BLINDOPT_TEST_POSTGRES" in os.environ
+ICU = ["--locale=C.UTF-8", "--locale-provider=icu", "--icu-locale=en"]
+LOCALE = os.environ.get("BLINDOPT_POSTGRES_LOCALE")
+"""A locale of this machine that does not sort by code point, for a server that was built without ICU."""
 _KEPT = 60
 """Databases of earlier tests that are kept; each takes 8 MB."""
 
 
 def programs() -> Path | None:
-    """The folder of PostgreSQL's programs, the newest version's; None where there is none."""
+    """The folder of PostgreSQL's programs: BLINDOPT_POSTGRES_BIN, or the newest version's; None where there is none."""
+    if (chosen := os.environ.get("BLINDOPT_POSTGRES_BIN")) is not None:
+        return Path(chosen)
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
     path = shutil.which("initdb")
     return folders[-1] if folders else None if path is None else Path(path).resolve().parent
@@ -41,21 +46,33 @@ def why_not() -> str | None:
 
 
 class Server:
-    """A server in a folder of its own; with ``of``, a replica of another one."""
+    """A server in a folder of its own; with ``of``, a replica of another one. ``wal`` is where its log is."""
 
-    def __init__(self, folder: Path | None = None, of: "Server | None" = None) -> None:
+    def __init__(self, folder: Path | None = None, of: "Server | None" = None, wal: Path | None = None) -> None:
         self.folder = folder or Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))
         self._as: list[str] = []
         if os.getuid() == 0:  # initdb refuses root
             self._as = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
-            shutil.chown(self.folder, "nobody", "nogroup")
+        self.give(self.folder)
         if of is not None:
             self._run("pg_basebackup", "-R", "-c", "fast", "-d", of.url("postgres"))
         else:
-            locale = ("--locale=C.UTF-8", "--locale-provider=icu", "--icu-locale=en")
-            self._run("initdb", "-U", USER, "-A", "trust", "--wal-segsize=1", *locale)
+            locale = [f"--locale={LOCALE}"] if LOCALE else ICU
+            place = [] if wal is None else [f"--waldir={wal}"]
+            self._run("initdb", "-U", USER, "-A", "trust", "--wal-segsize=1", *locale, *place)
         atexit.register(self.remove)
         self.start()
+
+    @staticmethod
+    def give(folder: Path) -> None:
+        """Let the server write into a folder."""
+        if os.getuid() == 0:
+            shutil.chown(folder, "nobody", "nogroup")
+
+    @property
+    def runs(self) -> bool:
+        """Whether it was started and has not ended."""
+        return (self.folder / "data" / "postmaster.pid").exists()
 
     def _run(self, program: str, *arguments: str) -> None:
         found_in = programs()
@@ -82,8 +99,7 @@ class Server:
 
     def remove(self) -> None:
         """Stop it for good."""
-        pid_file = self.folder / "data" / "postmaster.pid"
-        if pid_file.exists():
+        if self.runs:
             self.stop("immediate")
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -118,7 +134,7 @@ def server() -> Server:
 @cache
 def _template() -> str:
     """The template, with the tables of both services, and what SQLite's functions of text do with bytes."""
-    from curator_service.context import schema as curator
+    from curator_service.store import base as curator
     from modeler_service import store as modeler
     from service_kit.store import base
     from service_kit.store.database import Database
@@ -191,7 +207,7 @@ def read_script(address: str, script: bytes) -> None:
     """Run what ``pg_dump`` wrote."""
     bin_folder = programs()
     assert bin_folder is not None
-    command = [bin_folder / "psql", "-q", "-v", "ON_ERROR_STOP=1", address]
+    command = [str(bin_folder / "psql"), "-q", "-v", "ON_ERROR_STOP=1", address]
     done = subprocess.run(command, input=script, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
 

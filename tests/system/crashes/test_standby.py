@@ -1,6 +1,6 @@
 """Two curators on one PostgreSQL: one leads, the other waits; nothing is lost or charged twice, whatever ends.
 
-BLINDOPT_CRASHES=20 kills so often at each point.
+BLINDOPT_CRASHES=20 kills so often at each point, and stops the server so often, for BLINDOPT_STOPPED_S seconds (30).
 """
 
 import os
@@ -45,7 +45,7 @@ OF_A_RELEASE = (
 )
 CHOSEN_OF_A_RELEASE = [point for point in OF_A_RELEASE for _ in TIMES] if KILLS else OF_A_RELEASE[:1]
 SERVES_WITHIN_S = 5.0
-STOPPED_S = 30.0 if KILLS else 0.0
+STOPPED_S = float(os.environ.get("BLINDOPT_STOPPED_S", "30" if KILLS else "0"))
 
 
 class Pair:
