@@ -1,14 +1,20 @@
 """The schema in PostgreSQL: its version, its guards, and how an older one is brought to this version."""
 
+import time
+from typing import cast
+
 from sqlalchemy import Connection, MetaData, text
 from sqlalchemy.schema import CreateColumn, CreateIndex
 
-from blindopt.errors import StateConflict
+from blindopt.errors import AuditUnavailable, StateConflict
 from service_kit.store import postgres_dialect, schema
 from service_kit.store.base import ERASABLE
 from service_kit.store.driver_errors import StoreFault
+from service_kit.store.postgres_session import Session
+from service_kit.store.prepared_statement import raw
 
 VERBS = ("UPDATE", "DELETE", "TRUNCATE")
+_NO_ROOM_S = 10.0
 _CREATE = r"""
 CREATE TABLE state (version bigint NOT NULL, writer text NOT NULL);
 INSERT INTO state VALUES (0, '');
@@ -137,7 +143,13 @@ def _guard(db: Connection, table: str, *, is_append_only: bool) -> None:
 
 
 def check(db: Connection, append_only: tuple[str, ...]) -> None:
-    """Write a row, and check the triggers of the append-only tables. Raises StoreFault."""
+    """Write a row, and check the triggers of the append-only tables. Raises StoreFault.
+
+    The row finds room in its page on a full disk too: what other statements found there counts for ``_NO_ROOM_S``.
+    Raises AuditUnavailable.
+    """
+    if time.monotonic() - cast(Session, raw(db)).found_no_room_at < _NO_ROOM_S:
+        raise AuditUnavailable("the database cannot be written (its disk was full some seconds ago)")
     db.execute(text("UPDATE state SET version = :version"), {"version": schema.VERSION})
     query = text(
         "SELECT tgname FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid"

@@ -4,6 +4,7 @@ import math
 import os
 import select
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
@@ -128,6 +129,8 @@ class Session(psycopg.Connection[Any]):
         self._names: dict[str, bytes] = {}
         self._named = count()
         self._loads = Transformer(self)
+        self.found_no_room_at = -math.inf
+        """When a statement last found the server's disk full, by the monotonic clock."""
         self._is_undone = False  # whether the transaction failed in a part that the caller has left
 
     def execute(self, query: Any, params: Any = None, /, **options: Any) -> Any:
@@ -164,6 +167,8 @@ class Session(psycopg.Connection[Any]):
         for result in results:
             if result.status == ExecStatus.FATAL_ERROR and error is None:
                 error = psycopg.errors.error_from_result(result)
+                if isinstance(error, psycopg.errors.DiskFull):
+                    self.found_no_room_at = time.monotonic()
                 self._is_undone |= any(text.startswith(_PARTS) for text, _ in statements[len(done) :])
             done.append(self.rows_of(result) if error is None else _SENT)
         if statements[-1][0] == "COMMIT" and results[-1].command_status == b"ROLLBACK":  # it had failed before

@@ -1,11 +1,10 @@
 """A full disk: nothing is half done, everybody is told, and once there is room the same requests succeed."""
 
 import io
-import os
 import resource
 import secrets
 import subprocess
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -23,9 +22,16 @@ from curator_service.vault import Vault
 from service_kit.context.request import RequestContext
 from service_kit.store.database import Database
 from tests.given_settings import GIVEN
-
-LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.1", value_bound=1.0)
-EXACT = wire.NoAnswerNoise(mechanism="none")
+from tests.system.crashes.full_disk import (
+    EXACT,
+    LAPLACE,
+    ask,
+    check_once,
+    check_unavailable,
+    fill_the_log,
+    filled,
+    mount_small,
+)
 
 
 @pytest.fixture
@@ -36,10 +42,7 @@ def small_disk(tmp_path):
     def mount(service, megabytes):
         service.data.mkdir(parents=True, mode=0o700)
         service.settings["DISK_MIN_BYTES"] = "0"
-        command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=700", "tmpfs", str(service.data)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            pytest.skip(f"mounting a tmpfs is not allowed here: {done.stderr.strip()}")
+        mount_small(service.data, megabytes)
         mounted.append(service)
         return service
 
@@ -62,52 +65,6 @@ def no_room():
         resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
 
     return limited
-
-
-@contextmanager
-def filled(folder, leave=0):
-    """Nothing is left on the disk of ``folder`` but ``leave`` bytes."""
-    path = folder / "filler"
-    with path.open("wb", buffering=0) as file, suppress(OSError):
-        for size in (1 << 16, 1 << 12, 1):
-            with suppress(OSError):
-                while True:
-                    file.write(b"x" * size)
-    os.truncate(path, max(0, path.stat().st_size - leave))
-    yield
-    path.unlink()
-
-
-def ask(http, study, key, row=3):
-    return http.post(f"/v1/studies/{study.id}/queries", json={"rows": [{"row": row}]}, headers={"Idempotency-Key": key})
-
-
-def check_unavailable(reply, *codes):
-    assert reply.status_code == 503, reply.text
-    assert reply.json()["code"] in (codes or ("audit_unavailable", "storage_unavailable"))
-    assert reply.json()["retryable"]
-    assert reply.headers["retry-after"] == "1"
-
-
-def fill_the_log(http, study, most=3_000):
-    """Ask until the room in the write-ahead log is used up: the keys that were answered, and the one that was not."""
-    answered = {}
-    for n in range(most):
-        reply = ask(http, study, f"fill-{n}")
-        if reply.status_code != 201:
-            return answered, f"fill-{n}", reply
-        answered[f"fill-{n}"] = reply.content
-    pytest.fail("the disk was never full")
-
-
-def check_once(curator, owner, study, answered):
-    """Each key was charged once and answered once, with the bytes that its client got."""
-    charged = [line.query_id for line in owner.ledger(study.id) if line.kind == "answers"]
-    assert len(charged) == len(set(charged)) == len(answered)
-    stored = dict(curator.rows("SELECT idempotency_key, body FROM replies WHERE principal = ?", study.grant_id))
-    assert stored == answered
-    verified = curator.run("audit", "verify")
-    assert (verified.returncode, verified.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("answers", [LAPLACE, EXACT], ids=["charge, then answer", "both at once"])

@@ -1,15 +1,20 @@
-"""The disk of PostgreSQL is full: as `test_full_disk.py` has it for the disk of a service."""
+"""A full disk of PostgreSQL: nothing is half done, everybody is told, and the service goes on when there is room."""
 
 import secrets
+import shutil
 import subprocess
+import tempfile
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import pytest
 
 from blindopt.client import OwnerClient
 from tests import postgres
-from tests.system.crashes.test_full_disk import (
+from tests.postgres import Server
+from tests.system.crashes.full_disk import (
     EXACT,
     LAPLACE,
     ask,
@@ -17,62 +22,104 @@ from tests.system.crashes.test_full_disk import (
     check_unavailable,
     fill_the_log,
     filled,
+    mount_small,
 )
 
 CODES = ("audit_unavailable", "storage_unavailable", "standby")
-"""The last one where the server ended all sessions, as it does where its own log of changes cannot grow."""
+"""Where its own log is full, the server ends every session, and the process that led is a standby."""
+TABLES, LOG, ALL = "the tables alone", "the server's own log alone", "all of the server"
+MEGABYTES = {TABLES: 24, LOG: 16, ALL: 128}
+SAYS = {TABLES: "could not extend file", LOG: "PANIC:  could not write to file", ALL: ""}
+"""What the server writes to its log of errors, which is on the full disk itself where all of it is."""
+
+
+@dataclass
+class SmallServer:
+    """A server of PostgreSQL of which a part is on a small disk."""
+
+    server: Server
+    disk: Path
+    url: str
+    says: str
+
+    def has_room(self):
+        """Start it if it ended itself, which it does where its own log found no room even for the recovery."""
+        import psycopg
+
+        if not self.server.runs:
+            self.server.start()
+        with suppress(psycopg.OperationalError):
+            return self.server.execute("postgres", "SELECT 1")
+        return None
 
 
 @pytest.fixture
-def server(tmp_path):
-    """A server of its own on a small tmpfs; skips where that is not allowed."""
+def small_server(request):
     if (reason := postgres.why_not()) is not None:
         pytest.skip(reason)
-    folder = Path("/tmp") / f"pg{secrets.token_hex(4)}"
-    folder.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=100m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        folder.rmdir()
-        pytest.skip(f"mounting a tmpfs is not allowed here: {done.stderr.strip()}")
-    made = postgres.Server(folder)
-    yield made
-    made.stop("immediate")
-    subprocess.run(["umount", str(folder)], check=True)
-    folder.rmdir()
+    disk = Path(tempfile.mkdtemp(prefix="pgsmall", dir="/tmp"))
+    mount_small(disk, MEGABYTES[request.param])
+    server = None
+    try:
+        Server.give(disk)
+        folder = disk / "server" if request.param == ALL else None
+        if folder is not None:
+            folder.mkdir(mode=0o700)
+        server = Server(folder, wal=disk / "wal" if request.param == LOG else None)
+        if request.param == TABLES:
+            server.execute("postgres", f"CREATE TABLESPACE small LOCATION '{disk}'")
+            server.execute("postgres", "CREATE DATABASE full_one TABLESPACE small")
+        yield SmallServer(server, disk, server.create("full_one"), SAYS[request.param])
+    finally:
+        if server is not None:
+            server.remove()
+        subprocess.run(["umount", str(disk)], check=True)
+        shutil.rmtree(disk, ignore_errors=True)
+
+
+def send(http, study, key):
+    """Ask until there is a reply: a process that leads no more closes its connections."""
+    for _ in range(20):
+        with suppress(httpx.TransportError):
+            return ask(http, study, key)
+    pytest.fail("no connection gets a reply")
 
 
 @pytest.mark.parametrize("answers", [LAPLACE, EXACT], ids=["charge, then answer", "both at once"])
-def test_on_a_full_disk_of_the_server_every_query_is_refused_and_later_answered_once(
-    answers, server, make_service, tmp_path, small, open_study, until
+@pytest.mark.parametrize("small_server", [TABLES, LOG, ALL], indirect=True)
+def test_on_a_full_disk_of_the_server_every_query_is_refused_and_later_answered_once_without_a_restart(
+    small_server, answers, make_service, tmp_path, small, open_study, until
 ):
-    curator = make_service("curator", tmp_path, database_url=server.create("full")).start()
-    with OwnerClient(curator.url, curator.token) as owner:
-        study = open_study(owner, owner.register("small", small.csv, public=True), answers=answers)
-        with curator.http(study.token) as http, curator.http() as own:
-            first = ask(http, study, "first")
-            with filled(server.folder):
-                answered, refused, reply = fill_the_log(http, study)
-                check_unavailable(reply, *CODES)
-                waiting = [refused, *(secrets.token_hex(4) for _ in range(10))]
-                for key in waiting:
-                    check_unavailable(ask(http, study, key), *CODES)
-                ready = until(lambda: (reply := own.get("/readyz")).status_code == 503 and reply)
-                check_unavailable(ready, *CODES)
-                assert own.get("/healthz").status_code == 200
-            with suppress(AssertionError):  # it runs, unless its own log of changes could not grow
-                server.start()
-            until(lambda: own.get("/readyz").status_code == 200)
-            again = {key: until(lambda key=key: answer_to(http, study, key)) for key in waiting}
-            assert ask(http, study, "first").content == first.content
-            check_once(curator, owner, study, answered | again | {"first": first.content})
-    curator.stop()
-
-
-def answer_to(http, study, key):
-    """The bytes of an answer; None while it is refused for now."""
-    reply = ask(http, study, key)
-    if reply.status_code == 201:
-        return reply.content
-    return check_unavailable(reply, *CODES)
+    curator = make_service("curator", tmp_path, database_url=small_server.url).start()
+    process = curator.process
+    try:
+        with OwnerClient(curator.url, curator.token, timeout_s=240) as owner:
+            study = open_study(owner, owner.register("small", small.csv, public=True), answers=answers)
+            with curator.http(study.token) as http, curator.http() as own:
+                first = send(http, study, "first")
+                with filled(small_server.disk):
+                    answered, refused, reply = fill_the_log(http, study, send=send)
+                    check_unavailable(reply, *CODES)
+                    # Asked again, for what readiness says is of some seconds ago at most.
+                    until(lambda: send(http, study, refused) and own.get("/readyz").status_code == 503)
+                    waiting = []
+                    for key in (refused, *(secrets.token_hex(4) for _ in range(10))):
+                        reply = send(http, study, key)
+                        if reply.status_code == 201:  # what failed before has left room in a page, or in the log
+                            answered[key] = reply.content
+                        else:
+                            check_unavailable(reply, *CODES)
+                            waiting.append(key)
+                    until(lambda: own.get("/healthz").status_code == 200)
+                    assert small_server.says in (small_server.server.folder / "log").read_text()
+                until(small_server.has_room)
+                until(lambda: own.get("/readyz").status_code == 200)
+                again = {key: send(http, study, key) for key in waiting}
+                assert {reply.status_code for reply in again.values()} <= {201}
+                answered |= {"first": first.content} | {key: reply.content for key, reply in again.items()}
+                assert ask(http, study, "first").content == first.content
+                check_once(curator, owner, study, answered)
+        assert curator.process is process
+        assert process.poll() is None
+    finally:
+        curator.kill()

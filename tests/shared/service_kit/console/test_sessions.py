@@ -1,6 +1,7 @@
 """Who is let in at a console, for how long, and what a form must show."""
 
 import asyncio
+import time
 from datetime import timedelta
 from urllib.parse import urlencode
 
@@ -209,6 +210,7 @@ def test_a_wrong_name_and_a_wrong_password_get_the_same_reply_for_the_same_work(
 
 def test_tries_are_throttled_by_name_and_by_address(app):
     near, other = Browser(app, "10.0.0.1"), Browser(app, "10.0.0.2")
+    begun = time.monotonic()
     assert [near.login("ann", "guess").status_code for _ in range(11)] == [401] * 10 + [429]
     refused = other.login("ann", sample_service.PASSWORD)  # from anywhere
     assert refused.status_code == 429
@@ -216,7 +218,9 @@ def test_tries_are_throttled_by_name_and_by_address(app):
     assert other.login("moe", "guess").status_code == 401
     codes = [near.login(f"name {n}", "guess").status_code for n in range(40)]
     assert codes[:19] == [401] * 19  # 30 at once in all, 11 are gone
-    assert codes[20:] == [429] * 20
+    again = 1 + int((time.monotonic() - begun) / 2)  # one more in two seconds
+    assert codes.count(401) <= 19 + again
+    assert 429 in codes or again > 20
     assert other.login("moe", "guess").status_code == 401
 
 
