@@ -1,7 +1,8 @@
 """A real PostgreSQL server for tests: made as an ordinary user, on a socket only, fsync on, not sorting by code point.
 
 With BLINDOPT_TEST_POSTGRES (`make test-postgres`) every database of every test is there: each in a database of its
-own, a copy of a template with the tables of both services. BLINDOPT_POSTGRES_BIN is the folder of another version's programs.
+own, a copy of a template with the tables of both services. BLINDOPT_POSTGRES_BIN is the folder of
+another version's programs.
 """
 
 import atexit
@@ -255,8 +256,8 @@ SQLITE_ONLY = {
     "test_tampering.py::test_a_record_that_is_no_bytes_is_found_as_any_other": "a column of bytes holds nothing else",
     "test_account_history.py::test_a_database_of_version_0_1_0_shows_what_its_ledgers_say": "reads the file of 0.1.0",
     "test_curve.py::test_a_list_of_runs_is_read_from_indexes": "plans of SQLite's queries",
-    "test_restore.py::test_a_session_that_ended_after_the_backup_opens_nothing_after_a_restore": "serves the file of a backup as it is",
-    "test_serve.py::test_at_a_terminal_serve_says_where_it_is_and_what_is_missing": "with PostgreSQL it may be a standby",
+    "test_restore.py::test_a_session_that_ended_after_the_backup_opens_nothing_after_a_restore": "serves a backup",
+    "test_serve.py::test_at_a_terminal_serve_says_where_it_is_and_what_is_missing": "it may be a standby",
     **dict.fromkeys(
         (
             "test_full_disk.py::test_on_a_full_disk_every_query_is_refused_and_later_answered_once",

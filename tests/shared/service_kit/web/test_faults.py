@@ -234,7 +234,7 @@ def test_an_error_after_a_charge_keeps_it_and_the_same_key_gets_an_answer_withou
     _check_silent_500(reply, log, kind="StoreFault", at="")
     assert ask(curator_app_, token, "POST", path, json=QUERY).status_code == 201
     kinds = [entry.record["kind"] for entry in _entries(context, before.size - 1)]
-    # Charged, a 500, answered. PostgreSQL refuses with COMMIT, which undoes the charge, and what was drawn is thrown away.
+    # Charged, a 500, answered. PostgreSQL refuses with COMMIT: the charge is undone, and what was drawn thrown away.
     assert kinds == (["exchange", "charge", "exchange"] if postgres.ON else ["charge", "exchange", "exchange"])
 
 
