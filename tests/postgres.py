@@ -59,8 +59,8 @@ class Server:
             self._run("pg_basebackup", "-R", "-c", "fast", "-d", of.url("postgres"))
         else:
             locale = [f"--locale={LOCALE}"] if LOCALE else ICU
-            place = [] if wal is None else [f"--waldir={wal}"]
-            self._run("initdb", "-U", USER, "-A", "trust", "--wal-segsize=1", *locale, *place)
+            log_folder = [] if wal is None else [f"--waldir={wal}"]
+            self._run("initdb", "-U", USER, "-A", "trust", "--wal-segsize=1", *locale, *log_folder)
         atexit.register(self.remove)
         self.start()
 
@@ -243,6 +243,7 @@ def session(url: str) -> Any:
 SQLITE_ONLY = {
     "test_schema.py": "writes older files of SQLite; test_postgres.py has the same for PostgreSQL",
     "test_postgres.py": "compares both by itself",
+    "test_database_move.py": "begins with a file of SQLite",
     "test_store.py::test_what_is_append_only_cannot_be_changed_by_the_service": "statements of SQLite (PRAGMA, rowid)",
     "test_store.py::test_writes_that_returned_are_there_after_kill_9": "another process opens the file",
     "test_store.py::test_processes_that_open_a_new_database_at_once_share_one_log": "other processes open the file",

@@ -201,13 +201,13 @@ def backends(where):
     return postgres.server().execute("postgres", f"{sql} AND {where}")[0][0]
 
 
-def _leads():
-    """The sessions that hold the lock of the one who leads."""
-    sql = "SELECT pid FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory' AND granted"
-    return [
-        pid
-        for (pid,) in postgres.server().execute("postgres", f"{sql} AND application_name = 'blindopt curator writer'")
-    ]
+def _leads(pair):
+    """The sessions of a pair that hold the lock of the one who leads."""
+    sql = (
+        "SELECT pid FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory' AND granted"
+        " AND application_name = 'blindopt curator writer' AND datname = %s"
+    )
+    return [pid for (pid,) in postgres.server().execute("postgres", sql, [postgres.name_of(pair.url)])]
 
 
 @pytest.mark.parametrize("turn", TIMES)
@@ -298,10 +298,10 @@ def test_a_server_that_stands_still_is_answered_for_with_503_and_served_again_wi
 @pytest.mark.parametrize("turn", TIMES)
 def test_a_terminated_session_ends_the_lead_at_once_and_another_answers(pair, study, until, turn):
     leader, key = pair.leader, secrets.token_hex(8)
-    (lead,) = _leads()
+    (lead,) = _leads(pair)
     assert backends(f"pid = {lead}") == 1
     # Where the other curator still opens its session, the same one may lead again, in a new session.
-    until(lambda: refused(leader, "/readyz") == (503, "standby") or _leads() not in ([], [lead]))
+    until(lambda: refused(leader, "/readyz") == (503, "standby") or _leads(pair) not in ([], [lead]))
     assert answer_of(pair, study, key, until).answers
     assert pair.charges(key) == 1
 
