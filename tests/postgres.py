@@ -1,14 +1,15 @@
 """A real PostgreSQL server for tests: made as an ordinary user, on a socket only, fsync on, not sorting by code point.
 
 With BLINDOPT_TEST_POSTGRES (`make test-postgres`) every database of every test is there: each in a database of its
-own, a copy of a template with the tables of both services. BLINDOPT_POSTGRES_BIN is the folder of
-another version's programs.
+own, a copy of a template with the tables of both services. BLINDOPT_POSTGRES_BIN is the folder of another version's
+programs.
 """
 
 import atexit
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -205,7 +206,8 @@ def dump(source: str, target: str, schema: str) -> None:
 
 
 def read_script(address: str, script: bytes) -> None:
-    """Run what ``pg_dump`` wrote."""
+    """Run what ``pg_dump`` wrote, of whichever version: older programs do not know its first and last command."""
+    script = re.sub(rb"(?m)^\\(un)?restrict .*$", b"", script)
     bin_folder = programs()
     assert bin_folder is not None
     command = [str(bin_folder / "psql"), "-q", "-v", "ON_ERROR_STOP=1", address]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import psycopg
 from psycopg.adapt import AdaptersMap, Transformer
@@ -94,6 +94,17 @@ def _register(adapters: AdaptersMap) -> None:
     adapters.register_loader("numeric", _Sum)
 
 
+class _Cursor(psycopg.Cursor[Any]):
+    """SQLAlchemy's."""
+
+    def execute(self, *args: Any, **options: Any) -> Self:
+        try:
+            return super().execute(*args, **options)
+        except psycopg.Error as error:
+            cast(Session, self.connection).note(error)
+            raise
+
+
 class _Result:
     """What a statement returned; of one that is sent with the next, what can be said of it before."""
 
@@ -167,8 +178,7 @@ class Session(psycopg.Connection[Any]):
         for result in results:
             if result.status == ExecStatus.FATAL_ERROR and error is None:
                 error = psycopg.errors.error_from_result(result)
-                if isinstance(error, psycopg.errors.DiskFull):
-                    self.found_no_room_at = time.monotonic()
+                self.note(error)
                 self._is_undone |= any(text.startswith(_PARTS) for text, _ in statements[len(done) :])
             done.append(self.rows_of(result) if error is None else _SENT)
         if statements[-1][0] == "COMMIT" and results[-1].command_status == b"ROLLBACK":  # it had failed before
@@ -225,6 +235,11 @@ class Session(psycopg.Connection[Any]):
         if later:
             self.run(later)
         return super().cursor(*args, **options)
+
+    def note(self, error: Exception) -> None:
+        """Note what an error says of the server's disk."""
+        if isinstance(error, psycopg.errors.DiskFull):
+            self.found_no_room_at = time.monotonic()
 
     def cut(self) -> None:
         """Cut the connection, from any thread: its own, which may wait for the server, goes on with an error."""
@@ -315,7 +330,8 @@ def connect(url: str, schema: str, name: str, **settings: str) -> Session:
     options = {"search_path": schema, **settings}
     text = " ".join(f"-c {key}={value}" for key, value in options.items())
     own = {"options": f"{given.get('options', '')} {text}", "application_name": name}
-    session = Session.connect(make_conninfo("", **{**_CONNECT, **given, **own}), autocommit=True)
+    text = make_conninfo("", **{**_CONNECT, **given, **own})
+    session = Session.connect(text, autocommit=True, cursor_factory=_Cursor)
     session.prepare_threshold = None  # the driver would deallocate all with its own, also those that it did not prepare
     _register(session.adapters)
     return session

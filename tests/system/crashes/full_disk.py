@@ -7,9 +7,12 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from blindopt import wire
+from blindopt.client import VendorClient
 
 LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.1", value_bound=1.0)
 EXACT = wire.NoAnswerNoise(mechanism="none")
+QUICK = {"wait_seconds_first": "0.3", "wait_seconds_max": "0.3", "retry_attempts": "2"}
+"""Settings of a modeler whose runs try again soon."""
 
 
 def mount_small(folder, megabytes):
@@ -64,3 +67,30 @@ def check_once(curator, owner, study, answered):
     assert stored == answered
     verified = curator.run("audit", "verify")
     assert (verified.returncode, verified.stderr) == (0, "")
+
+
+def check_a_waiting_run(curator, modeler, study, order, disk, until, while_full=lambda http, run: None):
+    """A run of 150 iterations waits while the disk of its modeler is full, and ends. Each answer was charged once."""
+    with VendorClient(modeler.url, modeler.token, timeout_s=240) as vendor:
+        run = vendor.start(order).id
+        until(lambda: vendor.run(run).trials >= 5)
+        with filled(disk), modeler.http() as http:
+            until(lambda: http.get("/readyz").status_code == 503 or vendor.run(run).ended_at)
+            assert vendor.run(run).ended_at is None
+            while_full(http, run)
+        ended = vendor.wait(run, timeout_s=240)
+        assert (ended.state, ended.ended_because, ended.trials) == ("completed", "budget", 151)
+        trials = vendor.export(run).trials
+    kept = "SELECT body FROM replies WHERE principal = ? AND idempotency_key LIKE 'run_%'"
+    stored = curator.rows(kept, study.grant_id)
+    stored_answers = [wire.QueryReply.model_validate_json(body) for (body,) in stored]
+    answers = {reply.id: (reply.answers[0].row, reply.answers[0].y) for reply in stored_answers}
+    assert {trial.query_id: (trial.row, trial.y) for trial in trials} == answers
+    charges = curator.rows("SELECT count(*), count(DISTINCT query_id) FROM ledger WHERE kind = 'answers'")
+    assert charges == [(151, 151)]
+    exports = []
+    for side in (curator, modeler):
+        exports.append(side.folder / f"{side.name}.jsonl")
+        exports[-1].write_text(side.run("audit", "export").stdout)
+    compared = curator.run("audit", "reconcile", study.id, *map(str, exports))
+    assert compared.returncode == 0, compared.stdout + compared.stderr

@@ -25,7 +25,9 @@ from tests.given_settings import GIVEN
 from tests.system.crashes.full_disk import (
     EXACT,
     LAPLACE,
+    QUICK,
     ask,
+    check_a_waiting_run,
     check_once,
     check_unavailable,
     fill_the_log,
@@ -241,41 +243,22 @@ def test_a_release_that_could_not_be_taken_back_is_begun_anew_without_a_restart(
 def test_a_run_waits_while_its_modeler_s_disk_is_full_and_goes_on_by_itself(
     small_disk, make_service, tmp_path, small, open_study, run_of, until
 ):
+    def refuse_a_stop(http, run):
+        reply = http.post(f"/v1/runs/{run}:stop", headers={"Idempotency-Key": "stop"})
+        check_unavailable(reply, "audit_unavailable")
+
     curator = make_service("curator", tmp_path).start()
-    quick = {"wait_seconds_first": "0.3", "wait_seconds_max": "0.3", "retry_attempts": "2"}
-    modeler = small_disk(make_service("modeler", tmp_path, **quick), 8).start()
-    with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
+    modeler = small_disk(make_service("modeler", tmp_path, **QUICK), 8).start()
+    with OwnerClient(curator.url, curator.token) as owner:
         study = open_study(owner, owner.register("small", small.csv, public=True), noise_variance=1.0)
-        run = vendor.start(run_of(curator.url, study, iterations=150, random=True)).id
-        until(lambda: vendor.run(run).trials >= 5)
-        with filled(modeler.data), modeler.http() as http:
-            until(lambda: http.get("/readyz").status_code == 503 or vendor.run(run).ended_at)
-            assert vendor.run(run).ended_at is None
-            reply = http.post(f"/v1/runs/{run}:stop", headers={"Idempotency-Key": "stop"})
-            check_unavailable(reply, "audit_unavailable")
-        ended = vendor.wait(run, timeout_s=240)
-        assert (ended.state, ended.ended_because, ended.trials) == ("completed", "budget", 151)
-        trials = vendor.export(run).trials
-    kept = "SELECT body FROM replies WHERE principal = ? AND idempotency_key LIKE 'run_%'"
-    stored = curator.rows(kept, study.grant_id)
-    stored_answers = [wire.QueryReply.model_validate_json(body) for (body,) in stored]
-    answers = {reply.id: (reply.answers[0].row, reply.answers[0].y) for reply in stored_answers}
-    assert {trial.query_id: (trial.row, trial.y) for trial in trials} == answers
-    charges = curator.rows("SELECT count(*), count(DISTINCT query_id) FROM ledger WHERE kind = 'answers'")
-    assert charges == [(151, 151)]
-    exports = []
-    for side in (curator, modeler):
-        exports.append(tmp_path / f"{side.name}.jsonl")
-        exports[-1].write_text(side.run("audit", "export").stdout)
-    compared = curator.run("audit", "reconcile", study.id, *map(str, exports))
-    assert compared.returncode == 0, compared.stdout + compared.stderr
+    order = run_of(curator.url, study, iterations=150, random=True)
+    check_a_waiting_run(curator, modeler, study, order, modeler.data, until, refuse_a_stop)
 
 
 def test_a_run_whose_candidates_find_no_room_waits_and_goes_on(small_disk, make_service, tmp_path, run_of, until):
     """In parts: there is room for some, which do not keep the disk full."""
     curator = make_service("curator", tmp_path, part_bytes="100000").start()
-    quick = {"wait_seconds_first": "0.3", "wait_seconds_max": "0.3", "retry_attempts": "2"}
-    modeler = small_disk(make_service("modeler", tmp_path, **quick), 8).start()
+    modeler = small_disk(make_service("modeler", tmp_path, **QUICK), 8).start()
     rows = np.random.default_rng(0).random((100_000, 2)).round(6)
     content = b"a,y\n" + b"".join(b"%f,%f\n" % (x, y) for x, y in rows)
     with (

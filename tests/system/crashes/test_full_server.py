@@ -17,7 +17,9 @@ from tests.postgres import Server
 from tests.system.crashes.full_disk import (
     EXACT,
     LAPLACE,
+    QUICK,
     ask,
+    check_a_waiting_run,
     check_once,
     check_unavailable,
     fill_the_log,
@@ -123,3 +125,40 @@ def test_on_a_full_disk_of_the_server_every_query_is_refused_and_later_answered_
         assert process.poll() is None
     finally:
         curator.kill()
+
+
+@pytest.mark.parametrize("small_server", [TABLES, LOG], indirect=True)
+def test_a_service_that_is_killed_on_a_full_disk_of_the_server_comes_back_when_there_is_room(
+    small_server, make_service, tmp_path, small, open_study, until
+):
+    curator = make_service("curator", tmp_path, database_url=small_server.url).start()
+    try:
+        with OwnerClient(curator.url, curator.token, timeout_s=240) as owner:
+            study = open_study(owner, owner.register("small", small.csv, public=True), answers=LAPLACE)
+            with curator.http(study.token) as http:
+                with filled(small_server.disk):
+                    answered, refused, _ = fill_the_log(http, study, send=send)
+                    curator.kill()
+                    curator.process = curator.spawn()
+                    until(curator._listens)
+                until(small_server.has_room)
+                curator.await_ready()
+                answered[refused] = send(http, study, refused).content
+                check_once(curator, owner, study, answered)
+    finally:
+        curator.kill()
+
+
+@pytest.mark.parametrize("small_server", [TABLES], indirect=True)
+def test_a_run_waits_while_the_disk_of_its_modeler_s_server_is_full_and_goes_on_by_itself(
+    small_server, make_service, tmp_path, small, open_study, run_of, until
+):
+    curator = make_service("curator", tmp_path).start()
+    modeler = make_service("modeler", tmp_path, database_url=small_server.url, **QUICK).start()
+    try:
+        with OwnerClient(curator.url, curator.token) as owner:
+            study = open_study(owner, owner.register("small", small.csv, public=True), noise_variance=1.0)
+        order = run_of(curator.url, study, iterations=150, random=True)
+        check_a_waiting_run(curator, modeler, study, order, small_server.disk, until)
+    finally:
+        modeler.kill()
