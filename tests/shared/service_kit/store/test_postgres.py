@@ -345,6 +345,7 @@ def test_a_copy_in_sqlite_and_back_again_has_every_row(curator, tmp_path):
 def test_a_role_that_may_not_change_append_only_tables_serves_and_cannot(url, curator, tmp_path, monkeypatch):
     monkeypatch.setenv("BLINDOPT_CURATOR_DATABASE_URL", url)
     monkeypatch.setenv("BLINDOPT_CURATOR_DATA_DIR", str(tmp_path / "data"))
+    (tmp_path / "data" / "secrets").mkdir(parents=True)  # as a service that has run leaves it
     name, role = postgres.name_of(url), f"clerk{secrets.token_hex(4)}"
     script = CliRunner().invoke(cli.app, ["database", "roles", role])
     assert script.exit_code == 0, script.output
