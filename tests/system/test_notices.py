@@ -193,9 +193,9 @@ def test_a_log_that_does_not_verify_sends_a_notice_when_it_is_found(parties, unt
         assert modeler.run("audit", "verify").returncode == 1
         until(lambda: "log_failed" in listener.events)
         before = len(listener.got)
-        for _ in range(2):
-            with modeler.http("") as http:
-                assert http.get("/readyz").status_code == 503
+        with modeler.http("") as http:
+            until(lambda: http.get("/readyz").status_code == 503)  # on a busy machine the result before it counts
+            until(lambda: http.get("/readyz").status_code == 503)
         until(lambda: _pending(modeler) == 0)
     assert len(listener.got) <= before + 1  # told in other words, it may be another fault; not each time
     assert listener.events[before:] in ([], ["log_failed"])

@@ -1,5 +1,9 @@
-"""A full disk of PostgreSQL: nothing is half done, everybody is told, and the service goes on when there is room."""
+"""A full disk of PostgreSQL: nothing is half done, everybody is told, and the service goes on when there is room.
 
+BLINDOPT_CRASHES=20 does each so often.
+"""
+
+import os
 import secrets
 import shutil
 import subprocess
@@ -27,6 +31,7 @@ from tests.system.crashes.full_disk import (
     mount_small,
 )
 
+TIMES = range(max(1, int(os.environ.get("BLINDOPT_CRASHES", "0"))))
 CODES = ("audit_unavailable", "storage_unavailable", "standby")
 """Where its own log is full, the server ends every session, and the process that led is a standby."""
 TABLES, LOG, ALL = "the tables alone", "the server's own log alone", "all of the server"
@@ -87,10 +92,11 @@ def send(http, study, key):
     pytest.fail("no connection gets a reply")
 
 
+@pytest.mark.parametrize("turn", TIMES)
 @pytest.mark.parametrize("answers", [LAPLACE, EXACT], ids=["charge, then answer", "both at once"])
 @pytest.mark.parametrize("small_server", [TABLES, LOG, ALL], indirect=True)
 def test_on_a_full_disk_of_the_server_every_query_is_refused_and_later_answered_once_without_a_restart(
-    small_server, answers, make_service, tmp_path, small, open_study, until
+    small_server, answers, make_service, tmp_path, small, open_study, until, turn
 ):
     curator = make_service("curator", tmp_path, database_url=small_server.url).start()
     process = curator.process
@@ -127,9 +133,10 @@ def test_on_a_full_disk_of_the_server_every_query_is_refused_and_later_answered_
         curator.kill()
 
 
+@pytest.mark.parametrize("turn", TIMES)
 @pytest.mark.parametrize("small_server", [TABLES, LOG], indirect=True)
 def test_a_service_that_is_killed_on_a_full_disk_of_the_server_comes_back_when_there_is_room(
-    small_server, make_service, tmp_path, small, open_study, until
+    small_server, make_service, tmp_path, small, open_study, until, turn
 ):
     curator = make_service("curator", tmp_path, database_url=small_server.url).start()
     try:
@@ -149,9 +156,10 @@ def test_a_service_that_is_killed_on_a_full_disk_of_the_server_comes_back_when_t
         curator.kill()
 
 
+@pytest.mark.parametrize("turn", TIMES)
 @pytest.mark.parametrize("small_server", [TABLES], indirect=True)
 def test_a_run_waits_while_the_disk_of_its_modeler_s_server_is_full_and_goes_on_by_itself(
-    small_server, make_service, tmp_path, small, open_study, run_of, until
+    small_server, make_service, tmp_path, small, open_study, run_of, until, turn
 ):
     curator = make_service("curator", tmp_path).start()
     modeler = make_service("modeler", tmp_path, database_url=small_server.url, **QUICK).start()

@@ -319,7 +319,8 @@ def test_a_server_that_stops_and_comes_back_is_served_again_without_a_restart(pa
     assert {curator.process for curator in pair.curators} == set(processes)
 
 
-def test_an_earlier_state_of_the_database_is_found_by_the_checkpoint_outside(pair, study, until):
+@pytest.mark.parametrize("turn", TIMES)
+def test_an_earlier_state_of_the_database_is_found_by_the_checkpoint_outside(pair, study, until, turn):
     server, name = postgres.server(), postgres.name_of(pair.url)
     _end(pair)
     server.execute("postgres", f'CREATE DATABASE earlier TEMPLATE "{name}"')
@@ -329,13 +330,21 @@ def test_an_earlier_state_of_the_database_is_found_by_the_checkpoint_outside(pai
     status, output = checks.command(pair.leader, "audit", "verify")
     assert status == 0, output
     _end(pair)
-    for statement in (f'ALTER DATABASE "{name}" RENAME TO later', f'ALTER DATABASE earlier RENAME TO "{name}"'):
-        server.execute("postgres", statement)
+    _rename(server, (name, "later"), ("earlier", name))
     pair.leader.process = pair.leader.spawn()
     until(lambda: pair.leader._listens() and refused(pair.leader, "/readyz") == (503, "audit_unavailable"))
     with pytest.raises(BlindoptError, match="audit"):
         ask(pair.leader, study, secrets.token_hex(8))
     pair.leader.stop()
+    _rename(server, (name, "earlier"), ("later", name))
+    server.execute("postgres", "DROP DATABASE earlier")
+    pair.leader.start()
+    assert ask(pair.leader, study, secrets.token_hex(8)).answers
+
+
+def _rename(server, *names):
+    for old, new in names:
+        server.execute("postgres", f'ALTER DATABASE "{old}" RENAME TO "{new}"')
 
 
 def _end(pair):
