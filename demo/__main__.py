@@ -39,8 +39,8 @@ def main() -> int:
             if options.curator:
                 if options.link:
                     options.curator_seen_by_modeler = link_address(options.link)
-                curator = wait_for("curator", options.curator, options.curator_token_file, "volume curator-data")
-                modeler = wait_for("modeler", options.modeler, options.modeler_token_file, "volume modeler-data")
+                curator = wait_for("curator", options.curator, options.curator_token_file)
+                modeler = wait_for("modeler", options.modeler, options.modeler_token_file)
             else:
                 console.print(f"Starting curator and modeler in {folder} ...")
                 curator, modeler = stack.enter_context(start_services(folder, options.engine, options.database))
@@ -56,8 +56,7 @@ def main() -> int:
                 report.write_json(outcomes, options.json)
                 console.print(f"table      {options.json}", soft_wrap=True)
             for party in (curator, modeler):
-                where = f"schema {party.name}" if options.database else f"{party.folder}/{party.name}.sqlite"
-                console.print(f"audit log  {where}", soft_wrap=True)
+                console.print(f"audit log  {_log_of(party, options)}", soft_wrap=True)
             for name, url, file in options.login or []:
                 line = f"log in     {url}  as {name}, password {Path(file).read_text().strip()}"
                 console.print(line, soft_wrap=True, markup=False, highlight=False)
@@ -122,6 +121,12 @@ def _options() -> argparse.Namespace:
         if getattr(options, name):
             setattr(options, name, Path(getattr(options, name)))
     return options
+
+
+def _log_of(party: Party, options: argparse.Namespace) -> str:
+    if options.curator:
+        return f"docker-compose exec {party.name} python -m {party.name}_service audit export"
+    return f"schema {party.name}" if options.database else f"{party.folder}/{party.name}.sqlite"
 
 
 def _play(console: report.Console, curator: Party, modeler: Party, options: argparse.Namespace) -> report.Outcomes:

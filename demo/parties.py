@@ -37,7 +37,7 @@ def status_of(work: Callable[[], None]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """A running service: its address and a token."""
+    """A running service: its address, a token, and its folder of data where the demo has started it."""
 
     name: str
     url: str
@@ -129,14 +129,14 @@ def _party(name: str, url: str, folder: Path, process: subprocess.Popen[bytes]) 
     return Party(name, url, (folder / "first-token").read_text(), str(folder / "data"))
 
 
-def wait_for(name: str, url: str, token_file: Path, folder: str) -> Party:
+def wait_for(name: str, url: str, token_file: Path) -> Party:
     """Wait until a running service is ready and its first token is written."""
     deadline = time.monotonic() + START_SECONDS
     while not (is_ready(url) and token_file.exists()):
         if time.monotonic() > deadline:
             raise StartFailed(f"no {name} is ready at {url}, or {token_file} is missing")
         time.sleep(0.2)
-    return Party(name, url, token_file.read_text().strip(), folder)
+    return Party(name, url, token_file.read_text().strip(), "")
 
 
 def _free_port() -> int:
