@@ -80,12 +80,6 @@ class Settings(ServiceSettings):
             "Default: in DATA_DIR."
         ),
     )
-    engine_step_seconds: float = Field(
-        600.0, gt=0, description="How long a worker of the cluster may take for one choice before its part is rebuilt."
-    )
-    engine_tls_ca: FilePath | None = Field(None, description="CA in PEM that signs the cluster's certificates.")
-    engine_tls_cert: FilePath | None = Field(None, description="Certificate in PEM that is shown to the cluster.")
-    engine_tls_key: FilePath | None = Field(None, description="Its private key in PEM.")
     engine_partition_rows: int = Field(
         4_000_000, ge=1, description="Most candidates of one part, where candidates are divided into parts."
     )
@@ -133,13 +127,6 @@ class Settings(ServiceSettings):
     def candidates_folder(self) -> Path:
         """The folder of the releases."""
         return self.candidates_dir or self.data_dir / "candidates"
-
-    @property
-    def engine_certificates(self) -> tuple[str, str, str] | None:
-        """The files of the CA, the certificate and the key for the cluster; None unless all are set."""
-        files = (self.engine_tls_ca, self.engine_tls_cert, self.engine_tls_key)
-        ca, cert, key = (None if file is None else str(file) for file in files)
-        return None if ca is None or cert is None or key is None else (ca, cert, key)
 
     @property
     def client_certificate(self) -> tuple[str, str] | None:

@@ -6,6 +6,11 @@ There is no state, so forks are safe. A failing source raises; there is no fallb
 import os
 import random
 from array import array
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +56,54 @@ def permutation(n: int) -> NDArray[np.int64]:
     order = array("q", range(n))  # a list of Python's integers takes five times the memory
     random.SystemRandom().shuffle(order)  # uses os.urandom and has no seed
     return np.array(order, dtype=np.int64)
+
+
+SHUFFLED_ROWS = 1 << 20
+"""About how many rows are shuffled in memory at a time."""
+
+
+def shuffled(values: NDArray[np.int64], folder: Path) -> NDArray[np.int64]:
+    """``values`` (n,) in a uniform random order, in memory for SHUFFLED_ROWS of them; a larger result is in a file.
+
+    The files are in ``folder``, and have no name there, so that nothing of them is left.
+    """
+    if len(values) <= SHUFFLED_ROWS:
+        return values[permutation(len(values))]
+    with ExitStack() as stack:
+
+        def new_file() -> IO[bytes]:
+            return stack.enter_context(TemporaryFile(dir=folder))
+
+        file = new_file()
+        for piece in shuffled_pieces(values, SHUFFLED_ROWS, new_file):
+            file.write(piece.tobytes())
+        file.flush()
+        mapped: NDArray[np.int64] = np.memmap(file, dtype=np.int64, mode="r", shape=(len(values),))
+        return mapped
+
+
+def shuffled_pieces(
+    values: NDArray[np.int64], rows: int, new_file: Callable[[], IO[bytes]]
+) -> Iterator[NDArray[np.int64]]:
+    """``values`` (n,) in a uniform random order, in pieces of about ``rows``, in two passes over files.
+
+    The first gives each value a uniform bucket of its own, and writes it there; the second shuffles each bucket. That
+    is the order of independent uniform keys, of which the bucket is the first digits: all n! orders are equally likely.
+    """
+    buckets = 1 << max(0, (len(values) - 1).bit_length() - rows.bit_length() + 1)
+    if buckets > 1 << 16:
+        raise ValueError(f"{len(values)} rows are too many to shuffle {rows} at a time")
+    files = [new_file() for _ in range(buckets)]
+    for start in range(0, len(values), rows):
+        block = values[start : start + rows]
+        bucket = np.frombuffer(os.urandom(2 * len(block)), dtype=np.uint16) & np.uint16(buckets - 1)
+        sizes = np.bincount(bucket, minlength=buckets)
+        for file, piece in zip(files, np.split(block[np.argsort(bucket)], np.cumsum(sizes)[:-1]), strict=True):
+            file.write(piece.tobytes())
+    for file in files:
+        file.seek(0)
+        piece = np.frombuffer(file.read(), dtype=np.int64)
+        yield piece[permutation(len(piece))]
 
 
 CONDITION_MAX = 1e4

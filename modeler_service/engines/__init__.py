@@ -63,11 +63,11 @@ def engine_of(
 
 
 def _at_cluster(settings: Settings, study: wire.StudyView, path: Path, memory_bytes: int, tick: Tick) -> RunEngine:
-    from modeler_service.engines.dask import DaskCluster
+    from modeler_service.engines.dask import PartsCluster
     from modeler_service.engines.remote import RemoteEngine
 
     address = settings.candidates_engine.replace("dask://", "tcp://")
-    cluster = DaskCluster(address, settings.engine_certificates)
+    cluster = PartsCluster(address, settings.engine_certificates)
     sections = sections_of(study.n, study.release_sha256, study.parts)
     engine = RemoteEngine(cluster, str(path), sections, settings.engine_step_seconds, tick, settings.lease_seconds)
     try:

@@ -1,6 +1,5 @@
 """What a worker process holds of a run: one part of the candidates, from their file, and the observations so far."""
 
-import platform
 import threading
 import time
 import weakref
@@ -9,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,6 +22,7 @@ from blindopt.gp.observations import Observations
 from blindopt.gp.partitions.engines import edges, split
 from blindopt.gp.partitions.part import Answer, Law, Part, Question
 from blindopt.gp.updates import Floor
+from service_kit.dask_cluster import versions
 
 PACKED_MIN = 1_000
 """Equal rows from which on an answer has one bit for each row of the part, in place of their numbers."""
@@ -84,20 +83,6 @@ class Packed:
     bits: np.ndarray[tuple[int], np.dtype[np.uint8]]
     top: float
     others: Answer
-
-
-def versions() -> dict[str, str]:
-    """What must be the same in all processes of a run."""
-    try:
-        own = version("blindopt")
-    except PackageNotFoundError:  # a checkout on the path
-        own = "checkout"
-    return {"Python": platform.python_version(), "numpy": np.__version__, "blindopt": own}
-
-
-def differences(own: dict[str, str], others: dict[str, str]) -> list[str]:
-    """The versions of another process that differ, in words."""
-    return [f"{name} {others.get(name)} instead of {own[name]}" for name in own if others.get(name) != own[name]]
 
 
 def news_of(observed: Observations, since: int) -> News:

@@ -14,7 +14,8 @@ from blindopt.gp.observations import Observations
 from blindopt.gp.partitions.engines import edges, split
 from blindopt.gp.partitions.part import Answer, Law, Question
 from blindopt.gp.progress import Tick
-from modeler_service.engines.host import Message, News, PartSpec, differences, news_of, unpacked, versions
+from modeler_service.engines.host import Message, News, PartSpec, news_of, unpacked
+from service_kit.dask_cluster import differences, versions
 
 TRIES = 5
 """Times that a part is built or questioned before the run waits for its engine."""

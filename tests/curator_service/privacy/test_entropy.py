@@ -1,5 +1,6 @@
 """Secrets that are not noise: the projection's law and the row order's, from the operating system and nothing else."""
 
+import io
 import os
 
 import numpy as np
@@ -7,7 +8,15 @@ import pytest
 from scipy import stats
 
 from curator_service.privacy import entropy
-from curator_service.privacy.entropy import choose_rows, gaussian_matrix, orthonormal, permutation, sample
+from curator_service.privacy.entropy import (
+    choose_rows,
+    gaussian_matrix,
+    orthonormal,
+    permutation,
+    sample,
+    shuffled,
+    shuffled_pieces,
+)
 
 N = 100_000
 MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hundreds in a run of all tests
@@ -66,6 +75,44 @@ def test_a_permutation_holds_every_row_once(n):
     order = permutation(n)
     assert order.dtype == np.int64
     np.testing.assert_array_equal(np.sort(order), np.arange(n))
+
+
+def orders_of_five(rows, draws=6_000):
+    """How often each of the 120 orders of five rows came, in buckets of about so many."""
+    five = np.arange(5, dtype=np.int64)
+    drawn = np.array([np.concatenate([*shuffled_pieces(five, rows, io.BytesIO)]) for _ in range(draws)])
+    assert (np.sort(drawn) == five).all()
+    counts = np.bincount(drawn @ [625, 125, 25, 5, 1], minlength=5**5)
+    orders = [order for order in np.ndindex((5,) * 5) if len(set(order)) == 5]
+    return counts[np.array(orders) @ [625, 125, 25, 5, 1]]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_every_order_in_two_passes_is_as_likely(rows):
+    """50 draws expected of each of 120 orders, in 8, 4 and 1 buckets."""
+    assert stats.chisquare(orders_of_five(rows)).pvalue > MISTAKEN
+
+
+@pytest.mark.parametrize("broken", ["buckets as they were filled", "buckets that take turns"])
+def test_an_order_without_one_of_the_two_passes_is_found(monkeypatch, broken):
+    if broken == "buckets as they were filled":
+        monkeypatch.setattr(entropy, "permutation", np.arange)
+    else:
+        monkeypatch.setattr(entropy.os, "urandom", lambda size: np.arange(size // 2, dtype=np.uint16).tobytes())
+        monkeypatch.setattr(entropy, "permutation", lambda n: np.random.default_rng().permutation(n))
+    assert stats.chisquare(orders_of_five(2)).pvalue < MISTAKEN
+
+
+def test_a_large_order_is_in_a_file_that_has_no_name(monkeypatch, tmp_path):
+    monkeypatch.setattr(entropy, "SHUFFLED_ROWS", 1_000)
+    values = np.arange(7, 50_007, dtype=np.int64)
+    order = shuffled(values, tmp_path)
+    assert isinstance(order, np.memmap)
+    np.testing.assert_array_equal(np.sort(order), values)
+    assert not (order[:-1] + 1 == order[1:]).mean() > 0.001
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="too many"):
+        next(shuffled_pieces(np.arange(200_000, dtype=np.int64), 1, io.BytesIO))
 
 
 def test_every_order_of_four_rows_is_as_likely():

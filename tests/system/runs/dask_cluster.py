@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 
 from blindopt.errors import EngineUnavailable
-from modeler_service.engines.dask import DaskCluster
+from modeler_service.engines.dask import PartsCluster
 from tests.processes import ROOT
 
 WAIT_SECONDS = 240
@@ -183,7 +183,7 @@ class DaskProcesses:
 
         def try_it():
             with suppress(EngineUnavailable):
-                made.append(DaskCluster(self.address, self.certificates))
+                made.append(PartsCluster(self.address, self.certificates))
             return made
 
         until(try_it)

@@ -18,8 +18,8 @@ from blindopt.formats import npy_files
 from blindopt.gp.acquisition import beta
 from blindopt.gp.kernels import SquaredExponential
 from blindopt.gp.posterior import Posterior
-from modeler_service.engines.dask import TESTED
 from modeler_service.engines.remote import RemoteEngine
+from service_kit.dask_cluster import TESTED
 from tests.modeler_service.engines.fake_cluster import sections
 from tests.system.runs.dask_cluster import ALWAYS, TIMES, DaskProcesses, until
 
@@ -260,7 +260,7 @@ def test_who_shows_no_certificate_gets_nothing_from_the_scheduler(processes, eng
 @slow
 def test_workers_without_the_tested_configuration_are_noticed(processes, engine, monkeypatch):
     noted = []
-    monkeypatch.setattr("modeler_service.engines.dask._log.warning", lambda words, extra: noted.append(extra))
+    monkeypatch.setattr("service_kit.dask_cluster._log.warning", lambda words, extra: noted.append(extra))
     engine._cluster.check()
     assert not noted
     process = processes.add_worker(configured=False)

@@ -67,7 +67,7 @@ def begun(processes, clustered, curator, grant, trials):
 def held(processes):
     """How many parts the workers hold."""
     cluster = processes.connected(len(processes.workers))
-    counts = cluster._client.run(actors_of)
+    counts = cluster.client.run(actors_of)
     cluster.close()
     return sum(counts.values())
 

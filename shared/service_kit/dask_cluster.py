@@ -1,0 +1,154 @@
+"""A connection to the scheduler of a Dask cluster, and to its workers. Only this module imports Dask."""
+
+import logging
+import platform
+import time
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+from uuid import uuid4
+
+from blindopt.errors import EngineUnavailable, ExtraMissing
+
+CONNECT_SECONDS = 10
+LOOK_SECONDS = 0.5
+"""How often it is looked whether tasks have ended."""
+TESTED = {
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+    "distributed.worker.memory.terminate": False,
+    "distributed.worker.profile.enabled": False,
+    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
+}
+"""What workers run with in deploy/dask: without these keys they are slow, or end a run that fits."""
+Certificates = tuple[str, str, str]
+"""The files of the CA, a certificate and its key."""
+_log = logging.getLogger("blindopt.engine")
+
+
+def versions() -> dict[str, str]:
+    """What must be the same in all processes that work on one thing."""
+    import numpy as np
+
+    try:
+        own = version("blindopt")
+    except PackageNotFoundError:  # a checkout on the path
+        own = "checkout"
+    return {"Python": platform.python_version(), "numpy": np.__version__, "blindopt": own}
+
+
+def differences(own: dict[str, str], others: dict[str, str]) -> list[str]:
+    """The versions of another process that differ, in words."""
+    return [f"{name} {others.get(name)} instead of {own[name]}" for name in own if others.get(name) != own[name]]
+
+
+def about_worker() -> tuple[list[str], dict[str, str]]:
+    """Run at a worker: the keys of its configuration that are not as tested, and its versions."""
+    import dask
+
+    return [name for name, value in TESTED.items() if dask.config.get(name, "absent") is not value], versions()
+
+
+class DaskCluster:
+    """A connection to a scheduler, and straight to its workers.
+
+    Raises EngineUnavailable if nobody answers, and ExtraMissing where Dask is not installed.
+    """
+
+    def __init__(self, address: str, certificates: Certificates | None) -> None:
+        try:
+            from distributed import Client, Security
+        except ImportError:
+            raise ExtraMissing("distributed", "dask", "blindopt-services") from None
+        security: dict[str, Any] = {}
+        if certificates is not None:
+            ca, cert, key = certificates
+            own = Security(tls_ca_file=ca, tls_client_cert=cert, tls_client_key=key, require_encryption=True)
+            security = {"security": own}
+        try:
+            self.client = Client(
+                address, timeout=CONNECT_SECONDS, direct_to_workers=True, set_as_default=False, **security
+            )
+        except (OSError, TimeoutError, ValueError) as error:
+            raise EngineUnavailable(f"the scheduler does not answer ({type(error).__name__})") from None
+
+    def workers(self) -> dict[str, int]:
+        """The living workers, with the bytes of memory that each may use (0: not limited)."""
+        return {name: int(info["memory_limit"] or 0) for name, info in self.present().items()}
+
+    def present(self) -> dict[str, Any]:
+        """What the scheduler knows of its workers. Unlike ``scheduler_info`` it says when nobody answers."""
+        client = self.client
+        identity = client.sync(client.scheduler.identity, n_workers=-1, callback_timeout=CONNECT_SECONDS)
+        workers: dict[str, Any] = identity["workers"]
+        return workers
+
+    def check(self) -> None:
+        """Warn of settings with which workers are slow, or end a run that fits, with the names of the keys.
+
+        Raises EngineUnavailable, with a list, if workers have other versions than this process, or lack the packages.
+        """
+        try:
+            replies = self.client.run(about_worker, on_error="return", callback_timeout=CONNECT_SECONDS).values()
+        except (OSError, TimeoutError) as error:
+            raise EngineUnavailable(f"a worker does not answer ({type(error).__name__})") from None
+        own, faults, wrong = versions(), set[str](), set[str]()
+        for reply in replies:
+            if isinstance(reply, BaseException):
+                wrong.add(f"no blindopt services that answer ({type(reply).__name__})")
+                continue
+            keys, others = reply
+            faults.update(keys)
+            wrong.update(differences(own, others))
+        if wrong:
+            raise EngineUnavailable(f"workers have {', '.join(sorted(wrong))}")
+        if faults:
+            _log.warning("workers run without the tested settings", extra={"fields": {"keys": sorted(faults)}})
+
+    def each(
+        self,
+        function: Callable[[Any], object],
+        tasks: list[Any],
+        step_seconds: float,
+        tick: Callable[[], None],
+    ) -> Generator[tuple[int, object], None, None]:
+        """Call ``function`` once for each task at some worker; the number and the result of each, as they end.
+
+        ``tick`` is called twice a second. Raises EngineUnavailable as soon as a call fails, its worker ends, or none
+        has ended for ``step_seconds``; what else has begun is then cancelled.
+        """
+        from distributed import wait
+
+        if not (workers := self.workers().keys()):
+            raise EngineUnavailable("the scheduler has no worker")
+        futures = {
+            self.client.submit(function, task, pure=False, retries=0, key=f"task-{uuid4().hex}"): number
+            for number, task in enumerate(tasks)
+        }
+        try:
+            latest = time.monotonic()
+            while futures:
+                with suppress(TimeoutError):
+                    wait(list(futures), timeout=LOOK_SECONDS, return_when="FIRST_COMPLETED")
+                tick()
+                if not workers <= self.workers().keys():
+                    raise EngineUnavailable("a worker was lost")
+                for future in [future for future in futures if future.status != "pending"]:
+                    number, latest = futures.pop(future), time.monotonic()
+                    if future.status != "finished":
+                        raise EngineUnavailable(f"a worker failed ({future.status})")
+                    yield number, future.result(CONNECT_SECONDS)
+                if time.monotonic() > latest + step_seconds:
+                    raise EngineUnavailable("no worker has ended a part for too long")
+        except (OSError, TimeoutError) as error:
+            raise EngineUnavailable(f"a worker does not answer ({type(error).__name__})") from None
+        finally:
+            with suppress(Exception):
+                self.client.cancel(list(futures), force=True)
+
+    def close(self) -> None:
+        """Leave the cluster: the scheduler frees what it holds for a client that is gone."""
+        with suppress(Exception):  # of one that is gone already, Dask raises what its sockets raised
+            self.client.close(timeout=CONNECT_SECONDS)
