@@ -130,7 +130,7 @@ class DaskCluster:
         try:
             latest = time.monotonic()
             while futures:
-                with suppress(TimeoutError):
+                with suppress(TimeoutError), self.client.as_current():
                     wait(list(futures), timeout=LOOK_SECONDS, return_when="FIRST_COMPLETED")
                 tick()
                 if not workers <= self.workers().keys():
