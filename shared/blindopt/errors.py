@@ -322,10 +322,13 @@ class NumericalFailure(BlindoptError):
 
 
 class EngineUnavailable(BlindoptError):
-    """The workers that a run computes on cannot be reached, or lack what they need. The run waits, and goes on."""
+    """The workers that a run computes on, or that draw a release, cannot be reached, or lack what they need."""
 
-    code, status, title, retryable = "engine_unavailable", 503, "The engine of the run is not available", True
-    what_to_do = "See to the scheduler and its workers: the message says what is missing. The run goes on by itself."
+    code, status, title, retryable = "engine_unavailable", 503, "The cluster's workers are not available", True
+    what_to_do = (
+        "See to the scheduler and its workers: the message says what is missing. A run goes on by itself; a release is "
+        "asked for again, and is charged once."
+    )
 
 
 class Unreachable(BlindoptError):
