@@ -18,6 +18,7 @@ from blindopt import wire
 from blindopt.client import OwnerClient
 from blindopt.errors import BlindoptError, EngineUnavailable, NumericalFailure
 from blindopt.wire import Feature
+from curator_service.release import draw_parts
 from curator_service.release.draw_engine import ClusterDraws
 from curator_service.release.gaussian import GaussianMechanism
 from curator_service.release.planar_laplace import PlanarLaplaceMechanism
@@ -91,6 +92,26 @@ def test_two_workers_draw_the_law_of_one_process_and_no_number_twice(two, record
         assert abs(stats.pearsonr(first.ravel(), second.ravel()).statistic) < 0.15
     assert shares == sorted(shares)
     assert 0 <= shares[0] <= shares[-1] < 1
+
+
+def test_two_workers_that_get_the_same_task_draw_other_noise(two, tmp_path):
+    drawn = []
+    cluster = two.connected(2)
+    for number, worker in enumerate(cluster.workers()):
+        (folder := tmp_path / str(number)).mkdir()
+        np.save(folder / draw_parts.VALUES, np.zeros((N, 3)))
+        np.save(folder / draw_parts.ORDER, np.arange(N))
+        rows = rows_of(np.zeros((N, 3)))
+        noise = MECHANISMS["gaussian"].row_noise(2)
+        task = draw_parts.DrawPart(str(folder), 0, 0, N, tuple(rows.columns), tuple(rows.features), noise)
+        assert cluster.client.submit(draw_parts.draw_part, task, workers=[worker]).result(240) == ""
+        drawn.append(np.load(draw_parts.drawn_file(folder, 0)))
+    cluster.close()
+    first, second = drawn
+    assert not (first == second).all(axis=1).any()
+    assert abs(stats.pearsonr(first.ravel(), second.ravel()).statistic) < 0.05
+    for each in drawn:
+        assert stats.kstest(each.ravel(), stats.norm(scale=MECHANISMS["gaussian"].sd(2)).cdf).pvalue > MISTAKEN
 
 
 def test_all_parts_are_turned_by_one_secret_rotation(two, records, tmp_path):
