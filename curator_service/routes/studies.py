@@ -4,7 +4,7 @@ from functools import partial
 from typing import Annotated
 
 from fastapi import Header
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 from starlette.responses import Response
 
 from blindopt import wire
@@ -68,6 +68,7 @@ def release_study(
     wanted: wire.ReleaseAsked | None = None,
     prefer: Annotated[
         list[Annotated[str, Field(max_length=200)]] | None,
+        WithJsonSchema({"type": "string", "maxLength": 200}),  # several lines are one, with commas between
         Header(max_length=20, description="RFC 7240. respond-async: reply 202 at once, and draw meanwhile."),
     ] = None,
 ) -> Response:
