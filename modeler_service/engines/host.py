@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from blindopt.arrays import Matrix, Rows, Vector
-from blindopt.errors import EngineUnavailable
+from blindopt.errors import EngineUnavailable, NumericalFailure
 from blindopt.formats import npy_files
 from blindopt.formats.release_files import Section
 from blindopt.gp.acquisition import Acquisition
@@ -159,7 +159,10 @@ class PartHost:
         for section in spec.sections:
             if not _is_in(section, spec.path, self._key):
                 raise _wrong(spec.path, section)
-        candidates, law = npy_files.load(Path(spec.path)), spec.law
+        try:
+            candidates, law = npy_files.load(Path(spec.path)), spec.law
+        except NumericalFailure:  # a file that ends too early, in the section of another part
+            raise _wrong(spec.path) from None
         # The header may be in the section of another part: a file of these rows has no other header.
         ends_at = getattr(candidates, "offset", 0) + candidates.nbytes
         if candidates.shape != spec.shape or not candidates.flags.c_contiguous or ends_at != self._key[2]:

@@ -82,6 +82,10 @@ def test_a_worker_reads_the_parts_of_its_rows_alone_and_no_other_header_shifts_t
         with pytest.raises(EngineUnavailable, match=r"z\.npy"):
             walk(grid(), engine)
         file.write_bytes(content)
+    engine = RemoteEngine(FakeCluster(3), str(file), sections(file, 8 * 2 * 300)[:-1], 5.0, lambda: None)
+    file.write_bytes(content[:-8])  # the end, in a section that no worker reads here
+    with pytest.raises(EngineUnavailable, match=r"z\.npy"):
+        walk(grid(), engine)
 
 
 @pytest.mark.parametrize("number", [4, 5, 9, 14])

@@ -198,7 +198,7 @@ def test_workers_of_another_version_are_refused_with_a_list(processes, engine, h
     bare.write_text("raise ImportError")
     cluster, usual = engine._cluster, set(engine.living())
     cluster.check()
-    for before, words in ((tmp_path / "no", "blindopt 9.9 instead of"), (tmp_path, "no modeler_service")):
+    for before, words in ((tmp_path / "no", "blindopt 9.9 instead of"), (tmp_path, "no blindopt services")):
         other = tmp_path / "no"
         other.mkdir(exist_ok=True)
         if before == other:
