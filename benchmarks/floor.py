@@ -36,7 +36,7 @@ _HEADERS = [
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
 ]
-_INSERTS = {"ledger": 15, "queries": 8, "replies": 7, "log (seq, body, leaf, peaks)": 4, "shared": 5}
+_INSERTS = {"ledger": 15, "queries": 8, "replies": 8, "log (seq, body, leaf, peaks)": 4, "shared": 5}
 _SQL = {name: f"INSERT INTO {name} VALUES ({', '.join('?' * count)})" for name, count in _INSERTS.items()}
 _TEXTS = "SELECT sql FROM model.sqlite_master WHERE tbl_name = ? AND type IN ('table', 'index') AND sql <> ''"
 
@@ -88,7 +88,7 @@ class Rows:
         text = {name: (query + self._filler)[:size].encode() for name, size in _BYTES.items()}
         execute(_SQL["ledger"], (seq, _STUDY, "answers", query, 7, 1, "0", None, seq, seq, 0, 0, 0, seq, _STAMP))
         execute(_SQL["queries"], (seq, query, _STUDY, grant, key, digest, request, _STAMP))
-        execute(_SQL["replies"], (grant, key, digest, 201, text["reply"], 0, _STAMP))
+        execute(_SQL["replies"], (grant, key, digest, 201, text["reply"], 0, _STAMP, seq))
         hashlib.sha256(text["reply"]).hexdigest()
         shared = self._shared.setdefault(grant, MerkleLog())
         execute(_SQL["shared"], (grant, shared.size, text["shared"], *shared.append(text["shared"])))
@@ -136,10 +136,15 @@ class Curator:
 
     def _commit(self) -> None:
         group, self._waiting = self._waiting, []
-        self._rows.db.execute("BEGIN IMMEDIATE")
-        results = [(done, self._rows.add(*item)) for item, done in group]
-        self._rows.db.execute("COMMIT")
-        for done, result in results:
+        try:
+            self._rows.db.execute("BEGIN IMMEDIATE")
+            results = [self._rows.add(*item) for item, _ in group]
+            self._rows.db.execute("COMMIT")
+        except sqlite3.Error as error:
+            for _, done in group:  # else whoever waits would do so for ever
+                done.set_exception(error)
+            return
+        for (_, done), result in zip(group, results, strict=True):
             done.set_result(result)
 
 
