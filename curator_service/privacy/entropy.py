@@ -63,9 +63,9 @@ SHUFFLED_ROWS = 1 << 20
 
 
 def shuffled(values: NDArray[np.int64], folder: Path) -> NDArray[np.int64]:
-    """``values`` (n,) in a uniform random order, in memory for SHUFFLED_ROWS of them; a larger result is in a file.
+    """``values`` (n,) in a uniform random order, in memory for SHUFFLED_ROWS of them, or a hundredth.
 
-    The files are in ``folder``, and have no name there, so that nothing of them is left.
+    A larger result is in a file. The files are in ``folder``, and have no name there, so that nothing of them is left.
     """
     if len(values) <= SHUFFLED_ROWS:
         return values[permutation(len(values))]
@@ -74,8 +74,8 @@ def shuffled(values: NDArray[np.int64], folder: Path) -> NDArray[np.int64]:
         def new_file() -> IO[bytes]:
             return stack.enter_context(TemporaryFile(dir=folder))
 
-        file = new_file()
-        for piece in shuffled_pieces(values, SHUFFLED_ROWS, new_file):
+        file, rows = new_file(), max(SHUFFLED_ROWS, len(values) >> 7)  # no more open files than 257
+        for piece in shuffled_pieces(values, rows, new_file):
             file.write(piece.tobytes())
         file.flush()
         mapped: NDArray[np.int64] = np.memmap(file, dtype=np.int64, mode="r", shape=(len(values),))
