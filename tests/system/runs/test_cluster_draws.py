@@ -167,7 +167,7 @@ def carried(processes):
     return b"\0".join(bytes(kept) for wire in wires for kept in wire.carried)
 
 
-def found(secrets, text):
+def found_in(secrets, text):
     return [secret for secret in secrets if secret in text]
 
 
@@ -185,11 +185,11 @@ def test_no_record_no_noise_and_no_row_order_crosses_the_network(tmp_path, recor
         secrets += [order[row : row + 3].astype(kind).tobytes() for row in picked[:3] for kind in ("<i8", "<i4")]
         text = carried(processes)
         assert b"draw_part" in text
-        assert found(secrets, text) == []
+        assert found_in(secrets, text) == []
         cluster = processes.connected(2)
         list(cluster.each(echo, [records[:4].copy()], 60.0, lambda: None))  # the control
         cluster.close()
-        assert len(found(secrets, carried(processes))) >= 6
+        assert len(found_in(secrets, carried(processes))) >= 6
     finally:
         processes.close()
 

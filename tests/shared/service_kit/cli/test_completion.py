@@ -40,5 +40,5 @@ def test_bash_completes_the_commands_after_they_installed_their_completion(comma
 
     bash(f"{command} --install-completion bash")
     function = f"_{command.replace('-', '_')}_completion"
-    asked = ASKS.format(words=f"{command} {words}", last=1 + len(words.split()), function=function, command=command)
-    assert bash(asked) >= expected
+    question = ASKS.format(words=f"{command} {words}", last=1 + len(words.split()), function=function, command=command)
+    assert bash(question) >= expected
