@@ -223,13 +223,13 @@ class Service:
         assert self.process is not None
         deadline = time.monotonic() + START_SECONDS
         # It listens before it serves: the first request that can be sent waits for the answer.
-        while not (self._listens() and is_ready(self.url)):
+        while not (self.listens() and is_ready(self.url)):
             assert self.process.poll() is None, f"the {self.name} ended at its start: {self.log[-2000:]}"
             assert time.monotonic() < deadline, f"the {self.name} did not start: {self.log[-2000:]}"
             time.sleep(0.03)
         return self
 
-    def _listens(self) -> bool:
+    def listens(self) -> bool:
         with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=5):
             return True
         return False

@@ -85,9 +85,9 @@ def audit_release(
     numbers of records in two of them: a person's are all in the first one, or all in the second one.
     """
     if isinstance(mechanism, Groups):
-        return _audit(lambda moved, count: _numbers(mechanism, moved, count), claim, draws, confidence, on_progress)
+        return audit_of(lambda moved, count: _numbers(mechanism, moved, count), claim, draws, confidence, on_progress)
     neighbours = _Neighbours.of(spec, mechanism, rows)
-    return _audit(neighbours.scores, claim, draws, confidence, on_progress)
+    return audit_of(neighbours.scores, claim, draws, confidence, on_progress)
 
 
 def audit_answers(
@@ -116,7 +116,7 @@ def audit_answers(
         y = np.array([answer.y for answer in release([item] * count, spec)])
         return np.column_stack([y, np.abs(y - (low + high) / 2)])
 
-    return _audit(scores, claim, draws, confidence, on_progress)
+    return audit_of(scores, claim, draws, confidence, on_progress)
 
 
 def _numbers(mechanism: Groups, moved: bool, count: int) -> Matrix:
@@ -219,7 +219,11 @@ class _Event:
         return int(np.sum(scores[:, self.column] > self.limit))
 
 
-def _audit(draw: Draw, claim: Claim, draws: int, confidence: float, on_progress: OnProgress) -> Audit:
+def audit_of(draw: Draw, claim: Claim, draws: int, confidence: float, on_progress: OnProgress) -> Audit:
+    """Test ``claim``: the event that tells most is chosen on scores of its own, and judged on ``draws`` of each side.
+
+    Raises ValueError for a number of draws or a confidence out of range.
+    """
     if not (DRAWS_MIN <= draws <= DRAWS_MAX and 0 < confidence < 1):
         raise ValueError(f"an audit takes {DRAWS_MIN} to {DRAWS_MAX} draws, and a confidence between 0 and 1")
     alpha, learnt = 1 - confidence, min(max(DRAWS_MIN // 2, draws // 4), _LEARNT_MAX)

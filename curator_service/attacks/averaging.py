@@ -125,7 +125,7 @@ def _clipped_normal(means: Vector, sd: float, bound: float) -> tuple[Vector, Vec
 
 def _limited(spec: StudyCreate, truths: Vector, k: int, rng: np.random.Generator) -> tuple[Vector, str]:
     """Errors (m,) of the mean of ``k`` answers, and the sentence."""
-    errors = np.abs(_means(spec, truths, k, rng) - truths)
+    errors = np.abs(means_of(spec, truths, k, rng) - truths)
     question = f"Who asks for y of one row {k:,} times" if k > 1 else "Who asks for y of one row once"
     if is_exact(spec):
         return errors, "Who asks for y of a row once gets it as it is: answers have no noise, and no finite epsilon."
@@ -147,7 +147,7 @@ def _limited(spec: StudyCreate, truths: Vector, k: int, rng: np.random.Generator
 
 def _unlimited(spec: StudyCreate, truths: Vector, rng: np.random.Generator) -> tuple[Vector, str]:
     """Errors (m,) that no number of answers takes away, and the sentence."""
-    example = np.median(np.abs(_means(spec, truths, _EXAMPLE, rng) - truths))
+    example = np.median(np.abs(means_of(spec, truths, _EXAMPLE, rng) - truths))
     start = "Who asks for y of one row often enough knows it as exactly as one likes: no cap ends it."
     if isinstance(spec.answers, NoAnswerNoise):
         sentence = (
@@ -160,7 +160,7 @@ def _unlimited(spec: StudyCreate, truths: Vector, rng: np.random.Generator) -> t
     return np.maximum(np.abs(truths - centre) - bound, 0) / bound, sentence
 
 
-def _means(spec: StudyCreate, truths: Vector, k: int, rng: np.random.Generator) -> Vector:
+def means_of(spec: StudyCreate, truths: Vector, k: int, rng: np.random.Generator) -> Vector:
     """Means (m,) of ``k`` answers about each of ``truths``, clipped to the public range."""
     if is_groups(spec):
         means = _of_group(GroupAnswers.of(spec), truths, k, rng)

@@ -22,8 +22,8 @@ def regret(forecast: dict[str, Any]) -> Chart:
                 name.replace("_", " "),
                 [real(p["epsilon"]) for p in own],
                 [p["regret"] for p in own],
-                [_band(p)[0] for p in own],
-                [_band(p)[1] for p in own],
+                [band(p)[0] for p in own],
+                [band(p)[1] for p in own],
             )
         )
     titles = {"identity": "without protection", "random_rows": "random rows"}
@@ -45,7 +45,7 @@ def regret(forecast: dict[str, Any]) -> Chart:
     )
 
 
-def _band(point: dict[str, Any]) -> tuple[float, float]:
+def band(point: dict[str, Any]) -> tuple[float, float]:
     """The least and the largest regret over length-scales; of a single one the 95 % interval."""
     regrets = [part["regret"] for part in point["by_lengthscale"]]
     return (min(regrets), max(regrets)) if len(regrets) > 1 else (point["low"], point["high"])

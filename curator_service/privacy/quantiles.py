@@ -90,11 +90,11 @@ def private_quantiles(
 
 
 def _draw(values: Vector, outer: Outer, alpha: float, epsilon: Decimal, records: int) -> float:
-    return float(_quantile(len(values), outer, alpha, epsilon, records)(values.tolist()))
+    return float(quantile(len(values), outer, alpha, epsilon, records)(values.tolist()))
 
 
 @lru_cache(maxsize=64)
-def _quantile(n: int, outer: Outer, alpha: float, epsilon: Decimal, records: int) -> Any:
+def quantile(n: int, outer: Outer, alpha: float, epsilon: Decimal, records: int) -> Any:
     """OpenDP's measurement. Its input metric counts insertions and deletions: replacing a record is two of them."""
     from opendp import domains, measurements, measures, metrics, mod  # its prelude would load twice the memory
 

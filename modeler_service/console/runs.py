@@ -57,12 +57,12 @@ async def _live_values(page: Page, run_id: str) -> dict[str, Any]:
         "last": trials.trials,
         "curve": curve,
         "recommendation": recommendation,
-        "problem": run.problem and _sentence(run.problem),
+        "problem": run.problem and sentence(run.problem),
         "most": run.iterations + (run.plan.initial_rows if run.plan else run.initial_rows or 0),
     }
 
 
-def _sentence(problem: wire.RunProblem) -> str:
+def sentence(problem: wire.RunProblem) -> str:
     """Why a run waits or failed, in words. A refusal of the curator is quoted without its code and status."""
     detail = re.sub(r"^[a-z_]+ \(\d{3}\): ", "", problem.detail)
     if problem.code != "privacy_budget_exhausted":

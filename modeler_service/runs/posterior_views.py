@@ -85,7 +85,7 @@ class PosteriorViews:
             chooser = self._state(identity, record, record.begun.n)
             mean, variance = learner_of(chooser).moments(np.arange(record.begun.n))
             best = chooser.best("asked")
-            gains = None if best is None else _improvements(mean, variance, chooser.sign * best.mean)
+            gains = None if best is None else improvements(mean, variance, chooser.sign * best.mean)
             order = mean if by == "mean" or gains is None else gains
             rows = np.argsort(-order, kind="stable")[:count]
             points = points_of(chooser, rows)
@@ -214,7 +214,7 @@ def work_of(run: Outline, rows: int) -> float:
             return 3 * t**3 + rows * t * t
 
 
-def _improvements(mean: Vector, variance: Vector, best: float) -> Vector:
+def improvements(mean: Vector, variance: Vector, best: float) -> Vector:
     """Expected improvement on ``best`` of each row, in the direction of maximization; 0 where nothing is uncertain."""
     sd = np.sqrt(variance)
     certain = sd <= 0

@@ -149,7 +149,7 @@ def test_the_file_of_links_is_private_and_a_damaged_one_is_named(tmp_path):
 
 def test_a_client_certificate_of_a_link_that_ends_soon_is_named_and_counted(file, tmp_path):
     """The control: one that is valid for 31 days is no reason for words."""
-    tls._make_authority(tmp_path)
+    tls.make_authority(tmp_path)
     cert = LINK.model_copy(update={"cert": str(tmp_path / "client.crt"), "key": str(tmp_path / "client.key")})
     settings = Settings(data_dir=tmp_path / "data", links_file=tmp_path / "links.json")
     write(settings.links_path, [cert])
@@ -164,10 +164,10 @@ def test_a_client_certificate_of_a_link_that_ends_soon_is_named_and_counted(file
         await links.stop()
         return round(gauge.samples[()] / 86_400), words
 
-    tls._issue(tmp_path, "client", None, 9)
+    tls.issue(tmp_path, "client", None, 9)
     days, words = asyncio.run(shown())
     assert (days, "the client certificate of this link expires on" in words) == (9, True)
-    tls._issue(tmp_path, "client", None, 31)
+    tls.issue(tmp_path, "client", None, 31)
     assert asyncio.run(shown()) == (31, None)
 
 

@@ -207,7 +207,7 @@ def test_a_log_that_does_not_verify_sends_a_notice_at_start(parties, until):
     _break_the_log(curator)
     with _listening(curator) as listener:
         curator.process = curator.spawn()
-        until(lambda: curator._listens() and "log_failed" in listener.events)
+        until(lambda: curator.listens() and "log_failed" in listener.events)
         with curator.http("") as http:
             assert http.get("/readyz").json()["code"] == "audit_unavailable"
     (got,) = (got for got in listener.got if got.notice.event == "log_failed")

@@ -46,7 +46,7 @@ class SecureService(Service):
         return f"https://curator.localhost:{self.port}"
 
     def await_ready(self):
-        while not (self._listens() and self._is_ready()):
+        while not (self.listens() and self._is_ready()):
             assert self.process.poll() is None, self.log
         return self
 
@@ -125,8 +125,8 @@ def expired(machine, tmp_path_factory):
         (folder / name).write_bytes((machine.certificates / name).read_bytes())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tls, "_BACKDATED", timedelta(days=9))
-        tls._issue(folder, "client", None, -1)
-        tls._issue(folder, "server", tls._alternatives(["curator.localhost"]), -1)
+        tls.issue(folder, "client", None, -1)
+        tls.issue(folder, "server", tls.alternatives(["curator.localhost"]), -1)
     return folder
 
 
@@ -142,8 +142,8 @@ def own(folder):
 def stranger(tmp_path_factory):
     """Certificates of another authority."""
     folder = tmp_path_factory.mktemp("stranger")
-    tls._make_authority(folder)
-    tls._issue(folder, "client", None, 9)
+    tls.make_authority(folder)
+    tls.issue(folder, "client", None, 9)
     return folder
 
 

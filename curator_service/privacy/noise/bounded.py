@@ -58,10 +58,10 @@ class OneBit:
     def draw(self, values: Vector) -> Vector:
         """Draw an answer for each of ``values`` (m,). Raises NumericalFailure for a value that is not finite."""
         check_finite(values)
-        coin = _coin(self.prob)
+        toss = coin(self.prob)
         shares = (np.clip(values, -self.bound, self.bound) / self.bound + 1) / 2
         bits = (secrets.randbits(53) < int(math.ldexp(share, 53)) for share in shares.tolist())
-        return np.array([self.size if coin(bit) else -self.size for bit in bits])
+        return np.array([self.size if toss(bit) else -self.size for bit in bits])
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class Piecewise:
     def draw(self, values: Vector) -> Vector:
         """Draw an answer for each of ``values`` (m,). Raises NumericalFailure for a value that is not finite."""
         check_finite(values)
-        is_inside, point = _coin(self.prob), self.point
+        is_inside, point = coin(self.prob), self.point
         shares = np.clip(values, -self.bound, self.bound) / self.bound
         return np.array([point * self._point_of(self._centre(share), is_inside(True)) for share in shares.tolist()])
 
@@ -170,14 +170,14 @@ def one_bit(bound: float, epsilon: Decimal, k: int = 1) -> OneBit:
     _check(bound, epsilon)
     if k > 1:
         return _one_bit_of_mean(bound, epsilon, k)
-    most = _exp_below(epsilon)
-    prob = _below(most / (1 + most))
+    most = exp_below(epsilon)
+    prob = below(most / (1 + most))
     for _ in range(_STEPS):  # OpenDP rounds its epsilon up
-        if _coin(prob).map(1) <= epsilon:
+        if coin(prob).map(1) <= epsilon:
             break
         prob = math.nextafter(prob, 0)
     exact = Fraction(prob)
-    if not (0.5 * float(epsilon) < _coin(prob).map(1) <= epsilon and exact <= most * (1 - exact) and prob > 0.5):
+    if not (0.5 * float(epsilon) < coin(prob).map(1) <= epsilon and exact <= most * (1 - exact) and prob > 0.5):
         raise untrusted()
     return OneBit(bound, prob)
 
@@ -189,12 +189,12 @@ def _one_bit_of_mean(bound: float, epsilon: Decimal, k: int) -> OneBit:
     bits of that: for two means that makes less than 2^-48, which is added to the move.
     """
     move = Fraction(1, k) + Fraction(1, 2**48)
-    most = 1 + (_exp_below(epsilon) - 1) / move
-    prob = _below(most / (1 + most))
+    most = 1 + (exp_below(epsilon) - 1) / move
+    prob = below(most / (1 + most))
     exact, spent = Fraction(prob), Fraction(math.log1p(float(most) - 1))
     # Tripwire for upgrades: the library's own account of the coin is that of ``most``, but for its rounding.
-    sound = exact < 1 and move * (2 * exact - 1) <= (_exp_below(epsilon) - 1) * (1 - exact)
-    if not (sound and prob > 0.5 and 0.5 * spent < _coin(prob).map(1) <= spent * (1 + Fraction(1, 10**9))):
+    sound = exact < 1 and move * (2 * exact - 1) <= (exp_below(epsilon) - 1) * (1 - exact)
+    if not (sound and prob > 0.5 and 0.5 * spent < coin(prob).map(1) <= spent * (1 + Fraction(1, 10**9))):
         raise untrusted()
     return OneBit(bound, prob)
 
@@ -207,10 +207,10 @@ def piecewise(bound: float, epsilon: Decimal, grid_half: int = GRID_HALF) -> Pie
     the bound on the loss then allows.
     """
     _check(bound, epsilon)
-    most = _exp_below(epsilon)
+    most = exp_below(epsilon)
     half = round(grid_half / (math.exp(float(epsilon) / 2) + 1))
     odds = most * (2 * half + 1) / (2 * grid_half - 2 * half)
-    law = Piecewise(bound, half, _below(odds / (1 + odds)), grid_half)
+    law = Piecewise(bound, half, below(odds / (1 + odds)), grid_half)
     if not (law.prob < 1 and 1 + (most - 1) / 2 < law.loss <= most and 0 < half < grid_half):
         raise untrusted()
     return law
@@ -223,19 +223,19 @@ def _check(bound: float, epsilon: Decimal) -> None:
         raise ValueError(f"epsilon of a bounded answer is at most {BOUNDED_EPSILON_MAX}")
 
 
-def _exp_below(epsilon: Decimal) -> Fraction:
+def exp_below(epsilon: Decimal) -> Fraction:
     """A number below e^epsilon, by less than 10^-58 of it: ``Decimal.exp`` rounds correctly."""
     return Fraction(_EXACT.next_minus(_EXACT.exp(epsilon)))
 
 
-def _below(exact: Fraction) -> float:
+def below(exact: Fraction) -> float:
     """The largest double that is not above ``exact``."""
     near = float(exact)
     return near if Fraction(near) <= exact else math.nextafter(near, -math.inf)
 
 
 @lru_cache(maxsize=1024)
-def _coin(prob: float) -> Any:
+def coin(prob: float) -> Any:
     """OpenDP's randomized response: a bit is kept with probability ``prob``, exactly, else flipped."""
     from opendp import measurements, mod  # its prelude takes a second, and twice the memory
 

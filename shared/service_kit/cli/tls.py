@@ -42,11 +42,11 @@ def build(program: Program[S]) -> typer.Typer:
         with plain_errors():
             if present := [name for name in _ALL if (folder / name).exists()]:
                 raise StateConflict(f"{folder / present[0]} exists, and nothing is written over: see tls renew")
-            alternatives = _alternatives(names)
+            addresses = alternatives(names)
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _make_authority(folder)
-            _issue(folder, "server", alternatives, days)
-            _issue(folder, "client", None, days)
+            make_authority(folder)
+            issue(folder, "server", addresses, days)
+            issue(folder, "client", None, days)
         typer.echo(_next_steps(program, folder.absolute(), names[0], days))
 
     @cli.command()
@@ -57,8 +57,8 @@ def build(program: Program[S]) -> typer.Typer:
         with plain_errors():
             server = x509.load_pem_x509_certificate((folder / "server.crt").read_bytes())
             names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-            _issue(folder, "server", names, days)
-            _issue(folder, "client", None, days)
+            issue(folder, "server", names, days)
+            issue(folder, "client", None, days)
         typer.echo(f"Made {folder / 'server.crt'} and {folder / 'client.crt'} anew, valid for {days} days.")
         typer.echo("A running service takes its own up within a minute, or at SIGHUP.")
         typer.echo("Copy client.crt and client.key to the other machine again.")
@@ -66,7 +66,8 @@ def build(program: Program[S]) -> typer.Typer:
     return cli
 
 
-def _alternatives(names: list[str]) -> "x509.SubjectAlternativeName":
+def alternatives(names: list[str]) -> "x509.SubjectAlternativeName":
+    """The names and addresses of a server, and localhost. Raises Invalid for what is neither."""
     from cryptography import x509
 
     listed: list[x509.GeneralName] = []
@@ -80,7 +81,8 @@ def _alternatives(names: list[str]) -> "x509.SubjectAlternativeName":
     return x509.SubjectAlternativeName(listed)
 
 
-def _make_authority(folder: Path) -> None:
+def make_authority(folder: Path) -> None:
+    """Write the certificate and the key of a private authority, ``ca.crt`` and ``ca.key``."""
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import NameOID
@@ -99,7 +101,7 @@ def _make_authority(folder: Path) -> None:
     _write(folder, "ca", key, builder, key)
 
 
-def _issue(folder: Path, kind: str, names: "x509.SubjectAlternativeName | None", days: int) -> None:
+def issue(folder: Path, kind: str, names: "x509.SubjectAlternativeName | None", days: int) -> None:
     """Write the certificate and the key of a server, or of a client (without ``names``)."""
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec

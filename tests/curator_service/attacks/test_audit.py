@@ -144,7 +144,7 @@ def test_bounds_are_wrong_no_more_often_than_is_said():
     """400 audits of a coin that spends epsilon and delta whole, at 90 %: 40 above it are expected at most, 68 never."""
     rng = np.random.default_rng(0)
     claim = Claim(Decimal(1), 0.1)
-    bounds = [audit._audit(coin(1.0, 0.1, rng), claim, 400, 0.9, lambda share: None).bound for _ in range(400)]
+    bounds = [audit.audit_of(coin(1.0, 0.1, rng), claim, 400, 0.9, lambda share: None).bound for _ in range(400)]
     assert sum(bound > 1 for bound in bounds) < 68
     assert np.median(bounds) > 0.3
 
@@ -153,7 +153,7 @@ def test_delta_is_taken_off():
     """What is given away with probability 0.1 contradicts epsilon 1 at delta 0, and not at delta 0.1."""
     rng = np.random.default_rng(1)
     results = [
-        audit._audit(coin(1.0, 0.1, rng), Claim(Decimal(1), delta), 4_000, 0.999, lambda share: None)
+        audit.audit_of(coin(1.0, 0.1, rng), Claim(Decimal(1), delta), 4_000, 0.999, lambda share: None)
         for delta in (0.0, 0.1)
     ]
     assert [result.exceeds for result in results] == [True, False]
@@ -167,7 +167,7 @@ def test_draws_are_held_a_few_at_a_time_and_progress_ends_at_one():
         counts.append(count)
         return rng.normal(size=(count, 2))
 
-    audit._audit(draw, CLAIM, 100_000, 0.999, shares.append)
+    audit.audit_of(draw, CLAIM, 100_000, 0.999, shares.append)
     assert max(counts) <= audit._BATCH
     assert sum(counts) == 2 * (100_000 + audit._LEARNT_MAX)
     assert shares == sorted(shares)

@@ -50,7 +50,7 @@ def test_averaging_has_the_noise_of_a_group_which_grows_with_the_records_of_a_pe
     y = np.zeros(2_000)
     for k in (1, 8):
         drafted = spec("4", queries).model_copy(update={"rows_per_person": k, "person_column": k > 1})
-        errors = averaging._means(drafted, y[: 2_000 if queries > 100 else 300], queries, np.random.default_rng(2))
+        errors = averaging.means_of(drafted, y[: 2_000 if queries > 100 else 300], queries, np.random.default_rng(2))
         sd = np.sqrt(2) * 2 * k / 4 / np.sqrt(queries)
         assert errors.std() < 1.1 * sd  # less where the clip cuts it off
         if sd < 0.3:

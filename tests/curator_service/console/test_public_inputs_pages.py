@@ -150,9 +150,9 @@ def test_a_sample_must_be_chosen_where_one_is_wanted(owner, study):
 def test_the_band_of_the_chart_reaches_over_the_length_scales():
     scales = [{"lengthscale": s, "regret": r, "low": 0.0, "high": 9.0} for s, r in ((1, 0.7), (2, 0.5), (4, 0.2))]
     point = {"mechanism": "auto", "epsilon": "1", "regret": 0.5, "low": 0.4, "high": 0.6}
-    assert figures._band(point | {"by_lengthscale": scales}) == (0.2, 0.7)
-    assert figures._band(point | {"by_lengthscale": scales[:1]}) == (0.4, 0.6)
-    assert figures._band(point | {"by_lengthscale": []}) == (0.4, 0.6)  # of an older version
+    assert figures.band(point | {"by_lengthscale": scales}) == (0.2, 0.7)
+    assert figures.band(point | {"by_lengthscale": scales[:1]}) == (0.4, 0.6)
+    assert figures.band(point | {"by_lengthscale": []}) == (0.4, 0.6)  # of an older version
 
 
 def test_a_sandbox_is_made_and_labelled_on_every_page_of_it(owner, api, study):

@@ -232,7 +232,7 @@ def fast(monkeypatch):
     for make in MAKERS.values():
         make(C, Decimal(1))  # with OpenDP's coin
     rng = np.random.default_rng(11)
-    monkeypatch.setattr(bounded, "_coin", numpy_coin(rng))
+    monkeypatch.setattr(bounded, "coin", numpy_coin(rng))
     monkeypatch.setattr(bounded.secrets, "randbelow", lambda n: int(rng.integers(n)))
     monkeypatch.setattr(bounded.secrets, "randbits", lambda k: int(rng.integers(1 << k)))
     return monkeypatch
@@ -313,7 +313,7 @@ def test_bounds_and_epsilons_that_would_not_protect_are_refused(make):
 def test_an_outcome_that_is_no_number_is_refused_before_anything_is_drawn(kind, bad, monkeypatch):
     spec = study(kind)
     law = mechanism_of(spec.answers)
-    monkeypatch.setattr(bounded, "_coin", lambda prob: pytest.fail("a coin was thrown"))
+    monkeypatch.setattr(bounded, "coin", lambda prob: pytest.fail("a coin was thrown"))
     with pytest.raises(NumericalFailure, match="not finite"):
         measure(np.array([0.0, bad]), [wire.RowPlays(row=0), wire.RowPlays(row=1)], spec)
     with pytest.raises(NumericalFailure, match="not finite"):
@@ -324,21 +324,21 @@ def test_an_outcome_that_is_no_number_is_refused_before_anything_is_drawn(kind, 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_a_law_that_does_not_cost_epsilon_is_not_made(make, wrong, monkeypatch):
     """A probability that tells nothing, too much by one in 10^9, too little, nearly all, all."""
-    right = bounded._below
-    monkeypatch.setattr(bounded, "_below", lambda exact: wrong(right(exact)) if callable(wrong) else wrong)
+    right = bounded.below
+    monkeypatch.setattr(bounded, "below", lambda exact: wrong(right(exact)) if callable(wrong) else wrong)
     with pytest.raises(NumericalFailure, match="nothing was drawn"):
         make.__wrapped__(C, Decimal("1.5"))
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_the_bound_on_e_to_epsilon_is_below_it_and_a_rounded_probability_below_its_fraction(epsilon):
-    below = bounded._exp_below(Decimal(epsilon))
+    below = bounded.exp_below(Decimal(epsilon))
     with mpmath.workdps(90):
         exact = mpmath.exp(mpmath.mpf(epsilon))
         computed = mpmath.mpf(below.numerator) / below.denominator
         assert exact * (1 - mpmath.mpf("1e-57")) < computed < exact
     share = below / (1 + below)
-    assert Fraction(bounded._below(share)) <= share < Fraction(math.nextafter(bounded._below(share), 2))
+    assert Fraction(bounded.below(share)) <= share < Fraction(math.nextafter(bounded.below(share), 2))
 
 
 def test_a_library_that_accounts_for_another_epsilon_is_not_trusted(monkeypatch):
@@ -346,7 +346,7 @@ def test_a_library_that_accounts_for_another_epsilon_is_not_trusted(monkeypatch)
         def map(self, distance):
             return 1.1
 
-    monkeypatch.setattr(bounded, "_coin", lambda prob: Lying())
+    monkeypatch.setattr(bounded, "coin", lambda prob: Lying())
     with pytest.raises(NumericalFailure, match="nothing was drawn"):
         one_bit.__wrapped__(C, Decimal(1))
 
@@ -361,7 +361,7 @@ def test_trap_randomized_response_of_probability_one_tells_all_and_is_never_buil
 
 def test_the_coin_is_as_likely_as_it_says():
     n = scaled(10_000)
-    coin = bounded._coin(0.625)
+    coin = bounded.coin(0.625)
     heads = sum(coin(True) for _ in range(n))
     assert stats.binomtest(heads, n, 0.625).pvalue > MISTAKEN
     assert stats.binomtest(heads, n, 0.7).pvalue < MISTAKEN
@@ -459,7 +459,7 @@ def test_a_one_bit_law_is_the_same_for_every_bound():
 def test_the_first_stage_of_one_bit_rounds_up_exactly_as_often_as_its_share(monkeypatch, share):
     """Of 2^53 equally likely integers those below the share go up: at -bound none does, at the bound all do."""
     law, edge = OneBit(C, 0.7), int(share * 2**53)
-    monkeypatch.setattr(bounded, "_coin", lambda prob: lambda bit: bit)
+    monkeypatch.setattr(bounded, "coin", lambda prob: lambda bit: bit)
     for drawn, up in ((edge - 1, True), (edge, False)):
         if 0 <= drawn < 2**53:
             monkeypatch.setattr(bounded.secrets, "randbits", lambda bits, drawn=drawn: drawn if bits == 53 else None)
@@ -476,23 +476,23 @@ def test_the_largest_doubles_are_clipped_at_either_end(kind, y):
 def test_the_coin_takes_as_long_whatever_it_shows(monkeypatch):
     options = {}
     monkeypatch.setattr(dp.m, "make_randomized_response_bool", lambda prob, **more: options.update(more))
-    bounded._coin.__wrapped__(0.75)
+    bounded.coin.__wrapped__(0.75)
     assert options == {"constant_time": True}
 
 
 @pytest.mark.parametrize("excess", [1e-9, 0.1, 0.25])
 def test_a_probability_above_e_to_epsilon_is_refused_though_the_library_would_take_it(monkeypatch, excess):
     """The account in fractions stands by itself."""
-    right = bounded._below
+    right = bounded.below
     coin = type("Coin", (), {"map": lambda self, distance: Decimal(1)})
-    monkeypatch.setattr(bounded, "_coin", lambda prob: coin())
+    monkeypatch.setattr(bounded, "coin", lambda prob: coin())
     assert one_bit.__wrapped__(C, Decimal(1)).prob == right(
-        bounded._exp_below(Decimal(1)) / (1 + bounded._exp_below(Decimal(1)))
+        bounded.exp_below(Decimal(1)) / (1 + bounded.exp_below(Decimal(1)))
     )
-    monkeypatch.setattr(bounded, "_below", lambda exact: right(exact) * (1 + excess))
+    monkeypatch.setattr(bounded, "below", lambda exact: right(exact) * (1 + excess))
     with pytest.raises(NumericalFailure, match="nothing was drawn"):
         one_bit.__wrapped__(C, Decimal(1))
 
 
 def test_a_fraction_that_is_a_double_stays_what_it_is():
-    assert bounded._below(Fraction(3, 4)) == 0.75
+    assert bounded.below(Fraction(3, 4)) == 0.75

@@ -153,7 +153,7 @@ def test_a_person_with_several_records_is_protected_as_a_whole(records):
 @pytest.mark.parametrize("records", [1, 3])
 @pytest.mark.parametrize("epsilon", ["0.000001", "0.1", "0.333333333333", "7", "1000"])
 def test_the_library_charges_a_replacement_as_two_and_no_more_than_was_granted(epsilon, records):
-    measurement = quantiles._quantile(5, OUTER, 0.1, Decimal(epsilon), records)
+    measurement = quantiles.quantile(5, OUTER, 0.1, Decimal(epsilon), records)
     assert Decimal("0.999999") * Decimal(epsilon) < Decimal(measurement.map(2 * records)) <= Decimal(epsilon)
     assert Decimal(measurement.map(2 * records + 2)) > Decimal(epsilon)
 
@@ -167,7 +167,7 @@ def test_a_library_that_accounts_for_less_is_not_trusted(monkeypatch):
 
     monkeypatch.setattr("opendp.measurements.make_private_quantile", lambda *args, **kwargs: Cheap())
     with pytest.raises(NumericalFailure):
-        quantiles._quantile(6, OUTER, 0.1, Decimal("0.1"), 1)
+        quantiles.quantile(6, OUTER, 0.1, Decimal("0.1"), 1)
 
 
 @pytest.mark.parametrize(("epsilon", "draws"), [("1", 3), ("0.1", 14), ("0.000001", 7)])

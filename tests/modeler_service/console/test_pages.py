@@ -75,9 +75,9 @@ def test_a_run_has_tabs_and_a_log_of_its_own(browsers, ended):
 def test_a_used_up_limit_is_said_in_words():
     detail = "privacy_budget_exhausted (403): queries: 1 requested with 100 of 100 spent"
     problem = wire.RunProblem(code="privacy_budget_exhausted", detail=detail)
-    assert runs._sentence(problem) == "The owner's limit of 100 measurements is used up."
+    assert runs.sentence(problem) == "The owner's limit of 100 measurements is used up."
     problem = wire.RunProblem(code="invalid", detail="invalid (422): no such candidate")
-    assert runs._sentence(problem) == "No such candidate"
+    assert runs.sentence(problem) == "No such candidate"
 
 
 def _cookie(browser):

@@ -17,9 +17,9 @@ from service_kit.store.base import utc_now
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("tls")
-    tls._make_authority(path)
-    tls._issue(path, "server", tls._alternatives(["modeler.example", "192.0.2.1", "2001:db8::1"]), 100)
-    tls._issue(path, "client", None, 100)
+    tls.make_authority(path)
+    tls.issue(path, "server", tls.alternatives(["modeler.example", "192.0.2.1", "2001:db8::1"]), 100)
+    tls.issue(path, "client", None, 100)
     return path
 
 

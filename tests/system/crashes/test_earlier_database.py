@@ -95,7 +95,7 @@ def test_a_start_with_the_wrong_database_serves_nothing_and_deletes_no_file(hist
     before = _files(service.data)
     assert {name.partition(".")[0] for name in before} > set(history.datasets)
     service.process = service.spawn()
-    until(lambda: service._listens() and _readiness(service) == (503, "audit_unavailable"))
+    until(lambda: service.listens() and _readiness(service) == (503, "audit_unavailable"))
     with pytest.raises(BlindoptError):
         _query(service.url, history, "now")
     assert service.stop() == 0
@@ -168,7 +168,7 @@ def test_an_earlier_state_without_a_file_that_it_names_is_left_as_it_is(history,
 def test_a_database_that_is_served_is_not_accepted(history, put_back, until):
     service = put_back(history.earlier)
     service.process = service.spawn()
-    until(lambda: service._listens() and _readiness(service)[1] == "audit_unavailable")
+    until(lambda: service.listens() and _readiness(service)[1] == "audit_unavailable")
     code, output = Party("curator", service.data).command(*ACCEPT)
     assert (code, "another process" in output) == (1, True), output
     assert service.stop() == 0

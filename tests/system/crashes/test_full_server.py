@@ -150,7 +150,7 @@ def test_a_service_that_is_killed_on_a_full_disk_of_the_server_comes_back_when_t
                     answered, refused, _ = fill_the_log(http, study, send=send)
                     curator.kill()
                     curator.process = curator.spawn()
-                    until(curator._listens)
+                    until(curator.listens)
                 until(small_server.has_room)
                 curator.await_ready()
                 answered[refused] = answer(http, study, refused, until)

@@ -146,7 +146,7 @@ def refused(curator, path="/v1/meta"):
 
 
 def test_a_standby_says_so_and_serves_nothing(pair, until):
-    until(lambda: pair.standby._listens())
+    until(lambda: pair.standby.listens())
     for path in ("/readyz", "/v1/meta", "/v1/studies", "/console/"):
         assert refused(pair.standby, path) == (503, "standby")
     assert refused(pair.standby, "/healthz") == (200, None)
@@ -255,7 +255,7 @@ def test_two_leaders_that_an_operator_made_charge_once_and_the_log_has_one_recor
         broken.unlink()
         _stop(forced)
         forced.process = forced.spawn()
-        until(forced._listens)  # from then on it can be ended in order
+        until(forced.listens)  # from then on it can be ended in order
 
 
 @pytest.mark.parametrize("turn", TIMES)
@@ -332,7 +332,7 @@ def test_an_earlier_state_of_the_database_is_found_by_the_checkpoint_outside(pai
     _end(pair)
     _rename(server, (name, "later"), ("earlier", name))
     pair.leader.process = pair.leader.spawn()
-    until(lambda: pair.leader._listens() and refused(pair.leader, "/readyz") == (503, "audit_unavailable"))
+    until(lambda: pair.leader.listens() and refused(pair.leader, "/readyz") == (503, "audit_unavailable"))
     with pytest.raises(BlindoptError, match="audit"):
         ask(pair.leader, study, secrets.token_hex(8))
     pair.leader.stop()

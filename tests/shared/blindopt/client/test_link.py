@@ -46,9 +46,9 @@ def _served(folder):
 
 
 def test_a_renewed_client_certificate_is_shown_by_the_next_pull_and_replies_under_way_end(tmp_path, caplog):
-    tls._make_authority(tmp_path)
-    tls._issue(tmp_path, "server", tls._alternatives(["modeler.localhost"]), 9)
-    tls._issue(tmp_path, "client", None, 9)
+    tls.make_authority(tmp_path)
+    tls.issue(tmp_path, "server", tls.alternatives(["modeler.localhost"]), 9)
+    tls.issue(tmp_path, "client", None, 9)
     caplog.set_level(logging.INFO)
 
     async def exchange():
@@ -69,7 +69,7 @@ def test_a_renewed_client_certificate_is_shown_by_the_next_pull_and_replies_unde
             await modeler.began.wait()
             for content in ("neither certificate nor key", None):  # unusable files leave the old ones
                 if content is None:
-                    tls._issue(tmp_path, "client", None, 9)
+                    tls.issue(tmp_path, "client", None, 9)
                 else:
                     (tmp_path / "client.crt").write_text(content)
                 look_again()

@@ -281,8 +281,8 @@ def test_a_connection_that_sends_nothing_ends_without_a_reply(port):
 
 
 def test_a_handshake_that_stops_half_way_ends_at_its_deadline_and_one_that_does_not_is_answered(tmp_path):
-    tls._make_authority(tmp_path)
-    tls._issue(tmp_path, "server", tls._alternatives(["localhost"]), 1)
+    tls.make_authority(tmp_path)
+    tls.issue(tmp_path, "server", tls.alternatives(["localhost"]), 1)
     settings = ServiceSettings(data_dir=tmp_path, tls_cert=tmp_path / "server.crt", tls_key=tmp_path / "server.key")
     with served(FastAPI(), settings) as server:
         half = [connected(server.port), connected(server.port, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc")]
