@@ -50,6 +50,7 @@ from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
 
 log = logging.getLogger("blindopt.releases")
+_BLOCK = 1 << 20
 _STOP_SECONDS = 10.0
 UNEXPECTED = "a fault of the service, which its own log names: nothing was published"
 ENDED = "the service ended while it was drawn, and nothing was published: release it again"
@@ -317,7 +318,7 @@ class Releases:
         spec = owner_view(db, identity).spec
         _refuse_withdrawn(release_status(db, spec, report))
         order, withheld = self._vault.order(release_id), withheld_records(db, self._vault, spec.dataset_id)
-        if np.any(order[withheld] != WITHHELD) if ledger.is_groups(spec) else np.isin(order, withheld).any():
+        if np.any(order[withheld] != WITHHELD) if ledger.is_groups(spec) else _any_of(withheld, order):
             raise StateConflict(
                 "a record was withheld while the release was drawn, so nothing was released: release it again, which "
                 "charges nothing more"
@@ -360,6 +361,12 @@ class Releases:
         with self._context.database.read() as db:
             rows = dataset_rows.scaled_rows(db, self._vault, spec)
         return replace(rows, order=entropy.shuffled(rows.order, self._vault.scratch))
+
+
+def _any_of(records: list[int], order: NDArray[np.int64]) -> bool:
+    """Whether the row order (n,) has one of these records. It is read by blocks, and not at all without records."""
+    blocks = range(0, len(order), _BLOCK) if records else ()
+    return any(np.isin(order[start : start + _BLOCK], records).any() for start in blocks)
 
 
 def _refuse_withdrawn(current: ReleaseStatus) -> None:

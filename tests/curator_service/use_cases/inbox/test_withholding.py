@@ -302,6 +302,7 @@ def test_a_record_that_is_withheld_while_a_release_is_drawn_does_not_leave_with_
         return digest
 
     monkeypatch.setattr(in_process.curator.vault, "keep_release", withheld_meanwhile)
+    monkeypatch.setattr("curator_service.use_cases.studies.releases._BLOCK", 3)  # the order is read by blocks
     refused = in_process.send("owner", "POST", f"/v1/studies/{draft}:release")
     assert (refused.status_code, refused.json()["code"]) == (409, "state_conflict")
     assert "withheld" in refused.json()["detail"]
