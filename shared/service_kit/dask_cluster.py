@@ -5,6 +5,7 @@ import platform
 import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 from uuid import uuid4
@@ -51,6 +52,38 @@ def about_worker() -> tuple[list[str], dict[str, str]]:
     return [name for name, value in TESTED.items() if dask.config.get(name, "absent") is not value], versions()
 
 
+@cache
+def _client_type() -> Any:
+    from distributed import Client
+
+    class ExplicitlyClosed(Client):  # type: ignore[misc]  # it has no types
+        """A client that is closed when its scheduler does not answer, and never by the garbage collector.
+
+        To close it takes a lock of its library. The collector runs at any moment: also in a thread that holds this
+        lock, which then waits for itself, and every other thread that connects waits with it.
+        """
+
+        def start(self, **options: Any) -> None:
+            try:
+                super().start(**options)
+            except BaseException:
+                self.end()
+                raise
+
+        def end(self) -> None:
+            """Close it, and end its thread also where the scheduler is gone."""
+            with suppress(Exception):  # of a scheduler that is gone, Dask raises what its sockets raised
+                self.close(timeout=CONNECT_SECONDS)
+            self.status = "closed"
+            if self._loop_runner.is_started():
+                self._loop_runner.stop()
+
+        def __del__(self) -> None:
+            pass
+
+    return ExplicitlyClosed
+
+
 class DaskCluster:
     """A connection to a scheduler, and straight to its workers.
 
@@ -59,7 +92,7 @@ class DaskCluster:
 
     def __init__(self, address: str, certificates: Certificates | None) -> None:
         try:
-            from distributed import Client, Security
+            from distributed import Security
         except ImportError:
             raise ExtraMissing("distributed", "dask", "blindopt-services") from None
         security: dict[str, Any] = {}
@@ -68,7 +101,7 @@ class DaskCluster:
             own = Security(tls_ca_file=ca, tls_client_cert=cert, tls_client_key=key, require_encryption=True)
             security = {"security": own}
         try:
-            self.client = Client(
+            self.client = _client_type()(
                 address, timeout=CONNECT_SECONDS, direct_to_workers=True, set_as_default=False, **security
             )
         except (OSError, TimeoutError, ValueError) as error:
@@ -150,5 +183,4 @@ class DaskCluster:
 
     def close(self) -> None:
         """Leave the cluster: the scheduler frees what it holds for a client that is gone."""
-        with suppress(Exception):  # of one that is gone already, Dask raises what its sockets raised
-            self.client.close(timeout=CONNECT_SECONDS)
+        self.client.end()
