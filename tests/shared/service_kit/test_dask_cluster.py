@@ -37,18 +37,26 @@ def test_a_connection_that_fails_leaves_no_thread(refused):
     assert loops() == refused
 
 
-def test_the_collector_does_not_wait_for_the_lock_of_the_thread_that_connects():
+def test_a_connection_that_is_lost_ends_with_its_thread_and_is_not_closed_by_the_collector(monkeypatch):
+    before = loops()
     with LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as local:
+        idle = loops()
         connection = DaskCluster(local.scheduler_address, None)
-        runner = connection.client._loop_runner
-        del connection  # as one whose scheduler is gone, and whose end failed
+        with monkeypatch.context() as patch:
+            patch.setattr(type(connection.client), "_close", lost)
+            connection.close()
 
         def collect():
-            with LoopRunner._lock:  # as when it runs in the midst of another connection
-                gc.collect()
+            with LoopRunner._lock:  # as where the collector runs in the midst of another connection
+                connection.client.__del__()
 
         thread = threading.Thread(target=collect, daemon=True)
         thread.start()
         thread.join(20)
         assert not thread.is_alive()
-        runner.stop()
+        assert loops() == idle
+    assert loops() == before
+
+
+async def lost(*arguments, **options):
+    raise OSError("the scheduler is gone")
