@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -86,7 +87,7 @@ def test_a_fork_ends_as_a_new_interpreter_does(end, tmp_path):
     assert results[1][2].splitlines()[-1:] == results[0][2].splitlines()[-1:]
 
 
-def test_a_fork_can_be_waited_for_stopped_and_killed(tmp_path):
+def test_a_fork_can_be_waited_for_stopped_and_killed(tmp_path, until):
     (tmp_path / "sleeper.py").write_text("import time; time.sleep(60)")
     with (tmp_path / "log").open("wb") as log:
         process = Forked("sleeper", stdout=log, stderr=log, cwd=tmp_path, env=os.environ)
@@ -94,6 +95,8 @@ def test_a_fork_can_be_waited_for_stopped_and_killed(tmp_path):
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.05)
     process.send_signal(signal.SIGSTOP)
+    # Of two signals that are pending the kernel takes the lower number first, which is not that of the stop.
+    until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
     process.terminate()
     assert process.poll() is None
     process.kill()
