@@ -220,7 +220,7 @@ class _Event:
 
 
 def audit_of(draw: Draw, claim: Claim, draws: int, confidence: float, on_progress: OnProgress) -> Audit:
-    """Test ``claim``: the event that tells most is chosen on scores of its own, and judged on ``draws`` of each side.
+    """Test ``claim``: an event is chosen on scores of its own, and judged on ``draws`` of each side.
 
     Raises ValueError for a number of draws or a confidence out of range.
     """

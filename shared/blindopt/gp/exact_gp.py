@@ -65,8 +65,8 @@ class ExactGP:
     def begin(self, rows: Rows, outcomes: Vector, noise_variances: Vector) -> None:
         """Condition on the first t outcomes (t,) of ``rows`` (t,) together, each with its noise variance.
 
-        One factorization takes the place of t rows, whose last digits it changes: whoever repeats the choices begins
-        with the same ones together. Outcomes whose covariance cannot be factored are taken one by one. Raises as
+        One factorization takes the place of t rows, whose last digits it changes: anyone who repeats the choices
+        begins with the same ones together. Outcomes whose covariance cannot be factored are taken one by one. Raises as
         ``observe``.
         """
         assert not self.count, "only the first outcomes come together"

@@ -25,12 +25,14 @@ def refused(monkeypatch):
     monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 0.2)
     gc.collect()
     gc.disable()
-    before = loops()
-    with pytest.raises(EngineUnavailable, match="does not answer"):
-        DaskCluster("tcp://127.0.0.1:1", None)
-    yield before
-    gc.enable()
-    gc.collect()
+    try:
+        before = loops()
+        with pytest.raises(EngineUnavailable, match="does not answer"):
+            DaskCluster("tcp://127.0.0.1:1", None)
+        yield before
+    finally:
+        gc.enable()
+        gc.collect()
 
 
 def test_a_connection_that_fails_leaves_no_thread(refused):
