@@ -24,6 +24,7 @@ _DEFAULT_BOUNDS = {"lengthscale": (0.01, 20.0), "signal_variance": (1e-3, 1e3), 
 _SPACING_SHARE, _SPACING_MAX = 0.25, 0.4  # the smallest length-scale, in distances of an answered point to the nearest
 _MEDIAN = 0.4  # of the default prior of the length-scale, in typical distances
 _SPREAD = 1.0  # of the logarithms, in default priors
+_OWN_SPREAD = 0.5  # of the length-scale of a coordinate about that of all: few answers tell them apart
 _SIGNAL_SPREAD = 2.0  # of the signal variance, about the variance of the answers
 _RATIO_MEDIAN, _RATIO_SPREADS = 0.01, (1.0, 3.0)  # of noise variance to signal variance: spreads below and above
 _STARTS = ((log(0.02), log(2.0)), (log(0.1), log(10.0)), (log(1e-6), log(0.3)))
@@ -124,7 +125,7 @@ def fit(
     if _ties_noise(evidence, settings):
         tied, ends[-1] = log(start.noise_variance / start.signal_variance), (1e-50, 1e50)
     low, high = np.log([lower for lower, _ in ends]), np.log([upper for _, upper in ends])
-    priors = _Priors(settings, start if has_kernel else None, variance, distances)
+    priors = _Priors(settings, start if has_kernel else None, variance, distances, engine)
     reached = [
         _climb(likelihood, priors, begin, low, high, tied, tick, engine)
         for begin in _starts(start, settings.starts, low, high, variance, distances, seed)
@@ -164,10 +165,11 @@ class _Priors:
     """Densities of sums of the logarithms: of each parameter, and of the ratio of noise to signal.
 
     ``_sums`` (p, parameters) picks what is added up. Each sum is normal, with a spread below its median and another one
-    above: a noise that vanishes is less likely than one as large as the signal.
+    above: a noise that vanishes is less likely than one as large as the signal. Length-scales of coordinates vary about
+    their geometric mean, which varies more (by version 1 of the ``engine`` each varies by itself).
     """
 
-    def __init__(self, settings: Fit, kernel: Hyper | None, variance: float, distances: Vector) -> None:
+    def __init__(self, settings: Fit, kernel: Hyper | None, variance: float, distances: Vector, engine: Engine) -> None:
         k = len(distances)
         unit = np.eye(k + 2)
         parts: list[tuple[Vector, float, float, float]] = []  # what is added up, the median, the spreads
@@ -181,8 +183,14 @@ class _Priors:
                 if prior is not None:
                     add(direction, prior.median, prior.spread)
         else:
-            for j in range(k):
-                add(unit[j], _MEDIAN * distances[j], _SPREAD)
+            if k > 1 and engine > 1:
+                common, middle = unit[:k].mean(axis=0), exp(float(np.mean(np.log(distances))))
+                add(common, _MEDIAN * middle, _SPREAD)
+                for j in range(k):
+                    add(unit[j] - common, distances[j] / middle, _OWN_SPREAD)
+            else:
+                for j in range(k):
+                    add(unit[j], _MEDIAN * distances[j], _SPREAD)
             if kernel is not None:
                 add(unit[k], kernel.signal_variance, _SPREAD)
                 add(unit[k + 1], kernel.noise_variance, _SPREAD)

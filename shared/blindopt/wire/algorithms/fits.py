@@ -52,13 +52,21 @@ class FitPriors(Request):
 
 
 class Fit(Request):
-    """Fit hyper-parameters by marginal likelihood, after the initial rows and then at regular intervals.
+    """Fit hyper-parameters by marginal likelihood, after the initial rows and again as answers come in.
 
     Noise that an answer's noise description declares is not fitted, only the noise of other answers. Where answers are
     exact values of a column, the variance fitted in its place is that of the part of a value that is a record's own.
     """
 
-    every: int = Field(10, ge=1, le=100_000, description="Number of answers between two fits.")
+    every: int | None = Field(
+        None,
+        ge=1,
+        le=100_000,
+        description=(
+            "Number of answers between two fits. Null: a quarter of the answers, 1 at least and 10 at most (in runs "
+            "before version 0.3.0 always 10)."
+        ),
+    )
     starts: int = Field(4, ge=1, le=64, description="Number of starting points of the optimizer.")
     mean: Literal["fitted", "kernel"] = Field(
         "fitted", description="fitted: the most likely constant mean; kernel: the kernel's mean, or 0."
@@ -67,8 +75,10 @@ class Fit(Request):
     priors: FitPriors | None = Field(
         None,
         description=(
-            "Null: weak priors. The median of the length-scale is 0.4 of the candidates' typical distance (spread 1); "
-            "the medians of the variances are those of the kernel (spread 1). Without a kernel, the signal variance is "
+            "Null: weak priors. The median of the length-scale is 0.4 of the candidates' typical distance (spread 1). "
+            "Where coordinates have their own, that is the prior of their geometric mean, and each varies about it "
+            "(spread 0.5; in runs before version 0.3.0 each varied by itself, with spread 1). "
+            "The medians of the variances are those of the kernel (spread 1). Without a kernel, the signal variance is "
             "near that of the answers (spread 2), and the noise variance near 1/100 of the signal's (spread 1 below, 3 "
             "above): it keeps that ratio until there are 2 r answers. An empty object: no priors."
         ),

@@ -115,7 +115,8 @@ class Plan(Reply):
             "Version of the Gaussian-process algorithms that the choices are made by. 1, of runs before version 0.3.0: "
             "candidates are equal if their acquisitions are the same number. 2: if they are after rounding to 1e-10 "
             "standard deviations of the prior (expected improvement: to 1e-10 of itself). The seed draws one of "
-            "equal ones. 2 also fits hyper-parameters by another search, and takes the outcomes of a fit as one block."
+            "equal ones. 2 also fits hyper-parameters by another search, with a prior that keeps length-scales of "
+            "coordinates together, and takes the outcomes of a fit as one block."
         ),
     )
     answers_per_row: int | None = Field(

@@ -96,6 +96,36 @@ def test_coordinates_that_do_not_matter_get_long_length_scales():
     assert result.check.log_density > result.check.baseline + 0.5
 
 
+def prior_density(logs, distances, variance, *, is_shared):
+    """The default prior of r length-scales, a signal and a noise variance, from its description."""
+    sizes, signal, noise = logs[:-2] - np.log(distances), logs[-2] - math.log(variance), logs[-1] - logs[-2]
+    spread = 1.0 if noise < math.log(0.01) else 3.0
+    density = norm(math.log(0.4), 1).logpdf(sizes).sum()
+    if is_shared:
+        density = norm(math.log(0.4), 1).logpdf(sizes.mean()) + norm(0, 0.5).logpdf(sizes - sizes.mean()).sum()
+    return density + norm(0, 2).logpdf(signal) - 0.5 * ((noise - math.log(0.01)) / spread) ** 2
+
+
+@pytest.mark.parametrize(("engine", "is_shared"), [(1, False), (2, True)])
+def test_length_scales_of_coordinates_have_the_prior_that_is_described(engine, is_shared):
+    """Nothing near a fit has a larger density; with the other version's prior something has."""
+    data = evidence(12, noise=0.1)
+    distances, variance = typical_distances(data.points) * np.array([0.5, 1.0, 2.0]), float(np.var(data.outcomes))
+    hyper = fitted(data, distance=distances, engine=engine).hyper
+    best = np.log([*hyper.lengthscales, hyper.signal_variance, hyper.noise_variance])
+    likelihood = MarginalLikelihood(data, KIND, NO_NOISE, None, scales=3)
+    steps = 0.02 * np.concatenate([np.eye(5), -np.eye(5)])
+
+    def gain(is_shared):
+        def density(logs):
+            return likelihood.at(logs)[0] + prior_density(logs, distances, variance, is_shared=is_shared)
+
+        return max(density(best + step) for step in steps) - density(best)
+
+    assert gain(is_shared) < 1e-6
+    assert gain(not is_shared) > 1e-3
+
+
 @pytest.mark.parametrize("exact", [False, True])
 def test_neither_noise_nor_length_scale_collapses_where_answers_are_smooth(exact):
     """Without priors, the noise of answers that have none falls to its bound; with them it stays above."""

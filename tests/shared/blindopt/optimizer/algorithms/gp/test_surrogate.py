@@ -1,6 +1,7 @@
 """Fits within an algorithm: when they are made, what they depend on, what they leave alone, how they fail."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -52,6 +53,8 @@ def run(algorithm, y, initial=6, steps=20, passport=None):
         (1, 4, [None, None, 3, 3, 5, 5, 5, 5, 9]),
         (0, 1, [None, None, None, 3, 4, 5, 6, 7, 8]),
         (2, 100, [None, 3, 3, 3, 3, 3, 3, 3, 3]),
+        (6, None, [6, 7, 8, 8, 10, 10, 12, 12, 12]),
+        (0, None, [None, None, None, 3, 4, 5, 6, 7, 8]),
     ],
 )
 @pytest.mark.parametrize("kernel", [KERNEL, None], ids=["given", "none"])
@@ -342,7 +345,7 @@ def test_a_kernel_under_which_the_answers_are_impossible_no_longer_repeats_few_c
         choices, _ = run(algorithm, y, initial=5, steps=45, passport=wire.NoisePassport(measurement_variance=0.0))
         rows[when] = [choice.row for choice in choices]
     assert len(set(rows[None])) < 20
-    assert len(set(rows["auto"])) > 35
+    assert len(set(rows["auto"])) > 30
     assert max(y[rows["auto"]]) >= max(y[rows[None]])
 
 
@@ -352,6 +355,20 @@ def test_after_very_many_answers_there_is_no_further_fit():
     assert [surrogate._due(count) for count in (last, last + 3, last + 4, 10**6)] == [last] * 4
     late = Surrogate(candidates(), GpSettings(KERNEL, 1, seed=0, capacity=9, initial=ANSWERS_MAX + 50, fit=FIT))
     assert [late._due(count) for count in (ANSWERS_MAX, ANSWERS_MAX + 50, 10**6)] == [0, *[ANSWERS_MAX + 50] * 2]
+
+
+def test_unless_settings_say_how_often_a_fit_comes_after_a_quarter_more_answers_and_ten_at_most():
+    """Runs of before version 0.3.0 go on with one after each ten."""
+    settings = GpSettings(KERNEL, 1, seed=0, capacity=9, initial=6, fit=wire.Fit())
+    surrogate = Surrogate(candidates(), settings)
+    due = [surrogate._due(count) for count in range(6, 400)]
+    assert list(dict.fromkeys(due))[:12] == [6, 7, 8, 10, 12, 15, 18, 22, 27, 33, 41, 51]
+    assert sorted(due) == due
+    later = list(dict.fromkeys(due))[11:]
+    assert later == list(range(51, 300, 10))
+    assert [surrogate._before(count) for count in (6, 7, 12, 51, 61)] == [0, 6, 10, 41, 51]
+    earlier = Surrogate(candidates(), replace(settings, engine=1))
+    assert list(dict.fromkeys(earlier._due(count) for count in range(6, 400))) == list(range(6, 300, 10))
 
 
 def test_an_outcome_that_is_no_number_is_refused_and_changes_nothing():
