@@ -48,8 +48,8 @@ FULL = Size(
     trials=30,
     rounds=20_000,
     levels=("0.5", "1", "2"),
-    rules=30,
-    peers=10,
+    rules=100,
+    peers=30,
 )
 QUICK = Size(
     "quick",
