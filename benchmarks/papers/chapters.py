@@ -160,7 +160,11 @@ What a modeler would gain who is given the domain's box, on runs 0 to 399:
 
 With Gaussian noise (100 runs), ei has 0.1696 (0.0263) and 0.0278 (0.0058), and in the box 0.1574 (0.0203) and 0.0259
 (0.0062). No difference is above 1.5 standard errors. So a study's view keeps bounds, and whether Z was turned, to the
-owner, and the default is ei.""",
+owner, and the default is ei.
+
+With Gaussian noise at epsilon = 1 four rules cannot be told apart (the second table): there it does not matter how one
+searches. A modeler that knows f and not which row is which has an eighth of their regret. So what limits them is what
+50 answers tell of f under that noise.""",
         frontier_table,
         _frontier_panels,
         _STEP,
