@@ -162,7 +162,7 @@ With Gaussian noise (100 runs), ei has 0.1696 (0.0263) and 0.0278 (0.0058), and 
 (0.0062). No difference is above 1.5 standard errors. So a study's view keeps bounds, and whether Z was turned, to the
 owner, and the default is ei.
 
-With Gaussian noise at epsilon = 1 four rules cannot be told apart (the second table): there it does not matter how one
+With Gaussian noise at epsilon = 1 four rules cannot be distinguished (the second table): there it does not matter how one
 searches. A modeler that knows f and not which row is which has an eighth of their regret. So what limits them is what
 50 answers tell of f under that noise.""",
         frontier_table,
