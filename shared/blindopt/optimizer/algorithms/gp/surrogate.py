@@ -11,8 +11,6 @@ from blindopt.arrays import Matrix, Vector
 from blindopt.errors import Invalid, NumericalFailure
 from blindopt.gp.candidates import Frame
 from blindopt.gp.fitting import (
-    ANSWERS_MAX,
-    ANSWERS_MIN,
     FitResult,
     fit,
     suggest_hyper,
@@ -27,12 +25,11 @@ from blindopt.gp.marginal_likelihood import Evidence, Hyper, MarginalLikelihood
 from blindopt.gp.partitions.engines import Engine as PartsEngine
 from blindopt.gp.posterior import Posterior
 from blindopt.gp.progress import NO_TICK, Tick
+from blindopt.optimizer.algorithms.gp.fit_schedule import EVERY_MAX, FitSchedule
 from blindopt.wire.algorithms.plans import Engine
 
 NO_NOISE = wire.NoiseLaw(family="none")
 _STREAM = 3  # of the draws of a fit, apart from those of initial rows, ties and normals
-_FIT_SHARE = 4  # unless settings say how often, a fit is due after a quarter more answers than at the last one
-_CHECK_EVERY = 10  # answers between two checks of a given kernel, and between two fits at most
 _ARD_MAX = 20  # coordinates with length-scales of their own
 _ARD_NUMBERS_MAX = 1 << 24  # of candidates that are copied for it
 _JITTER = 1e-8  # noise variance of an exact answer, as a share of the prior variance: keeps covariances positive
@@ -100,14 +97,13 @@ class Surrogate:
     Without ``fit`` the hyper-parameters are those of ``kernel``. The noise variance of an outcome is then that of the
     kernel, or of its passport where that is larger, plus the variance of the privacy noise.
 
-    With ``fit`` they have the largest marginal likelihood given the first c outcomes, for the last c in
-    first, initial + every, initial + 2 every, ..., or, unless ``every`` is given, each c a quarter above the one before
-    it, by 1 to 10; before the first fit, they are those of the kernel, or a guess from
-    candidates and outcomes. The noise variance of an outcome is that of its passport where it declares one, and fitted
+    With ``fit`` they have the largest marginal likelihood given the first c outcomes, for the last c that is due
+    (``FitSchedule``); before the first fit, they are those of the kernel, or a guess from candidates and outcomes. The
+    noise variance of an outcome is that of its passport where it declares one, and fitted
     otherwise. Each fit starts from the same values and draws of ``seed``, so that a choice depends on the outcomes
     alone, and not on which fits were made before. A fit that fails keeps the values of the fit before it, and reports
-    the problem. To be fitted when the kernel is a misfit, it is checked after each ``every``, or 10, answers
-    (``KernelCheck``); from the first check that it fails on, fits are made as without a kernel, of the same kind.
+    the problem. To be fitted when the kernel is a misfit, it is checked every few outcomes (``KernelCheck``);
+    from the first check that it fails on, fits are made as without a kernel, of the same kind.
 
     Where ``noise`` gives the law of the release's noise, the kernel is averaged over it. Where answers are ``exact``,
     what would be their noise is part of f instead, a nugget besides that of the release: a queried row has
@@ -130,7 +126,9 @@ class Surrogate:
             distance = typical_distances(self._candidates) if own else None
             self._distance = typical_distance(self._candidates, settings.noise) if distance is None else distance
         self._fits = self._fit is not None and (settings.fit_when == "always" or self._given is None)
-        self._check, self._next_check, self._checked = KernelCheck(), self._first, 0
+        every = self._fit.every if self._fit is not None else None
+        self._schedule = FitSchedule(settings.initial, every or (EVERY_MAX if settings.engine == 1 else None))
+        self._check, self._next_check, self._checked = KernelCheck(), self._schedule.first, 0
         self._rival: Hyper | None = None  # the fit at the last check
         self._reason: str | None = None
         self._outcomes: list[_Outcome] = []
@@ -250,30 +248,7 @@ class Surrogate:
 
         Without a kernel it is then -count: the guess changes with each outcome.
         """
-        assert self._fit is not None
-        first, initial, every = self._first, self._settings.initial, self._every
-        if count < first:
-            return 0 if self._given is not None else -count
-        if every is not None:
-            return max(first, initial + (min(count, ANSWERS_MAX) - initial) // every * every)
-        due = first
-        while (later := due + min(max(due // _FIT_SHARE, 1), _CHECK_EVERY)) <= min(count, ANSWERS_MAX):
-            due = later
-        return due
-
-    def _before(self, due: int) -> int:
-        """The number of outcomes of the fit before one; 0 if it is the first."""
-        return 0 if due == self._first else self._due(due - 1)
-
-    @property
-    def _every(self) -> int | None:
-        """The number of outcomes between two fits; None for few at first."""
-        assert self._fit is not None
-        return _CHECK_EVERY if self._fit.every is None and self._settings.engine == 1 else self._fit.every
-
-    @property
-    def _first(self) -> int:
-        return max(self._settings.initial, ANSWERS_MIN)
+        return self._schedule.last(count) or (0 if self._given is not None else -count)
 
     def _start(self, count: int) -> Hyper:
         """Hyper-parameters without a fit: those of the kernel, or a guess from the first ``count`` outcomes."""
@@ -299,7 +274,7 @@ class Surrogate:
                 self._posterior = self._build(count)
             except NumericalFailure as error:
                 problem = problem or f"no fit after {due} answers, earlier values were kept: {error}"
-                self._posterior, result, count = None, None, self._before(count)
+                self._posterior, result, count = None, None, self._schedule.before(count)
         if result is None:
             self._hyper, count = self._start(due), due
             self._posterior = self._build(count)
@@ -325,15 +300,13 @@ class Surrogate:
 
     def _check_kernel(self) -> None:
         """Check the given kernel after every few answers; from the first check that it fails on, fit."""
-        initial, every, answers = self._settings.initial, self._every or _CHECK_EVERY, len(self._outcomes)
-        last = max(min(answers, ANSWERS_MAX), self._first) if answers >= self._first else 0
-        while not self._fits and self._next_check <= last:
+        while not self._fits and self._schedule.is_check_due(self._next_check, len(self._outcomes)):
             count = self._next_check
             if (problem := self._misfit(count)) is not None:
                 self._reason = f"after {count} answers the given kernel does not fit: {problem}"
                 self._fits, self._given, self._posterior, self._fitted_to = True, None, None, 0
             self._checked = count
-            self._next_check = initial + ((count - initial) // every + 1) * every
+            self._next_check = self._schedule.next_check(count)
 
     def _misfit(self, count: int) -> str | None:
         """Why the given kernel does not fit the first ``count`` outcomes, in words; None if it may."""

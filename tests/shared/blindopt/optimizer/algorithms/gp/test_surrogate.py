@@ -8,7 +8,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.errors import Invalid, NumericalFailure
-from blindopt.gp.fitting import ANSWERS_MAX, fit, typical_distance
+from blindopt.gp.fitting import fit, typical_distance
 from blindopt.gp.marginal_likelihood import Evidence, Hyper
 from blindopt.gp.posterior import Posterior
 from blindopt.optimizer.algorithms.factory import build_algorithm, fitted_of
@@ -349,26 +349,14 @@ def test_a_kernel_under_which_the_answers_are_impossible_no_longer_repeats_few_c
     assert max(y[rows["auto"]]) >= max(y[rows[None]])
 
 
-def test_after_very_many_answers_there_is_no_further_fit():
-    surrogate = Surrogate(candidates(), GpSettings(KERNEL, 1, seed=0, capacity=9, initial=6, fit=FIT))
-    last = 6 + (ANSWERS_MAX - 6) // 4 * 4
-    assert [surrogate._due(count) for count in (last, last + 3, last + 4, 10**6)] == [last] * 4
-    late = Surrogate(candidates(), GpSettings(KERNEL, 1, seed=0, capacity=9, initial=ANSWERS_MAX + 50, fit=FIT))
-    assert [late._due(count) for count in (ANSWERS_MAX, ANSWERS_MAX + 50, 10**6)] == [0, *[ANSWERS_MAX + 50] * 2]
+def test_runs_of_before_version_0_3_0_go_on_with_a_fit_after_each_ten():
+    def fits(settings):
+        surrogate = Surrogate(candidates(), settings)
+        return list(dict.fromkeys(surrogate._due(count) for count in range(6, 50)))
 
-
-def test_unless_settings_say_how_often_a_fit_comes_after_a_quarter_more_answers_and_ten_at_most():
-    """Runs of before version 0.3.0 go on with one after each ten."""
     settings = GpSettings(KERNEL, 1, seed=0, capacity=9, initial=6, fit=wire.Fit())
-    surrogate = Surrogate(candidates(), settings)
-    due = [surrogate._due(count) for count in range(6, 400)]
-    assert list(dict.fromkeys(due))[:12] == [6, 7, 8, 10, 12, 15, 18, 22, 27, 33, 41, 51]
-    assert sorted(due) == due
-    later = list(dict.fromkeys(due))[11:]
-    assert later == list(range(51, 300, 10))
-    assert [surrogate._before(count) for count in (6, 7, 12, 51, 61)] == [0, 6, 10, 41, 51]
-    earlier = Surrogate(candidates(), replace(settings, engine=1))
-    assert list(dict.fromkeys(earlier._due(count) for count in range(6, 400))) == list(range(6, 300, 10))
+    assert fits(replace(settings, engine=1)) == [6, 16, 26, 36, 46]
+    assert fits(settings) == [6, 7, 8, 10, 12, 15, 18, 22, 27, 33, 41]
 
 
 def test_an_outcome_that_is_no_number_is_refused_and_changes_nothing():
