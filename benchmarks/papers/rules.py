@@ -210,6 +210,7 @@ class Peers:
         candidates = pool(name, run, size.side)
         study = study_of(candidates.x, NO_NOISE, None)
         spec = spec_of(DEFAULT, candidates.x.shape[1], run, size.pool_steps)
+        spec = spec.model_copy(update={"fit": wire.Fit()})  # as by default, with all starting points
         first = initial_design.maximin(candidates.x, spec.initial_rows or 0, run, np.empty(0, dtype=np.intp))
         return play(candidates, candidates.x, study, spec, DEFAULT) | play_peer(
             candidates, first.tolist(), _marks(size)
