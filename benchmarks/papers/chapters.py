@@ -206,8 +206,9 @@ quarter more answers. Differences to BoTorch in queries:
 | together; a quarter more (the default) | -0.8 (0.5) | -1.7 (1.1) | -0.63 (0.11) | -5.1 (4.0) | -0.04 (0.11) |
 
 Few answers cannot separate coordinates: with the first line's settings (and two starting points), but one length-scale
-for all coordinates, the top 1 % was found 0.5 (0.1) queries earlier on Ames (500 runs) and 2.0 (0.6) on concrete (100 runs). On 100 functions of
-3 of 15 coordinates, no pool of this page, the default takes 35.7 (1.9) queries, and the first line's 33.0 (1.6).""",
+for all coordinates, the top 1 % was found 0.5 (0.1) queries earlier on Ames (500 runs) and 2.0 (0.6) on concrete
+(100 runs). On 100 functions of 3 of 15 coordinates, no pool of this page, the default takes 35.7 (1.9) queries, and the
+first line's 33.0 (1.6).""",
         peers_table,
         _peers_panels,
         "step after the initial rows",
