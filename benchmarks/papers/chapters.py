@@ -111,7 +111,7 @@ ei is at least as good as ei_deblurred, in a third of the time. On average over 
 has a regret below that of ei by 0.011 (0.006) without privacy and by 0.041 (0.020) at epsilon = 1, and above it by
 0.001 (0.027) at e^1.1: two standard errors at most. The default stays until more runs are made.
 
-Hyper-parameters at a bound, with the four starting points of a run that states the required fields alone: 12 of 1,380
+Hyper-parameters at a bound, with the starting points of a run that states the required fields alone: 12 of 1,380
 fits of ei (runs 0 to 3 of each pool and level); 18 of 460 where outcomes were shuffled."""
 
 CHAPTERS: dict[str, Chapter] = {

@@ -67,7 +67,12 @@ class Fit(Request):
             "before version 0.3.0 always 10)."
         ),
     )
-    starts: int = Field(4, ge=1, le=64, description="Number of starting points of the optimizer.")
+    starts: int | None = Field(
+        None,
+        ge=1,
+        le=64,
+        description="Number of starting points of the search. Null: 3 (in runs before version 0.3.0 always 4).",
+    )
     mean: Literal["fitted", "kernel"] = Field(
         "fitted", description="fitted: the most likely constant mean; kernel: the kernel's mean, or 0."
     )
