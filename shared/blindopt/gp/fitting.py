@@ -27,7 +27,6 @@ _SPREAD = 1.0  # of the logarithms, in default priors
 _OWN_SPREAD = 0.5  # of the length-scale of a coordinate about that of all: few answers tell them apart
 _SIGNAL_SPREAD = 2.0  # of the signal variance, about the variance of the answers
 _RATIO_MEDIAN, _RATIO_SPREADS = 0.01, (1.0, 3.0)  # of noise variance to signal variance: spreads below and above
-_NUMBER_OF_STARTS = 3  # where settings do not say
 _STARTS = ((log(0.02), log(2.0)), (log(0.1), log(10.0)), (log(1e-6), log(0.3)))
 _DIGITS = 4  # of a fitted value: more would not be significant, or not reproducible on another machine
 # With a longer memory L-BFGS-B solves its tiny triangular systems in several threads: on a busy machine waiting for
@@ -127,10 +126,9 @@ def fit(
         tied, ends[-1] = log(start.noise_variance / start.signal_variance), (1e-50, 1e50)
     low, high = np.log([lower for lower, _ in ends]), np.log([upper for _, upper in ends])
     priors = _Priors(settings, start if has_kernel else None, variance, distances, engine)
-    starts = _NUMBER_OF_STARTS if engine > 1 else 4
     reached = [
         _climb(likelihood, priors, begin, low, high, tied, tick, engine)
-        for begin in _starts(start, settings.starts or starts, low, high, variance, distances, seed)
+        for begin in _starts(start, settings.starts, low, high, variance, distances, seed)
     ]
     optima = [optimum for optimum in reached if optimum is not None]
     if not optima:

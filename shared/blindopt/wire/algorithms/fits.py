@@ -58,21 +58,16 @@ class Fit(Request):
     exact values of a column, the variance fitted in its place is that of the part of a value that is a record's own.
     """
 
-    every: int | None = Field(
-        None,
+    every: int = Field(
+        10,
         ge=1,
         le=100_000,
         description=(
-            "Number of answers between two fits. Null: a quarter of the answers, 1 at least and 10 at most (in runs "
-            "before version 0.3.0 always 10)."
+            "Largest number of answers between two fits: one comes after each quarter more answers (in runs before "
+            "version 0.3.0 after exactly so many)."
         ),
     )
-    starts: int | None = Field(
-        None,
-        ge=1,
-        le=64,
-        description="Number of starting points of the search. Null: 3 (in runs before version 0.3.0 always 4).",
-    )
+    starts: int = Field(3, ge=1, le=64, description="Number of starting points of the search.")
     mean: Literal["fitted", "kernel"] = Field(
         "fitted", description="fitted: the most likely constant mean; kernel: the kernel's mean, or 0."
     )

@@ -126,21 +126,6 @@ def test_length_scales_of_coordinates_have_the_prior_that_is_described(engine, i
     assert gain(not is_shared) > 1e-3
 
 
-@pytest.mark.parametrize(("engine", "number"), [(1, 4), (2, 3)])
-def test_a_search_has_three_starting_points_and_in_runs_of_before_version_0_3_0_four(engine, number):
-    data = evidence(30, noise=0.5)
-    result = fitted(data, wire.Fit(), engine=engine)
-    assert result == fitted(data, wire.Fit(starts=number), engine=engine)
-    calls = [0, 0]
-    for place, starts in enumerate((None, number)):
-
-        def count(place=place):
-            calls[place] += 1
-
-        fitted(data, wire.Fit(starts=starts), engine=engine, tick=count)
-    assert calls[0] == calls[1] > number
-
-
 @pytest.mark.parametrize("exact", [False, True])
 def test_neither_noise_nor_length_scale_collapses_where_answers_are_smooth(exact):
     """Without priors, the noise of answers that have none falls to its bound; with them it stays above."""

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 from blindopt.gp.fitting import ANSWERS_MAX, ANSWERS_MIN
+from blindopt.wire.algorithms.plans import Engine
 
-EVERY_MAX = 10
-"""Outcomes between two checks of a given kernel, and between two fits at most, unless settings say how many."""
 _SHARE = 4
 
 
@@ -13,13 +12,14 @@ _SHARE = 4
 class FitSchedule:
     """A fit after the ``initial`` outcomes (ANSWERS_MIN at least), and then again, up to ANSWERS_MAX outcomes.
 
-    With ``every``, after initial + every, initial + 2 every, ... outcomes. With None each fit has a quarter more
-    outcomes than the one before it, rounded down, but 1 more at least and EVERY_MAX at most: a fit to few outcomes
-    costs little, and the next outcome changes it most.
+    Each fit has a quarter more outcomes than the one before it, rounded down, but 1 more at least and ``every`` at
+    most: a fit to few outcomes costs little, and the next outcome changes it most. By version 1 of the ``engine`` fits
+    come after initial + every, initial + 2 every, ... outcomes, as checks do by both.
     """
 
     initial: int
-    every: int | None
+    every: int
+    engine: Engine = 2
 
     @property
     def first(self) -> int:
@@ -31,10 +31,10 @@ class FitSchedule:
         if count < self.first:
             return 0
         count = min(count, ANSWERS_MAX)
-        if self.every is not None:
+        if self.engine == 1:
             return max(self.first, self.initial + (count - self.initial) // self.every * self.every)
         due = self.first
-        while (later := due + min(max(due // _SHARE, 1), EVERY_MAX)) <= count:
+        while (later := due + min(max(due // _SHARE, 1), self.every)) <= count:
             due = later
         return due
 
@@ -48,5 +48,4 @@ class FitSchedule:
 
     def next_check(self, check: int) -> int:
         """The number of outcomes of the check after one."""
-        every = self.every or EVERY_MAX
-        return self.initial + ((check - self.initial) // every + 1) * every
+        return self.initial + ((check - self.initial) // self.every + 1) * self.every

@@ -25,7 +25,7 @@ from blindopt.gp.marginal_likelihood import Evidence, Hyper, MarginalLikelihood
 from blindopt.gp.partitions.engines import Engine as PartsEngine
 from blindopt.gp.posterior import Posterior
 from blindopt.gp.progress import NO_TICK, Tick
-from blindopt.optimizer.algorithms.gp.fit_schedule import EVERY_MAX, FitSchedule
+from blindopt.optimizer.algorithms.gp.fit_schedule import FitSchedule
 from blindopt.wire.algorithms.plans import Engine
 
 NO_NOISE = wire.NoiseLaw(family="none")
@@ -126,8 +126,7 @@ class Surrogate:
             distance = typical_distances(self._candidates) if own else None
             self._distance = typical_distance(self._candidates, settings.noise) if distance is None else distance
         self._fits = self._fit is not None and (settings.fit_when == "always" or self._given is None)
-        every = self._fit.every if self._fit is not None else None
-        self._schedule = FitSchedule(settings.initial, every or (EVERY_MAX if settings.engine == 1 else None))
+        self._schedule = FitSchedule(settings.initial, (self._fit or wire.Fit()).every, settings.engine)
         self._check, self._next_check, self._checked = KernelCheck(), self._schedule.first, 0
         self._rival: Hyper | None = None  # the fit at the last check
         self._reason: str | None = None

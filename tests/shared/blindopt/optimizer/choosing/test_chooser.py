@@ -593,7 +593,7 @@ def test_a_fit_counts_answers_and_not_declines():
         run.next()
         fits.append(run.fitted.model_dump(exclude={"log_likelihood"}))
     assert fits[0] == fits[1]
-    assert fits[0]["answers"] == 20
+    assert fits[0]["answers"] == 18
 
 
 def test_a_run_that_is_too_large_says_how_many_queries_fit_and_random_rows_need_no_model():

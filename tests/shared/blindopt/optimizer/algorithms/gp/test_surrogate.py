@@ -49,12 +49,10 @@ def run(algorithm, y, initial=6, steps=20, passport=None):
 @pytest.mark.parametrize(
     ("initial", "every", "expected"),
     [
-        (6, 4, [6, 6, 6, 6, 10, 10, 10, 10, 14]),
-        (1, 4, [None, None, 3, 3, 5, 5, 5, 5, 9]),
+        (6, 4, [6, 7, 8, 8, 10, 10, 12, 12, 12]),
+        (1, 4, [None, None, 3, 4, 5, 6, 7, 8, 8]),
         (0, 1, [None, None, None, 3, 4, 5, 6, 7, 8]),
-        (2, 100, [None, 3, 3, 3, 3, 3, 3, 3, 3]),
-        (6, None, [6, 7, 8, 8, 10, 10, 12, 12, 12]),
-        (0, None, [None, None, None, 3, 4, 5, 6, 7, 8]),
+        (7, 1, [7, 8, 9, 10, 11, 12, 13, 14, 15]),
     ],
 )
 @pytest.mark.parametrize("kernel", [KERNEL, None], ids=["given", "none"])
@@ -213,7 +211,7 @@ def test_a_fit_that_fails_keeps_what_was_before_and_says_so(monkeypatch):
     good = module.fit
 
     def flaky(evidence, *arguments, **more):
-        if len(evidence.outcomes) in (10, 14):
+        if len(evidence.outcomes) > 6:
             raise NumericalFailure("made to fail")
         return good(evidence, *arguments, **more)
 
@@ -222,8 +220,8 @@ def test_a_fit_that_fails_keeps_what_was_before_and_says_so(monkeypatch):
     choices, _ = run(algorithm, y, steps=11)
     fitted = algorithm.fitted
     assert fitted is not None
-    assert (fitted.answers, fitted.log_likelihood) == (14, None)
-    assert fitted.problem == "no fit after 14 answers, earlier values were kept: made to fail"
+    assert (fitted.answers, fitted.log_likelihood) == (15, None)
+    assert fitted.problem == "no fit after 15 answers, earlier values were kept: made to fail"
     first = make(z)
     run(first, y, steps=1)
     assert first.fitted is not None
