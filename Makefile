@@ -24,7 +24,7 @@ help:
 	@echo "make docs     the documentation site, into out/site; a broken link ends the build"
 	@echo "make check    ruff, mypy --strict, import contracts"
 	@echo "make bench    speed side by side with what one would use instead"
-	@echo "make reproduce    the papers' experiments, into docs/results.md: an hour and a half at most (ARGS=--quick: five minutes, into out/)"
+	@echo "make reproduce    the papers' experiments, into docs/results.md: two hours and a quarter on two cores (ARGS=--quick: five minutes, into out/)"
 	@echo "make wheel-check   build both wheels and install them into empty environments from the package index"
 	@echo "make docker-check   build and run docker-compose.yml (needs a Docker engine)"
 	@echo "make deploy-check   the units, the chart, the alert rules, the recipes for nginx and Caddy, each by its own tool"
