@@ -98,7 +98,7 @@ def _options() -> argparse.Namespace:
         help="a console's user, its address and the file with the first password: printed at the end",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the first run (default 0)")
-    parser.add_argument("--runs", type=int, default=5, help="runs per method, each with its own seed (default 5)")
+    parser.add_argument("--runs", type=int, default=20, help="runs per method, each with its own seed (default 20)")
     services = parser.add_argument_group("running services (as in docker-compose)")
     services.add_argument("--curator", metavar="URL", default=os.environ.get("DEMO_CURATOR"))
     services.add_argument("--modeler", metavar="URL", default=os.environ.get("DEMO_MODELER"))
