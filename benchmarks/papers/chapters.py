@@ -207,7 +207,7 @@ On runs that the choice did not see the default differs by -0.8 (0.5) on diabete
 -0.56 (0.16) on Ames (200), -1.4 (3.4) on property (40) and +0.14 (0.15) on houses (200).
 
 Few answers cannot separate coordinates: with the first line's settings (and two starting points), but one length-scale
-for all coordinates, the top 1 % was found 0.5 (0.1) queries earlier on Ames (500 runs) and 2.0 (0.6) on concrete
+for all coordinates, the top 1 % was reached 0.5 (0.1) queries earlier on Ames (500 runs) and 2.0 (0.6) on concrete
 (100 runs). On 100 functions of 3 of 15 coordinates, no pool of this page, the default takes 35.7 (1.9) queries, and the
 first line's 33.0 (1.6).""",
         peers_table,

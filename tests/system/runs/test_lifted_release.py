@@ -52,7 +52,7 @@ def regret(z, y, kernel, fit, seed, rng):
 
 
 def test_a_fit_of_the_lengthscale_takes_back_what_the_lift_costs():
-    """Eight functions. The study's length-scale is too small by the gain, which a modeler is not told."""
+    """Medians of eight functions. The study's length-scale is too small by the gain, which no modeler knows."""
     given, alone, whole, sizes = [], [], [], []
     for seed in range(8):
         z, y, gain, rng = problem(seed)
