@@ -24,7 +24,7 @@ async def _curator(request: Request) -> Curator:
 
 async def of_own_study(request: Request, study_id: StudyId) -> None:
     """Raise NotFound for a modeler's token on another study, as for a study that does not exist."""
-    principal: Principal = request.state.principal
+    principal: Principal = request.scope["state"]["principal"]
     if principal.study_id is not None and principal.study_id != study_id:
         raise NotFound("there is no such study")
 

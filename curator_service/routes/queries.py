@@ -16,7 +16,7 @@ from blindopt.formats.release_files import Section
 from curator_service.routes.common import CuratorDep, QueryId, StudyId, of_own_study
 from curator_service.use_cases.curator import Curator
 from service_kit.identity.tokens import Principal
-from service_kit.web.bodies import body_of
+from service_kit.web.bodies import body_of, header
 from service_kit.web.dependencies import (
     IdempotencyKey,
     RecordedReply,
@@ -152,14 +152,14 @@ async def ask(study_id: StudyId, query: wire.QueryRequest, idempotency_key: Idem
 
 async def _ask(request: Request) -> Response:
     """The busiest route, without FastAPI's resolution of dependencies, which costs as much as the query itself."""
-    study_id: str = request.path_params["study_id"]
+    study_id: str = request.scope["path_params"]["study_id"]
     state: dict[str, Any] = request.scope["state"]
     state["route"] = "/v1/studies/{study_id}/queries"
     await of_own_study(request, study_id)
     permitted(state["principal"], "modeler")
     query = await body_of(request, wire.QueryRequest)
-    caller = await request_context(request, request.headers.get("idempotency-key"))
-    curator: Curator = request.app.state.curator
+    caller = await request_context(request, header(request, b"idempotency-key"))
+    curator: Curator = request.scope["app"].state.curator
     return RecordedReply(await curator.queries.ask(caller, study_id, query, state.get("pacing")))
 
 

@@ -38,6 +38,7 @@ def configure(level: str, *, terminal: bool = False) -> None:
     """Format the records of every logger of the process with ``JsonLines``; for a terminal with ``TerminalLines``."""
     # No line names a thread, a process or a place in the code, so no record looks for them.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None
     logging.config.dictConfig(
         {
             "version": 1,

@@ -217,21 +217,16 @@ class Protocol(HttpToolsProtocol):
         self._counts = _Counts(total_body=self._counts.total_body)
         super().on_message_begin()
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a line of the head; trailers are ignored."""
-        if not self._counts.is_head:
-            return
-        super().on_header(name, value)
-        if len(self.headers) > HEAD_MAX_LINES:
-            self._stop(_too_long())
-
     def on_headers_complete(self) -> None:
         """Check the head, and pass the request on."""
         version = self.parser.get_http_version()
-        hosts = sum(name == b"host" for name, _ in self.headers)
+        size, hosts = len(self.url), 0
+        for name, value in self.headers:
+            size += len(name) + len(value)
+            hosts += name == b"host"
         if version not in ("1.0", "1.1") or hosts > 1 or (version == "1.1" and not hosts):
             self._stop(problems.http_error(400, "a request of HTTP/1.1 has one Host header"))
-        if sum(len(name) + len(value) for name, value in self.headers) + len(self.url) > HEAD_MAX_BYTES:
+        if size > HEAD_MAX_BYTES or len(self.headers) > HEAD_MAX_LINES:
             self._stop(_too_long())
         if self._only_health is not None and self.url.partition(b"?")[0] not in HEALTH:
             self._stop(self._only_health)
@@ -240,6 +235,7 @@ class Protocol(HttpToolsProtocol):
         if self.client is not None:
             self.scope["client"] = (self.server_state.proxies.client_of(self.client[0], self.headers), self.client[1])
         super().on_headers_complete()
+        self.headers = []  # those of the request stay as they are: what comes now are trailers, which are ignored
         self._counts.is_head = False
         if self._only_health is not None or self.server_state.is_draining:
             self.cycle.keep_alive = False
@@ -284,7 +280,8 @@ class Protocol(HttpToolsProtocol):
             if cycle.response_started:
                 self.transport.close()
                 return
-        proposed = dict(self.headers or ()).get(b"x-request-id", b"").decode("latin-1")
+        head = self.scope["headers"] if self.scope else ()
+        proposed = dict(head).get(b"x-request-id", b"").decode("latin-1")
         reply = problems.refusal(error, proposed)
         lines = [STATUS_LINE[reply.status_code], b"connection: close\r\n"]
         for name, value in [*self.server_state.default_headers, *reply.raw_headers]:

@@ -10,8 +10,10 @@ begin of a transaction, are in the same memory, until they are used.
 """
 
 from collections import namedtuple
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Protocol, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from operator import itemgetter
+from typing import Any, ClassVar, Protocol
 
 from sqlalchemy import Connection, Dialect, Insert, Select, Update, event
 from sqlalchemy.dialects.sqlite import pysqlite
@@ -65,12 +67,17 @@ class PreparedStatement:
         self._statement, self._columns = statement, columns
         self._all[self.sql] = self
         names = [str(column.key) for column in statement.selected_columns] if isinstance(statement, Select) else []
-        self._row: Any = namedtuple("Row", names) if names else tuple
+        kind = namedtuple("Row", names) if names else tuple
+        self._made: Callable[[Iterable[Any]], Any] = partial(tuple.__new__, kind)
         tables = statement.get_final_froms() if isinstance(statement, Select) else [statement.table]
         self.table = str(tables[0].name) if len(tables) == 1 and hasattr(tables[0], "name") else ""
         """The table that it writes or reads; empty where it reads several."""
         self._kept = kept
-        self._by = _equalities(statement) if isinstance(statement, Select) else {}
+        by = _equalities(statement) if isinstance(statement, Select) else {}
+        self._values = _values if by is None else _getter(list(by))
+        self._looked_up = None if by is None else frozenset(by.values())
+        """The columns by whose values alone its row is looked up; None: also by others."""
+        self._values_of_columns = _getter(list((by or {}).values()))
         self._is_insert = isinstance(statement, Insert)
         if kept:
             self._remembered.setdefault(self.table, set()).add(self)
@@ -97,47 +104,46 @@ class PreparedStatement:
         rows = memory.get(self.table)
         for reader in self._remembered.get(self.table, ()) if rows else ():
             assert rows is not None
-            if not self._is_insert or reader._by is None or not values.keys() >= set(reader._by.values()):
+            if not self._is_insert or reader._looked_up is None or not values.keys() >= reader._looked_up:
                 rows.clear()
             else:
-                rows.pop((reader, *[values[column] for column in reader._by.values()]), None)
-
-    def _key(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
-        return (self, *([values[name] for name in self._by] if self._by is not None else values.values()))
+                rows.pop((reader, reader._values_of_columns(values)), None)
 
     def row(self, db: Connection, **values: Any) -> Any:
         """The only row, or None."""
-        memory = remembered(db, self.table)
-        if memory:
-            key = self._key(values)
-            if key in memory:
-                return memory[key] if self._kept else memory.pop(key)
-        fields = raw(db).execute(self.sql, self.bound(values)).fetchone()
-        row = self.made(fields)
+        memory = db.__dict__.get(_MEMORY)
+        rows = None if memory is None else memory.get(self.table)
+        if rows:
+            key = self, self._values(values)
+            if key in rows:
+                return rows[key] if self._kept else rows.pop(key)
+        row = self.made(raw(db).execute(self.sql, self.bound(values)).fetchone())
         if self._kept and memory is not None:
-            memory[self._key(values)] = row
+            self._remember(db, values, row)
         return row
+
+    def _remember(self, db: Connection, values: Mapping[str, Any], row: Any) -> None:
+        rows = remembered(db, self.table)
+        if rows is not None:
+            rows[self, self._values(values)] = row
 
     def is_known(self, db: Connection, values: Mapping[str, Any]) -> bool:
         """Whether its row is in the memory of a connection."""
-        return self._key(values) in (remembered(db, self.table) or {})
+        return (self, self._values(values)) in (remembered(db, self.table) or {})
 
     def read_ahead(self, db: Connection, fields: Any, values: Mapping[str, Any]) -> None:
         """Remember the row that was read at the begin of a transaction, until ``row`` returns it."""
-        memory = remembered(db, self.table)
-        if memory is not None and self._by is not None:
+        if self._looked_up is not None:
             self._remembered.setdefault(self.table, set()).add(self)
-            memory[self._key(values)] = self.made(fields)
+            self._remember(db, values, self.made(fields))
 
     def remember(self, db: Connection, row: tuple[Any, ...], /, **values: Any) -> None:
         """Remember the row of a kept statement, after a write of its table by which the caller knows it."""
-        memory = remembered(db, self.table)
-        if memory is not None:
-            memory[self._key(values)] = self._row._make(row)
+        self._remember(db, values, self._made(row))
 
     def rows(self, db: Connection, **values: Any) -> list[Any]:
         """All rows."""
-        return [self._row._make(fields) for fields in raw(db).execute(self.sql, self.bound(values))]
+        return [self._made(fields) for fields in raw(db).execute(self.sql, self.bound(values))]
 
     def row_on(self, connection: Driver, **values: Any) -> Any:
         """The only row, or None, on a connection of the driver."""
@@ -145,11 +151,20 @@ class PreparedStatement:
 
     def made(self, fields: Any) -> Any:
         """The row with these fields, in order; None of None."""
-        return None if fields is None else self._row._make(fields)
+        return None if fields is None else self._made(fields)
 
     def bound(self, values: dict[str, Any]) -> dict[str, Any]:
         """All its parameters."""
         return {**self._fixed, **values} if self._fixed else values
+
+
+def _values(values: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(values.values())
+
+
+def _getter(names: list[str]) -> Callable[[Mapping[str, Any]], Any]:
+    """What returns the values of these names."""
+    return itemgetter(*names) if names else lambda values: ()
 
 
 def _equalities(statement: Select[Any]) -> dict[str, str] | None:
@@ -180,7 +195,8 @@ def raw(db: Connection) -> Driver:
     connection: Driver | None = db.__dict__.get(_RAW)
     if connection is None:  # it is the same for the life of ``db``
         connection = db.__dict__[_RAW] = db.connection.driver_connection
-    return cast(Driver, connection)
+        assert connection is not None
+    return connection
 
 
 def remember_rows(db: Connection) -> Memory:

@@ -15,7 +15,9 @@ from fastapi.params import Form
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
+from starlette.types import Receive
 
 from blindopt.errors import Invalid
 from service_kit.web.problems import ERRORS_SHOWN, first_errors, invalid
@@ -29,7 +31,20 @@ _EXTRA = "Extra inputs are not permitted"
 
 async def body_of(request: Request, model: type[B]) -> B:
     """The JSON body of a hot route as ``model``. Raises Invalid, as the other routes do."""
-    return cast(B, await _parsed(await json_of(request), model))
+    _check_media(request)
+    return cast(B, await _parsed(await _received(request.receive), model))
+
+
+async def _received(receive: Receive) -> bytes:
+    """A whole body, for a third of what ``Request.body`` costs."""
+    parts: list[bytes] = []
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise ClientDisconnect
+        parts.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return b"".join(parts)
 
 
 async def _parsed(body: bytes, annotation: Any) -> Any:
@@ -40,14 +55,22 @@ async def _parsed(body: bytes, annotation: Any) -> Any:
 
 async def json_of(request: Request) -> bytes:
     """The body of a JSON request, not parsed. Raises Invalid for another media type."""
-    if not _is_json(request):
-        raise Invalid("send a JSON body", [{"field": "body", "message": "Content-Type must be application/json"}])
+    _check_media(request)
     return await request.body()
 
 
-def _is_json(request: Request) -> bool:
-    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    return media == "application/json" or (media.startswith("application/") and media.endswith("+json"))
+def _check_media(request: Request) -> None:
+    media = header(request, b"content-type").partition(";")[0].strip().lower()
+    if media != "application/json" and not (media.startswith("application/") and media.endswith("+json")):
+        raise Invalid("send a JSON body", [{"field": "body", "message": "Content-Type must be application/json"}])
+
+
+def header(request: Request, name: bytes) -> str:
+    """The first header of this name, in lower case; empty without one. ``Request.headers`` costs five times as much."""
+    for key, value in request.scope["headers"]:
+        if key == name:
+            return str(value, "latin-1")
+    return ""
 
 
 def parse(body: bytes, annotation: Any) -> Any:

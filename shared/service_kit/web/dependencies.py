@@ -77,13 +77,15 @@ IdempotencyKey = Annotated[
 
 async def request_context(request: Request, idempotency_key: IdempotencyKey = None) -> RequestContext:
     """The request as idempotency and the log see it. Reads the body to its end."""
+    scope = request.scope
+    state = scope["state"]
     return RequestContext(
-        principal=request.state.principal,
-        request_id=request.state.request_id,
-        method=request.method,
-        path=request.scope["path"],
+        principal=state["principal"],
+        request_id=state["request_id"],
+        method=scope["method"],
+        path=scope["path"],
         key=idempotency_key,
-        body_sha256=await request.state.body_sha256(strict=True),
+        body_sha256=await state["body_sha256"](strict=True),
     )
 
 
@@ -96,16 +98,19 @@ RequestContextDep = Annotated[RequestContext, Depends(request_context)]
 UnkeyedContextDep = Annotated[RequestContext, Depends(unkeyed_context)]
 
 
+_RECEIPT = RECEIPT_HEADER.lower().encode()
+
+
 class RecordedReply(Response):
     """The exact bytes of a reply that ``Idempotency.once`` stored now or earlier."""
 
     def __init__(self, reply: StoredReply) -> None:
-        headers = {}
+        self.body, self.status_code, self.background = reply.body, reply.status, None
+        self.raw_headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(reply.body))]
         if reply.replayed:
-            headers["Idempotency-Replayed"] = "true"
+            self.raw_headers.append((b"idempotency-replayed", b"true"))
         elif reply.receipt is not None:
-            headers[RECEIPT_HEADER] = reply.receipt
-        super().__init__(reply.body, reply.status, headers, media_type="application/json")
+            self.raw_headers.append((_RECEIPT, reply.receipt.encode()))
         self._is_recorded = not reply.replayed  # in the transaction of its effect
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
