@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 
 import uvicorn
@@ -21,8 +22,8 @@ from service_kit.settings import ServiceSettings
 log = logging.getLogger("blindopt.connections")
 KEEP_ALIVE_SECONDS = 8
 """Longer than the 5 s for which our clients keep a connection, so that they rarely use one that is being closed."""
-TICKS_A_SECOND = 10
-REPORT_SECONDS = 60
+TICK_SECONDS = 1.0
+REPORT_TICKS = 60
 ACCEPT_AT_ONCE = 64
 """How many connections are accepted before other work of the event loop goes on."""
 ACCEPT_PAUSE_SECONDS = 0.1
@@ -42,8 +43,9 @@ class Server(uvicorn.Server):
         self._certificates: Certificates = app.state.certificates
         self._accepting: list[asyncio.Task[None]] = []
         self._connecting: set[asyncio.Task[None]] = set()
-        self._ticks = 0
         self._must_look = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_awake = asyncio.Event()
         self._has_terminal = os.isatty(2)
 
     def hang_up(self, sig: int, frame: FrameType | None) -> None:
@@ -51,13 +53,31 @@ class Server(uvicorn.Server):
         self._must_look = True
         if self._has_terminal and not os.isatty(2):
             self.handle_exit(signal.SIGTERM, frame)
+        self._wake()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin the shutdown."""
+        """Begin the shutdown; also from another thread."""
         leave: Callable[[], None] | None = getattr(self._app.state, "leave", None)
         if leave is not None:
             leave()
         super().handle_exit(sig, frame)
+        self._wake()
+
+    def _wake(self) -> None:
+        """End the sleep between two ticks."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._is_awake.set)
+
+    async def main_loop(self) -> None:
+        """Tick once a second, where uvicorn ticks ten times: that took most of the time of a service without work."""
+        self._loop = asyncio.get_running_loop()
+        ticks = 0
+        while not await self.on_tick(ticks):
+            ticks += 1
+            self._is_awake.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._is_awake.wait(), TICK_SECONDS)
+        self._loop = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept connections ourselves: caps come before the handshake of TLS, and each gets today's certificate."""
@@ -89,19 +109,16 @@ class Server(uvicorn.Server):
         task.add_done_callback(self._connecting.discard)
 
     async def on_tick(self, counter: int) -> bool:
-        """Check connections and certificates once a second; every minute, log how many were refused or cut."""
-        self._ticks += 1
+        """Check connections and certificates; every minute, log how many were refused or cut."""
         if self._must_look:
             self._must_look = False
             look_again()
-            self._certificates.look()
-        if self._ticks % TICKS_A_SECOND == 0:
-            for connection in self.server_state.open_connections.all():
-                connection.check()
-            self._certificates.look()
-        if self._ticks % (REPORT_SECONDS * TICKS_A_SECOND) == 0:
+        for connection in self.server_state.open_connections.all():
+            connection.check()
+        self._certificates.look()
+        if counter % REPORT_TICKS == REPORT_TICKS - 1:
             self._report()
-        return await super().on_tick(counter)
+        return await super().on_tick(0)  # each of them is one at which it makes the headers anew
 
     def _report(self) -> None:
         counts = self.server_state.open_connections.report()

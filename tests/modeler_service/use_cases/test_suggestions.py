@@ -1,6 +1,7 @@
 """Suggestions without a run: those that a run makes, batches, what is refused and by which field."""
 
 import asyncio
+import signal
 import socket
 import threading
 from contextlib import contextmanager
@@ -371,7 +372,7 @@ def served(folder, **settings):
             timeout=30,
         ) as http:
             yield app, http
-        server.should_exit = True
+        server.handle_exit(signal.SIGTERM, None)
         thread.join()
 
 

@@ -7,6 +7,7 @@ other party's receipts and countersignatures show, in `audit reconcile`.
 import json
 import re
 import shutil
+import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -726,7 +727,7 @@ class InProcess(Service):
         return self._thread.is_alive()
 
     def stop(self, within: float = 10.0) -> int:
-        self._server.should_exit = True
+        self._server.handle_exit(signal.SIGTERM, None)
         self._thread.join(within)
         return int(self._thread.is_alive())
 

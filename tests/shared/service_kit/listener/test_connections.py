@@ -4,6 +4,7 @@ import asyncio
 import ipaddress
 import json
 import resource
+import signal
 import socket
 import ssl
 import threading
@@ -195,7 +196,7 @@ def served(app, settings):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(protocols, "HEAD_SECONDS", 1.0)
         patch.setattr(protocols, "LINGER_SECONDS", 0.05)
-        patch.setattr(servers, "TICKS_A_SECOND", 1)
+        patch.setattr(servers, "TICK_SECONDS", 0.1)
         listening = socket.create_server(("127.0.0.1", 0))
         server = servers.server(app, settings)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
@@ -204,7 +205,7 @@ def served(app, settings):
             server.port = listening.getsockname()[1]
             yield server
         finally:
-            server.should_exit = True
+            server.handle_exit(signal.SIGTERM, None)
             thread.join()
 
 
@@ -334,7 +335,7 @@ def test_a_service_that_ends_answers_what_is_on_its_way_and_says_that_it_closes(
             writer.write(HEAD + b"\r\n")
             replies.append(await reader.readuntil(b'{"status":"ok"}'))
             if not server.should_exit:
-                server.should_exit = True
+                server.handle_exit(signal.SIGTERM, None)
                 while not server.server_state.is_draining:
                     await asyncio.sleep(0)
         assert await reader.read() == b""
