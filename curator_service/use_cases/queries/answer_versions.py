@@ -93,7 +93,7 @@ class AnswerVersions:
             return BegunVersion(inquiry.begun, waiting)
         earlier = table.rounds_of(db, query_id)
         basis, spec = table.last_entry(db, query_id), self._studies.of(db, inquiry.study_id).spec
-        fresh, again, is_less = self._changed(db, query_id, spec, earlier, basis, rest)
+        fresh, again, is_less = self.changed_units(db, query_id, spec, earlier, basis, rest)
         if earlier and not fresh and not is_less:
             return BegunVersion(inquiry.begun, 0)
         version = len(earlier) + 1
@@ -112,7 +112,7 @@ class AnswerVersions:
                 self._publish(db, drawn)
         return BegunVersion(version, 0, charged)
 
-    def _changed(
+    def changed_units(
         self,
         db: Connection,
         query_id: str,

@@ -131,7 +131,7 @@ class Queries:
             is_short = pacing is None and sum(item.plays for item in request.rows) <= AT_ONCE
             if is_short or is_exact(released.spec):
                 return _or_raise(await write(lambda db: self._answer_at_once(db, caller, identity, released, request)))
-            begun = await write(lambda db: self._begin(db, caller, identity, released, request))
+            begun = await write(lambda db: self.begin(db, caller, identity, released, request))
             if not isinstance(begun, str):
                 return _or_raise(begun)
             # A draw may take long: in a thread, so that other requests are served meanwhile.
@@ -142,7 +142,7 @@ class Queries:
         finally:
             self._under_way.discard(name)
 
-    def _begin(
+    def begin(
         self, db: Connection, caller: RequestContext, identity: str, released: Released, request: wire.QueryRequest
     ) -> StoredReply | BudgetExhausted | str:
         """Charge a query and record it as begun; return its id, or the stored reply, or the refusal."""
@@ -212,7 +212,7 @@ class Queries:
     def _answer_at_once(
         self, db: Connection, caller: RequestContext, identity: str, released: Released, request: wire.QueryRequest
     ) -> StoredReply | Exception:
-        begun = self._begin(db, caller, identity, released, request)
+        begun = self.begin(db, caller, identity, released, request)
         if not isinstance(begun, str):
             return begun
         if is_exact(released.spec):
@@ -239,7 +239,7 @@ class Queries:
         self, db: Connection, caller: RequestContext, identity: str, released: Released, request: wire.QueryRequest
     ) -> StoredReply | BudgetExhausted:
         """Charge a query and request its measurements, in one transaction."""
-        query_id = self._begin(db, caller, identity, released, request)
+        query_id = self.begin(db, caller, identity, released, request)
         if not isinstance(query_id, str):
             return query_id
         now = self._context.clock()

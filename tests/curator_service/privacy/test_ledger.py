@@ -534,10 +534,10 @@ class Studied(RuleBasedStateMachine):
 
     @rule(how=st.sampled_from(["close", "revoke", ""]), rows=FEW)
     def end(self, how, rows):
-        self._end(how)
+        self.end_by(how)
         self.ask_under(secrets.token_hex(8), rows)
 
-    def _end(self, how):
+    def end_by(self, how):
         if how == "close":
             self.curator.studies.close(self._request(self.owner), self.study_id)
             self.closed = True
@@ -600,7 +600,7 @@ def test_after_a_crash_before_the_answer_the_key_serves_the_query_that_was_charg
 def test_a_study_that_closes_during_the_draw_gives_no_answer(studied, monkeypatch):
     """The query stays charged, and its key gets no answer later either. Only long queries are drawn between commits."""
     monkeypatch.setattr(queries, "AT_ONCE", 0)
-    studied.before_measuring = lambda: studied._end("close")
+    studied.before_measuring = lambda: studied.end_by("close")
     for _ in range(2):
         with pytest.raises(StudyNotOpen):
             asyncio.run(studied.query("key", [(0, 1)]))
@@ -637,9 +637,9 @@ class ChecksOutside(Queries):
         await asyncio.sleep(0)
         return await super().ask(caller, identity, request)
 
-    def _begin(self, db, caller, identity, released, request):
+    def begin(self, db, caller, identity, released, request):
         uncapped = replace(released, spec=released.spec.model_copy(update={"budget": wire.Budget()}))
-        return super()._begin(db, caller, identity, uncapped, request)
+        return super().begin(db, caller, identity, uncapped, request)
 
 
 class DrawsFirst(Queries):
@@ -650,21 +650,24 @@ class DrawsFirst(Queries):
         answers = self._measured(released, request)
 
         def charge(db):
-            begun = self._begin(db, caller, identity, released, request)
+            begun = self.begin(db, caller, identity, released, request)
             return self._settle(db, caller, identity, begun, released, answers) if isinstance(begun, str) else begun
 
-        return queries._or_raise(await self._context.database.write_soon(charge))
+        outcome = await self._context.database.write_soon(charge)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
 
 class ChargesAgain(Queries):
     """Charges a retry after a crash as a new query."""
 
-    def _begin(self, db, caller, identity, released, request):
+    def begin(self, db, caller, identity, released, request):
         other, stored = replace(caller, key=f"{caller.key}'"), self._context.idempotency.stored
         if stored(db, caller) is None and stored(db, other) is None:
             with suppress(BudgetExhausted):
-                super()._begin(db, other, identity, released, request)
-        return super()._begin(db, caller, identity, released, request)
+                super().begin(db, other, identity, released, request)
+        return super().begin(db, caller, identity, released, request)
 
 
 class DrawsAnew(Queries):
@@ -682,11 +685,11 @@ class DrawsAnew(Queries):
 class ForgetsBody(Queries):
     """Answers any query under a key that was charged and not answered."""
 
-    def _begin(self, db, caller, *rest):
+    def begin(self, db, caller, *rest):
         begun = store.begun(db, caller.principal.id, caller.key)
         if begun is not None and self._context.idempotency.stored(db, caller) is None:
             return begun.id
-        return super()._begin(db, caller, *rest)
+        return super().begin(db, caller, *rest)
 
 
 class ForgetsRefusals(Queries):

@@ -115,8 +115,8 @@ class Commits:
     """Points before and after the COMMIT of the transaction that did a certain work."""
 
     def __init__(self, gun: Gun) -> None:
-        self._gun = gun
-        self._done: list[tuple[str, str]] = []  # in the transaction that is open: there is one at a time
+        self.gun = gun
+        self.done: list[tuple[str, str]] = []  # in the transaction that is open: there is one at a time
 
     def mark(self, owner: Any, name: str, point: str, about: Callable[..., str] = lambda *_, **__: "") -> None:
         """Name the commit of every transaction in which ``owner.name`` ran."""
@@ -124,7 +124,7 @@ class Commits:
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             def marked(*args: Any, **kwargs: Any) -> Any:
                 result = original(*args, **kwargs)
-                self._done.append((point, about(*args, **kwargs)))
+                self.done.append((point, about(*args, **kwargs)))
                 return result
 
             return marked
@@ -139,12 +139,12 @@ class Commits:
             def executes(connection: Any, sql: str, *args: Any) -> Any:
                 if sql != "COMMIT":
                     return execute(connection, sql, *args)
-                done, commits._done = commits._done, []
+                done, commits.done = commits.done, []
                 for point, about in done:
-                    commits._gun.passes(f"{point}.before-commit", about)
+                    commits.gun.passes(f"{point}.before-commit", about)
                 result = execute(connection, sql, *args)
                 for point, about in done:
-                    commits._gun.passes(f"{point}.after-commit", about)
+                    commits.gun.passes(f"{point}.after-commit", about)
                 return result
 
             return executes
@@ -475,7 +475,7 @@ def _break_curator(gun: Gun) -> None:
     _around(Tunings, "_recover", forgiving)
     _around(dataset_caps, "charge_everyone", unpaid)
     _around(Queries, "ask", redrawing)
-    _around(Queries, "_begin", beginning)
+    _around(Queries, "begin", beginning)
     _around(Queries, "_settle", settling)
     _around(lines, "add", free)
 

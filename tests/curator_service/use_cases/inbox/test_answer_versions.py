@@ -116,9 +116,9 @@ def test_a_correction_keeps_what_did_not_change_bit_for_bit(in_process, small, d
 class DrawsAllAnew(AnswerVersions):
     """Releases every answer of a query again when any is corrected."""
 
-    def _changed(self, db, query_id, spec, earlier, *rest):
-        fresh, again, is_less = super()._changed(db, query_id, spec, earlier, *rest)
-        whole, *_ = super()._changed(db, query_id, spec, [], *rest)
+    def changed_units(self, db, query_id, spec, earlier, *rest):
+        fresh, again, is_less = super().changed_units(db, query_id, spec, earlier, *rest)
+        whole, *_ = super().changed_units(db, query_id, spec, [], *rest)
         return (whole if earlier else fresh), again, is_less
 
 
@@ -220,8 +220,8 @@ def test_an_answer_in_the_place_of_a_void_one_is_drawn_anew_and_charged_whatever
 class ForgetsVoidAnswers(AnswerVersions):
     """Charges again only what the last version released."""
 
-    def _changed(self, db, query_id, spec, earlier, *rest):
-        fresh, again, is_less = super()._changed(db, query_id, spec, earlier, *rest)
+    def changed_units(self, db, query_id, spec, earlier, *rest):
+        fresh, again, is_less = super().changed_units(db, query_id, spec, earlier, *rest)
         last = {tuple(unit) for unit in json.loads(earlier[-1].fresh)} if earlier else set()
         return fresh, [unit for unit in again if unit in last], is_less
 
