@@ -5,6 +5,7 @@ import selectors
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -17,8 +18,7 @@ from blindopt import wire
 from curator_service import app as curator_app
 from curator_service.measurement.column import measure
 from curator_service.settings import Settings
-from curator_service.use_cases.queries.queries import Queries
-from curator_service.vault import Vault
+from curator_service.use_cases.queries import queries
 from service_kit.web.reply_pacing import ReplyPacing
 from tests.scale import scaled
 
@@ -127,21 +127,13 @@ def test_the_time_of_a_draw_tells_of_its_noise():
 
 
 class Local:
-    """A curator in this process with one study, asked in one event loop; ``queries``: the class that answers."""
+    """A curator in this process with one study, asked in one event loop."""
 
-    def __init__(self, folder: Path, small, queries=Queries, **chosen):
+    def __init__(self, folder: Path, small, **chosen):
         tempdir = tempfile.tempdir
         self.app = curator_app.build(Settings(data_dir=folder, rate_per_second=1e6, rate_burst=10**6))
         tempfile.tempdir = tempdir
-        context, curator = self.app.state.context, self.app.state.curator
-        curator.queries = queries(
-            context,
-            Vault(folder / "files"),
-            curator.limits,
-            curator.released,
-            curator.inbox.decline_withheld,
-            curator.wakeups,
-        )
+        context = self.app.state.context
         self.owner, self.small, self.chosen = context.authentication.issue("owner", "o", days=1)[0].text, small, chosen
 
     async def open(self, http):
@@ -191,19 +183,11 @@ class Local:
             return runner.run(go())
 
 
-class LeakingQueries(Queries):
+def leaking(*arguments, share=1.0):
     """The time of a draw reveals its noise, hundreds of times as much as OpenDP's: 3 ms a unit, up to 25 ms."""
-
-    share = 1.0
-
-    def _measured(self, *arguments):
-        answers = super()._measured(*arguments)
-        time.sleep(min(25.0, 3 * abs(answers[0].y)) / 1000 * self.share)
-        return answers
-
-
-class LeakingLessQueries(LeakingQueries):
-    share = 0.1
+    answers = measure(*arguments)
+    time.sleep(min(25.0, 3 * abs(answers[0].y)) / 1000 * share)
+    return answers
 
 
 TOGETHER = 20 if FULL else 1
@@ -239,11 +223,13 @@ def correlations_with_time(local, count, *, rounds=1, together=1):
     return local.run(talk)
 
 
-def test_with_a_deadline_neither_a_reply_s_time_nor_what_it_says_of_time_tells_of_the_noise(tmp_path, small):
+def test_with_a_deadline_neither_a_reply_s_time_nor_what_it_says_of_time_tells_of_the_noise(
+    tmp_path, small, monkeypatch
+):
     """32 queries, at full size 20,000: then a tenth as loud, since 20 such draws at once miss the deadline."""
     count = scaled(1_000) if FULL else scaled(32)
-    queries = LeakingLessQueries if FULL else LeakingQueries
-    local = Local(tmp_path, small, queries, reply_after_ms=PERIOD_MS)
+    monkeypatch.setattr(queries, "measure", partial(leaking, share=0.1) if FULL else leaking)
+    local = Local(tmp_path, small, reply_after_ms=PERIOD_MS)
     latency, moment, seconds = correlations_with_time(local, count, together=TOGETHER)
     assert len(seconds) == count
     assert latency.pvalue > UNSEEN
@@ -251,25 +237,25 @@ def test_with_a_deadline_neither_a_reply_s_time_nor_what_it_says_of_time_tells_o
     assert min(seconds) >= PERIOD_MS / 1000 - 0.002
 
 
-def test_without_a_deadline_the_same_queries_tell_it(tmp_path, small):
+def test_without_a_deadline_the_same_queries_tell_it(tmp_path, small, monkeypatch):
     """Of 50 queries on two processors with a load of 9 the correlation was 0.3: a busy machine takes more of them."""
-    latency, moment, _ = correlations_with_time(Local(tmp_path, small, LeakingQueries), 50, rounds=20)
+    monkeypatch.setattr(queries, "measure", leaking)
+    latency, moment, _ = correlations_with_time(Local(tmp_path, small), 50, rounds=20)
     assert min(latency.statistic, moment.statistic) > 0
     assert max(latency.pvalue, moment.pvalue) < SEEN
 
 
-def test_who_repeats_a_request_meanwhile_learns_nothing_of_the_draw(tmp_path, small):
+def test_who_repeats_a_request_meanwhile_learns_nothing_of_the_draw(tmp_path, small, monkeypatch):
     """A draw of 1 ms and one of 12: a retry that comes after either is refused while the first is still running."""
     seen = []
     for pause in (0.001, 0.012):
         drawn = threading.Event()
 
-        class SlowQueries(Queries):
-            def _measured(self, *arguments, pause=pause, drawn=drawn):
-                time.sleep(pause)
-                answers = super()._measured(*arguments)
-                drawn.set()
-                return answers
+        def slow(*arguments, pause=pause, drawn=drawn):
+            time.sleep(pause)
+            answers = measure(*arguments)
+            drawn.set()
+            return answers
 
         async def talk(ask, drawn=drawn):
             first = asyncio.create_task(ask("k", {"rows": [{"row": 0}]}))
@@ -282,7 +268,8 @@ def test_who_repeats_a_request_meanwhile_learns_nothing_of_the_draw(tmp_path, sm
             assert took > 1.49
             return retry.status_code, reply.status_code
 
-        seen.append(Local(tmp_path / str(pause), small, SlowQueries, reply_after_ms=1_500).run(talk))
+        monkeypatch.setattr(queries, "measure", slow)
+        seen.append(Local(tmp_path / str(pause), small, reply_after_ms=1_500).run(talk))
     assert seen == [(409, 201)] * 2
 
 

@@ -84,7 +84,7 @@ def test_it_is_made_without_the_records(service, monkeypatch):
     """The files of the real dataset are gone; a preview, the negative control, needs them."""
     dataset = register(service, seed=7)
     draft = draft_of(service, dataset, name="blind")
-    path = service.curator.sandboxes._vault.records(dataset)
+    path = service.curator.vault.records(dataset)
     path.rename(path.with_suffix(".away"))
     try:
         assert service.send("owner", "POST", f"/v1/studies/{draft['id']}:sandbox").status_code == 200
@@ -160,9 +160,9 @@ def test_a_repeated_request_makes_one_sandbox_also_where_the_release_was_interru
             raise OSError("the machine went down")
 
     context = service.context
-    service.curator.sandboxes = Sandboxes(context, releases._vault, Interrupted())
+    service.curator.sandboxes = Sandboxes(context, service.curator.vault, Interrupted())
     assert service.send("owner", "POST", path, key="again").status_code == 500
-    service.curator.sandboxes = Sandboxes(context, releases._vault, releases)
+    service.curator.sandboxes = Sandboxes(context, service.curator.vault, releases)
     first = service.send("owner", "POST", path, key="again")
     second = service.send("owner", "POST", path, key="again")
     assert (first.status_code, first.content) == (200, second.content)
@@ -172,7 +172,7 @@ def test_a_repeated_request_makes_one_sandbox_also_where_the_release_was_interru
 
 def test_a_failure_before_the_draft_leaves_no_file(service, pair, monkeypatch):
     draft, _ = pair
-    folder = service.curator.sandboxes._vault.records("x").parent
+    folder = service.curator.vault.records("x").parent
     before = sorted(path.name for path in folder.glob("*.npy"))
 
     def fail(*arguments):

@@ -48,7 +48,7 @@ def again(curator, folder):
     curator.curator.close()
     curator.close()
     fresh = InProcessCurator(folder)
-    fresh.tokens, fresh.later, fresh._keys = curator.tokens, curator.later, curator._keys
+    fresh.tokens, fresh.later, fresh.keys = curator.tokens, curator.later, curator.keys
     return fresh
 
 

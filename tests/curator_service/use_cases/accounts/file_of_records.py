@@ -51,7 +51,7 @@ class FileOfRecords:
         self.tokens: dict[str, str] = getattr(self, "tokens", {})
         self._roles: dict[str, str] = getattr(self, "_roles", dict(self.in_process.tokens))
         self.in_process.tokens |= self._roles | self.tokens  # a retry is the same caller's
-        self.in_process._keys = self._names  # a key is used once, before and after
+        self.in_process.keys = self._names  # a key is used once, before and after
 
     def reopen(self) -> None:
         """Close as a kill does, with nothing said to anybody, and open again."""

@@ -30,7 +30,7 @@ class InProcessCurator:
         self.tokens = {
             role: self.context.authentication.issue(role, role, days=1)[0].text for role in ("owner", "measurer")
         }
-        self._keys = itertools.count()
+        self.keys = itertools.count()
 
     def close(self) -> None:
         self.context.database.close()
@@ -45,7 +45,7 @@ class InProcessCurator:
         async def talk() -> httpx.Response:
             async with httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://test") as client:
                 headers = {"Authorization": f"Bearer {self.tokens[role]}"}
-                headers |= {"Idempotency-Key": key or f"key-{next(self._keys)}"} if method in ("POST", "PUT") else {}
+                headers |= {"Idempotency-Key": key or f"key-{next(self.keys)}"} if method in ("POST", "PUT") else {}
                 headers |= sent.pop("headers", {})
                 return await client.request(method, path, headers=headers, **sent)
 

@@ -7,6 +7,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.errors import LogBroken
+from curator_service.use_cases.queries import queries
 from curator_service.use_cases.queries.answer_versions import AnswerVersions
 from service_kit.store import audit_log
 from tests import beside
@@ -85,14 +86,14 @@ def test_a_withheld_record_of_a_column_is_declined_and_others_are_answered(answe
 
 def test_a_number_that_was_drawn_before_a_record_was_withheld_does_not_leave_after_it(opened, in_process, monkeypatch):
     identity, dataset, row_of = opened(answers="laplace", reply_after_ms=1)  # the charge is committed before the draw
-    drawn = in_process.curator.queries._measured
+    drawn = queries.measure
 
     def withheld_meanwhile(*parts):
         answers = drawn(*parts)
         withhold(in_process, dataset)
         return answers
 
-    monkeypatch.setattr(in_process.curator.queries, "_measured", withheld_meanwhile)
+    monkeypatch.setattr(queries, "measure", withheld_meanwhile)
     reply = ask(in_process, identity, [row_of[RECORD], row_of[1]])
     assert reply["declined"] == [row_of[RECORD]]
     assert [answer["row"] for answer in reply["answers"]] == [row_of[1]]

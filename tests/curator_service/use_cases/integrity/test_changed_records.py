@@ -157,7 +157,7 @@ def test_a_query_that_a_fault_left_unanswered_is_answered_whatever_was_read_unde
     """A modeler may send a key with any request. Before the mend, its study was refused to everybody."""
     copy.open()
     with monkeypatch.context() as patch:
-        patch.setattr(queries.Queries, "_measured", lambda *given: 1 // 0)
+        patch.setattr(queries, "measure", lambda *given: 1 // 0)
         assert copy.ask("open", key="begun").status_code == 500
     of_study = f"/v1/studies/{copy.names['open']}"
     assert copy.curator.send("open", "GET", of_study, headers={"Idempotency-Key": "begun"}).status_code == 200

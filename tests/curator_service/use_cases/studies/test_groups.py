@@ -11,6 +11,7 @@ from blindopt import wire
 from curator_service.privacy import groups as of_answers
 from curator_service.release import groups as of_release
 from curator_service.release import private_centres
+from curator_service.use_cases.studies import groups
 from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 
 FAR = 2**40
@@ -175,15 +176,17 @@ def test_a_record_that_is_withheld_while_an_answer_is_drawn_is_not_in_it(curator
     """Replies are paced, so the draw is in a thread, and what was drawn is stored later."""
     dataset = register(curator, csv_of(POINTS, [*Y[:-1], 13.0]))
     study = release(curator, draft(dataset, reply_after_ms=200))
-    drawn = curator.curator.queries._drawn
+    drawn, withheld = groups.answers, []
 
     def withhold_after(*args):
         answers = drawn(*args)
-        curator.call("owner", "POST", f"/v1/datasets/{dataset}:withhold", json={"record": 1})
+        if not withheld:  # a second time, the answers are drawn without the record
+            withheld.append(curator.call("owner", "POST", f"/v1/datasets/{dataset}:withhold", json={"record": 1}))
         return answers
 
-    monkeypatch.setattr(curator.curator.queries, "_drawn", withhold_after)
+    monkeypatch.setattr(groups, "answers", withhold_after)
     assert query(curator, study, 0).json()["answers"][0]["y"] == pytest.approx(2 + (0 + 0.5 + 0.25) / 4)
+    assert withheld
 
 
 def test_an_erased_study_keeps_what_it_cost(curator, study):
