@@ -27,8 +27,9 @@ DRAWS = 20_000
 """Draws of each neighbour that judge. A quarter as many, before them, choose the event."""
 DRAWS_MIN, DRAWS_MAX = 100, 10_000_000
 CONFIDENCE = 0.999
-_LEARNT_MAX = 10_000
-_BATCH = 250
+LEARNT_MAX = 10_000
+"""The most draws of each neighbour that choose the event."""
+BATCH = 250
 """Draws that are held at once: memory does not depend on the number of draws."""
 _ANCHORS = 4
 """Rows at each of two far corners, which tell how Z was turned or projected."""
@@ -86,7 +87,7 @@ def audit_release(
     """
     if isinstance(mechanism, Groups):
         return audit_of(lambda moved, count: _numbers(mechanism, moved, count), claim, draws, confidence, on_progress)
-    neighbours = _Neighbours.of(spec, mechanism, rows)
+    neighbours = Neighbours.of(spec, mechanism, rows)
     return audit_of(neighbours.scores, claim, draws, confidence, on_progress)
 
 
@@ -153,7 +154,7 @@ def _clip(spec: StudyCreate) -> tuple[float, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Neighbours:
+class Neighbours:
     """Two raw datasets (m, d), and where the ``moved`` rows are in scaled units: at ``-shift`` and at ``shift``.
 
     ``share``: the length of ``shift`` over that of the way from the middle to a corner.
@@ -226,13 +227,13 @@ def audit_of(draw: Draw, claim: Claim, draws: int, confidence: float, on_progres
     """
     if not (DRAWS_MIN <= draws <= DRAWS_MAX and 0 < confidence < 1):
         raise ValueError(f"an audit takes {DRAWS_MIN} to {DRAWS_MAX} draws, and a confidence between 0 and 1")
-    alpha, learnt = 1 - confidence, min(max(DRAWS_MIN // 2, draws // 4), _LEARNT_MAX)
+    alpha, learnt = 1 - confidence, min(max(DRAWS_MIN // 2, draws // 4), LEARNT_MAX)
     whole, done = 2 * (learnt + draws), 0
 
     def batches(moved: bool, total: int) -> Iterator[Matrix]:
         nonlocal done
-        for start in range(0, total, _BATCH):
-            count = min(_BATCH, total - start)
+        for start in range(0, total, BATCH):
+            count = min(BATCH, total - start)
             yield draw(moved, count)
             done += count
             on_progress(done / whole)

@@ -100,7 +100,7 @@ def test_a_person_with_several_rows_moves_all_of_them():
 
 def test_a_box_that_is_smaller_than_delta_bounds_the_move():
     tight = study(upper=-2.9)
-    neighbours = audit._Neighbours.of(tight, choice_of(tight).mechanism, 1)
+    neighbours = audit.Neighbours.of(tight, choice_of(tight).mechanism, 1)
     np.testing.assert_allclose(np.abs(neighbours.shift), 0.05)
     for dataset in neighbours.datasets:
         assert dataset.min() >= -3.0
@@ -168,8 +168,8 @@ def test_draws_are_held_a_few_at_a_time_and_progress_ends_at_one():
         return rng.normal(size=(count, 2))
 
     audit.audit_of(draw, CLAIM, 100_000, 0.999, shares.append)
-    assert max(counts) <= audit._BATCH
-    assert sum(counts) == 2 * (100_000 + audit._LEARNT_MAX)
+    assert max(counts) <= audit.BATCH
+    assert sum(counts) == 2 * (100_000 + audit.LEARNT_MAX)
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
 

@@ -119,9 +119,9 @@ def test_the_adapted_spread_is_the_variance_of_f_over_the_noise(law, r, kernel):
         of_mean = weights @ mean**2 - (weights @ mean) ** 2
         expected[i] = max(of_mean + max(weights @ variance - own, 0.0), 2.0 * SPREAD_MIN)
     assert np.ptp(expected) > 0.02, "the candidates are alike: the test would show nothing"
-    for means, tolerance in ((Cells(z, belief), 0.02), (Draws(z, belief), 0.1)):
-        belief.spread, belief._solved = start.copy(), None
-        means.adapt()
+    for means_of, tolerance in ((Cells, 0.02), (Draws, 0.1)):
+        z, belief = a_belief(r, kernel, law)
+        means_of(z, belief).adapt()
         np.testing.assert_allclose(belief.spread, expected, atol=tolerance * expected.max())
 
 

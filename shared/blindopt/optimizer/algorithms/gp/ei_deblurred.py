@@ -54,8 +54,8 @@ class EiDeblurred(GpRule):
         self._candidates, self._noise, self._horizon = np.asarray(candidates), noise, horizon
         self._hidden = np.empty(0, dtype=np.intp)
         self._prior: Prior | None = None
-        self._belief: Deblurred
-        self._means: NoiseMeans
+        self.belief: Deblurred
+        self.means: NoiseMeans
         self._positions: dict[int, int] = {}  # of candidates with an outcome, in the belief
         self._learned = 0  # outcomes that the belief knows
 
@@ -107,16 +107,16 @@ class EiDeblurred(GpRule):
         """The acquisition of candidates without an outcome."""
         if not len(rows):
             return np.empty(0)
-        mean, variance = self._means.moments(rows)
+        mean, variance = self.means.moments(rows)
         values = rule(prior.residual)(prior.mean + mean, variance + prior.residual)
-        average = self._means.mean_at if exploring else self._means.log_mean_at
+        average = self.means.mean_at if exploring else self.means.log_mean_at
         return average(rows, values)
 
     def _own_values(self, rows: Rows, rule: Rule, prior: Prior) -> Vector:
         """The acquisition of candidates with an outcome, at the places that their outcomes are about."""
         if not len(rows):
             return np.empty(0)
-        mean, variance = self._belief.own_moments()
+        mean, variance = self.belief.own_moments()
         positions = [self._positions[row] for row in rows.tolist()]
         return rule(0.0)(prior.mean + mean[positions], variance[positions])
 
@@ -125,7 +125,7 @@ class EiDeblurred(GpRule):
 
         Twice as many are solved for exactly, so that the rounding of the others does not matter.
         """
-        if isinstance(self._means, Cells):
+        if isinstance(self.means, Cells):
             return rows
         posterior = self._posterior
         acquisition = rule(posterior.nugget)
@@ -141,9 +141,9 @@ class EiDeblurred(GpRule):
 
     def _best_outcome(self, prior: Prior) -> float:
         """The outcome to be improved on; the prior mean before the first."""
-        if not self._belief.count:
+        if not self.belief.count:
             return prior.mean
-        means = self._belief.outcomes if self._settings.exact else self._belief.own_moments()[0]
+        means = self.belief.outcomes if self._settings.exact else self.belief.own_moments()[0]
         return prior.mean + float(means.max())
 
     def _learn(self) -> Prior:
@@ -154,22 +154,22 @@ class EiDeblurred(GpRule):
         prior, outcomes = self.surrogate.prior, self.surrogate.outcomes
         if prior != self._prior or self._learned < prior.since:
             self._prior, self._positions, self._learned = prior, {}, 0
-            self._belief = Deblurred(prior.kernel, *self._noise, self._candidates.shape[1])
-            self._means = noise_means(self._candidates, self._belief, self._settings.tick)
+            self.belief = Deblurred(prior.kernel, *self._noise, self._candidates.shape[1])
+            self.means = noise_means(self._candidates, self.belief, self._settings.tick)
             for outcome in outcomes[: prior.since]:
                 self._observe(*outcome)
             for _ in range(_ROUNDS if self._learned else 0):
-                self._means.adapt()
+                self.means.adapt()
         for outcome in outcomes[self._learned :]:
             self._settings.tick()
             self._observe(*outcome)
-            self._means.adapt()
+            self.means.adapt()
         return prior
 
     def _observe(self, row: int, value: float, noise: float) -> None:
         """Give the belief an outcome. Several of one candidate count as their mean, weighted by precision."""
         assert self._prior is not None
-        belief, self._learned = self._belief, self._learned + 1
+        belief, self._learned = self.belief, self._learned + 1
         value, noise = value - self._prior.mean, noise + self._prior.residual
         if (index := self._positions.get(row)) is None:
             self._positions[row] = belief.count

@@ -76,12 +76,9 @@ def test_half_of_the_last_trials_repeat():
 def test_the_same_answers_bring_the_same_warnings_however_often_they_are_read():
     y = outcome_of(candidates()) + 100.0
     chooser = after(y, 30, kernel=GOOD, repeats="algorithm")
-    again = RowChooser(
-        spec(initial_rows=8, iterations=60, kernel=GOOD, repeats="algorithm"), study(kernel=None), candidates()
-    )
-    for row in [
-        row for rows in played(RowChooser(again._spec, study(kernel=None), candidates()), y, 30) for row in rows
-    ]:
+    repeating = spec(initial_rows=8, iterations=60, kernel=GOOD, repeats="algorithm")
+    again, other = (RowChooser(repeating, study(kernel=None), candidates()) for _ in range(2))
+    for row in [row for rows in played(other, y, 30) for row in rows]:
         again.observe(row, float(y[row]), wire.NoisePassport(measurement_variance=0.0))
     assert again.warnings == chooser.warnings == chooser.warnings
     assert len(again.warnings) == 2

@@ -114,8 +114,8 @@ def test_draws_choose_among_the_same_rows_as_cells(monkeypatch):
     first = by_cells.choose(7)
     monkeypatch.setattr("blindopt.gp.noise_means.COLUMNS_MAX", 1)
     second = by_draws.choose(7)
-    assert isinstance(by_cells._means, Cells)
-    assert isinstance(by_draws._means, Draws)
+    assert isinstance(by_cells.means, Cells)
+    assert isinstance(by_draws.means, Draws)
     assert second.acquisition == pytest.approx(first.acquisition, abs=0.15)
     assert np.linalg.norm(z[second.row] - z[first.row]) < SD
 
@@ -147,9 +147,9 @@ def test_noisy_outcomes_of_a_row_count_as_their_mean():
     single.observe(4, 2.0, wire.NoisePassport(measurement_variance=0.03))
     several.choose(9)
     single.choose(9)
-    np.testing.assert_allclose(several._belief.outcomes, [1.5])
-    np.testing.assert_allclose(several._belief.noise, [0.02 / 3])
-    np.testing.assert_allclose(single._belief.noise, [0.03])
+    np.testing.assert_allclose(several.belief.outcomes, [1.5])
+    np.testing.assert_allclose(several.belief.noise, [0.02 / 3])
+    np.testing.assert_allclose(single.belief.noise, [0.03])
 
 
 def test_a_noisy_row_may_be_asked_again_and_an_exact_one_has_no_own_value():
