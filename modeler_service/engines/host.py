@@ -106,7 +106,8 @@ class PartHost:
         self._spec, self._lock = spec, threading.Lock()
         self._parts: list[Part] = []
         self._pool = ThreadPoolExecutor(spec.threads, thread_name_prefix="part") if spec.threads > 1 else None
-        self._ends = 0.0
+        self.lease_ends = 0.0
+        """When what is held may be freed, by ``time.monotonic``."""
         with self._used():
             pass
 
@@ -151,7 +152,7 @@ class PartHost:
             try:
                 yield
             finally:
-                self._ends = time.monotonic() + self._spec.lease_seconds
+                self.lease_ends = time.monotonic() + self._spec.lease_seconds
 
     def _build(self) -> None:
         spec = self._spec
@@ -179,7 +180,7 @@ class PartHost:
     def end(self) -> None:
         """Free what is held if its lease has ended, or look again when it will have."""
         with self._lock:
-            if (seconds := self._ends - time.monotonic()) > 0:
+            if (seconds := self.lease_ends - time.monotonic()) > 0:
                 self._look_after(seconds)
             else:
                 self._parts.clear()

@@ -94,7 +94,7 @@ class RemoteEngine:
         lease_seconds: float = 300.0,
     ) -> None:
         self._cluster, self._path, self._sections = cluster, path, sections
-        self._step_seconds, self._lease_seconds, self._tick = step_seconds, lease_seconds, tick
+        self.step_seconds, self._lease_seconds, self._tick = step_seconds, lease_seconds, tick
         self._parts: list[_Remote] = []
         self._failures: dict[str, int] = {}
         """How often each worker failed."""
@@ -227,7 +227,7 @@ class RemoteEngine:
         """The result of a call. Raises _Lost without one: the worker ended, failed, or took too long."""
         if call is None:
             raise _Lost("its worker was lost")
-        deadline = time.monotonic() + self._step_seconds
+        deadline = time.monotonic() + self.step_seconds
         while True:
             try:
                 return call.result(LOOK_SECONDS)

@@ -39,7 +39,8 @@ class Suggestions:
     def __init__(self, context: ServiceContext, settings: Settings) -> None:
         self._context, self._settings = context, settings
         self._pool = ThreadPoolExecutor(settings.concurrent_suggestions, thread_name_prefix="suggestion")
-        self._under_way = 0
+        self.under_way = 0
+        """The requests that are answered or wait for a thread."""
         self._closing = False
 
     def close(self) -> None:
@@ -52,9 +53,9 @@ class Suggestions:
 
         ``read`` is called in the thread too, so that a large body does not block the event loop.
         """
-        if self._under_way >= self._settings.concurrent_suggestions + WAITING_MAX:
+        if self.under_way >= self._settings.concurrent_suggestions + WAITING_MAX:
             raise RateLimited(1)
-        self._under_way += 1
+        self.under_way += 1
         future: Future[bytes] | None = None
         try:
             future = self._pool.submit(self._reply, read, actor)
@@ -64,7 +65,7 @@ class Suggestions:
                 raise Draining(_ENDING) from None
             raise
         finally:
-            self._under_way -= 1
+            self.under_way -= 1
 
     def _reply(self, read: Callable[[], wire.SuggestionRequest], actor: str) -> bytes:
         deadline = time.monotonic() + self._settings.suggestion_seconds

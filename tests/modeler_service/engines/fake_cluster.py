@@ -30,14 +30,14 @@ class FakeCluster:
     def __init__(self, workers=2, fault=lambda cluster, worker, verb: None, memory=0, threads=1):
         self._threads = threads
         self.living = {f"worker-{number}": memory for number in range(workers)}
-        self._fault, self._held, self._next = fault, {}, workers
+        self._fault, self.held, self.specs, self._next = fault, {}, [], workers
         self.builds, self.calls, self.bytes, self.closed = 0, 0, 0, False
 
     def kill(self, worker, *, replace=True):
         """End a worker; another one takes its place, as a nanny would see to."""
         del self.living[worker]
-        for key in [key for key in self._held if key[0] == worker]:
-            del self._held[key]
+        for key in [key for key in self.held if key[0] == worker]:
+            del self.held[key]
         if replace:
             self.living[f"worker-{self._next}"] = 0
             self._next += 1
@@ -48,10 +48,11 @@ class FakeCluster:
     def build(self, worker, spec):
         def work():
             self.builds += 1
+            self.specs.append(spec)
             host = PartHost(replace(pickle.loads(pickle.dumps(spec)), threads=self._threads))
             if worker not in self.living:
                 raise ConnectionError
-            self._held[worker, self.builds] = host
+            self.held[worker, self.builds] = host
             return worker, self.builds
 
         return Pending(work)
@@ -60,12 +61,12 @@ class FakeCluster:
         def work():
             self.calls += 1
             change = self._fault(self, held[0], verb)
-            if held not in self._held:
+            if held not in self.held:
                 raise ConnectionError
             sent = pickle.dumps(arguments)
             self.bytes += len(sent)
-            reply = pickle.loads(pickle.dumps(getattr(self._held[held], verb)(*pickle.loads(sent))))
-            return change(self._held[held], arguments, reply) if change else reply
+            reply = pickle.loads(pickle.dumps(getattr(self.held[held], verb)(*pickle.loads(sent))))
+            return change(self.held[held], arguments, reply) if change else reply
 
         return Pending(work)
 

@@ -133,7 +133,7 @@ def test_repeated_late_and_forgotten_messages_change_nothing(remote):
 
     def forget(cluster, worker, verb):
         if cluster.calls == 9:
-            for host in cluster._held.values():
+            for host in cluster.held.values():
                 host._observations.retract(0)
 
     assert remote(FakeCluster(2, forget), "batch") == whole("batch")
@@ -157,8 +157,8 @@ def test_any_edges_with_lost_repeated_and_late_replies_give_the_same_choices(cut
         if chance.random() < 0.02:
             cluster.kill(worker)
         if chance.random() < 0.05:
-            for host in cluster._held.values():
-                host._ends = 0.0
+            for host in cluster.held.values():
+                host.lease_ends = 0.0
                 host.end()
         return again if verb == "answer" else None
 
@@ -182,17 +182,17 @@ def test_a_part_is_freed_without_calls_and_built_again_by_the_next(remote):
 
     def fault(cluster, worker, verb):
         if cluster.calls in (8, 13):
-            for host in cluster._held.values():
+            for host in cluster.held.values():
                 host.end()  # it was used a moment ago
                 assert not host.is_free
-                host._ends = 0.0
+                host.lease_ends = 0.0
                 host.end()
                 assert host.is_free
 
     cluster = FakeCluster(2, fault)
     assert remote(cluster, "batch") == whole("batch")
     assert cluster.builds == 2
-    spec = replace(next(iter(cluster._held.values()))._spec, lease_seconds=0.01)
+    spec = replace(cluster.specs[-1], lease_seconds=0.01)
     host = PartHost(spec)
     deadline = time.monotonic() + 60
     while not host.is_free:

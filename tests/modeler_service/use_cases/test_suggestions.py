@@ -394,7 +394,7 @@ def test_other_requests_are_answered_while_rows_are_chosen(tmp_path, monkeypatch
         for thread in asking:
             thread.start()
         assert begun.wait(30)
-        while app.state.modeler.suggestions._under_way < 9:
+        while app.state.modeler.suggestions.under_way < 9:
             pass
         assert http.get("/v1/runs").status_code == 200
         refused = http.post("/v1/suggestions", content=_request())
@@ -417,10 +417,14 @@ def test_a_service_that_ends_leaves_what_is_under_way(tmp_path):
     app = modeler_app.build(Settings(data_dir=tmp_path))
     try:
         suggestions = app.state.modeler.suggestions
-        suggestions._closing = True
         request = wire.SuggestionRequest.model_validate_json(_request(observations=seen((1, 0.0))))
+
+        def read():
+            suggestions.close()
+            return request
+
         with pytest.raises(Exception, match="ending") as refused:
-            asyncio.run(suggestions.of(lambda: request, "vendor:x"))
+            asyncio.run(suggestions.of(read, "vendor:x"))
         assert (refused.value.code, refused.value.status, refused.value.retryable) == ("draining", 503, True)
     finally:
         app.state.modeler.close()

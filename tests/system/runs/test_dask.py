@@ -62,11 +62,17 @@ def hooks():
 
 
 @pytest.fixture
-def engine(processes, file, hooks):
-    """An engine at two living workers that were reached by nobody's cut wire."""
+def cluster(processes):
+    """Two living workers that were reached by nobody's cut wire."""
     while len(processes.workers) < 2:
         processes.add_worker()
-    made = RemoteEngine(processes.connected(2), str(file), sections(file, THIRD), 60.0, lambda: hooks.tick())
+    return processes.connected(2)
+
+
+@pytest.fixture
+def engine(cluster, file, hooks):
+    """An engine at these workers, which it leaves at the end."""
+    made = RemoteEngine(cluster, str(file), sections(file, THIRD), 60.0, lambda: hooks.tick())
     yield made
     made.drop()
 
@@ -129,7 +135,7 @@ def both_killed(processes, engine, hooks, process):
 
 
 def stopped(processes, engine, hooks, process):
-    engine._step_seconds = 5.0
+    engine.step_seconds = 5.0
     processes.kill(process, signal.SIGSTOP)
 
 
@@ -138,7 +144,7 @@ def cut_off(processes, engine, hooks, process):
 
 
 def silent(processes, engine, hooks, process):
-    engine._step_seconds = 5.0
+    engine.step_seconds = 5.0
     processes.wires[process].cut(silent=True)
 
 
@@ -188,7 +194,7 @@ def test_a_file_that_changes_is_an_error_with_its_name_and_never_another_choice(
 
 @slow
 @every_time
-def test_workers_of_another_version_are_refused_with_a_list(processes, engine, hooks, tmp_path, time):
+def test_workers_of_another_version_are_refused_with_a_list(processes, cluster, engine, tmp_path, time):
     """They are named before the run; and where one takes the place of a lost one, it gets no question."""
     about = tmp_path / "blindopt-9.9.dist-info" / "METADATA"
     about.parent.mkdir()
@@ -196,7 +202,7 @@ def test_workers_of_another_version_are_refused_with_a_list(processes, engine, h
     bare = tmp_path / "numpy" / "__init__.py"
     bare.parent.mkdir()
     bare.write_text("raise ImportError")
-    cluster, usual = engine._cluster, set(engine.living())
+    usual = set(engine.living())
     cluster.check()
     for before, words in ((tmp_path / "no", "blindopt 9.9 instead of"), (tmp_path, "no blindopt services")):
         other = tmp_path / "no"
@@ -258,14 +264,14 @@ def test_who_shows_no_certificate_gets_nothing_from_the_scheduler(processes, eng
 
 
 @slow
-def test_workers_without_the_tested_configuration_are_noticed(processes, engine, monkeypatch):
+def test_workers_without_the_tested_configuration_are_noticed(processes, cluster, engine, monkeypatch):
     noted = []
     monkeypatch.setattr("service_kit.dask_cluster._log.warning", lambda words, extra: noted.append(extra))
-    engine._cluster.check()
+    cluster.check()
     assert not noted
     process = processes.add_worker(configured=False)
     until(lambda: len(is_living(engine)) == 3)
-    engine._cluster.check()
+    cluster.check()
     assert noted == [{"fields": {"keys": sorted(TESTED)}}]
     processes.kill(process)
 
