@@ -64,10 +64,10 @@ def test_a_service_loads_it_without_being_asked(make_service, tmp_path_factory, 
 def test_what_closes_before_its_moment_loads_nothing(monkeypatch):
     began = threading.Event()
     monkeypatch.setattr("curator_service.privacy.loading.load", began.set)
-    loading = Loading(after_seconds=3_600)
+    loading, before = Loading(after_seconds=3_600), set(threading.enumerate())
     loading.start()
     loading.close()
-    assert not loading._thread.is_alive()
+    assert not [thread for thread in set(threading.enumerate()) - before if thread.name == "loading"]
     assert not began.is_set()
 
 

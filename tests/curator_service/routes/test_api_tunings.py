@@ -353,7 +353,7 @@ def test_the_same_key_gets_the_same_bytes_and_is_charged_once(curator, owner):
     assert len(owner.uses(case.validation.id)) == 1
 
 
-def test_the_charge_is_there_before_the_first_score_is_asked(owner, case, replies):
+def test_the_charge_is_there_before_the_first_score_is_asked(curator, owner, case, replies):
     """The scorer itself looks."""
     seen = []
 
@@ -361,8 +361,7 @@ def test_the_charge_is_there_before_the_first_score_is_asked(owner, case, replie
         seen.append([line.tuning_id for line in owner_beside.uses(case.validation.id)])
         return 200, b'{"score": 0.5}'
 
-    with OwnerClient(owner._http.base_url.__str__().rstrip("/"), "", timeout_s=60) as owner_beside:
-        owner_beside._http.headers["Authorization"] = owner._http.headers["Authorization"]
+    with OwnerClient(curator.url, curator.token, timeout_s=60) as owner_beside:
         replies.make = look
         ended = _ended(owner, case.http())
     assert ended.state == "completed"

@@ -38,18 +38,18 @@ def test_a_column_that_does_not_vary_has_a_share_of_nothing():
 
 def test_the_map_of_a_run_holds_every_queried_row_with_its_posterior(owner, dataset, open_study, curator, modeler):
     study = open_study(owner, dataset)
-    with VendorClient(modeler.url, modeler.token) as vendor:
+    with VendorClient(modeler.url, modeler.token) as vendor, modeler.http() as http:
         access = {"curator_url": curator.url, "study_id": study.id, "token": study.token}
         run = vendor.wait(vendor.start(wire.RunCreate(iterations=6, initial_rows=2, **access)).id, timeout_s=60)
         queried = [trial.row for trial in vendor.export(run.id).trials]
-        reply = vendor._send("GET", f"/v1/runs/{run.id}/map", params={"points": 20}).check()
-        points = {point.row: point for point in reply.read(wire.PosteriorMap).points}
+        reply = http.get(f"/v1/runs/{run.id}/map", params={"points": 20})
+        points = {point.row: point for point in wire.PosteriorMap.model_validate_json(reply.content).points}
         assert {row for row, point in points.items() if point.asked} == set(queried)
         assert 20 <= len(points) <= 28
         page = {point.row: point for point in vendor.posterior(run.id, page_size=400).points}
         gains = vendor.posterior(run.id, top=400, by="improvement").points
         assert [p.improvement for p in gains] == sorted((p.improvement for p in gains), reverse=True)
-        cuts = vendor._send("GET", f"/v1/runs/{run.id}/slices").check().read(wire.PosteriorSlices)
+        cuts = wire.PosteriorSlices.model_validate_json(http.get(f"/v1/runs/{run.id}/slices").content)
         assert cuts.by == "column"
         assert sum(part.rows for part in cuts.axes[0].parts) == len(page)
         for row, point in points.items():

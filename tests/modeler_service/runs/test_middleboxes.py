@@ -35,8 +35,14 @@ def test_every_kind_of_middlebox_is_tried():
 @pytest.mark.parametrize("kind", SAYS)
 def test_what_a_middlebox_answers_is_named_and_recorded_nowhere(kind, curator, owner, opened, tmp_path):
     token, observed = owner.grant(opened.id, wire.GrantCreate(name=kind)).token, []
-    with between(curator, middlebox(kind, 1.0)) as net, StudyClient(net.url, token, opened.id) as client:
-        client._observe = lambda exchange, receipt: observed.append(exchange)
+
+    def observe(exchange, receipt):
+        observed.append(exchange)
+
+    with (
+        between(curator, middlebox(kind, 1.0)) as net,
+        StudyClient(net.url, token, opened.id, observe=observe) as client,
+    ):
         if kind == "reply of before":
             client.study()
             del observed[:]

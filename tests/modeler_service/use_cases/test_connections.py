@@ -8,7 +8,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.client import OwnerClient, VendorClient
-from blindopt.errors import AuditUnavailable, Remote
+from blindopt.errors import AuditUnavailable, LogBroken, Remote
 from modeler_service.context import open_context
 from modeler_service.runs.curator_session import open_session
 from modeler_service.settings import Settings
@@ -19,14 +19,14 @@ KEY = "curator+00000000+AQ=="
 @pytest.fixture(scope="module")
 def trying(modeler, curator, opened_once):
     """Posts a connection test; what is not changed is right."""
-    with VendorClient(modeler.url, modeler.token) as vendor:
+    with modeler.http() as http:
 
         def attempt(**changed):
             access = {"curator_url": curator.url, "study_id": opened_once.id, "token": opened_once.token} | changed
-            body = wire.StudyAccess(**access).model_dump_json().encode()
-            reply = vendor._send("POST", "/v1/connections:test", body=body).check()
-            assert opened_once.token not in reply.body.decode()
-            return reply.read(wire.ConnectionReport)
+            reply = http.post("/v1/connections:test", json=wire.StudyAccess(**access).model_dump(mode="json"))
+            assert reply.is_success, reply.text
+            assert opened_once.token not in reply.text
+            return wire.ConnectionReport.model_validate_json(reply.content)
 
         yield attempt
 
@@ -190,7 +190,7 @@ def test_an_import_trusts_no_other_key_than_the_run_was_given_and_disputes_it(
 def test_a_modeler_whose_log_does_not_verify_sends_no_request_for_an_import(tmp_path):
     settings = Settings(data_dir=tmp_path)
     with open_context(settings) as context:
-        context.audit_trail._fault = "a record is missing"
+        context.audit_trail.report(LogBroken("a record is missing"))
         access = wire.StudyAccess(curator_url="http://127.0.0.1:9", study_id="std_0123456789abcdef", token="t")
         session = open_session(context, settings, access, "t", "vendor:x")
         with pytest.raises(AuditUnavailable, match="does not verify"), session:

@@ -15,12 +15,17 @@ from blindopt.library import display
 from blindopt.library.service import AsyncOf, Awaited, Service, then
 
 
-class Vendors(Service[VendorClient]):
-    client_type = VendorClient
-
+class RepliesClient(VendorClient):
     def reply(self, run_id: str) -> wire.TokenReplacement:
         """Any request with a key."""
-        return self.client._post(f"/{run_id}", wire.TokenReplacement)
+        return self._post(f"/{run_id}", wire.TokenReplacement)
+
+
+class Vendors(Service[RepliesClient]):
+    client_type = RepliesClient
+
+    def reply(self, run_id: str) -> wire.TokenReplacement:
+        return self.client.reply(run_id)
 
 
 class AsyncVendors(AsyncOf[Vendors]):
