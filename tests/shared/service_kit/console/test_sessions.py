@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 import pytest
 from argon2 import PasswordHasher, extract_parameters
 from argon2.low_level import Type
+from sqlalchemy import text
 
 from blindopt.errors import Invalid, Unauthenticated
 from service_kit.console import api
@@ -15,7 +16,7 @@ from service_kit.console.sessions import Sessions
 from service_kit.identity import passwords
 from service_kit.identity.tokens import Principal
 from service_kit.settings import ServiceSettings
-from service_kit.store import audit_log, sessions, users
+from service_kit.store import audit_log, users
 from service_kit.web import in_process
 from tests import beside
 from tests.shared.service_kit.console import sample_service
@@ -378,7 +379,7 @@ def test_a_cookie_is_nothing_to_the_api_and_a_token_is_nothing_to_a_page(owner, 
 def test_sessions_that_are_over_leave_the_table(owner, app, clock):
     def count():
         with app.state.context.database.read() as db:
-            return len(list(db.execute(sessions._sessions.select())))
+            return len(list(db.execute(text("SELECT * FROM sessions"))))
 
     assert count() == 1
     clock.forward(hours=13)

@@ -85,8 +85,9 @@ def test_a_commit_without_a_free_descriptor_is_a_commit(context, tmp_path):
     async def serve():
         database.attach()
         await database.write_soon(_record)
-        database._reader.dispose()  # the pool of readers would need a new connection
-        with no_descriptors():
+        with database.read(), no_descriptors():  # another read would need a new connection
+            with pytest.raises(StorageUnavailable), database.read():
+                pass
             await asyncio.wait_for(database.write_soon(_record), WAIT)
         await asyncio.wait_for(database.write_soon(_record), WAIT)
         await database.finish()
@@ -166,8 +167,12 @@ def test_a_commit_that_cannot_even_be_tried_fails_for_its_waiters_and_the_next_g
 
 def test_a_read_without_a_free_descriptor_may_be_tried_again(database):
     database.write(_record)
-    database._reader.dispose()
-    with no_descriptors(), pytest.raises(StorageUnavailable, match="cannot be read") as raised, database.read():
+    with (
+        database.read(),  # another one needs a new connection
+        no_descriptors(),
+        pytest.raises(StorageUnavailable, match="cannot be read") as raised,
+        database.read(),
+    ):
         pass
     assert raised.value.retryable
     assert _recorded(database) == 1

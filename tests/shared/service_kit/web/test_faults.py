@@ -289,10 +289,10 @@ def test_a_full_disk_is_reported_and_stores_nothing(kind, curator_app_, owner, m
 def test_a_database_that_cannot_be_read_for_now_is_reported_as_such(curator_app_, owner):
     """As many slow readers as there are connections."""
     database = curator_app_.state.context.database
-    database._reader.pool._timeout = 0.05
     with ExitStack() as readers:
         for _ in range(18):
-            readers.enter_context(database.read())
+            db = readers.enter_context(database.read())
+        db.engine.pool._timeout = 0.05
         reply = ask(curator_app_, owner, "GET", "/v1/studies")
     assert (reply.status_code, reply.json()["code"], reply.json()["retryable"]) == (503, "storage_unavailable", True)
     assert ask(curator_app_, owner, "GET", "/v1/studies").status_code == 200

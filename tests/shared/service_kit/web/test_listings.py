@@ -38,9 +38,11 @@ def statements(database):
     def note(conn, cursor, statement, parameters, context, executemany):
         executed.append(statement)
 
-    event.listen(database._reader, "before_cursor_execute", note)
+    with database.read() as db:
+        readers = db.engine
+    event.listen(readers, "before_cursor_execute", note)
     yield executed
-    event.remove(database._reader, "before_cursor_execute", note)
+    event.remove(readers, "before_cursor_execute", note)
 
 
 def test_a_page_of_runs_tells_what_each_run_tells_and_counts_all_of_them_together(tmp_path):
