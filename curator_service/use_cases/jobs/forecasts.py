@@ -123,7 +123,7 @@ class Forecasts(Jobs):
         return inputs
 
     def _view(self, db: Connection, row: Any) -> wire.ForecastView:
-        spec = _spec(row)
+        spec = forecast_request(row)
         is_public = spec.rows == "public" or store.dataset_of(db, row.study_id).public
         progress = self._progress.get(row.id, row.progress) if row.state == "running" else row.progress
         return wire.ForecastView(
@@ -147,7 +147,7 @@ class Forecasts(Jobs):
             row = store.find(db, forecasts, identity)
             if row.state != "running":
                 return None
-            forecast = _spec(row)
+            forecast = forecast_request(row)
             inputs, withdrawn = _inputs(db, row.study_id, forecast), sorted(names(db))
         # Without a dataset to read, nothing but public values is sent.
         values = None if inputs.dataset_id is None else self._sample(inputs, inputs.dataset_id)
@@ -252,7 +252,7 @@ def _no_sample(why: str) -> Invalid:
     return Invalid("a sample is a dataset that is declared public, with the features of the study as columns", [fault])
 
 
-def _spec(row: Any) -> wire.ForecastCreate:
+def forecast_request(row: Any) -> wire.ForecastCreate:
     """The request of a stored forecast. One of 0.2.0 has a number of ``rows``, and was on the records."""
     spec = json.loads(row.spec)
     if not isinstance(spec.get("rows"), str):

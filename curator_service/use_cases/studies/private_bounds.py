@@ -71,7 +71,7 @@ class BoundsSearch:
                     "again, under the same key, which charges nothing more"
                 )
             table.settle(db, identity, drawn)
-            view = _view(table.find(db, identity))
+            view = view_of(table.find(db, identity))
             return Effect(view, "bounds.released", {"bounds_id": identity, "dataset_id": dataset_id}, 200)
 
         return self._context.idempotency.once(request, effect)
@@ -81,7 +81,7 @@ class BoundsSearch:
         with self._context.database.read() as db:
             sha = store.find(db, store.datasets, dataset_id).sha256
             same = [row.id for row in store.registrations(db, sha)]
-            return [(row.seq, _view(row)) for row in table.page(db, same, after=after, limit=limit)]
+            return [(row.seq, view_of(row)) for row in table.page(db, same, after=after, limit=limit)]
 
     def _charge(
         self,
@@ -104,7 +104,7 @@ class BoundsSearch:
         )
         if refusal is not None:
             return refusal
-        spec = _spec(wanted, dataset, n, digest)
+        spec = spec_of(wanted, dataset, n, digest)
         table.add(db, identity, dataset_id, json.dumps(spec), stamp(self._context.clock()))
         details = {
             "bounds_id": identity,
@@ -152,7 +152,7 @@ def _check(wanted: wire.BoundsCreate, dataset: Any, n: int) -> None:
         raise Invalid("too much to read in one request", [{"field": "columns", "message": message}])
 
 
-def _spec(wanted: wire.BoundsCreate, dataset: Any, n: int, digest: str) -> dict[str, Any]:
+def spec_of(wanted: wire.BoundsCreate, dataset: Any, n: int, digest: str) -> dict[str, Any]:
     """What the draw needs, from public values alone, as it was when it was charged."""
     records = 1 if dataset.person_column is None else int(dataset.rows_per_person)
     quantiles = wanted.quantiles
@@ -168,7 +168,8 @@ def _spec(wanted: wire.BoundsCreate, dataset: Any, n: int, digest: str) -> dict[
     }
 
 
-def _view(row: Any) -> wire.PrivateBounds:
+def view_of(row: Any) -> wire.PrivateBounds:
+    """The owner's view of stored bounds."""
     spec = json.loads(row.spec)
     wanted = wire.BoundsCreate.model_validate_json(json.dumps(spec["wanted"]))
     drawn = [] if row.result is None else json.loads(row.result)

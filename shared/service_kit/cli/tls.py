@@ -19,7 +19,8 @@ CA_DAYS = 3_650
 _BACKDATED = timedelta(hours=1)
 """Certificates begin earlier by this, for machines whose clocks are late."""
 _COPIED = ("ca.crt", "client.crt", "client.key")
-_ALL = ("ca.crt", "ca.key", "server.crt", "server.key", "client.crt", "client.key")
+FILES = ("ca.crt", "ca.key", "server.crt", "server.key", "client.crt", "client.key")
+"""What ``tls init`` makes."""
 
 Folder = Annotated[Path, typer.Option(help="Folder of the certificates.")]
 Days = Annotated[int, typer.Option(min=1, max=825, help="How long the certificates are valid.")]
@@ -40,7 +41,7 @@ def build(program: Program[S]) -> typer.Typer:
         Example: blindopt-curator tls init curator.hospital.example
         """
         with plain_errors():
-            if present := [name for name in _ALL if (folder / name).exists()]:
+            if present := [name for name in FILES if (folder / name).exists()]:
                 raise StateConflict(f"{folder / present[0]} exists, and nothing is written over: see tls renew")
             addresses = alternatives(names)
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

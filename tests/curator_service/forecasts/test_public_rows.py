@@ -212,7 +212,7 @@ def test_a_public_sample_takes_the_role_of_uniform_rows(twins, until):
 
 def test_a_stored_forecast_of_an_older_version_was_on_the_records():
     row = type("Row", (), {"spec": json.dumps({"epsilons": ["1"], "mechanisms": ["auto"], "rows": 40})})
-    spec = jobs._spec(row)
+    spec = jobs.forecast_request(row)
     assert (spec.rows, spec.rows_max) == ("records", 40)
     stored = type("Row", (), {"spec": PUBLIC.model_dump_json()})
-    assert jobs._spec(stored) == PUBLIC
+    assert jobs.forecast_request(stored) == PUBLIC

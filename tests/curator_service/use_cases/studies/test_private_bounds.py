@@ -100,7 +100,7 @@ def test_the_same_request_again_gets_the_same_bytes_for_one_charge(curator, data
     assert len(charges(curator, dataset)) == 2
 
 
-@pytest.mark.parametrize("part", ["private_quantiles", "_view"])
+@pytest.mark.parametrize("part", ["private_quantiles", "view_of"])
 def test_after_a_crash_between_charge_and_result_a_retry_draws_and_is_not_charged(part, curator, dataset, monkeypatch):
     """Before the draw, or after it and before its result is stored: then the first draw is shown to nobody."""
 
@@ -188,13 +188,13 @@ def test_of_persons_with_several_rows_the_noise_is_for_all_of_them():
     wanted = wire.BoundsCreate.model_validate_json(json.dumps(BODY | {"epsilon": "0.4"}))
     persons = SimpleNamespace(person_column="patient", rows_per_person=3)
     records = SimpleNamespace(person_column=None, rows_per_person=None)
-    specs = [private_bounds._spec(wanted, dataset, 10_000, "d") for dataset in (records, persons)]
+    specs = [private_bounds.spec_of(wanted, dataset, 10_000, "d") for dataset in (records, persons)]
     assert [(spec["unit"], spec["records"]) for spec in specs] == [("record", 1), ("person", 3)]
     assert specs[1]["quantiles"][0] == pytest.approx(3 * specs[0]["quantiles"][0], abs=0.002)
     row = SimpleNamespace(
         id="bnd_1", dataset_id="ds_1", spec=json.dumps(specs[1]), result=None, created_at="2026-01-01T00:00:00Z"
     )
-    view = private_bounds._view(row)
+    view = private_bounds.view_of(row)
     assert "each person, with up to 3 records" in view.guarantee
     assert view.rank_error == pytest.approx(3 * 2 / 0.1 * np.log(129 / 0.05))
 
