@@ -160,9 +160,9 @@ def test_a_client_certificate_of_a_link_that_ends_soon_is_named_and_counted(file
         while not links.status():
             await asyncio.sleep(0)
         _, gauge = links.gauges()
-        words = links._links[cert.id]._ending()
+        (link,) = links.status()
         await links.stop()
-        return round(gauge.samples[()] / 86_400), words
+        return round(gauge.samples[()] / 86_400), link.problem
 
     tls.issue(tmp_path, "client", None, 9)
     days, words = asyncio.run(shown())

@@ -110,13 +110,18 @@ def test_jobs_under_way_are_those_of_all_studies(tmp_path, small, monkeypatch):
     monkeypatch.setattr(in_process.curator.forecasts, "_submit", lambda identity: None)
     identity = in_process.open(small.csv, partial(draft, small))
     begun = in_process.call("owner", "POST", f"/v1/studies/{identity}/forecasts", json={})
-    in_process.curator.releases._drawing[identity] = 0.25
-    jobs = in_process.call("owner", "GET", "/v1/jobs")["jobs"]
+    jobs, keep_release = [], in_process.curator.vault.keep_release
+
+    def look(*drawn):
+        jobs.extend(in_process.call("owner", "GET", "/v1/jobs")["jobs"])
+        return keep_release(*drawn)
+
+    monkeypatch.setattr(in_process.curator.vault, "keep_release", look)
+    other = in_process.open(small.csv, partial(draft, small))
     assert [(job["kind"], job["id"], job["study_id"], job["name"], job["progress"]) for job in jobs] == [
-        ("release", identity, identity, "by hand", 0.25),
+        ("release", other, other, "by hand", 1.0),
         ("forecast", begun["id"], identity, "by hand", 0.0),
     ]
     in_process.call("owner", "POST", f"/v1/studies/{identity}/forecasts/{begun['id']}:cancel")
-    in_process.curator.releases._drawing.clear()
     assert in_process.call("owner", "GET", "/v1/jobs") == {"jobs": []}
     in_process.close()

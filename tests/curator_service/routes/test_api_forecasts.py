@@ -257,23 +257,23 @@ def test_an_end_that_cannot_be_stored_is_stored_once_it_can(tmp_path, small, unt
         context.close()
 
 
-class FailsOnce(StoredForecasts):
+class FailsOnce(Vault):
     """Cannot read the records of its first forecast."""
 
     has_failed = False
 
-    def _sample(self, *arguments):
+    def dataset(self, identity):
         if not self.has_failed:
             self.has_failed = True
             raise ZeroDivisionError("77123456789.25")
-        return super()._sample(*arguments)
+        return super().dataset(identity)
 
 
 def test_a_fault_in_the_curator_itself_is_reported_without_its_text(tmp_path, small, until, caplog):
     settings = Settings(data_dir=tmp_path)
-    context, vault = open_context(settings), Vault(tmp_path / "files")
+    context, vault = open_context(settings), FailsOnce(tmp_path / "files")
     first, second = _stored(context, vault, small, 2)
-    jobs = FailsOnce(context, vault, settings)
+    jobs = StoredForecasts(context, vault, settings)
     try:
         for identity in (first, second):
             jobs.submit(identity)

@@ -188,9 +188,10 @@ def test_a_note_is_durable_before_it_has_its_name(curator, folder, monkeypatch):
 
 def test_a_file_that_is_gone_while_it_is_registered_is_not_found(curator, folder, monkeypatch):
     identity = upload(curator).json()["id"]
-    note = curator.curator.uploads._notes()
-    monkeypatch.setattr(curator.curator.uploads, "_notes", lambda: note)
-    curator.curator.vault.pending.drop(identity)
+    files = curator.curator.vault.pending
+    notes = files.notes()
+    monkeypatch.setattr(files, "notes", lambda: notes)
+    files.drop(identity)
     assert register(curator, identity).status_code == 404
 
 
@@ -220,7 +221,9 @@ def test_uploads_at_once_do_not_pass_the_limit_together(curator, folder, monkeyp
     for number in range(PENDING_MAX - 1):
         upload(curator, f"a\n{number}\n".encode())
     uploads, keep = curator.curator.uploads, curator.curator.vault.pending.keep
-    owner, seen = uploads._notes().popitem()[1].owner, []
+    _, kept = curator.curator.vault.pending.notes().popitem()
+    note, seen = json.loads(kept), []
+    view = wire.PendingUpload.model_validate_json(json.dumps(note["view"]))
 
     def keep_while_another_comes(identity, content, note):
         other = threading.Thread(target=store, args=("upl_0000000000000001",))
@@ -231,10 +234,8 @@ def test_uploads_at_once_do_not_pass_the_limit_together(curator, folder, monkeyp
 
     def store(identity):
         with suppress(StateConflict):
-            note = {"owner": owner, "view": view.model_dump(mode="json")}
             uploads._store(note, view.model_copy(update={"id": identity}), io.BytesIO(CSV))
 
-    view = uploads._notes().popitem()[1].view
     monkeypatch.setattr(curator.curator.vault.pending, "keep", keep_while_another_comes)
     store("upl_0000000000000000")
     for other in seen:

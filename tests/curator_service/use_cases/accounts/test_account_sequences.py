@@ -293,10 +293,12 @@ class Acts:
                 self._orders[study] = self.file.order(study)
             return self._orders[study]
 
-        everyone, units = recomputed(records, spec, order, self._persons(), set(PERSONS) if self.persons else range(N))
+        everyone, units = recomputed(
+            records, spec, order, self.persons_of_datasets(), set(PERSONS) if self.persons else range(N)
+        )
         return everyone, units, recomputed_delta(records, spec)
 
-    def _persons(self) -> dict[str, list[str]] | None:
+    def persons_of_datasets(self) -> dict[str, list[str]] | None:
         """By dataset, the person behind each record that it keeps: from the file and the numbers of those records."""
         if not self.persons:
             return None
@@ -370,7 +372,7 @@ def test_the_check_finds_an_account_that_counts_the_records_of_a_person_by_thems
     acts.file.ask(study, *(acts.file.row_of(study, record) for record in (0, 1)))
     acts.check()
     assert acts.losses()[1] == {"Ada": 1, "Bo": 0, "Cy": 0}
-    acts._persons = lambda: {dataset: [f"{i}" for i in range(N)] for dataset in acts.datasets}
+    acts.persons_of_datasets = lambda: {dataset: [f"{i}" for i in range(N)] for dataset in acts.datasets}
     with pytest.raises(AssertionError):
         acts.check()
     acts.file.close()

@@ -114,18 +114,19 @@ def test_nothing_is_logged(made):
     assert curator.call("owner", "GET", "/v1/audit/checkpoint") == before
 
 
-def test_few_wait_and_few_are_kept(made):
+def test_few_wait_and_few_are_kept(made, until):
     forecasts, spec, _ = made
-    for change in range(1, 8):  # as somebody types
+    forecasts.view(hidden(spec, 1.0))
+    until(lambda: Held.jobs)  # it runs, until it may end
+    for change in range(2, 8):  # as somebody types
         forecasts.view(hidden(spec, float(change)))
-    assert len(forecasts._waiting) <= public_forecasts.WAITING_MAX
     _ended()
-    assert len(Held.jobs) <= 1 + public_forecasts.WAITING_MAX
+    assert len(Held.jobs) == 1 + public_forecasts.WAITING_MAX
     for change in range(1, KEPT_MAX + 9):
         forecasts.view(hidden(spec, float(change)))
         _ended()
-    assert len(forecasts._entries) <= KEPT_MAX
-    assert forecasts.points(hidden(spec, 1.0)) == []
+    kept = [change for change in range(1, KEPT_MAX + 9) if forecasts.points(hidden(spec, float(change)))]
+    assert kept == list(range(9, KEPT_MAX + 9))
 
 
 def test_a_release_without_noise_has_none(made):
@@ -145,16 +146,17 @@ def test_a_worker_that_ends_early_is_a_failure_in_words(made, monkeypatch):
 
 
 def test_a_process_that_cannot_start_is_a_failure_and_the_next_one_runs(made):
-    forecasts, spec, _ = made
+    _, spec, curator = made
+    workers = [Held]
 
     def fails():
         raise OSError("no memory")
 
-    forecasts._make_worker = fails
+    workers.append(fails)
+    forecasts = PublicForecasts(curator.context, lambda: workers.pop()())
     forecasts.view(spec)
     _ended()
     assert forecasts.view(spec).problem == "a fault on our side (OSError)"
-    forecasts._make_worker = Held
     forecasts.view(hidden(spec, 2.0))
     _ended()
     assert forecasts.view(hidden(spec, 2.0)).state == "completed"

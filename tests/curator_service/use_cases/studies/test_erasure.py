@@ -93,6 +93,21 @@ def erase(file, key="erase"):
     return call(file, "POST", f"/v1/datasets/{file.dataset}:erase", key=key)
 
 
+def erase_and_crash(file, monkeypatch):
+    """Erase the dataset in the tables, and end before the first of its files is forgotten."""
+
+    def killed(names):
+        raise Killed
+
+    call(file, "POST", f"/v1/datasets/{file.dataset}:archive")
+    monkeypatch.setattr(file.in_process.curator.vault, "forget", killed)
+    assert status(file, "POST", f"/v1/datasets/{file.dataset}:erase") == 500
+
+
+class Killed(Exception):
+    pass
+
+
 def words(file):
     with file.in_process.context.database.read() as db:
         log_checks.check(db, (entry.record for entry in audit_log.walk(db)))
@@ -198,10 +213,9 @@ def test_what_is_under_way_is_named_and_nothing_is_erased(file):
     assert status(file, "POST", f"/v1/studies/{draft}:release") == 409
 
 
-def test_a_crash_after_the_commit_leaves_a_dataset_that_answers_nothing_and_a_start_finishes(file):
+def test_a_crash_after_the_commit_leaves_a_dataset_that_answers_nothing_and_a_start_finishes(file, monkeypatch):
     used(file)
-    file.in_process.curator.erasures._finish = lambda identity: None
-    erase(file)
+    erase_and_crash(file, monkeypatch)
     assert marked(file)
     file.reopen()
     assert marked(file) == set()
@@ -265,10 +279,9 @@ def test_pending_uploads_of_the_file_go_with_it_packed_or_not_and_others_stay(fi
     assert len(pending(file)) == 1
 
 
-def test_a_crash_after_the_commit_leaves_no_pending_upload_after_the_next_start(file):
+def test_a_crash_after_the_commit_leaves_no_pending_upload_after_the_next_start(file, monkeypatch):
     keep(file)
-    file.in_process.curator.erasures._finish = lambda identity: None
-    erase(file)
+    erase_and_crash(file, monkeypatch)
     later = keep(file).json()["id"]
     assert len(pending(file)) == 2
     file.reopen()
@@ -279,13 +292,13 @@ def test_a_crash_after_the_commit_leaves_no_pending_upload_after_the_next_start(
 
 def test_an_upload_that_is_read_while_its_file_is_erased_is_not_kept(file, monkeypatch):
     uploads = file.in_process.curator.uploads
-    store = uploads._store
+    sweep = uploads.sweep
 
-    def erased_before(*parts):
+    def erased_before():  # what a file that was read is stored after
         erase(file)
-        store(*parts)
+        sweep()
 
-    monkeypatch.setattr(uploads, "_store", erased_before)
+    monkeypatch.setattr(uploads, "sweep", erased_before)
     reply = keep(file)
     assert (reply.status_code, reply.json()["code"]) == (410, "erased")
     assert pending(file) == set()
