@@ -36,6 +36,7 @@ from blindopt.client import OwnerClient, StudyClient, VendorClient, is_ready
 from tests import beside, postgres, processes
 from tests.given_settings import GIVEN
 
+processes.keep_commands()
 if postgres.ON:
     postgres.use_everywhere()
 

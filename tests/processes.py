@@ -34,6 +34,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+import typer.main
+import typer.testing
 from pydantic import BaseModel
 from pydantic.errors import PydanticUndefinedAnnotation
 
@@ -313,12 +315,23 @@ class _Server:
 
 
 def _build_services() -> None:
-    """Build both services once and throw them away: routes and SQL that are made at the first use come with a fork."""
+    """Build both services once and throw them away: what is made at the first use comes with a fork."""
     with tempfile.TemporaryDirectory() as folder:
         for name in ("curator", "modeler"):
             settings = import_module(f"{name}_service.settings").Settings(data_dir=Path(folder) / name)
             app = import_module(f"{name}_service.app").build(settings)
             asyncio.run(_live(app))
+            templates = import_module(f"{name}_service.console").build().renderer.templates
+            for each in templates.list_templates():
+                templates.get_template(each)
+            keep_commands()
+            typer.main.get_command(import_module(f"{name}_service.cli").app)
+
+
+def keep_commands() -> None:
+    """Build the commands of a command line once in a process, and not for each call of it."""
+    if not hasattr(typer.main.get_command, "cache_info"):
+        typer.main.get_command = typer.testing._get_command = cache(typer.main.get_command)
 
 
 def _import_packages() -> None:

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, FilePath, SecretStr, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from blindopt.addresses import is_http_address, is_localhost_name, is_loopback
 from blindopt.certificates import CertificateFiles
@@ -141,6 +141,18 @@ class ServiceSettings(BaseSettings):
         """The networks of trusted proxies."""
         names = (name.strip() for name in self.trusted_proxies.split(","))
         return tuple(ipaddress.ip_network(name) for name in names if name)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments, then the environment: there are no files of settings, and looking for them takes as long."""
+        return init_settings, env_settings
 
     @model_validator(mode="after")
     def _proxies_are_networks(self) -> Self:

@@ -3,7 +3,7 @@
 import hashlib
 import mimetypes
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,12 @@ _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml",
 _FOR_EVER = "public, max-age=31536000, immutable"
 
 
+@cache
+def renderer(service: str, folders: tuple[Path, ...]) -> "Renderer":
+    """The renderer of a service, whose templates are compiled once in a process."""
+    return Renderer(service, folders)
+
+
 class Renderer:
     """Renders templates. Everything is escaped, and an undefined name is an error."""
 
@@ -30,19 +36,19 @@ class Renderer:
             if path.suffix in _TYPES
         }
         self._digests = {name: hashlib.sha256(body).hexdigest()[:16] for name, body in self._files.items()}
-        self._env = Environment(
+        self.templates = Environment(
             loader=FileSystemLoader([folder / "templates" for folder in folders]),
             autoescape=True,
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._env.filters |= words.FILTERS
-        self._env.globals |= {"service": service, "version": VERSION, "asset": self.asset}
+        self.templates.filters |= words.FILTERS
+        self.templates.globals |= {"service": service, "version": VERSION, "asset": self.asset}
 
     @cached_property
     def _ui(self) -> Any:
-        return self._env.get_template("ui.html").module
+        return self.templates.get_template("ui.html").module
 
     def asset(self, name: str) -> str:
         """The address of a static file, which changes with its content."""
@@ -64,12 +70,12 @@ class Renderer:
     def page(self, page: object | None, template: str, status: int, **context: Any) -> Response:
         """A whole page."""
         filled: dict[str, Any] = {"trail": (), "flashes": (), "form": None, "page": page, "ui": self._ui, **context}
-        html = self._env.get_template(template).render(filled)
+        html = self.templates.get_template(template).render(filled)
         return Response(html, status, media_type="text/html")
 
     def part(self, page: object, template: str, **context: Any) -> Response:
         """A part of a page."""
-        html = self._env.get_template(template).render({"form": None, "page": page, "ui": self._ui, **context})
+        html = self.templates.get_template(template).render({"form": None, "page": page, "ui": self._ui, **context})
         return Response(html, 200, media_type="text/html")
 
     def error(self, page: object | None, status: int, headers: Mapping[str, str], **fields: object) -> Response:

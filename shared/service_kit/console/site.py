@@ -18,7 +18,7 @@ from service_kit.console.api import ApiProblem
 from service_kit.console.flashes import Flashes
 from service_kit.console.forms import CSRF, Form, encodable, same
 from service_kit.console.pages import COMPACT, ROOT, TABLES, Entry, Page, Pages, Trail
-from service_kit.console.render import Renderer
+from service_kit.console.render import renderer
 from service_kit.console.sessions import Session, Sessions
 from service_kit.console.words import plain
 from service_kit.context.context import ServiceContext
@@ -59,7 +59,7 @@ class Console:
     def __init__(self, title: str, pages: Sequence[Pages], folder: Path) -> None:
         self.title = title
         self.entries: list[Entry] = [entry for module in pages for entry in module.entries]
-        self._renderer = Renderer(title, (folder, FOLDER))
+        self.renderer = renderer(title, (folder, FOLDER))
         self.flashes: Flashes
         self._sessions: Sessions
         self._tls = False
@@ -106,7 +106,7 @@ class Console:
         headers = {k.lower(): v for k, v in error.headers.items()}
         request_id = scope["state"]["request_id"] if error.status >= 500 else None
         fields = {"title": error.title, "detail": str(error), "request_id": request_id}
-        return self._renderer.error(page, error.status, headers, **fields)
+        return self.renderer.error(page, error.status, headers, **fields)
 
     async def is_live(self, session: Session) -> bool:
         """Whether a session is still live, for long responses."""
@@ -193,7 +193,7 @@ class Console:
         raise NotFound("there is no such page")
 
     async def _static(self, request: Request) -> Response:
-        return self._renderer.static(request)
+        return self.renderer.static(request)
 
     async def _login_form(self, request: Request) -> Response:
         if request.state.session is not None:
@@ -250,7 +250,7 @@ class Console:
         target = _inside(request.query_params.get("next", ""))
         # Browsers send Sec-Fetch-Site only over TLS and to the machine itself, so it also shows a proxy with TLS.
         insecure = request.url.scheme != "https" and not local and "sec-fetch-site" not in request.headers
-        return self._renderer.page(
+        return self.renderer.page(
             None, "login.html", status, title="Log in", error=error, name=name, next=target, insecure=insecure
         )
 
@@ -261,21 +261,21 @@ class Console:
     ) -> Response:
         """A whole page, with the messages to show."""
         messages = self.flashes.take(page.request, page.session)
-        response = self._renderer.page(page, template, status, title=title, trail=trail, flashes=messages, **context)
+        response = self.renderer.page(page, template, status, title=title, trail=trail, flashes=messages, **context)
         if messages:
             self.flashes.clear(response)
         return response
 
     def fragment(self, page: Page, template: str, **context: Any) -> Response:
         """A part of a page."""
-        return self._renderer.part(page, template, **context)
+        return self.renderer.part(page, template, **context)
 
     def show_problem(self, page: Page, refused: ApiProblem) -> Response:
         """A page that shows a refusal of the API."""
         problem = refused.problem
         headers = {k: v for k, v in refused.headers.items() if k == "retry-after"}
         fields = {"title": problem.title, "detail": plain(problem.detail), "request_id": problem.request_id}
-        return self._renderer.error(page, problem.status, headers, **fields, problem=refused)
+        return self.renderer.error(page, problem.status, headers, **fields, problem=refused)
 
 
 def _same_origin(request: Request) -> None:

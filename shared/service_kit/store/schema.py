@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 
 from sqlalchemy import Connection, MetaData, text
 from sqlalchemy.dialects import sqlite
@@ -38,20 +39,26 @@ def prepare(
     version = db.execute(text("PRAGMA user_version")).scalar_one()
     if is_older := version not in (0, VERSION):
         _migrate(db, version, append_only, migrations)
-    for tables in metadata:
-        tables.create_all(db)
+    for statement in _creations(metadata, append_only):
+        db.exec_driver_sql(statement)
     if is_older:
         _check_columns(db, metadata)
-    for tables in metadata:
-        for index in (index for table in tables.sorted_tables for index in table.indexes):
-            # A new index on an old table needs no migration.
-            db.execute(CreateIndex(index, if_not_exists=True))
-    for name in append_only:
-        for verb in VERBS:
-            db.execute(text(_APPEND_ONLY.format(table=name, verb=verb)))
     if version != VERSION:  # a command that only reads does not write, which a running service would see
         db.execute(text(f"PRAGMA user_version={VERSION}"))
     return bool(is_older)
+
+
+@cache  # to compile them takes longer than to run them
+def _creations(metadata: tuple[MetaData, ...], append_only: tuple[str, ...]) -> tuple[str, ...]:
+    """The statements that create each table, index and trigger that is missing."""
+    tables = [table for each in metadata for table in each.sorted_tables]
+    indexes = [index for table in tables for index in sorted(table.indexes, key=lambda index: str(index.name))]
+    created: list[CreateTable | CreateIndex] = [
+        *(CreateTable(table, if_not_exists=True) for table in tables),
+        *(CreateIndex(index, if_not_exists=True) for index in indexes),  # a new one on an old table needs no migration
+    ]
+    triggers = [_APPEND_ONLY.format(table=name, verb=verb) for name in append_only for verb in VERBS]
+    return *(str(each.compile(dialect=sqlite.dialect())) for each in created), *triggers
 
 
 def check(db: Connection, append_only: tuple[str, ...]) -> None:
