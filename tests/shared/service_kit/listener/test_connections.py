@@ -178,7 +178,8 @@ def listener(tmp_path_factory):
 
     @app.post("/body")
     async def body(request: Request):
-        return {"bytes": len(await request.body())}
+        body = await request.body()
+        return {"bytes": len(body), "names": sorted(name.decode() for name, _ in request.scope["headers"])}
 
     @app.post("/early")
     async def early():
@@ -190,13 +191,13 @@ def listener(tmp_path_factory):
 
 
 @contextmanager
-def served(app, settings):
+def served(app, settings, tick_seconds=0.1):
     """A server of ``app`` in a thread, with its port."""
     app.state.certificates = Certificates(settings, utc_now)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(protocols, "HEAD_SECONDS", 1.0)
         patch.setattr(protocols, "LINGER_SECONDS", 0.05)
-        patch.setattr(servers, "TICK_SECONDS", 0.1)
+        patch.setattr(servers, "TICK_SECONDS", tick_seconds)
         listening = socket.create_server(("127.0.0.1", 0))
         server = servers.server(app, settings)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
@@ -312,7 +313,20 @@ def test_an_upgrade_is_answered_as_any_other_request(port):
 
 def test_trailers_are_no_headers_of_their_request(port):
     sent = POST + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nAuthorization: x\r\n\r\n"
-    assert read(connected(port, sent)).endswith(b'{"bytes":1}')
+    reply = read(connected(port, sent))
+    assert reply.endswith(b'{"bytes":1,"names":["connection","host","transfer-encoding"]}')
+
+
+def test_the_end_and_new_certificates_do_not_wait_for_the_next_tick(tmp_path):
+    """Negative control: the next tick is an hour away."""
+    app, looks = FastAPI(), threading.Semaphore(0)
+    with served(app, ServiceSettings(data_dir=tmp_path), tick_seconds=3_600.0) as server:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as open_connection:
+            open_connection.sendall(HEAD + b"Connection: close\r\n\r\n")
+            assert open_connection.recv(1)  # so the first tick is over
+        app.state.certificates.look = looks.release
+        server.hang_up(signal.SIGHUP, None)
+        assert looks.acquire(timeout=60)
 
 
 def test_a_service_that_ends_answers_what_is_on_its_way_and_says_that_it_closes(tmp_path):
