@@ -19,6 +19,7 @@ sigma_t^2   ``Posterior.variance``             (n,)          outcome^2    poster
 L           ``Observations.factor``            (t, t)        outcome      Cholesky factor of the covariance of y
 L^-1        ``Observations.inverse``           (t, t)        outcome^-1   its inverse
 w           ``Observations.weights``           (t,)          1            L^-1 (y - m)
+L^-T w      ``Observations.duals``             (t,)          outcome^-1   what each observation weighs in a mean
 |w|^2       ``Observations.weight_sq_cumsum``  (t + 1,)      1            sums of the squares of the first s weights
 i           ``Observations.rows``              (t,)          1            candidates observed, as row numbers of Z
 z_i         ``Observations.inputs``            (t, r)        candidate    candidates observed

@@ -7,6 +7,7 @@ import numpy as np
 from blindopt.arrays import Matrix, Rows, Vector
 from blindopt.errors import NumericalFailure
 from blindopt.gp.kernels import Kernel
+from blindopt.gp.lower_triangle import times_transposed
 from blindopt.gp.observations import OUTCOME_MAX, Observations
 from blindopt.gp.partitions.partitioned import Solution
 from blindopt.gp.single_thread_blas import factors, right_product
@@ -115,9 +116,9 @@ class ExactGP:
         if self.nugget:
             cross += self.nugget * (rows[:, None] == observed.rows[:t])
         factor, inverse = observed.factor[:t, :t], observed.inverse[:t, :t]
-        whitened = np.einsum("ij,kj->ik", cross, inverse)
-        cross -= np.einsum("ij,kj->ik", whitened, factor)
-        whitened += np.einsum("ij,kj->ik", cross, inverse)
+        whitened = times_transposed(cross, inverse)
+        cross -= times_transposed(whitened, factor)
+        whitened += times_transposed(cross, inverse)
         mean = self._prior_mean + np.einsum("ij,j->i", whitened, observed.weights[:t])
         variance = self._prior_variance - np.einsum("ij,ij->i", whitened, whitened)
         self._solved = Solution(rows, whitened, mean, np.maximum(variance, 0.0))

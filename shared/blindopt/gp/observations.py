@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 from blindopt.arrays import Matrix, Rows, Vector
 from blindopt.gp.candidates import Candidates
+from blindopt.gp.lower_triangle import combined_rows
+from blindopt.gp.single_thread_blas import left_product
 
 OUTCOME_MAX = 1e150  # its square is still a number
 LoopArguments = tuple[Matrix, Rows, Matrix, Vector, int]
@@ -19,9 +21,9 @@ class Observations:
 
     ``rows`` (t,) are the candidates observed, and ``inputs`` (t, r) their coordinates. ``factor`` L (t, t) is the
     Cholesky factor of the observations' covariance, ``inverse`` is L^-1, ``weights`` w (t,) are L^-1 (y - prior mean),
-    and ``weight_sq_cumsum`` (t + 1,) the sums w_1^2 + ... + w_s^2 for s = 0 .. t. The arrays have room for more than
-    t, up to ``capacity``: read the first ``count`` entries. ``serials`` (t,) differ for all observations that were
-    ever made, also for those that were retracted.
+    ``duals`` (t,) are L^-T w but for rounding, and ``weight_sq_cumsum`` (t + 1,) the sums w_1^2 + ... + w_s^2 for
+    s = 0 .. t. The arrays have room for more than t, up to ``capacity``: read the first ``count`` entries. ``serials``
+    (t,) differ for all observations that were ever made, also for those that were retracted.
     """
 
     def __init__(self, r: int, noise_variance: float, nugget: float, capacity: int) -> None:
@@ -37,6 +39,7 @@ class Observations:
         self.factor: Matrix = np.empty((0, 0))
         self.inverse: Matrix = np.empty((0, 0))
         self.weights: Vector = np.empty(0)
+        self.duals: Vector = np.zeros(0)
         self.weight_sq_cumsum: Vector = np.zeros(1)
         self.variance_max = 0.0
         """The largest prior variance of an observation so far, its noise included."""
@@ -56,10 +59,11 @@ class Observations:
         self.serials[t] = self._next_serial
         self._next_serial += 1
         self.factor[t, :t], self.factor[t, t] = whitened, pivot
-        self.inverse[t, :t] = -np.einsum("j,jk->k", whitened, self.inverse[:t, :t]) / pivot
+        self.inverse[t, :t] = -combined_rows(whitened, self.inverse[:t, :t]) / pivot
         self.inverse[t, t] = 1.0 / pivot
         self.variance_max = max(self.variance_max, float(whitened @ whitened) + pivot**2)
         self.weights[t] = weight
+        self.duals[: t + 1] += weight * self.inverse[t, : t + 1]
         self.weight_sq_cumsum[t + 1] = self.weight_sq_cumsum[t] + weight**2
         self.count = t + 1
 
@@ -73,6 +77,7 @@ class Observations:
         self.serials[:t] = np.arange(self._next_serial, self._next_serial + t)
         self._next_serial += t
         self.factor[:t, :t], self.inverse[:t, :t], self.weights[:t] = factor, inverse, weights
+        self.duals[:t] = left_product(weights, inverse)
         self.weight_sq_cumsum[1 : t + 1] = np.cumsum(weights**2)
         self.variance_max = float(np.einsum("ij,ij->i", factor, factor).max())
         self.count = t
@@ -81,11 +86,14 @@ class Observations:
         """Keep the first ``count`` observations; ValueError if there are fewer."""
         if not 0 <= count <= self.count:
             raise ValueError(f"there are {self.count} outcomes, not {count}")
+        if self.weights[count : self.count].any():  # one that was only supposed has the weight 0
+            self.duals[:count] = left_product(self.weights[:count], self.inverse[:count, :count])
+            self.duals[count:] = 0.0
         self.count = count
 
     def _grow(self, size: int) -> None:
         self.rows, self.serials = _grown(self.rows, size), _grown(self.serials, size)
-        self.weights = _grown(self.weights, size)
+        self.weights, self.duals = _grown(self.weights, size), _grown(self.duals, size)
         self.inputs = _grown(self.inputs, size, self.inputs.shape[1])
         self.factor, self.inverse = _grown(self.factor, size, size), _grown(self.inverse, size, size)
         self.weight_sq_cumsum = _grown(self.weight_sq_cumsum, size + 1)

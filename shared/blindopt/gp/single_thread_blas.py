@@ -116,5 +116,5 @@ def _steps(length: int) -> list[slice]:
 
 @lru_cache(maxsize=64)
 def _blocks(a: int, b: int) -> tuple[slice, ...]:
-    rows = max(1, ALONE // b)
+    rows = max(1, ALONE // max(1, b))
     return (slice(0, a),) if rows >= a else tuple(slice(i, i + rows) for i in range(0, a, rows))

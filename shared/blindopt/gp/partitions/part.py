@@ -14,7 +14,6 @@ from blindopt.gp.compiled import NORM_MAX, CompiledUpdates, loops_for
 from blindopt.gp.hot_set import HotSetUpdates
 from blindopt.gp.kernels import Kernel
 from blindopt.gp.observations import LocalObservations, Observations
-from blindopt.gp.single_thread_blas import left_product
 from blindopt.gp.updates import (
     EPSILON,
     Floor,
@@ -252,5 +251,4 @@ def mean_tolerance(tol: float, prior_variance: float, observed: Observations) ->
     if not (t := observed.count):
         return 0.0
     product_error = sqrt(prior_variance * observed.weight_sq_cumsum[t])
-    duals = left_product(observed.weights[:t], observed.inverse[:t, :t])
-    return tol * float(max(product_error, _RESIDUAL * prior_variance * np.abs(duals).sum()))
+    return tol * float(max(product_error, _RESIDUAL * prior_variance * np.abs(observed.duals[:t]).sum()))
