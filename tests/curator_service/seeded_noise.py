@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from curator_service.privacy import noise
-from curator_service.privacy.answers import AnswerMechanism
+from tests.curator_service.replaced_noise import replace_answer_release, replace_measurement_noise
 
 
 def seed_answers(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
@@ -23,8 +23,8 @@ def seed_answers(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
         assert mechanism.noise.family == "laplace"
         return mechanism.centre + offsets + rng.laplace(0, mechanism.noise.scale, len(offsets))
 
-    monkeypatch.setattr(AnswerMechanism, "release", release)
-    monkeypatch.setattr(noise, "add_gaussian", lambda values, sd: values + rng.normal(0, sd, np.shape(values)))
+    replace_answer_release(monkeypatch, release)
+    replace_measurement_noise(monkeypatch, lambda values, sd: values + rng.normal(0, sd, np.shape(values)))
 
 
 def seed_gaussian_releases(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:

@@ -10,10 +10,10 @@ import pytest
 from blindopt import wire
 from curator_service.attacks import audit
 from curator_service.attacks.audit import Claim
-from curator_service.measurement import privatize
 from curator_service.privacy.answers import mechanism_of as answers_of
 from curator_service.release.gaussian import GaussianMechanism
 from curator_service.release.registry import choice_of
+from tests.curator_service.replaced_noise import replace_answer_mechanism
 
 CLAIM = Claim(Decimal(1))
 RELEASES = {
@@ -114,7 +114,7 @@ def test_a_right_answer_is_not_contradicted_and_the_noise_of_eight_epsilon_is(na
     right = audit.audit_answers(study(answers=ANSWERS[name]), CLAIM, draws=4_000)
     assert 0.5 < right.bound <= 1
     broken = answers_of(ANSWERS[name].model_copy(update={"epsilon": "8"}))
-    monkeypatch.setattr(privatize, "mechanism_of", lambda answers, persons=1: broken)
+    replace_answer_mechanism(monkeypatch, lambda answers, persons=1: broken)
     assert audit.audit_answers(study(answers=ANSWERS[name]), CLAIM, draws=1_000).exceeds
 
 
@@ -124,7 +124,7 @@ def test_a_mean_of_several_people_is_audited_for_a_move_of_a_single_person(monke
     apart = {"privacy_unit": "answer", "measurement": inbox}
     means = study(answers=ANSWERS["laplace"].model_copy(update={"plays": "mean"})).model_copy(update=apart)
     assert 0.5 < audit.audit_answers(means, CLAIM, draws=4_000).bound <= 1
-    monkeypatch.setattr(privatize, "mechanism_of", lambda answers, persons=1: answers_of(answers, 3 * persons))
+    replace_answer_mechanism(monkeypatch, lambda answers, persons=1: answers_of(answers, 3 * persons))
     assert audit.audit_answers(means, CLAIM, draws=2_000).exceeds
 
 

@@ -9,7 +9,7 @@ from scipy import stats
 from blindopt.errors import NumericalFailure
 from blindopt.wire import NONE, ColumnMeasurement, Feature, IdentityRelease, NoisePassport, RowPlays, StudyCreate
 from curator_service.measurement.column import measure
-from curator_service.privacy import noise
+from tests.curator_service.replaced_noise import replace_measurement_noise
 
 MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hundreds in a run of all tests
 
@@ -36,7 +36,7 @@ def test_every_play_gives_one_answer_in_the_order_asked():
 
 
 def test_without_noise_an_answer_is_exact_and_nothing_is_drawn(monkeypatch):
-    monkeypatch.setattr(noise, "add_gaussian", lambda values, sd: pytest.fail("noise was drawn"))
+    replace_measurement_noise(monkeypatch, lambda values, sd: pytest.fail("noise was drawn"))
     outcomes = np.array([0.1, 1e300, -1e-300, 5e-324])
     answers = measure(outcomes, [RowPlays(row=i) for i in range(4)], study(0.0))
     assert [a.y for a in answers] == outcomes.tolist()

@@ -10,7 +10,8 @@ from blindopt import wire
 from blindopt.errors import NumericalFailure
 from curator_service.measurement.column import measure
 from curator_service.measurement.privatize import Measured, passport_of, release, releases_mean
-from curator_service.privacy.answers import AnswerMechanism, mechanism_of
+from curator_service.privacy.answers import mechanism_of
+from tests.curator_service.replaced_noise import replace_answer_release
 from tests.scale import scaled
 
 KINDS = {"laplace": wire.LaplaceAnswers, "one_bit": wire.OneBitAnswers, "piecewise": wire.PiecewiseAnswers}
@@ -32,8 +33,8 @@ def study(kind="laplace", plays="mean", variance=0.0, centre=0.0, epsilon="1"):
 def offsets_seen(monkeypatch):
     """What reaches the mechanism, which then adds nothing."""
     offsets = []
-    monkeypatch.setattr(
-        AnswerMechanism, "release", lambda self, values: (offsets.append(values.copy()), self.centre + values)[1]
+    replace_answer_release(
+        monkeypatch, lambda mechanism, values: (offsets.append(values.copy()), mechanism.centre + values)[1]
     )
     return offsets
 

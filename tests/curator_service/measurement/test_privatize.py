@@ -5,7 +5,7 @@ import pytest
 from blindopt import wire
 from curator_service.measurement.column import added_variance, is_exact
 from curator_service.measurement.privatize import Measured, passport_of, release
-from curator_service.privacy.answers import AnswerMechanism
+from tests.curator_service.replaced_noise import replace_answer_release
 
 EXACT = wire.NoAnswerNoise(mechanism="none")
 LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="2", value_bound=1.0, plays="mean")
@@ -41,7 +41,7 @@ def test_an_item_without_a_measurement_has_no_answer_and_the_others_keep_theirs(
 
 
 def test_a_mechanism_that_returns_too_few_numbers_releases_nothing(monkeypatch):
-    monkeypatch.setattr(AnswerMechanism, "release", lambda self, offsets: offsets[:-1])
+    replace_answer_release(monkeypatch, lambda mechanism, offsets: offsets[:-1])
     with pytest.raises(ValueError, match="shorter"):
         release([Measured(1, [1], [0.5]), Measured(2, [1], [0.5])], study(LAPLACE))
 

@@ -18,6 +18,7 @@ from curator_service.privacy import noise
 from curator_service.privacy.guarantees import guarantee
 from curator_service.privacy.noise import add_laplace, laplace_scale
 from tests.curator_service.privacy.epsilon_audit import lower_bound
+from tests.curator_service.replaced_noise import forget_the_clip
 from tests.scale import scaled
 
 MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hundreds in a run of all tests
@@ -121,7 +122,7 @@ def test_what_measurement_noise_adds_is_clipped_too():
 
 
 def test_a_clip_that_is_missing_would_be_caught(monkeypatch):
-    monkeypatch.setattr(np, "clip", lambda values, low, high: values)
+    forget_the_clip(monkeypatch)
     assert abs(ask(1e6, 10, study()).mean()) > 1e5
 
 
@@ -141,6 +142,11 @@ def test_an_audit_of_the_answers_does_not_find_more_than_epsilon():
 TOO_LITTLE = 0.9 if scaled(1) >= 5 else 0.8
 
 
+def replace_mechanism(monkeypatch, mechanism):
+    """``mechanism(bound, epsilon)`` in place of OpenDP's Laplace noise."""
+    monkeypatch.setattr(noise.laplace, "_laplace", mechanism)
+
+
 @pytest.mark.parametrize(
     ("factor", "draws", "least"),
     [(0.5, 10_000, 1.5), (TOO_LITTLE, 20_000, 1.0)],
@@ -150,9 +156,7 @@ def test_too_little_noise_is_found_by_the_audit(factor, draws, least, monkeypatc
     """1.75 and 1.12 are found, with standard deviations of 0.025 and 0.018."""
     rng = np.random.default_rng(7)
     scale = factor * laplace_scale(C, EPSILON)
-    monkeypatch.setattr(
-        noise.laplace, "_laplace", lambda bound, epsilon: lambda value: value + rng.laplace(scale=scale)
-    )
+    replace_mechanism(monkeypatch, lambda bound, epsilon: lambda value: value + rng.laplace(scale=scale))
     assert audit(study(), scaled(draws)) > least
 
 
@@ -179,7 +183,7 @@ def test_an_epsilon_that_means_nothing_is_refused(epsilon):
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_an_outcome_that_is_no_number_is_refused_before_anything_is_drawn(bad, monkeypatch):
-    monkeypatch.setattr(noise.laplace, "_laplace", lambda *args: pytest.fail("a mechanism was made"))
+    replace_mechanism(monkeypatch, lambda bound, epsilon: pytest.fail("a mechanism was made"))
     with pytest.raises(NumericalFailure, match="not finite"):
         add_laplace(np.array([0.0, bad]), C, EPSILON)
 

@@ -22,6 +22,7 @@ from curator_service.privacy.answers import concrete_answers, faults, mechanism_
 from curator_service.privacy.noise import bounded
 from curator_service.privacy.noise.bounded import OneBit, Piecewise, one_bit, piecewise
 from tests.curator_service.privacy.epsilon_audit import lower_bound
+from tests.curator_service.replaced_noise import forget_the_clip, replace_opendp_maker, replace_secrets
 from tests.scale import scaled
 
 MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hundreds in a run of all tests
@@ -122,9 +123,7 @@ def test_a_point_is_as_likely_as_the_law_says_and_no_point_is_left_out(epsilon, 
         weights = dict.fromkeys(range(-20, 21), Fraction(0))
         for is_inside, count, share in ((True, m, p), (False, 41 - m, 1 - p)):
             for index in range(count):
-                monkeypatch.setattr(
-                    bounded.secrets, "randbelow", lambda n, count=count, index=index: index if n == count else None
-                )
+                replace_secrets(monkeypatch, randbelow={count: index}.get)
                 weights[law._point_of(w, is_inside)] += share / count
         assert sum(weights.values()) == 1
         assert min(weights.values()) > 0
@@ -221,6 +220,16 @@ def test_an_audit_does_not_find_more_than_epsilon(kind, far):
     assert LEAST < lower_bound <= 1.0
 
 
+def replace_coin(monkeypatch, coin):
+    """``coin`` in place of OpenDP's randomized response of a probability."""
+    monkeypatch.setattr(bounded, "coin", coin)
+
+
+def replace_rounding(monkeypatch, below):
+    """``below`` in place of the rounding down of a law's probability."""
+    monkeypatch.setattr(bounded, "below", below)
+
+
 def numpy_coin(rng):
     """The coin by a fast generator: for controls alone."""
     return lambda prob: lambda bit: bit if rng.random() < prob else not bit
@@ -232,9 +241,8 @@ def fast(monkeypatch):
     for make in MAKERS.values():
         make(C, Decimal(1))  # with OpenDP's coin
     rng = np.random.default_rng(11)
-    monkeypatch.setattr(bounded, "coin", numpy_coin(rng))
-    monkeypatch.setattr(bounded.secrets, "randbelow", lambda n: int(rng.integers(n)))
-    monkeypatch.setattr(bounded.secrets, "randbits", lambda k: int(rng.integers(1 << k)))
+    replace_coin(monkeypatch, numpy_coin(rng))
+    replace_secrets(monkeypatch, randbelow=lambda n: int(rng.integers(n)), randbits=lambda k: int(rng.integers(1 << k)))
     return monkeypatch
 
 
@@ -283,7 +291,7 @@ def broken_piecewise(kind):
 
 def test_a_clip_that_is_missing_is_found_by_the_audit(fast):
     """Both guards of piecewise answers have to go; one-bit answers cannot tell more than a bit."""
-    fast.setattr(np, "clip", lambda values, low, high: values)
+    forget_the_clip(fast)
     assert 0.7 < audited(study("piecewise"), 10_000, far=10.0) <= 1.0
     assert audited_law(broken_piecewise(Unbounded), 10_000, far=10.0) > 1.5
     assert 0.7 < audited(study("one_bit"), 10_000, far=10.0) <= 1.0
@@ -313,7 +321,7 @@ def test_bounds_and_epsilons_that_would_not_protect_are_refused(make):
 def test_an_outcome_that_is_no_number_is_refused_before_anything_is_drawn(kind, bad, monkeypatch):
     spec = study(kind)
     law = mechanism_of(spec.answers)
-    monkeypatch.setattr(bounded, "coin", lambda prob: pytest.fail("a coin was thrown"))
+    replace_coin(monkeypatch, lambda prob: pytest.fail("a coin was thrown"))
     with pytest.raises(NumericalFailure, match="not finite"):
         measure(np.array([0.0, bad]), [wire.RowPlays(row=0), wire.RowPlays(row=1)], spec)
     with pytest.raises(NumericalFailure, match="not finite"):
@@ -325,7 +333,7 @@ def test_an_outcome_that_is_no_number_is_refused_before_anything_is_drawn(kind, 
 def test_a_law_that_does_not_cost_epsilon_is_not_made(make, wrong, monkeypatch):
     """A probability that tells nothing, too much by one in 10^9, too little, nearly all, all."""
     right = bounded.below
-    monkeypatch.setattr(bounded, "below", lambda exact: wrong(right(exact)) if callable(wrong) else wrong)
+    replace_rounding(monkeypatch, lambda exact: wrong(right(exact)) if callable(wrong) else wrong)
     with pytest.raises(NumericalFailure, match="nothing was drawn"):
         make.__wrapped__(C, Decimal("1.5"))
 
@@ -342,11 +350,8 @@ def test_the_bound_on_e_to_epsilon_is_below_it_and_a_rounded_probability_below_i
 
 
 def test_a_library_that_accounts_for_another_epsilon_is_not_trusted(monkeypatch):
-    class Lying:
-        def map(self, distance):
-            return 1.1
-
-    monkeypatch.setattr(bounded, "coin", lambda prob: Lying())
+    lying = type("Lying", (), {"map": lambda self, distance: 1.1})
+    replace_coin(monkeypatch, lambda prob: lying())
     with pytest.raises(NumericalFailure, match="nothing was drawn"):
         one_bit.__wrapped__(C, Decimal(1))
 
@@ -459,10 +464,10 @@ def test_a_one_bit_law_is_the_same_for_every_bound():
 def test_the_first_stage_of_one_bit_rounds_up_exactly_as_often_as_its_share(monkeypatch, share):
     """Of 2^53 equally likely integers those below the share go up: at -bound none does, at the bound all do."""
     law, edge = OneBit(C, 0.7), int(share * 2**53)
-    monkeypatch.setattr(bounded, "coin", lambda prob: lambda bit: bit)
+    replace_coin(monkeypatch, lambda prob: lambda bit: bit)
     for drawn, up in ((edge - 1, True), (edge, False)):
         if 0 <= drawn < 2**53:
-            monkeypatch.setattr(bounded.secrets, "randbits", lambda bits, drawn=drawn: drawn if bits == 53 else None)
+            replace_secrets(monkeypatch, randbits={53: drawn}.get)
             assert law.draw(np.array([C * (2 * share - 1)])).tolist() == [law.size if up else -law.size]
 
 
@@ -475,7 +480,7 @@ def test_the_largest_doubles_are_clipped_at_either_end(kind, y):
 
 def test_the_coin_takes_as_long_whatever_it_shows(monkeypatch):
     options = {}
-    monkeypatch.setattr(dp.m, "make_randomized_response_bool", lambda prob, **more: options.update(more))
+    replace_opendp_maker(monkeypatch, "make_randomized_response_bool", lambda prob, **more: options.update(more))
     bounded.coin.__wrapped__(0.75)
     assert options == {"constant_time": True}
 
@@ -485,11 +490,11 @@ def test_a_probability_above_e_to_epsilon_is_refused_though_the_library_would_ta
     """The account in fractions stands by itself."""
     right = bounded.below
     coin = type("Coin", (), {"map": lambda self, distance: Decimal(1)})
-    monkeypatch.setattr(bounded, "coin", lambda prob: coin())
+    replace_coin(monkeypatch, lambda prob: coin())
     assert one_bit.__wrapped__(C, Decimal(1)).prob == right(
         bounded.exp_below(Decimal(1)) / (1 + bounded.exp_below(Decimal(1)))
     )
-    monkeypatch.setattr(bounded, "below", lambda exact: right(exact) * (1 + excess))
+    replace_rounding(monkeypatch, lambda exact: right(exact) * (1 + excess))
     with pytest.raises(NumericalFailure, match="nothing was drawn"):
         one_bit.__wrapped__(C, Decimal(1))
 

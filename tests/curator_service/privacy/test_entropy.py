@@ -1,7 +1,6 @@
 """Secrets that are not noise: the projection's law and the row order's, from the operating system and nothing else."""
 
 import io
-import os
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from curator_service.privacy.entropy import (
     shuffled,
     shuffled_pieces,
 )
+from tests.curator_service.replaced_noise import replace_entropy, replace_gaussian_matrix, without_entropy
 
 N = 100_000
 MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hundreds in a run of all tests
@@ -64,7 +64,7 @@ def test_entries_are_independent(entries):
     ],
 )
 def test_a_word_of_entropy_becomes_its_quantile(monkeypatch, word, quantile):
-    monkeypatch.setattr(entropy.os, "urandom", lambda size: int(word).to_bytes(8, "little") * (size // 8))
+    replace_entropy(monkeypatch, lambda size: int(word).to_bytes(8, "little") * (size // 8))
     got = gaussian_matrix(2, 3)
     assert got.shape == (2, 3)
     np.testing.assert_allclose(got, quantile, rtol=1e-14, atol=1e-15)
@@ -95,11 +95,11 @@ def test_every_order_in_two_passes_is_as_likely(rows):
 
 @pytest.mark.parametrize("broken", ["buckets as they were filled", "buckets that take turns"])
 def test_an_order_without_one_of_the_two_passes_is_found(monkeypatch, broken):
-    if broken == "buckets as they were filled":
-        monkeypatch.setattr(entropy, "permutation", np.arange)
-    else:
-        monkeypatch.setattr(entropy.os, "urandom", lambda size: np.arange(size // 2, dtype=np.uint16).tobytes())
-        monkeypatch.setattr(entropy, "permutation", lambda n: np.random.default_rng().permutation(n))
+    permute = np.arange
+    if broken == "buckets that take turns":
+        permute = np.random.default_rng().permutation
+        replace_entropy(monkeypatch, lambda size: np.arange(size // 2, dtype=np.uint16).tobytes())
+    monkeypatch.setattr(entropy, "permutation", permute)
     assert stats.chisquare(orders_of_five(2)).pvalue < MISTAKEN
 
 
@@ -176,7 +176,7 @@ def test_a_badly_conditioned_draw_is_drawn_again(monkeypatch):
     bad = np.array([[1.0, 1.0], [1.0, 1.0 + 1e-9], [0.0, 0.0]])
     good = np.array([[1.0, 0.5], [-1.0, 2.0], [0.3, 0.0]])
     draws = [bad, good]
-    monkeypatch.setattr(entropy, "gaussian_matrix", lambda d, r: draws.pop(0))
+    replace_gaussian_matrix(monkeypatch, lambda d, r: draws.pop(0))
     drawn = orthonormal(3, 2)
     assert not draws
     np.testing.assert_allclose(drawn[:, 0], good[:, 0] / np.linalg.norm(good[:, 0]))
@@ -187,11 +187,7 @@ def test_a_badly_conditioned_draw_is_drawn_again(monkeypatch):
     [lambda: gaussian_matrix(2, 2), lambda: orthonormal(3, 2), lambda: permutation(5), lambda: choose_rows(9, 2)],
 )
 def test_without_entropy_nothing_is_drawn(monkeypatch, draw):
-    def fail(size: int) -> bytes:
-        raise OSError("no entropy")
-
-    monkeypatch.setattr(os, "urandom", fail)
-    monkeypatch.setattr("random._urandom", fail)
+    without_entropy(monkeypatch)
     with pytest.raises(OSError, match="no entropy"):
         draw()
 

@@ -10,6 +10,7 @@ from scipy import stats
 
 from curator_service.privacy.noise import add_gaussian, gaussian, lattice
 from curator_service.privacy.noise.lattice import surely_below
+from tests.curator_service.replaced_noise import entropy_in_parts, replace_entropy
 from tests.scale import scaled
 
 N = 40_000
@@ -82,7 +83,7 @@ def test_every_decision_near_p_is_the_right_one(monkeypatch, seed):
         def urandom(size: int, words=words, more=more) -> bytes:
             return (words.astype(np.uint64) << np.uint64(11)).tobytes() if size > 8 else more.to_bytes(8)
 
-        monkeypatch.setattr(gaussian.os, "urandom", urandom)
+        replace_entropy(monkeypatch, urandom)
         kept = gaussian.keep(np.full(len(words), block), np.full(len(words), size), scale)
         rest = Fraction(more, 2**64 - 1)
         assert kept.tolist() == [(int(word) + rest) / 2**53 < p for word in words]
@@ -116,8 +117,7 @@ def test_blocks_halve_in_probability_and_go_on_beyond_64(monkeypatch):
     assert stats.chi2.sf(((observed - expected) ** 2 / expected).sum(), 10) > MISTAKEN
     assert stats.chisquare(np.bincount(size - (block << 5))).pvalue > MISTAKEN
     assert stats.binomtest(int(negative.sum()), len(negative)).pvalue > MISTAKEN
-    parts = [bytes(8) + (3).to_bytes(8, "little"), bytes(8), (12).to_bytes(8)]
-    monkeypatch.setattr(gaussian.os, "urandom", lambda size: parts.pop(0))
+    entropy_in_parts(monkeypatch, [bytes(8) + (3).to_bytes(8, "little"), bytes(8), (12).to_bytes(8)])
     negative, block, size = gaussian.proposals(1, 5)
     assert (negative[0], block[0], size[0]) == (False, 64 + 64 + 2, ((64 + 64 + 2) << 5) + 3)
 
@@ -126,7 +126,7 @@ def test_all_randomness_is_that_of_the_operating_system(monkeypatch):
     """The same bytes give the same noise: nothing else has a part in it."""
     drawn = []
     for seed in (1, 1, 2):
-        monkeypatch.setattr(gaussian.os, "urandom", np.random.default_rng(seed).bytes)
+        replace_entropy(monkeypatch, np.random.default_rng(seed).bytes)
         drawn.append(add_gaussian(np.zeros(200), 1.0).tolist())
     assert drawn[0] == drawn[1] != drawn[2]
 

@@ -19,6 +19,7 @@ from curator_service.privacy.noise import add_integer_laplace, least_epsilon
 from curator_service.release import groups as of_release
 from curator_service.release.registry import mechanism_of
 from curator_service.scaling import ScaledRows
+from tests.curator_service.replaced_noise import replace_integer_laplace, replace_moves_of_group_answers
 
 OF_NUMBERS, OF_ANSWER = Fraction("0.25"), Fraction("0.5")
 FAR = 2**40
@@ -69,8 +70,7 @@ def draft(parts, k=1):
 def transcript(monkeypatch, spec, records, plan, outputs):
     """All that leaves of a study on ``records`` (group, y) that is queried by ``plan``, and the noise's calls."""
     forced = Forced(outputs)
-    monkeypatch.setattr(of_release, "add_integer_laplace", forced)
-    monkeypatch.setattr(of_answers, "add_integer_laplace", forced)
+    replace_integer_laplace(monkeypatch, forced)
     values, y = np.array([[group + 0.5] for group, _ in records]), np.array([y for _, y in records])
     divided = mechanism_of(spec, spec.release).divide(ScaledRows(values, [0], spec.features, np.arange(len(values))))
     sent = [divided.kept.tolist(), divided.counts, divided.centres.tolist()]
@@ -129,7 +129,7 @@ def halve_numbers(monkeypatch):
 
 
 def halve_answers(monkeypatch):
-    monkeypatch.setattr(of_answers.GroupAnswers, "move", property(lambda self: of_answers.LEVELS * self.rows))
+    replace_moves_of_group_answers(monkeypatch, lambda answers: of_answers.LEVELS * answers.rows)
 
 
 def forget_the_clip(monkeypatch):
@@ -146,7 +146,7 @@ def test_controls_lose_more_than_is_charged(fault, monkeypatch):
 
 
 def test_a_person_without_larger_noise_loses_more(monkeypatch):
-    monkeypatch.setattr(of_answers.GroupAnswers, "move", property(lambda self: 2 * of_answers.LEVELS))
+    replace_moves_of_group_answers(monkeypatch, lambda answers: 2 * of_answers.LEVELS)
     assert largest_loss(monkeypatch, 2, (0,), k=2) > charged((0,))
 
 
@@ -201,9 +201,7 @@ def test_the_noise_description_follows_from_public_values(declared, is_known):
 def test_answers_spread_as_their_description_says(monkeypatch):
     """1,000 answers about 40 records, with noise of the same law from numpy: mean and variance within five sd."""
     rng, spec, scale = np.random.default_rng(1), draft(3), 2 * of_answers.LEVELS / 0.5
-    monkeypatch.setattr(
-        of_answers, "add_integer_laplace", lambda v, *_: [int(value + rng.laplace(scale=scale)) for value in v]
-    )
+    replace_integer_laplace(monkeypatch, lambda v, *_: [int(value + rng.laplace(scale=scale)) for value in v])
     y = np.linspace(-0.5, 1.5, 40)
     query = [wire.RowPlays(row=0, plays=1_000)]
     answers = measure_groups([y], [40], query, spec)

@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 
 from blindopt import wire
-from curator_service.privacy import groups as of_answers
 from curator_service.privacy.noise import add_integer_laplace
-from curator_service.release import groups as of_release
 from curator_service.release import private_centres
 from tests.curator_service.privacy.epsilon_audit import at_least
 from tests.curator_service.privacy.test_groups import FAR, HIGH, LOW, Forced, halve_answers, halve_numbers, loss
+from tests.curator_service.replaced_noise import replace_integer_laplace, replace_moves_of_centres
 from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 from tests.scale import scaled
 
@@ -105,8 +104,7 @@ def largest_loss(curator, neighbours, plan, monkeypatch, centres=None):
         for dataset in neighbours:
             rounds = [] if centres is None else [1, 2, -FAR, FAR] * private_centres.ROUNDS
             forced = Forced([*rounds, *transcript])
-            for module in (of_release, of_answers, private_centres):
-                monkeypatch.setattr(module, "add_integer_laplace", forced)
+            replace_integer_laplace(monkeypatch, forced)
             study = released(curator, dataset, 2, "0.5", centres)
             z, counts = candidates(curator, study)
             seen.append((z.tolist(), counts, [answered(curator, study, [row]) for row in plan]))
@@ -133,10 +131,7 @@ def test_half_the_noise_loses_more_than_the_account_says(fault, curator, neighbo
 
 
 def halve_centres(monkeypatch):
-    moves = private_centres.PrivateCentres.moves.fget
-    monkeypatch.setattr(
-        private_centres.PrivateCentres, "moves", property(lambda self: tuple(move // 2 for move in moves(self)))
-    )
+    replace_moves_of_centres(monkeypatch, lambda moves: tuple(move // 2 for move in moves))
 
 
 def test_private_centres_are_charged_with_numbers_and_answers_and_lose_no_more(curator, neighbours, monkeypatch):
@@ -200,6 +195,5 @@ def test_the_attack_catches_half_the_noise(curator, monkeypatch):
     def half(values, sensitivity, epsilon):
         return add_integer_laplace(values, sensitivity, 2 * epsilon)
 
-    for module in (of_release, of_answers):
-        monkeypatch.setattr(module, "add_integer_laplace", half)
+    replace_integer_laplace(monkeypatch, half)
     assert proved(curator, 1) > 2.0

@@ -5,7 +5,6 @@ from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
-import opendp.prelude as dp
 import pytest
 from scipy import stats
 
@@ -21,6 +20,7 @@ from curator_service.privacy.noise import (
     planar,
     selection,
 )
+from tests.curator_service.replaced_noise import replace_opendp_account
 from tests.scale import scaled
 
 N = 100_000
@@ -181,26 +181,20 @@ def test_the_scale_pays_for_rounding_two_answers_to_the_lattice(epsilon):
 # --- the library, where it would account otherwise -----------------------------------------------------------
 
 
-def accounting(monkeypatch, make: str, cost) -> None:
-    """The library's maker, with ``cost`` of a distance in place of its map."""
-    library = type("Library", (), {"map": lambda self, distance: cost(distance)})
-    monkeypatch.setattr(dp.m, make, lambda *args, **options: library())
-
-
 @pytest.mark.parametrize("factor", [0.5, 1 - 1e-9, 1 + 1e-6, 1.5])
 @pytest.mark.parametrize("scale", [1.7, 2.0**40])
 def test_a_step_of_planar_noise_costs_one_in_scale(monkeypatch, scale, factor):
-    accounting(monkeypatch, "make_laplace", lambda steps: factor * steps / scale)
+    replace_opendp_account(monkeypatch, "make_laplace", lambda steps: factor * steps / scale)
     with pytest.raises(NumericalFailure, match="account"):
         planar._laplace.__wrapped__(scale)
-    accounting(monkeypatch, "make_laplace", lambda steps: steps / scale)
+    replace_opendp_account(monkeypatch, "make_laplace", lambda steps: steps / scale)
     planar._laplace.__wrapped__(scale)
 
 
 @pytest.mark.parametrize(("law", "trusted"), [("permute_and_flip", False), ("exponential", True)])
 def test_only_the_root_of_the_exponential_mechanism_may_be_off_by_its_rounding(monkeypatch, law, trusted):
     spent = 1.3 * (1 + 5e-13)
-    accounting(monkeypatch, "make_noisy_max", lambda distance: spent**2 / 8 if trusted else spent)
+    replace_opendp_account(monkeypatch, "make_noisy_max", lambda distance: spent**2 / 8 if trusted else spent)
     if trusted:
         selection._noisy_max.__wrapped__(0.25, Decimal("1.3"), law)
     else:

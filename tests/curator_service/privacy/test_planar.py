@@ -1,7 +1,6 @@
 """Planar Laplace noise: its law by radius and angle, every decision of its sampler, and what is refused."""
 
 import math
-import os
 from decimal import Decimal
 from fractions import Fraction
 
@@ -13,6 +12,7 @@ from scipy import stats
 from blindopt.errors import NumericalFailure
 from curator_service.privacy.noise import PLANAR_FEATURES_MAX, PlanarLaplaceLaw, planar
 from curator_service.release.planar_laplace import PlanarLaplaceMechanism
+from tests.curator_service.replaced_noise import entropy_in_parts, replace_opendp_account, without_entropy
 from tests.scale import scaled
 
 MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hundreds in a run of all tests
@@ -210,9 +210,9 @@ def test_a_uniform_just_below_p_keeps_and_just_above_does_not(monkeypatch, pair,
         digits = int(mpmath.floor(kept_probability(pair, rest, scale) * mpmath.mpf(2) ** 245)) + nudge
     parts = [(digits >> 192 << 11 | 5).to_bytes(8, "little")]
     parts += [(digits >> shift & (2**64 - 1)).to_bytes(8) for shift in (128, 64, 0)]
-    monkeypatch.setattr(planar.os, "urandom", lambda size: parts.pop(0))
+    unread = entropy_in_parts(monkeypatch, parts)
     assert planar.keep(np.array([pair]), rest, scale).tolist() == [kept]
-    assert not parts
+    assert not unread
 
 
 @pytest.mark.parametrize("digits", [8, 12, 40])
@@ -235,8 +235,7 @@ def test_the_error_of_a_probability_in_decimals_is_within_its_bound(digits):
 @pytest.mark.parametrize(("nudge", "kept"), [(-1_000, True), (1_000, False)])
 def test_where_53_bits_are_enough_no_more_are_asked_for(monkeypatch, pair, rest, scale, nudge, kept):
     word = int(kept_probability(pair, rest, scale) * 2**53) + nudge
-    parts = [(max(word, 0) << 11).to_bytes(8, "little")]
-    monkeypatch.setattr(planar.os, "urandom", lambda size: parts.pop(0))
+    entropy_in_parts(monkeypatch, [(max(word, 0) << 11).to_bytes(8, "little")])
     assert planar.keep(np.array([pair]), rest, scale).tolist() == [kept]
 
 
@@ -326,26 +325,14 @@ def test_no_rows_are_no_noise():
 
 
 def test_without_entropy_nothing_is_drawn(monkeypatch):
-    def fail(size: int) -> bytes:
-        raise OSError("no entropy")
-
-    monkeypatch.setattr(os, "urandom", fail)
+    without_entropy(monkeypatch)
     with pytest.raises(OSError, match="no entropy"):
         PlanarLaplaceLaw.of(1.0, Decimal(1), 2).add(np.zeros((4, 2)))
 
 
 def test_an_accounting_that_is_off_draws_nothing(monkeypatch):
     """The tripwire inside: a library that charged less than it should is not used."""
-    import opendp.prelude as dp
-
-    class Lenient:
-        def map(self, distance: int) -> float:
-            return 0.5
-
-        def __call__(self, values: list[int]) -> list[int]:
-            pytest.fail("drawn from")
-
     planar._laplace.cache_clear()
-    monkeypatch.setattr(dp.m, "make_laplace", lambda *args, **kwargs: Lenient())
+    replace_opendp_account(monkeypatch, "make_laplace", lambda distance: 0.5)
     with pytest.raises(NumericalFailure, match="account"):
         PlanarLaplaceLaw.of(1.0, Decimal(1), 2)

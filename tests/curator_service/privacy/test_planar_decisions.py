@@ -11,6 +11,7 @@ import pytest
 from blindopt.errors import NumericalFailure
 from curator_service.privacy.noise import PlanarLaplaceLaw, planar
 from curator_service.privacy.noise.lattice import surely_below
+from tests.curator_service.replaced_noise import replace_entropy
 
 
 def exact_probability(pair, rest: int, scale: float) -> Fraction:
@@ -58,7 +59,7 @@ def test_every_decision_near_p_is_the_right_one(monkeypatch, reach):
         words = [min(max(base + nudge, 0), 2**53 - 1) for nudge in nudges]
         more = int(rng.integers(1, 2**63))
         rest_of_u = Fraction(more, 2**64 - 1)  # 0.mmm... in base 2^64
-        monkeypatch.setattr(planar.os, "urandom", entropy_of(words, more))
+        replace_entropy(monkeypatch, entropy_of(words, more))
         kept = planar.keep(np.tile(pair, (len(words), 1)), rest, scale)
         assert kept.tolist() == [(word + rest_of_u) / 2**53 < p for word in words]
 
@@ -69,7 +70,7 @@ def test_with_too_few_digits_nothing_is_decided(monkeypatch, share):
     pair, requests = [5 * 10**36, 5 * 10**36 + 45 * 10**17], []
     _, error = planar.probability(pair, 1, 1.0, 40)
     assert Fraction(1, 100) < error < Fraction(1, 10)
-    monkeypatch.setattr(planar.os, "urandom", lambda size: requests.append(size) or bytes(size))
+    replace_entropy(monkeypatch, lambda size: requests.append(size) or bytes(size))
     word = int(exact_probability(pair, 1, 1.0) * (1 + 2 * share * error) * 2**53)
     assert surely_below(word, partial(planar.probability, pair, 1, 1.0)) is (share < 0)
     assert requests == [8]
@@ -78,9 +79,8 @@ def test_with_too_few_digits_nothing_is_decided(monkeypatch, share):
 def test_an_error_above_one_decides_nothing(monkeypatch):
     """e^x - 1 <= 2x only up to 1.25: at 1.9 a p of 0.9 may come out as 0.13, and 0.8 is below p all the same."""
     answers = [(Fraction(13, 100), Fraction(19, 10)), (Fraction(9, 10), Fraction(1, 10**6))]
-    monkeypatch.setattr(planar, "probability", lambda *args: answers.pop(0))
-    monkeypatch.setattr(planar.os, "urandom", bytes)
-    assert surely_below(int(0.8 * 2**53), partial(planar.probability, [1, 1], 1, 1.0))
+    replace_entropy(monkeypatch, bytes)
+    assert surely_below(int(0.8 * 2**53), lambda digits: answers.pop(0))
     assert not answers
 
 

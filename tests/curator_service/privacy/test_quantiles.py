@@ -21,6 +21,7 @@ from curator_service.privacy.quantiles import (
     rank_error,
     share,
 )
+from tests.curator_service.replaced_noise import replace_opendp_account
 from tests.scale import scaled
 
 OUTER = Outer(0.0, 1.0)
@@ -160,12 +161,7 @@ def test_the_library_charges_a_replacement_as_two_and_no_more_than_was_granted(e
 
 def test_a_library_that_accounts_for_less_is_not_trusted(monkeypatch):
     """The tripwire: a privacy map that took a replacement for one change would say half."""
-
-    class Cheap:
-        def map(self, distance):
-            return 0.05
-
-    monkeypatch.setattr("opendp.measurements.make_private_quantile", lambda *args, **kwargs: Cheap())
+    replace_opendp_account(monkeypatch, "make_private_quantile", lambda distance: 0.05)
     with pytest.raises(NumericalFailure):
         quantiles.quantile(6, OUTER, 0.1, Decimal("0.1"), 1)
 

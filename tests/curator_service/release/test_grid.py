@@ -17,6 +17,7 @@ from curator_service.release.gaussian_projection import GaussianProjection
 from curator_service.release.grid import GRID_BITS, PublicGrid
 from curator_service.release.planar_laplace import PlanarLaplaceMechanism
 from tests.curator_service.release.lattice_reduction import axes, degrees_off
+from tests.curator_service.replaced_noise import forget_the_grid
 
 MISTAKEN = 1e-9  # a correct release fails a decision less often
 RELEASES = {
@@ -32,7 +33,7 @@ WEIGHT = 2.0**-6
 @pytest.fixture
 def unrounded(monkeypatch):
     """Releases of version 1: the negative control."""
-    monkeypatch.setattr(PublicGrid, "round", lambda self, block: block)
+    forget_the_grid(monkeypatch)
 
 
 @pytest.fixture(params=ROWS, ids="d={}".format)

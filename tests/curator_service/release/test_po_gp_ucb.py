@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from blindopt.errors import ReleaseImpossible
 from blindopt.wire import Feature, NoiseLaw
-from curator_service.privacy import entropy
 from curator_service.release.po_gp_ucb import PoGpUcb, Spectrum, largest_r, omega, spectrum, transform
 from curator_service.scaling import BLOCK_ROWS, ScaledRows
+from tests.curator_service.replaced_noise import replace_gaussian_matrix
 
 
 def rows_of(x: np.ndarray, order: np.ndarray | None = None, *, bound: float = 1e9) -> ScaledRows:
@@ -100,7 +100,7 @@ def test_the_release_is_algorithm_1_by_its_singular_values(monkeypatch, n, d, r,
     x = rng.normal(size=(n, d)) @ rng.normal(size=(d, d)) + rng.uniform(-30, 30, size=d)
     x *= 1e6 if branch == "project" else 1.0
     m = rng.normal(size=(d, r))
-    monkeypatch.setattr(entropy, "gaussian_matrix", lambda *shape: m if shape == (d, r) else pytest.fail(str(shape)))
+    replace_gaussian_matrix(monkeypatch, lambda *shape: m if shape == (d, r) else pytest.fail(str(shape)))
     order, out = rng.permutation(n), np.full((n, r), np.nan)
     mechanism = PoGpUcb(Decimal("0.8"), 1e-5, 1.0, r)
     assessment = mechanism.draw(rows_of(x, order), out)
@@ -181,7 +181,7 @@ def test_every_draw_has_a_projection_of_its_own():
 
 
 def test_assessing_draws_nothing(monkeypatch):
-    monkeypatch.setattr(entropy, "gaussian_matrix", lambda d, r: pytest.fail("a secret was drawn"))
+    replace_gaussian_matrix(monkeypatch, lambda d, r: pytest.fail("a secret was drawn"))
     PoGpUcb(Decimal(1), 1e-5, 1.0, 3).assess(rows_of(np.random.default_rng(8).normal(size=(50, 3))))
 
 

@@ -13,6 +13,7 @@ from curator_service.release.groups import Groups
 from curator_service.release.private_centres import LEVELS, ROUNDS, PrivateCentres
 from curator_service.scaling import ScaledRows
 from tests.curator_service.privacy.test_groups import FAR, Forced, loss
+from tests.curator_service.replaced_noise import forget_the_clip, replace_integer_laplace, replace_moves_of_centres
 
 OF_CENTRES = Fraction("0.5")
 
@@ -46,7 +47,7 @@ def largest_loss(monkeypatch, d, k=1, rounds=1):
         seen = []
         for person in persons:
             forced = Forced(itertools.chain(*outputs))
-            monkeypatch.setattr(private_centres, "add_integer_laplace", forced)
+            replace_integer_laplace(monkeypatch, forced)
             centres = private.seek(rows_of(private, [*[corners(d)[0]] * k, *person]))
             seen.append((centres.tolist(), forced.calls))
         assert all(centres == seen[0][0] for centres, _ in seen), "centres depend on the records beside the noise"
@@ -65,17 +66,15 @@ def test_the_largest_loss_of_all_rounds_is_what_they_are_charged(d, k, rounds, m
 
 @pytest.mark.parametrize("which", [0, 1], ids=["numbers", "sums"])
 def test_half_of_either_noise_loses_more(which, monkeypatch):
-    right = PrivateCentres.moves.fget
+    def halved(moves):
+        return tuple(move // 2 if i == which else move for i, move in enumerate(moves))
 
-    def halved(self):
-        return tuple(move // 2 if i == which else move for i, move in enumerate(right(self)))
-
-    monkeypatch.setattr(PrivateCentres, "moves", property(halved))
+    replace_moves_of_centres(monkeypatch, halved)
     assert largest_loss(monkeypatch, 1) == Fraction(3, 2) * OF_CENTRES
 
 
 def test_sums_without_the_clip_lose_more(monkeypatch):
-    monkeypatch.setattr(private_centres.np, "clip", lambda values, low, high: values)
+    forget_the_clip(monkeypatch)
     assert largest_loss(monkeypatch, 1) > OF_CENTRES
 
 
@@ -86,7 +85,7 @@ def test_every_round_draws_each_total_once_and_the_shares_are_all_of_epsilon(mon
         laws.append((len(values), sensitivity, epsilon))
         return values
 
-    monkeypatch.setattr(private_centres, "add_integer_laplace", add)
+    replace_integer_laplace(monkeypatch, add)
     private = centres_of(3, number=5, k=2, epsilon="0.123456789012")
     private.seek(rows_of(private, np.random.default_rng(1).random((50, 3))))
     share = Decimal("0.123456789012") / (2 * ROUNDS)
@@ -96,7 +95,7 @@ def test_every_round_draws_each_total_once_and_the_shares_are_all_of_epsilon(mon
 
 def test_without_noise_a_round_is_one_of_lloyds(monkeypatch):
     """Against means of the nearest points, by a loop."""
-    monkeypatch.setattr(private_centres, "add_integer_laplace", lambda values, sensitivity, epsilon: values)
+    replace_integer_laplace(monkeypatch, lambda values, sensitivity, epsilon: values)
     private = centres_of(2, number=3, epsilon="1000")
     points = np.random.default_rng(2).random((90, 2))
     before = private.start()
@@ -113,7 +112,7 @@ def test_centres_come_to_the_records_and_stay_within_the_bounds(monkeypatch):
     def laplace(values, move, epsilon):
         return [round(value + rng.laplace(scale=move / float(epsilon))) for value in values]
 
-    monkeypatch.setattr(private_centres, "add_integer_laplace", laplace)
+    replace_integer_laplace(monkeypatch, laplace)
     private = centres_of(2, number=60, epsilon="0.5")
     points = 0.7 + 0.1 * rng.random((20_000, 2))
     rows = rows_of(private, points)

@@ -12,9 +12,9 @@ from blindopt.wire import Feature
 from curator_service.privacy import entropy, noise
 from curator_service.release.gaussian import GaussianMechanism
 from curator_service.release.gaussian_projection import GaussianProjection
-from curator_service.release.grid import PublicGrid
 from curator_service.release.planar_laplace import PlanarLaplaceMechanism
 from curator_service.scaling import ScaledRows, rounding_of
+from tests.curator_service.replaced_noise import forget_the_grid
 from tests.curator_service.seeded_noise import replace_release_noise
 
 PAIRS = 10_000
@@ -60,7 +60,7 @@ def furthest(mechanism, x: np.ndarray, y: np.ndarray, features: list[Feature], c
 @pytest.fixture
 def silent(monkeypatch):
     """Every law without its noise, and Z without the rounding after it."""
-    monkeypatch.setattr(PublicGrid, "round", lambda self, block: block)
+    forget_the_grid(monkeypatch)
     replace_release_noise(monkeypatch, lambda law, block: block, noise.GaussianLaw, noise.PlanarLaplaceLaw)
 
 

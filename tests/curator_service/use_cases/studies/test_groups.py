@@ -12,6 +12,7 @@ from curator_service.privacy import groups as of_answers
 from curator_service.release import groups as of_release
 from curator_service.release import private_centres
 from curator_service.use_cases.studies import groups
+from tests.curator_service.replaced_noise import replace_integer_laplace
 from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 
 FAR = 2**40
@@ -37,8 +38,7 @@ def exact(monkeypatch):
         laws.append((len(values), sensitivity, epsilon))
         return list(values)
 
-    for module in (of_release, of_answers):
-        monkeypatch.setattr(module, "add_integer_laplace", add)
+    replace_integer_laplace(monkeypatch, add, of_release, of_answers)
     return laws
 
 
@@ -279,7 +279,7 @@ def test_centres_are_groups_in_any_number_of_dimensions(curator, exact, d):
 
 
 def test_private_centres_divide_the_records_and_are_charged_with_the_release(curator, exact, monkeypatch):
-    monkeypatch.setattr(private_centres, "add_integer_laplace", lambda values, sensitivity, epsilon: list(values))
+    replace_integer_laplace(monkeypatch, lambda values, sensitivity, epsilon: list(values), private_centres)
     points = [(0.9, 0.1 + i / 1e4) for i in range(30)] + [(0.1, 0.8 + i / 1e4) for i in range(20)]
     dataset = register(curator, csv_of(points, [1.5] * 30 + [2.5] * 20))
     numbers = wire.GroupsRelease(

@@ -8,7 +8,6 @@ from typer.testing import CliRunner
 
 from blindopt import wire
 from curator_service import cli
-from curator_service.measurement import privatize
 from curator_service.privacy import groups as of_answers
 from curator_service.privacy.answers import mechanism_of as answers_of
 from curator_service.privacy.noise import add_integer_laplace
@@ -16,6 +15,7 @@ from curator_service.release import groups as of_release
 from curator_service.release import private_centres as of_centres
 from curator_service.release.registry import mechanism_of
 from curator_service.use_cases.studies import privacy_audit
+from tests.curator_service.replaced_noise import replace_answer_mechanism, replace_integer_laplace
 from tests.curator_service.routes.test_api_advisories import InProcess
 
 RELEASE = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1")
@@ -81,7 +81,7 @@ def test_a_broken_release_exits_with_three(folder, monkeypatch):
 
 def test_a_broken_answer_exits_with_three(folder, monkeypatch):
     broken = answers_of(ANSWERS.model_copy(update={"epsilon": "8"}))
-    monkeypatch.setattr(privatize, "mechanism_of", lambda answers, persons=1: broken)
+    replace_answer_mechanism(monkeypatch, lambda answers, persons=1: broken)
     done = run(folder, "private")
     assert done.exit_code == 3
     assert done.stdout.count("THE PROMISE IS FALSE") == 1
@@ -98,7 +98,7 @@ def test_groups_are_audited_and_a_tenth_of_the_noise_is_noticed(folder, monkeypa
         return add_integer_laplace(values, sensitivity, (100 if broken is of_centres else 10) * epsilon)
 
     if broken is not None:
-        monkeypatch.setattr(broken, "add_integer_laplace", too_little)
+        replace_integer_laplace(monkeypatch, too_little, broken)
     done = run(folder, study, "--json", draws="200")
     contradicts = [part["contradicts"] for part in json.loads(done.stdout)["audits"]]
     assert contradicts == [broken in (of_release, of_centres), broken is of_answers]
