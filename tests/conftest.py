@@ -352,6 +352,14 @@ def _temporary_folder() -> Iterator[None]:
     tempfile.tempdir = before
 
 
+@pytest.fixture
+def unset_tempdir() -> Iterator[None]:
+    """No folder for temporary files is chosen yet; a curator that is built in the test chooses its own."""
+    before, tempfile.tempdir = tempfile.tempdir, None
+    yield
+    tempfile.tempdir = before
+
+
 @pytest.fixture(scope="session", autouse=True)
 def forked_workers() -> Iterator[None]:
     """Processes that work over records are forks of one that has imported what they need."""

@@ -21,7 +21,6 @@ from blindopt.errors import Busy, DatasetInvalid
 from curator_service.datasets import Limits, read_table, survey
 from curator_service.datasets.csv_source import CsvSource
 from curator_service.datasets.worker import Job, Reply, Worker
-from curator_service.use_cases.studies import readings
 from curator_service.use_cases.studies.readings import SMALL_BYTES, Reading, Readings
 
 LIMITS = Limits(rows=10**6, columns=50)
@@ -165,8 +164,8 @@ def repeated(length, rows):
     return pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int8()), pa.array(["x" * length]))
 
 
-def surveyed(opened, filename, content):
-    reading = Reading(filename, is_small=False)
+def surveyed(opened, filename, content, **parts):
+    reading = Reading(filename, is_small=False, **parts)
     file = opened(content)
     return reading.read(Job(file=file.fileno(), limits=LIMITS, parquet=reading.parquet), file)
 
@@ -205,7 +204,7 @@ def test_a_file_cannot_take_more_memory_than_its_process_may(opened, filename, c
 @pytest.mark.parametrize(
     ("number", "error"), [(signal.SIGKILL, Busy), (signal.SIGSEGV, DatasetInvalid)], ids=["killed", "crashed"]
 )
-def test_a_process_that_ends_early_is_reported_and_may_be_tried_again(opened, monkeypatch, number, error):
+def test_a_process_that_ends_early_is_reported_and_may_be_tried_again(opened, number, error):
     class Ending(Worker):
         def work(self, job, array=None):
             return iter(())
@@ -214,20 +213,18 @@ def test_a_process_that_ends_early_is_reported_and_may_be_tried_again(opened, mo
             super().end()
             return -number
 
-    monkeypatch.setattr(readings, "Worker", Ending)
     with pytest.raises(error):
-        surveyed(opened, "a.csv", b"a\n1\n")
+        surveyed(opened, "a.csv", b"a\n1\n", make_worker=Ending)
 
 
-def test_a_killed_process_and_an_ending_service_interrupt_a_reading(opened, monkeypatch):
+def test_a_killed_process_and_an_ending_service_interrupt_a_reading(opened):
     class Killed(Worker):
         def work(self, job, array=None):
             self.kill()
             return super().work(job, array)
 
-    monkeypatch.setattr(readings, "Worker", Killed)
     with pytest.raises(Busy, match="interrupted"):
-        surveyed(opened, "a.csv", b"a\n1\n")
+        surveyed(opened, "a.csv", b"a\n1\n", make_worker=Killed)
     over = Reading("a.csv", is_small=False)
     over.end()
     file = opened(b"a\n1\n")

@@ -196,11 +196,9 @@ class ChecksOutside(Queries):
             return super().begin(*args)
 
 
+@pytest.mark.usefixtures("unset_tempdir")
 @pytest.mark.parametrize(("kind", "right"), [(Queries, True), (ChecksOutside, False)])
-def test_a_ledger_that_checks_outside_of_its_transaction_would_be_found(
-    kind, right, tmp_path, small, monkeypatch, open_study
-):
-    monkeypatch.setattr("tempfile.tempdir", None)
+def test_a_ledger_that_checks_outside_of_its_transaction_would_be_found(kind, right, tmp_path, small, open_study):
     app = build(Settings(data_dir=tmp_path / "data", rate_burst=10_000))
     context, curator = app.state.context, app.state.curator
     curator.queries = kind(

@@ -2,6 +2,7 @@
 
 import json
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,8 +41,11 @@ class Forecasts(Jobs):
     stopped = "the curator was stopped before this forecast was done: ask for it again"
     _table = forecasts
 
-    def __init__(self, context: ServiceContext, vault: Vault, settings: Settings) -> None:
+    def __init__(
+        self, context: ServiceContext, vault: Vault, settings: Settings, worker: Callable[[], Worker] = Worker
+    ) -> None:
         self._vault = vault
+        self._make_worker = worker
         super().__init__(context, settings.forecast_seconds_max, settings.forecasts_waiting_max)
 
     # --- requests ---------------------------------------------------------------------------------
@@ -160,7 +164,7 @@ class Forecasts(Jobs):
             n=n,
             records=inputs.records,
         )
-        worker = Worker()
+        worker = self._make_worker()
         last = Reply()
         try:
             with self._running(identity, worker) as late:

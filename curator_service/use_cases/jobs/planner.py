@@ -1,6 +1,7 @@
 """Plans of tunings, made from public values alone: one at a time, in a process of their own if they take long."""
 
 import threading
+from collections.abc import Callable
 
 from blindopt import wire
 from blindopt.errors import Busy, TuningImpossible
@@ -15,7 +16,8 @@ _WAIT_SECONDS = 1.0
 class Planner:
     """Makes plans. Its process is kept for a while: a preview and the tuning that follows it are two plans."""
 
-    def __init__(self, seconds_max: int) -> None:
+    def __init__(self, seconds_max: int, worker: Callable[[], Worker] = Worker) -> None:
+        self._make_worker = worker
         self._seconds_max = seconds_max
         self._lock = threading.Lock()
         self._kept: Worker | None = None
@@ -60,7 +62,7 @@ class Planner:
             if not kept.has_ended:
                 return kept
             kept.end()  # somebody killed it, as a machine does that is short of memory
-        return Worker()
+        return self._make_worker()
 
     def _keep(self, worker: Worker) -> None:
         def end() -> None:

@@ -1,6 +1,7 @@
 """Private tuning of hyper-parameters: jobs for the owner, charged before anything is scored or drawn."""
 
 import secrets
+from collections.abc import Callable
 from decimal import Context, Decimal
 from typing import Any
 
@@ -49,8 +50,16 @@ class Tunings(Jobs):
     stopped = "the curator was stopped before this tuning was done: ask for it again; what it was charged stays spent"
     _table = tunings
 
-    def __init__(self, context: ServiceContext, vault: Vault, settings: Settings, guard: StudyGuard) -> None:
+    def __init__(
+        self,
+        context: ServiceContext,
+        vault: Vault,
+        settings: Settings,
+        guard: StudyGuard,
+        worker: Callable[[], Worker] = Worker,
+    ) -> None:
         self._vault = vault
+        self._make_worker = worker
         self._guard = guard
         self._losses = DatasetLosses(vault)
         self._planner = Planner(settings.tuning_plan_seconds_max)
@@ -248,7 +257,7 @@ class Tunings(Jobs):
             job = self._job(identity, tuning, (of_record, report.delta))
         except Invalid as error:  # settings or the machine have changed since it was charged
             raise TuningFailed(str(error)) from None
-        worker, last, status = self._worker or Worker(), Reply(), None
+        worker, last, status = self._worker or self._make_worker(), Reply(), None
         self._worker = None
         try:
             with self._running(identity, worker) as late:

@@ -37,6 +37,8 @@ class Reading:
     is_running: bool = False
     is_over: bool = False
     """Whether the service ends."""
+    make_worker: Callable[[Job], Worker] = Worker
+    """Starts the process that reads."""
     _worker: Worker | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -67,7 +69,7 @@ class Reading:
 
     def _in_process(self, job: Job) -> Reply:
         with self._lock:
-            self._worker = None if self.is_over else Worker(job)
+            self._worker = None if self.is_over else self.make_worker(job)
         reply = Reply()
         if self._worker is not None:
             try:

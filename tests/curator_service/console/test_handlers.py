@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from blindopt import wire
 from curator_service.console import home, log, studies
 from service_kit.console import ApiProblem, Form
+from tests.curator_service.replaced_steps import replace_kept_release
 from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 from tests.curator_service.use_cases.inbox.measured_study import draft
 
@@ -110,13 +111,13 @@ def test_jobs_under_way_are_those_of_all_studies(tmp_path, small, monkeypatch):
     monkeypatch.setattr(in_process.curator.forecasts, "_submit", lambda identity: None)
     identity = in_process.open(small.csv, partial(draft, small))
     begun = in_process.call("owner", "POST", f"/v1/studies/{identity}/forecasts", json={})
-    jobs, keep_release = [], in_process.curator.vault.keep_release
+    jobs = []
 
-    def look(*drawn):
+    def look(keep, *drawn):
         jobs.extend(in_process.call("owner", "GET", "/v1/jobs")["jobs"])
-        return keep_release(*drawn)
+        return keep(*drawn)
 
-    monkeypatch.setattr(in_process.curator.vault, "keep_release", look)
+    replace_kept_release(monkeypatch, look)
     other = in_process.open(small.csv, partial(draft, small))
     assert [(job["kind"], job["id"], job["study_id"], job["name"], job["progress"]) for job in jobs] == [
         ("release", other, other, "by hand", 1.0),

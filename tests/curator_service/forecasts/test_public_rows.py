@@ -1,6 +1,7 @@
 """A forecast on public rows: from public values alone, without a kernel, as a band over three length-scales."""
 
 import json
+from contextlib import contextmanager
 from itertools import pairwise
 
 import numpy as np
@@ -10,10 +11,12 @@ from scipy.spatial.distance import pdist
 from blindopt import wire
 from blindopt.errors import Invalid
 from curator_service.forecasts.public_inputs import kernels_of, uniform_rows
-from curator_service.forecasts.worker import Job, Reply, _work
+from curator_service.forecasts.worker import Job, Reply, Worker, _work
 from curator_service.public_kernels import FACTORS, diagonal
 from curator_service.scaling import ScaledRows
-from curator_service.use_cases.jobs import forecasts as jobs
+from curator_service.settings import Settings
+from curator_service.use_cases.jobs.forecasts import Forecasts, forecast_request
+from tests.curator_service.replaced_noise import replace_secrets
 from tests.curator_service.seeded_noise import seed_gaussian_releases
 from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 
@@ -140,6 +143,18 @@ class Twins:
         body = {"epsilons": ["1"], "mechanisms": ["identity"], "functions": 3, "queries": 5} | spec
         return self.service.send("owner", "POST", f"/v1/studies/{study}/forecasts", json=body)
 
+    @contextmanager
+    def forecasts_by(self, worker):
+        """Forecasts that are started in the context run in processes that ``worker`` starts."""
+        curator = self.service.curator
+        settings, usual = Settings(data_dir=self.service.context.database.path.parent), curator.forecasts
+        curator.forecasts = Forecasts(self.service.context, curator.vault, settings, worker)
+        try:
+            yield
+        finally:
+            curator.forecasts.close()
+            curator.forecasts = usual
+
     def ended(self, study, until, **spec):
         reply = self.start(study, **spec)
         assert reply.status_code == 202, reply.text
@@ -166,7 +181,7 @@ def test_two_datasets_of_one_shape_have_the_same_forecast_to_the_byte_and_not_on
     twins, until, monkeypatch
 ):
     """``identity`` draws no noise, so that the seed alone decides the whole result."""
-    monkeypatch.setattr(jobs.secrets, "randbits", lambda bits: 12345)
+    replace_secrets(monkeypatch, randbits=lambda bits: 12345)
     results = {}
     for rows in ("public", "records"):
         views = [twins.ended(study, until, rows=rows) for study in twins.studies]
@@ -180,18 +195,18 @@ def test_nothing_of_the_records_is_sent_to_a_forecast_on_public_rows(twins, unti
     """With noise as well: the process gets the same job, and no rows."""
     sent = []
 
-    class Recorder(jobs.Worker):
+    class Recorder(Worker):
         def work(self, job, array=None):
             sent.append((job.model_dump_json(exclude={"study": {"dataset_id"}}), array))
             return super().work(job, array)
 
-    monkeypatch.setattr(jobs.secrets, "randbits", lambda bits: 12345)
-    monkeypatch.setattr(jobs, "Worker", Recorder)
-    for study in twins.studies:
-        twins.ended(study, until, mechanisms=["planar_laplace"], functions=2)
-    assert sent[0] == sent[1]
-    assert sent[0][1] is None
-    twins.ended(twins.studies[0], until, functions=2, rows="records")
+    replace_secrets(monkeypatch, randbits=lambda bits: 12345)
+    with twins.forecasts_by(Recorder):
+        for study in twins.studies:
+            twins.ended(study, until, mechanisms=["planar_laplace"], functions=2)
+        assert sent[0] == sent[1]
+        assert sent[0][1] is None
+        twins.ended(twins.studies[0], until, functions=2, rows="records")
     assert sent[2][1].shape == (50, 2)  # the negative control
 
 
@@ -212,7 +227,7 @@ def test_a_public_sample_takes_the_role_of_uniform_rows(twins, until):
 
 def test_a_stored_forecast_of_an_older_version_was_on_the_records():
     row = type("Row", (), {"spec": json.dumps({"epsilons": ["1"], "mechanisms": ["auto"], "rows": 40})})
-    spec = jobs.forecast_request(row)
+    spec = forecast_request(row)
     assert (spec.rows, spec.rows_max) == ("records", 40)
     stored = type("Row", (), {"spec": PUBLIC.model_dump_json()})
-    assert jobs.forecast_request(stored) == PUBLIC
+    assert forecast_request(stored) == PUBLIC

@@ -14,7 +14,7 @@ from blindopt.errors import Remote
 from curator_service.app import build
 from curator_service.attacks.worker import PreviewResult, attempt
 from curator_service.settings import Settings
-from curator_service.use_cases.studies import attack_preview
+from tests.curator_service.replaced_steps import replace_preview
 from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 from tests.curator_service.use_cases.inbox.measured_study import draft
 
@@ -169,9 +169,9 @@ def test_the_command_says_that_a_study_cannot_be_released(curator, owner, small)
     assert done.stderr.startswith("error: the features are linearly dependent after centring")
 
 
+@pytest.mark.usefixtures("unset_tempdir")
 def test_two_previews_at_once_are_one_and_a_word_when_to_come_again(tmp_path, small, releases, monkeypatch):
     """Over HTTP, in one process, so that the first is surely under way: the second holds no thread for it."""
-    monkeypatch.setattr("tempfile.tempdir", None)
     begun, go = threading.Event(), threading.Event()
 
     def held(job, within, **_):
@@ -179,7 +179,7 @@ def test_two_previews_at_once_are_one_and_a_word_when_to_come_again(tmp_path, sm
         assert go.wait(60)
         return attempt(job, within)
 
-    monkeypatch.setattr(attack_preview, "attempt", held)
+    replace_preview(monkeypatch, held)
     app = build(Settings(data_dir=tmp_path / "data"))
     context = app.state.context
     token = context.authentication.issue("owner", "o", days=1)[0].text
@@ -283,7 +283,7 @@ def test_a_preview_under_way_is_a_job_with_its_progress(tmp_path, small, monkeyp
             seen.append([(j["kind"], j["progress"]) for j in curator.call("owner", "GET", "/v1/jobs")["jobs"]])
         return PreviewResult()
 
-    monkeypatch.setattr(attack_preview, "attempt", held)
+    replace_preview(monkeypatch, held)
     identity = curator.open(small.csv, partial(draft, small))
     curator.call("owner", "POST", f"/v1/studies/{identity}:preview")
     assert seen == [[("preview", 0.25)], [("preview", 1.0)]]

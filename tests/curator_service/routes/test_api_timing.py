@@ -18,8 +18,8 @@ from blindopt import wire
 from curator_service import app as curator_app
 from curator_service.measurement.column import measure
 from curator_service.settings import Settings
-from curator_service.use_cases.queries import queries
 from service_kit.web.reply_pacing import ReplyPacing
+from tests.curator_service.replaced_steps import replace_measuring
 from tests.scale import scaled
 
 UNSEEN = 1e-9  # a padded service fails about as often
@@ -228,7 +228,7 @@ def test_with_a_deadline_neither_a_reply_s_time_nor_what_it_says_of_time_tells_o
 ):
     """32 queries, at full size 20,000: then a tenth as loud, since 20 such draws at once miss the deadline."""
     count = scaled(1_000) if FULL else scaled(32)
-    monkeypatch.setattr(queries, "measure", partial(leaking, share=0.1) if FULL else leaking)
+    replace_measuring(monkeypatch, partial(leaking, share=0.1) if FULL else leaking)
     local = Local(tmp_path, small, reply_after_ms=PERIOD_MS)
     latency, moment, seconds = correlations_with_time(local, count, together=TOGETHER)
     assert len(seconds) == count
@@ -239,7 +239,7 @@ def test_with_a_deadline_neither_a_reply_s_time_nor_what_it_says_of_time_tells_o
 
 def test_without_a_deadline_the_same_queries_tell_it(tmp_path, small, monkeypatch):
     """Of 50 queries on two processors with a load of 9 the correlation was 0.3: a busy machine takes more of them."""
-    monkeypatch.setattr(queries, "measure", leaking)
+    replace_measuring(monkeypatch, leaking)
     latency, moment, _ = correlations_with_time(Local(tmp_path, small), 50, rounds=20)
     assert min(latency.statistic, moment.statistic) > 0
     assert max(latency.pvalue, moment.pvalue) < SEEN
@@ -268,7 +268,7 @@ def test_who_repeats_a_request_meanwhile_learns_nothing_of_the_draw(tmp_path, sm
             assert took > 1.49
             return retry.status_code, reply.status_code
 
-        monkeypatch.setattr(queries, "measure", slow)
+        replace_measuring(monkeypatch, slow)
         seen.append(Local(tmp_path / str(pause), small, reply_after_ms=1_500).run(talk))
     assert seen == [(409, 201)] * 2
 

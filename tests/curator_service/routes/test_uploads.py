@@ -14,6 +14,7 @@ import pytest
 from blindopt import wire
 from blindopt.errors import LogBroken, StateConflict
 from curator_service.cli import PROGRAM
+from curator_service.settings import Settings
 from curator_service.use_cases.studies.uploads import PENDING_MAX
 from service_kit.store import audit_log
 from tests.curator_service.use_cases.accounts.file_of_records import spec_of
@@ -186,12 +187,11 @@ def test_a_note_is_durable_before_it_has_its_name(curator, folder, monkeypatch):
     assert {path.stat().st_ino for path in stored.iterdir()} <= durable
 
 
-def test_a_file_that_is_gone_while_it_is_registered_is_not_found(curator, folder, monkeypatch):
+def test_a_file_that_is_gone_while_it_is_registered_is_not_found(curator, folder):
     identity = upload(curator).json()["id"]
     files = curator.curator.vault.pending
-    notes = files.notes()
-    monkeypatch.setattr(files, "notes", lambda: notes)
-    files.drop(identity)
+    (folder / "data" / "files" / "pending" / f"{identity}.data").unlink()
+    assert identity in files.notes()
     assert register(curator, identity).status_code == 404
 
 
@@ -204,9 +204,9 @@ def test_only_so_many_files_of_an_owner_wait(curator, folder):
     assert upload(curator).status_code == 201
 
 
-def test_only_so_many_bytes_of_all_owners_wait(curator, folder, monkeypatch):
-    limit = 1_024
-    monkeypatch.setattr(curator.curator.uploads, "_bytes_max", limit)
+def test_only_so_many_bytes_of_all_owners_wait(curator, folder):
+    """The file that fills the room has no content on the disk."""
+    limit = Settings(data_dir=folder).upload_limit_bytes
     stored = folder / "data" / "files" / "pending"
     upload(curator)
     with next(stored.glob("*.data")).open("r+b") as file:

@@ -25,16 +25,18 @@ def settings(**chosen):
 
 @pytest.fixture(autouse=True)
 def names(monkeypatch):
-    """Two names, one of this machine; addresses resolve to themselves, as the system reads them."""
+    """Two names, one of this machine; addresses resolve to themselves, as the system reads them. Those looked up."""
     resolved = {"curator.example": "93.184.215.14", "here.example": "127.0.0.1", "inside.example": "10.1.2.3"}
-    resolve = socket.getaddrinfo
+    resolve, requests = socket.getaddrinfo, []
 
     def look_up(host, port, **options):
+        requests.append(host)
         if host.endswith((".example", ".invalid")) and host not in resolved:
             raise socket.gaierror
         return resolve(resolved.get(host, host), port, **options)
 
     monkeypatch.setattr(addresses.socket, "getaddrinfo", look_up)
+    return requests
 
 
 @pytest.mark.parametrize("url", [*LOOPBACKS, "https://here.example"])
@@ -70,11 +72,14 @@ def test_a_list_of_curators_is_kept_to(pattern, url, allowed):
     assert refused.value.errors[0]["field"] == "curator_url"
 
 
-def test_a_link_of_the_operator_is_allowed_and_looked_up_nowhere(monkeypatch):
-    monkeypatch.setattr(addresses.socket, "getaddrinfo", None)
+def test_a_link_of_the_operator_is_allowed_and_looked_up_nowhere(names):
     chosen = settings(host="10.0.0.5", allowed_curators="curator.example")
     addresses.check_curator(chosen, "link://lnk_0123456789abcdef", "curator_url")
     assert addresses.shows_failures(chosen, "link://lnk_0123456789abcdef")
+    assert names == []
+    addresses.check_curator(chosen, "https://curator.example", "curator_url")
+    addresses.shows_failures(settings(host="10.0.0.5"), "https://curator.example")
+    assert names  # the control
 
 
 @pytest.mark.parametrize(

@@ -18,16 +18,21 @@ def unreadable():
     return OperationalError("SELECT", {}, sqlite3.OperationalError("unable to open database file"))
 
 
+def before_reads(monkeypatch, name, act):
+    """Read the database by ``store.<name>`` after ``act``, which may raise."""
+    read = getattr(store, name)
+    monkeypatch.setattr(store, name, lambda *args: (act(), read(*args))[1])
+
+
 def test_a_run_waits_where_its_modeler_s_database_cannot_be_read(tmp_path, monkeypatch, until):
     """It has not spoken to its curator yet: what passes here fails no run at its first contact either."""
-    read, faults = store.last_fit, [True]
+    faults = [True]
 
-    def not_yet(*args):
+    def not_yet():
         if faults:
             raise unreadable()
-        return read(*args)
 
-    monkeypatch.setattr(store, "last_fit", not_yet)
+    before_reads(monkeypatch, "last_fit", not_yet)
     with modeler_at_work(tmp_path) as modeler:
         run = start(modeler)
         waiting = until(lambda: (view := modeler.run(run)).state in ("waiting", "failed") and view)
@@ -38,13 +43,12 @@ def test_a_run_waits_where_its_modeler_s_database_cannot_be_read(tmp_path, monke
 
 
 def test_a_run_is_taken_up_again_where_it_could_not_be_read_as_its_worker_left_it(tmp_path, monkeypatch, until):
-    read, faults = store.run, []
+    faults = []
 
-    def not_yet(*args):
+    def not_yet():
         if faults:
             faults.pop()
             raise unreadable()
-        return read(*args)
 
     endings = [None, {"state": "completed", "ended_because": "budget", "problem": None}]
 
@@ -57,7 +61,7 @@ def test_a_run_is_taken_up_again_where_it_could_not_be_read_as_its_worker_left_i
         return ending
 
     with modeler_at_work(tmp_path) as modeler:
-        monkeypatch.setattr(store, "run", not_yet)
+        before_reads(monkeypatch, "run", not_yet)
         monkeypatch.setattr(modeler.scheduler, "_outcome", outcome)
         run = start(modeler)
         until(lambda: not endings)
@@ -67,17 +71,16 @@ def test_a_run_is_taken_up_again_where_it_could_not_be_read_as_its_worker_left_i
 @pytest.mark.parametrize(("failing", "code"), [(2, "unreachable"), (10**6, "storage_unavailable")])
 def test_a_clock_that_jumps_ahead_fails_no_run_at_its_next_look(failing, code, tmp_path, monkeypatch, until):
     """It may wait 72 hours; a jump of 100 looks the same. One that finds the fault again and again does fail."""
-    read, looks, ahead = store.last_fit, [], [timedelta(0)]
+    looks, ahead = [], [timedelta(0)]
 
-    def not_yet(*args):
+    def not_yet():
         looks.append(1)
         if len(looks) == 2:
             ahead[0] = timedelta(hours=100)
         if len(looks) <= failing:
             raise unreadable()
-        return read(*args)
 
-    monkeypatch.setattr(store, "last_fit", not_yet)
+    before_reads(monkeypatch, "last_fit", not_yet)
     with modeler_at_work(tmp_path, lambda: datetime.now(UTC) + ahead[0]) as modeler:
         run = start(modeler)
         ended = until(lambda: (view := modeler.run(run)).ended_at and view)

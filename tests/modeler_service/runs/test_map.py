@@ -171,10 +171,9 @@ def test_where_all_answers_are_too_many_the_last_ones_are_used_and_counted(ended
     assert count == 5
     full = PosteriorViews(Reading(database), folder, 1 << 30)
     last = replace(record, trials=record.trials[-5:])
-    monkeypatch.setattr(Record, "of", lambda db, identity, **_: last)
-    assert full.top(run, 3)[1] == points  # the oracle: a run of which only these are stored
-    monkeypatch.undo()
+    with monkeypatch.context() as stored:
+        stored.setattr(Record, "of", lambda db, identity, **_: last)
+        assert full.top(run, 3)[1] == points  # the oracle: a run of which only these are stored
     assert full.top(run, 3)[0] == 8
-    monkeypatch.setattr(posterior_views, "LAST_OUTCOMES", 5)
     with pytest.raises(Invalid, match="too many"):
         short.recommendation(run, "all")

@@ -13,6 +13,11 @@ from tests.modeler_service.in_process_modeler import SPEC, modeler_at_work, requ
 WISH = wire.BudgetMessage(kind="budget", more=wire.Budget(queries=5))
 
 
+def replace_session(monkeypatch, session):
+    """``session`` in place of a connection to the curator of a run."""
+    monkeypatch.setattr(messages, "open_session", session)
+
+
 def test_a_slow_curator_holds_up_the_messages_of_its_own_run_alone(tmp_path, monkeypatch):
     with modeler_at_work(tmp_path, work=False) as modeler:
         slow, other = start(modeler), start(modeler, SPEC.model_copy(update={"study_id": "std_fedcba9876543210"}))
@@ -30,7 +35,7 @@ def test_a_slow_curator_holds_up_the_messages_of_its_own_run_alone(tmp_path, mon
             raise Unreachable("no reply")
             yield
 
-        monkeypatch.setattr(messages, "open_session", session)
+        replace_session(monkeypatch, session)
         assert send(slow) is Unreachable
         assert refused == {slow: Busy, other: Unreachable}
         refused.clear()
@@ -51,7 +56,7 @@ def test_a_note_is_not_confirmed_by_the_digest_of_its_request_in_the_log(tmp_pat
             bodies.append((key, message.model_dump_json()))
             raise Unreachable("no reply")
 
-        monkeypatch.setattr(messages, "open_session", session)
+        replace_session(monkeypatch, session)
         for wish in (WISH, WISH.model_copy(update={"salt": "guess"}), WISH):
             with pytest.raises(Unreachable):
                 modeler.messages.send(request_of(modeler), run, wish)

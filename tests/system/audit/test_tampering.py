@@ -8,7 +8,6 @@ import json
 import re
 import shutil
 import signal
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -736,13 +735,12 @@ class InProcess(Service):
 
 
 @pytest.fixture
-def serving(make_service, finished, tmp_path, caplog, monkeypatch) -> Iterator[Callable[..., Any]]:
+def serving(make_service, finished, tmp_path, caplog, unset_tempdir) -> Iterator[Callable[..., Any]]:
     """Puts a copy of a party where a service serves it, tampered with; the service, as far as it came up.
 
     As a process of its own where its tail was cut or nothing was done, else on a thread: processes take their time.
     """
     made: list[InProcess] = []
-    monkeypatch.setattr(tempfile, "tempdir", None)  # a curator says where its uploads go
 
     def make(name: str, tamper: Callable[[Party], None], process: bool) -> Any:
         service = make_service(name, tmp_path) if process else InProcess(name, tmp_path / name)

@@ -21,6 +21,7 @@ from curator_service.use_cases.studies.readings import Reading
 from curator_service.vault import Vault
 from service_kit.context.request import RequestContext
 from service_kit.store.database import Database
+from tests.curator_service.replaced_steps import replace_kept_release
 from tests.given_settings import GIVEN
 from tests.system.crashes.full_disk import (
     EXACT,
@@ -229,7 +230,7 @@ def test_a_release_that_could_not_be_taken_back_is_begun_anew_without_a_restart(
                 broken.setattr(Database, "write", full)
                 full()
 
-            broken.setattr(Vault, "keep_release", full_from_now_on)
+            replace_kept_release(broken, full_from_now_on)
             with pytest.raises(AuditUnavailable):
                 curator.releases.release(request_of("r"), draft.id)
         assert curator.studies.view(draft.id).state == "releasing"

@@ -1,6 +1,7 @@
 """A withheld record is measured and released no more; the log does not say which record it is."""
 
 import json
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from curator_service.use_cases.queries import queries
 from curator_service.use_cases.queries.answer_versions import AnswerVersions
 from service_kit.store import audit_log
 from tests import beside
+from tests.curator_service.replaced_steps import replace_kept_release, replace_measuring
 
 ROWS = 6
 CSV = ("x,y\n" + "".join(f"{i / 10},{i}\n" for i in range(ROWS))).encode()
@@ -60,6 +62,14 @@ def of(curator, identity):
     return released.spec.dataset_id, {int(record) + 1: row for row, record in enumerate(released.order)}
 
 
+@contextmanager
+def crash_before_the_draw(monkeypatch):
+    """Versions of answers are charged and not drawn, as if the process had ended in between."""
+    with monkeypatch.context() as patch:
+        patch.setattr(AnswerVersions, "settle", lambda *_: None)
+        yield
+
+
 def withhold(curator, dataset, record=RECORD, **sent):
     return curator.call("owner", "POST", f"/v1/datasets/{dataset}:withhold", json={"record": record}, **sent)
 
@@ -93,7 +103,7 @@ def test_a_number_that_was_drawn_before_a_record_was_withheld_does_not_leave_aft
         withhold(in_process, dataset)
         return answers
 
-    monkeypatch.setattr(queries, "measure", withheld_meanwhile)
+    replace_measuring(monkeypatch, withheld_meanwhile)
     reply = ask(in_process, identity, [row_of[RECORD], row_of[1]])
     assert reply["declined"] == [row_of[RECORD]]
     assert [answer["row"] for answer in reply["answers"]] == [row_of[1]]
@@ -140,10 +150,9 @@ def test_a_version_that_a_crash_left_undrawn_does_not_publish_a_record_that_was_
     rows = [row_of[5], row_of[RECORD], row_of[1]]
     query = in_process.ask(identity, rows, plays=2)
     items = in_process.items(query)
-    monkeypatch.setattr(AnswerVersions, "settle", lambda *_: None)  # a crash after the charge, before the draw
-    assert in_process.enter("answer", query, items, *range(6)).is_success
-    withhold(in_process, dataset)
-    monkeypatch.undo()
+    with crash_before_the_draw(monkeypatch):
+        assert in_process.enter("answer", query, items, *range(6)).is_success
+        withhold(in_process, dataset)
     in_process.curator.inbox.publish([query])
     first = in_process.reply(identity, query)
     assert (first.declined, {a.row for a in first.answers}) == ([rows[1]], {rows[0], rows[2]})
@@ -166,10 +175,9 @@ def test_a_row_of_which_one_play_has_left_is_declined_when_another_is_withheld_u
     body = {"measurement_ids": [items[1]["id"]], "reason": "impossible"}
     assert in_process.send("measurer", "POST", f"/v1/queries/{query}:decline", json=body).is_success
     assert [a.play for a in in_process.reply(identity, query).answers] == [1]
-    monkeypatch.setattr(AnswerVersions, "settle", lambda *_: None)
-    assert in_process.enter("answer", query, items[1:], 2.0).is_success
-    withhold(in_process, dataset)
-    monkeypatch.undo()
+    with crash_before_the_draw(monkeypatch):
+        assert in_process.enter("answer", query, items[1:], 2.0).is_success
+        withhold(in_process, dataset)
     in_process.curator.inbox.publish([query])
     last = in_process.reply(identity, query)
     assert (last.version, last.answers, last.declined) == (2, [], [row_of[RECORD]])
@@ -295,14 +303,13 @@ def test_records_are_named_by_their_numbers_in_the_file_where_some_were_not_kept
 def test_a_record_that_is_withheld_while_a_release_is_drawn_does_not_leave_with_it(opened, in_process, monkeypatch):
     _, dataset, _ = opened()
     draft = in_process.call("owner", "POST", "/v1/studies", json=study()(dataset).model_dump(mode="json"))["id"]
-    keep = in_process.curator.vault.keep_release
 
-    def withheld_meanwhile(*parts):
+    def withheld_meanwhile(keep, *parts):
         digest = keep(*parts)
         withhold(in_process, dataset)
         return digest
 
-    monkeypatch.setattr(in_process.curator.vault, "keep_release", withheld_meanwhile)
+    replace_kept_release(monkeypatch, withheld_meanwhile)
     monkeypatch.setattr("curator_service.use_cases.studies.releases._BLOCK", 3)  # the order is read by blocks
     refused = in_process.send("owner", "POST", f"/v1/studies/{draft}:release")
     assert (refused.status_code, refused.json()["code"]) == (409, "state_conflict")

@@ -8,9 +8,9 @@ import re
 import pytest
 
 from blindopt import wire
-from curator_service.use_cases.queries import queries
 from service_kit.context import log_verification
 from service_kit.context.log_verification import LogVerification
+from tests.curator_service.replaced_steps import replace_measuring
 from tests.curator_service.use_cases.accounts.file_of_records import FileOfRecords
 from tests.curator_service.use_cases.integrity.changed_copy import Copy
 
@@ -157,7 +157,7 @@ def test_a_query_that_a_fault_left_unanswered_is_answered_whatever_was_read_unde
     """A modeler may send a key with any request. Before the mend, its study was refused to everybody."""
     copy.open()
     with monkeypatch.context() as patch:
-        patch.setattr(queries, "measure", lambda *given: 1 // 0)
+        replace_measuring(patch, lambda *given: 1 // 0)
         assert copy.ask("open", key="begun").status_code == 500
     of_study = f"/v1/studies/{copy.names['open']}"
     assert copy.curator.send("open", "GET", of_study, headers={"Idempotency-Key": "begun"}).status_code == 200

@@ -45,15 +45,20 @@ class FakeWorker:
         return 0
 
 
+class FakeWorkers:
+    """Starts fake processes; ``hows``: how the next ones behave."""
+
+    def __init__(self):
+        self.started, self.hows = [], []
+
+    def __call__(self):
+        self.started.append(FakeWorker(self.hows.pop(0) if self.hows else ""))
+        return self.started[-1]
+
+
 @pytest.fixture
-def workers(monkeypatch):
-    """The processes that were started; ``hows``: how the next ones behave."""
-    started, hows = [], []
-    monkeypatch.setattr(
-        planner, "Worker", lambda: started.append(FakeWorker(hows.pop(0) if hows else "")) or started[-1]
-    )
-    monkeypatch.setattr(planner.problems, "is_light", lambda tuning: False)
-    return started, hows
+def workers():
+    return FakeWorkers()
 
 
 def plan(made):
@@ -61,8 +66,8 @@ def plan(made):
 
 
 def test_a_process_serves_one_plan_after_the_other_and_ends_with_its_planner(workers):
-    started, _ = workers
-    made = Planner(60)
+    started = workers.started
+    made = Planner(60, workers)
     assert [plan(made) for _ in range(3)] == [REPORT] * 3
     assert [(worker.plans, worker.ends) for worker in started] == [(3, 0)]
     made.close()
@@ -78,9 +83,9 @@ def test_a_process_serves_one_plan_after_the_other_and_ends_with_its_planner(wor
     ],
 )
 def test_a_process_that_did_not_finish_a_plan_makes_no_other(how, error, text, workers):
-    started, hows = workers
+    started, hows = workers.started, workers.hows
     hows.append(how)
-    made = Planner(60)
+    made = Planner(60, workers)
     with pytest.raises(error, match=text):
         plan(made)
     assert [(worker.plans, worker.ends) for worker in started] == [(1, 1)]
@@ -90,9 +95,9 @@ def test_a_process_that_did_not_finish_a_plan_makes_no_other(how, error, text, w
 
 
 def test_a_process_that_refused_a_plan_makes_the_next(workers):
-    started, hows = workers
+    started, hows = workers.started, workers.hows
     hows.append("impossible")
-    made = Planner(60)
+    made = Planner(60, workers)
     for _ in range(2):
         with pytest.raises(TuningImpossible, match="no"):
             plan(made)
@@ -101,8 +106,8 @@ def test_a_process_that_refused_a_plan_makes_the_next(workers):
 
 
 def test_a_process_that_was_killed_while_it_was_kept_is_replaced(workers):
-    started, _ = workers
-    made = Planner(60)
+    started = workers.started
+    made = Planner(60, workers)
     plan(made)
     started[0].has_ended = True
     assert plan(made) == REPORT
@@ -112,8 +117,8 @@ def test_a_process_that_was_killed_while_it_was_kept_is_replaced(workers):
 
 def test_a_process_that_no_plan_needs_for_a_while_ends(workers, monkeypatch, until):
     monkeypatch.setattr(planner, "REST_SECONDS", 0.01)
-    started, _ = workers
-    made = Planner(60)
+    started = workers.started
+    made = Planner(60, workers)
     plan(made)
     until(lambda: started[0].ends)
     assert plan(made) == REPORT

@@ -10,7 +10,9 @@ from blindopt import wire
 from blindopt.errors import TuningFailed
 from curator_service import child
 from curator_service.scoring.worker import Ended, Job, Reply, Worker
-from curator_service.use_cases.jobs import tunings
+from curator_service.settings import Settings
+from curator_service.use_cases.guard.study_guard import StudyGuard
+from curator_service.use_cases.jobs.tunings import Tunings
 from tests.curator_service.tuning_case import Case, csv_of, rows_of
 from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 
@@ -50,6 +52,14 @@ class FakeWorker:
         self.killed = True
 
 
+def _use(in_process, start_worker):
+    """Run tunings in processes that ``start_worker`` starts."""
+    curator, context = in_process.curator, in_process.context
+    curator.tunings.close()
+    settings = Settings(data_dir=context.database.path.parent)
+    curator.tunings = Tunings(context, curator.vault, settings, StudyGuard(context), start_worker)
+
+
 def _case(in_process):
     """A public training dataset and a private validation dataset."""
     datasets = []
@@ -67,7 +77,7 @@ def _started(in_process, case):
     return f"/v1/tunings/{in_process.call('owner', 'POST', '/v1/tunings', json=body)['id']}"
 
 
-def test_a_process_whose_messages_could_not_be_read_does_not_serve_the_next_tuning(in_process, monkeypatch, until):
+def test_a_process_whose_messages_could_not_be_read_does_not_serve_the_next_tuning(in_process, until):
     """Its later messages would be taken for the outcome of the next one: of other records, at another charge."""
     workers = []
 
@@ -75,7 +85,7 @@ def test_a_process_whose_messages_could_not_be_read_does_not_serve_the_next_tuni
         workers.append(FakeWorker(broken=not workers))
         return workers[-1]
 
-    monkeypatch.setattr(tunings, "Worker", start_worker)
+    _use(in_process, start_worker)
     case, states = _case(in_process), []
     for _ in range(3):
         path = _started(in_process, case)
@@ -86,7 +96,7 @@ def test_a_process_whose_messages_could_not_be_read_does_not_serve_the_next_tuni
 
 
 @pytest.mark.parametrize("role", ["training", "validation"])
-def test_a_tuning_that_runs_while_a_record_is_withheld_shows_no_result(role, in_process, monkeypatch, until):
+def test_a_tuning_that_runs_while_a_record_is_withheld_shows_no_result(role, in_process, until):
     reads, goes_on = threading.Event(), threading.Event()
 
     class Paused(FakeWorker):
@@ -95,7 +105,7 @@ def test_a_tuning_that_runs_while_a_record_is_withheld_shows_no_result(role, in_
             goes_on.wait()
             yield from super().work(job)
 
-    monkeypatch.setattr(tunings, "Worker", lambda: Paused(broken=False))
+    _use(in_process, lambda: Paused(broken=False))
     case = _case(in_process)
     path = _started(in_process, case)
     reads.wait()

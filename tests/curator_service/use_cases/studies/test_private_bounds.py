@@ -1,6 +1,7 @@
 """Private bounds over REST: one charge and one draw for a key, whatever crashes; nothing of the records in the log."""
 
 import json
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -100,15 +101,27 @@ def test_the_same_request_again_gets_the_same_bytes_for_one_charge(curator, data
     assert len(charges(curator, dataset)) == 2
 
 
+@pytest.fixture
+def replaced(monkeypatch):
+    """A function that replaces a part of the search for bounds while its context is open."""
+
+    @contextmanager
+    def replace(part, by):
+        with monkeypatch.context() as patch:
+            patch.setattr(private_bounds, part, by)
+            yield
+
+    return replace
+
+
 @pytest.mark.parametrize("part", ["private_quantiles", "view_of"])
-def test_after_a_crash_between_charge_and_result_a_retry_draws_and_is_not_charged(part, curator, dataset, monkeypatch):
+def test_after_a_crash_between_charge_and_result_a_retry_draws_and_is_not_charged(part, curator, dataset, replaced):
     """Before the draw, or after it and before its result is stored: then the first draw is shown to nobody."""
 
     def crash(*args, **kwargs):
         raise RuntimeError
 
-    with monkeypatch.context() as broken:
-        broken.setattr(private_bounds, part, crash)
+    with replaced(part, crash):
         assert find(curator, dataset, key="k").status_code == 500
     (waiting,) = listed(curator, dataset)
     assert (waiting["state"], waiting["columns"]) == ("interrupted", [])
@@ -123,7 +136,7 @@ def test_after_a_crash_between_charge_and_result_a_retry_draws_and_is_not_charge
     assert len(charges(curator, dataset)) == 1
 
 
-def test_of_two_draws_for_one_charge_one_is_shown(curator, dataset, monkeypatch):
+def test_of_two_draws_for_one_charge_one_is_shown(curator, dataset, replaced):
     """The same request twice at once: the second ends while the first draws."""
     draw, replies = private_bounds.private_quantiles, []
 
@@ -133,17 +146,17 @@ def test_of_two_draws_for_one_charge_one_is_shown(curator, dataset, monkeypatch)
             replies[0] = find(curator, dataset, BODY | {"epsilon": "0.01"}, key="k")
         return draw(*args)
 
-    monkeypatch.setattr(private_bounds, "private_quantiles", twice)
-    reply = find(curator, dataset, BODY | {"epsilon": "0.01"}, key="k")
+    with replaced("private_quantiles", twice):
+        reply = find(curator, dataset, BODY | {"epsilon": "0.01"}, key="k")
     assert reply.content == replies[0].content
     assert len(charges(curator, dataset)) == 1
 
 
-def test_a_cap_of_the_account_refuses_and_nothing_is_drawn(curator, dataset, monkeypatch):
+def test_a_cap_of_the_account_refuses_and_nothing_is_drawn(curator, dataset, replaced):
     caps = {"epsilon": "1", "delta": None}
     curator.call("owner", "PUT", f"/v1/datasets/{dataset}/account/caps", json=caps)
-    monkeypatch.setattr(private_bounds, "private_quantiles", None)
-    reply = find(curator, dataset)
+    with replaced("private_quantiles", None):
+        reply = find(curator, dataset)
     assert (reply.status_code, reply.json()["code"]) == (403, "privacy_budget_exhausted")
     assert listed(curator, dataset) == []
     assert charges(curator, dataset) == []
@@ -156,27 +169,22 @@ def test_a_file_that_is_registered_again_shows_the_same_bounds_and_has_the_same_
     assert len(charges(curator, other)) == 1
 
 
-def test_withheld_records_are_not_read(curator, dataset, monkeypatch):
+def test_withheld_records_are_not_read(curator, dataset, replaced):
     seen = []
     draw = private_bounds.private_quantiles
-    monkeypatch.setattr(
-        private_bounds, "private_quantiles", lambda values, *rest: seen.append(values) or draw(values, *rest)
-    )
     curator.call("owner", "POST", f"/v1/datasets/{dataset}:withhold", json={"record": 3})
-    assert find(curator, dataset).status_code == 200
+    with replaced("private_quantiles", lambda values, *rest: seen.append(values) or draw(values, *rest)):
+        assert find(curator, dataset).status_code == 200
     assert seen[0].shape == (ROWS - 1, 2)
     np.testing.assert_array_equal(seen[0][:, 0], np.delete(AGES, 2))
 
 
-def test_bounds_that_a_record_was_withheld_from_meanwhile_are_drawn_again_under_one_charge(
-    curator, dataset, monkeypatch
-):
+def test_bounds_that_a_record_was_withheld_from_meanwhile_are_drawn_again_under_one_charge(curator, dataset, replaced):
     def withheld_meanwhile(values, *rest):
         curator.call("owner", "POST", f"/v1/datasets/{dataset}:withhold", json={"record": 3})
         return np.zeros((2, 2))
 
-    with monkeypatch.context() as broken:
-        broken.setattr(private_bounds, "private_quantiles", withheld_meanwhile)
+    with replaced("private_quantiles", withheld_meanwhile):
         refused = find(curator, dataset, key="k")
     assert (refused.status_code, "withheld" in refused.json()["detail"]) == (409, True)
     assert listed(curator, dataset)[0]["columns"] == []

@@ -1,7 +1,5 @@
 """`user add | list | password | disable` of both services, and what a running console makes of it."""
 
-import tempfile
-
 import pytest
 from typer.testing import CliRunner
 
@@ -79,10 +77,10 @@ def test_what_cannot_be_is_refused_in_words(user, tmp_path):
     assert len(user("user", "list").stdout.splitlines()) == 1
 
 
+@pytest.mark.usefixtures("unset_tempdir")
 def test_a_new_password_and_disabling_end_sessions_of_a_running_console(tmp_path, monkeypatch):
     monkeypatch.setenv("BLINDOPT_CURATOR_DATA_DIR", str(tmp_path))
     monkeypatch.setenv("BLINDOPT_CURATOR_PASSWORD_HASH", "minimal")
-    monkeypatch.setattr(tempfile, "tempdir", tempfile.tempdir)
     app = curator_app.build(CuratorSettings())
     file = tmp_path / "password"
     file.write_text(PASSWORD)
