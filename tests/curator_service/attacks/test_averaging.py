@@ -13,6 +13,7 @@ from curator_service.measurement.column import measure
 from curator_service.measurement.privatize import passport_of
 from curator_service.privacy.ledger import Balance, charge_answers, charge_release
 from tests.curator_service.seeded_noise import seed_answers
+from tests.interventions import fail_at
 
 GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="1.5", delta=1e-5)
 Y = np.random.default_rng(0).uniform(-5, 5, size=300)
@@ -160,12 +161,8 @@ def test_values_outside_of_the_range_stay_off_by_what_the_clip_takes():
 
 def test_no_clock_is_read(monkeypatch):
     """The verdict does not depend on the machine's load: no time is measured at all."""
-
-    def fail(*_):
-        pytest.fail("a clock was read")
-
     for clock in ("perf_counter", "monotonic", "process_time", "time"):
-        monkeypatch.setattr(time, clock, fail)
+        fail_at(monkeypatch, time, clock, pytest.fail.Exception("a clock was read"))
     counts = [10, 1_000, None]
     for queries in counts:
         assert finding_of(spec(laplace("1"), budget=wire.Budget(queries=queries))).figure < 0.5

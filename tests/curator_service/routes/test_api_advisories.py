@@ -20,6 +20,7 @@ from curator_service.use_cases.studies.datasets import Upload
 from curator_service.use_cases.studies.readings import Reading
 from service_kit.context.request import RequestContext
 from tests import beside
+from tests.interventions import act_before
 
 GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=0.1)
 AUTO = wire.AutoRelease(mechanism="auto", epsilon="1", delta=0.1)  # at d = 2 and this delta, the Gaussian
@@ -325,13 +326,11 @@ def test_a_release_of_an_older_version_is_judged_by_that_version(in_process, mon
 def test_a_release_that_is_being_drawn_when_its_mechanism_is_withdrawn_does_not_leave(
     in_process, monkeypatch, tmp_path
 ):
-    draw = GaussianMechanism.draw
 
-    def draw_and_be_withdrawn(*given):
+    def withdraw(*_):
         in_process.curator.advisories.withdraw(in_process.request("advisory"), WITHDRAWN)
-        return draw(*given)
 
-    monkeypatch.setattr(GaussianMechanism, "draw", draw_and_be_withdrawn)
+    act_before(monkeypatch, GaussianMechanism, "draw", withdraw)
     draft = in_process.draft()
     with pytest.raises(MechanismWithdrawn):
         in_process.curator.releases.release(in_process.request("release"), draft)

@@ -12,6 +12,7 @@ from curator_service.settings import Settings
 from curator_service.use_cases.studies.datasets import Datasets
 from curator_service.use_cases.studies.releases import Releases
 from curator_service.vault import Vault
+from tests.interventions import fail_at
 
 
 @pytest.fixture
@@ -39,10 +40,6 @@ def _post(app, token, path, key, **sent):
     return asyncio.run(talk())
 
 
-def _crash(*args, **kwargs):
-    raise RuntimeError("the process ends here")
-
-
 def _nothing(*args, **kwargs):
     """What a dead process does to clean up."""
 
@@ -52,9 +49,9 @@ def dead(monkeypatch):
     """No clean-up runs, as after kill -9; the effect of the request was not recorded."""
 
     def die(owning, effect):
-        monkeypatch.setattr(owning, effect, _crash)
-        monkeypatch.setattr(Vault, "drop", _nothing)
-        monkeypatch.setattr(Releases, "_abandon", _nothing)
+        fail_at(monkeypatch, owning, effect, RuntimeError("the process ends here"))
+        for cleaning, name in ((Vault, "drop"), (Releases, "_abandon")):
+            monkeypatch.setattr(cleaning, name, _nothing)
 
     yield die
     monkeypatch.undo()

@@ -10,6 +10,7 @@ from curator_service.privacy.guarantees import SANDBOX
 from curator_service.use_cases.studies import sandboxes as module
 from curator_service.use_cases.studies.sandboxes import Sandboxes
 from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
+from tests.interventions import fail_at
 
 FAR = 1e6
 """Where the private values lie: beyond every declared bound, so that a trace of them stands out."""
@@ -174,11 +175,7 @@ def test_a_failure_before_the_draft_leaves_no_file(service, pair, monkeypatch):
     draft, _ = pair
     folder = service.curator.vault.records("x").parent
     before = sorted(path.name for path in folder.glob("*.npy"))
-
-    def fail(*arguments):
-        raise OSError("no")
-
-    monkeypatch.setattr(module, "fitted", fail)
+    fail_at(monkeypatch, module, "fitted", OSError("no"))
     assert service.send("owner", "POST", f"/v1/studies/{draft['id']}:sandbox").status_code == 500
     assert sorted(path.name for path in folder.glob("*.npy")) == before
 

@@ -19,6 +19,7 @@ from curator_service.use_cases.studies.uploads import PENDING_MAX
 from service_kit.store import audit_log
 from tests.curator_service.use_cases.accounts.file_of_records import spec_of
 from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
+from tests.interventions import act_before, fail_at
 
 CANARY = "Zanzibar-4711"
 CSV = f",a,b,town,y\n0,1,2,{CANARY},1\n1,2,,Rome,2\n2,3,1,Rome,3\n3,0,3,Oslo,2\n4,4,,Rome,1\n5,1,0,Oslo,3\n".encode()
@@ -149,12 +150,8 @@ def test_what_a_crash_left_of_an_upload_is_deleted_at_the_start(curator, folder)
 
 def crash_before_the_file_is_deleted(curator, monkeypatch, act):
     """The act is recorded, and its file stays."""
-
-    def dies(identity):
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(curator.curator.vault.pending, "drop", dies)
+        fail_at(patch, curator.curator.vault.pending, "drop", KeyboardInterrupt)
         with pytest.raises(KeyboardInterrupt):
             act()
 
@@ -180,8 +177,8 @@ def test_a_note_that_does_not_parse_is_deleted_with_its_file(curator, folder, no
 
 def test_a_note_is_durable_before_it_has_its_name(curator, folder, monkeypatch):
     """Else a crash could leave the name with nothing in it."""
-    durable, sync = set(), os.fsync
-    monkeypatch.setattr(os, "fsync", lambda each: (durable.add(os.fstat(each).st_ino), sync(each)))
+    durable = set()
+    act_before(monkeypatch, os, "fsync", lambda each: durable.add(os.fstat(each).st_ino))
     upload(curator)
     stored = folder / "data" / "files" / "pending"
     assert {path.stat().st_ino for path in stored.iterdir()} <= durable
@@ -220,23 +217,22 @@ def test_only_so_many_bytes_of_all_owners_wait(curator, folder):
 def test_uploads_at_once_do_not_pass_the_limit_together(curator, folder, monkeypatch):
     for number in range(PENDING_MAX - 1):
         upload(curator, f"a\n{number}\n".encode())
-    uploads, keep = curator.curator.uploads, curator.curator.vault.pending.keep
+    uploads = curator.curator.uploads
     _, kept = curator.curator.vault.pending.notes().popitem()
     note, seen = json.loads(kept), []
     view = wire.PendingUpload.model_validate_json(json.dumps(note["view"]))
 
-    def keep_while_another_comes(identity, content, note):
+    def let_another_come(identity, content, note):
         other = threading.Thread(target=store, args=("upl_0000000000000001",))
         other.start()
         other.join(0.2)  # without the lock it would be through
         seen.append(other)
-        keep(identity, content, note)
 
     def store(identity):
         with suppress(StateConflict):
             uploads._store(note, view.model_copy(update={"id": identity}), io.BytesIO(CSV))
 
-    monkeypatch.setattr(curator.curator.vault.pending, "keep", keep_while_another_comes)
+    act_before(monkeypatch, curator.curator.vault.pending, "keep", let_another_come)
     store("upl_0000000000000000")
     for other in seen:
         other.join()

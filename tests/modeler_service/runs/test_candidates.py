@@ -10,6 +10,7 @@ import pytest
 from blindopt.client.downloads import unfinished
 from blindopt.formats import npy_files
 from modeler_service.runs.candidates import DigestCache, is_stored, keep_candidates
+from tests.interventions import act_before
 
 
 @pytest.fixture
@@ -98,16 +99,15 @@ def test_files_of_others_in_a_folder_that_is_shared_stay(tmp_path):
 
 
 def test_a_fetch_that_begins_while_its_file_is_deleted_has_another(tmp_path, monkeypatch):
-    target, begun, fetches, unlink = tmp_path / f"{'0' * 64}.npy", ExitStack(), [], Path.unlink
+    target, begun, fetches = tmp_path / f"{'0' * 64}.npy", ExitStack(), []
     (tmp_path / f"{target.name}.part").touch()
 
-    def deleted(path, missing_ok=False):
+    def begin(*_, **__):
         if not fetches:
             fetches.append(begun.enter_context(unfinished(target, resumed=True)))
-        unlink(path, missing_ok)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", deleted)
+        act_before(patch, Path, "unlink", begin)
         keep_candidates(tmp_path, set())
         assert fetches[0].exists()
     begun.close()

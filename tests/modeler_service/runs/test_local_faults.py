@@ -10,6 +10,7 @@ from sqlalchemy.exc import OperationalError
 from modeler_service import store
 from modeler_service.runs import scheduler
 from modeler_service.runs.interrupts import Interrupt
+from tests.interventions import act_before
 from tests.modeler_service.in_process_modeler import modeler_at_work, start
 
 
@@ -18,21 +19,15 @@ def unreadable():
     return OperationalError("SELECT", {}, sqlite3.OperationalError("unable to open database file"))
 
 
-def before_reads(monkeypatch, name, act):
-    """Read the database by ``store.<name>`` after ``act``, which may raise."""
-    read = getattr(store, name)
-    monkeypatch.setattr(store, name, lambda *args: (act(), read(*args))[1])
-
-
 def test_a_run_waits_where_its_modeler_s_database_cannot_be_read(tmp_path, monkeypatch, until):
     """It has not spoken to its curator yet: what passes here fails no run at its first contact either."""
     faults = [True]
 
-    def not_yet():
+    def not_yet(*_):
         if faults:
             raise unreadable()
 
-    before_reads(monkeypatch, "last_fit", not_yet)
+    act_before(monkeypatch, store, "last_fit", not_yet)
     with modeler_at_work(tmp_path) as modeler:
         run = start(modeler)
         waiting = until(lambda: (view := modeler.run(run)).state in ("waiting", "failed") and view)
@@ -45,7 +40,7 @@ def test_a_run_waits_where_its_modeler_s_database_cannot_be_read(tmp_path, monke
 def test_a_run_is_taken_up_again_where_it_could_not_be_read_as_its_worker_left_it(tmp_path, monkeypatch, until):
     faults = []
 
-    def not_yet():
+    def not_yet(*_):
         if faults:
             faults.pop()
             raise unreadable()
@@ -61,7 +56,7 @@ def test_a_run_is_taken_up_again_where_it_could_not_be_read_as_its_worker_left_i
         return ending
 
     with modeler_at_work(tmp_path) as modeler:
-        before_reads(monkeypatch, "run", not_yet)
+        act_before(monkeypatch, store, "run", not_yet)
         monkeypatch.setattr(modeler.scheduler, "_outcome", outcome)
         run = start(modeler)
         until(lambda: not endings)
@@ -73,14 +68,14 @@ def test_a_clock_that_jumps_ahead_fails_no_run_at_its_next_look(failing, code, t
     """It may wait 72 hours; a jump of 100 looks the same. One that finds the fault again and again does fail."""
     looks, ahead = [], [timedelta(0)]
 
-    def not_yet():
+    def not_yet(*_):
         looks.append(1)
         if len(looks) == 2:
             ahead[0] = timedelta(hours=100)
         if len(looks) <= failing:
             raise unreadable()
 
-    before_reads(monkeypatch, "last_fit", not_yet)
+    act_before(monkeypatch, store, "last_fit", not_yet)
     with modeler_at_work(tmp_path, lambda: datetime.now(UTC) + ahead[0]) as modeler:
         run = start(modeler)
         ended = until(lambda: (view := modeler.run(run)).ended_at and view)

@@ -17,7 +17,9 @@ from blindopt.errors import Remote
 from blindopt.gp.acquisition import beta
 from modeler_service import app as modeler_app
 from modeler_service.settings import Settings
+from modeler_service.use_cases import suggestions
 from tests.given_settings import GIVEN, GP_UCB
+from tests.interventions import act_before
 
 TOKEN = "blindopt_0123456789abcdef." + "A" * 43
 KERNEL = wire.Kernel(lengthscale=1.0, signal_variance=1.0, noise_variance=0.01)
@@ -384,7 +386,7 @@ def test_other_requests_are_answered_while_rows_are_chosen(tmp_path, monkeypatch
         begun.set()
         assert go.wait(30)
 
-    monkeypatch.setattr("modeler_service.use_cases.suggestions._check", choose)
+    act_before(monkeypatch, suggestions, "_check", choose)
     with served(tmp_path, concurrent_suggestions=1) as (app, http):
         replies = []
         asking = [

@@ -23,6 +23,7 @@ from service_kit.context.request import RequestContext
 from service_kit.store.database import Database
 from tests.curator_service.replaced_steps import replace_kept_release
 from tests.given_settings import GIVEN
+from tests.interventions import fail_at
 from tests.system.crashes.full_disk import (
     EXACT,
     LAPLACE,
@@ -220,15 +221,13 @@ def test_a_release_that_could_not_be_taken_back_is_begun_anew_without_a_restart(
         )
         draft = wire.StudyOwnerView.model_validate_json(curator.studies.create(request_of("s"), spec).body)
 
-        def full(*args):
-            raise AuditUnavailable("the disk is full")
-
         files = sorted(path.name for path in (tmp_path / "data/files").rglob("*") if path.is_file())
         with monkeypatch.context() as broken:
+            full = AuditUnavailable("the disk is full")
 
             def full_from_now_on(*args):
-                broken.setattr(Database, "write", full)
-                full()
+                fail_at(broken, Database, "write", full)
+                raise full
 
             replace_kept_release(broken, full_from_now_on)
             with pytest.raises(AuditUnavailable):

@@ -16,6 +16,7 @@ from curator_service.settings import Settings
 from service_kit.context import key_rotation
 from tests.conftest import Service
 from tests.given_settings import GP_UCB
+from tests.interventions import act_after, act_before
 from tests.system.crashes import crash_checks as checks
 from tests.system.crashes.test_crash_matrix import KILLS
 
@@ -124,13 +125,10 @@ def test_a_kill_in_the_middle_leaves_a_service_that_starts_verifies_and_opens(pa
 
 def _die_at(patch, point):
     """Before or after a step of a rotation, at random."""
-    step, is_after = getattr(key_rotation, point), random.random() < 0.5
 
-    def dies(*values, **named):
-        if point == "settle" and not named:  # what an earlier kill interrupted
-            return step(*values)
-        if is_after:
-            step(*values, **named)
-        raise Killed
+    def die(*_, **named):
+        if point != "settle" or named:  # else it finishes what an earlier kill interrupted
+            raise Killed
 
-    patch.setattr(key_rotation, point, dies)
+    act = act_after if random.random() < 0.5 else act_before
+    act(patch, key_rotation, point, die)

@@ -16,6 +16,7 @@ from curator_service.privacy import dataset_account
 from service_kit.store import audit_log
 from tests.curator_service.use_cases.accounts.file_of_records import CSV, FileOfRecords, N
 from tests.curator_service.use_cases.accounts.recomputed_account import recomputed, recomputed_delta
+from tests.interventions import fail_at
 
 SCORER = {"scorer_url": "http://127.0.0.1:9/score"}
 INBOX = wire.InboxMeasurement(question="How much?", direction="maximize", shown=["a"])
@@ -253,15 +254,10 @@ class Acts:
 
     def _killed_and_again(self, part: str, method: str, send) -> bool:
         """Send a request that a kill interrupts in a method, and once more: one charge. False if a cap refused it."""
-        killed = False
-
-        def dying(*_):
-            nonlocal killed
-            killed = True
-            raise Killed
-
-        setattr(getattr(self.file.in_process.curator, part), method, dying)
-        reply = send()
+        with pytest.MonkeyPatch.context() as patch:
+            calls = fail_at(patch, getattr(self.file.in_process.curator, part), method, Killed)
+            reply = send()
+        killed = bool(calls)
         assert killed == (reply.status_code == 500)
         self.crash()
         if not killed:

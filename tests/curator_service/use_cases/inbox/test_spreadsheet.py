@@ -13,6 +13,7 @@ from blindopt import wire
 from blindopt.errors import Invalid, Remote
 from curator_service.use_cases.inbox import spreadsheet
 from tests.curator_service.use_cases.inbox.measured_study import LAPLACE
+from tests.interventions import act_before, record_calls
 
 HOSTILE = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", " =1", "\uff1d1", "|calc", "%x", "\u202e=1", "\u200b=1", "\ufeff=x"]
 
@@ -198,8 +199,7 @@ def _import(in_process, file, *, dry=False):
 def test_a_dry_run_of_an_import_takes_no_write_turn(in_process, small, draft_of, monkeypatch):
     """The control: the import itself takes one."""
     _, file = _open_queries(in_process, small, draft_of, 3)
-    turns, real = [], in_process.context.database._run_all
-    monkeypatch.setattr(in_process.context.database, "_run_all", lambda group: turns.append(group) or real(group))
+    turns = record_calls(monkeypatch, in_process.context.database, "_run_all")
     dry = _import(in_process, file, dry=True)
     assert dry.json() == {"dry_run": True, "answered": 3, "declined": 0, "blank": 0, "queries": 3}
     assert turns == []
@@ -225,15 +225,14 @@ def test_a_file_may_hold_so_many_queries_and_no_more_are_exported(in_process, sm
 
 def test_one_file_is_read_at_a_time(in_process, small, draft_of, monkeypatch):
     _, file = _open_queries(in_process, small, draft_of, 1)
-    real, others = spreadsheet.read, []
+    others = []
 
     def meanwhile(body, commas):
         if not others:
             others.append(None)  # else an import that is not refused would begin others without end
             others[0] = _import(in_process, file)
-        return real(body, commas)
 
-    monkeypatch.setattr(spreadsheet, "read", meanwhile)
+    act_before(monkeypatch, spreadsheet, "read", meanwhile)
     assert _import(in_process, file).is_success
     assert (others[0].status_code, others[0].json()["code"]) == (503, "busy")
 

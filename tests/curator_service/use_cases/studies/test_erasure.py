@@ -16,6 +16,7 @@ from curator_service.use_cases.integrity.erasure_checks import erased_in_words
 from service_kit.store import audit_log
 from tests import beside
 from tests.curator_service.use_cases.accounts.file_of_records import FileOfRecords
+from tests.interventions import act_before, fail_at
 
 Y, MEASURED, NOTE = 2.7182812345, 3.1415912345, "zq-note-of-a-measurer"
 CSV = b"a,b,y\n" + b"\n".join(b"%d,%d,%r" % (i % 3, i % 2, Y) for i in range(6)) + b"\n"
@@ -95,12 +96,8 @@ def erase(file, key="erase"):
 
 def erase_and_crash(file, monkeypatch):
     """Erase the dataset in the tables, and end before the first of its files is forgotten."""
-
-    def killed(names):
-        raise Killed
-
     call(file, "POST", f"/v1/datasets/{file.dataset}:archive")
-    monkeypatch.setattr(file.in_process.curator.vault, "forget", killed)
+    fail_at(monkeypatch, file.in_process.curator.vault, "forget", Killed)
     assert status(file, "POST", f"/v1/datasets/{file.dataset}:erase") == 500
 
 
@@ -292,13 +289,7 @@ def test_a_crash_after_the_commit_leaves_no_pending_upload_after_the_next_start(
 
 def test_an_upload_that_is_read_while_its_file_is_erased_is_not_kept(file, monkeypatch):
     uploads = file.in_process.curator.uploads
-    sweep = uploads.sweep
-
-    def erased_before():  # what a file that was read is stored after
-        erase(file)
-        sweep()
-
-    monkeypatch.setattr(uploads, "sweep", erased_before)
+    act_before(monkeypatch, uploads, "sweep", lambda: erase(file))  # what a file that was read is stored after
     reply = keep(file)
     assert (reply.status_code, reply.json()["code"]) == (410, "erased")
     assert pending(file) == set()

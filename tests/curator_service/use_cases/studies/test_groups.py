@@ -14,6 +14,7 @@ from curator_service.release import private_centres
 from curator_service.use_cases.studies import groups
 from tests.curator_service.replaced_noise import replace_integer_laplace
 from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
+from tests.interventions import act_after
 
 FAR = 2**40
 BOX = [wire.Feature(column=name, lower=0.0, upper=1.0) for name in "ab"]
@@ -176,15 +177,13 @@ def test_a_record_that_is_withheld_while_an_answer_is_drawn_is_not_in_it(curator
     """Replies are paced, so the draw is in a thread, and what was drawn is stored later."""
     dataset = register(curator, csv_of(POINTS, [*Y[:-1], 13.0]))
     study = release(curator, draft(dataset, reply_after_ms=200))
-    drawn, withheld = groups.answers, []
+    withheld = []
 
-    def withhold_after(*args):
-        answers = drawn(*args)
+    def withhold(*_):
         if not withheld:  # a second time, the answers are drawn without the record
             withheld.append(curator.call("owner", "POST", f"/v1/datasets/{dataset}:withhold", json={"record": 1}))
-        return answers
 
-    monkeypatch.setattr(groups, "answers", withhold_after)
+    act_after(monkeypatch, groups, "answers", withhold)
     assert query(curator, study, 0).json()["answers"][0]["y"] == pytest.approx(2 + (0 + 0.5 + 0.25) / 4)
     assert withheld
 

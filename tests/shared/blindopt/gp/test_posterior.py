@@ -19,6 +19,7 @@ from blindopt.gp.kernels import Matern52, SquaredExponential
 from blindopt.gp.observations import OUTCOME_MAX
 from blindopt.gp.posterior import Posterior
 from blindopt.gp.updates import SeparateUpdates, Thresholds, TogetherUpdates
+from tests.interventions import act_before
 
 
 def textbook(candidates, rows, outcomes, *, lengthscale, variance, noise_variance, prior_mean):
@@ -323,15 +324,13 @@ def test_a_flag_that_blas_leaves_stops_no_choice(updates, thresholds, monkeypatc
         return Posterior(z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50, thresholds=thresholds)
 
     expected = walk(posterior(), y, steps=5)
-    exact = Candidates.covariance
 
-    def flagged(self, rows, dual):
-        assert np.isnan(np.subtract(np.inf, [np.inf])).all()  # raises the flag, which is an error in tests
-        return exact(self, rows, dual)
+    def raise_flag(*_):
+        assert np.isnan(np.subtract(np.inf, [np.inf])).all()  # an error in tests
 
     with pytest.raises(RuntimeWarning, match="invalid value"):
-        flagged(None, None, None)
-    monkeypatch.setattr(Candidates, "covariance", flagged)
+        raise_flag()
+    act_before(monkeypatch, Candidates, "covariance", raise_flag)
     assert walk(posterior(), y, steps=5) == expected
     posterior().moments(np.arange(3))
 

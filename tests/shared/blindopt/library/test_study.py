@@ -13,6 +13,7 @@ from blindopt import wire
 from blindopt.client import StudyClient
 from blindopt.errors import Invalid, LogBroken, ProtocolViolated, StateConflict
 from blindopt.loop_errors import Declined, StillMeasured
+from tests.interventions import fail_at
 from tests.modeler_service.lying_curator import FakeCurator, receipt
 from tests.modeler_service.runs.human_measured_curator import HumanMeasuredCurator
 from tests.modeler_service.runs.test_parts import InParts
@@ -80,11 +81,8 @@ def test_a_query_that_a_crash_interrupts_is_repeated_under_its_key(curator, owne
     study = bo.Study.from_grant(grant, log=log)
     study.query(1)
 
-    def killed(*_, **__):
-        raise SystemExit
-
     with monkeypatch.context() as crash:
-        crash.setattr(bo.Study, "_store", killed)
+        fail_at(crash, bo.Study, "_store", SystemExit)
         with pytest.raises(SystemExit):
             study.query(2)
     study._end()

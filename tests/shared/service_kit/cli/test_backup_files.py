@@ -10,6 +10,7 @@ from blindopt.errors import StateConflict
 from modeler_service.context import open_context
 from modeler_service.settings import Settings
 from service_kit.cli import backup
+from tests.interventions import act_before
 
 
 @pytest.fixture
@@ -39,13 +40,12 @@ def test_a_backup_that_fails_leaves_nothing_in_the_way_of_the_next(context, tmp_
 
 
 def test_every_file_is_written_to_the_disk_before_the_backup_has_its_name(context, tmp_path, monkeypatch):
-    synced, fsync = [], os.fsync
+    synced = []
 
     def record(descriptor):
         synced.append((os.readlink(f"/proc/self/fd/{descriptor}"), (tmp_path / "copy").exists()))  # noqa: PTH115
-        fsync(descriptor)
 
-    monkeypatch.setattr(os, "fsync", record)
+    act_before(monkeypatch, os, "fsync", record)
     (tmp_path / "data" / "files").mkdir()
     (tmp_path / "data" / "files" / "a").write_text("a")
     backup.backup(context, tmp_path / "data", tmp_path / "copy", lambda db: ["files/a"])

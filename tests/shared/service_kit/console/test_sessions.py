@@ -19,6 +19,7 @@ from service_kit.settings import ServiceSettings
 from service_kit.store import audit_log, users
 from service_kit.web import in_process
 from tests import beside
+from tests.interventions import act_after, record_calls
 from tests.shared.service_kit.console import sample_service
 from tests.shared.service_kit.console.conftest import FROM_HERE, Browser
 
@@ -200,13 +201,11 @@ def test_a_service_whose_hashes_protect_nothing_says_so_at_its_start(tmp_path, c
 
 
 def test_a_wrong_name_and_a_wrong_password_get_the_same_reply_for_the_same_work(browser, monkeypatch):
-    checked = []
-    real = PasswordHasher.verify
-    monkeypatch.setattr(PasswordHasher, "verify", lambda self, *a: checked.append(a[0][:10]) or real(self, *a))
+    checks = record_calls(monkeypatch, PasswordHasher, "verify")
     replies = [browser.login(name, "wrong password here") for name in ("ann", "nobody")]
     assert [r.status_code for r in replies] == [401, 401]
     assert replies[0].text.replace('value="ann"', "") == replies[1].text.replace('value="nobody"', "")
-    assert checked == ["$argon2id$", "$argon2id$"]
+    assert [stored[:10] for _, stored, _ in checks] == ["$argon2id$", "$argon2id$"]
 
 
 def test_tries_are_throttled_by_name_and_by_address(app):
@@ -243,15 +242,13 @@ def test_throttled_logins_are_logged_once_and_failed_ones_are_counted(tmp_path, 
 def test_a_login_that_began_before_the_password_was_changed_opens_nothing_and_changes_no_hash(
     browser, app, clock, monkeypatch
 ):
-    context, real = app.state.context, passwords.matches
+    context = app.state.context
     new = passwords.hash_of("another long enough password", "minimal")
 
-    def slow(password, stored, cost):
-        right = real(password, stored, cost)
+    def change(*_):
         context.database.write(lambda db: users.set_hash(db, "usr_ann", new))
-        return right
 
-    monkeypatch.setattr(passwords, "matches", slow)
+    act_after(monkeypatch, passwords, "matches", change)
     assert browser.login("ann").status_code == 401
     with context.database.read() as db:
         assert users.by_name(db, "ann").password_hash == new
@@ -260,13 +257,11 @@ def test_a_login_that_began_before_the_password_was_changed_opens_nothing_and_ch
 
 
 def test_a_login_that_began_before_the_user_was_disabled_opens_nothing(browser, app, clock, monkeypatch):
-    context, real = app.state.context, passwords.matches
 
-    def slow(password, stored, cost):
-        context.database.write(lambda db: users.disable(db, "usr_ann", clock()))
-        return real(password, stored, cost)
+    def disable(*_):
+        app.state.context.database.write(lambda db: users.disable(db, "usr_ann", clock()))
 
-    monkeypatch.setattr(passwords, "matches", slow)
+    act_after(monkeypatch, passwords, "matches", disable)
     assert browser.login("ann").status_code == 401
     assert "session.opened" not in _kinds(app)
 

@@ -32,6 +32,7 @@ from service_kit.store import notices as store
 from service_kit.store.base import APPEND_ONLY, METADATA, moment, stamp
 from service_kit.store.database import Database
 from tests import beside, postgres
+from tests.interventions import fail_at
 from tests.shared.service_kit.notices.notice_receiver import KEY, documented_check, listening
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -288,9 +289,8 @@ def test_a_receiver_that_never_comes_back_is_tried_for_three_days_at_most_an_hou
     }
 
 
-def test_a_notice_is_given_up_after_three_days_and_the_next_one_has_its_turn(posting, until, monkeypatch):
-    monkeypatch.setattr(delivery, "FIRST_WAIT_SECONDS", 40_000.0)
-    monkeypatch.setattr(delivery, "LONGEST_WAIT_SECONDS", 40_000.0)
+def test_a_notice_is_given_up_after_three_days_and_the_next_one_has_its_turn(posting, until):
+    """The service finds the time of the next attempt long past, each time by so much."""
     down = threading.Event()
     down.set()
     with listening(lambda number: 500 if down.is_set() else 204) as listener:
@@ -300,7 +300,7 @@ def test_a_notice_is_given_up_after_three_days_and_the_next_one_has_its_turn(pos
         while post.states() == ["pending"]:
             attempts += 1
             until(lambda n=attempts: post.views()[0].attempts == n)
-            post.now = post.views()[0].next_at or post.now
+            post.now += timedelta(seconds=40_000)
         assert (post.states(), len(listener.got)) == (["failed"], post.views()[0].attempts)
         assert len(listener.got) == 1 + 7  # 7 times 40,000 s are three days and a quarter
         down.clear()
@@ -338,14 +338,8 @@ def test_where_the_outcome_cannot_be_stored_nothing_is_sent_again(posting, until
     with listening() as listener:
         post = posting(listener.url, start=False)
         post.tell()
-        tried = []
-
-        def full(db, seq, **values):
-            tried.append(seq)
-            raise AuditUnavailable("the disk is full")
-
         with monkeypatch.context() as patched:
-            patched.setattr(store, "change", full)
+            tried = fail_at(patched, store, "change", AuditUnavailable("the disk is full"))
             post.delivery.start()
             until(lambda: len(tried) > 1)
         until(lambda: post.states() == ["delivered"])

@@ -16,6 +16,7 @@ from curator_service.routes import studies
 from modeler_service.routes import runs
 from service_kit.web import bodies, problems
 from service_kit.web.bodies import SMALL_BYTES, parse
+from tests.interventions import act_before
 
 QUERY = json.dumps({"rows": [{"row": row} for row in range(1_000)]}).encode()
 HUNDRED = {f"unknown {number}": 1 for number in range(100)}
@@ -144,13 +145,8 @@ def test_every_route_of_the_services_that_takes_json_is_bounded():
 
 
 def test_a_large_body_is_parsed_beside_the_event_loop_and_a_small_one_on_it(monkeypatch):
-    threads, original = [], bodies.parse
-
-    def watched(*arguments):
-        threads.append(threading.current_thread())
-        return original(*arguments)
-
-    monkeypatch.setattr(bodies, "parse", watched)
+    threads = []
+    act_before(monkeypatch, bodies, "parse", lambda *_: threads.append(threading.current_thread()))
     small = QUERY
     for body in (small, small + b" " * SMALL_BYTES):
         sent = iter([{"type": "http.request", "body": body}])

@@ -27,6 +27,7 @@ from service_kit.context.authentication import Authentication
 from service_kit.store import audit_log, schema
 from service_kit.web.readiness import DiskSpace, Readiness
 from tests import beside, postgres
+from tests.interventions import act_before, fail_at, record_calls
 
 CANARY = "canary7f3a9c"
 QUERY = {"rows": [{"row": 1}]}
@@ -193,7 +194,7 @@ def test_an_error_in_the_curator_is_logged_by_its_type_only(part, method, path, 
 def test_an_error_in_what_both_services_share_is_logged_by_its_type_only(
     broken, name, path, curator_app_, owner, log, monkeypatch
 ):
-    monkeypatch.setattr(broken, name, _raises)
+    act_before(monkeypatch, broken, name, _raises)
     _check_silent_500(ask(curator_app_, owner, "GET", path), log)
 
 
@@ -255,13 +256,10 @@ def test_without_its_record_an_exchange_does_not_happen(method, curator_app_, gr
     """The record of an answer shares its transaction; any other reply is held back until it is recorded."""
     study, token = granted
 
-    def full(*args, **kwargs):
-        raise AuditUnavailable("the disk is full")
-
     paths = {"GET": f"/v1/studies/{study}/candidates", "POST": f"/v1/studies/{study}/queries"}
     sent = {"json": {"rows": [{"row": 2}]}} if method == "POST" else {}
     with monkeypatch.context() as broken:
-        broken.setattr(audit_log, "append", full)
+        fail_at(broken, audit_log, "append", AuditUnavailable("the disk is full"))
         reply = ask(curator_app_, token, method, paths[method], **sent)
     assert (reply.status_code, reply.json()["code"], reply.json()["retryable"]) == (503, "audit_unavailable", True)
     assert reply.headers["retry-after"] == "1"
@@ -273,12 +271,9 @@ def test_without_its_record_an_exchange_does_not_happen(method, curator_app_, gr
 
 @pytest.mark.parametrize("kind", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE])
 def test_a_full_disk_is_reported_and_stores_nothing(kind, curator_app_, owner, monkeypatch):
-    def full(*args, **kwargs):
-        raise OSError(kind, CANARY, CANARY)
-
     sent = {"files": {"file": ("a.csv", b"a\n1\n")}, "data": {"name": "n"}}
     with monkeypatch.context() as broken:
-        broken.setattr(Vault, "new_dataset", full)
+        fail_at(broken, Vault, "new_dataset", OSError(kind, CANARY, CANARY))
         reply = ask(curator_app_, owner, "POST", "/v1/datasets", **sent)
     assert (reply.status_code, reply.json()["code"], reply.json()["retryable"]) == (503, "storage_unavailable", True)
     assert CANARY not in reply.text
@@ -368,11 +363,10 @@ def test_a_monitor_reads_at_readyz_schema_and_disk_and_nobody_else_does(tmp_path
 def test_frequent_readiness_requests_share_one_check(status, curator_app_, owner, monkeypatch):
     """The request needs no token, and a check writes to the disk: its result is reused, whatever it is."""
     monkeypatch.setattr("service_kit.context.audit_trail._READY_SECONDS", 3600.0)
-    context, checks = curator_app_.state.context, []
+    context = curator_app_.state.context
     if status == 503:
         _change_last_record(context)
-    check = context.database.check_writable
-    monkeypatch.setattr(context.database, "check_writable", lambda: (checks.append(1), check()))
+    checks = record_calls(monkeypatch, context.database, "check_writable")
     assert [ask(curator_app_, "", "GET", "/readyz").status_code for _ in range(5)] == [status] * 5
     assert len(checks) == 1
 

@@ -16,6 +16,7 @@ from blindopt.optimizer.algorithms.gp import surrogate as module
 from blindopt.optimizer.algorithms.gp.gp_ucb import GpUcb
 from blindopt.optimizer.algorithms.gp.surrogate import GpSettings, Surrogate
 from curator_service.privacy.answers import mechanism_of
+from tests.interventions import act_before
 
 KERNEL = wire.Kernel(lengthscale=0.8, signal_variance=2.0, noise_variance=1e-3, mean=0.5)
 FIT = wire.Fit(every=4, starts=3, ard="off")
@@ -208,14 +209,12 @@ def test_noise_that_a_passport_declares_stays_as_it_is():
 def test_a_fit_that_fails_keeps_what_was_before_and_says_so(monkeypatch):
     z = candidates()
     y = outcome_of(z)
-    good = module.fit
 
-    def flaky(evidence, *arguments, **more):
+    def fail_late(evidence, *_, **__):
         if len(evidence.outcomes) > 6:
             raise NumericalFailure("made to fail")
-        return good(evidence, *arguments, **more)
 
-    monkeypatch.setattr(module, "fit", flaky)
+    act_before(monkeypatch, module, "fit", fail_late)
     algorithm = make(z)
     choices, _ = run(algorithm, y, steps=11)
     fitted = algorithm.fitted
@@ -255,14 +254,12 @@ def test_answers_that_are_all_equal_leave_the_start(kernel):
 def test_values_that_the_posterior_cannot_take_count_as_a_failed_fit(monkeypatch):
     z = candidates()
     y = outcome_of(z)
-    build = Posterior.__init__
 
-    def picky(self, candidates, kernel, **more):
+    def refuse(posterior, z, kernel, **_):
         if kernel.lengthscale != 0.8:
             raise NumericalFailure("too far apart")
-        build(self, candidates, kernel, **more)
 
-    monkeypatch.setattr(Posterior, "__init__", picky)
+    act_before(monkeypatch, Posterior, "__init__", refuse)
     algorithm = make(z)
     run(algorithm, y, steps=2)
     assert algorithm.fitted is not None
