@@ -363,8 +363,7 @@ def unset_tempdir() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def forked_workers() -> Iterator[None]:
     """Processes that work over records are forks of one that has imported what they need."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("curator_service.child.worker.start", processes.Worker)
+    with processes.workers_started_by(processes.Worker):
         yield
 
 

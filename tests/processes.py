@@ -27,8 +27,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -186,6 +186,17 @@ class Worker(Forked):
             )
         os.close(source)
         self.stdin, self.stdout = os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb")
+
+
+@contextmanager
+def workers_started_by(start: Callable[..., Any]) -> Iterator[None]:
+    """Processes that work over records are started by ``start``."""
+    worker = import_module("curator_service.child.worker")
+    before, worker.start = worker.start, start
+    try:
+        yield
+    finally:
+        worker.start = before
 
 
 def run(

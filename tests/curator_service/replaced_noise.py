@@ -50,6 +50,16 @@ def replace_secrets(monkeypatch: pytest.MonkeyPatch, **draws: Callable[[int], An
         monkeypatch.setattr(secrets, name, draw)
 
 
+def leave_decisions_to_decimals(monkeypatch: pytest.MonkeyPatch, sampler: ModuleType) -> None:
+    """An error of doubles so large that no decision of a sampler is certain by them."""
+    monkeypatch.setattr(sampler, "EXP_ERROR", 50.0)
+
+
+def replace_lattice_laplace(monkeypatch: pytest.MonkeyPatch, draw: Callable[[list[int]], list[int]]) -> None:
+    """``draw`` in place of OpenDP's discrete Laplace noise of each scale that planar noise is made of."""
+    monkeypatch.setattr(noise.planar, "_laplace", lambda scale: draw)
+
+
 def replace_gaussian_matrix(monkeypatch: pytest.MonkeyPatch, draw: Callable[[int, int], np.ndarray]) -> None:
     """``draw`` in place of the secret Gaussian matrix of a projection."""
     monkeypatch.setattr(entropy, "gaussian_matrix", draw)

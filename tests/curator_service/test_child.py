@@ -19,6 +19,7 @@ from curator_service.attacks.worker import Worker as AttackWorker
 from curator_service.child.program import nth_core
 from curator_service.forecasts.worker import Worker as ForecastWorker
 from curator_service.scoring.worker import Worker as TuningWorker
+from tests import processes
 from tests.curator_service.echo_program import PROGRAM, SECRET, Job, Reply
 
 START = child.worker.start
@@ -27,8 +28,7 @@ START = child.worker.start
 @pytest.fixture(scope="module", autouse=True)
 def new_interpreters(forked_workers):
     """Here each process is started as outside of tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(child.worker, "start", START)
+    with processes.workers_started_by(START):
         yield
 
 

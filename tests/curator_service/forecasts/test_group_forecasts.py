@@ -13,6 +13,7 @@ from curator_service.forecasts.public_inputs import uniform_rows
 from curator_service.forecasts.simulation import simulate
 from curator_service.privacy.groups import GroupAnswers
 from curator_service.scaling import ScaledRows
+from tests.interventions import record_calls
 
 FORECAST = wire.ForecastCreate(epsilons=["0.01", "1", "1000"], functions=20, queries=12, rows_max=60)
 
@@ -74,14 +75,12 @@ def test_more_records_bear_a_smaller_epsilon():
 
 
 def test_the_noise_is_that_of_an_answer_about_the_median_group(monkeypatch):
-    used = []
-    monkeypatch.setattr(
-        simulation, "gp_ucb_regret", lambda z, f, noise, kernel, variance, ties: used.append(variance) or 0.0
-    )
+    calls = record_calls(monkeypatch, simulation, "gp_ucb_regret")
     draft = study()
     forecast_of(draft, 49_000, epsilons=["1"], functions=2)
     exact = GroupAnswers.of(draft).variance(1_000)
     assert exact == pytest.approx((2 * (2 / 0.25) ** 2 + 2 * (2 / 0.5) ** 2) / 1_000**2)
+    used = [variance for _, _, _, _, variance, _ in calls]
     assert used[6:] == pytest.approx([exact] * 6, rel=0.2)  # uniform rows of which 2,000 were drawn
 
 

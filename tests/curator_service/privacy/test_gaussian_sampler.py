@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 
 from curator_service.privacy.noise import add_gaussian, gaussian, lattice
-from curator_service.privacy.noise.lattice import surely_below
-from tests.curator_service.replaced_noise import entropy_in_parts, replace_entropy
+from tests.curator_service.replaced_noise import entropy_in_parts, leave_decisions_to_decimals, replace_entropy
+from tests.interventions import record_calls
 from tests.scale import scaled
 
 N = 40_000
@@ -91,9 +91,8 @@ def test_every_decision_near_p_is_the_right_one(monkeypatch, seed):
 
 def test_decisions_by_decimals_alone_have_the_same_law(monkeypatch):
     """All of them are left to integers and decimals: the doubles only save time."""
-    monkeypatch.setattr(gaussian, "EXP_ERROR", 50.0)
-    calls = []
-    monkeypatch.setattr(gaussian, "surely_below", lambda word, p: calls.append(word) or surely_below(word, p))
+    leave_decisions_to_decimals(monkeypatch, gaussian)
+    calls = record_calls(monkeypatch, gaussian, "surely_below")
     assert misfit(gaussian.integers(2_000, 3.7), 3.7) > MISTAKEN
     assert len(calls) > 2_000
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from curator_service.privacy import composition
+from curator_service.privacy import composition, loading
 from curator_service.privacy.calibration import gaussian_sd
 from curator_service.privacy.composition import Part, distribution_epsilon, tight_epsilon
 from curator_service.privacy.loading import Loading, load
+from tests.interventions import record_calls
 
 ROOT = Path(__file__).parents[3]
 COMPILED = "scipy/signal/_peak_finding_utils"  # a file that the library loads, and nothing else of the service does
@@ -62,13 +63,12 @@ def test_a_service_loads_it_without_being_asked(make_service, tmp_path_factory, 
 
 
 def test_what_closes_before_its_moment_loads_nothing(monkeypatch):
-    began = threading.Event()
-    monkeypatch.setattr("curator_service.privacy.loading.load", began.set)
-    loading, before = Loading(after_seconds=3_600), set(threading.enumerate())
-    loading.start()
-    loading.close()
+    calls = record_calls(monkeypatch, loading, "load")
+    made, before = Loading(after_seconds=3_600), set(threading.enumerate())
+    made.start()
+    made.close()
     assert not [thread for thread in set(threading.enumerate()) - before if thread.name == "loading"]
-    assert not began.is_set()
+    assert not calls
 
 
 @pytest.mark.parametrize("collects", [True, False])

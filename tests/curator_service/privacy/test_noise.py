@@ -5,6 +5,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
+import opendp.mod
 import pytest
 from scipy import stats
 
@@ -21,6 +22,7 @@ from curator_service.privacy.noise import (
     selection,
 )
 from tests.curator_service.replaced_noise import replace_opendp_account
+from tests.interventions import record_calls
 from tests.scale import scaled
 
 N = 100_000
@@ -212,7 +214,6 @@ def test_only_the_root_of_the_exponential_mechanism_may_be_off_by_its_rounding(m
     ],
 )
 def test_each_law_opens_the_same_part_of_the_library_and_no_other(monkeypatch, make):
-    opened = []
-    monkeypatch.setattr("opendp.mod.enable_features", lambda *names: opened.extend(names))
+    calls = record_calls(monkeypatch, opendp.mod, "enable_features")
     make()
-    assert opened == ["contrib"]
+    assert calls == [("contrib",)]

@@ -12,7 +12,13 @@ from scipy import stats
 from blindopt.errors import NumericalFailure
 from curator_service.privacy.noise import PLANAR_FEATURES_MAX, PlanarLaplaceLaw, planar
 from curator_service.release.planar_laplace import PlanarLaplaceMechanism
-from tests.curator_service.replaced_noise import entropy_in_parts, replace_opendp_account, without_entropy
+from tests.curator_service.replaced_noise import (
+    entropy_in_parts,
+    leave_decisions_to_decimals,
+    replace_lattice_laplace,
+    replace_opendp_account,
+    without_entropy,
+)
 from tests.scale import scaled
 
 MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hundreds in a run of all tests
@@ -259,7 +265,7 @@ def test_doubles_decide_only_what_is_certain():
 def test_a_decision_that_doubles_never_make_has_the_same_law(monkeypatch):
     """Every comparison sent to integers and decimals: the kept share stays what it is."""
     n, scale = 1_500, 2.0**40
-    monkeypatch.setattr(planar, "EXP_ERROR", 50.0)
+    leave_decisions_to_decimals(monkeypatch, planar)
     pairs = planar.vectors(1, 2 * n, scale).reshape(n, 2)
     kept = int(planar.keep(pairs, 1, scale).sum())
     assert stats.binomtest(kept, n, planar.acceptance(2)).pvalue > MISTAKEN
@@ -273,7 +279,7 @@ def test_vectors_beyond_the_exact_doubles_are_added_in_integers(monkeypatch):
 
 
 def test_an_integer_at_the_end_of_its_range_is_not_used(monkeypatch):
-    monkeypatch.setattr(planar, "_laplace", lambda scale: lambda zeros: [2**63 - 1 for _ in zeros])
+    replace_lattice_laplace(monkeypatch, lambda zeros: [2**63 - 1 for _ in zeros])
     with pytest.raises(NumericalFailure, match="range"):
         PlanarLaplaceLaw(d=1, k=0, scale=1.0).add(np.zeros((3, 1)))
 

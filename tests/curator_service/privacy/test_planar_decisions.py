@@ -11,7 +11,7 @@ import pytest
 from blindopt.errors import NumericalFailure
 from curator_service.privacy.noise import PlanarLaplaceLaw, planar
 from curator_service.privacy.noise.lattice import surely_below
-from tests.curator_service.replaced_noise import replace_entropy
+from tests.curator_service.replaced_noise import replace_entropy, replace_lattice_laplace
 
 
 def exact_probability(pair, rest: int, scale: float) -> Fraction:
@@ -112,7 +112,7 @@ def test_a_scale_below_a_lattice_step_is_drawn_with(scale):
 @pytest.mark.parametrize("end", [2**62, -(2**62)])
 def test_the_first_integer_out_of_range_is_refused_and_the_last_within_it_is_not(monkeypatch, end):
     drawn = [end]
-    monkeypatch.setattr(planar, "_laplace", lambda scale: lambda zeros: drawn)
+    replace_lattice_laplace(monkeypatch, lambda zeros: drawn)
     with pytest.raises(NumericalFailure, match="range"):
         planar.vectors(1, 1, 5.0)
     drawn[0] -= 1 if end > 0 else -1

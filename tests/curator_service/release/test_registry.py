@@ -1,6 +1,7 @@
 """Every mechanism: found by its request, honest about its claim, filling the matrix it promises."""
 
 import dataclasses
+from contextlib import contextmanager
 from decimal import Decimal
 
 import numpy as np
@@ -188,21 +189,29 @@ def test_planar_laplace_is_for_twenty_features():
     assert choice_of(study_of(release, 20)).mechanism.name == "planar_laplace"
 
 
+@contextmanager
+def errors_of(release, rounding=0.0, slack=None):
+    """Rounding of features, and the slack of projections, that are these shares of the sensitivity."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "rounding_of", lambda features: rounding * release.sensitivity)
+        if slack is not None:
+            patch.setattr(GaussianProjection, "slack", lambda mechanism, d: slack * release.sensitivity)
+        yield
+
+
 @pytest.mark.parametrize("share", [0.00101, 0.5])
-def test_rounding_beyond_a_thousandth_of_the_sensitivity_is_refused_and_a_thousandth_is_not(monkeypatch, share):
+def test_rounding_beyond_a_thousandth_of_the_sensitivity_is_refused_and_a_thousandth_is_not(share):
     gaussian = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5, sensitivity=0.5)
     planar = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1", sensitivity=0.5)
     releases = [projection(2), gaussian, planar]
     for release in releases:
-        monkeypatch.setattr(registry, "rounding_of", lambda features, s=release.sensitivity: share * s)
-        assert refused(release, 13)[0] == "release.sensitivity"
-        monkeypatch.setattr(registry, "rounding_of", lambda features, s=release.sensitivity: 1e-3 * s)
-        monkeypatch.setattr(GaussianProjection, "slack", lambda self, d: 1e-3 * self.sensitivity)
-        assert choice_of(study_of(release, 13)).mechanism.name == release.mechanism
-        monkeypatch.undo()
+        with errors_of(release, rounding=share):
+            assert refused(release, 13)[0] == "release.sensitivity"
+        with errors_of(release, rounding=1e-3, slack=1e-3):
+            assert choice_of(study_of(release, 13)).mechanism.name == release.mechanism
 
 
 @pytest.mark.parametrize("share", [0.00101, 0.5])
-def test_a_projection_is_refused_where_its_slack_would_show(monkeypatch, share):
-    monkeypatch.setattr(GaussianProjection, "slack", lambda self, d: share)
-    assert refused(projection(2), 13)[0] == "release.sensitivity"
+def test_a_projection_is_refused_where_its_slack_would_show(share):
+    with errors_of(projection(2), slack=share):
+        assert refused(projection(2), 13)[0] == "release.sensitivity"

@@ -264,15 +264,16 @@ def test_who_shows_no_certificate_gets_nothing_from_the_scheduler(processes, eng
 
 
 @slow
-def test_workers_without_the_tested_configuration_are_noticed(processes, cluster, engine, monkeypatch):
-    noted = []
-    monkeypatch.setattr("service_kit.dask_cluster._log.warning", lambda words, extra: noted.append(extra))
+def test_workers_without_the_tested_configuration_are_noticed(processes, cluster, engine, caplog):
+    def noted():
+        return [record.fields for record in caplog.records if record.name == "blindopt.engine"]
+
     cluster.check()
-    assert not noted
+    assert not noted()
     process = processes.add_worker(configured=False)
     until(lambda: len(is_living(engine)) == 3)
     cluster.check()
-    assert noted == [{"fields": {"keys": sorted(TESTED)}}]
+    assert noted() == [{"keys": sorted(TESTED)}]
     processes.kill(process)
 
 

@@ -136,9 +136,14 @@ def test_a_release_without_noise_has_none(made):
     assert forecasts.points(spec.model_copy(update={"release": wire.IdentityRelease(mechanism="identity")})) == []
 
 
-def test_a_worker_that_ends_early_is_a_failure_in_words(made, monkeypatch):
-    forecasts, spec, _ = made
-    monkeypatch.setattr(Held, "work", lambda self, job, array=None: iter([Reply(progress=0.5)]))
+class EndsEarly(Held):
+    def work(self, job, array=None):
+        yield Reply(progress=0.5)
+
+
+def test_a_worker_that_ends_early_is_a_failure_in_words(made):
+    _, spec, curator = made
+    forecasts = PublicForecasts(curator.context, EndsEarly)
     forecasts.view(spec)
     _ended()
     view = forecasts.view(spec)

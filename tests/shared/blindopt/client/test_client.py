@@ -5,7 +5,6 @@ import itertools
 import json
 import math
 import socket
-import ssl
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,12 +12,14 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
+import httpx
 import pytest
 
 from blindopt.audit.checkpoints import Signer
 from blindopt.client import StudyClient, VendorClient, connection
 from blindopt.client.connection import wait_until_ended
 from blindopt.errors import StateConflict, Unreachable
+from tests.interventions import record_calls
 from tests.modeler_service.lying_curator import note_of, receipt
 
 STUDY = "std_0123456789abcdef"
@@ -211,14 +212,33 @@ def test_a_closed_port_is_unreachable_and_no_proxy_of_the_environment_is_used(pa
     assert party.requests == []
 
 
-def test_a_wait_polls_less_often_the_longer_it_lasts_and_gives_up_in_time(monkeypatch):
-    now, polls = [0.0], []
-    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
+class FakeTime:
+    """In place of the module ``time``: it passes by sleep alone, and by what a test adds."""
+
+    def __init__(self):
+        self.now, self.slept = 0.0, []
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = FakeTime()
     monkeypatch.setattr(connection, "time", clock)
+    return clock
+
+
+def test_a_wait_polls_less_often_the_longer_it_lasts_and_gives_up_in_time(clock):
+    polls = []
 
     def get():
-        polls.append(now[0])
-        return SimpleNamespace(ended_at="then" if now[0] >= end else None)
+        polls.append(clock.now)
+        return SimpleNamespace(ended_at="then" if clock.now >= end else None)
 
     end = 60.0
     assert wait_until_ended(get, "it", timeout_s=100, poll_s=0.05).ended_at == "then"
@@ -229,26 +249,21 @@ def test_a_wait_polls_less_often_the_longer_it_lasts_and_gives_up_in_time(monkey
     end = math.inf
     with pytest.raises(Unreachable, match="it has not ended within 100 s"):
         wait_until_ended(get, "it", timeout_s=100, poll_s=0.05)
-    assert 160 < now[0] < 162
+    assert 160 < clock.now < 162
 
 
-def test_a_read_that_the_service_held_is_followed_by_the_next_at_once(monkeypatch):
-    now, slept = [0.0], []
-    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=slept.append)
-    monkeypatch.setattr(connection, "time", clock)
-
+def test_a_read_that_the_service_held_is_followed_by_the_next_at_once(clock):
     def get():
-        now[0] += 20.0
-        return SimpleNamespace(ended_at="then" if now[0] >= 70 else None)
+        clock.now += 20.0
+        return SimpleNamespace(ended_at="then" if clock.now >= 70 else None)
 
     wait_until_ended(get, "it", timeout_s=100, poll_s=0.05)
-    assert slept == [0.0, 0.0, 0.0]
+    assert clock.slept == [0.0, 0.0, 0.0]
 
 
 def test_authorities_are_read_for_tls_alone(monkeypatch):
     """In a thread of its own: a thread reads them once."""
-    read = []
-    monkeypatch.setattr("httpx.create_ssl_context", lambda **_: read.append(1) or ssl.create_default_context())
+    read = record_calls(monkeypatch, httpx, "create_ssl_context")
 
     def open_both():
         for scheme, count in (("http", 0), ("https", 1)):

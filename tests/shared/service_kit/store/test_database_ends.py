@@ -22,7 +22,15 @@ from service_kit.context.keys import Seal, signer
 from service_kit.store.database import Database, StoreFault
 from service_kit.store.prepared_statement import PreparedStatement, raw
 from tests import postgres
-from tests.shared.service_kit.store.test_store import METADATA, NOW, TABLES, audit_log, curator_base
+from tests.interventions import act_before
+from tests.shared.service_kit.store.test_store import (
+    METADATA,
+    NOW,
+    TABLES,
+    audit_log,
+    curator_base,
+    save_checkpoints_often,
+)
 
 WAIT = 20.0
 BUILT = {"curator": (curator_app.build, CuratorSettings), "modeler": (modeler_app.build, ModelerSettings)}
@@ -38,7 +46,7 @@ def database(tmp_path):
 
 @pytest.fixture
 def context(database, tmp_path, monkeypatch):
-    monkeypatch.setattr("service_kit.context.saved_checkpoint._SAVED_EVERY_S", 0.0)  # a checkpoint with each commit
+    save_checkpoints_often(monkeypatch)
     key = signer(tmp_path / "log.key", "curator")
     made = ServiceContext.open(
         database, Seal.of(tmp_path / "seal.key"), key, lambda: NOW, checkpoint_file=tmp_path / "checkpoint"
@@ -141,15 +149,14 @@ def test_what_raises_after_a_commit_undoes_nothing_and_stops_nothing(served, dat
 
 
 def test_a_commit_that_cannot_even_be_tried_fails_for_its_waiters_and_the_next_goes_on(database, monkeypatch):
-    commit, broken = database._commit, [True]
+    broken = [True]
 
-    def once_broken(done):
+    def break_once(done):
         if broken.pop() if broken else False:
             database._db.connection.driver_connection.execute("ROLLBACK")
             raise MemoryError
-        return commit(done)
 
-    monkeypatch.setattr(database, "_commit", once_broken)
+    act_before(monkeypatch, database, "_commit", break_once)
 
     async def serve():
         database.attach()

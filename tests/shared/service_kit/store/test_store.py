@@ -34,6 +34,7 @@ from service_kit.store.database import Database, StoreFault
 from service_kit.store.folder_lock import only_process
 from service_kit.store.stored_replies import StoredReply
 from tests import beside, postgres
+from tests.interventions import act_after
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 TABLES = (*APPEND_ONLY, *curator_base.APPEND_ONLY)
@@ -330,19 +331,17 @@ def test_an_effect_that_raises_keeps_neither_reply_nor_record(context, filled):
     assert context.idempotency.once(request, effect).body == done.body  # from now on the stored reply
 
 
+def save_checkpoints_often(monkeypatch):
+    """With each commit, in the file outside the database."""
+    monkeypatch.setattr("service_kit.context.saved_checkpoint._SAVED_EVERY_S", 0.0)
+
+
 def test_an_export_beside_a_service_that_goes_on_verifies(context, monkeypatch):
     """The checkpoint that is kept outside the database must not be younger than the log that is exported."""
-    monkeypatch.setattr("service_kit.context.saved_checkpoint._SAVED_EVERY_S", 0.0)  # with each commit
+    save_checkpoints_often(monkeypatch)
     context.audit_trail.guard()
     context.authentication.issue("owner", "kept", days=1)
-    listed = audit_log.grants
-
-    def listed_and_then_more(db):
-        grants = listed(db)
-        context.authentication.issue("owner", "meanwhile", days=1)
-        return grants
-
-    monkeypatch.setattr(audit_log, "grants", listed_and_then_more)
+    act_after(monkeypatch, audit_log, "grants", lambda db: context.authentication.issue("owner", "meanwhile", days=1))
     with context.database.read() as db:
         export = context.audit_trail.export(db)
         assert verify_export(export).size == 1
