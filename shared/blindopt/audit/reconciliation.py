@@ -20,6 +20,8 @@ _UNRECORDED = (401, 404, 413, 429, 500, 502, 503)
 
 
 _NOTES = ("checkpoint", "receipt", "countersignature")
+_ABSENT = object()
+"""In the place of a member that an exchange lacks: null is another value."""
 
 
 class Line(BaseModel):
@@ -149,11 +151,14 @@ class ExportFile:
         else:
             raise LogBroken(f"{self._path} line {number} is not a line of an export")
 
-    def _parse(self, text: bytes, number: int) -> AuditEntry | Line:
+    def _parse(self, text: bytes, number: int | None = None) -> AuditEntry | Line:
+        """Parse a line. Raises LogBroken; without a ``number`` the line was read before, and has changed."""
         try:
             line = text.decode(errors="replace").removesuffix("\n")
             return AuditEntry.model_validate_json(line) if '"seq"' in line else Line.model_validate_json(line)
         except ValidationError:
+            if number is None:
+                raise LogBroken(f"{self._path} was changed while it was read") from None
             raise LogBroken(f"{self._path} line {number} is not a line of an export") from None
 
     def _lines(self, kind: str, grant: str | None, after: int = -1) -> Iterator[Any]:
@@ -161,7 +166,7 @@ class ExportFile:
             for start in self._starts.get((kind, grant), ())[after + 1 :]:
                 if file.tell() != start:
                     file.seek(start)
-                yield self._parse(file.readline(), 0)
+                yield self._parse(file.readline())
 
     def grants(self) -> set[str]:
         """Return the grants that have a shared log or a signed note."""
@@ -195,7 +200,7 @@ def reconcile(curator: Export, modeler: Export, study_id: str) -> tuple[int, lis
         ours, theirs = _by_position(curator, curators, grant), _by_position(modeler, modelers, grant)
         if not theirs and _is_anothers(curator, modeler, grant):
             continue
-        compared += max([*ours, *theirs], default=-1) + 1
+        compared += max([*ours, *theirs]) + 1
         differences += _keys_differ(grant, study_id, curator, modeler, theirs)
         differences += _compare(grant, ours, theirs)
         differences += _broken_promises(grant, ours)
@@ -254,7 +259,8 @@ def _compare(grant: str, curator: dict[int, Json], modeler: dict[int, Json]) -> 
             what = "the modeler's tail is missing" if position > max(modeler, default=-1) else "its reply was lost"
             yield Difference(where, f"only the curator has it: {what}")
         elif (ours := curator[position]) != (theirs := modeler[position]):
-            fields = [name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
+            names = sorted(ours.keys() | theirs.keys())
+            fields = [name for name in names if ours.get(name, _ABSENT) != theirs.get(name, _ABSENT)]
             yield Difference(where, f"differs in {', '.join(fields)}")
 
 

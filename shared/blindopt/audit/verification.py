@@ -116,6 +116,8 @@ class Verification:
         record = entry.record
         exchange = record.get("exchange")
         if isinstance(exchange, dict) and type(position := exchange.get("position")) is int:
+            if position < 0:
+                raise LogBroken(f"record {entry.seq} names place {position} of a shared log: places begin at 0")
             exchanges = self._exchanges.setdefault(str(exchange.get("grant_id")), _Exchanges())
             exchanges.add(position, exchange_leaf(entry.body), exchange)
         if record.get("kind") == "checkpoint.countersigned" and isinstance(details := record.get("details"), dict):

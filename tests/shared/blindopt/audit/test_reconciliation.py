@@ -2,129 +2,33 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blindopt.audit import merkle_log, reconciliation
-from blindopt.audit.checkpoints import Checkpoint, Signer
-from blindopt.audit.merkle_log import Entry, Exchange, Head
-from blindopt.audit.reconciliation import Difference, Export, reconcile, verify_export
+from blindopt.audit.merkle_log import Entry
+from blindopt.audit.reconciliation import Difference, Export, ExportFile, reconcile, verify_export
 from blindopt.errors import LogBroken
-
-CURATOR, MODELER, OTHER = (Signer.of(kind, bytes([n]) * 32) for n, kind in enumerate(("curator", "modeler", "modeler")))
-STUDY, GRANT, GRANT_2 = "std_0000000000000001", "grt_0000000000000001", "grt_0000000000000002"
-
-
-def exchange(number: int, **changes: Any) -> Exchange:
-    plain = Exchange(
-        study_id=STUDY,
-        grant_id=GRANT,
-        position=number,
-        request_id=f"{number:032x}",
-        method="POST",
-        path=f"/v1/studies/{STUDY}/queries",
-        idempotency_key=f"run_a:{number}",
-        request_sha256=merkle_log.sha256(b"request %d" % number),
-        status=201,
-        reply_sha256=merkle_log.sha256(b"reply %d" % number),
-    )
-    return dataclasses.replace(plain, **changes)
-
-
-def entries_of(bodies: list[bytes]) -> list[Entry]:
-    entries, peaks = [], []
-    for seq, body in enumerate(bodies):
-        peaks = merkle_log.grow(peaks, seq, merkle_log.leaf_hash(body))
-        entries.append(Entry(seq=seq, body=body, leaf=merkle_log.leaf_hash(body), peaks=b"".join(peaks)))
-    return entries
-
-
-def own_log(records: list[dict[str, Any]]) -> list[Entry]:
-    return entries_of([merkle_log.canonical({"kind": "exchange", **r, "seq": seq}) for seq, r in enumerate(records)])
-
-
-def head_of(entries: list[Entry], size: int | None = None) -> Head:
-    part = entries[:size]
-    peaks = part[-1].peaks if part else b""
-    return Head(len(part), merkle_log.root([peaks[i : i + 32] for i in range(0, len(peaks), 32)]).hex())
-
-
-def note(signer: Signer, head: Head, log: str = "log") -> str:
-    return signer.sign(Checkpoint(f"{signer.name}/{log}", head))
-
-
-def countersigned(size: int, root: str, grant: str = GRANT) -> dict[str, Any]:
-    """The record of a countersignature in a party's own log."""
-    return {"kind": "checkpoint.countersigned", "details": {"grant_id": grant, "size": size, "root": root}}
-
-
-def curators(
-    exchanges: list[Exchange], signed: dict[int, str] | None = None, grant: str = GRANT, key: Signer = MODELER
-) -> Export:
-    """The export of the curator of these exchanges; ``signed`` are the countersignatures that it received, by size."""
-    signed = signed or {}
-    details = [countersigned(size, audit_root(exchanges, size)) for size in signed]
-    own = own_log([{"exchange": e.as_json()} for e in exchanges] + details)
-    shared = entries_of([e.body for e in exchanges])
-    export = Export("blindopt-curator", CURATOR.verifier.vkey, own, {grant: shared} if exchanges else {})
-    export.notes = [
-        ("checkpoint", None, note(CURATOR, head_of(own))),
-        ("checkpoint", grant, note(CURATOR, head_of(shared), grant)),
-    ]
-    export.notes += [("countersignature", GRANT, text) for text in signed.values()]
-    export.keys = {GRANT: MODELER.verifier.vkey} if signed else {}
-    return export
-
-
-def audit_root(exchanges: list[Exchange], size: int) -> str:
-    return head_of(entries_of([e.body for e in exchanges]), size).root
-
-
-def modelers(
-    exchanges: list[Exchange],
-    signed: tuple[int, ...] = (),
-    lost: frozenset[int] = frozenset(),
-    fetched: int | None = None,
-    signer: Signer = MODELER,
-    curator: Signer = CURATOR,
-    grant: str = GRANT,
-) -> Export:
-    """The export of a modeler that received these exchanges, except for the ``lost`` positions.
-
-    Lost exchanges at positions below ``fetched`` were fetched later; its copy ends before the first other lost one.
-    """
-    whole = entries_of([e.body for e in exchanges])
-    fetched = len(exchanges) if fetched is None else fetched
-    gaps = [position for position in sorted(lost) if position >= fetched]
-    copy = whole[: gaps[0]] if gaps else whole
-    had = [e for e in exchanges if e.position not in lost]
-    heads = {size: head_of(whole, size) for size in signed}
-    own = own_log([*({"exchange": e.as_json()} for e in had), *(countersigned(s, h.root) for s, h in heads.items())])
-    export = Export("blindopt-modeler", signer.verifier.vkey, own, {grant: copy} if copy else {})
-    export.keys = {STUDY: curator.verifier.vkey} if exchanges else {}
-    export.notes = [("checkpoint", None, note(signer, head_of(own)))]
-    export.notes += [
-        ("receipt", grant, note(curator, head_of(whole, e.position + 1), grant)) for e in had if e.position is not None
-    ]
-    for head in heads.values():
-        export.notes.append(("countersignature", grant, signer.countersign(note(curator, head, grant), 1)))
-    return export
-
-
-def signatures(modeler: Export) -> dict[int, str]:
-    return {
-        MODELER.verifier.verify_countersignature(text)[0].head.size: text
-        for text in modeler.of_kind("countersignature", GRANT)
-    }
-
-
-def pair(exchanges: list[Exchange], signed: tuple[int, ...] = (), **chosen: Any) -> tuple[Export, Export]:
-    modeler = modelers(exchanges, signed, **chosen)
-    return curators(exchanges, signatures(modeler)), modeler
+from tests.shared.blindopt.audit.two_exports import (
+    CURATOR,
+    EXCHANGES,
+    GRANT,
+    GRANT_2,
+    MODELER,
+    OTHER,
+    STUDY,
+    curators,
+    entries_of,
+    exchange,
+    head_of,
+    modelers,
+    note,
+    own_log,
+    pair,
+    signatures,
+)
 
 
 def differences(curator: Export, modeler: Export) -> list[Difference]:
@@ -132,9 +36,6 @@ def differences(curator: Export, modeler: Export) -> list[Difference]:
     verify_export(curator)
     verify_export(modeler)
     return reconcile(curator, modeler, STUDY)[1]
-
-
-EXCHANGES = [exchange(position) for position in range(9)]
 
 
 # --- honest parties -----------------------------------------------------------------------------------
@@ -161,6 +62,163 @@ def test_honest_parties_agree_whatever_was_lost_on_the_way(size, data):
         )
         for position in sorted(missing)
     ]
+
+
+def test_lost_replies_are_those_before_the_modelers_last_exchange():
+    reported = differences(*pair(EXCHANGES, lost=frozenset({2, 7, 8}), fetched=0))
+    assert reported == [
+        Difference(f"{GRANT} place 2", "only the curator has it: its reply was lost"),
+        Difference(f"{GRANT} place 7", "only the curator has it: the modeler's tail is missing"),
+        Difference(f"{GRANT} place 8", "only the curator has it: the modeler's tail is missing"),
+    ]
+
+
+def of_two_grants(keys: dict[str, str], modelers_too: tuple[str, ...]) -> tuple[Export, Export]:
+    """The exports of a study of two grants: the curator's with pinned keys, the modeler's of only these grants."""
+    by_grant = {grant: [dataclasses.replace(e, grant_id=grant) for e in EXCHANGES] for grant in (GRANT, GRANT_2)}
+    curator, modeler = curators(EXCHANGES), modelers([])
+    curator.shared = {grant: entries_of([e.body for e in each]) for grant, each in by_grant.items()}
+    curator.own = own_log([{"exchange": e.as_json()} for each in by_grant.values() for e in each])
+    curator.keys = keys
+    curator.notes = [
+        ("checkpoint", None, note(CURATOR, head_of(curator.own))),
+        *(("checkpoint", g, note(CURATOR, head_of(curator.shared[g]), g)) for g in by_grant),
+    ]
+    modeler.shared = {grant: curator.shared[grant] for grant in modelers_too}
+    modeler.own = own_log([{"exchange": e.as_json()} for grant in modelers_too for e in by_grant[grant]])
+    modeler.keys = {STUDY: CURATOR.verifier.vkey}
+    modeler.notes = [("checkpoint", None, note(MODELER, head_of(modeler.own)))]
+    for grant in modelers_too:
+        heads = [head_of(curator.shared[grant], size) for size in range(1, 10)]
+        modeler.notes += [("receipt", grant, note(CURATOR, head, grant)) for head in heads]
+    return curator, modeler
+
+
+def test_both_grants_of_a_modeler_are_compared():
+    curator, modeler = of_two_grants({}, (GRANT, GRANT_2))
+    assert differences(curator, modeler) == []
+    assert reconcile(curator, modeler, STUDY) == (18, [])
+
+
+@pytest.mark.parametrize(
+    ("keys", "modelers_too", "compared", "missing"),
+    [
+        ({}, (GRANT,), 9, ()),
+        ({}, (GRANT_2,), 9, ()),
+        ({}, (), 18, (GRANT, GRANT_2)),
+        ({GRANT_2: MODELER.verifier.vkey}, (GRANT,), 18, (GRANT_2,)),
+        ({GRANT_2: OTHER.verifier.vkey}, (GRANT,), 9, ()),
+        ({GRANT_2: OTHER.verifier.vkey}, (), 9, (GRANT,)),
+    ],
+    ids=str,
+)
+def test_a_grant_that_the_modeler_lacks_is_its_own_unless_another_countersigned_it(
+    keys, modelers_too, compared, missing
+):
+    """Without a countersignature, it is its own if it has no other shared log."""
+    if not modelers_too and keys:
+        keys = {**keys, GRANT: MODELER.verifier.vkey}
+    curator, modeler = of_two_grants(keys, modelers_too)
+    reported = [
+        Difference(f"{grant} place {position}", "only the curator has it: the modeler's tail is missing")
+        for grant in missing
+        for position in range(9)
+    ]
+    assert differences(curator, modeler) == reported
+    assert reconcile(curator, modeler, STUDY) == (compared, reported)
+
+
+# --- files of exports -----------------------------------------------------------------------------------
+
+
+def test_the_lines_of_an_export_are_these():
+    """And no other member in any of them: another reader is written by this list."""
+    curator, modeler = pair(EXCHANGES[:1], (1,))
+    vkey, text = CURATOR.verifier.vkey, dict.fromkeys(("checkpoint", "receipt", "countersignature"), "")
+    for kind, grant, each in modeler.notes:
+        text[kind] = each if grant else text[kind]
+    own, (entry,) = modeler.own, modeler.shared[GRANT]
+    assert [json.loads(line) for line in reconciliation.write(modeler)] == [
+        {"service": "blindopt-modeler", "key": MODELER.verifier.vkey},
+        {"key": vkey, "subject": STUDY},
+        {"kind": "checkpoint", "note": note(MODELER, head_of(own))},
+        {"kind": "receipt", "grant_id": GRANT, "note": text["receipt"]},
+        {"kind": "countersignature", "grant_id": GRANT, "note": text["countersignature"]},
+        *(line_of(each, None) for each in own),
+        line_of(entry, GRANT),
+    ]
+    assert json.loads(next(reconciliation.write(curator))) == {"service": "blindopt-curator", "key": vkey}
+
+
+def line_of(entry: Entry, grant: str | None) -> dict[str, object]:
+    return {
+        "seq": entry.seq,
+        "body": entry.body.decode(),
+        "grant_id": grant,
+        "leaf": entry.leaf.hex(),
+        "peaks": entry.peaks.hex(),
+    }
+
+
+def test_a_record_whose_bytes_are_no_text_is_written_and_read_as_one_that_was_changed(tmp_path):
+    """In a table, and in a file."""
+    curator = curators(EXCHANGES)
+    curator.own[4] = dataclasses.replace(curator.own[4], body=b"\xff")
+    path = tmp_path / "export.jsonl"
+    path.write_text("".join(reconciliation.write(curator)))
+    assert reconciliation.read(path).own[4].body == "\ufffd".encode()
+    with pytest.raises(LogBroken, match="record 4 was changed: its bytes do not match its hash"):
+        verify_export(ExportFile(path))
+    path.write_bytes("".join(reconciliation.write(curators(EXCHANGES))).encode().replace(b"run_a:4", b"run_\xff:4"))
+    with pytest.raises(LogBroken, match="record 4 was changed: its bytes do not match its hash"):
+        verify_export(ExportFile(path))
+
+
+LINES = [line.encode() for line in reconciliation.write(curators(EXCHANGES))]
+
+
+@pytest.mark.parametrize(
+    ("lines", "what"),
+    [
+        ([], "{path} is empty"),
+        ([LINES[-1], *LINES], "{path} is no export: its first line does not name service and key"),
+        ([b'{"key": "a"}\n', *LINES], "{path} is no export: its first line does not name service and key"),
+        ([b'{"service": "a"}\n', *LINES], "{path} is no export: its first line does not name service and key"),
+        ([b"{}\n", *LINES], "{path} is no export: its first line does not name service and key"),
+        ([b"\xff\n", *LINES], "{path} line 1 is not a line of an export"),
+        ([*LINES[:2], b"nonsense\n", *LINES[2:]], "{path} line 3 is not a line of an export"),
+        ([*LINES[:2], b"\n", *LINES[2:]], "{path} line 3 is not a line of an export"),
+        ([*LINES[:2], b"{}\n", *LINES[2:]], "{path} line 3 is not a line of an export"),
+        ([*LINES[:2], b'{"kind": "other", "note": "a"}\n', *LINES[2:]], "{path} line 3 is not a line of an export"),
+        ([*LINES[:2], b'{"kind": "receipt"}\n', *LINES[2:]], "{path} line 3 is not a line of an export"),
+    ],
+)
+def test_a_file_that_is_no_export_is_refused_at_its_line(lines, what, tmp_path):
+    path = tmp_path / "export.jsonl"
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(LogBroken) as broken:
+        ExportFile(path)
+    assert str(broken.value) == what.format(path=path)
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path):
+    path = tmp_path / "export.jsonl"
+    path.write_bytes(b"".join(LINES))
+    export = ExportFile(path)
+    path.write_bytes(b" " + b"".join(LINES))
+    with pytest.raises(LogBroken) as broken:
+        verify_export(export)
+    assert str(broken.value) == f"{path} was changed while it was read"
+
+
+def test_a_log_is_streamed_after_a_record_from_memory_and_from_a_file(tmp_path):
+    path = tmp_path / "export.jsonl"
+    path.write_bytes(b"".join(LINES))
+    for export in (ExportFile(path), reconciliation.read(path)):
+        for grant in (None, GRANT):
+            assert [entry.seq for entry in export.log(grant)] == list(range(9))
+            for after in (-1, 0, 4, 8, 9):
+                assert [entry.seq for entry in export.log(grant, after)] == list(range(after + 1, 9))
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -338,145 +396,139 @@ def test_a_replay_of_an_answer_that_was_never_given_is_reported():
     assert differences(*pair(exchanges)) == [Difference(f"{GRANT} place 3", "an answer repeated that never was given")]
 
 
-@pytest.mark.parametrize(("status", "is_reported"), [(200, True), (403, True), (409, True), (404, False), (503, False)])
-def test_an_exchange_without_a_receipt_is_reported_where_a_curator_gives_one(status, is_reported):
+@pytest.mark.parametrize(
+    ("status", "path", "is_reported"),
+    [
+        (200, "/v1/studies", True),
+        (403, "/v1/studies", True),
+        (409, "/v1/studies", True),
+        (404, "/v1/studies", False),
+        (503, "/v1/studies", False),
+        (200, "/v1/audit/checkpoint", False),
+        (200, "/v1/audits", True),
+        (200, "/v2/v1/audit/", True),
+    ],
+)
+def test_an_exchange_without_a_receipt_is_reported_where_a_curator_gives_one(status, path, is_reported):
+    """Reading the log is not recorded in it."""
     curator, modeler = pair(EXCHANGES)
-    bare = exchange(0, position=None, grant_id=None, status=status, request_id="a" * 32)
+    bare = exchange(0, position=None, grant_id=None, status=status, path=path, request_id="a" * 32)
     modeler.own = own_log([*({"exchange": e.as_json()} for e in EXCHANGES), {"exchange": bare.as_json()}])
     modeler.notes = [n for n in modeler.notes if n[1]] + [("checkpoint", None, note(MODELER, head_of(modeler.own)))]
     what = Difference(f"request {'a' * 32}", "only the modeler has it: it came without a receipt")
     assert differences(curator, modeler) == ([what] if is_reported else [])
+    assert reconcile(curator, modeler, STUDY)[0] == 9 + is_reported
 
 
-# --- one export by itself -----------------------------------------------------------------------------
+def test_a_curator_that_forgets_a_grant_of_whose_first_reply_the_modeler_has_no_copy_is_reported():
+    """The modeler has no shared log then, but its own exchanges and their receipts; another grant agrees."""
+    curator, _ = of_two_grants({}, (GRANT_2,))
+    del curator.shared[GRANT]
+    curator.own = own_log([{"exchange": dataclasses.replace(e, grant_id=GRANT_2).as_json()} for e in EXCHANGES])
+    curator.notes = [n for n in curator.notes if n[1] == GRANT_2]
+    curator.notes.append(("checkpoint", None, note(CURATOR, head_of(curator.own))))
+    modeler = modelers(EXCHANGES, lost=frozenset({0}), fetched=0)
+    assert differences(curator, modeler)[:8] == [
+        Difference(f"{GRANT} place {position}", "only the modeler has it: the curator's tail is missing")
+        for position in range(1, 9)
+    ]
 
 
-def without(kind: str, *, grant: str | None = GRANT) -> Callable[[Export], None]:
-    def change(export: Export) -> None:
-        export.notes = [n for n in export.notes if (n[0], n[1]) != (kind, grant)]
-
-    return change
-
-
-def without_keys(export: Export) -> None:
-    export.keys = {}
+def test_a_curator_that_pinned_another_key_than_the_modelers_is_reported():
+    curator, modeler = pair(EXCHANGES)
+    curator.keys = {GRANT: OTHER.verifier.vkey}
+    what = "the key that the curator holds countersignatures of is not the modeler's"
+    assert differences(curator, modeler) == [Difference(GRANT, what)]
 
 
-def without_shared(export: Export) -> None:
-    export.shared = {}
-
-
-def cut_own(export: Export) -> None:
-    """Remove the last record and every checkpoint of it."""
-    export.own = export.own[:-1]
-    without("checkpoint", grant=None)(export)
-
-
-def cut_shared(export: Export) -> None:
-    export.shared[GRANT] = export.shared[GRANT][:-1]
-
-
-def repeat_exchange(export: Export) -> None:
-    records = [entry.record for entry in export.own]
-    export.own = own_log([*records, records[4]])
-    signer = CURATOR if export.is_curators else MODELER
-    export.notes = [n for n in export.notes if n[1]] + [("checkpoint", None, note(signer, head_of(export.own)))]
-
-
-def two_origins(export: Export) -> None:
-    signer = CURATOR if export.is_curators else MODELER
-    export.notes.append(("checkpoint", None, note(signer, head_of(export.own), GRANT)))
-
-
-@pytest.mark.parametrize("who", [0, 1], ids=["curator", "modeler"])
 @pytest.mark.parametrize(
-    ("change", "what"),
+    ("changes", "what"),
     [
-        (without("countersignature"), f"shared log {GRANT}: the countersignature of size 4 is missing"),
-        (without_keys, f"shared log {GRANT}: the key of the "),
-        (without_shared, f"shared log {GRANT}: the tail was cut: the log ends after 0 records"),
-        (without("checkpoint", grant=None), "has 11 records and no signed checkpoint"),
-        (cut_own, "has 10 records and no signed checkpoint"),
-        (cut_shared, f"shared log {GRANT}: the tail was cut: the log ends after 8 records"),
-        (repeat_exchange, "the party's own log has place 4 twice"),
-        (two_origins, "is not of this log"),
+        ({"more": 1}, "differs in more"),
+        ({"more": None}, "differs in more"),
+        ({"idempotency_key": ...}, "differs in idempotency_key"),
+        ({"more": 1, "idempotency_key": ..., "status": 204}, "differs in idempotency_key, more, status"),
     ],
 )
-def test_what_is_missing_in_an_export_is_named(who, change, what):
-    export = pair(EXCHANGES, (4, 9))[who]
-    verify_export(export)
-    change(export)
-    with pytest.raises(LogBroken) as broken:
-        verify_export(export)
-    assert what in str(broken.value)
-
-
-@pytest.mark.parametrize("position", [0, 4, 8])
-def test_a_receipt_that_is_missing_is_named(position):
-    _, modeler = pair(EXCHANGES, (9,))
-    modeler.notes.remove([n for n in modeler.notes if n[0] == "receipt"][position])
-    with pytest.raises(LogBroken, match=f"shared log {GRANT}: the receipt of place {position} is missing"):
-        verify_export(modeler)
-
-
-def test_a_modeler_whose_copy_ends_before_a_gap_may_not_cut_it_further():
-    """A pending exchange does not excuse the loss of those that its own log and receipts prove."""
-    modeler = modelers(EXCHANGES, lost=frozenset({6}), fetched=0)
-    verify_export(modeler)
-    modeler.shared[GRANT] = modeler.shared[GRANT][:4]
-    with pytest.raises(LogBroken, match="the tail was cut: the log ends after 4 records"):
-        verify_export(modeler)
-
-
-def test_a_receipt_without_a_valid_signature_is_refused_even_beyond_a_gap():
-    modeler = modelers(EXCHANGES, lost=frozenset({2}), fetched=0)
-    verify_export(modeler)
-    modeler.notes = [
-        (kind, grant, text.replace("\n9\n", "\n10\n")) if kind == "receipt" else (kind, grant, text)
-        for kind, grant, text in modeler.notes
+def test_a_member_of_an_exchange_that_a_party_lacks_is_named(changes, what):
+    """Also where the other has null."""
+    ours = exchange(0, idempotency_key=None)
+    record = {name: value for name, value in (ours.as_json() | changes).items() if value is not ...}
+    curator, modeler = pair([ours])
+    curator.own, curator.shared = own_log([{"exchange": record}]), {GRANT: entries_of([merkle_log.canonical(record)])}
+    curator.notes = [
+        ("checkpoint", None, note(CURATOR, head_of(curator.own))),
+        ("checkpoint", GRANT, note(CURATOR, head_of(curator.shared[GRANT]), GRANT)),
     ]
-    with pytest.raises(LogBroken, match="no valid signature"):
-        verify_export(modeler)
+    assert differences(curator, modeler)[:1] == [Difference(f"{GRANT} place 0", what)]
 
 
-@pytest.mark.parametrize(("field", "other"), [("grant_id", GRANT_2), ("study_id", "std_ffffffffffffffff")])
-def test_a_shared_log_is_of_one_grant_and_one_study(field, other):
-    exchanges = [*EXCHANGES[:3], dataclasses.replace(EXCHANGES[3], **{field: other})]
-    with pytest.raises(LogBroken, match="place 3"):
-        verify_export(curators(exchanges))
+KEYLESS = {"idempotency_key": None}
 
 
-def test_an_export_signed_with_another_key_than_the_given_one_is_refused():
+@pytest.mark.parametrize(
+    ("first", "second", "is_reported"),
+    [
+        ({"status": 200}, {"status": 200}, True),
+        ({"status": 201}, {"status": 201}, True),
+        ({"status": 299}, {"status": 299}, True),
+        ({"status": 199}, {}, False),
+        ({"status": 300}, {}, False),
+        ({"status": 300}, {"status": 300}, False),
+        ({"status": 409}, {}, False),
+        ({"method": "GET"}, {"method": "GET"}, False),
+        ({"method": "GET"}, {}, False),
+        (KEYLESS, KEYLESS, False),
+        ({"reply_sha256": "0" * 64, "status": 200}, {"reply_sha256": "0" * 64, "status": 202, "replayed": True}, True),
+    ],
+    ids=str,
+)
+def test_a_curator_may_answer_twice_under_a_key_only_what_it_refused_before(first, second, is_reported):
+    """Only accepted posts with a key bind it; what does not is passed over, and what follows it is read."""
+    same = {"idempotency_key": "run_a:1", "request_sha256": EXCHANGES[1].request_sha256}
+    passed_over = exchange(0, method="GET", idempotency_key=None)
+    exchanges = [passed_over, exchange(1, **{**same, **first}), exchange(2, **{**same, **second})]
+    what = Difference(f"{GRANT} place 2", "another answer than at place 1 under the same key")
+    assert differences(*pair(exchanges)) == ([what] if is_reported else [])
+
+
+# --- signatures on what is no longer there ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "receipt", "countersignature"])
+def test_any_note_of_the_curator_that_the_modeler_holds_shows_a_cut_and_a_fork(kind):
+    """Also a note alone: the replies were lost, and the exchanges fetched without a receipt."""
+    modeler = modelers(EXCHANGES, lost=frozenset(range(9)), fetched=9)
+    text = note(CURATOR, head_of(modeler.shared[GRANT]), GRANT)
+    modeler.notes.append((kind, GRANT, MODELER.countersign(text, 1) if kind == "countersignature" else text))
+    assert differences(curators(EXCHANGES[:4]), modeler)[5:] == [
+        Difference(f"{GRANT} size 9", "the curator signed it and no longer has it: its tail was cut")
+    ]
+    other = [*EXCHANGES[:8], exchange(8, status=204)]
+    assert differences(curators(other), modeler)[1:] == [
+        Difference(f"{GRANT} size 9", "a fork: the curator signed another history than it exported")
+    ]
+
+
+def test_a_note_that_the_party_did_not_sign_does_not_hide_the_next():
+    """Of the curator's checkpoints the modeler countersigned the second."""
     curator, _ = pair(EXCHANGES)
-    assert verify_export(curator, key=CURATOR.verifier.vkey).size == 9
-    with pytest.raises(LogBroken, match="not with the key that was given"):
-        verify_export(curator, key=MODELER.verifier.vkey)
+    text = note(CURATOR, head_of(curator.shared[GRANT]), GRANT)
+    curator.notes.append(("checkpoint", GRANT, MODELER.countersign(text, 1)))
+    assert differences(curator, modelers(EXCHANGES[:4]))[5:] == [
+        Difference(f"{GRANT} size 9", "the modeler signed it and no longer has it: its tail was cut")
+    ]
 
 
-def test_an_export_is_of_the_service_whose_key_signed_it():
-    curator, _ = pair(EXCHANGES)
-    curator.service = "blindopt-modeler"
-    with pytest.raises(LogBroken, match="the export is of blindopt-modeler and signed by curator"):
-        verify_export(curator)
-
-
-@settings(max_examples=200, deadline=None, derandomize=True)
-@given(data=st.data())
-def test_a_change_of_any_line_is_refused_or_changes_nothing(data, tmp_path_factory):
-    """Any member of any line, to anything of its kind."""
-    export = pair(EXCHANGES[:4], (2, 4))[data.draw(st.integers(0, 1))]
-    lines = [json.loads(line) for line in reconciliation.write(export)]
-    number = data.draw(st.integers(0, len(lines) - 1))
-    member = data.draw(st.sampled_from(sorted(lines[number])))
-    value = lines[number][member]
-    other = data.draw(st.integers(-1, 9) if isinstance(value, int) else st.text(max_size=80) | st.none())
-    if other == value:
-        return
-    lines[number][member] = other
-    path = tmp_path_factory.getbasetemp() / "changed.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    try:
-        verify_export(changed := reconciliation.read(path))
-    except LogBroken:
-        return
-    assert changed == export
+def test_a_note_on_the_empty_log_agrees_with_every_log():
+    curator, modeler = pair(EXCHANGES)
+    modeler.notes.append(("checkpoint", GRANT, note(CURATOR, merkle_log.EMPTY, GRANT)))
+    assert differences(curator, modeler) == []
+    modeler.notes[-1] = (
+        "checkpoint",
+        GRANT,
+        note(CURATOR, dataclasses.replace(merkle_log.EMPTY, root="0" * 64), GRANT),
+    )
+    assert reconcile(curator, modeler, STUDY)[1] == [
+        Difference(f"{GRANT} size 0", "a fork: the curator signed another history than it exported")
+    ]
