@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from blindopt.audit import numbered_digests
 from blindopt.audit.merkle_log import sha256
 from blindopt.audit.numbered_digests import NumberedDigests
 
@@ -48,3 +49,22 @@ def test_digests_of_another_length():
     for number in (3, 1, 2):
         digests.add(number, b"%02d" % number)
     assert list(digests) == [(1, b"01"), (2, b"02"), (3, b"03")]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "sorts"), [(range(9), 0), ([0, 1, 1, 1, 2], 0), ([2, 1, 0], 1), ([5, *range(9)], 1)], ids=str
+)
+def test_digests_are_sorted_only_after_disorder_and_then_once(numbers, sorts, monkeypatch):
+    """A log of a million records is looked up a million times."""
+    calls = []
+    monkeypatch.setattr(numbered_digests, "sorted", lambda *a, **k: calls.append(1) or sorted(*a, **k), raising=False)
+    digests = NumberedDigests()
+    for number in numbers:
+        digests.add(number, bytes(32))
+    for number in numbers:
+        assert digests.get(number) == bytes(32)
+        assert len(list(digests)) == len(list(reversed(digests))) == len(numbers)
+    assert len(calls) == sorts
+    digests.add(9, bytes(32))
+    assert digests.get(9) == bytes(32)
+    assert len(calls) == sorts

@@ -174,38 +174,51 @@ def test_a_record_whose_bytes_are_no_text_is_written_and_read_as_one_that_was_ch
         verify_export(ExportFile(path))
 
 
-LINES = [line.encode() for line in reconciliation.write(curators(EXCHANGES))]
+def lines_of_an_export() -> list[bytes]:
+    return [line.encode() for line in reconciliation.write(curators(EXCHANGES))]
+
+
+NO_HEADER = "{path} is no export: its first line does not name service and key"
 
 
 @pytest.mark.parametrize(
-    ("lines", "what"),
+    ("number", "line", "what"),
     [
-        ([], "{path} is empty"),
-        ([LINES[-1], *LINES], "{path} is no export: its first line does not name service and key"),
-        ([b'{"key": "a"}\n', *LINES], "{path} is no export: its first line does not name service and key"),
-        ([b'{"service": "a"}\n', *LINES], "{path} is no export: its first line does not name service and key"),
-        ([b"{}\n", *LINES], "{path} is no export: its first line does not name service and key"),
-        ([b"\xff\n", *LINES], "{path} line 1 is not a line of an export"),
-        ([*LINES[:2], b"nonsense\n", *LINES[2:]], "{path} line 3 is not a line of an export"),
-        ([*LINES[:2], b"\n", *LINES[2:]], "{path} line 3 is not a line of an export"),
-        ([*LINES[:2], b"{}\n", *LINES[2:]], "{path} line 3 is not a line of an export"),
-        ([*LINES[:2], b'{"kind": "other", "note": "a"}\n', *LINES[2:]], "{path} line 3 is not a line of an export"),
-        ([*LINES[:2], b'{"kind": "receipt"}\n', *LINES[2:]], "{path} line 3 is not a line of an export"),
+        (1, None, NO_HEADER),
+        (1, b'{"key": "a"}', NO_HEADER),
+        (1, b'{"service": "a"}', NO_HEADER),
+        (1, b"{}", NO_HEADER),
+        (1, b"\xff", "{path} line 1 is not a line of an export"),
+        (3, b"nonsense", "{path} line 3 is not a line of an export"),
+        (3, b"", "{path} line 3 is not a line of an export"),
+        (3, b"{}", "{path} line 3 is not a line of an export"),
+        (3, b'{"kind": "other", "note": "a"}', "{path} line 3 is not a line of an export"),
+        (3, b'{"kind": "receipt"}', "{path} line 3 is not a line of an export"),
     ],
 )
-def test_a_file_that_is_no_export_is_refused_at_its_line(lines, what, tmp_path):
-    path = tmp_path / "export.jsonl"
+def test_a_file_that_is_no_export_is_refused_at_its_line(number, line, what, tmp_path):
+    """A line more: without one, a record of a log, the last line."""
+    path, lines = tmp_path / "export.jsonl", lines_of_an_export()
+    lines.insert(number - 1, lines[-1] if line is None else line + b"\n")
     path.write_bytes(b"".join(lines))
     with pytest.raises(LogBroken) as broken:
         ExportFile(path)
     assert str(broken.value) == what.format(path=path)
 
 
+def test_an_empty_file_is_no_export(tmp_path):
+    path = tmp_path / "export.jsonl"
+    path.touch()
+    with pytest.raises(LogBroken) as broken:
+        ExportFile(path)
+    assert str(broken.value) == f"{path} is empty"
+
+
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path):
     path = tmp_path / "export.jsonl"
-    path.write_bytes(b"".join(LINES))
+    path.write_bytes(b"".join(lines_of_an_export()))
     export = ExportFile(path)
-    path.write_bytes(b" " + b"".join(LINES))
+    path.write_bytes(b" " + b"".join(lines_of_an_export()))
     with pytest.raises(LogBroken) as broken:
         verify_export(export)
     assert str(broken.value) == f"{path} was changed while it was read"
@@ -213,7 +226,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path):
 
 def test_a_log_is_streamed_after_a_record_from_memory_and_from_a_file(tmp_path):
     path = tmp_path / "export.jsonl"
-    path.write_bytes(b"".join(LINES))
+    path.write_bytes(b"".join(lines_of_an_export()))
     for export in (ExportFile(path), reconciliation.read(path)):
         for grant in (None, GRANT):
             assert [entry.seq for entry in export.log(grant)] == list(range(9))
