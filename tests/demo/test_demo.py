@@ -1,10 +1,15 @@
-"""`python -m demo`, as a newcomer runs it; where it only refuses, in forks."""
+"""`python -m demo`, as a newcomer runs it; where it only refuses, in forks.
+
+The demos of tuning and of groups run in this process, and their services in forks: that the demo starts interpreters is
+seen where it is played as a whole.
+"""
 
 import csv
 import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -16,7 +21,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.audit import reconciliation
-from demo import groups, report, story
+from demo import groups, parties, report, story, tuning
 from demo.property_data import csv_bytes
 from service_kit.store.folder_lock import only_process
 from tests import postgres, processes
@@ -216,26 +221,44 @@ def test_arguments_that_do_not_fit_are_a_usage_error(arguments):
     assert "Traceback" not in done.stderr
 
 
-def test_the_table_of_tuning_methods_is_printed_and_a_large_epsilon_finds_the_best_lambda():
+@pytest.fixture
+def forked(monkeypatch):
+    """Services that a demo of this process starts are forks; its table is printed wide."""
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def start(command, *, stdin, **given):
+        _, flag, module, *arguments = command
+        assert (flag, stdin) == ("-m", subprocess.DEVNULL)
+        return processes.Forked(module, *arguments, **given)
+
+    names = {"Popen": start, "DEVNULL": subprocess.DEVNULL, "TimeoutExpired": subprocess.TimeoutExpired}
+    monkeypatch.setattr(parties, "subprocess", SimpleNamespace(**names))
+    monkeypatch.setenv("COLUMNS", "140")
+    yield
+    signal.signal(signal.SIGTERM, handler)  # a demo sets one of its own
+
+
+def test_the_table_of_tuning_methods_is_printed_and_a_large_epsilon_finds_the_best_lambda(forked, capsys):
     """One row of it: with epsilon 1000 noise is nearly none, and the program's own scores must be the curator's."""
-    done = _demo("--tuning", "--methods", "grid_exponential", "--epsilons", "1000", COLUMNS="140")
-    assert (done.returncode, done.stderr) == (0, "")
-    (row,) = [line for line in done.stdout.splitlines() if "grid_exponential" in line]
+    status = tuning.main(["--methods", "grid_exponential", "--epsilons", "1000"])
+    done = capsys.readouterr()
+    assert (status, done.err) == (0, "")
+    (row,) = [line for line in done.out.splitlines() if "grid_exponential" in line]
     _, _, _, _, _, chosen, regret, _, _, error, _ = (cell.strip() for cell in row.split("│"))
-    assert f"lambda {float(chosen):g}, score" in done.stdout
+    assert f"lambda {float(chosen):g}, score" in done.out
     assert float(regret) == 0
     assert float(error) < 1e-3
 
 
-def test_the_demo_of_groups_finds_a_place_over_both_services(tmp_path):
+def test_the_demo_of_groups_finds_a_place_over_both_services(forked, tmp_path, monkeypatch, capsys):
     """One method, few queries: the recommended group's regret, by the place that its owner opens."""
-    change = (
-        "from demo import groups; groups.QUERIES = 8; every = groups.methods; groups.methods = lambda: every()[1:2]; "
-        f"sys.argv = ['demo', '--groups', '--runs', '1', '--json', {str(tmp_path / 'regrets.json')!r}]"
-    )
-    done = _shorter_demo(change)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert re.search(r"groups, epsilon = 1 +│ 1-DP of whole records", done.stdout)
+    one_method = groups.methods()[1:2]
+    monkeypatch.setattr(groups, "QUERIES", 8)
+    monkeypatch.setattr(groups, "methods", lambda: one_method)
+    status = groups.main(["--runs", "1", "--json", str(tmp_path / "regrets.json")])
+    done = capsys.readouterr()
+    assert (status, done.err) == (0, "")
+    assert re.search(r"groups, epsilon = 1 +│ 1-DP of whole records", done.out)
     (line,) = json.loads((tmp_path / "regrets.json").read_text())
     assert (line["method"], line["epsilon"], len(line["regrets"])) == ("groups", "1", 1)
     assert 0 <= line["regrets"][0] < 1.2
