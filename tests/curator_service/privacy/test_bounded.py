@@ -1,5 +1,6 @@
 """Bounded answers: their laws against the papers', their epsilon in fractions and by an audit, what auto takes."""
 
+import itertools
 import math
 import os
 from dataclasses import replace
@@ -172,10 +173,15 @@ def test_piecewise_answers_follow_algorithm_2(epsilon, share):
     assert stats.kstest(drawn, wang_cdf(1.5 * eps, share)).pvalue < MISTAKEN
 
 
-@pytest.mark.parametrize("epsilon", ["0.5", "2"])
-@pytest.mark.parametrize("share", [-1.0, 0.4])
-@pytest.mark.parametrize("kind", MAKERS)
-def test_answers_have_no_bias_and_the_papers_variance_however_many_are_averaged(kind, epsilon, share):
+WITHOUT_BIAS = [*itertools.product(MAKERS, [-1.0, 0.4], ["0.5", "2"])]
+
+
+@pytest.mark.parametrize(
+    ("kind", "share", "epsilon"),
+    # Any two of the three together; with BLINDOPT_AUDIT_SCALE all.
+    WITHOUT_BIAS if scaled(1) > 1 else [WITHOUT_BIAS[n] for n in (0, 3, 5, 6)],
+)
+def test_answers_have_no_bias_and_the_papers_variance_however_many_are_averaged(kind, share, epsilon):
     n, centre = scaled(4_000), 40.0
     drawn = ask(centre + share * C, n, study(kind, epsilon, centre=centre)) - centre
     size, worst = (duchi if kind == "one_bit" else wang)(float(epsilon))
@@ -205,7 +211,10 @@ def test_an_outcome_beyond_the_bound_answers_like_the_bound(kind, y):
 
 
 LEAST = 0.55
-"""From 4,000 draws a side an audit finds 0.79 of 1 (piecewise; standard deviation 0.03), from 10,000 0.86."""
+"""From 4,000 draws a side an audit finds 0.79 of 1 (piecewise; standard deviation 0.03), from 10,000 0.86.
+
+Of 4,000 it finds more than 1 where epsilon is 2, but for once in 10^12 times, and where it is 1 once in 10^9 (by two
+binomial laws)."""
 
 
 def audited(spec, draws, far=1.0):
@@ -216,7 +225,7 @@ def audited(spec, draws, far=1.0):
 @pytest.mark.parametrize("far", [1.0, 10.0], ids=["at the bound", "ten times beyond"])
 @pytest.mark.parametrize("kind", MAKERS)
 def test_an_audit_does_not_find_more_than_epsilon(kind, far):
-    lower_bound = audited(study(kind), scaled(10_000 if far == 1 else 4_000), far)
+    lower_bound = audited(study(kind), scaled(4_000), far)
     assert LEAST < lower_bound <= 1.0
 
 
@@ -365,7 +374,8 @@ def test_trap_randomized_response_of_probability_one_tells_all_and_is_never_buil
 
 
 def test_the_coin_is_as_likely_as_it_says():
-    n = scaled(10_000)
+    """6,000 throws: the control passes for 0.625 once in 10^9 times, as the coin itself fails."""
+    n = scaled(6_000)
     coin = bounded.coin(0.625)
     heads = sum(coin(True) for _ in range(n))
     assert stats.binomtest(heads, n, 0.625).pvalue > MISTAKEN
