@@ -1,5 +1,6 @@
 """How much noise a promise needs: the printed table, and the curve of Balle and Wang written out."""
 
+import itertools
 import math
 from decimal import Decimal
 
@@ -69,17 +70,20 @@ def delta_of_the_draw(epsilon: mpmath.mpf, sd: float, dimension: int) -> mpmath.
 
 @pytest.mark.parametrize("bits", [1, 4, 8, 40])
 def test_a_cell_of_the_lattice_has_the_likelihood_ratio_of_the_written_bound(bits):
-    """Exact masses of cells at sd 1, from the middle to 60 sd; a 25th in place of a 24th would not do."""
-    with mpmath.workdps(1_200):
-        step = mpmath.mpf(2) ** -bits
-        worst = 0
-        for x in [mpmath.nint(point / step) * step for point in (0, 0.5, 1, 2, 7, 20, 59.9)]:
+    """Exact masses of cells at sd 1, from the middle to 60 sd; a 25th in place of a 24th would not do.
+
+    A cell is the difference of two numbers, of which so many digits are the same as its mass has zeros.
+    """
+    step, worst = mpmath.mpf(2) ** -bits, mpmath.mpf(0)
+    for point in (0, 0.5, 1, 2, 7, 20, 59.9):
+        with mpmath.workdps(120 + int(point**2 / 4)):
+            x = mpmath.nint(point / step) * step
             cell = (mpmath.erfc((x - step / 2) / mpmath.sqrt(2)) - mpmath.erfc((x + step / 2) / mpmath.sqrt(2))) / 2
             log_ratio = abs(mpmath.log(cell / (step * mpmath.npdf(x))))
             share = log_ratio / (step**2 / 24 * max(1, x**2))
             assert share <= 1
             worst = max(worst, share)
-        assert worst > mpmath.mpf(24) / 25
+    assert worst > mpmath.mpf(24) / 25
 
 
 @pytest.mark.parametrize("bits", [1, 2])
@@ -194,9 +198,15 @@ def test_the_formula_is_what_random_projections_give(shape, epsilon, delta):
     assert wrong - delta > 5 * error
 
 
-@pytest.mark.parametrize("delta", [1e-18, 0.1])
-@pytest.mark.parametrize("epsilon", ["0.000001", "1", "1000"])
-@pytest.mark.parametrize("shape", [(13, 1), (50, 10), (1_000, 999)], ids=str)
+QUADRATURES = [*itertools.product([(13, 1), (50, 10), (1_000, 999)], ["0.000001", "1", "1000"], [1e-18, 0.1])]
+
+
+@pytest.mark.parametrize(
+    # Each shape with each epsilon, and both deltas with each of the two; with BLINDOPT_AUDIT_SCALE all.
+    ("shape", "epsilon", "delta"),
+    QUADRATURES if scaled(1) > 1 else [QUADRATURES[n] for n in (0, 3, 4, 7, 8, 11, 12, 15, 16)],
+    ids=str,
+)
 def test_the_averaged_noise_suffices_by_another_quadrature(shape, epsilon, delta):
     """An adaptive rule in 40 digits, without the slack that the calibration has: at most delta."""
     d, r = shape
