@@ -14,11 +14,12 @@ SERVICES = ("curator", "modeler")
 SCRIPT = """
 import json, sys
 from {service}_service.cli import app
-try:
-    app({arguments!r})
-finally:
-    names = sorted(set(sys.modules) & {heavy!r})
-    print(json.dumps(names), file=sys.stderr)
+for command in {commands!r}:
+    try:
+        app(command)
+    except SystemExit as ended:
+        assert not ended.code, (command, ended.code)
+    print(json.dumps(sorted(set(sys.modules) & {heavy!r})), file=sys.stderr, flush=True)
 """
 
 SERVED = """
@@ -47,9 +48,9 @@ CLIENT = {"httpx", "rich", "pygments"}
 NOISE = "curator_service.privacy"
 
 
-def loaded(service, data, *arguments):
-    """Which heavy libraries a command has loaded at its end, and what it printed."""
-    script = SCRIPT.format(service=service, arguments=list(arguments), heavy=HEAVY | {"numpy"})
+def loaded(service, data, *commands):
+    """Which heavy libraries are loaded after each of the commands, one after another, and what all of them printed."""
+    script = SCRIPT.format(service=service, commands=commands, heavy=HEAVY | {"numpy"})
     environment = {
         f"BLINDOPT_{service.upper()}_DATA_DIR": str(data),
         "PATH": "/usr/bin:/bin",
@@ -59,25 +60,27 @@ def loaded(service, data, *arguments):
         [sys.executable, "-c", script], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    return set(json.loads(done.stderr.splitlines()[-1])), done.stdout
+    return [set(json.loads(line)) for line in done.stderr.splitlines()[-len(commands) :]], done.stdout
 
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_token_and_audit_load_no_web_framework_and_no_noise_library(service, tmp_path):
-    libraries, printed = loaded(service, tmp_path, "token", "create", "--name", "x")
-    assert libraries == set()  # numpy neither
+    """In one process: what is not loaded after the last of them was loaded by none."""
+    commands = ["token", "create", "--name", "x"], ["audit", "export"], ["audit", "verify"]
+    (token, export, verify), printed = loaded(service, tmp_path, *commands)
+    assert token == export == set()  # numpy neither
+    assert verify & {"fastapi", "starlette", "uvicorn", "opendp", "dp_accounting"} == set()
     assert printed.startswith("blindopt_")
-    libraries, printed = loaded(service, tmp_path, "audit", "export")
-    assert libraries == set()
     assert f"blindopt-{service}" in printed
-    libraries, printed = loaded(service, tmp_path, "audit", "verify")
-    assert libraries & {"fastapi", "starlette", "uvicorn", "opendp", "dp_accounting"} == set()
     assert "records, root" in printed
 
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_no_numerics_are_loaded_for_the_first_reply(service, tmp_path):
-    """And a vendor's process never holds the noise of an owner's."""
+    """And a vendor's process never holds the noise of an owner's.
+
+    The control: what builds the service is loaded, so that the names are those by which libraries go.
+    """
     environment = {
         f"BLINDOPT_{service.upper()}_DATA_DIR": str(tmp_path),
         "PATH": "/usr/bin:/bin",
@@ -88,14 +91,8 @@ def test_no_numerics_are_loaded_for_the_first_reply(service, tmp_path):
     assert done.returncode == 0, done.stderr
     status, _, names = done.stdout.partition(" ")
     assert status == "200"
-    assert LATE & set(json.loads(names)) == set()
-    assert service == "modeler" or CLIENT & set(json.loads(names)) == set()
-    assert (NOISE in json.loads(names)) is (service == "curator")
-
-
-@pytest.mark.parametrize("service", SERVICES)
-def test_what_builds_the_service_loads_it(service, tmp_path):
-    """The control: the names are those by which the libraries go."""
-    script = f"import json, sys; import {service}_service.app; print(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert {"fastapi", "starlette", "numpy"} <= set(json.loads(done.stdout))
+    modules = set(json.loads(names))
+    assert {"fastapi", "starlette", "numpy"} <= modules
+    assert LATE & modules == set()
+    assert service == "modeler" or CLIENT & modules == set()
+    assert (NOISE in modules) is (service == "curator")
