@@ -131,6 +131,8 @@ class Load:
 
     folder: Path
     fresh: bool = True
+    pause: float = 0.0
+    """Seconds between two queries."""
     latencies: dict[str, list[float]] = field(default_factory=dict)
     health: dict[str, list[float]] = field(default_factory=dict)
     statuses: Counter[str] = field(default_factory=Counter)
@@ -180,6 +182,7 @@ class Load:
                 reply = http.post(f"/v1/studies/{self.study}/queries", json={"rows": [{"row": row}]}, headers=headers)
                 assert reply.status_code == 201, reply.text
                 report(begun, time.monotonic() - begun)
+                time.sleep(self.pause)
 
     def monitor(self, report: Report, is_over: Callable[[], bool]) -> None:
         """Health, ten times a second."""
@@ -267,7 +270,7 @@ class Load:
                 self.send(who, path, body, right)
                 time.sleep(0.1)
         self.enter("after")
-        self.over.wait(2.0)
+        self.over.wait(min(2.0, seconds))
         self.over.set()
         for thread in threads:
             thread.join()

@@ -4,7 +4,7 @@ from tests.system.hostile_load import Load
 
 
 def test_hostile_files_and_bodies_are_refused_beside_an_exchange(tmp_path):
-    load = Load(tmp_path, fresh=False)
+    load = Load(tmp_path, fresh=False, pause=0.05)
     try:
         load.begin()
         load.last(1.0, 0.005)
