@@ -549,8 +549,9 @@ class Studied(RuleBasedStateMachine):
     def the_ledger_says_what_the_model_says(self):
         with self.context.database.read() as db:
             page = lines.page(db, self.study_id)
-            records = [entry.record for entry in audit_log.walk(db)]
-            merkle_log.verify(audit_log.walk(db))
+            entries = list(audit_log.walk(db))
+            records = [entry.record for entry in entries]
+            merkle_log.verify(entries)
             log_checks.check(db, records)
             balance = lines.balance(db, self.study_id)
         charges = [line for line in page if line.kind != "refused"]
