@@ -76,7 +76,8 @@ class CompiledUpdates:
 
     def refresh(self, rows: Rows | None = None) -> None:
         """Bring all candidates up to date."""
-        self._loops.refresh(*self._fixed, *self._observations.loop_arguments())
+        if self._observations.count:  # an empty array has another layout, for which all loops would be compiled anew
+            self._loops.refresh(*self._fixed, *self._observations.loop_arguments())
 
     def ahead_of(self, count: int) -> Rows:
         """Candidates that are up to date with more than the first ``count`` observations."""

@@ -1,5 +1,6 @@
 """The incremental posterior, against the textbook's O(t^3) one."""
 
+import inspect
 import itertools
 import math
 import tracemalloc
@@ -13,7 +14,7 @@ from scipy.linalg import cho_factor, cho_solve
 
 from blindopt.errors import NumericalFailure
 from blindopt.gp.candidates import Candidates, Lift, frame_of
-from blindopt.gp.compiled import CompiledUpdates
+from blindopt.gp.compiled import CompiledUpdates, compiled
 from blindopt.gp.hot_set import HotSetUpdates
 from blindopt.gp.kernels import Matern52, SquaredExponential
 from blindopt.gp.observations import OUTCOME_MAX
@@ -333,6 +334,19 @@ def test_a_flag_that_blas_leaves_stops_no_choice(updates, thresholds, monkeypatc
     act_before(monkeypatch, Candidates, "covariance", raise_flag)
     assert walk(posterior(), y, steps=5) == expected
     posterior().moments(np.arange(3))
+
+
+def test_a_posterior_without_observations_compiles_nothing():
+    """The loops are compiled for arrays of one layout, which takes seconds; an empty one has another."""
+    loops = compiled()
+    thresholds = WAYS["compiled"][1]
+    posterior = Posterior(
+        np.zeros((500, 3)), SquaredExponential(1.0), noise_variance=1e-4, capacity=50, thresholds=thresholds
+    )
+    mean, variance = posterior.moments(np.arange(3))
+    np.testing.assert_array_equal((mean, variance), ([0.0] * 3, [1.0] * 3))
+    at = [*inspect.signature(loops.refresh.py_func).parameters].index("duals")
+    assert {signature[at].layout for signature in loops.refresh.signatures} <= {"F"}
 
 
 @pytest.mark.parametrize("path", PATHS, indirect=True, ids=str)
