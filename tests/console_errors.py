@@ -43,9 +43,9 @@ def faults_of(text):
 def drive(browser, entries, ids, garbage, more=()):
     """Send every form of every page of a console with ``garbage`` in all fields that can be typed in.
 
-    ``ids``: values of each name in a path; others are made up. ``more``: further pages. Every target of a form also
-    gets an empty form, about what does not exist. Returns faults by page and form, and the targets that no form with
-    a field to type in led to.
+    ``ids``: values of each name in a path; others are made up. ``more``: further pages. Where ``garbage`` is
+    nothing, every target of a form also gets an empty form, about what does not exist. Returns faults by page and
+    form, and the targets that no form with a field to type in led to.
     """
     faults, pages = {}, [path for e in entries if e.method == "GET" for path in _paths(e.path, ids)]
     targets = {e.path: re.compile(re.sub(r"{\w+}", "[^/:]+", e.path)) for e in entries if e.method == "POST"}
@@ -65,7 +65,7 @@ def drive(browser, entries, ids, garbage, more=()):
                 faults[f"{path} {action} {garbage!r}"] = wrong
     browser.get("/")
     session = browser.form("/logout")
-    for target in targets:
+    for target in [] if garbage else targets:
         (path,) = _paths(target, {})
         browser.send("POST", "/console" + path, data=session)
         if wrong := faults_of(browser.text):
