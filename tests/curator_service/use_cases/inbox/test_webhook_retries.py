@@ -12,7 +12,7 @@ from tests import beside
 from tests.curator_service.use_cases.inbox.owners_system import KEY, serve_owners_system
 
 FAILED = 503, b"", {}
-MANY = 200
+MANY = 60
 
 
 @pytest.fixture
@@ -132,11 +132,11 @@ def test_a_curator_that_asks_under_a_new_key_is_caught(system, curator_of, open_
 
 
 def test_a_system_that_is_down_is_asked_by_few_and_then_measures_all(system, curator_of, open_study, until):
-    """Hundreds wait: a few find out that it is down, from then on one call at a time asks whether it is back."""
+    """Sixty wait: a few find out that it is down, from then on one call at a time asks whether it is back."""
     system.fails = lambda call, before: (500, b"", {})
     curator = curator_of(system, query_rows_max="1000").start()
     with open_study(curator) as study:
-        queries = [study.ask(*range(at, min(at + 100, MANY)), key=f"from {at}") for at in range(0, MANY, 100)]
+        queries = [study.ask(*range(at, at + 30), key=f"from {at}") for at in range(0, MANY, 30)]
         held = until(lambda: (state := study.measurer.system()).failures >= 6 and state)
         assert (held.state, held.waiting, held.given_up) == ("held", MANY, 0)
         assert held.problem == "the other party answered 500"
