@@ -85,13 +85,13 @@ def waiting_run(vendor, inbox_curator, until, **chosen):
 
 
 def test_waiting_runs_take_no_worker_from_others(study, vendor, own, until):
-    """Eight wait, there are two workers, and another run goes through at once."""
+    """Four wait, there are two workers, and another run goes through at once."""
     with HumanMeasuredCurator(study) as slow, HumanMeasuredCurator(study) as quick:
-        runs = [vendor.start(spec_of(slow, seed=seed)).id for seed in range(8)]
-        until(lambda: {vendor.run(run).state for run in runs} <= {"waiting", "running"} and len(slow.open) == 8)
+        runs = [vendor.start(spec_of(slow, seed=seed)).id for seed in range(4)]
+        until(lambda: {vendor.run(run).state for run in runs} <= {"waiting", "running"} and len(slow.open) == 4)
         quick.measure = smooth
         assert vendor.wait(vendor.start(spec_of(quick)).id, timeout_s=20).state == "completed"
-        assert len(slow.open) == 8
+        assert len(slow.open) == 4
         slow.measure = smooth
         for query in slow.open:
             slow.answer(query, 1.0)
