@@ -233,7 +233,7 @@ def exchange_left_out(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [*records[:4], {"kind": "nothing"}, *records[5:]]
 
 
-@pytest.mark.parametrize(("who", "change"), [(0, answer_changed), (1, answer_changed), (0, exchange_left_out)], ids=str)
+@pytest.mark.parametrize(("who", "change"), [(0, answer_changed), (1, answer_changed), (0, exchange_left_out)])
 def test_an_own_log_that_was_written_anew_does_not_fit_the_shared_one(who, change):
     export = pair(EXCHANGES, (4, 9))[who]
     rewrite_own(export, change)
@@ -466,7 +466,7 @@ def change_peaks(entries: list[Entry], position: int) -> None:
 
 @pytest.mark.parametrize("who", [0, 1], ids=["curator", "modeler"])
 @pytest.mark.parametrize("log", [None, GRANT], ids=["own", "shared"])
-@pytest.mark.parametrize(("change", "position"), [(remove, 2), (cut, 4), (change_peaks, 4)], ids=str)
+@pytest.mark.parametrize(("change", "position"), [(remove, 2), (cut, 4), (change_peaks, 4)])
 def test_since_a_checkpoint_the_record_before_it_must_be_there(change, position, log, who):
     """Of the five records before it the last holds the frontier from which the walk goes on."""
     export = pair(EXCHANGES, (9,))[who]
