@@ -1,0 +1,239 @@
+"""Figures of a report and a price, to the last digit: each against its formula, worked out in the test."""
+
+import math
+import re
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
+from blindopt import wire
+from curator_service.privacy import accounting
+from curator_service.privacy.calibration import gaussian_sd
+from curator_service.privacy.composition import Part, tight_epsilon
+from curator_service.privacy.planar_slope import slope_of_row
+from tests.curator_service.privacy import test_cost_of_groups as groups
+from tests.curator_service.privacy.test_accounting import (
+    GAUSSIAN,
+    IDENTITY,
+    NONE,
+    PLANAR,
+    PROJECTION,
+    REFUTED,
+    laplace,
+    study,
+)
+
+LATTICE = 2.0**-40
+SD = gaussian_sd(Decimal(1), 1e-5, 1.0, 1)
+OF_GAUSSIAN = Part("gaussian", 1 / (SD / (1 + 2 * SD * LATTICE)))
+PURE = Part("pure", 1.0)
+NOTHING = wire.Loss(epsilon=None, tight_epsilon=None)
+
+
+def tight(parts, delta, noisy):
+    """The composition of ``parts``; the lattice of each of ``noisy`` draws costs a factor of e^(2^-40) (docs)."""
+    return tight_epsilon(parts, delta * (1 - noisy * LATTICE)) + noisy * LATTICE
+
+
+# --- the release and answers of a study -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-9])
+@pytest.mark.parametrize("answers", [0, 1, 40, 10**9])
+@pytest.mark.parametrize(
+    ("release", "part", "failure"),
+    [(IDENTITY, None, 0.0), (GAUSSIAN, OF_GAUSSIAN, 1e-5), (PLANAR, PURE, 0.0), (PROJECTION, PURE, 1e-5)],
+    ids=["identity", "gaussian", "planar_laplace", "gaussian_projection"],
+)
+def test_a_loss_is_the_sum_where_it_holds_or_the_composition_of_the_noise_there_was(
+    release, part, failure, answers, delta
+):
+    """With and without the release: its delta counts only with it, its noise only where it has any."""
+    costs = accounting.Costs.of(study(release, laplace("0.2" if answers < 10**9 else "0.000001")))
+    each = 0.2 if answers < 10**9 else 1e-6
+    of_answers = [Part("laplace", each, answers)] if answers else []
+    for releases in (0, 1):
+        noise = releases if part else 0
+        remaining = delta - failure if noise and release is PROJECTION else delta
+        parts = [part] * noise + of_answers
+        composed = tight(parts, remaining, noise + answers) if remaining > 0 else math.inf
+        sum_ = releases * (release is not IDENTITY) + answers * Decimal(str(each))
+        holds = failure <= delta or not noise
+        expected = min(float(sum_) if holds else math.inf, composed) if parts else 0.0
+        loss = costs.loss_of(releases, answers, delta)
+        assert Decimal(loss.epsilon) == sum_
+        assert loss.tight_epsilon == (None if math.isinf(expected) else expected)
+
+
+@pytest.mark.parametrize(("release", "answers"), [(REFUTED, laplace()), (PLANAR, NONE)])
+def test_what_has_no_bound_counts_only_where_it_takes_part(release, answers):
+    costs = accounting.Costs.of(study(release, answers))
+    assert costs.loss_of(1, 1, 1e-5) == NOTHING
+    assert (costs.loss_of(1, 0, 1e-5) == NOTHING) == (release is REFUTED)
+    assert (costs.loss_of(0, 1, 1e-5) == NOTHING) == (answers is NONE)
+
+
+@pytest.mark.parametrize("epsilon", ["0.000001", "0.01", "1"])
+def test_a_row_of_a_gaussian_release_moves_by_delta_and_two_steps_of_the_lattice(epsilon):
+    """The noise of a small epsilon is so wide that its lattice, of 2^-40 of it, counts."""
+    release = wire.GaussianRelease(mechanism="gaussian", epsilon=epsilon, delta=1e-9)
+    sd = gaussian_sd(Decimal(epsilon), 1e-9, 1.0, 1)  # one dimension has the least noise
+    part = accounting.Costs.of(study(release)).release_part
+    assert part.size * sd - 1 == pytest.approx(2 * sd * LATTICE, abs=1e-15)
+
+
+# --- answers of other persons -----------------------------------------------------------------------
+
+
+def of_another(release, answers, **more):
+    return study(release, answers, unit="answer", **more)
+
+
+@pytest.mark.parametrize("again", [1, 2, 3])
+def test_a_corrected_answer_about_another_person_counts_as_often_as_it_was_released(again):
+    """The release or the answers that one person is behind, whichever costs more; never more of these than released."""
+    report = accounting.report(of_another(PLANAR, laplace("0.8")), {0: 1, 1: 1, 9: 1}, 10, 1e-6, again=again)
+    assert [row.epsilon for row in report.rows] == ["1", "1", {1: "1", 2: "1.6", 3: "2.4"}[again]]
+    of_answers = min(again * 0.8, tight([Part("laplace", 0.8, again)], 1e-6, again))
+    assert report.rows[2].tight_epsilon == max(report.rows[0].tight_epsilon, of_answers)
+    assert accounting.report(of_another(PLANAR, laplace("0.8")), {9: 1}, 9, 1e-6).rows[0].epsilon == "1"
+
+
+def test_answers_about_other_persons_are_priced_as_released_once():
+    price = accounting.price(of_another(PLANAR, laplace("0.8"), queries=9))
+    assert (price.answers_per_row, price.row_epsilon) == (9, "1")
+    assert accounting.price(of_another(PLANAR, laplace("1.25"), queries=9)).row_epsilon == "1.25"
+
+
+@pytest.mark.parametrize(
+    ("release", "answers", "withdrawn"),
+    [(REFUTED, laplace(), False), (GAUSSIAN, NONE, False), (PLANAR, laplace(), True)],
+)
+def test_without_a_bound_on_either_a_person_behind_an_answer_has_none(release, answers, withdrawn):
+    (row,) = accounting.report(of_another(release, answers), {4: 1}, 4, 1e-5, withdrawn=withdrawn).rows
+    assert (row.epsilon, row.tight_epsilon) == (None, None)
+
+
+def test_a_release_without_a_tight_figure_leaves_none_to_the_person_behind_an_answer():
+    """Below the delta of a projection only its sum is stated, which holds at that delta."""
+    (row,) = accounting.report(of_another(PROJECTION, laplace("0.2")), {4: 1}, 4, 0.9e-5).rows
+    assert (row.epsilon, row.tight_epsilon) == ("1", None)
+
+
+# --- groups -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delta", [1e-2, 1e-5])
+@pytest.mark.parametrize(("answers", "others"), [(60, 0), (60, 50), (3, 2)])
+@pytest.mark.parametrize("centres", [None, "0.25", "2"])
+@pytest.mark.parametrize("numbers", ["0.1", "4"])
+def test_a_record_of_a_group_stays_or_moves_and_the_larger_loss_counts(numbers, centres, answers, others, delta):
+    """It stays: centres and its group's answers. It moves: the release, and half of each answer about both."""
+    costs = accounting.Costs.of(groups.study(numbers, "0.25", centres))
+    of_centres = [Part("pure", float(centres))] if centres else []
+    release = Decimal(numbers) + Decimal(centres or 0)
+    stays, moves = Decimal(centres or 0) + answers * Decimal("0.25"), release + (answers + others) * Decimal("0.125")
+    stay = tight([*of_centres, Part("pure", 0.25, answers)], delta, answers + bool(centres))
+    both = [Part("pure", float(release)), Part("pure", 0.125, answers + others)]
+    move = tight(both, delta, 1 + answers + others)
+    loss = costs.loss_in_group(answers, others, delta)
+    assert Decimal(loss.epsilon) == max(stays, moves)
+    assert loss.tight_epsilon == max(min(float(stays), stay), min(float(moves), move))
+
+
+def test_a_group_that_has_no_other_beside_it_is_compared_with_none():
+    spec = groups.study("0.5", "0.5")
+    losses = [accounting.report(spec, rows, 3, 1e-6).rows[-1].epsilon for rows in ({3: 1}, {0: 1, 3: 1}, {3: 2})]
+    assert losses == ["1.5", "1.5", "2"]  # 3 * 0.5; 0.5 + 3 * 0.25 is less, 0.5 + (3 + 3) * 0.25 is more
+    alone = accounting.report(spec, {1: 1}, 1, 1e-6).rows[0].epsilon
+    assert alone == "0.75"  # 0.5 + 0.25
+
+
+@pytest.mark.parametrize("missing", ["release", "answer", "answer_part"])
+def test_groups_without_a_bound_on_something_have_none(missing):
+    costs = accounting.Costs.of(groups.study("0.5", "0.5"))
+    assert costs.loss_in_group(2, 1, 1e-6).epsilon == "1.25"
+    assert replace(costs, **{missing: None}).loss_in_group(2, 1, 1e-6) == NOTHING
+    report = accounting.report(groups.study("0.5", "0.5"), {0: 1, 2: 1}, 2, 1e-6, withdrawn=True)
+    assert [(row.epsilon, row.tight_epsilon) for row in report.rows] == [(None, None)] * 2
+
+
+def test_groups_whose_release_had_a_delta_would_have_no_tight_figure_below_it():
+    costs = replace(accounting.Costs.of(groups.study("0.5", "0.5")), failure=1e-5, black_box=True)
+    assert costs.loss_in_group(2, 1, 1e-6) == wire.Loss(epsilon="1.25", tight_epsilon=None)
+
+
+# --- persons ----------------------------------------------------------------------------------------
+
+
+def of_persons(release, k, column=True, **more):
+    return study(release, **more).model_copy(update={"rows_per_person": k, "person_column": column})
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 7])
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_a_person_loses_the_slope_of_all_her_rows_rounded_up(d, k):
+    spread = PLANAR.model_copy(update={"delta": 1e-5})
+    part = accounting.Costs.of(of_persons(spread, k, d=d)).release_part
+    exact = k * Decimal(slope_of_row(Decimal(1), 1e-5, d, k))
+    assert 1 < exact <= Decimal(part.size) <= exact * (1 + Decimal(2) ** -48)
+    assert part.kind == ("laplace" if d == k == 1 else "pure")
+    without = accounting.Costs.of(of_persons(PLANAR, k, d=d)).release_part
+    assert (without.kind, without.size) == ("laplace" if d == k == 1 else "pure", 1.0)
+
+
+# --- the same in words ------------------------------------------------------------------------------
+
+
+def figures(sentence):
+    """The amounts that a sentence states, in their order."""
+    return re.findall(r"(?:\d[\d.e-]*\d|\d)", sentence)
+
+
+@pytest.mark.parametrize("rows", [{0: 3, 1: 1}, {0: 3, 2: 1}])
+def test_a_report_states_in_words_what_the_one_that_was_queried_most_lost_and_the_study(rows):
+    report = accounting.report(study(), rows, 6, 2e-5)
+    worst, most = report.rows[-1], max(rows)
+    stated = [f"{loss.tight_epsilon:.4g}" for loss in (worst, report.study)]
+    delta = ["1e-05", stated[0], "2e-05"]
+    assert figures(report.sentence) == [worst.epsilon, *delta, str(most), "2.2", "1e-05", stated[1], "2e-05"]
+    assert f"by {most} answer{'s' if most > 1 else ''}; the study" in report.sentence
+
+
+def test_before_the_release_its_delta_is_not_stated_as_lost():
+    assert figures(accounting.report(study(), {0: 7}, 0, 2e-5, released=False).sentence) == [
+        *("0", "0", "2e-05", "0"),
+        *("0", "0", "2e-05"),
+    ]
+
+
+@pytest.mark.parametrize(("column", "k"), [(False, 1), (False, 2), (False, 3), (True, 3)])
+def test_a_report_says_that_a_person_with_several_records_loses_more_where_only_a_record_is_counted(column, k):
+    sentence = accounting.report(of_persons(PLANAR, k, column), {0: 1, 2: 1}, 2, 1e-5).sentence
+    assert sentence.startswith(f"The {'person' if column else 'record'} that")
+    said = re.search(r"with (\d+) records, .* be (\d+) times that", sentence)
+    assert (said and said.groups()) == (None if column or k == 1 else (str(k), str(k)))
+    assert said or "by 2 answers; the study" in sentence
+
+
+@pytest.mark.parametrize(
+    ("caps", "number", "whole"),
+    [
+        ({}, None, "1.5"),
+        ({"queries": 4}, "4", "1.5"),
+        ({"queries": 1}, "1", "1.5"),
+        ({"epsilon_per_row": "0.75"}, None, "0.75"),  # not an answer
+        ({"epsilon_per_row": "2.25"}, None, "1.5"),
+        ({"epsilon_per_row": "9", "epsilon_total": "3"}, "3", "1.5"),
+    ],
+    ids=str,
+)
+def test_a_price_says_what_answers_about_different_groups_cost_a_record(caps, number, whole):
+    spec = groups.study("0.5", "0.75", "0.25").model_copy(update={"budget": wire.Budget(**caps)})
+    sentence = accounting.price(spec).sentence
+    each, many, in_all = re.search(
+        r"Each answer uses epsilon ([\d.]+) for the records .*: (?:(\d+) )?answers about .* epsilon ([\d.]+) in all",
+        sentence,
+    ).groups()
+    assert (each, many, in_all) == ("0.75", number, whole)
