@@ -14,6 +14,7 @@ from curator_service.privacy.composition import Part, tight_epsilon
 from curator_service.privacy.planar_slope import slope_of_row
 from tests.curator_service.privacy import test_cost_of_groups as groups
 from tests.curator_service.privacy.test_accounting import (
+    AUTO,
     GAUSSIAN,
     IDENTITY,
     NONE,
@@ -39,7 +40,7 @@ def tight(parts, delta, noisy):
 # --- the release and answers of a study -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-9])
+@pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-9, 1e-15])
 @pytest.mark.parametrize("answers", [0, 1, 40, 10**9])
 @pytest.mark.parametrize(
     ("release", "part", "failure"),
@@ -81,6 +82,52 @@ def test_a_row_of_a_gaussian_release_moves_by_delta_and_two_steps_of_the_lattice
     sd = gaussian_sd(Decimal(epsilon), 1e-9, 1.0, 1)  # one dimension has the least noise
     part = accounting.Costs.of(study(release)).release_part
     assert part.size * sd - 1 == pytest.approx(2 * sd * LATTICE, abs=1e-15)
+
+
+SPREAD = PLANAR.model_copy(update={"delta": 1e-5})
+ONE_BIT = wire.OneBitAnswers(mechanism="one_bit", epsilon="0.2", value_bound=1.0)
+PIECEWISE = wire.PiecewiseAnswers(mechanism="piecewise", epsilon="0.2", value_bound=1.0)
+LARGE = wire.AutoAnswers(mechanism="auto", epsilon="30", value_bound=1.0)  # above 20 it is Laplace
+
+
+@pytest.mark.parametrize(
+    ("answers", "kind", "size"),
+    [
+        (laplace("0.2"), "laplace", 0.2),
+        (laplace("1.5"), "laplace", 1.5),
+        (ONE_BIT, "pure", 0.2),
+        (PIECEWISE, "pure", 0.2),
+        (LARGE, "laplace", 30.0),
+    ],
+    ids=lambda value: getattr(value, "mechanism", value),
+)
+def test_only_laplace_answers_about_records_lose_as_little_as_laplace_noise(answers, kind, size):
+    """Randomized response dominates all others, answers about groups included: a record may move between two."""
+    assert accounting.Costs.of(study(answers=answers)).answer_part == Part(kind, size)
+    of_groups = groups.study("0.5", "0.2").model_copy(update={"answers": answers})
+    assert accounting.Costs.of(of_groups).answer_part == Part("pure", size)
+
+
+@pytest.mark.parametrize(
+    ("release", "d", "part"),
+    [
+        (IDENTITY, 2, None),
+        (REFUTED, 2, None),
+        (GAUSSIAN, 2, OF_GAUSSIAN),
+        (PROJECTION, 2, PURE),
+        (PLANAR, 1, Part("laplace", 1.0)),
+        (PLANAR, 2, PURE),
+        (groups.study("0.75", "0.2", "0.25").release, 1, PURE),
+    ],
+    ids=lambda value: getattr(value, "mechanism", None),
+)
+def test_each_release_is_counted_by_the_pair_that_dominates_it(release, d, part):
+    costs = accounting.Costs.of(study(release, d=d))
+    assert costs.release_part == part
+    assert costs.failure == (1e-5 if release in (GAUSSIAN, PROJECTION) else 0.0)
+    assert costs.black_box == (release is PROJECTION)
+    assert costs.centres == (250_000_000_000 if release.mechanism == "groups" else 0)
+    assert accounting.Costs.of(study(release, d=d), withdrawn=True).release is None
 
 
 # --- answers of other persons -----------------------------------------------------------------------
@@ -174,8 +221,7 @@ def of_persons(release, k, column=True, **more):
 @pytest.mark.parametrize("k", [1, 2, 3, 7])
 @pytest.mark.parametrize("d", [1, 2, 3])
 def test_a_person_loses_the_slope_of_all_her_rows_rounded_up(d, k):
-    spread = PLANAR.model_copy(update={"delta": 1e-5})
-    part = accounting.Costs.of(of_persons(spread, k, d=d)).release_part
+    part = accounting.Costs.of(of_persons(SPREAD, k, d=d)).release_part
     exact = k * Decimal(slope_of_row(Decimal(1), 1e-5, d, k))
     assert 1 < exact <= Decimal(part.size) <= exact * (1 + Decimal(2) ** -48)
     assert part.kind == ("laplace" if d == k == 1 else "pure")
@@ -237,3 +283,43 @@ def test_a_price_says_what_answers_about_different_groups_cost_a_record(caps, nu
         sentence,
     ).groups()
     assert (each, many, in_all) == ("0.75", number, whole)
+
+
+# --- prices -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("ran", "part", "failure"), [(GAUSSIAN, OF_GAUSSIAN, 1e-5), (PLANAR, PURE, 0.0)])
+def test_a_price_is_that_of_the_release_that_ran(ran, part, failure):
+    """Whatever ``auto`` would take today."""
+    spec = study(AUTO, laplace("0.2"), epsilon_per_row="9")
+    price = accounting.price(spec, ran)
+    assert (price.answers_per_row, price.row_epsilon, price.tight_delta) == (40, "9", 1e-5)
+    assert price.tight_row_epsilon == min(9.0, tight([part, Part("laplace", 0.2, 40)], 1e-5, 41))
+    assert (f"and delta {failure!r}" in price.sentence) == bool(failure)
+    assert accounting.current_price(spec, ran, accounting.price(study())) == price
+
+
+def test_the_price_of_a_released_study_is_that_of_its_release_until_caps_change_or_it_is_withdrawn():
+    spec = study(GAUSSIAN, laplace("0.2"), epsilon_per_row="9", queries=100)
+    before = accounting.price(spec).model_copy(update={"sentence": "as it was"})
+    assert accounting.current_price(spec, GAUSSIAN, before) is before
+    for caps in ({"epsilon_per_row": "5", "queries": 100}, {"epsilon_per_row": "9", "queries": 99}):
+        changed = study(GAUSSIAN, laplace("0.2"), **caps)
+        assert accounting.current_price(changed, GAUSSIAN, before) == accounting.price(changed) != before
+    withdrawn = accounting.current_price(spec, GAUSSIAN, before, withdrawn=True)
+    assert withdrawn == accounting.price(spec, GAUSSIAN, withdrawn=True)
+    assert (withdrawn.release_epsilon, withdrawn.row_epsilon, withdrawn.tight_row_epsilon) == (None, None, None)
+
+
+def test_answers_about_other_persons_are_priced_tightly_at_the_delta_of_the_study():
+    """Without a cap as well: a person is behind the release, or behind one answer."""
+    for caps in ({}, {"queries": 9}):
+        price = accounting.price(of_another(GAUSSIAN, laplace("1.5"), **caps))
+        assert (price.row_epsilon, price.tight_delta) == ("1.5", 1e-5)
+        assert price.tight_row_epsilon == min(1.5, tight([Part("laplace", 1.5)], 1e-5, 1))
+
+
+@pytest.mark.parametrize("unit", ["row", "answer"])
+def test_where_the_caps_allow_no_answer_a_price_is_that_of_the_release(unit):
+    price = accounting.price(study(PLANAR, laplace("1.5"), unit=unit, epsilon_total="1.4"))
+    assert (price.answers, price.answers_per_row, price.row_epsilon) == (0, 0, "1")
