@@ -9,7 +9,7 @@ a price, at the cap, holds for every way to stay below it; that of a report is f
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from decimal import Decimal
+from decimal import ROUND_CEILING, Context, Decimal
 
 from blindopt.wire import (
     Accounting,
@@ -32,12 +32,13 @@ from curator_service.privacy.calibration import gaussian_sd
 from curator_service.privacy.choice import Concrete, concrete, failure
 from curator_service.privacy.composition import Part, tight_epsilon
 from curator_service.privacy.dataset_account import group_delta
-from curator_service.privacy.ledger import Prices, answers_add_up, centres_cost, is_groups, text, units
+from curator_service.privacy.ledger import Prices, answers_add_up, centres_cost, exact, is_groups, text, units
 from curator_service.privacy.noise import LATTICE_BITS
 from curator_service.privacy.planar_slope import slope_of_row
 
 DELTA = 1e-6
 """The delta of a report where a study has none of its own."""
+_DIGITS = Context(prec=4, rounding=ROUND_CEILING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +352,12 @@ def _report_in_words(rows: list[RowsLoss], study: Loss, delta: float, failure: f
 def _loss_in_words(loss: Loss, delta: float, failure: float) -> str:
     if loss.epsilon is None:
         return "without a bound"
-    tight = "no bound" if loss.tight_epsilon is None else f"{loss.tight_epsilon:.4g}"
+    tight = "no bound" if loss.tight_epsilon is None else _rounded_up(loss.tight_epsilon, Decimal(loss.epsilon))
     of_release = f" and delta {failure!r}" if failure else ""
-    return f"epsilon {loss.epsilon}{of_release} by the sum, {tight} at delta {delta:.3g}"
+    return f"epsilon {loss.epsilon}{of_release} by the sum, {tight} at delta {delta!r}"
+
+
+def _rounded_up(tight: float, sum_: Decimal) -> str:
+    """A tight figure to four digits, never less than it is. The sum as it is, where that is less and holds as well."""
+    rounded = _DIGITS.create_decimal(repr(tight))
+    return exact(min(rounded, sum_) if tight <= float(sum_) else rounded)

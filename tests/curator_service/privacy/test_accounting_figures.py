@@ -241,10 +241,35 @@ def figures(sentence):
 def test_a_report_states_in_words_what_the_one_that_was_queried_most_lost_and_the_study(rows):
     report = accounting.report(study(), rows, 6, 2e-5)
     worst, most = report.rows[-1], max(rows)
-    stated = [f"{loss.tight_epsilon:.4g}" for loss in (worst, report.study)]
+    stated = figures(report.sentence)[2], figures(report.sentence)[7]
+    for text, loss in zip(stated, (worst, report.study), strict=True):
+        assert loss.tight_epsilon <= float(text) < loss.tight_epsilon + 1e-3
     delta = ["1e-05", stated[0], "2e-05"]
     assert figures(report.sentence) == [worst.epsilon, *delta, str(most), "2.2", "1e-05", stated[1], "2e-05"]
     assert f"by {most} answer{'s' if most > 1 else ''}; the study" in report.sentence
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "tight", "stated"),
+    [
+        ("2", 1.7591, "1.76"),
+        ("2", 1.75501, "1.756"),
+        ("2", 1.755, "1.755"),
+        ("0.2", 0.2, "0.2"),
+        ("1.234501", 1.234501, "1.234501"),  # the sum holds as well
+        ("1.234501", 1.2341, "1.234501"),
+        ("1", 1.40001, "1.401"),  # below the delta of the release
+        ("30000", 12_345.6, "12350"),
+        ("1", 0.00000123451, "0.000001235"),
+        ("0", 0.0, "0"),
+    ],
+)
+def test_a_tight_figure_is_never_stated_as_less_than_it_is(epsilon, tight, stated):
+    loss = wire.Loss(epsilon=epsilon, tight_epsilon=tight)
+    in_words = accounting._loss_in_words(loss, 1.23456e-5, 0.0)
+    assert in_words == f"epsilon {epsilon} by the sum, {stated} at delta 1.23456e-05"
+    without = accounting._loss_in_words(wire.Loss(epsilon=epsilon, tight_epsilon=None), 0.5, 1e-5)
+    assert without == f"epsilon {epsilon} and delta 1e-05 by the sum, no bound at delta 0.5"
 
 
 def test_before_the_release_its_delta_is_not_stated_as_lost():
