@@ -84,11 +84,12 @@ def _renyi(part: Part) -> Any:
         return alpha * size**2 / 2 * (1 + 1e-12)
     if part.kind == "laplace":
         likely, unlikely = np.log(alpha / (2 * alpha - 1)), np.log((alpha - 1) / (2 * alpha - 1))
-        log_moment = np.logaddexp(likely + (alpha - 1) * size, unlikely - alpha * size)
+        log_moment, largest = np.logaddexp(likely + (alpha - 1) * size, unlikely - alpha * size), size
     else:
+        largest = 1 + size  # alpha times the rounding error of a logarithm of a half, too
         true, false = -np.logaddexp(0.0, -size), -np.logaddexp(0.0, size)
         log_moment = np.logaddexp(alpha * true + (1 - alpha) * false, alpha * false + (1 - alpha) * true)
-    rounding = 1e-15 * (10 + alpha * size)
+    rounding = 1e-15 * (10 + alpha * largest)
     return np.minimum((log_moment + rounding) / (alpha - 1), size)
 
 
