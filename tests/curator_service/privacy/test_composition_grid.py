@@ -51,6 +51,26 @@ def test_a_divergence_is_the_exact_one_and_its_margin_for_rounding(kind, size):
             assert float(exact) <= size <= float(exact) + 4 / 3 * margin
 
 
+@pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-12])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [Part("gaussian", 0.5, 3)],
+        [Part("gaussian", 30.0)],
+        [Part("laplace", 0.4, 6), Part("pure", 0.4, 5)],
+        [Part("gaussian", 0.2), Part("laplace", 0.1, 30)],
+        [Part("pure", 2.0)],
+    ],
+    ids=lambda parts: " ".join(f"{part.kind}*{part.times}" for part in parts),
+)
+def test_the_tight_figure_is_the_least_of_the_sum_and_both_bounds(parts, delta):
+    sum_ = math.fsum(part.size * part.times for part in parts)
+    if any(part.kind == "gaussian" for part in parts):
+        sum_ = math.inf
+    least = min(sum_, composition.renyi_epsilon(parts, delta), composition.distribution_epsilon(parts, delta))
+    assert composition.tight_epsilon(parts, delta) == pytest.approx(least, rel=1e-14)
+
+
 LAWS = {
     "gaussian": lambda size: (size**2 / 2, size),
     "laplace": lambda size: (size * math.tanh(size / 2), size),
