@@ -150,6 +150,7 @@ def test_a_corrected_answer_about_another_person_counts_as_often_as_it_was_relea
 def test_answers_about_other_persons_are_priced_as_released_once():
     price = accounting.price(of_another(PLANAR, laplace("0.8"), queries=9))
     assert (price.answers_per_row, price.row_epsilon) == (9, "1")
+    assert "Each answer uses epsilon 0.8, of another person each time." in price.sentence
     assert accounting.price(of_another(PLANAR, laplace("1.25"), queries=9)).row_epsilon == "1.25"
 
 
