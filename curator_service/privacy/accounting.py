@@ -231,12 +231,12 @@ def _price_in_words(spec: StudyCreate, costs: Costs, of_row: int | None, of_stud
     mean = getattr(spec.answers, "plays", "each") == "mean"
     what = "The mean of a query's measurements of a record" if mean else "Each answer"
     whose = "" if answers_add_up(spec) else ", of another person each time"
-    if is_groups(spec):
-        answer = _group_in_words(costs, of_row, of_study)
-    elif costs.answer is not None:
-        answer = f"{what} uses epsilon {text(costs.answer)}{whose}."
-    else:
+    if costs.answer is None:
         answer = "Answers are exact, so epsilon cannot count them."
+    elif is_groups(spec):
+        answer = _group_in_words(costs.release, costs.answer, of_row, of_study)
+    else:
+        answer = f"{what} uses epsilon {text(costs.answer)}{whose}."
     about = "group" if is_groups(spec) else unit
     sentence, k = f"{release} {answer} {_allowed(of_row, of_study, about)}", spec.rows_per_person
     if k > 1 and not spec.person_column:  # declared, not enforced
@@ -261,14 +261,17 @@ def _allowed(of_row: int | None, of_study: int | None, unit: str) -> str:
     return f"The caps allow {each}{'' if total is None else f', and {total}'}."
 
 
-def _group_in_words(costs: Costs, of_row: int | None, of_study: int | None) -> str:
+def _group_in_words(release: int | None, answer: int, of_row: int | None, of_study: int | None) -> str:
     """What answers about groups cost: those about different groups cost no more than those about one of them."""
+    each = f"Each answer uses epsilon {text(answer)} for the records of its group."
+    if release is None:
+        return each
     most = 1 if of_row is None else min(of_row, 1)
-    first = text((costs.release or 0) + most * (costs.answer or 0))
+    first = text(release + most * answer)
     number = "" if of_study is None else f"{of_study} "
     return (
-        f"Each answer uses epsilon {text(costs.answer or 0)} for the records of its group. A record is in one group: "
-        f"{number}answers about different groups cost it epsilon {first} in all, with the release."
+        f"{each} A record is in one group: {number}answers about different groups cost it epsilon {first} in all, "
+        "with the release."
     )
 
 

@@ -309,6 +309,26 @@ def test_a_price_says_what_answers_about_different_groups_cost_a_record(caps, nu
         sentence,
     ).groups()
     assert (each, many, in_all) == ("0.75", number, whole)
+    if caps == {"epsilon_per_row": "2.25"}:
+        assert sentence.endswith(" The caps allow 2 answers about each group.")
+
+
+def test_what_answers_about_groups_cost_with_a_withdrawn_release_is_not_stated():
+    """It was stated as what one answer costs, as if the release had cost nothing."""
+    price = accounting.price(groups.study("0.5", "0.75"), withdrawn=True)
+    assert (price.release_epsilon, price.row_epsilon) == (None, None)
+    assert price.sentence.startswith("The release has no finite epsilon")
+    assert figures(price.sentence) == ["0.75"]
+    exact = accounting.price(groups.study("0.5", "0.75").model_copy(update={"answers": NONE}))
+    assert figures(exact.sentence) == ["0.5"]
+
+
+@pytest.mark.parametrize("release", [GAUSSIAN, PLANAR])
+def test_the_price_of_records_of_which_a_person_has_several_is_stated_before_that_of_a_person(release):
+    sentence = accounting.price(of_persons(release, 3, column=False, epsilon_per_row="9")).sentence
+    both = ["1", "1e-05"] if release is GAUSSIAN else ["1"]
+    of_person = ["3", "3", "0.000221672"] if release is GAUSSIAN else ["3", "3"]  # 3 e^2 1e-5, rounded up
+    assert figures(sentence) == [*both, "0.2", "40", *of_person]
 
 
 # --- prices -----------------------------------------------------------------------------------------
