@@ -60,6 +60,7 @@ def test_a_divergence_is_the_exact_one_and_its_margin_for_rounding(kind, size):
         [Part("laplace", 0.4, 6), Part("pure", 0.4, 5)],
         [Part("gaussian", 0.2), Part("laplace", 0.1, 30)],
         [Part("pure", 2.0)],
+        [Part("laplace", 0.1)],
     ],
     ids=lambda parts: " ".join(f"{part.kind}*{part.times}" for part in parts),
 )
@@ -69,6 +70,16 @@ def test_the_tight_figure_is_the_least_of_the_sum_and_both_bounds(parts, delta):
         sum_ = math.inf
     least = min(sum_, composition.renyi_epsilon(parts, delta), composition.distribution_epsilon(parts, delta))
     assert composition.tight_epsilon(parts, delta) == pytest.approx(least, rel=1e-14)
+
+
+def test_a_distribution_is_used_from_100_times_its_error_on_and_up_to_losses_of_300():
+    few, many = [Part("pure", 0.5, 2)], [Part("pure", 0.001, 20_000)]
+    assert composition.distribution_epsilon(few, 0.999e-9) == math.inf
+    assert math.isfinite(composition.distribution_epsilon(few, 1.001e-9))
+    assert composition.distribution_epsilon(many, 1.9999e-9) == math.inf
+    assert math.isfinite(composition.distribution_epsilon(many, 2.0001e-9))
+    assert math.isfinite(composition.distribution_epsilon([Part("pure", 300.0)], 1e-6))
+    assert composition.distribution_epsilon([Part("pure", 300.001)], 1e-6) == math.inf
 
 
 LAWS = {
