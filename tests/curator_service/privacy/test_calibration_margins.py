@@ -42,7 +42,7 @@ def test_the_library_is_asked_for_a_little_less_than_is_promised_and_its_answer_
 @pytest.mark.parametrize(("d", "r"), [(3, 1), (5, 2), (40, 6), (6, 5)])
 @pytest.mark.parametrize(
     ("epsilon", "delta", "sensitivity", "slack"),
-    [("0.7", 1e-5, 1.5, 0.0), ("3", 1e-9, 0.5, 0.25)],
+    [("0.7", 1e-5, 1.5, 0.0), ("3", 1e-9, 0.5, 0.25), ("0.000001", 1e-9, 1.0, 0.0)],
 )
 def test_a_projection_s_noise_meets_its_delta_with_every_margin_and_without_waste(
     d, r, epsilon, delta, sensitivity, slack

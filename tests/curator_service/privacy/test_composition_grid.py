@@ -117,8 +117,8 @@ def test_the_step_is_a_twentieth_of_a_loss_or_a_hundredth_of_a_deviation(part, s
 @pytest.mark.parametrize(
     ("part", "step", "cut"),
     [
-        (Part("pure", 1.0, 195), 0.05, 0.0),  # 195 * 42 cells are 8,190
-        (Part("pure", 1.0, 196), 0.05, 1e-13),
+        (Part("pure", 2.0, 195), 0.1, 0.0),  # 195 * 42 cells are 8,190
+        (Part("pure", 2.0, 196), 0.1, 1e-13),
         (Part("laplace", 1.0, 256), 1 / 15, 0.0),  # 256 * 32 are 8,192
         (Part("laplace", 1.0, 257), 1 / 15, 1e-13),
         (Part("gaussian", 1.0, 2), 0.05, 1e-13),  # its losses have no end
