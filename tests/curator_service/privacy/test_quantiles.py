@@ -166,6 +166,32 @@ def test_a_library_that_accounts_for_less_is_not_trusted(monkeypatch):
         quantiles.quantile(6, OUTER, 0.1, Decimal("0.1"), 1)
 
 
+def test_a_library_whose_cost_is_far_from_epsilon_is_not_trusted(monkeypatch):
+    """More than epsilon, or a millionth of it less: both are exact here."""
+
+    class Charges:
+        def __init__(self, cost):
+            self.cost = cost
+
+        def map(self, distance):
+            return self.cost
+
+    def charge(cost):
+        quantiles.quantile.cache_clear()
+        monkeypatch.setattr("opendp.measurements.make_private_quantile", lambda *args, **kwargs: Charges(cost))
+        return quantiles.quantile(6, OUTER, 0.1, Decimal(10**6), 1)
+
+    for cost in (999_999.0, 1_000_000.5):
+        with pytest.raises(NumericalFailure):
+            charge(cost)
+    assert charge(999_999.5).cost == 999_999.5
+    quantiles.quantile.cache_clear()
+
+
+def test_where_the_library_can_charge_all_of_epsilon_it_does():
+    assert quantiles.quantile(5, OUTER, 0.1, Decimal(1), 1).map(2) == 1.0
+
+
 @pytest.mark.parametrize(("epsilon", "draws"), [("1", 3), ("0.1", 14), ("0.000001", 7)])
 def test_shares_add_up_to_no_more_than_the_whole(epsilon, draws):
     assert 0 < share(Decimal(epsilon), draws) * draws <= Decimal(epsilon)
@@ -198,6 +224,13 @@ def test_at_epsilon_a_tenth_and_a_thousand_records_ranks_are_as_near_as_is_said(
     # The control: at a hundredth of epsilon ranks are further off.
     blurred = law_of(values, alpha, each / 100, outer=outer)
     assert blurred[scores(values, alpha, outer) < scores(values, alpha, outer).max() - furthest].sum() > FAILURE
+
+
+def test_the_rank_error_and_the_outermost_quantile_are_those_of_the_formula_for_several_records_too():
+    """129 candidates: 2 records / epsilon * log(129 / 0.05)."""
+    for records in (1, 3):
+        assert rank_error(Decimal("0.5"), records) == pytest.approx(4 * records * math.log(129 / 0.05), rel=1e-12)
+    assert outermost(1_000, Decimal("0.5"), 3) == round(12 * math.log(2_580) / 1_000, 3) == 0.094
 
 
 @pytest.mark.parametrize("name", COLUMNS)
@@ -235,6 +268,31 @@ def test_quantiles_ascend_and_are_candidates_whatever_the_values_are():
         assert np.isin(row, outer.candidates).all()
 
 
+def test_values_beyond_a_range_count_as_its_end():
+    """A hundred records beyond: every other candidate is 50 ranks away."""
+    drawn = private_quantiles(np.tile([-5.0, 8.0], (100, 1)), [OUTER, OUTER], [0.5] * 4, Decimal(8_000))
+    assert drawn.tolist() == [[0.0] * 4, [1.0] * 4]
+
+
+@pytest.mark.parametrize(
+    ("columns", "ranges", "alphas"),
+    [(np.ones(2), 2, [0.5]), (np.ones((3, 2)), 1, [0.5]), (np.ones((0, 2)), 2, [0.5]), (np.ones((3, 2)), 2, [])],
+    ids=["no columns", "a column without a range", "no values", "no quantiles"],
+)
+def test_quantiles_of_nothing_are_refused(columns, ranges, alphas):
+    with pytest.raises(ValueError, match="quantiles need values"):
+        private_quantiles(columns, [OUTER] * ranges, alphas, Decimal(1))
+
+
+@pytest.mark.parametrize(
+    ("alpha", "epsilon", "records"),
+    [(0.0, 1, 1), (1.0, 1, 1), (1.5, 1, 1), (-0.5, 1, 1), (0.5, 0, 1), (0.5, -1, 1), (0.5, 1, 0)],
+)
+def test_a_quantile_out_of_range_is_refused(alpha, epsilon, records):
+    with pytest.raises(ValueError, match="inside of 0 to 1, a positive epsilon and a record"):
+        quantiles.quantile(5, OUTER, alpha, Decimal(epsilon), records)
+
+
 def test_one_record_and_equal_records_are_fine():
     assert private_quantiles(np.array([[0.5]]), [OUTER], [0.5], Decimal("1")).shape == (1, 1)
     drawn = private_quantiles(np.full((500, 1), 0.25), [OUTER], [0.25, 0.75], Decimal("10"))
@@ -253,7 +311,8 @@ def test_an_outer_range_without_room_is_refused(ends):
         Outer(*ends)
 
 
-@pytest.mark.parametrize("outer", [Outer(-1e308, 1e308), Outer(1e15, 1e15 + 1e3), Outer(-1e-300, 1e-300)])
-def test_wide_and_narrow_outer_ranges_have_their_ends(outer):
-    assert (outer.candidates[0], outer.candidates[-1]) == (outer.lower, outer.upper)
+@pytest.mark.parametrize("ends", [(-1e308, 1e308), (1e15, 1e15 + 1e3), (-1e-300, 1e-300)])
+def test_wide_and_narrow_outer_ranges_have_their_ends(ends):
+    outer = Outer(*ends)
+    assert ends == (outer.candidates[0], outer.candidates[-1])
     assert len(outer.candidates) == STEPS + 1
