@@ -5,7 +5,7 @@ import pytest
 
 from blindopt import wire
 from curator_service.privacy.accounting import price
-from curator_service.privacy.cautions import mean_spacing, of_study
+from curator_service.privacy.cautions import mean_spacing, of_categories, of_study
 from curator_service.privacy.choice import concrete
 from curator_service.privacy.record_cautions import of_bounds
 
@@ -118,6 +118,39 @@ def test_the_spacing_is_that_of_uniform_rows(sides, n):
     assert mean_spacing(features, n) == pytest.approx(np.mean(means), rel=0.05)
 
 
+@pytest.mark.parametrize("n", [2, 3, 101])
+def test_the_spacing_in_one_and_two_dimensions_is_that_of_the_closed_forms(n):
+    """Half a part of a line; half the root of the area of each (Clark & Evans). The box is 8 by 18 scaled units."""
+    features = [
+        wire.Feature(column="a", lower=-1.0, upper=3.0, scale=0.5),
+        wire.Feature(column="b", lower=5.0, upper=41.0, scale=2.0),
+    ]
+    assert mean_spacing(features[:1], n) == pytest.approx(8 / (n - 1) / 2)
+    assert mean_spacing(features, n) == pytest.approx(np.sqrt(8 * 18 / (n - 1)) / 2)
+
+
+def test_a_change_of_a_category_that_is_not_hidden_is_a_caution_at_its_first_column():
+    """Two columns of 1 / 0.5 and 1 / 2 scaled units move together: sqrt(4.25) = 2.062; of three, the two largest."""
+    units = {"x": 1.0, "cut_1": 2.0, "cut_2": 0.5, "cut_3": 4.0}
+    features = [wire.Feature(column=c, lower=0.0, upper=1.0, scale=unit) for c, unit in units.items()]
+    made = {"unused": ["u"], "cut": ["cut_1", "cut_2", "cut_3"]}
+
+    def of(sensitivity, one_hot, chosen=features):
+        spec = study(features=chosen, release=planar(sensitivity=sensitivity))
+        return [(each.code, each.field, each.message) for each in of_categories(spec, one_hot)]
+
+    ((code, field, message),) = of(2.06, made)
+    assert (code, field) == ("category_not_hidden", "features.1")
+    assert message.startswith("Another category of cut moves a record by 2.06 in scaled units, and 2.06 is hidden")
+    assert of(2.07, made) == []
+    alone = [feature for feature in features if feature.column in {"x", "cut_2"}]
+    assert [field for _, field, _ in of(1.99, made, alone)] == ["features.1"]
+    assert of(2.0, made, alone) == []  # as far as is hidden
+    assert of(0.01, {"unused": ["u"]}) == []
+    identity = study(features=features, release=wire.IdentityRelease(mechanism="identity"))
+    assert of_categories(identity, made) == []
+
+
 # --- from the records -------------------------------------------------------------------------------
 
 EXTREMES = {"a": (0.0, 17.25), "b": (1.5, 20.0), "y": (-0.7, 3.1)}
@@ -143,3 +176,26 @@ def test_so_are_bounds_of_y_also_where_they_are_a_centre_and_a_radius():
     assert of_records(study(features=wide, answers=rounded)) == []
     people = wire.WebhookMeasurement(source="webhook", direction="maximize")
     assert of_records(study(features=wide, answers=computed, measurement=people)) == []
+
+
+def test_each_bound_is_named_with_its_value_and_the_end_of_the_column_that_it_is():
+    features = [wire.Feature(column=c, lower=lower, upper=20.0) for c, lower in (("a", -3.5), ("b", 0.0))]
+    extremes = {"a": (-3.5, 17.25), "b": (1.5, 20.0), "y": (-1.0, 3.0)}
+    named = of_bounds(study(features=features, answers=answers(centre=1.0, value_bound=2.0)), extremes)
+    assert [(caution.field, caution.message.partition(" value of the column.")[0]) for caution in named] == [
+        ("features.0.lower", "-3.5 is exactly the smallest"),
+        ("features.1.upper", "20.0 is exactly the largest"),
+        ("answers.value_bound", "-1.0 is exactly the smallest"),
+        ("answers.value_bound", "3.0 is exactly the largest"),
+    ]
+
+
+@pytest.mark.parametrize(("ulps", "count"), [(4, 1), (5, 0)])
+@pytest.mark.parametrize("end", [0, 1])
+def test_a_bound_of_y_is_an_extreme_up_to_four_roundings(end, ulps, count):
+    """About a centre of 0, where the differences are exact: 1 and four units in the last place."""
+    wide = [wire.Feature(column="a", lower=-1.0, upper=21.0)]
+    y = [-0.5, 0.5]
+    y[end] *= 2 * (1 + ulps * 2.0**-52)
+    spec = study(features=wide, answers=answers(value_bound=1.0))
+    assert len(of_bounds(spec, {"a": (0.0, 20.0), "y": tuple(y)})) == count
