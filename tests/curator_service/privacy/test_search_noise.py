@@ -90,7 +90,11 @@ def test_records_that_lie_closer_than_their_box_are_a_caution_for_the_owner():
     assert search_noise.of_records(spec, 1.0, apart / (near * 0.99)) == []
     (caution,) = search_noise.of_records(spec, 1.0, apart / (near * 1.01))
     assert "of your records" in caution.message
+    assert "larger epsilon" in caution.message
     assert len(search_noise.of_records(spec, 1.0, 0.0)) == 1
+    exactly = study([wire.Feature(column="a", lower=0.0, upper=6**0.5, scale=1.0)])  # the distance in the box is 1
+    assert len(search_noise.of_records(exactly, 1.1, 0.5)) == 1
+    assert search_noise.of_records(exactly, 1.1, 0.5 + 1e-9) == []
     assert search_noise.of_records(spec, CHANCE, 0.0) == []  # the box shows it already
     assert search_noise.of_records(spec, None, 0.0) == []
 
@@ -118,5 +122,13 @@ def test_a_forecast_is_read_at_the_levels_beside_epsilon(epsilon, gaps, chance):
     points = points_of(("1", 0.39, False), ("2", 0.3, False), ("8", 0.001, True))
     said = search_noise.of_forecast(points, Decimal(epsilon))
     assert said.startswith(f"Forecast: a search ends {gaps} standard deviations short of the best record")
+    assert " short of the best record, random records 0.4." in said
     assert ("no better than chance" in said) == chance
     assert search_noise.of_forecast([], Decimal(epsilon)) is None
+
+
+def test_without_random_records_or_without_a_level_nothing_is_said_of_a_forecast():
+    points = points_of(("1", 0.01, True))
+    assert "a search ends 0.01 at epsilon 1 standard deviations" in search_noise.of_forecast(points, Decimal(1))
+    assert search_noise.of_forecast(points[1:], Decimal(1)) is None
+    assert search_noise.of_forecast(points[:1], Decimal(1)) is None
