@@ -1,19 +1,27 @@
 """A part of a draw: written once, begun once, and nothing but the kind of an error in what its worker replies."""
 
+import os
+import pickle
+import shutil
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from blindopt.errors import NumericalFailure
 from blindopt.wire import Feature
+from curator_service.privacy.noise import parallel
 from curator_service.release import draw_parts
 from curator_service.release.draw_engine import ClusterDraws, ProcessDraws, RowByRow, draw_engine
 from curator_service.release.draw_parts import DrawPart, draw_part, drawn_file, take_part
 from curator_service.release.gaussian import GaussianMechanism
+from curator_service.release.mechanism import Assessment
 from curator_service.release.planar_laplace import PlanarLaplaceMechanism
 from curator_service.release.po_gp_ucb import PoGpUcb
+from curator_service.scaling import ScaledRows
 from curator_service.settings import Settings
 
 FEATURES = tuple(Feature(column=name, lower=-0.5, upper=0.5, scale=1.0) for name in ("a", "b"))
@@ -62,6 +70,64 @@ def test_a_file_that_exists_is_not_written_over(part, tmp_path):
     assert drawn_file(tmp_path, 1).read_bytes() == b"other"
 
 
+def test_a_part_whose_worker_died_at_its_beginning_or_while_it_wrote_is_refused(part, tmp_path):
+    task, _ = part
+    (tmp_path / "begun-1").touch()
+    assert draw_part(task) == "FileExistsError"
+    (tmp_path / "begun-1").unlink()
+    (tmp_path / "partial-1").write_bytes(b"half")
+    assert draw_part(task) == "FileExistsError"
+    assert (tmp_path / "partial-1").read_bytes() == b"half"
+    assert not drawn_file(tmp_path, 1).exists()
+
+
+def test_a_part_without_a_rotation_reads_none(part, tmp_path):
+    task, values = part
+    (tmp_path / draw_parts.ROTATION).unlink()
+    assert draw_part(replace(task, noise=replace(NOISE, rotate=False))) == ""
+    out = np.zeros((10, 2))
+    take_part(task, out)
+    assert np.abs(out[6:] - values[[3, 2, 1, 0]][:, [0, 2]]).max() < 1e-4
+
+
+def test_a_worker_draws_its_part_in_its_own_process(part, monkeypatch):
+    """Also a large part, where a draw at the curator starts a process for each processor."""
+    monkeypatch.setattr(parallel, "PARALLEL_DRAWS", 0)
+    monkeypatch.setattr(parallel, "processors", lambda: 2)
+    monkeypatch.setattr(parallel, "get_context", None)
+    assert draw_part(part[0]) == ""
+
+
+class Planted:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_nothing_in_the_shared_folder_is_unpickled(part, tmp_path):
+    task, planted = part[0], tmp_path / "planted"
+    pickled = pickle.dumps(Planted(planted))
+    for number, name in enumerate((draw_parts.VALUES, draw_parts.ORDER, draw_parts.ROTATION)):
+        kept = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(pickled)
+        assert draw_part(replace(task, number=number)) in {"NumericalFailure", "ValueError"}
+        (tmp_path / name).write_bytes(kept)
+    drawn_file(tmp_path, 1).write_bytes(pickled)
+    with pytest.raises(NumericalFailure, match="nothing of this draw may be used"):
+        take_part(task, np.zeros((10, 2)))
+    assert not planted.exists()
+    pickle.loads(pickled)  # the control
+    assert planted.exists()
+
+
+def test_the_order_of_records_is_mapped_and_not_read(part, tmp_path):
+    assert isinstance(draw_parts.mapped(tmp_path / draw_parts.ORDER), np.memmap)
+
+
 def test_the_reply_of_a_part_that_fails_has_no_number_and_no_path(part, tmp_path):
     task, values = part
     values[0, 0] = np.nan
@@ -82,7 +148,7 @@ def test_a_file_that_is_none_of_a_part_is_refused(part, tmp_path):
     with pytest.raises(NumericalFailure):
         take_part(task, out)
     drawn_file(tmp_path, 1).unlink()
-    with pytest.raises(NumericalFailure):
+    with pytest.raises(NumericalFailure, match="nothing of this draw may be used"):
         take_part(task, out)
 
 
@@ -92,6 +158,167 @@ def test_what_a_crash_left_is_deleted_and_nothing_else(tmp_path):
     (tmp_path / "other").write_text("stays")
     ClusterDraws("tls://127.0.0.1:1", None, tmp_path, 1.0).clean()
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+def test_the_folder_of_draws_is_made_for_its_owner_alone(tmp_path):
+    folder = tmp_path / "mounted" / "draws"
+    ClusterDraws("tls://127.0.0.1:1", None, folder, 1.0).clean()
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_file_that_a_worker_adds_meanwhile_is_deleted_with_its_folder(tmp_path, monkeypatch):
+    """Then the folder is not empty when it is to be deleted, which is an error: the next attempt deletes it."""
+    (tmp_path / "draw-1").mkdir()
+    attempts, delete = [], shutil.rmtree
+
+    def interrupted(folder, ignore_errors=False):
+        attempts.append(folder)
+        if len(attempts) > 1:
+            delete(folder)
+        elif not ignore_errors:
+            raise OSError("not empty")
+
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    engine = ClusterDraws("tls://127.0.0.1:1", None, tmp_path, 1.0)
+    engine.clean()
+    assert attempts == [tmp_path / "draw-1"] * 2
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(shutil, "rmtree", lambda folder, ignore_errors: None)
+    (tmp_path / "draw-2").mkdir()
+    with pytest.raises(OSError, match="cannot be deleted"):
+        engine.clean()
+
+
+# --- a whole draw, with workers in this process ---------------------------------------------------------
+
+
+class Workers:
+    """A cluster whose workers are this process, and end their parts in reverse."""
+
+    made: ClassVar[list["Workers"]] = []
+
+    def __init__(self, address, certificates):
+        self.given, self.calls, self.parts = (address, certificates), [], []
+        self.modes = set()
+        Workers.made.append(self)
+
+    def check(self):
+        self.calls.append("check")
+
+    def close(self):
+        self.calls.append("close")
+
+    def each(self, function, tasks, step_seconds, tick):
+        self.calls.append(step_seconds)
+        self.parts = tasks
+        try:
+            for number in reversed(range(len(tasks))):
+                folder = Path(tasks[number].folder)
+                self.modes |= {folder.stat().st_mode & 0o777}
+                tick()
+                yield number, function(tasks[number])
+            tick()
+        finally:
+            self.calls.append("cancelled")
+
+
+@pytest.fixture
+def workers(monkeypatch):
+    monkeypatch.setattr(Workers, "made", [])
+    monkeypatch.setattr("curator_service.release.draw_engine.DaskCluster", Workers)
+    return Workers.made
+
+
+@pytest.fixture
+def records(tmp_path):
+    """23 rows in falling order, their file, and the folder that workers share."""
+    values = np.random.default_rng(2).uniform(-0.5, 0.5, size=(23, 3))
+    np.save(tmp_path / "records.npy", values)
+    (tmp_path / "shared").mkdir()
+    return ScaledRows(values, [0, 2], list(FEATURES), np.arange(23)[::-1])
+
+
+def engine_of(tmp_path, **more):
+    return ClusterDraws("tls://127.0.0.1:1", ("ca", "cert", "key"), tmp_path / "shared", 7.0, **more)
+
+
+LINK = os.link
+
+
+def other_file_system(source, target):
+    """What a link from elsewhere ends with; a worker ends its part by a link within the folder."""
+    if Path(target).name == draw_parts.VALUES:
+        raise OSError("another file system")
+    LINK(source, target)
+
+
+def turned(z, exact):
+    """Whether rows of Z are exact ones turned by a rotation or reflection that is no identity: within 1e-4."""
+    rotation = np.linalg.lstsq(exact, z, rcond=None)[0]
+    assert np.abs(rotation @ rotation.T - np.eye(2)).max() < 1e-4
+    assert np.abs(z - exact @ rotation).max() < 1e-4
+    return np.abs(rotation - np.eye(2)).max() > 1e-3
+
+
+@pytest.mark.parametrize("linked", [True, False])
+@pytest.mark.parametrize("rotate", [True, False])
+def test_a_draw_at_workers_is_all_rows_in_their_order_turned_alike(
+    rotate, linked, workers, records, tmp_path, monkeypatch
+):
+    if not linked:
+        monkeypatch.setattr(os, "link", other_file_system)
+    mechanism, out, shares = GaussianMechanism(Decimal(1), 1e-5, 1e-6, rotate=rotate), np.full((23, 2), np.nan), []
+    per_row = mechanism.row_noise(2).law.draws_per_row
+    engine = engine_of(tmp_path, part_draws=5.5 * per_row)
+    assert engine.draw(mechanism, records, tmp_path / "records.npy", out, shares.append) == Assessment()
+    assert turned(out, records.values[::-1][:, [0, 2]]) == rotate
+    (cluster,) = workers
+    assert cluster.given == ("tls://127.0.0.1:1", ("ca", "cert", "key"))
+    assert cluster.calls == ["check", 7.0, "cancelled", "close"]
+    assert [(part.number, part.first, part.last) for part in cluster.parts] == [
+        (0, 0, 5), (1, 5, 10), (2, 10, 15), (3, 15, 20), (4, 20, 23),
+    ]  # fmt: skip
+    assert shares == pytest.approx([0, 3 / 23, 8 / 23, 13 / 23, 18 / 23, 1])
+    assert cluster.modes == {0o700}
+    assert list((tmp_path / "shared").iterdir()) == []
+
+
+def test_a_part_that_costs_more_than_allowed_is_one_row(workers, records, tmp_path):
+    mechanism, out = GaussianMechanism(Decimal(1), 1e-5, 1e-6), np.zeros((23, 2))
+    engine_of(tmp_path, part_draws=0.0).draw(mechanism, records, tmp_path / "records.npy", out, lambda share: None)
+    assert [part.last - part.first for part in workers[0].parts] == [1] * 23
+
+
+def test_a_part_that_fails_voids_the_draw_and_says_the_kind_of_the_error_alone(workers, records, tmp_path, caplog):
+    records.values[22, 0] = np.nan
+    np.save(tmp_path / "records.npy", records.values)
+    mechanism, out = GaussianMechanism(Decimal(1), 1e-5, 1e-6), np.zeros((23, 2))
+    per_row = mechanism.row_noise(2).law.draws_per_row
+    with pytest.raises(NumericalFailure, match="nothing of this draw may be used"):
+        engine_of(tmp_path, part_draws=5 * per_row).draw(
+            mechanism, records, tmp_path / "records.npy", out, lambda share: None
+        )
+    assert workers[0].calls == ["check", 7.0, "cancelled", "close"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "a worker gave up a part of a release: NumericalFailure"
+    ]
+    assert list((tmp_path / "shared").iterdir()) == []
+
+
+def test_a_mechanism_that_needs_all_rows_is_drawn_by_itself_with_what_was_given(workers, records, tmp_path, caplog):
+    class Whole:
+        name = "whole"
+
+        def draw(self, *given):
+            return given
+
+    caplog.set_level("INFO", "curator_service.release.draw_engine")
+    out, report = np.zeros((23, 2)), [].append
+    for engine in (engine_of(tmp_path), ProcessDraws()):
+        assert engine.draw(Whole(), records, tmp_path / "records.npy", out, report) == (records, out, report)
+    assert workers == []
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line.startswith("a release of whole needs all rows")
 
 
 def test_a_mechanism_that_needs_all_rows_is_not_drawn_row_by_row():
@@ -106,4 +333,12 @@ def test_a_cluster_without_certificates_or_without_a_shared_folder_is_refused(tm
             Settings(data_dir=tmp_path, draw_engine=engine, draw_files=tmp_path)
     with pytest.raises(ValueError, match="DRAW_FILES"):
         Settings(data_dir=tmp_path, draw_engine="tls://127.0.0.1:8786", draw_files=tmp_path)
-    assert isinstance(draw_engine("process", None, None, 1.0), ProcessDraws)
+
+
+def test_the_engine_is_this_process_or_the_cluster_of_the_settings(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    certificates = ("ca", "cert", "key")
+    for files in (None, Path("draws")):
+        assert isinstance(draw_engine("process", None, files, 1.0), ProcessDraws)
+    engine = draw_engine("tls://10.0.0.1:8786", certificates, Path("draws"), 9.0)
+    assert engine == ClusterDraws("tls://10.0.0.1:8786", certificates, tmp_path / "draws", 9.0)
