@@ -1,11 +1,13 @@
 """Private centres: the exact privacy loss of all rounds over all neighbours, and what they are good for."""
 
 import itertools
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
 import pytest
+from scipy.stats import qmc
 
 from blindopt import wire
 from curator_service.release import private_centres
@@ -108,6 +110,85 @@ def test_without_noise_a_round_is_one_of_lloyds(monkeypatch):
     scaled = points - 0.5
     part = ((scaled[:, None] - before) ** 2).sum(axis=2).argmin(axis=1)
     assert after == pytest.approx(np.array([scaled[part == i].mean(axis=0) for i in range(3)]), abs=0.01)
+
+
+WIDE = [
+    wire.Feature(column="a", lower=-1.0, upper=7.0, scale=2.0),
+    wire.Feature(column="b", lower=10.0, upper=16.0, scale=0.5),
+]
+"""4 by 12 scaled units."""
+
+
+def by_hand(private, centres, drawn, n, turn):
+    """The centres after a round, one by one, by the definition: a box of 4 by 12 scaled units."""
+    (sizes, sums), number = drawn, private.number
+    sides, even = [4.0, 12.0], qmc.Halton(2, scramble=False).random(number + 1)[1:]
+    reach = [side / number**0.5 for side in sides]
+    variance = 2 * (4 * 16 / float(private.epsilon)) ** 2  # of a sum in whole offsets: 2 d at a sixteenth of epsilon
+    ranked = sorted(range(number), key=lambda i: (-sizes[i], i))
+    small = [i for i in range(number) if 4 * sizes[i] * number < n]
+    after = [list(centre) for centre in centres]
+    for i in range(number):
+        for j in range(2):
+            if i not in small:
+                count = max(sizes[i], 1)
+                offset = min(max(sums[i][j] / 2**30 / count, -1), 1)
+                after[i][j] += offset * reach[j] * 0.09 / (0.09 + variance / count**2)
+    moved = [row.copy() for row in after]
+    if turn < 7:
+        for beside, i in zip(ranked, small[: number // 2], strict=False):
+            for j in range(2):
+                moved[i][j] = after[beside][j] + (even[i][j] - 0.5) * reach[j] / 2**turn
+    return [[min(max(at, -side / 2), side / 2) for at, side in zip(row, sides, strict=True)] for row in moved]
+
+
+@pytest.mark.parametrize("turn", [0, 3, 6, 7])
+def test_a_round_moves_centres_as_it_is_defined(turn):
+    """Five centres of 40 records, of which 2 are just enough; offsets beyond one reach, and centres beyond the box."""
+    private = PrivateCentres(WIDE, 5, Decimal(64))
+    centres = np.array([[-1.9, 5.9], [1.9, -5.9], [0.5, -2.0], [0.25, 1.0], [-1.0, 4.0]])
+    sizes = np.array([30, 2, 1, 30, -4])
+    sums = np.array([[-9, 20], [5, -5], [3, 3], [-8, 12], [1, 1]]) * np.int64(2**30)
+    moved = private.moved(centres, (sizes, sums), 40, turn)
+    np.testing.assert_allclose(moved, by_hand(private, centres, (sizes, sums), 40, turn), rtol=1e-12)
+    few = np.array([3, 1, 0, 1, -4])  # of four records: a single one is enough, and counts as one
+    moved = private.moved(centres, (few, sums), 4, turn)
+    np.testing.assert_allclose(moved, by_hand(private, centres, (few, sums), 4, turn), rtol=1e-12)
+
+
+def test_centres_without_records_move_beside_equal_groups_in_their_order():
+    private = PrivateCentres(WIDE, 60, Decimal(64))
+    sizes, sums = np.repeat([0, 50], 30), np.zeros((60, 2), dtype=np.int64)
+    moved = private.moved(private.start(), (sizes, sums), 1_500, 1)
+    expected = by_hand(private, private.start(), (sizes, sums), 1_500, 1)
+    np.testing.assert_allclose(moved, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_public_points_are_haltons_spread_over_the_box():
+    spread = (qmc.Halton(2, scramble=False).random(41)[1:] - 0.5) * [4.0, 12.0]
+    np.testing.assert_allclose(PrivateCentres(WIDE, 40, Decimal(1)).start(), spread, atol=1e-12)
+
+
+def test_sums_are_exact_where_doubles_are_not(monkeypatch):
+    """2^53 steps of one record and one step of another: their sum is no double."""
+    monkeypatch.setattr(private_centres, "LEVELS", 2**53)
+    private = centres_of(1, number=1)
+    private.features[0] = wire.Feature(column="x0", lower=-0.5, upper=0.5)
+    sizes, sums = private.totals(rows_of(private, [[0.5], [-0.5 + 2.0**-53]]), np.array([[-0.5]]))
+    assert (sizes.tolist(), sums.tolist()) == ([2], [[2**53 + 1]])
+
+
+def test_the_least_epsilon_is_the_last_whose_noise_fits():
+    """2^31 / 2^57, rounded up, for each of sixteen draws: a person's two records in three features take six times."""
+    private = centres_of(1)
+    assert private.least == 16 * Decimal("0.000000014902")
+    assert centres_of(3, k=2).least == 16 * Decimal("0.000000089407")
+    zeros = np.zeros(2, dtype=np.int64), np.zeros((2, 1), dtype=np.int64)
+    replace(private, epsilon=private.least).noisy(zeros)
+    with pytest.raises(ValueError, match="64 bits"):
+        replace(private, epsilon=private.least - Decimal("0.000000000016")).noisy(zeros)
+    assert private.corner.tolist() == [2**30]
+    assert centres_of(3).corner.tolist() == [2**30] * 3
 
 
 def test_centres_come_to_the_records_and_stay_within_the_bounds(monkeypatch):
