@@ -13,6 +13,7 @@ import pytest
 from scipy import stats
 
 from blindopt import wire
+from blindopt.errors import NumericalFailure
 from curator_service.measurement.groups import measure_groups
 from curator_service.privacy import groups as of_answers
 from curator_service.privacy.noise import add_integer_laplace, least_epsilon
@@ -196,6 +197,36 @@ def test_the_noise_description_follows_from_public_values(declared, is_known):
     assert passport.privacy.variance == pytest.approx(2 * (2 * c / 0.5) ** 2 / 50**2)
     assert passport.measurement_variance == pytest.approx(s**2 / 50 + b**2 * 2 * (2 / 0.25) ** 2 / 50**2)
     assert passport.measurement_variance_known is is_known
+
+
+@pytest.mark.parametrize("count", [-3, 1, 50])
+@pytest.mark.parametrize("k", [1, 3])
+def test_the_variance_of_an_answer_is_that_of_its_noise_and_of_its_number(k, count):
+    """Clipped at C = 2 + 0.5, B = 2; epsilon 0.5 of an answer, and 0.25 of the numbers beside centres of 0.125."""
+    spec = draft(3, k)
+    cells = wire.PrivateCells(kind="private", number=3, epsilon="0.125")
+    of_numbers = wire.GroupsRelease(mechanism="groups", epsilon="0.375", cells=cells)
+    of_y = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.5", value_bound=2.0, noise_bound=0.5, centre=1.0)
+    mechanism = of_answers.GroupAnswers.of(spec.model_copy(update={"release": of_numbers, "answers": of_y}))
+    n = max(count, 1)
+    of_sum, of_number = 2 * (2 * 2.5 * k / 0.5 / n) ** 2, 2.0**2 * 2 * (2 * k / 0.25) ** 2 / n**2
+    assert mechanism.number_variance(count) == pytest.approx(of_number, rel=1e-12)
+    assert mechanism.variance(count) == pytest.approx(of_sum + of_number, rel=1e-12)
+    passport = mechanism.passport(count)
+    assert (passport.privacy.family, passport.privacy.bound, passport.clip) == ("laplace", 2.5, (-1.5, 3.5))
+    assert passport.privacy.scale == pytest.approx(2 * 2.5 * k / 0.5 / n, rel=1e-12)
+    assert passport.measurement_variance == pytest.approx(0.5**2 / n + of_number, rel=1e-12)
+    assert mechanism.move == 2**31 * k
+
+
+def test_a_sum_is_of_whole_steps_about_the_centre_and_never_beyond_the_clip():
+    of_y = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.5", value_bound=3.0, centre=1.0)
+    assert of_answers.steps(np.array([4.0, -2.0, 1e9, 1.0]), of_y) == 2**30
+    assert of_answers.steps(np.array([1 + 3 * 2.0**-30, 1 - 1.4 * 3 * 2.0**-30, -1e9]), of_y) == -(2**30)
+    assert of_answers.steps(np.full(2**14, 9.0), of_y) == 2**44
+    assert of_answers.steps(np.array([]), of_y) == 0
+    with pytest.raises(NumericalFailure):
+        of_answers.steps(np.array([0.0, np.nan]), of_y)
 
 
 def test_answers_spread_as_their_description_says(monkeypatch):

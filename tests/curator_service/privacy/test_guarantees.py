@@ -14,6 +14,8 @@ from blindopt.wire import (
     Feature,
     GaussianProjectionRelease,
     GaussianRelease,
+    GridCells,
+    GroupsRelease,
     IdentityRelease,
     InboxMeasurement,
     LaplaceAnswers,
@@ -36,6 +38,7 @@ from curator_service.privacy.guarantees import (
     guarantee,
     neighbours,
     not_protected,
+    of_bounds,
     unit_of_privacy,
 )
 
@@ -199,6 +202,69 @@ def test_every_guarantee_fits_what_the_protocol_allows(release, answers, unit):
     """StudyView.guarantee has 4,000 characters, and a reason 2,000."""
     longest = guarantee(study(release, 1_000, answers, unit, "123456.123456789012"), "x" * 2_000)
     assert len(longest) <= 4_000
+
+
+GROUPS = GroupsRelease(mechanism="groups", epsilon="0.25", cells=GridCells(kind="grid", parts=[2, 2, 2]))
+PERSONS = {"person_column": True, "rows_per_person": 7}
+
+
+def persons(spec: StudyCreate) -> StudyCreate:
+    return spec.model_copy(update=PERSONS)
+
+
+def test_the_unit_of_privacy_is_a_record_a_person_or_for_answers_of_others_each_person():
+    record, groups = study(GAUSSIAN, answers=LAPLACE), study(GROUPS, answers=LAPLACE)
+    others = study(GAUSSIAN, answers=LAPLACE, unit="answer")
+    units = [unit_of_privacy(spec) for spec in (record, persons(record), groups, persons(groups), others)]
+    assert [unit.partition(":")[0].partition(",")[0] for unit in units] == [
+        "One record", "One person", "One record", "One person", "One record for its features",
+    ]  # fmt: skip
+    assert ["7 records at most" in unit for unit in units] == [False, True, False, True, False]
+    assert ["whole" in unit for unit in units] == [False, False, True, True, False]
+    assert "another one each time" in units[-1]
+
+
+def test_neighbours_differ_in_what_the_release_hides():
+    same = "Two datasets with the same number of records, where "
+    value, whole = "the value behind its answers is replaced by any other", "is replaced by any other"
+    moved = f"the features move by at most 0.4 in scaled units and {value}."
+    seven = "each of the records of one person, 7 at most"
+    local, groups = study(PLANAR, answers=LAPLACE), study(GROUPS, answers=LAPLACE)
+    assert neighbours(local) == f"{same}in one record {moved}"
+    assert neighbours(persons(local)) == f"{same}in {seven}, {moved}"
+    assert neighbours(groups) == f"{same}one record {whole}."
+    assert neighbours(persons(groups)) == f"{same}{seven} {whole}."
+    for release in (IDENTITY, PUBLISHED):
+        assert neighbours(study(release)) == f"{same}in one record {value}."
+    assert neighbours(study(AUTO), IDENTITY) == f"{same}in one record {value}."  # the one that ran
+    gaps = neighbours(local, None, ["cut", "price"])
+    assert gaps.startswith(f"{same}in one record {moved} Both files have the same gaps ")
+    assert gaps.endswith(" in cut, price.")
+
+
+def test_answers_of_groups_are_promised_up_to_the_lower_cap_and_with_the_release_unless_it_is_withdrawn():
+    def of(cap=None, total=None, withdrawn=None, **more):
+        budget = Budget(epsilon_per_row=cap, epsilon_total=total)
+        spec = study(GROUPS, answers=LAPLACE).model_copy(update={"budget": budget} | more)
+        return guarantee(spec, withdrawn)
+
+    assert "Laplace noise: 0.75-differentially private for what stays" in of()
+    assert of().endswith("however many others were queried: the study sets no cap on it.")
+    end = "for replacing everything about it."
+    assert of("3").endswith(f"queried: at most 3, with the release, {end}")
+    assert of("3", "10").endswith(f"queried: at most 3, with the release, {end}")
+    assert of("10", "4").endswith(f"queried: at most 4, with the release, {end}")
+    assert of("3", withdrawn="a hole").endswith(f"queried: at most 3 {end}")
+    assert ". A record can only be in the groups" in of()
+    assert ". The records of one person can only be in the groups" in of(**PERSONS)
+
+
+def test_private_bounds_are_promised_for_a_record_or_for_a_person():
+    record, person = of_bounds("0.5", 1, person=False), of_bounds("0.5", 4, person=True)
+    assert record.startswith("0.5-differential privacy of each record, without a delta: replacing one record by any ")
+    assert person.startswith("0.5-differential privacy of each person, with up to 4 records, without a delta: ")
+    assert "replacing the records of one person by any others makes" in person
+    assert "more than e^0.5 times as probable" in record
 
 
 # --- what is not promised --------------------------------------------------------------------------

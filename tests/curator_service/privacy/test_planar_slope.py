@@ -74,6 +74,30 @@ def test_in_one_dimension_it_is_the_laplace_mechanism():
         assert 1 - math.exp((0.7 - float(slope)) / 2) <= delta
 
 
+def test_in_one_dimension_a_millionth_of_delta_and_of_the_slope_is_kept_back():
+    """At a delta of 0.9 either shows: 2e-6 delta / (1 - delta) and a millionth of 5.6, found to 1e-7 of 4.6."""
+    target, slope = 0.9 * (1 - 1e-6), float(planar_slope(STRONG, 0.9, 1))
+    assert slope * (1 + 1e-6) == pytest.approx(1 - 2 * math.log1p(-target), abs=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 16.0])
+def test_rounding_is_paid_for_in_delta(epsilon):
+    """Noise of a slope of epsilon itself has a delta of half of what rounding takes: 2^-36 (1 + epsilon / 16)."""
+    taken = 2.0**-36 * (1 + epsilon / 16)
+    assert delta_of(epsilon, epsilon, 1, 1e-5) == pytest.approx(taken / 2, rel=1e-3)
+    assert delta_of(epsilon, epsilon, 3, 1e-5) > 0
+    for d in (1, 3):
+        assert delta_of(epsilon / 2, epsilon, d, 1e-5) == 0.0
+
+
+def test_a_delta_that_does_not_pay_for_rounding_buys_nothing():
+    """Rounding takes 7.7e-12 of it: a delta of 5e-12 has the slope of epsilon."""
+    assert planar_slope(STRONG, 5e-12, 1) == STRONG
+    assert planar_slope(STRONG, 1e-5, 1) > STRONG  # the control
+    least = Decimal("0.000001")  # the least epsilon for which a delta is used
+    assert slope_of_row(4 * least, 0.4, 5, 4) == planar_slope(least, 0.1, 5) > 2 * least
+
+
 def test_a_larger_move_has_no_smaller_delta():
     """That the longest allowed move is the worst one: a move of t is one of 1 at t times the slope."""
     for d in (2, 8):

@@ -50,6 +50,15 @@ def test_the_ratio_is_that_of_drawn_noise_to_drawn_points():
     assert small.rms_distance() == pytest.approx(np.sqrt(pairs), rel=1e-9)
 
 
+def test_the_ratio_is_to_the_sides_of_the_box_in_scaled_units():
+    """Sides of 6 and 8 scaled units, a diagonal of 10; noise of 2 in each of three columns."""
+    box = [
+        wire.Feature(column="a", lower=5.0, upper=8.0, scale=0.5),
+        wire.Feature(column="b", lower=-1.0, upper=15.0, scale=2.0),
+    ]
+    assert search_noise.of_box(box, 2.0, 3) == pytest.approx(2 * 3**0.5 / (10 / 6**0.5), rel=1e-12)
+
+
 def test_the_ratio_does_not_depend_on_the_unit():
     """What is hidden as one unit, or as a share of a scale, is the same promise and the same noise."""
     stated = [wire.Feature(column=c, lower=0.0, upper=10.0, hidden_change=2.0) for c in "ab"]
