@@ -6,6 +6,7 @@ for a constant, so that the loss of a transcript is a sum of fractions. The last
 """
 
 import itertools
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -219,12 +220,21 @@ def test_the_variance_of_an_answer_is_that_of_its_noise_and_of_its_number(k, cou
     assert mechanism.move == 2**31 * k
 
 
+def test_a_sum_is_exact_where_doubles_are_not(monkeypatch):
+    """Twice 2^52 steps and one more."""
+    monkeypatch.setattr(of_answers, "LEVELS", 2**52)
+    of_y = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.5", value_bound=3.0, centre=1.0)
+    assert of_answers.steps(np.array([4.0, 4.0, 1 + 3 * 2.0**-52]), of_y) == 2**53 + 1
+
+
 def test_a_sum_is_of_whole_steps_about_the_centre_and_never_beyond_the_clip():
     of_y = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.5", value_bound=3.0, centre=1.0)
     assert of_answers.steps(np.array([4.0, -2.0, 1e9, 1.0]), of_y) == 2**30
     assert of_answers.steps(np.array([1 + 3 * 2.0**-30, 1 - 1.4 * 3 * 2.0**-30, -1e9]), of_y) == -(2**30)
     assert of_answers.steps(np.full(2**14, 9.0), of_y) == 2**44
     assert of_answers.steps(np.array([]), of_y) == 0
+    for far in (1e300, -1e300):  # as steps it would be no double
+        assert of_answers.steps(np.array([far]), of_y) == math.copysign(2**30, far)
     with pytest.raises(NumericalFailure):
         of_answers.steps(np.array([0.0, np.nan]), of_y)
 

@@ -84,10 +84,15 @@ def test_in_one_dimension_a_millionth_of_delta_and_of_the_slope_is_kept_back():
 def test_rounding_is_paid_for_in_delta(epsilon):
     """Noise of a slope of epsilon itself has a delta of half of what rounding takes: 2^-36 (1 + epsilon / 16)."""
     taken = 2.0**-36 * (1 + epsilon / 16)
-    assert delta_of(epsilon, epsilon, 1, 1e-5) == pytest.approx(taken / 2, rel=1e-3)
+    assert delta_of(epsilon, epsilon, 1, 1e-5) == pytest.approx(taken / 2, rel=1e-3, abs=0.0)
     assert delta_of(epsilon, epsilon, 3, 1e-5) > 0
     for d in (1, 3):
         assert delta_of(epsilon / 2, epsilon, d, 1e-5) == 0.0
+
+
+def test_short_noise_counts_however_rare_it_is():
+    """Where nothing else counts: the cell at the centre, with 1e-4 of a delta of 1e-18, at the largest loss."""
+    assert delta_of(1.01, 1.0, 50, 1e-18) == pytest.approx(1e-22, rel=1e-6, abs=0.0)
 
 
 def test_a_delta_that_does_not_pay_for_rounding_buys_nothing():
