@@ -55,6 +55,13 @@ def test_planar_values_that_far_apart_are_told_rightly_no_more_often(d):
     assert belief.confused_within(wire.NoiseLaw(family="planar_laplace", sd=sd), d, 2) == pytest.approx(v / 2)
 
 
+def test_planar_values_of_a_slope_of_1_are_confused_within_log_3():
+    """Three features and a standard deviation of 2 have the slope sqrt(4) / 2; odds of 3 to 1 are three in four."""
+    law = wire.NoiseLaw(family="planar_laplace", sd=2.0)
+    assert belief.confused_within(law, 3) == pytest.approx(math.log(3), rel=1e-12)
+    assert belief.confused_within(law, 8, 2) == pytest.approx(math.log(3) / 3, rel=1e-12)
+
+
 def test_noise_of_no_known_law_confuses_nothing_that_is_proved():
     for law in (wire.NoiseLaw(family="none"), wire.NoiseLaw(family="gaussian_projection", sd=1.0)):
         assert belief.confused_within(law, 20) is None

@@ -5,7 +5,7 @@ import pytest
 
 from blindopt import wire
 from curator_service.privacy.accounting import price
-from curator_service.privacy.cautions import mean_spacing, of_categories, of_study
+from curator_service.privacy.cautions import mean_spacing, of_categories, of_released, of_study
 from curator_service.privacy.choice import concrete
 from curator_service.privacy.record_cautions import of_bounds
 
@@ -91,11 +91,86 @@ def test_a_large_epsilon_is_one_above_10_of_a_release_or_of_answers():
     budget = wire.Budget(epsilon_per_row="10")
     assert cautions(study(release=planar(epsilon="9.999"), budget=budget)) == []
     assert cautions(study(release=planar(epsilon="10"), budget=budget)) == []
-    for codes in (
-        cautions(study(release=planar(epsilon="10.001"), budget=wire.Budget(epsilon_per_row="11"))),
-        cautions(study(answers=answers(epsilon="10.001"), budget=wire.Budget(epsilon_per_row="12"))),
-    ):
-        assert [code for code, _ in codes] == ["epsilon_large", "row_epsilon_large"]
+    of_caps = ("row_epsilon_large", "budget.epsilon_per_row")
+    loud = study(release=planar(epsilon="10.001"), budget=wire.Budget(epsilon_per_row="11"))
+    assert cautions(loud) == [("epsilon_large", "release.epsilon"), of_caps]
+    loud = study(answers=answers(epsilon="10.001"), budget=wire.Budget(epsilon_per_row="12"))
+    assert cautions(loud) == [("epsilon_large", "answers.epsilon"), of_caps]
+
+
+def messages(spec, n=500, noise=None):
+    release, _ = concrete(spec)
+    of_draft = of_study(spec, release, price(spec, release), n=n, is_public=False, noise=noise)
+    return {caution.code: caution.message for caution in of_draft}
+
+
+def test_a_small_delta_is_one_below_the_mean_spacing_from_two_records_on():
+    """Two of them are 0.5 apart on average, in a box of one unit; with a hidden change it is the unit."""
+    spacing = mean_spacing(study().features, 2)
+    assert spacing == pytest.approx(0.5)
+    assert messages(study(release=planar(sensitivity=spacing)), 2) == {}
+    said = messages(study(release=planar(sensitivity=0.49)), 2)["sensitivity_small"]
+    assert "would be 0.5 scaled units away" in said
+    assert "Delta is 0.49." in said
+    hidden = [wire.Feature(column=c, lower=0.0, upper=20.0, hidden_change=0.5) for c in "ab"]
+    said = messages(study(features=hidden, release=planar(sensitivity=1.0)), 2)["sensitivity_small"]
+    assert "would be 20 times the hidden change away" in said
+    assert "Delta" not in said
+
+
+def test_noise_that_hides_the_search_is_among_the_cautions_of_a_draft():
+    assert messages(study(), noise=1.39) == {}
+    assert messages(study(), noise=1.4)["noise_hides_search"].startswith("Noise moves a record 1.4 times")
+
+
+def test_a_vendor_without_a_cap_learns_y_where_answers_add_up():
+    others = {"privacy_unit": "answer", "measurement": wire.WebhookMeasurement(source="webhook", direction="maximize")}
+    said = [messages(study(budget=wire.Budget(), **more))["no_cap"] for more in ({}, others, {"answers": EXACT})]
+    assert ["learn each y as precisely" in text for text in said] == [True, False, False]
+    assert all("without end" in text and text.endswith(" Set a cap.") for text in said)
+    assert ["without end. Set" in text for text in said] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "rows", "min_count", "says"),
+    [
+        ("0.5", 3, 16, "1.1 C"),  # sqrt(2) * 2 * 3 / 0.5 / 16 = 1.06
+        ("0.5", 3, 17, None),  # 0.998
+        ("2", 1, 1, "1.4 C"),
+        ("282.842712474619", 100, 1, "1 C"),  # as large as C to the last digit
+    ],
+)
+def test_groups_whose_answers_are_noise_are_a_caution(epsilon, rows, min_count, says):
+    cells = wire.GridCells(kind="grid", parts=[2, 2])
+    release = wire.GroupsRelease(mechanism="groups", epsilon="0.5", cells=cells, min_count=min_count)
+    spec = study(release=release, answers=answers(epsilon=epsilon), budget=wire.Budget(epsilon_per_row="500"))
+    spec = spec.model_copy(update={"rows_per_person": rows, "person_column": True})
+    price_of = price(spec, release)
+    small = [c for c in of_study(spec, release, price_of, n=500, is_public=False) if c.field == "release.min_count"]
+    assert [caution.code for caution in small] == ["groups_small"] * (says is not None)
+    assert all(
+        f"In a group of {min_count} records" in c.message and f"deviation of {says}," in c.message for c in small
+    )
+    exact = spec.model_copy(update={"answers": EXACT})
+    assert [c.code for c in of_study(exact, release, price_of, n=500, is_public=False) if "small" in c.code] == []
+
+
+def test_what_was_accepted_with_a_release_stays_but_for_its_caps():
+    """Caps may change after a release: then the cautions about those of now are in place of those of then."""
+    codes = ("epsilon_large", "no_cap", "row_epsilon_large", "delta_large")
+    accepted = [wire.Caution(code=code, field="f", message="then") for code in codes]
+
+    def now(budget, is_public=False):
+        spec = study(budget=budget)
+        said = of_released(spec, accepted, price(spec, spec.release), is_public=is_public)
+        return [caution.code for caution in said if caution.message == "then"], [
+            caution.code for caution in said if caution.message != "then"
+        ]
+
+    assert now(wire.Budget()) == (["epsilon_large", "delta_large"], ["no_cap"])
+    assert now(wire.Budget(epsilon_per_row="11")) == (["epsilon_large", "delta_large"], ["row_epsilon_large"])
+    assert now(wire.Budget(epsilon_per_row="3")) == (list(codes), [])
+    assert now(wire.Budget(), is_public=True) == (list(codes), [])
 
 
 def test_public_records_need_none():

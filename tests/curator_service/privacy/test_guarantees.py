@@ -292,6 +292,14 @@ def test_what_is_not_protected_follows_from_the_study():
         assert headings(release, answers=LAPLACE, cap="3", pace=50) == ALWAYS | bare
 
 
+def test_a_withdrawn_release_protects_no_features():
+    spec = study(GAUSSIAN)
+    gaps = {text.partition(":")[0] for text in not_protected(spec, withdrawn=True)}
+    assert gaps == headings(IDENTITY)
+    assert gaps - headings(GAUSSIAN) == {"Features"}
+    assert not_protected(spec, IDENTITY) == not_protected(study(IDENTITY))  # the release that ran
+
+
 def test_a_declared_number_of_rows_multiplies_what_a_person_loses():
     def gap(**more):
         spec = study(GAUSSIAN).model_copy(update=more)

@@ -89,6 +89,7 @@ def test_noise_that_hides_the_search_is_a_caution_at_the_field_that_sets_it():
     for spec, field in ((study(BOX), "features.0.hidden_change"), (study([BOX[1]]), "release.sensitivity")):
         (caution,) = search_noise.of_study(spec, CHANCE)
         assert (caution.code, caution.field) == ("noise_hides_search", field)
+        assert caution.message.startswith(search_noise.in_words(CHANCE))
         assert search_noise.of_study(spec, CHANCE - 0.01) == search_noise.of_study(spec, None) == []
 
 
@@ -141,3 +142,13 @@ def test_without_random_records_or_without_a_level_nothing_is_said_of_a_forecast
     assert "a search ends 0.01 at epsilon 1 standard deviations" in search_noise.of_forecast(points, Decimal(1))
     assert search_noise.of_forecast(points[1:], Decimal(1)) is None
     assert search_noise.of_forecast(points[:1], Decimal(1)) is None
+
+
+def test_a_forecast_follows_the_sentence_of_a_draft_at_its_own_epsilon():
+    points, ratio = points_of(("1", 0.39, False), ("2", 0.3, False)), search_noise.in_words(0.7)
+    spec = study(BOX, epsilon="2")
+    said = search_noise.in_words(0.7, spec, points)
+    assert said == f"{ratio} {search_noise.of_forecast(points, Decimal(2))}"
+    assert "0.3 at epsilon 2 standard" in said
+    identity = spec.model_copy(update={"release": wire.IdentityRelease(mechanism="identity")})
+    assert search_noise.in_words(0.7, spec) == search_noise.in_words(0.7, identity, points) == ratio
