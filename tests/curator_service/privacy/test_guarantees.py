@@ -24,6 +24,7 @@ from blindopt.wire import (
     PiecewiseAnswers,
     PlanarLaplaceRelease,
     PoGpUcbRelease,
+    PrivateCells,
     ReleaseSpec,
     StudyCreate,
 )
@@ -32,6 +33,7 @@ from curator_service.privacy.choice import concrete
 from curator_service.privacy.guarantees import (
     EXACT_ANSWERS,
     GAPS,
+    SANDBOX,
     SIMULATION,
     as_markdown,
     belief,
@@ -40,6 +42,7 @@ from curator_service.privacy.guarantees import (
     not_protected,
     of_bounds,
     unit_of_privacy,
+    whole,
 )
 
 GAUSSIAN = GaussianRelease(mechanism="gaussian", epsilon="1.25", delta=2e-6, sensitivity=0.4)
@@ -240,6 +243,47 @@ def test_neighbours_differ_in_what_the_release_hides():
     gaps = neighbours(local, None, ["cut", "price"])
     assert gaps.startswith(f"{same}in one record {moved} Both files have the same gaps ")
     assert gaps.endswith(" in cut, price.")
+
+
+def test_a_release_is_promised_for_a_record_or_for_all_records_of_a_person():
+    two = study(PLANAR).model_copy(update=PERSONS | {"rows_per_person": 2})
+    assert "each person's features" in guarantee(two)
+    assert "differ in the rows of one person, 2 at most, each moved by at most 0.4 in scaled units" in guarantee(two)
+    alone = two.model_copy(update={"rows_per_person": 1})
+    assert "differ in the row of one person, moved by at most 0.4" in guarantee(alone)
+    centres = GROUPS.model_copy(update={"cells": PrivateCells(kind="private", number=3, epsilon="0.125")})
+    declared, drawn = (guarantee(study(release, answers=LAPLACE)) for release in (GROUPS, centres))
+    assert declared.startswith("0.25-differential privacy of the numbers of records by group, for a whole record")
+    assert "where one record is replaced by any other, features" in declared
+    assert " The groups themselves are public. " in declared
+    assert "of the groups' centres (epsilon 0.125) and the numbers of records by group together, for" in drawn
+    assert " A record belongs to the nearest centre. " in drawn
+    replaced = "where the records of one person, 7 at most, are replaced by any others, features"
+    assert replaced in guarantee(persons(study(GROUPS, answers=LAPLACE)))
+
+
+def test_answers_add_up_by_row_or_person_and_corrections_and_means_are_added():
+    once = LAPLACE.model_copy(update={"plays": "mean"})
+    assert "Answers about one row add up, with" in text_of(PLANAR, answers=LAPLACE)
+    assert "Answers about the rows of one person add up, with" in guarantee(persons(study(PLANAR, answers=LAPLACE)))
+    for measurement, corrected in ((COLUMN, False), (BY_HAND, True)):
+        text = text_of(PLANAR, answers=once, measurement=measurement)
+        parts = ["Each released y is 0.75", "released once, as their mean: this holds for all", "A corrected answer"]
+        assert [part in text for part in parts] == [True, True, corrected]
+    assert "as their mean: this holds for each of them" in text_of(PLANAR, answers=once, unit="answer")
+
+
+def test_the_guarantee_of_a_sandbox_begins_with_what_it_is():
+    text = text_of(PLANAR, answers=LAPLACE)
+    sandbox = guarantee(study(PLANAR, answers=LAPLACE), sandbox=True)
+    assert sandbox == f"{SANDBOX} For real records the same settings mean: {text}"
+
+
+def test_the_cap_on_a_record_bounds_all_of_it_where_groups_protect_it_whole():
+    capped = study(GROUPS, answers=LAPLACE, cap="3")
+    assert whole(capped, GROUPS) == "3"
+    assert whole(study(GROUPS, answers=LAPLACE), GROUPS) is None
+    assert whole(study(PLANAR, answers=LAPLACE, cap="3"), PLANAR) is None
 
 
 def test_answers_of_groups_are_promised_up_to_the_lower_cap_and_with_the_release_unless_it_is_withdrawn():
