@@ -124,3 +124,11 @@ def test_a_release_that_ran_is_made_again_whatever_auto_would_take_today():
         as_run(study(2, delta=None), "gaussian")
     chosen = draft.model_copy(update={"release": wire.IdentityRelease(mechanism="identity")})
     assert as_run(chosen, "gaussian") == chosen.release
+
+
+def test_public_candidates_have_no_epsilon_and_what_promises_pure_epsilon_has_no_delta():
+    public = wire.IdentityRelease(mechanism="identity")
+    planar = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="0.7")
+    assert (choice.epsilon_of(public), choice.failure(public)) == (None, 0.0)
+    assert (choice.epsilon_of(planar), choice.failure(planar)) == (Decimal("0.7"), 0.0)
+    assert choice.failure(planar.model_copy(update={"delta": 1e-6})) == 1e-6
