@@ -222,7 +222,7 @@ def _try(
 
     ``boundaries``: each parameter and field at its limits, missing and of another type, and every other method.
     Where not all are sent, and unless ``contents``, queries and bodies have none.
-    ``only``, ``but``, ``not_posted_to``: regular expressions for paths; all of them unless told.
+    ``only``, ``but``, ``not_posted_to``: regular expressions for paths; by default all of them.
     """
     config = schemathesis.Config.from_dict(
         {

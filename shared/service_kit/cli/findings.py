@@ -5,7 +5,6 @@ It opens the database read-only: a service takes a write by another process as a
 
 import gc
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from service_kit.store import audit_log
 from service_kit.store.database import Connection, Database
 
 Findings = Callable[[Connection, Iterable[Json]], Iterator[LogBroken]]
-_NICENESS = 10
+NICENESS = 10
 """As other work that nobody waits for; at 19 a busy machine takes minutes for what should take seconds."""
 _SHOWN_EVERY = 10_000
 
@@ -32,7 +31,6 @@ def print_findings(
 
     ``url`` is the address of PostgreSQL, if the database is there.
     """
-    os.nice(_NICENESS)
     gc.disable()
     saved = read_note(folder / "checkpoint")  # before the log, which may only be newer
     with Database.read_from(folder / f"{kind}.sqlite", url) as db:

@@ -315,6 +315,7 @@ def _audit(program: Program[S]) -> typer.Typer:
         """Verify the data in a folder for its running service."""
         from service_kit.cli import findings
 
+        os.nice(findings.NICENESS)
         kind = program.service.removeprefix("blindopt-")
         url = sys.stdin.read() or None
         findings.print_findings(folder, kind, program.findings, lambda line: typer.echo(line), url)

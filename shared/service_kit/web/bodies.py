@@ -36,7 +36,7 @@ async def body_of(request: Request, model: type[B]) -> B:
 
 
 async def _received(receive: Receive) -> bytes:
-    """A whole body, for a third of what ``Request.body`` costs."""
+    """A whole body: what ``Request.body`` does, without its generator and its cache."""
     parts: list[bytes] = []
     while True:
         message = await receive()
@@ -66,7 +66,7 @@ def _check_media(request: Request) -> None:
 
 
 def header(request: Request, name: bytes) -> str:
-    """The first header of this name, in lower case; empty without one. ``Request.headers`` costs five times as much."""
+    """The first header with a ``name`` (in lower case), without an index of all of them; empty if there is none."""
     for key, value in request.scope["headers"]:
         if key == name:
             return str(value, "latin-1")

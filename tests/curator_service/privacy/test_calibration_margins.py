@@ -1,4 +1,4 @@
-"""The margins of calibrated noise: what is asked of the root finders, to the last digit that they answer with."""
+"""The margins of calibrated noise: what the root finders get, to the last digit that they return."""
 
 import math
 from decimal import Decimal

@@ -75,7 +75,7 @@ def test_in_one_dimension_it_is_the_laplace_mechanism():
 
 
 def test_in_one_dimension_a_millionth_of_delta_and_of_the_slope_is_kept_back():
-    """At a delta of 0.9 either shows: 2e-6 delta / (1 - delta) and a millionth of 5.6, found to 1e-7 of 4.6."""
+    """At a delta of 0.9 either shows: 2e-6 delta / (1 - delta) and a millionth of 5.6, computed to 1e-7 of 4.6."""
     target, slope = 0.9 * (1 - 1e-6), float(planar_slope(STRONG, 0.9, 1))
     assert slope * (1 + 1e-6) == pytest.approx(1 - 2 * math.log1p(-target), abs=1e-6)
 

@@ -127,7 +127,7 @@ def test_the_time_of_a_draw_tells_of_its_noise():
 
 
 class Local:
-    """A curator in this process with one study, asked in one event loop."""
+    """A curator in this process with one study, queried in one event loop."""
 
     def __init__(self, folder: Path, small, **chosen):
         tempdir = tempfile.tempdir

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from blindopt.audit import merkle_log
 from blindopt.audit.merkle_log import Entry, Head, LogBroken
+from tests.shared.blindopt.audit.two_exports import entries_of
 
 
 def tree_head(leaves: list[bytes]) -> bytes:
@@ -286,14 +287,6 @@ def test_no_proof_joins_two_histories(size):
 
 
 # --- verify --------------------------------------------------------------------------------------
-
-
-def entries_of(bodies: list[bytes]) -> list[Entry]:
-    entries, peaks = [], []
-    for seq, body in enumerate(bodies):
-        peaks = merkle_log.grow(peaks, seq, merkle_log.leaf_hash(body))
-        entries.append(Entry(seq=seq, body=body, leaf=merkle_log.leaf_hash(body), peaks=b"".join(peaks)))
-    return entries
 
 
 def bodies_of(size: int) -> list[bytes]:
