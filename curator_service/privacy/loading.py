@@ -5,8 +5,9 @@ its head. Each process that the curator starts (for draws, jobs, attacks) runs a
 inherits the lock of an import under way.
 """
 
-import gc
 import threading
+
+from service_kit import collector
 
 FIRST_SECONDS = 1.0
 """Delay after the start, for the first requests."""
@@ -50,11 +51,6 @@ def load() -> None:
     if _loaded:
         return
     with _LOCK:
-        collects = gc.isenabled()
-        gc.disable()
-        try:
+        with collector.paused():
             import dp_accounting.pld.privacy_loss_distribution  # noqa: F401  the only part in use
-        finally:
-            if collects:
-                gc.enable()
         _loaded = True

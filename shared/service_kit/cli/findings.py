@@ -3,7 +3,6 @@
 It opens the database read-only: a service takes a write by another process as a reason to verify again.
 """
 
-import gc
 import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from blindopt.audit.merkle_log import Json
 from blindopt.audit.verification import Verification
 from blindopt.errors import LogBroken
+from service_kit import collector
 from service_kit.context.keys import signer
 from service_kit.context.saved_checkpoint import read_note
 from service_kit.context.stored_records import StoredRecords
@@ -24,6 +24,7 @@ NICENESS = 10
 _SHOWN_EVERY = 10_000
 
 
+@collector.paused()
 def print_findings(
     folder: Path, kind: str, findings: Findings, write: Callable[[str], object], url: str | None = None
 ) -> None:
@@ -31,7 +32,6 @@ def print_findings(
 
     ``url`` is the address of PostgreSQL, if the database is there.
     """
-    gc.disable()
     saved = read_note(folder / "checkpoint")  # before the log, which may only be newer
     with Database.read_from(folder / f"{kind}.sqlite", url) as db:
         changes = [record["details"] for record in audit_log.of_kind(db, "key.changed")]

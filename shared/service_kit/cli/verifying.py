@@ -1,6 +1,5 @@
 """The verification of a service's own data, for `audit verify` and `restore`."""
 
-import gc
 import sys
 from collections import deque
 from collections.abc import Iterator
@@ -9,10 +8,12 @@ import typer
 
 from blindopt.audit.merkle_log import Json
 from blindopt.audit.verification import Verification
+from service_kit import collector
 from service_kit.cli.program import Program, S
 from service_kit.context.context import ServiceContext
 
 
+@collector.paused()  # millions of parsed values without cycles: to look through them takes longer than the work
 def verified(
     program: Program[S],
     opened: ServiceContext,
@@ -26,7 +27,6 @@ def verified(
     With ``since``, a signed checkpoint, the log after it alone: the tables need every record. Without ``saved``, as if
     there were no checkpoint outside the database. Raises LogBroken.
     """
-    gc.disable()  # millions of parsed values without cycles: collecting garbage would take longer than the work
     with opened.database.read() as db:
         export = opened.audit_trail.export(db, saved=saved)
         verification = Verification(export, key=key, since=since)
