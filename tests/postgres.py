@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,8 @@ class Server:
         parent = (self.folder / "data" / "postmaster.pid").read_text().split()[0]
         children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
         for pid in (parent, *children):
-            os.kill(int(pid), number)
+            with suppress(ProcessLookupError):  # a child has ended meanwhile
+                os.kill(int(pid), number)
 
     def remove(self) -> None:
         """Stop it for good."""

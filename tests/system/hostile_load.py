@@ -104,17 +104,29 @@ class Client:
     """A process that does one thing until it is ended: forked before any thread of this one."""
 
     def __init__(self, work: Callable[[Report, Callable[[], bool]], None]) -> None:
-        self._over = FORK.Event()
+        self._over, self._reported = FORK.Event(), FORK.Event()
         self._reports = FORK.SimpleQueue()
         self._process = FORK.Process(target=self._run, args=(work,), daemon=True)
         self._process.start()
 
     def _run(self, work: Callable[[Report, Callable[[], bool]], None]) -> None:
         seen: list[tuple[float, float]] = []
+
+        def report(begun: float, seconds: float) -> None:
+            seen.append((begun, seconds))
+            self._reported.set()
+
         try:
-            work(lambda begun, seconds: seen.append((begun, seconds)), self._over.is_set)
+            work(report, self._over.is_set)
         finally:
             self._reports.put(seen)
+
+    def wait_for_request(self) -> None:
+        """Wait for the end of a request that begins from now on, or of the process."""
+        for _ in range(2):  # the first may have begun before
+            self._reported.clear()
+            while self._process.is_alive() and not self._reported.wait(1.0):
+                pass
 
     def end(self) -> list[tuple[float, float]]:
         """End it; when each of its requests began, and its seconds."""
@@ -252,6 +264,8 @@ class Load:
         clients = [Client(self.exchange), Client(self.monitor)]
         threads = [self.guarded(self.watch)]
         self.over.wait(seconds / 4)
+        for client in clients:
+            client.wait_for_request()
         self.enter("a large table")
         self.upload("a large table", "large.csv", large, (201,))
         self.enter("hostile files")
@@ -263,6 +277,8 @@ class Load:
             ]
             for work in works:
                 work.join()
+        for client in clients:
+            client.wait_for_request()
         self.enter("hostile bodies")
         until = time.monotonic() + seconds / 4
         while time.monotonic() < until and not self.over.is_set():
