@@ -192,25 +192,10 @@ def _largest(values: Vector) -> float:
 
 @_compiled
 def _update(
-    start: int,
-    end: int,
-    s: int,
-    t: int,
-    lifted: Matrix,
-    duals: Matrix,
-    products: bool,
-    kind: int,
-    signal: float,
-    nugget: float,
-    rows: Rows,
-    factor: Matrix,
-    weights: Vector,
-    whitened: Matrix,
-    mean: Vector,
-    variance: Vector,
-    deviation: Vector,
-    var_tol: float,
-) -> float:
+    start: int, end: int, s: int, t: int, lifted: Matrix, duals: Matrix, products: bool, kind: int, signal: float,
+    nugget: float, rows: Rows, factor: Matrix, weights: Vector, whitened: Matrix, mean: Vector, variance: Vector,
+    deviation: Vector, var_tol: float,
+) -> float:  # fmt: skip
     """Bring a tile from s observations to t, by forward substitution, one observation at a time.
 
     Two observations are added together, so that what was before them is read once. Return the largest deviation.
@@ -289,25 +274,10 @@ def _lower_bound(upper: Vector, top: float, mean: Vector, variance: Vector, grow
 
 @_compiled
 def refresh(
-    size: int,
-    lifted: Matrix,
-    products: bool,
-    kind: int,
-    signal: float,
-    nugget: float,
-    whitened: Matrix,
-    mean: Vector,
-    variance: Vector,
-    deviation: Vector,
-    counts: Rows,
-    largest: Matrix,
-    var_tol: float,
-    duals: Matrix,
-    rows: Rows,
-    factor: Matrix,
-    weights: Vector,
-    t: int,
-) -> None:
+    size: int, lifted: Matrix, products: bool, kind: int, signal: float, nugget: float, whitened: Matrix, mean: Vector,
+    variance: Vector, deviation: Vector, counts: Rows, largest: Matrix, var_tol: float, duals: Matrix, rows: Rows,
+    factor: Matrix, weights: Vector, t: int,
+) -> None:  # fmt: skip
     """Bring all tiles up to date with t observations."""
     for tile in range(len(counts)):
         if counts[tile] < t:
@@ -321,32 +291,11 @@ def refresh(
 
 @_compiled
 def contenders(
-    size: int,
-    lifted: Matrix,
-    products: bool,
-    kind: int,
-    signal: float,
-    nugget: float,
-    whitened: Matrix,
-    mean: Vector,
-    variance: Vector,
-    deviation: Vector,
-    counts: Rows,
-    largest: Matrix,
-    var_tol: float,
-    duals: Matrix,
-    rows: Rows,
-    factor: Matrix,
-    weights: Vector,
-    t: int,
-    weight_sq_cumsum: Vector,
-    weight: float,
-    mean_tol: float,
-    hidden: Mask,
-    upper: Vector,
-    tops: Vector,
-    contender_rows: Rows,
-) -> int:
+    size: int, lifted: Matrix, products: bool, kind: int, signal: float, nugget: float, whitened: Matrix, mean: Vector,
+    variance: Vector, deviation: Vector, counts: Rows, largest: Matrix, var_tol: float, duals: Matrix, rows: Rows,
+    factor: Matrix, weights: Vector, t: int, weight_sq_cumsum: Vector, weight: float,
+    mean_tol: float, hidden: Mask, upper: Vector, tops: Vector, contender_rows: Rows,
+) -> int:  # fmt: skip
     """Write the candidates that may have the largest bound into ``contender_rows`` (n,), in order. Return their number.
 
     ``hidden`` (n,) says which candidates are left out; it is empty where none is. Bounds of tiles that may have the
