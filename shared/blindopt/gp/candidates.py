@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from types import ModuleType
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blindopt.arrays import Matrix, Rows, Vector
 from blindopt.errors import NumericalFailure
 from blindopt.gp.kernels import Kernel
 
+T = TypeVar("T", bound=np.generic)
 Precision = type[np.float64] | type[np.float32]
 _BLOCK_NUMBERS = 1 << 15  # numbers that are read together
 _PRODUCT_MAX = 1e3  # squared norm up to which |a|^2 + |b|^2 - 2 a.b keeps 12 digits of what an exponent needs
@@ -67,6 +70,17 @@ class Lift:
         coordinates *= self.factor
         return coordinates
 
+    def units(self) -> Matrix | None:
+        """What compiled loops compute coordinates with: scales, centre and factor (3, r). None with a basis."""
+        centre, basis, _ = self.frame
+        if basis is not None:
+            return None
+        units = np.ones((3, len(centre)))
+        units[1], units[2] = centre, self.factor
+        if self.scales is not None:
+            units[0] = self.scales
+        return units
+
     def write(self, candidates: Matrix, columns: Matrix) -> Vector:
         """Write the coordinates of some candidates (m, r) into ``columns`` (q, m); return their squared norms (m,)."""
         squared_norms: Vector
@@ -89,9 +103,9 @@ class Candidates:
     smooth at zero, distances are computed from differences.
 
     ``cov_rounding`` bounds the rounding error of a correlation, in units of the machine epsilon of ``dtype``; it and
-    the way to compute follow from the ``largest`` squared norm. ``column_major`` lays ``lifted`` out by columns, as
-    compiled loops read it. Row i of the arrays is candidate ``order[i]`` (i without it): rows of methods are positions
-    in the arrays. Raises NumericalFailure if a number is not finite.
+    the way to compute follow from the ``largest`` squared norm. With ``loops`` (compiled ones), ``lifted`` is
+    ``column_major``, as they read it. Row i of the arrays is candidate ``order[i]`` (i without it): rows of methods are
+    positions in the arrays. Raises NumericalFailure if a number is not finite.
     """
 
     def __init__(
@@ -101,30 +115,44 @@ class Candidates:
         dtype: Precision,
         lift: Lift,
         *,
-        column_major: bool = False,
+        loops: ModuleType | None = None,
         order: Rows | None = None,
     ) -> None:
-        n = len(candidates)
+        n, q, self.column_major = len(candidates), lift.rank, loops is not None
         self._kernel, self._lift = kernel, lift
         self.order = order
-        self._positions: Rows | None = None
-        q = lift.rank
+        self._positions: Rows | None = None if order is None else np.empty(n, dtype=np.intp)
         self.width = q + 2
-        self.column_major = column_major
-        self.lifted: Matrix = empty_columns(n, q + 2, dtype) if column_major else np.empty((n, q + 2), dtype)
-        largest, start = 0.0, 0
+        self.lifted: Matrix = empty_columns(n, q + 2, dtype) if self.column_major else np.empty((n, q + 2), dtype)
+        units = lift.units()
+        if loops is None or order is None or units is None or not _are_plain(candidates):
+            self.compare(self._write(candidates))
+        else:
+            arguments = _read_only(candidates), _read_only(order), units, padded_columns(self.lifted), self._positions
+            largest = loops.write_columns(*arguments)
+            if not np.isfinite(largest):
+                self._check(self.lifted[:, :q])
+            self.compare(largest)
+
+    def _write(self, candidates: Matrix) -> float:
+        """Write ``lifted`` and the positions in plain numpy. Return the largest squared norm."""
+        largest, start, q = 0.0, 0, self.width - 2
         with np.errstate(over="ignore", invalid="ignore"):
-            for block in _blocks(candidates, order):
+            for block in _blocks(candidates, self.order):
                 part = self.lifted[start : start + len(block)].T
-                squared_norms = lift.write(block, coordinates := part[:q])
+                squared_norms = self._lift.write(block, coordinates := part[:q])
                 part[q], part[q + 1] = squared_norms, 1.0
                 largest, start = max(largest, float(squared_norms.max())), start + len(block)
-                if not np.isfinite(squared_norms.sum()) and not np.isfinite(coordinates).all():
-                    raise NumericalFailure("the candidates are too far apart for the kernel's lengthscale")
-        if order is not None:
-            self._positions = np.empty(n, dtype=np.intp)
-            self._positions[order] = np.arange(n)
-        self.compare(largest)
+                if not np.isfinite(squared_norms.sum()):
+                    self._check(coordinates)
+        if self._positions is not None:
+            self._positions[self.order] = np.arange(len(candidates))
+        return largest
+
+    @staticmethod
+    def _check(coordinates: Matrix) -> None:
+        if not np.isfinite(coordinates).all():
+            raise NumericalFailure("the candidates are too far apart for the kernel's lengthscale")
 
     def positions(self, rows: Rows) -> Rows:
         """Where candidates ``rows`` are in the arrays."""
@@ -261,6 +289,18 @@ def padded_columns(matrix: Matrix) -> Matrix:
     base = matrix.base
     assert isinstance(base, np.ndarray)
     return base
+
+
+def _are_plain(candidates: Matrix) -> bool:
+    """Whether compiled loops can read them: for any other layout they would be compiled anew."""
+    return candidates.flags.c_contiguous and candidates.flags.aligned and candidates.dtype == np.float64
+
+
+def _read_only(array: NDArray[T]) -> NDArray[T]:
+    """A view, for which loops are compiled once: an array that may be written has another type."""
+    view = np.asarray(array).view()
+    view.setflags(write=False)
+    return view
 
 
 def _blocks(candidates: Matrix, order: Rows | None = None) -> Iterator[Matrix]:

@@ -1,4 +1,4 @@
-"""Updates and bounds of candidates as compiled loops, which ``CompiledUpdates`` runs where numba is installed.
+"""Coordinates, updates and bounds of candidates as compiled loops, which are run where numba is installed.
 
 Candidates are taken in tiles of consecutive rows. A tile's numbers stay in the cache while one loop computes its
 covariances, subtracts what earlier observations explain, and brings its means, variances and bounds up to date. A
@@ -34,6 +34,8 @@ _HIGHEST = -_LOWEST
 _EPSILON = float(np.finfo(np.float64).eps)
 _SMALLEST = -708.0  # exp of less is below 1e-307, and is taken as 0
 _LOG2E, _SHIFT = 1.44269504088896338700, 6755399441055744.0  # 1.5 * 2^52: adding it rounds to whole numbers
+_GROUP = 16  # candidates whose coordinates are written together: two lines of the cache in each column
+_MAGNITUDE = (1 << 63) - 1  # bits of a number without its sign
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 Pair = tuple[float, float]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -52,6 +54,35 @@ def _compiled_without_nan(function: F) -> F:
     """For maxima: a loop over lanes needs to know that none is NaN."""
     flags = {"contract", "nnan", "nsz"}
     return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=flags)(function))
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")  # nothing is contracted: numpy rounds each operation
+def write_columns(candidates: Matrix, order: Rows, units: Matrix, lifted: Matrix, positions: Rows) -> float:
+    """Write ``Candidates.lifted`` by columns (q + 2, n and at least 16 more), with the coordinates of ``Lift.write``.
+
+    Position i is that of candidate ``order[i]`` (n, q), and ``positions`` (n,) are the inverse. ``units`` (3, q) holds
+    scales, centre and factor of each column. Returns the largest squared norm, or what is not finite among them.
+    """
+    n, q = candidates.shape
+    numbers, norms, largest = candidates.reshape(n * q), np.empty(_GROUP), np.int64(0)
+    own = np.empty(_GROUP, np.uint64)  # where a candidate's numbers begin; an index with a sign would be checked
+    for start in range(0, n, _GROUP):
+        for k in range(_GROUP):  # the last group is filled up with the last candidate, beyond what is read
+            own[k], norms[k] = np.uint64(order[min(start + k, n - 1)] * q), 0.0
+        for j in range(q):
+            scale, centre, factor = units[0, j], units[1, j], units[2, j]
+            column = lifted[j, start : start + _GROUP]
+            for k in range(_GROUP):
+                coordinate = (numbers[own[k] + np.uint64(j)] * scale - centre) * factor
+                column[k] = coordinate
+                norms[k] += coordinate * coordinate
+        lifted[q, start : start + _GROUP], lifted[q + 1, start : start + _GROUP] = norms, 1.0
+        bits = norms.view(np.int64)  # of numbers without a sign they have the same order; NaN is above infinity
+        for k in range(_GROUP):
+            largest = max(largest, bits[k] & _MAGNITUDE)
+    for i in range(n):
+        positions[order[i]] = i
+    return np.int64(largest).view(np.float64)
 
 
 @_compiled

@@ -128,12 +128,12 @@ class Part:
 
     def __init__(self, candidates: Matrix, rows: range, law: Law, observations: Observations) -> None:
         self.rows, self._law, self._is_whole = rows, law, len(rows) == len(candidates)
-        column_major = uses_compiled_loops(len(rows), law.kernel, law.capacity, law.thresholds)
+        is_compiled = uses_compiled_loops(len(rows), law.kernel, law.capacity, law.thresholds)
         own = candidates[rows.start : rows.stop]
-        order = None
-        if column_major:
+        order, loops = None, loops_for(law.kernel) if is_compiled else None
+        if is_compiled:
             order = law.lift.frame.order if self._is_whole else order_of(own)
-        self._candidates = Candidates(own, law.kernel, law.dtype, law.lift, column_major=column_major, order=order)
+        self._candidates = Candidates(own, law.kernel, law.dtype, law.lift, loops=loops, order=order)
         self._observations = LocalObservations(observations, candidates, rows, self._candidates, law.nugget)
         self._hidden, self._mask = np.empty(0, dtype=np.intp), np.zeros(len(rows), dtype=np.bool_)
 
