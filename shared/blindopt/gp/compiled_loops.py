@@ -29,6 +29,7 @@ KINDS: dict[type[Kernel], int] = {SquaredExponential: 0, Matern12: 1, Matern32: 
 """The kernels that the loops compute, and their numbers (twice the order of a Matern kernel)."""
 
 _FIRST = 8  # tiles of the largest bounds that are updated first: they rule out most others
+_PAUSE = 2  # observations between two looks whether a tile can still win, while it is brought up to date
 _LOWEST = float(np.finfo(np.float64).min)
 _HIGHEST = -_LOWEST
 _EPSILON = float(np.finfo(np.float64).eps)
@@ -340,7 +341,7 @@ def contenders(
         growth = exact if counts[tile] == t else sqrt(most - weight_sq_cumsum[counts[tile]])
         more = max(growth - largest[1, tile], 0.0)
         tops[tile] = largest[0, tile] + largest[2, tile] * more + mean_tol
-    is_exact = np.zeros(tiles, np.bool_)
+    is_exact, pause = np.zeros(tiles, np.bool_), 0
     for turn in range(min(_FIRST, tiles) + tiles):
         tile = turn - min(_FIRST, tiles)
         if tile < 0:
@@ -348,17 +349,22 @@ def contenders(
         if tops[tile] < best or is_exact[tile]:
             continue
         start, end = tile * size, min((tile + 1) * size, n)
-        if counts[tile] < t:
+        while counts[tile] < t:
             growth = sqrt(most - weight_sq_cumsum[counts[tile]])
             tops[tile] = _top(mean[start:end], deviation[start:end], hidden[start:end], growth, mean_tol)
             largest[0, tile], largest[1, tile] = _HIGHEST if len(hidden) else tops[tile] - mean_tol, growth
             if tops[tile] < best:
-                continue
+                break
+            # What is added ends about where it ruled out the tile before: neighbours have similar bounds.
+            s, until = counts[tile], max(counts[tile] + _PAUSE, pause)
+            counts[tile] = t if best == _LOWEST or until + _PAUSE > t else until
             largest[2, tile] = _update(
-                start, end, counts[tile], t, lifted, duals, products, kind, signal, nugget, rows, factor, weights,
+                start, end, s, counts[tile], lifted, duals, products, kind, signal, nugget, rows, factor, weights,
                 whitened, mean, variance, deviation, var_tol,
             )  # fmt: skip
-            counts[tile] = t
+            pause = counts[tile] - _PAUSE
+        if tops[tile] < best:
+            continue
         is_exact[tile] = True
         tops[tile] = top = _upper_bounds(
             mean[start:end], deviation[start:end], hidden[start:end], exact, mean_tol, upper[start:end]

@@ -3,11 +3,14 @@
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
+from blindopt.errors import NumericalFailure
 from blindopt.gp import compiled, compiled_loops
+from blindopt.gp.candidates import Candidates, Frame, Lift, frame_of
 from blindopt.gp.compiled import CompiledUpdates
 from blindopt.gp.input_noise import noise_aware
 from blindopt.gp.kernels import KERNELS, SquaredExponential, kernel_of
@@ -47,6 +50,63 @@ def test_exp_is_numpys_to_two_units_in_the_last_place():
     assert compiled_loops.exponential(0.0) == 1.0
     for tiny in (-708.1, -745.0, -1e300, -np.inf):
         assert compiled_loops.exponential(tiny) == 0.0
+
+
+def written(z, dtype, frame, factor, scales):
+    """Candidates that compiled loops write; the other way to write them is out of reach."""
+    with patch.object(Lift, "write", None):
+        return Candidates(
+            z, SquaredExponential(1.0), dtype, Lift(frame, factor, scales), loops=compiled_loops, order=frame.order
+        )
+
+
+@pytest.mark.parametrize("scales", [False, True], ids=["plain", "scales"])
+@pytest.mark.parametrize("factors", [False, True], ids=["factor", "factors"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(("n", "r"), [(1, 1), (15, 3), (16, 15), (1_003, 2), (2_200, 17)])
+def test_coordinates_are_numpys_to_the_last_bit(n, r, dtype, factors, scales):
+    """Each operation is rounded by itself, in the order of the rows, also in a group of rows that is not full."""
+    rng = np.random.default_rng(n)
+    z, order, centre = rng.normal(size=(n, r)), rng.permutation(n), rng.normal(size=r)
+    own_scales, factor = rng.uniform(size=r) if scales else None, rng.uniform(size=r) if factors else 1 / 0.7
+    expected = ((z * own_scales if scales else z) - centre) * factor
+    candidates = written(z, dtype, Frame(centre, None, order), factor, own_scales)
+    assert candidates.lifted.dtype == dtype
+    np.testing.assert_array_equal(candidates.lifted[:, :-2], expected[order].astype(dtype))
+    norms = (expected**2).sum(axis=1)
+    np.testing.assert_allclose(candidates.lifted[:, -2], norms[order], rtol=4 * r * float(np.finfo(dtype).eps))
+    np.testing.assert_array_equal(candidates.lifted[:, -1], 1)
+    assert candidates.largest == pytest.approx(norms.max(), rel=1e-14)
+    np.testing.assert_array_equal(order[candidates.positions(np.arange(n))], np.arange(n))
+
+
+@pytest.mark.parametrize("n", [15, 1_003])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_number_that_is_not_finite_ends_the_writing_and_a_norm_that_is_not_does_not(n, dtype):
+    rng = np.random.default_rng(0)
+    frame = Frame(np.zeros(2), None, rng.permutation(n))
+    for row, number in ((0, np.nan), (n - 1, -np.nan), (n // 2, np.inf), (n - 1, -np.inf), (3, 1e308)):
+        z = rng.normal(size=(n, 2))
+        z[row, 1] = number
+        with pytest.raises(NumericalFailure, match="too far apart"):
+            written(z, dtype, frame, 1e3, None)
+    z[3, 1] = 1e170
+    if dtype is np.float64:
+        assert written(z, dtype, frame, 1.0, None).largest == np.inf
+
+
+def test_candidates_that_compiled_loops_do_not_read_are_written_the_same():
+    """Rows that lie otherwise in memory, that may not be written, or that have no order."""
+    z, kernel = np.random.default_rng(0).normal(size=(500, 3)), SquaredExponential(0.7)
+    frame = frame_of(z)
+    lift, read_only = Lift.of(z, kernel, frame), z.view()
+    read_only.setflags(write=False)
+    first = written(z, np.float64, frame, 1 / 0.7, None).lifted
+    for same in (read_only, np.asfortranarray(z), np.repeat(z, 2, axis=1)[:, ::2]):
+        again = Candidates(same, kernel, np.float64, lift, loops=compiled_loops, order=frame.order)
+        np.testing.assert_array_equal(again.lifted[:, :-2], first[:, :-2])
+    unordered = Candidates(z, kernel, np.float64, lift, loops=compiled_loops)
+    np.testing.assert_array_equal(unordered.lifted[frame.order, :-2], first[:, :-2])
 
 
 @pytest.mark.parametrize("kind", KERNELS)
@@ -103,6 +163,30 @@ def test_the_same_rows_are_chosen_to_the_last_bit_also_where_some_are_hidden(kin
             posterior.observe(choice.row, float(y[choice.row]))
             posterior.hide(np.array(hidden if step >= 12 else [], dtype=np.intp))
     assert len(set(hidden)) > 12
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 12, 35])
+@pytest.mark.parametrize("weight", [0.0, 4.0, 40.0])
+def test_after_a_refit_the_same_row_is_chosen_although_most_tiles_stop_early(count, weight):
+    """All observations are new to all tiles: one that can no longer win is left where it is, and goes on later."""
+    z = np.random.default_rng(6).normal(size=(N, 8))
+    y, rng = np.sin(z).sum(axis=1), np.random.default_rng(count)
+    rows = rng.integers(0, N, size=count + 6)
+    loops, plain = build_pair(z, SquaredExponential(4.0))
+    for posterior in (loops, plain):
+        for row in rows[:count]:
+            posterior.observe(int(row), float(y[row]))
+    assert loops.choose(weight, generator) == plain.choose(weight, generator)
+    counts = loops.parts.parts[0].updates._synced_counts
+    if count == 35:
+        assert (counts < count).any()
+        assert (counts == count).any()
+    for row in rows[count:]:
+        for posterior in (loops, plain):
+            posterior.observe(int(row), float(y[row]))
+        assert loops.choose(weight, generator) == plain.choose(weight, generator)
+    np.testing.assert_allclose(loops.mean, plain.mean, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(loops.variance, plain.variance, rtol=0, atol=1e-10)
 
 
 def test_a_hidden_row_is_not_chosen_however_few_are_shown():
