@@ -349,6 +349,7 @@ def contenders(
         if tops[tile] < best or is_exact[tile]:
             continue
         start, end = tile * size, min((tile + 1) * size, n)
+        is_new = counts[tile] == 0  # otherwise what is added is little, and a tile that stops is soon needed again
         while counts[tile] < t:
             growth = sqrt(most - weight_sq_cumsum[counts[tile]])
             tops[tile] = _top(mean[start:end], deviation[start:end], hidden[start:end], growth, mean_tol)
@@ -357,7 +358,7 @@ def contenders(
                 break
             # What is added ends about where it ruled out the tile before: neighbours have similar bounds.
             s, until = counts[tile], max(counts[tile] + _PAUSE, pause)
-            counts[tile] = t if best == _LOWEST or until + _PAUSE > t else until
+            counts[tile] = until if is_new and best > _LOWEST and until + _PAUSE <= t else t
             largest[2, tile] = _update(
                 start, end, s, counts[tile], lifted, duals, products, kind, signal, nugget, rows, factor, weights,
                 whitened, mean, variance, deviation, var_tol,
