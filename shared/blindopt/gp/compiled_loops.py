@@ -2,8 +2,9 @@
 
 Candidates are taken in tiles of consecutive rows. A tile's numbers stay in the cache while one loop computes its
 covariances, subtracts what earlier observations explain, and brings its means, variances and bounds up to date. A
-tile in which no bound can reach the largest waits (see ``Part`` for why that is safe). Lanes of a loop are
-candidates, so that sums have one order, whatever the width of the processor's registers.
+tile in which no bound can reach the largest waits (see ``Part`` for why that is safe); a new one, after a fit, waits
+as soon as its first observations show that. Lanes of a loop are candidates, so that sums have one order, whatever the
+width of the processor's registers.
 
 Arrays: ``lifted`` (q + 2, n or more) holds candidates by columns, as ``Candidates`` does by rows; ``duals`` (t or
 more, q + 2) the observed ones; ``whitened`` (capacity, n or more) the whitened rows by columns; ``deviation`` (n,) the
