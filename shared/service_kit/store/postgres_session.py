@@ -146,10 +146,10 @@ class Session(psycopg.Connection[Any]):
 
     def execute(self, query: Any, params: Any = None, /, **options: Any) -> Any:
         """Run a statement: the text of a ``PreparedStatement``, or PostgreSQL's own without parameters."""
-        text, names = _TEXTS.get(query) or _learn(query)
+        text, positions = _TEXTS.get(query) or _learn(query)
         if ";" in text:  # several, which only the simple protocol takes
             return self.cursor().execute(text)
-        statement = text, [params[name] for name in names]
+        statement = text, [params[position] for position in positions]
         if query.startswith(_LATER) and self.in_transaction:
             self._later.append(statement)
             return _SENT
@@ -213,8 +213,8 @@ class Session(psycopg.Connection[Any]):
     def of(statement: PreparedStatement, values: dict[str, Any]) -> Statement:
         """A statement as this session runs it."""
         bound = statement.bound(values)
-        text, names = _TEXTS.get(statement.sql) or _learn(statement.sql)
-        return text, [bound[name] for name in names]
+        text, positions = _TEXTS.get(statement.sql) or _learn(statement.sql)
+        return text, [bound[position] for position in positions]
 
     @staticmethod
     def _before(later: list[Statement], query: str) -> list[Statement] | None:
@@ -307,11 +307,11 @@ def _encoded(value: Any) -> bytes | None:
 
 _PARTS = ("SAVEPOINT ", "RELEASE ")
 _LATER = ("INSERT ", *_PARTS)
-_TEXTS: dict[str, tuple[str, list[str]]] = {}
+_TEXTS: dict[str, tuple[str, list[int]]] = {}
 
 
 def _learn(sql: str) -> tuple[str, list[str]]:
-    plain: tuple[str, list[str]] = (sql, [])
+    plain: tuple[str, list[int]] = (sql, [])
     prepared = _TEXTS[sql] = PreparedStatement.of(sql, _DIALECT) or plain
     return prepared
 

@@ -10,7 +10,7 @@ begin of a transaction, are in the same memory, until they are used.
 """
 
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any, ClassVar, Protocol
@@ -22,7 +22,7 @@ from sqlalchemy.sql.elements import BinaryExpression, BindParameter, BooleanClau
 
 _RAW = "blindopt_driver_connection"
 _MEMORY = "blindopt_memory"
-_DIALECT = pysqlite.dialect(paramstyle="named")  # the driver takes the values by name: no list is made of them
+_DIALECT = pysqlite.dialect(paramstyle="qmark")  # by name, the driver looks up each value for each run
 REMEMBERED_MAX = 1_000
 """Rows of one table."""
 Memory = dict[str, dict[Any, Any]]
@@ -43,7 +43,7 @@ class Rows(Protocol):
 class Driver(Protocol):
     """The connection of a driver: of ``sqlite3``, or ``postgres_session.Session``."""
 
-    def execute(self, sql: str, parameters: Mapping[str, Any] = ..., /) -> Rows: ...
+    def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Rows: ...
     @property
     def in_transaction(self) -> bool: ...
 
@@ -63,7 +63,11 @@ class PreparedStatement:
     ) -> None:
         compiled = statement.compile(dialect=_DIALECT, column_keys=columns)
         self.sql = str(compiled)
-        self._fixed = {name: value for name, value in compiled.params.items() if value is not None}
+        fixed = {name: value for name, value in compiled.params.items() if value is not None}
+        self._order = list(compiled.positiontup or ())
+        in_order = _tuple_of(self._order)
+        self.bound = (lambda values: in_order({**fixed, **values})) if fixed else in_order
+        """All its parameters, in order, from those by name that are not fixed."""
         self._statement, self._columns = statement, columns
         self._all[self.sql] = self
         names = [str(column.key) for column in statement.selected_columns] if isinstance(statement, Select) else []
@@ -83,27 +87,29 @@ class PreparedStatement:
             self._remembered.setdefault(self.table, set()).add(self)
 
     @classmethod
-    def of(cls, sql: str, dialect: Dialect) -> tuple[str, list[str]] | None:
-        """The statement with this text for another database, and the parameters it takes in order; None: no such."""
+    def of(cls, sql: str, dialect: Dialect) -> tuple[str, list[int]] | None:
+        """The statement with this text for another database, and where each parameter it takes is in ``bound``, in order.
+
+        None: there is no such statement.
+        """
         statement = cls._all.get(sql)
         if statement is None:
             return None
         plain = statement._statement
         plain = plain.inline() if isinstance(plain, Insert) else plain
         compiled = plain.compile(dialect=dialect, column_keys=statement._columns)
-        return str(compiled), list(compiled.positiontup or ())
+        return str(compiled), [statement._order.index(name) for name in compiled.positiontup or ()]
 
     def run(self, db: Connection, **values: Any) -> int:
         """Run an insert or an update; the number of rows that it changed."""
-        memory = db.__dict__.get(_MEMORY)
-        if memory:
-            self._forget(memory, values)
+        memory: Memory | None = db.__dict__.get(_MEMORY)
+        rows = memory.get(self.table) if memory else None
+        if rows:
+            self._forget(rows, values)
         return raw(db).execute(self.sql, self.bound(values)).rowcount
 
-    def _forget(self, memory: Memory, values: dict[str, Any]) -> None:
-        rows = memory.get(self.table)
-        for reader in self._remembered.get(self.table, ()) if rows else ():
-            assert rows is not None
+    def _forget(self, rows: dict[Any, Any], values: dict[str, Any]) -> None:
+        for reader in self._remembered.get(self.table, ()):
             if not self._is_insert or reader._looked_up is None or not values.keys() >= reader._looked_up:
                 rows.clear()
             else:
@@ -117,15 +123,10 @@ class PreparedStatement:
             key = self, self._values(values)
             if key in rows:
                 return rows[key] if self._kept else rows.pop(key)
-        row = self.made(raw(db).execute(self.sql, self.bound(values)).fetchone())
-        if self._kept and memory is not None:
-            self._remember(db, values, row)
-        return row
-
-    def _remember(self, db: Connection, values: Mapping[str, Any], row: Any) -> None:
-        rows = remembered(db, self.table)
-        if rows is not None:
+        row = self.row_on(raw(db), **values)
+        if self._kept and (rows := remembered(db, self.table)) is not None:
             rows[self, self._values(values)] = row
+        return row
 
     def is_known(self, db: Connection, values: Mapping[str, Any]) -> bool:
         """Whether its row is in the memory of a connection."""
@@ -133,13 +134,15 @@ class PreparedStatement:
 
     def read_ahead(self, db: Connection, fields: Any, values: Mapping[str, Any]) -> None:
         """Remember the row that was read at the begin of a transaction, until ``row`` returns it."""
-        if self._looked_up is not None:
+        rows = remembered(db, self.table)
+        if self._looked_up is not None and rows is not None:
             self._remembered.setdefault(self.table, set()).add(self)
-            self._remember(db, values, self.made(fields))
+            rows[self, self._values(values)] = self.made(fields)
 
     def remember(self, db: Connection, row: tuple[Any, ...], /, **values: Any) -> None:
         """Remember the row of a kept statement, after a write of its table by which the caller knows it."""
-        self._remember(db, values, self._made(row))
+        if (rows := remembered(db, self.table)) is not None:
+            rows[self, self._values(values)] = self._made(row)
 
     def rows(self, db: Connection, **values: Any) -> list[Any]:
         """All rows."""
@@ -147,19 +150,21 @@ class PreparedStatement:
 
     def row_on(self, connection: Driver, **values: Any) -> Any:
         """The only row, or None, on a connection of the driver."""
-        return self.made(connection.execute(self.sql, self.bound(values)).fetchone())
+        fields = connection.execute(self.sql, self.bound(values)).fetchone()
+        return None if fields is None else self._made(fields)
 
     def made(self, fields: Any) -> Any:
         """The row with these fields, in order; None of None."""
         return None if fields is None else self._made(fields)
 
-    def bound(self, values: dict[str, Any]) -> dict[str, Any]:
-        """All its parameters."""
-        return {**self._fixed, **values} if self._fixed else values
-
 
 def _values(values: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(values.values())
+
+
+def _tuple_of(names: list[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    """What returns the values of these names as a tuple."""
+    return itemgetter(*names) if len(names) > 1 else lambda values: tuple(values[name] for name in names)
 
 
 def _getter(names: list[str]) -> Callable[[Mapping[str, Any]], Any]:
