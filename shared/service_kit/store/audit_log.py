@@ -78,25 +78,27 @@ def append(
     now: datetime,
     details: Mapping[str, Any] | None = None,
     exchange: Exchange | None = None,
-) -> Entry:
+) -> "Appended":
     """Add a record to the service's own log. ``details`` must hold no private value: auditors read it."""
     seq, peaks = _next(LAST.row(db))
     now = _not_before_the_last(db, now)
     # Canonical bytes, the names in order; those of an exchange are in the shared log too.
     quoted = merkle_log.quoted
     body = f'{{"actor":{quoted(actor)}'.encode()
-    if details:
-        body += b',"details":' + merkle_log.canonical(dict(details))
+    shown = dict(details or {})
+    if shown:
+        body += b',"details":' + merkle_log.canonical(shown)
     if exchange is not None:
         body += b',"exchange":' + exchange.body
-    body += f',"kind":{quoted(kind)},"seq":{seq},"time":{quoted(stamp(now))},"v":1}}'.encode()
-    entry = _entry(seq, peaks, body)
-    tail = _tail(db)
-    _ADD.run(db, seq=seq, body=entry.body, leaf=entry.leaf, peaks=entry.peaks)
-    LAST.remember(db, (seq, entry.peaks))
+    body += f',"kind":{quoted(kind)},"seq":{seq},"time":"{stamp(now)}","v":1}}'.encode()
+    leaf = merkle_log.leaf_hash(body)
+    grown = b"".join(merkle_log.grow(peaks, seq, leaf))
+    tail, added = _tail(db), Appended(seq, leaf, kind, shown)
+    _ADD.run(db, seq=seq, body=body, leaf=leaf, peaks=grown)
+    LAST.remember(db, (seq, grown))
     if (memory := remembered(db, _log.name)) is not None:
-        memory[_TAIL] = [*tail[1 - TAIL_MAX :], Appended(seq, entry.leaf, kind, dict(details or {}))]
-    return entry
+        memory[_TAIL] = [*tail[1 - TAIL_MAX :], added]
+    return added
 
 
 class Appended(NamedTuple):
@@ -143,10 +145,12 @@ def share_next(db: Connection, grant_id: str, body_at: Callable[[int], bytes]) -
     """``share`` for the party that gives positions: ``body_at`` returns the bytes for the next one."""
     seq, peaks = _next(_LAST_SHARED.row(db, grant=grant_id))
     body = body_at(seq)
-    entry = _entry(seq, peaks, body)
-    _ADD_SHARED.run(db, grant_id=grant_id, seq=seq, body=body, leaf=entry.leaf, peaks=entry.peaks)
-    _LAST_SHARED.remember(db, (seq, entry.peaks), grant=grant_id)
-    return Head(seq + 1, merkle_log.root(merkle_log.frontier(entry.peaks)).hex())
+    leaf = merkle_log.leaf_hash(body)
+    grown = merkle_log.grow(peaks, seq, leaf)
+    stored = b"".join(grown)
+    _ADD_SHARED.run(db, grant_id=grant_id, seq=seq, body=body, leaf=leaf, peaks=stored)
+    _LAST_SHARED.remember(db, (seq, stored), grant=grant_id)
+    return Head(seq + 1, merkle_log.root(grown).hex())
 
 
 def shared_size(db: Connection, grant_id: str) -> int:
@@ -371,8 +375,3 @@ def check_end(db: Connection, *, records: int = 100) -> Head:
 
 def _next(last: Any) -> tuple[int, list[bytes]]:
     return (0, []) if last is None else (last.seq + 1, merkle_log.frontier(last.peaks))
-
-
-def _entry(seq: int, peaks: list[bytes], body: bytes) -> Entry:
-    leaf = merkle_log.leaf_hash(body)
-    return Entry(seq=seq, body=body, leaf=leaf, peaks=b"".join(merkle_log.grow(peaks, seq, leaf)))

@@ -91,6 +91,9 @@ class Postgres:
 
     _writes = 0
 
+    def version(self, driver: Driver) -> Any:
+        raise NotImplementedError  # ``Database`` compares that of a file, which is near
+
     @staticmethod
     def rewrite(db: Connection) -> None:
         """Nothing: pages are the server's."""

@@ -46,8 +46,13 @@ class Sqlite:
     def begin(driver: Driver, ahead: Sequence[Ahead]) -> tuple[Any, list[Any]]:
         """Begin a transaction that writes; a value that changes with each commit of another connection."""
         driver.execute("BEGIN IMMEDIATE")
+        return Sqlite.version(driver), []
+
+    @staticmethod
+    def version(driver: Driver) -> Any:
+        """A value that changes with each commit of another connection."""
         version = driver.execute("PRAGMA data_version").fetchone()
-        return None if version is None else version[0], []
+        return None if version is None else version[0]
 
     @staticmethod
     def rewrite(db: Connection) -> None:

@@ -82,6 +82,26 @@ def test_a_change_is_seen_by_the_next_read(database, change):
     assert database.write(held) == 2
 
 
+@pytest.mark.parametrize("change", [prepared, core, words, another_connection])
+def test_a_read_without_a_transaction_gets_what_was_committed_last(database, change):
+    assert database.write(held) == 1
+    with statements(database._db) as seen:
+        assert database.read_row(HELD, name="blue").held == 1
+    assert seen == ([] if database.url else ["PRAGMA data_version"])
+    change(database)
+    assert database.read_row(HELD, name="blue").held == 2
+    assert database.write(held) == 2
+    assert database.read_row(HELD, name="blue").held == 2
+
+
+def test_a_read_without_a_transaction_gets_nothing_of_one_that_is_under_way(database):
+    def work(db):
+        FILL.run(db, of="blue", new=2)
+        return held(db), database.read_row(HELD, name="blue").held
+
+    assert database.write(work) == (2, 1)
+
+
 def test_what_a_transaction_remembered_ends_with_it_if_it_is_undone(database):
     def undone(db):
         FILL.run(db, of="blue", new=5)
