@@ -4,13 +4,13 @@ Pure composition, in integer multiples of 1e-12, because with binary floats ten 
 A decision depends on the history of requests alone, never on the data.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import lru_cache
 
 from blindopt.errors import BudgetExhausted
+from blindopt.values import value
 from blindopt.wire import (
     ColumnMeasurement,
     GroupsRelease,
@@ -77,7 +77,7 @@ def answers_by_record(spec: StudyCreate) -> bool:
     return answers_add_up(spec) and not is_groups(spec)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Balance:
     """What a study has spent: by its release (on every row) and in all; and its number of measurements."""
 
@@ -86,7 +86,7 @@ class Balance:
     plays: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RowBalance:
     """What the answers about one row have spent, and how many there were."""
 
@@ -104,7 +104,7 @@ def alone(row: int) -> Sequence[int]:
     return (row,)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Charge:
     """A line to add to the ledger: its cost and the balances after it. ``row`` is None for every row.
 
@@ -120,7 +120,7 @@ class Charge:
     person_total: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Prices:
     """The prices of a study, fixed by its draft before the first query."""
 
@@ -195,11 +195,13 @@ class _Persons:
     def __init__(self, balances: Mapping[int, RowBalance], rows_of_person: RowsOfPerson) -> None:
         self._balances = balances
         self._rows = rows_of_person
-        self._added: Counter[int] = Counter()
+        self._added: defaultdict[int, int] = defaultdict(int)
 
     def total(self, row: int) -> int:
         """The amount of the person behind a row."""
-        rows = self._rows(row)
+        return self._total(row, self._rows(row))
+
+    def _total(self, row: int, rows: Sequence[int]) -> int:
         if len(rows) == 1:
             before = self._balances.get(row)
             return (before.total if before is not None else 0) + self._added[row]
@@ -207,8 +209,9 @@ class _Persons:
 
     def add(self, row: int, cost: int) -> int:
         """Add a cost to the person behind a row, and return the amount."""
-        self._added[self._rows(row)[0]] += cost
-        return self.total(row)
+        rows = self._rows(row)
+        self._added[rows[0]] += cost
+        return self._total(row, rows)
 
 
 def charge_answers(
@@ -223,15 +226,15 @@ def charge_answers(
     ``balances`` has every row with earlier answers that is a requested one or of the same person; of groups, every one.
     """
     budget, prices = spec.budget, Prices.of(spec)
-    plays = sum(n for _, n in rows)
-    if budget.queries is not None and before.plays + plays > budget.queries:
+    if budget.queries is not None and before.plays + (plays := sum(n for _, n in rows)) > budget.queries:
         spent = str(before.plays)
         raise BudgetExhausted("queries", requested=str(plays), spent=spent, limit=str(budget.queries))
-    _check("epsilon_total", budget.epsilon_total or CEILING, sum(prices.cost(n) for _, n in rows), before.total)
+    costs = [prices.cost(n) for _, n in rows]
+    _check("epsilon_total", budget.epsilon_total or CEILING, sum(costs), before.total)
     row_balances = dict(balances)
-    of_row: Counter[int] = Counter()
-    for row, n in rows:
-        of_row[row] += prices.cost(n)
+    of_row: defaultdict[int, int] = defaultdict(int)
+    for (row, _), cost in zip(rows, costs, strict=True):
+        of_row[row] += cost
     if is_groups(spec):
         _check_groups(spec, of_row, balances)
     elif answers_add_up(spec):
@@ -241,8 +244,8 @@ def charge_answers(
             _check("epsilon_per_row", budget.epsilon_per_row, prices.answer, 0, row)
     charges: list[Charge] = []
     after, persons = before, _Persons(balances, rows_of_person)
-    for row, n in rows:
-        old, cost = row_balances.get(row, RowBalance()), prices.cost(n)
+    for (row, n), cost in zip(rows, costs, strict=True):
+        old = row_balances.get(row, RowBalance())
         row_balances[row] = RowBalance(old.queries + 1, old.plays + n, old.total + cost)
         after = Balance(after.release, after.total + cost, after.plays + n)
         of_person = persons.add(row, cost)
@@ -288,7 +291,7 @@ def charge_corrections(
     budget, price = spec.budget, Prices.of(spec).answer
     _check("epsilon_total", budget.epsilon_total or CEILING, sum(n for _, n in rows) * price, before.total)
     row_balances = dict(balances)
-    of_row: Counter[int] = Counter()
+    of_row: defaultdict[int, int] = defaultdict(int)
     for row, n in rows:
         of_row[row] += n * price
     if answers_add_up(spec):
@@ -300,8 +303,8 @@ def charge_corrections(
     after, persons = before, _Persons(balances, rows_of_person)
     for row, n in rows:
         old, cost = row_balances.get(row, RowBalance()), n * price
-        row_balances[row] = replace(old, total=old.total + cost)
-        after = replace(after, total=after.total + cost)
+        row_balances[row] = RowBalance(old.queries, old.plays, old.total + cost)
+        after = Balance(after.release, after.total + cost, after.plays)
         charges.append(Charge(row, 0, cost, after, row_balances[row], persons.add(row, cost)))
     return charges
 

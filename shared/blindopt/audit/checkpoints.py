@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from blindopt.audit.merkle_log import Head
 from blindopt.errors import LogBroken
+from blindopt.values import value
 
 _ED25519, _COSIGNATURE = b"\x01", b"\x04"
 _CHANGE = b"\xffblindopt-key-change"
@@ -45,7 +46,7 @@ class ForgedChange(LogBroken):
     """A note names a key that followed another, which did not sign that."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Checkpoint:
     """The origin (which log), size and root that a note states."""
 
@@ -184,7 +185,10 @@ class Signer:
 
     def __init__(self, name: str, private: Ed25519PrivateKey, changes: tuple[str, ...] = ()) -> None:
         self.verifier = Verifier(name, private.public_key().public_bytes_raw())
+        self.name = name
+        """As in its verifier."""
         self._private = private
+        self._key_ids = {algorithm: self.verifier.key_id(algorithm) for algorithm in (_ED25519, _COSIGNATURE)}
         self.changes = changes
         """A line for each change of the key before this one: each note of this one carries them."""
 
@@ -195,11 +199,6 @@ class Signer:
     def private_hex(self) -> bytes:
         """The private key, as its file holds it."""
         return self._private.private_bytes_raw().hex().encode()
-
-    @property
-    def name(self) -> str:
-        """The key's name, as in its verifier."""
-        return self.verifier.name
 
     @classmethod
     def of(cls, kind: str, private: bytes, changes: tuple[str, ...] = ()) -> Self:
@@ -236,7 +235,7 @@ class Signer:
         return note + line + "".join(self.changes)
 
     def _line(self, algorithm: bytes, signature: bytes) -> str:
-        encoded = base64.b64encode(self.verifier.key_id(algorithm) + signature).decode()
+        encoded = base64.b64encode(self._key_ids[algorithm] + signature).decode()
         return f"\u2014 {self.name} {encoded}\n"
 
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 
 from blindopt.audit.merkle_log import sha256
@@ -49,9 +48,7 @@ class Idempotency:
 
     def key_of(self, request: RequestContext) -> tuple[str, str]:
         """The idempotency key and the digest of the request under it. Raises IdempotencyKeyMissing."""
-        if not request.key or not KEY.fullmatch(request.key):
-            raise IdempotencyKeyMissing("send an Idempotency-Key header of 1 to 200 printable ASCII characters")
-        return request.key, _digest(request.method, request.path, request.body_sha256)
+        return _key_of(request.key, request.method, request.path, request.body_sha256)
 
     def stored(self, db: Connection, request: RequestContext) -> StoredReply | None:
         """The stored reply to this request, or None.
@@ -62,7 +59,9 @@ class Idempotency:
         row = stored_replies.find(db, request.principal.id, key, digest)
         if row is None:
             return None
-        reply = replace(row.reply, body=self._seal.open(row.reply.body)) if row.sealed else row.reply
+        reply = row.reply
+        if row.sealed:
+            reply = StoredReply(reply.status, self._seal.open(reply.body), replayed=True)
         self._audit_trail.check_reply(db, request.principal, key, row.log_seq, reply)
         return reply
 
@@ -78,7 +77,7 @@ class Idempotency:
     def settle(self, db: Connection, request: RequestContext, effect: Effect, *, secret: bool = False) -> StoredReply:
         """Store the reply of an effect and log the exchange, in the effect's transaction."""
         key, digest = self.key_of(request)
-        body = effect.reply.model_dump_json().encode()
+        body = effect.reply.__pydantic_serializer__.to_json(effect.reply)  # as model_dump_json, without its options
         stored = StoredReply(effect.status, self._seal.close(body) if secret else body)
         now, principal = self._clock(), request.principal.id
         receipt = self._audit_trail.record(
@@ -90,5 +89,7 @@ class Idempotency:
 
 
 @lru_cache(maxsize=1024)  # computed several times for each request
-def _digest(method: str, path: str, body_sha256: str) -> str:
-    return sha256(f"{method} {path} {body_sha256}".encode())
+def _key_of(key: str | None, method: str, path: str, body_sha256: str) -> tuple[str, str]:
+    if not key or not KEY.fullmatch(key):
+        raise IdempotencyKeyMissing("send an Idempotency-Key header of 1 to 200 printable ASCII characters")
+    return key, sha256(f"{method} {path} {body_sha256}".encode())

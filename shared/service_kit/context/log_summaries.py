@@ -88,8 +88,8 @@ class PrincipalLogSummary:
         logged = issued["principal"], issued["role"], issued["study_id"], row.kid in self.revoked
         if (row.principal, row.role, row.study_id, row.revoked_at is not None) != logged:
             return f"token {row.kid} was changed: its bearer, role, study or revocation is not what the log says"
-        content = issued.get("expires_at", row.expires_at), issued.get("secret_sha256", secret_digest(row))
-        if content != (row.expires_at, secret_digest(row)):
+        digest = secret_digest(row)
+        if (issued.get("expires_at", row.expires_at), issued.get("secret_sha256", digest)) != (row.expires_at, digest):
             return f"token {row.kid} was changed: its secret or its expiry is not what the log says"
         return None
 

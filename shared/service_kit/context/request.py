@@ -1,18 +1,18 @@
 """A request as idempotency and the audit log see it, and the effect of a request."""
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
 
 from blindopt.audit.merkle_log import Exchange
+from blindopt.values import value
 from service_kit.identity.tokens import Principal
 
 _STUDY = re.compile(r"/v1/studies/(std_[0-9a-f]{16})(?![^/:])")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RequestContext:
     """The principal, idempotency key, path and body digest of a request."""
 
@@ -47,7 +47,7 @@ class RequestContext:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Effect:
     """The reply to a request, and the kind and details of its log record, which hold no private value."""
 

@@ -4,14 +4,15 @@ import hashlib
 import hmac
 import re
 import secrets
-from dataclasses import dataclass
 from typing import Literal
+
+from blindopt.values import value
 
 Role = Literal["owner", "measurer", "auditor", "modeler", "vendor", "viewer", "monitor", "link"]
 _FORM = re.compile(r"blindopt_([0-9a-f]{16})\.([A-Za-z0-9_-]{43})")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Principal:
     """The sender of a request: a person or program and the token it sent, or a user of the console.
 
@@ -35,7 +36,7 @@ class Principal:
         return f"{self.role}:{self.kid}"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Token:
     """A token in clear text. Its repr shows only the key id."""
 

@@ -1,7 +1,6 @@
 """Stored replies by principal and idempotency key, kept for the life of the database."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from sqlalchemy import (
 )
 
 from blindopt.errors import Erased, IdempotencyKeyReused
+from blindopt.values import value
 from service_kit.store.base import ERASABLE, METADATA, stamp
 from service_kit.store.prepared_statement import Ahead, PreparedStatement
 from service_kit.store.schema import unguarded
@@ -47,7 +47,7 @@ _FIND = PreparedStatement(
 _ADD = PreparedStatement(_replies.insert())
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StoredReply:
     """The exact bytes of a reply, whether an earlier request stored them, and the receipt of the exchange if any."""
 
