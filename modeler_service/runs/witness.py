@@ -33,8 +33,8 @@ class DatabaseCopy:
         checkpoints.pin(self._db, self._study_id, vkey, self._context.clock())
 
     def append(self, kind: str, *, details: dict[str, Any] | None = None, exchange: Exchange | None = None) -> None:
-        now = self._context.clock()
-        audit_log.append(self._db, kind, actor=self._actor, now=now, details=details, exchange=exchange)
+        now, body = self._context.clock(), None if exchange is None else exchange.body
+        audit_log.append(self._db, kind, actor=self._actor, now=now, details=details, exchange=body)
 
     def size(self, grant: str) -> int:
         return audit_log.shared_size(self._db, grant)

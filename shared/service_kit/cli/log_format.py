@@ -4,8 +4,12 @@ import json
 import logging
 import logging.config
 from datetime import UTC, datetime
+from typing import TextIO
 
-_ENCODE = json.JSONEncoder(default=str).encode
+# What ``json.JSONEncoder(default=str).encode`` makes anew for each line.
+_parts = json.encoder.c_make_encoder(  # type: ignore[attr-defined]
+    None, str, json.encoder.encode_basestring_ascii, None, ": ", ", ", False, False, True
+)
 
 
 class JsonLines(logging.Formatter):
@@ -21,7 +25,18 @@ class JsonLines(logging.Formatter):
         line |= getattr(record, "fields", {})
         if record.exc_info and record.exc_info[0]:
             line["error"] = record.exc_info[0].__name__
-        return _ENCODE(line)
+        return "".join(_parts(line, 0))
+
+
+class Lines(logging.StreamHandler[TextIO]):
+    """Writes each line at once, under the one lock that its caller holds."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self.stream.write(f"{self.format(record)}\n")
+            self.stream.flush()
+        except Exception:
+            self.handleError(record)
 
 
 class TerminalLines(JsonLines):
@@ -44,7 +59,7 @@ def configure(level: str, *, terminal: bool = False) -> None:
             "version": 1,
             "disable_existing_loggers": False,
             "formatters": {"lines": {"()": TerminalLines if terminal else JsonLines}},
-            "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "lines"}},
+            "handlers": {"stderr": {"()": Lines, "formatter": "lines"}},
             "root": {"handlers": ["stderr"], "level": level.upper()},
             # The middleware writes the access log; that of uvicorn would hold paths and query strings.
             "loggers": {"uvicorn.access": {"handlers": [], "propagate": False}, "httpx": {"level": "WARNING"}},

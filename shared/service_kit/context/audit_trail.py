@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from blindopt.audit.checkpoints import Checkpoint, Signer
-from blindopt.audit.merkle_log import Exchange, Head, sha256
+from blindopt.audit.merkle_log import Head, sha256
 from blindopt.errors import AuditUnavailable, LogBroken, RecordChanged
 from service_kit.context.outbox import Outbox
 from service_kit.context.request import RequestContext
@@ -56,20 +56,20 @@ class AuditTrail:
         Raises AuditUnavailable where the log does not verify.
         """
         self.check_sound()
-        exchange: Exchange | None = None
+        exchange: bytes | None = None
         receipt = None
         if request.is_shared:
             grant = request.principal.id
 
             def body_at(position: int) -> bytes:
                 nonlocal exchange
-                exchange = request.exchange(position, status, reply_sha256, replayed=replayed)
-                return exchange.body
+                exchange = request.exchange(position, status, reply_sha256, replayed=replayed).body
+                return exchange
 
             head = audit_log.share_next(db, grant, body_at)
             receipt = f"{head.size - 1} {base64.b64encode(self.sign(head, grant).encode()).decode()}"
         elif request.principal.study_id is not None:
-            exchange = request.exchange(None, status, reply_sha256, replayed=replayed)
+            exchange = request.exchange(None, status, reply_sha256, replayed=replayed).body
         actor, now = request.principal.actor, self._clock()
         audit_log.append(db, kind, actor=actor, now=now, details=details, exchange=exchange)
         return receipt

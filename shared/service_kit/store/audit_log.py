@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 
 from blindopt.audit import merkle_log
-from blindopt.audit.merkle_log import EMPTY, Entry, Exchange, Head, Json
+from blindopt.audit.merkle_log import EMPTY, Entry, Head, Json
 from blindopt.errors import LogBroken
 from service_kit.store.base import KIND, METADATA, moment, page_of, stamp
 from service_kit.store.prepared_statement import PreparedStatement, remembered
@@ -77,9 +77,12 @@ def append(
     actor: str,
     now: datetime,
     details: Mapping[str, Any] | None = None,
-    exchange: Exchange | None = None,
+    exchange: bytes | None = None,
 ) -> "Appended":
-    """Add a record to the service's own log. ``details`` must hold no private value: auditors read it."""
+    """Add a record to the service's own log, perhaps with the canonical bytes of an exchange.
+
+    ``details`` must hold no private value: auditors read it.
+    """
     seq, peaks = _next(LAST.row(db))
     now = _not_before_the_last(db, now)
     # Canonical bytes, the names in order; those of an exchange are in the shared log too.
@@ -89,14 +92,15 @@ def append(
     if shown:
         body += b',"details":' + merkle_log.canonical(shown)
     if exchange is not None:
-        body += b',"exchange":' + exchange.body
+        body += b',"exchange":' + exchange
     body += f',"kind":{quoted(kind)},"seq":{seq},"time":"{stamp(now)}","v":1}}'.encode()
     leaf = merkle_log.leaf_hash(body)
     grown = b"".join(merkle_log.grow(peaks, seq, leaf))
-    tail, added = _tail(db), Appended(seq, leaf, kind, shown)
+    memory, added = remembered(db, _log.name), Appended(seq, leaf, kind, shown)
+    tail = (memory or {}).get(_TAIL, [])
     _ADD.run(db, seq=seq, body=body, leaf=leaf, peaks=grown)
     LAST.remember(db, (seq, grown))
-    if (memory := remembered(db, _log.name)) is not None:
+    if memory is not None:
         memory[_TAIL] = [*tail[1 - TAIL_MAX :], added]
     return added
 
@@ -130,9 +134,9 @@ def _not_before_the_last(db: Connection, now: datetime) -> datetime:
     So times rise, and ``page`` finds the first of a time by halving, unless the clock was set back by a minute: no
     caller waits as long for its transaction.
     """
-    last: datetime = db.info.get("log_time", now)
-    chosen = last if timedelta(0) < last - now < timedelta(minutes=1) else now
-    db.info["log_time"] = chosen
+    info = db.info
+    last: datetime = info.get("log_time", now)
+    chosen = info["log_time"] = last if now < last < now + timedelta(minutes=1) else now
     return chosen
 
 

@@ -310,7 +310,7 @@ _LATER = ("INSERT ", *_PARTS)
 _TEXTS: dict[str, tuple[str, list[int]]] = {}
 
 
-def _learn(sql: str) -> tuple[str, list[str]]:
+def _learn(sql: str) -> tuple[str, list[int]]:
     plain: tuple[str, list[int]] = (sql, [])
     prepared = _TEXTS[sql] = PreparedStatement.of(sql, _DIALECT) or plain
     return prepared

@@ -88,7 +88,7 @@ class PreparedStatement:
 
     @classmethod
     def of(cls, sql: str, dialect: Dialect) -> tuple[str, list[int]] | None:
-        """The statement with this text for another database, and where each parameter it takes is in ``bound``, in order.
+        """The statement with this text for another database, and where in ``bound`` its parameters are, in order.
 
         None: there is no such statement.
         """
@@ -164,7 +164,9 @@ def _values(values: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _tuple_of(names: list[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
     """What returns the values of these names as a tuple."""
-    return itemgetter(*names) if len(names) > 1 else lambda values: tuple(values[name] for name in names)
+    if len(names) > 1:
+        return itemgetter(*names)
+    return (lambda values: (values[names[0]],)) if names else lambda values: ()
 
 
 def _getter(names: list[str]) -> Callable[[Mapping[str, Any]], Any]:

@@ -30,7 +30,7 @@ def ended_run(modeler, release):
 
     def work(db):
         store.change_run(db, run, study=json.dumps({"release_sha256": release}))
-        audit_log.append(db, "exchange", actor=run, now=modeler.context.clock(), exchange=exchange)
+        audit_log.append(db, "exchange", actor=run, now=modeler.context.clock(), exchange=exchange.body)
         for number, row in ((1, 7), (2, 8)):
             values = {"run_id": run, "number": number, "query": number, "row": row, "ties": 1, "chosen_at": AT}
             store.add_trial(db, phase="initial", mean=None, sd=None, acquisition=None, fitted=None, **values)
