@@ -188,7 +188,7 @@ def _of_group(mechanism: GroupAnswers, truths: Vector, k: int, rng: np.random.Ge
 def _drawn_mean(spec: StudyCreate, truth: float, k: int) -> float:
     """The mean of ``k`` answers, each from a query of its own."""
     request = [RowPlays(row=0, plays=1)] * k
-    return float(np.mean([answer.y for answer in measure(np.full(k, truth), request, spec)]))
+    return float(np.mean([answer.y for answer in measure([truth] * k, request, spec)]))
 
 
 def _cost(spec: StudyCreate, k: int) -> str:

@@ -60,7 +60,7 @@ def release(measured: list[Measured], spec: StudyCreate) -> list[Answer]:
     if (mechanism := mechanism_of(spec.answers)) is not None:
         offsets = mechanism.clipped(np.array(values))
         values = (_released_means(offsets, counts, spec) if mean else mechanism.release(offsets)).tolist()
-    passports = {plays: passport_of(spec, plays) for plays in {plays for *_, plays in released}}
+    passports = {plays: passport_of(spec, plays) for plays in (set(counts) if mean else (1,))}
     return [
         Answer(row=row, play=play, plays=plays, y=y, passport=passports[plays])
         for (row, play, plays), y in zip(released, values, strict=True)

@@ -97,6 +97,10 @@ class Account:
         return after
 
 
+NO_CHARGES = Account()
+"""The account of a file to whose every record nothing was charged."""
+
+
 def is_raised(old: Decimal | None, new: Decimal | None) -> bool:
     """Whether a cap allows more than before; None: no cap."""
     return old is not None and (new is None or new > old)
@@ -125,7 +129,7 @@ def account_of(db: Connection, account: str) -> Account:
     """The account with this name."""
     row = _LAST.row(db, account=account)
     if row is None:
-        return Account()
+        return NO_CHARGES
     return Account(
         Decimal(row.total_epsilon),
         Decimal(row.total_delta),

@@ -131,7 +131,7 @@ def _measured(db: Connection, study_id: str, released: Released, rows: list[int]
             assert isinstance(spec, wire.LaplaceAnswers)
             means = {row: clipped_mean(released.values_of(released.members(row)), spec) for row in set(rows)}
             return {row: mean for row, mean in means.items() if mean is not None}
-        return dict(zip(rows, released.outcomes(rows).tolist(), strict=True)) if rows else {}
+        return dict(zip(rows, released.values_of(released.order[rows]).tolist(), strict=True)) if rows else {}
     entered: dict[int, list[float]] = defaultdict(list)
     for entry in table.answers_about(db, study_id, set(rows)):
         entered[entry.row].append(entry.value)

@@ -8,7 +8,7 @@ from typing import Any
 from blindopt import wire
 from blindopt.audit.merkle_log import Json
 from blindopt.errors import BudgetExhausted, LogBroken
-from curator_service.store.dataset_accounts import Account, is_raised
+from curator_service.store.dataset_accounts import NO_CHARGES, Account, is_raised
 
 ACCOUNT_KINDS = (
     "dataset.registered",
@@ -32,7 +32,7 @@ class AccountLogSummary:
 
     def account(self, name: str) -> Account:
         """An account by its name."""
-        return self.accounts.get(name, Account())
+        return self.accounts.get(name, NO_CHARGES)
 
     def follow(self, record: Json) -> None:
         """Take the next record of the log. Raises LogBroken for a charge beyond a cap, and for a hidden raise."""
@@ -92,6 +92,6 @@ class AccountLogSummary:
             return f"dataset {dataset.id} is not in the log"
         # The first two were recorded in part, before version 0.3.
         stored = {"public": bool(dataset.public), "account": name, "rows_per_person": dataset.rows_per_person}
-        if any(logged.get(key, value) != value for key, value in stored.items()):
+        if not stored.items() <= {**stored, **logged}.items():
             return f"dataset {dataset.id} was changed: its file, or whether it is public, is not what the log says"
         return None

@@ -1,7 +1,7 @@
 """The use cases of a modeler: read a study, download its candidates, query measurements."""
 
 import asyncio
-import secrets
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -173,8 +173,8 @@ class Queries:
         except BudgetExhausted as refusal:
             self._refuse(db, caller, identity, released.spec, rows, refusal)
             return refusal_for_grant(db, identity, caller.principal.id, released.spec, rows)
-        query_id = new_id("qry")
-        lines.add(db, identity, "answers", charges, query_id=query_id, at=stamp(now))
+        query_id, at = new_id("qry"), stamp(now)
+        lines.add(db, identity, "answers", charges, query_id=query_id, at=at)
         notices.spent(db, self._context.outbox, identity, released.spec, charges)
         store.begin_query(
             db,
@@ -183,8 +183,8 @@ class Queries:
             grant_id=caller.principal.id,
             idempotency_key=key,
             request_sha256=digest,
-            request=request.model_dump_json(),
-            created_at=stamp(now),
+            request=request.__pydantic_serializer__.to_json(request).decode(),
+            created_at=at,
         )
         cost = ledger.text(sum(charge.cost for charge in charges))
         details = {"study_id": identity, "query_id": query_id, "epsilon": cost, "rows": [list(row) for row in rows]}
@@ -276,15 +276,16 @@ class Queries:
         answers: list[wire.Answer],
     ) -> StoredReply:
         """Store the answer and its log record. A record that is withheld is declined, whenever it was charged."""
-        declined = withheld_rows(db, self._vault, released, {answer.row for answer in answers})
+        answered = dict.fromkeys(answer.row for answer in answers)
+        declined = withheld_rows(db, self._vault, released, answered)
         reply = wire.QueryReply(
             id=query_id,
             study_id=identity,
             state="answered",
             created_at=self._context.clock(),
-            answers=[answer for answer in answers if answer.row not in declined],
-            declined=[row for row in dict.fromkeys(answer.row for answer in answers) if row in declined],
-            salt=secrets.token_hex(16),
+            answers=[answer for answer in answers if answer.row not in declined] if declined else answers,
+            declined=[row for row in answered if row in declined],
+            salt=os.urandom(16).hex(),
         )
         return self._context.idempotency.settle(db, request, Effect(reply, "exchange", {"query_id": reply.id}))
 

@@ -75,9 +75,10 @@ class Released:
         """The rows of Z of all persons behind ``rows``."""
         return {other for row in rows for other in self.rows_of_person(row)}
 
-    def outcomes(self, rows: list[int]) -> Vector:
+    def outcomes(self, rows: list[int]) -> list[float]:
         """The measurement column at these rows of Z, for a study whose y is a column."""
-        return self.values_of(self.order[rows])
+        column = self._column
+        return [self.records.item(self.order.item(row), column) for row in rows]
 
     def members(self, row: int, withheld: Collection[int] = ()) -> NDArray[np.int64]:
         """The indices of the stored records of a group, without those ``withheld``."""
@@ -87,9 +88,13 @@ class Released:
 
     def values_of(self, records: NDArray[np.int64]) -> Vector:
         """The measurement column of stored records."""
-        assert isinstance(self.spec.measurement, wire.ColumnMeasurement)
-        values: Vector = self.records[records, self.names.index(self.spec.measurement.column)]
+        values: Vector = self.records[records, self._column]
         return values
+
+    @property
+    def _column(self) -> int:
+        assert isinstance(self.spec.measurement, wire.ColumnMeasurement)
+        return self.names.index(self.spec.measurement.column)
 
     def record(self, row: int) -> int:
         """The number of the record in the file that a row of Z is, from 1."""

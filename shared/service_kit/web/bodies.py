@@ -79,7 +79,7 @@ def parse(body: bytes, annotation: Any) -> Any:
     if len(body) > SMALL_BYTES:
         _check_names(body, adapter)
     try:
-        return adapter.validate_json(body)
+        return adapter.validator.validate_json(body)  # without the options of the adapter
     except ValidationError as error:
         raise invalid(first_errors(error)) from None
 

@@ -115,4 +115,5 @@ class RecordedReply(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["state"]["recorded"] = self._is_recorded
-        await super().__call__(scope, receive, send)
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": self.body})

@@ -5,7 +5,7 @@ This is one ASGI layer and not one for each concern: an exchange takes 200 micro
 
 import hashlib
 import logging
-import secrets
+import os
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match, Route
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from blindopt.audit.merkle_log import RECEIPT_HEADER
@@ -95,11 +95,12 @@ class HotRoutes:
 
     def serve(self, app: object, scope: Scope, receive: Receive, send: Send) -> Awaitable[None] | None:
         """Serve a request of ``app`` to one of the routes; None for any other."""
-        if scope["type"] == "http":
+        if scope["type"] == "http" and not scope.get("root_path"):
+            path, method = scope["path"], scope["method"]
             for route in self._routes:
-                match, child = route.matches(scope)
-                if match is Match.FULL:
-                    scope.update(child, app=app)
+                match = route.path_regex.match(path)
+                if match is not None and method in (route.methods or ()):
+                    scope.update(app=app, endpoint=route.endpoint, path_params=match.groupdict())
                     return self._middleware(scope, receive, send)
         return None
 
@@ -123,7 +124,7 @@ class _Request:
         self._middleware, self._scope, self._receive, self._send = middleware, scope, receive, send
         self._headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # the first of repeated ones
         proposed = self._header(b"x-request-id")
-        self._request_id = proposed if problems.REQUEST_ID.fullmatch(proposed) else secrets.token_hex(16)
+        self._request_id = proposed if problems.REQUEST_ID.fullmatch(proposed) else os.urandom(16).hex()
         self._state: dict[str, Any] = scope.setdefault("state", {})
         self._client = (scope.get("client") or ("",))[0]
         self._state["request_id"] = self._request_id
@@ -256,12 +257,10 @@ class _Request:
 
     # --- the reply --------------------------------------------------------------------------------
 
-    async def send(self, message: Message) -> None:
+    async def send(self, message: Message, *, is_refusal: bool = False) -> None:
         """Send what the application replies, except the framework's own reply to a body that was too large."""
-        if self._too_large is None:
-            await self._emit(message)
-
-    async def _emit(self, message: Message) -> None:
+        if self._too_large is not None and not is_refusal:
+            return
         if self._buffered is None and message["type"] == "http.response.start":
             if not self._must_record or self._state.get("recorded") or self._is_pending(message):
                 await self._start(message)
@@ -287,7 +286,7 @@ class _Request:
     async def _start(self, message: Message) -> None:
         headers = message["headers"] = list(message["headers"])
         headers.append((b"x-request-id", self._request_id.encode()))
-        if not any(name == b"cache-control" for name, _ in headers):
+        if b"cache-control" not in dict(headers):
             headers.append((b"cache-control", b"no-store"))
         headers.extend(_HEADERS if self._console is None else self._console.headers)
         if self._scope["scheme"] == "https":
@@ -333,8 +332,10 @@ class _Request:
             reply = problems.response(error, path=self._scope["path"], request_id=self._request_id)
         await self._discard()
         try:
-            await self._emit({"type": "http.response.start", "status": reply.status_code, "headers": reply.raw_headers})
-            await self._emit({"type": "http.response.body", "body": bytes(reply.body), "more_body": False})
+            head = {"type": "http.response.start", "status": reply.status_code, "headers": reply.raw_headers}
+            await self.send(head, is_refusal=True)
+            body = {"type": "http.response.body", "body": bytes(reply.body), "more_body": False}
+            await self.send(body, is_refusal=True)
         except BlindoptError as failure:  # the refusal could not be recorded
             await self._refuse(failure)
         except Exception as failure:

@@ -27,17 +27,20 @@ class RateLimit:
 
     def check(self, name: str) -> None:
         """Raise RateLimited if ``name`` has no token."""
-        tokens, _ = self._count(name)
+        self._counted(name)
+
+    def _counted(self, name: str) -> tuple[float, float]:
+        tokens, now = self._count(name)
         if tokens < 1:
             raise RateLimited(math.ceil((1 - tokens) / self._per_second))
+        return tokens, now
 
     def take(self, name: str) -> None:
         """Take a token of ``name``. Raises RateLimited if it has none."""
-        self.check(name)
+        tokens, now = self._counted(name)
         if name not in self._buckets and len(self._buckets) >= _NAMES_MAX:
             # A full bucket holds no information. If none is full, the oldest is dropped.
             self._buckets = {n: bucket for n, bucket in self._buckets.items() if self._count(n)[0] < self._burst}
             while len(self._buckets) >= _NAMES_MAX:
                 del self._buckets[next(iter(self._buckets))]
-        tokens, now = self._count(name)
         self._buckets[name] = (tokens - 1, now)
