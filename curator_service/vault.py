@@ -1,6 +1,7 @@
 """The curator's files: datasets, releases and their secret row orders, as npy in a private folder."""
 
 import os
+import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -27,7 +28,7 @@ def _save(path: Path, values: NDArray[Any]) -> None:
 
 def new_id(prefix: str) -> str:
     """A fresh opaque id."""
-    return f"{prefix}_{os.urandom(8).hex()}"
+    return f"{prefix}_{secrets.token_hex(8)}"
 
 
 class Vault:

@@ -1,7 +1,7 @@
 """The use cases of a modeler: read a study, download its candidates, query measurements."""
 
 import asyncio
-import os
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -285,7 +285,7 @@ class Queries:
             created_at=self._context.clock(),
             answers=[answer for answer in answers if answer.row not in declined] if declined else answers,
             declined=[row for row in answered if row in declined],
-            salt=os.urandom(16).hex(),
+            salt=secrets.token_hex(16),
         )
         return self._context.idempotency.settle(db, request, Effect(reply, "exchange", {"query_id": reply.id}))
 

@@ -6,10 +6,7 @@ import logging.config
 from datetime import UTC, datetime
 from typing import TextIO
 
-# What ``json.JSONEncoder(default=str).encode`` makes anew for each line.
-_parts = json.encoder.c_make_encoder(  # type: ignore[attr-defined]
-    None, str, json.encoder.encode_basestring_ascii, None, ": ", ", ", False, False, True
-)
+_ENCODE = json.JSONEncoder(default=str).encode
 
 
 class JsonLines(logging.Formatter):
@@ -25,7 +22,7 @@ class JsonLines(logging.Formatter):
         line |= getattr(record, "fields", {})
         if record.exc_info and record.exc_info[0]:
             line["error"] = record.exc_info[0].__name__
-        return "".join(_parts(line, 0))
+        return _ENCODE(line)
 
 
 class Lines(logging.StreamHandler[TextIO]):

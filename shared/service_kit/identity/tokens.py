@@ -4,15 +4,14 @@ import hashlib
 import hmac
 import re
 import secrets
+from dataclasses import dataclass
 from typing import Literal
-
-from blindopt.values import value
 
 Role = Literal["owner", "measurer", "auditor", "modeler", "vendor", "viewer", "monitor", "link"]
 _FORM = re.compile(r"blindopt_([0-9a-f]{16})\.([A-Za-z0-9_-]{43})")
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Principal:
     """The sender of a request: a person or program and the token it sent, or a user of the console.
 
@@ -36,7 +35,7 @@ class Principal:
         return f"{self.role}:{self.kid}"
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Token:
     """A token in clear text. Its repr shows only the key id."""
 

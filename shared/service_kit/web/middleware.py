@@ -5,7 +5,7 @@ This is one ASGI layer and not one for each concern: an exchange takes 200 micro
 
 import hashlib
 import logging
-import os
+import secrets
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
@@ -124,7 +124,7 @@ class _Request:
         self._middleware, self._scope, self._receive, self._send = middleware, scope, receive, send
         self._headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # the first of repeated ones
         proposed = self._header(b"x-request-id")
-        self._request_id = proposed if problems.REQUEST_ID.fullmatch(proposed) else os.urandom(16).hex()
+        self._request_id = proposed if problems.REQUEST_ID.fullmatch(proposed) else secrets.token_hex(16)
         self._state: dict[str, Any] = scope.setdefault("state", {})
         self._client = (scope.get("client") or ("",))[0]
         self._state["request_id"] = self._request_id
