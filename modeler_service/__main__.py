@@ -1,6 +1,15 @@
 """`python -m modeler_service` is the console script `blindopt-modeler`."""
 
-from modeler_service.cli import main
+from service_kit.cli import huge_pages
+
+
+def main() -> None:
+    """Run the command line."""
+    huge_pages.use("serve")  # before the imports, which the process would have to repeat
+    from modeler_service import cli
+
+    cli.main()
+
 
 if __name__ == "__main__":
     main()
