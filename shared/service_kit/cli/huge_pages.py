@@ -7,6 +7,7 @@ its children do not inherit.
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 # One arena, since threads of Python wait for each other anyhow.
@@ -25,7 +26,8 @@ def use(command: str) -> None:
             os.environ.pop(name, None)
     elif sys.argv[1:2] == [command] and not ALLOCATOR.keys() & os.environ.keys() and _are_offered():
         variables = os.environ | ALLOCATOR | {_BEGUN: "1"}
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], variables)  # noqa: S606  itself
+        with suppress(OSError):  # it goes on as it is
+            os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], variables)  # noqa: S606  itself
 
 
 def _are_offered() -> bool:
