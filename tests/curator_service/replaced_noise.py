@@ -28,9 +28,15 @@ def replace_entropy(monkeypatch: pytest.MonkeyPatch, urandom: Callable[[int], by
 
 
 def entropy_in_parts(monkeypatch: pytest.MonkeyPatch, parts: Iterable[bytes]) -> list[bytes]:
-    """Entropy that is ``parts`` one after the other, whatever size is read. Returns the parts not read yet."""
+    """Entropy that is ``parts`` one after the other, each of which must be read whole. Returns those not read yet."""
     unread = list(parts)
-    replace_entropy(monkeypatch, lambda size: unread.pop(0))
+
+    def urandom(size: int) -> bytes:
+        part = unread.pop(0)
+        assert len(part) == size
+        return part
+
+    replace_entropy(monkeypatch, urandom)
     return unread
 
 
