@@ -377,7 +377,7 @@ def _become(request: dict[str, Any]) -> None:
     os.umask(request["umask"])
     sys.path[0] = request["cwd"]
     os.environ.clear()
-    os.environ.update({"PYTHONMALLOC": "pymalloc"} | request["env"])  # a fork cannot begin again (``huge_pages``)
+    os.environ.update(request["env"])
     sys.argv[1:] = request["arguments"]
     tempfile.tempdir = None  # TMPDIR may be another
     runpy.run_module(request["module"], run_name="__main__", alter_sys=True)

@@ -24,10 +24,15 @@ def use(command: str) -> None:
     if os.environ.pop(_BEGUN, None) is not None:
         for name in ALLOCATOR:
             os.environ.pop(name, None)
-    elif sys.argv[1:2] == [command] and not ALLOCATOR.keys() & os.environ.keys() and _are_offered():
+    elif _began_with(command) and not ALLOCATOR.keys() & os.environ.keys() and _are_offered():
         variables = os.environ | ALLOCATOR | {_BEGUN: "1"}
         with suppress(OSError):  # it goes on as it is
             os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], variables)  # noqa: S606  itself
+
+
+def _began_with(command: str) -> bool:
+    """Not so of a fork, which would become the program that it is a fork of."""
+    return sys.argv[1:2] == [command] and sys.orig_argv[-len(sys.argv[1:]) :] == sys.argv[1:]
 
 
 def _are_offered() -> bool:
