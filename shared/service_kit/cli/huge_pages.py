@@ -1,8 +1,8 @@
 """A process whose objects are in large pages of memory: it looks up fewer addresses, and takes less processor time.
 
 Python's own allocator takes memory by the megabyte, which fits no large page. That of glibc asks Linux for large pages
-where it is told to before a process begins. So the process becomes the same program again, with three variables that
-its children do not inherit.
+where its settings say so when a process begins. So the process becomes the same program again, with three variables
+that its children do not inherit.
 """
 
 import os
