@@ -287,7 +287,5 @@ def thinned(db: Connection, study_id: str, points: int) -> tuple[int, list[Any]]
 
 
 def content(line: Any) -> tuple[Any, ...]:
-    """A line without its sequence number and time."""
-    of_row = line.row_queries, line.row_plays, line.row_total
-    of_study = line.release, line.total, line.total_plays
-    return line.kind, line.query_id, line.row, line.plays, line.cost, line.cap, *of_row, *of_study
+    """A line without its sequence number, study and time, which are the first two columns and the last."""
+    return tuple(line)[2:-1]

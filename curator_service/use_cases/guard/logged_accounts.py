@@ -25,6 +25,8 @@ ACCOUNT_KINDS = (
 class AccountLogSummary:
     """Registrations of files, and what was charged to every record of each, with its caps."""
 
+    kinds: Collection[str] = ACCOUNT_KINDS
+
     def __init__(self) -> None:
         self.accounts: dict[str, Account] = {}
         self.registered: dict[str, Json] = {}

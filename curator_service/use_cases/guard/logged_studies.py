@@ -55,6 +55,8 @@ class LoggedStudy:
 class StudyLogSummary:
     """Studies: spec, release and state."""
 
+    kinds = STUDY_KINDS
+
     def __init__(self) -> None:
         self.studies: dict[str, LoggedStudy] = {}
 

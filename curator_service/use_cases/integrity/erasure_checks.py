@@ -15,6 +15,8 @@ _COUNTED = ("queries", "measurements", "replies", "messages")
 class ErasureLogSummary:
     """Datasets that were erased, with their studies. Other summaries look here what they cannot check any more."""
 
+    kinds = ("dataset.erased",)
+
     def __init__(self) -> None:
         self.datasets: set[str] = set()
         self.studies: set[str] = set()
@@ -22,11 +24,10 @@ class ErasureLogSummary:
 
     def follow(self, record: Json) -> None:
         """Take the next record of the log."""
-        if record["kind"] == "dataset.erased":
-            details = record["details"]
-            self.datasets.add(details["dataset_id"])
-            self.studies |= set(details["studies"])
-            self._counts.update({name: details[name] for name in _COUNTED})
+        details = record["details"]
+        self.datasets.add(details["dataset_id"])
+        self.studies |= set(details["studies"])
+        self._counts.update({name: details[name] for name in _COUNTED})
 
     def check(self, db: Connection) -> None:
         """Raise LogBroken if a dataset is erased and the log does not say so, or the reverse."""
@@ -53,6 +54,6 @@ class ErasureLogSummary:
 def erased_in_words(db: Connection) -> str:
     """What was erased, by the log, for who verifies; empty if nothing was."""
     summary = ErasureLogSummary()
-    for record in audit_log.of_kind(db, "dataset.erased"):
+    for record in audit_log.of_kind(db, *ErasureLogSummary.kinds):
         summary.follow(record)
     return summary.words

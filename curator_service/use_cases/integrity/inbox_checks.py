@@ -3,7 +3,7 @@
 import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from blindopt import wire
 from blindopt.audit.merkle_log import Json, sha256
@@ -20,6 +20,8 @@ from service_kit.store.stored_replies import is_erased
 @dataclass
 class InboxLogSummary:
     """Queries that people or a system measure, as the log describes them."""
+
+    kinds: ClassVar[None] = None
 
     erased: ErasureLogSummary
     queries: dict[str, str] = field(default_factory=dict)

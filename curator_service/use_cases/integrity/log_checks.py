@@ -53,6 +53,8 @@ def findings(db: Connection, records: Iterable[Json]) -> Iterator[LogBroken]:
 class _DatasetLogSummary:
     """Datasets: which are of one file, which are public, and how each file was read, with values that fill gaps."""
 
+    kinds = ("dataset.registered", "dataset.deleted")
+
     def __init__(self, erased: ErasureLogSummary) -> None:
         self._erased = erased
         self._readings: dict[str, str] = {}
@@ -91,14 +93,14 @@ class _DatasetLogSummary:
 class _AdvisoryLogSummary:
     """Withdrawals of mechanisms."""
 
+    kinds = ("mechanism.withdrawn",)
+
     def __init__(self) -> None:
         self._advisories: dict[str, tuple[str, int, str]] = {}
 
     def follow(self, record: Json) -> None:
-        if record["kind"] == "mechanism.withdrawn":
-            details = record["details"]
-            content = details["mechanism"], details["version"], details["reason_sha256"]
-            self._advisories[details["advisory_id"]] = content
+        details = record["details"]
+        self._advisories[details["advisory_id"]] = details["mechanism"], details["version"], details["reason_sha256"]
 
     def check(self, db: Connection) -> None:
         stored = {
@@ -111,12 +113,14 @@ class _AdvisoryLogSummary:
 class _WithheldLogSummary:
     """Withheld records: the log has a salted digest of each."""
 
+    kinds = ("record.withheld",)
+
     def __init__(self) -> None:
         self._units: list[tuple[str, str]] = []
 
     def follow(self, record: Json) -> None:
         details = record.get("details", {})
-        if record["kind"] == "record.withheld" and "unit_sha256" in details:
+        if "unit_sha256" in details:
             self._units.append((details["account"], details["unit_sha256"]))
 
     def check(self, db: Connection) -> None:
@@ -130,6 +134,8 @@ class _MessageLogSummary:
 
     That of a message and of a decision's word is salted: a value of y may be in them.
     """
+
+    kinds = ("message.received", "message.decided", "study.caps_raised")
 
     def __init__(self, erased: ErasureLogSummary) -> None:
         self._erased = erased
@@ -181,8 +187,10 @@ def _digest(text: str | None) -> str | None:
 class _ReplyLogSummary:
     """Stored replies to modelers: the first under each key, which every later one must repeat."""
 
+    kinds = None
+
     def __init__(self, db: Connection, erased: ErasureLogSummary) -> None:
-        self._db = db
+        self._stored = stored_replies.Answers(db)
         self._erased = erased
         self._count = 0
         self._studies: dict[str, str] = {}
@@ -195,7 +203,7 @@ class _ReplyLogSummary:
         if not exchange or exchange["method"] != "POST" or exchange["status"] >= 300:
             return
         grant, key = exchange["grant_id"], exchange["idempotency_key"]
-        stored = stored_replies.answer(self._db, grant, key)
+        stored = self._stored.find(grant, key, record["seq"])
         self._studies[grant] = exchange["study_id"]
         if stored is None:
             raise LogBroken(f"the stored answer under key {key} is missing", about=grant)
@@ -233,6 +241,8 @@ _ANSWERING = ("checkpoint.countersigned", "message.received")
 
 class _LedgerLogSummary:
     """Charges and refusals of studies, and the queries that were charged."""
+
+    kinds = None
 
     def __init__(self, db: Connection) -> None:
         self._db = db

@@ -8,7 +8,7 @@ from blindopt.errors import LogBroken
 from curator_service import store
 from curator_service.privacy.ledger import exact
 from curator_service.store import dataset_accounts, jobs
-from curator_service.use_cases.guard.logged_accounts import AccountLogSummary
+from curator_service.use_cases.guard.logged_accounts import ACCOUNT_KINDS, AccountLogSummary
 from curator_service.use_cases.integrity.erasure_checks import ErasureLogSummary
 from curator_service.use_cases.studies.salted_digests import salted_digest
 from service_kit.store.database import Connection
@@ -16,6 +16,8 @@ from service_kit.store.database import Connection
 
 class TuningLogSummary(AccountLogSummary):
     """Tunings, and the lines of dataset accounts, as the log describes them."""
+
+    kinds = (*ACCOUNT_KINDS, "tuning.ended", "tuning.cancelled")
 
     def __init__(self, erased: ErasureLogSummary) -> None:
         super().__init__()

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import rfc8785
@@ -97,10 +97,8 @@ def _is_plain(value: Json | list[Any], *, in_order: bool = False) -> bool:
     ``in_order``: and whether the members of each object are sorted.
     """
     if type(value) is dict:
-        for key in value:
-            if type(key) is not str or not key.isascii():
-                return False
-        if in_order and [*value] != sorted(value):
+        are_plain, are_sorted = _of_names(tuple(value))
+        if not are_plain or (in_order and not are_sorted):
             return False
         items: Iterable[Any] = value.values()
     else:
@@ -112,6 +110,13 @@ def _is_plain(value: Json | list[Any], *, in_order: bool = False) -> bool:
         if (kind is not dict and kind is not list) or not _is_plain(item, in_order=in_order):
             return False
     return True
+
+
+@lru_cache(maxsize=256)
+def _of_names(names: tuple[Any, ...]) -> tuple[bool, bool]:
+    """Whether the names of an object are ASCII texts, and are sorted. Most records have the names of earlier ones."""
+    are_plain = all(type(name) is str and name.isascii() for name in names)
+    return are_plain, are_plain and [*names] == sorted(names)
 
 
 def leaf_hash(body: bytes) -> bytes:

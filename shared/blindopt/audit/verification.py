@@ -3,6 +3,7 @@
 What a log of a million records needs is held in arrays, some 100 bytes a record.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -59,7 +60,7 @@ class Verification:
         if export.service != f"blindopt-{self._own.name.partition('.')[0]}":
             raise LogBroken(f"the export is of {export.service} and signed by {self._own.name}")
         self._export = export
-        self._exchanges: dict[str, _Exchanges] = {}
+        self._exchanges: defaultdict[str, _Exchanges] = defaultdict(_Exchanges)
         self._since = self._checkpoint(since)
         self.head = self._since
         """Head of the own log: of what was verified so far."""
@@ -118,10 +119,9 @@ class Verification:
         if isinstance(exchange, dict) and type(position := exchange.get("position")) is int:
             if position < 0:
                 raise LogBroken(f"record {entry.seq} names place {position} of a shared log: places begin at 0")
-            exchanges = self._exchanges.setdefault(str(exchange.get("grant_id")), _Exchanges())
-            exchanges.add(position, exchange_leaf(entry.body), exchange)
+            self._exchanges[str(exchange.get("grant_id"))].add(position, exchange_leaf(entry.body), exchange)
         if record.get("kind") == "checkpoint.countersigned" and isinstance(details := record.get("details"), dict):
-            exchanges = self._exchanges.setdefault(str(details.get("grant_id")), _Exchanges())
+            exchanges = self._exchanges[str(details.get("grant_id"))]
             exchanges.countersigned.append((details.get("size"), details.get("root")))
 
     def _verify_shared(self, grant: str, recorded: "_Exchanges") -> None:

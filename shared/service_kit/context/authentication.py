@@ -84,7 +84,7 @@ class Authentication:
             return
         seen = self._database.foreign_writes
         with self._following, self._database.read() as db:
-            for record in audit_log.of_kind(db, *PrincipalLogSummary.KINDS, after=self._followed[0]):
+            for record in audit_log.of_kind(db, *PrincipalLogSummary.kinds, after=self._followed[0]):
                 self._logged.follow(record)
                 self._followed = record["seq"], -1
             fault = fault_in(db)

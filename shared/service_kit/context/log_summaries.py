@@ -1,6 +1,6 @@
 """What the log says about tables, followed record by record and then compared with the rows."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Protocol
 
 from blindopt.audit.merkle_log import Json, sha256
@@ -15,6 +15,10 @@ OTHER = "other"
 class LogSummary(Protocol):
     """What the log says about some tables."""
 
+    @property
+    def kinds(self) -> Collection[str] | None:
+        """Kinds of the records that it follows; None: all."""
+
     def follow(self, record: Json) -> None:
         """Take the next record of the log. Raises LogBroken if it contradicts an earlier one."""
 
@@ -28,13 +32,19 @@ def summarize(db: Connection, records: Iterable[Json], summaries: list[LogSummar
     What ``records`` raises is yielded too. Where the own log itself is broken, no table can be compared with it.
     """
     remaining, early = list(summaries), []
+    by_kind: dict[str, list[LogSummary]] = {}
     try:
         for record in records:
-            for summary in remaining[:]:
+            kind = str(record["kind"])
+            if (followers := by_kind.get(kind)) is None:
+                followers = [each for each in remaining if each.kinds is None or kind in each.kinds]
+                by_kind[kind] = followers
+            for summary in followers:
                 try:
                     summary.follow(record)
                 except LogBroken as finding:
                     remaining.remove(summary)
+                    by_kind.clear()
                     early.append(_of_tables(finding))
     except LogBroken as finding:
         yield finding
@@ -58,7 +68,7 @@ def _of_tables(finding: LogBroken) -> LogBroken:
 class PrincipalLogSummary:
     """Tokens and users: who they are, their role and study, and whether they were revoked."""
 
-    KINDS = ("token.issued", "token.revoked", "user.added", "user.disabled")
+    kinds = ("token.issued", "token.revoked", "user.added", "user.disabled")
 
     def __init__(self) -> None:
         self.tokens: dict[str, Json] = {}

@@ -136,10 +136,12 @@ def add(
     )
 
 
+_AT_ONCE = 100
 _OF_GRANTS = _replies.c.principal.startswith("grt_", autoescape=True) & (_replies.c.sealed == 0)
+# Cast, because a row that was changed by hand may hold something other than bytes.
+_ANSWER_COLUMNS = _replies.c.status, cast(_replies.c.body, LargeBinary).label("body")
 _ANSWER = PreparedStatement(
-    # Cast, because a row that was changed by hand may hold something other than bytes.
-    select(_replies.c.status, cast(_replies.c.body, LargeBinary).label("body")).where(
+    select(*_ANSWER_COLUMNS).where(
         _replies.c.principal == bindparam("principal"),
         _replies.c.idempotency_key == bindparam("key"),
         _replies.c.sealed == literal_column("0"),
@@ -150,6 +152,31 @@ _ANSWER = PreparedStatement(
 def answer(db: Connection, principal: str, key: str) -> Any:
     """Status and body of the reply under a key, if it is not sealed; else None."""
     return _ANSWER.row(db, principal=principal, key=key)
+
+
+class Answers:
+    """Replies to modelers, for a reader who follows the log.
+
+    One statement streams them as they lie in the table, where they mostly are in the order of the log; what is not the
+    next one there is looked up.
+    """
+
+    def __init__(self, db: Connection) -> None:
+        log_seq = cast(_replies.c.log_seq, Integer).label("log_seq")
+        columns = log_seq, _replies.c.principal, _replies.c.idempotency_key, *_ANSWER_COLUMNS
+        query = select(*columns).where(_replies.c.sealed == 0, _replies.c.log_seq.is_not(None))
+        self._db = db
+        self._rows = iter(db.execute(query.execution_options(yield_per=_AT_ONCE)))
+        self._next = next(self._rows, None)
+
+    def find(self, principal: str, key: str, log_seq: int) -> Any:
+        """Status and body of the reply under a key, as ``answer``; the record at ``log_seq`` is of its exchange."""
+        while self._next is not None and self._next.log_seq < log_seq:
+            self._next = next(self._rows, None)
+        row = self._next
+        if row is None or (row.principal, row.idempotency_key) != (principal, key):
+            return answer(self._db, principal, key)
+        return row
 
 
 def answers_of(db: Connection, principal: str) -> Any:
