@@ -30,6 +30,8 @@ class _RunLogSummary:
     For queries that people answer, this is checked for each version, in the order and at the time of the log.
     """
 
+    kinds = None
+
     def __init__(self, db: Connection) -> None:
         self._answered: dict[str, NumberedDigests] = {}
         """By run and the query's first trial, the digests of request and reply."""

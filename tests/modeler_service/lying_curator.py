@@ -68,8 +68,8 @@ class FakeCurator:
 
     # --- signatures ----------------------------------------------------------------------------
 
-    def peaks(self, bodies: list[bytes]) -> list[bytes]:
-        peaks: list[bytes] = []
+    def peaks(self, bodies: list[bytes]) -> bytes:
+        peaks = b""
         for index, body in enumerate(bodies):
             peaks = merkle_log.grow(peaks, index, merkle_log.leaf_hash(body))
         return peaks

@@ -162,7 +162,7 @@ def test_the_checkpoint_is_the_signed_head_of_the_log(exports, curator, modeler)
         assert [entry["seq"] for entry in listed["entries"]] == [size - 2, size - 1]
         assert listed["next_page_token"] is None
         peaks = bytes.fromhex(listed["entries"][-1]["peaks"])
-        head = merkle_log.Head(size, merkle_log.root([peaks[i : i + 32] for i in range(0, len(peaks), 32)]).hex())
+        head = merkle_log.Head(size, merkle_log.root(peaks).hex())
         assert (body["size"], body["root"]) == (head.size, head.root)
         assert key.verify(body["note"]) == Checkpoint(f"{key.name}/log", head)
         assert size >= len(reconciliation.read(path).own)
@@ -206,11 +206,11 @@ def test_a_changed_body_in_an_export_is_found(run, exports, tmp_path):
 
 def _grown(records):
     """A log of these records in which every hash is right."""
-    entries, peaks = [], []
+    entries, peaks = [], b""
     for seq, record in enumerate(records):
         body = merkle_log.canonical(record)
         peaks = merkle_log.grow(peaks, seq, merkle_log.leaf_hash(body))
-        entries.append(merkle_log.Entry(seq, body, merkle_log.leaf_hash(body), b"".join(peaks)))
+        entries.append(merkle_log.Entry(seq, body, merkle_log.leaf_hash(body), peaks))
     return entries
 
 

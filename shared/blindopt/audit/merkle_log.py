@@ -128,28 +128,23 @@ def _node_hash(first: bytes, second: bytes) -> bytes:
     return hashlib.sha256(b"\x01" + first + second).digest()
 
 
-def grow(peaks: Sequence[bytes], size: int, leaf: bytes) -> list[bytes]:
-    """Return the frontier of a tree of ``size`` leaves after one more leaf."""
-    grown = [*peaks, leaf]
+def grow(peaks: bytes, size: int, leaf: bytes) -> bytes:
+    """Return the frontier of a tree of ``size`` leaves after one more leaf; frontiers are roots of 32 bytes each."""
+    node, end = leaf, len(peaks)
     while size & 1:  # each trailing 1 bit of the size is a full subtree that now gets its sibling
-        second, first = grown.pop(), grown.pop()
-        grown.append(_node_hash(first, second))
+        end -= 32
+        node = _node_hash(peaks[end : end + 32], node)
         size >>= 1
-    return grown
+    return peaks[:end] + node
 
 
-def frontier(peaks: bytes) -> list[bytes]:
-    """Split a stored frontier into its roots."""
-    return [peaks[i : i + 32] for i in range(0, len(peaks), 32)]
-
-
-def root(peaks: Sequence[bytes]) -> bytes:
+def root(peaks: bytes) -> bytes:
     """RFC 6962 tree head of the frontier; the empty tree is SHA-256 of nothing."""
     if not peaks:
         return hashlib.sha256(b"").digest()
-    head = peaks[-1]
-    for peak in reversed(peaks[:-1]):
-        head = _node_hash(peak, head)
+    head = peaks[-32:]
+    for start in range(len(peaks) - 64, -1, -32):
+        head = _node_hash(peaks[start : start + 32], head)
     return head
 
 
@@ -182,7 +177,7 @@ class Head:
     root: str
 
 
-EMPTY = Head(0, root([]).hex())
+EMPTY = Head(0, root(b"").hex())
 
 
 def verify(entries: Iterable[Entry], *, index: str = "seq", signed: Mapping[int, str] | None = None) -> Head:
@@ -211,11 +206,11 @@ class LogWalk:
         index: str,
         signed: Callable[[int], str | None] = lambda size: None,
         after: int = 0,
-        peaks: Sequence[bytes] = (),
+        peaks: bytes = b"",
     ) -> None:
         self._index = index
         self._signed = signed
-        self._peaks = list(peaks)
+        self._peaks = peaks
         self.size = after
 
     def take(self, entry: Entry, expected: bytes | None = None) -> None:
@@ -226,7 +221,7 @@ class LogWalk:
         if entry.seq != self.size or expected != entry.leaf or leaf_hash(entry.body) != expected:
             _check_entry(entry, self.size, self._index)
         self._peaks = grow(self._peaks, self.size, entry.leaf)
-        if b"".join(self._peaks) != entry.peaks:
+        if self._peaks != entry.peaks:
             raise LogBroken(f"record {self.size} was inserted or replaced: the tree before or at it differs")
         self.size += 1
         if (signed := self._signed(self.size)) is not None and signed != root(self._peaks).hex():
@@ -289,7 +284,7 @@ def consistency(leaves: Sequence[bytes], first: int) -> list[bytes]:
     """
 
     def tree(start: int, end: int) -> bytes:
-        peaks: list[bytes] = []
+        peaks = b""
         for size, leaf in enumerate(leaves[start:end]):
             peaks = grow(peaks, size, leaf)
         return root(peaks)

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from blindopt.audit.merkle_log import Entry, Json, frontier, root
+from blindopt.audit.merkle_log import EMPTY, Entry, Json, root
 from blindopt.audit.verification import Records, first_key, leads
 from blindopt.audit.verification import verify_export as verify_export
 from blindopt.errors import LogBroken
@@ -299,7 +299,7 @@ def _forks(grant: str, who: str, party: Export, holder: Export) -> Iterator[Diff
 
 
 def _all_roots(entries: list[Entry], sizes: set[int]) -> dict[int, str]:
-    roots = {0: root([]).hex()}
+    roots = {0: EMPTY.root}
     for size in sizes & set(range(1, len(entries) + 1)):
-        roots[size] = root(frontier(entries[size - 1].peaks)).hex()
+        roots[size] = root(entries[size - 1].peaks).hex()
     return roots

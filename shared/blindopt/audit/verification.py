@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from blindopt.audit.checkpoints import Checkpoint, Verifier, parse_unverified
-from blindopt.audit.merkle_log import Entry, Head, Json, LogWalk, exchange_leaf, frontier, root
+from blindopt.audit.merkle_log import EMPTY, Entry, Head, Json, LogWalk, exchange_leaf, root
 from blindopt.audit.numbered_digests import NumberedDigests
 from blindopt.errors import LogBroken
 
@@ -72,7 +72,7 @@ class Verification:
 
     def _checkpoint(self, note: str | None) -> Head:
         if note is None:
-            return Head(0, root([]).hex())
+            return EMPTY
         return self._own.verify(note, "log").head
 
     def records(self) -> Iterator[Json]:
@@ -101,11 +101,11 @@ class Verification:
 
     def _begin(self, grant: str | None, size: int, roots: "_Roots") -> LogWalk:
         """Begin a walk of a log, after ``size`` records of it."""
-        peaks: list[bytes] = []
+        peaks = b""
         if size:
             last = next(self._export.log(grant, size - 2), None)
-            peaks = [] if last is None else frontier(last.peaks)
-            if last is None or last.seq != size - 1 or len(peaks) != size.bit_count():
+            peaks = b"" if last is None else last.peaks
+            if last is None or last.seq != size - 1 or len(peaks) != 32 * size.bit_count():
                 raise LogBroken(f"record {size - 1} is missing or was changed")
             if grant is None and root(peaks).hex() != self._since.root:
                 raise LogBroken(f"the first {size} records are not those of the checkpoint that you named")

@@ -247,18 +247,18 @@ class LogCopy:
         peaks = self._peaks(grant, size)
         return None if peaks is None else merkle_log.root(peaks).hex()
 
-    def _peaks(self, grant: str, size: int) -> list[bytes] | None:
+    def _peaks(self, grant: str, size: int) -> bytes | None:
         row = self._db.execute("SELECT peaks FROM log WHERE grant_id = ? AND seq = ?", (grant, size - 1)).fetchone()
-        return None if row is None else [row[0][i : i + 32] for i in range(0, len(row[0]), 32)]
+        return None if row is None else bytes(row[0])
 
     def share(self, grant: str, body: bytes) -> Head:
         size = self.size(grant)
-        before = self._peaks(grant, size) if size else []
+        before = self._peaks(grant, size) if size else b""
         if before is None:
             raise LogBroken(f"record {size - 1} of the log is missing")
         leaf = merkle_log.leaf_hash(body)
         peaks = merkle_log.grow(before, size, leaf)
-        self._db.execute("INSERT INTO log VALUES (?, ?, ?, ?, ?)", (grant, size, body, leaf, b"".join(peaks)))
+        self._db.execute("INSERT INTO log VALUES (?, ?, ?, ?, ?)", (grant, size, body, leaf, peaks))
         return Head(size + 1, merkle_log.root(peaks).hex())
 
     # --- the curator's signatures -----------------------------------------------------------------

@@ -95,7 +95,7 @@ def append(
         body += b',"exchange":' + exchange
     body += f',"kind":{quoted(kind)},"seq":{seq},"time":"{stamp(now)}","v":1}}'.encode()
     leaf = merkle_log.leaf_hash(body)
-    grown = b"".join(merkle_log.grow(peaks, seq, leaf))
+    grown = merkle_log.grow(peaks, seq, leaf)
     memory, added = remembered(db, _log.name), Appended(seq, leaf, kind, shown)
     tail = (memory or {}).get(_TAIL, [])
     _ADD.run(db, seq=seq, body=body, leaf=leaf, peaks=grown)
@@ -151,9 +151,8 @@ def share_next(db: Connection, grant_id: str, body_at: Callable[[int], bytes]) -
     body = body_at(seq)
     leaf = merkle_log.leaf_hash(body)
     grown = merkle_log.grow(peaks, seq, leaf)
-    stored = b"".join(grown)
-    _ADD_SHARED.run(db, grant_id=grant_id, seq=seq, body=body, leaf=leaf, peaks=stored)
-    _LAST_SHARED.remember(db, (seq, stored), grant=grant_id)
+    _ADD_SHARED.run(db, grant_id=grant_id, seq=seq, body=body, leaf=leaf, peaks=grown)
+    _LAST_SHARED.remember(db, (seq, grown), grant=grant_id)
     return Head(seq + 1, merkle_log.root(grown).hex())
 
 
@@ -303,8 +302,8 @@ def _subtree(db: Connection, grant_id: str | None, start: int, end: int) -> byte
     """
     last = _entry_at(db, grant_id, end - 1).leaf
     full = (end - 1 - start).bit_count()
-    peaks = merkle_log.frontier(_entry_at(db, grant_id, end - 2).peaks)[-full:] if full else []
-    return merkle_log.root([*peaks, last])
+    peaks = _entry_at(db, grant_id, end - 2).peaks[-32 * full :] if full else b""
+    return merkle_log.root(peaks + last)
 
 
 def _entry_at(db: Connection, grant_id: str | None, seq: int) -> Entry:
@@ -341,7 +340,7 @@ def head(db: Connection, grant_id: str | None = None) -> Head:
 
 def head_of(last: Any) -> Head:
     """Size and root of a log from the row of its last record (``LAST``), or from None if it is empty."""
-    return EMPTY if last is None else Head(last.seq + 1, merkle_log.root(merkle_log.frontier(last.peaks)).hex())
+    return EMPTY if last is None else Head(last.seq + 1, merkle_log.root(last.peaks).hex())
 
 
 def root_at(db: Connection, grant_id: str | None, size: int) -> str | None:
@@ -349,7 +348,7 @@ def root_at(db: Connection, grant_id: str | None, size: int) -> str | None:
     if size == 0:
         return EMPTY.root
     peaks = _peaks_at(db, grant_id, size)
-    return None if peaks is None else merkle_log.root(merkle_log.frontier(peaks)).hex()
+    return None if peaks is None else merkle_log.root(peaks).hex()
 
 
 def _peaks_at(db: Connection, grant_id: str | None, size: int) -> bytes | None:
@@ -365,17 +364,17 @@ def check_end(db: Connection, *, records: int = 100) -> Head:
     """Verify the last ``records`` of the log. Raises LogBroken."""
     end = head(db)
     start = max(0, end.size - records)
-    peaks = [] if start == 0 else merkle_log.frontier(_peaks_at(db, None, start) or b"")
-    if len(peaks) != start.bit_count():
+    peaks = b"" if start == 0 else _peaks_at(db, None, start) or b""
+    if len(peaks) != 32 * start.bit_count():
         raise LogBroken(f"record {start - 1} of the log is missing or was changed")
     size = start
     for entry in walk(db, after=start - 1):
         peaks = merkle_log.grow(peaks, size, entry.leaf)
-        if entry.seq != size or merkle_log.leaf_hash(entry.body) != entry.leaf or b"".join(peaks) != entry.peaks:
+        if entry.seq != size or merkle_log.leaf_hash(entry.body) != entry.leaf or peaks != entry.peaks:
             raise LogBroken(f"record {size} of the log is missing or was changed")
         size += 1
     return end
 
 
-def _next(last: Any) -> tuple[int, list[bytes]]:
-    return (0, []) if last is None else (last.seq + 1, merkle_log.frontier(last.peaks))
+def _next(last: Any) -> tuple[int, bytes]:
+    return (0, b"") if last is None else (last.seq + 1, last.peaks)

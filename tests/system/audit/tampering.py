@@ -100,16 +100,16 @@ class Party:
 
 def rows_of(bodies: list[bytes]) -> list[tuple[int, bytes, bytes, bytes]]:
     """Place, body, leaf and frontier of each record of a log."""
-    rows, peaks = [], []
+    rows, peaks = [], b""
     for position, body in enumerate(bodies):
         leaf = hashlib.sha256(b"\0" + body).digest()
         peaks = merkle_log.grow(peaks, position, leaf)
-        rows.append((position, body, leaf, b"".join(peaks)))
+        rows.append((position, body, leaf, peaks))
     return rows
 
 
 def head_of(bodies: list[bytes]) -> Head:
-    peaks: list[bytes] = []
+    peaks = b""
     for position, body in enumerate(bodies):
         peaks = merkle_log.grow(peaks, position, hashlib.sha256(b"\0" + body).digest())
     return Head(len(bodies), merkle_log.root(peaks).hex())

@@ -27,18 +27,18 @@ def tree_head(leaves: list[bytes]) -> bytes:
     return hashlib.sha256(b"\x01" + tree_head(leaves[:k]) + tree_head(leaves[k:])).digest()
 
 
-def grown(bodies: list[bytes]) -> list[bytes]:
-    peaks: list[bytes] = []
+def grown(bodies: list[bytes]) -> bytes:
+    peaks = b""
     for size, body in enumerate(bodies):
         peaks = merkle_log.grow(peaks, size, merkle_log.leaf_hash(body))
     return peaks
 
 
 def test_the_root_is_rfc_6962s_for_every_size_to_300():
-    bodies, peaks = [], []
+    bodies, peaks = [], b""
     for size in range(301):
         assert merkle_log.root(peaks) == tree_head(bodies)
-        assert len(peaks) == size.bit_count()
+        assert len(peaks) == 32 * size.bit_count()
         bodies.append(f"record {size}".encode())
         peaks = merkle_log.grow(peaks, size, merkle_log.leaf_hash(bodies[-1]))
 
@@ -62,13 +62,6 @@ ROOTS = [
 def test_the_roots_are_those_of_certificate_transparency(size):
     bodies = [bytes.fromhex(leaf) for leaf in LEAVES[:size]]
     assert merkle_log.root(grown(bodies)).hex() == ROOTS[size]
-
-
-def test_growing_leaves_the_frontier_it_was_given():
-    peaks = grown([b"a", b"b", b"c"])
-    before = list(peaks)
-    merkle_log.grow(peaks, 3, merkle_log.leaf_hash(b"d"))
-    assert peaks == before
 
 
 @pytest.mark.parametrize(
@@ -590,7 +583,7 @@ def test_an_expected_leaf_does_not_hide_a_changed_body(at):
 @pytest.mark.parametrize("at", [0, 5, 12])
 def test_an_expected_leaf_does_not_hide_another_leaf_under_the_same_body(at):
     other = merkle_log.leaf_hash(b"{}")
-    peaks = b"".join(merkle_log.grow(merkle_log.frontier(LOG[at - 1].peaks) if at else [], at, other))
+    peaks = merkle_log.grow(LOG[at - 1].peaks if at else b"", at, other)
     entry = dataclasses.replace(LOG[at], leaf=other, peaks=peaks)
     assert wrong(walked(at), entry, LOG[at].leaf).startswith(f"record {at} was changed")
 

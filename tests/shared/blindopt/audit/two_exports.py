@@ -29,10 +29,10 @@ def exchange(number: int, **changes: Any) -> Exchange:
 
 
 def entries_of(bodies: list[bytes]) -> list[Entry]:
-    entries, peaks = [], []
+    entries, peaks = [], b""
     for seq, body in enumerate(bodies):
         peaks = merkle_log.grow(peaks, seq, merkle_log.leaf_hash(body))
-        entries.append(Entry(seq=seq, body=body, leaf=merkle_log.leaf_hash(body), peaks=b"".join(peaks)))
+        entries.append(Entry(seq=seq, body=body, leaf=merkle_log.leaf_hash(body), peaks=peaks))
     return entries
 
 
@@ -43,7 +43,7 @@ def own_log(records: list[dict[str, Any]]) -> list[Entry]:
 def head_of(entries: list[Entry], size: int | None = None) -> Head:
     part = entries[:size]
     peaks = part[-1].peaks if part else b""
-    return Head(len(part), merkle_log.root([peaks[i : i + 32] for i in range(0, len(peaks), 32)]).hex())
+    return Head(len(part), merkle_log.root(peaks).hex())
 
 
 def note(signer: Signer, head: Head, log: str = "log") -> str:
