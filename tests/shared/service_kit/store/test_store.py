@@ -197,6 +197,28 @@ def test_an_upsert_cannot_change_a_stored_reply(database, filled):
     assert [row.body for row in _all(database, "replies")] == [b"body"]
 
 
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0], [0, 0, 3, 1, 3], [2, 1], [1, 3]])
+@pytest.mark.parametrize("change", ["", "SET log_seq = 'text'", "SET log_seq = 9", "SET log_seq = NULL"])
+def test_an_answer_is_found_whatever_the_order_and_the_position_that_is_stored_with_it(database, order, change):
+    def work(db):
+        for i in range(4):
+            for sealed in (True, False):  # a sealed reply before each, which is no answer
+                principal, reply = f"{'adm' if sealed else 'grt'}_{i % 2}", StoredReply(200 + i, b"%d" % i)
+                stored_replies.add(db, principal, f"k{i}", "", reply, sealed=sealed, now=NOW, log_seq=3 * i)
+        if change:
+            with schema.unguarded(db, "replies"):
+                db.execute(text(f"UPDATE replies {change} WHERE idempotency_key = 'k1'"))
+
+    database.write(work)
+    with database.read() as db:
+        answers = stored_replies.Answers(db)
+        for i in order:
+            row = answers.find(f"grt_{i % 2}", f"k{i}", 3 * i)
+            assert (row.status, row.body) == (200 + i, b"%d" % i)
+            assert answers.find("adm_0", "k0", 3 * i) is None
+            assert answers.find(f"grt_{i % 2}", "k9", 3 * i) is None
+
+
 def test_the_tables_that_are_append_only_are_these():
     evidence = {"log", "shared", "receipts", "keys", "countersignatures"}
     measured = {"entries", "rounds", "revisions"}
