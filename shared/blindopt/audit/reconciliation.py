@@ -18,10 +18,7 @@ from blindopt.wire import AuditEntry
 _UNRECORDED = (401, 404, 413, 429, 500, 502, 503)
 """Statuses of refusals that precede any write: they are not in the shared log."""
 
-
 _NOTES = ("checkpoint", "receipt", "countersignature")
-_ABSENT = object()
-"""In the place of a member that an exchange lacks: null is another value."""
 
 
 class Line(BaseModel):
@@ -258,10 +255,19 @@ def _compare(grant: str, curator: dict[int, Json], modeler: dict[int, Json]) -> 
         elif position not in modeler:
             what = "the modeler's tail is missing" if position > max(modeler, default=-1) else "its reply was lost"
             yield Difference(where, f"only the curator has it: {what}")
-        elif (ours := curator[position]) != (theirs := modeler[position]):
+        elif _as_json(ours := curator[position]) != _as_json(theirs := modeler[position]):
             names = sorted(ours.keys() | theirs.keys())
-            fields = [name for name in names if ours.get(name, _ABSENT) != theirs.get(name, _ABSENT)]
+            fields = [name for name in names if _member(ours, name) != _member(theirs, name)]
             yield Difference(where, f"differs in {', '.join(fields)}")
+
+
+def _as_json(value: Any) -> str:
+    """A value as JSON with sorted names: to Python 1 and true are equal."""
+    return json.dumps(value, sort_keys=True)
+
+
+def _member(record: Json, name: str) -> str | None:
+    return _as_json(record[name]) if name in record else None
 
 
 def _broken_promises(grant: str, curator: dict[int, Json]) -> Iterator[Difference]:

@@ -460,6 +460,7 @@ def test_a_curator_that_pinned_another_key_than_the_modelers_is_reported():
         ({"more": 1}, "differs in more"),
         ({"more": None}, "differs in more"),
         ({"idempotency_key": ...}, "differs in idempotency_key"),
+        ({"replayed": 0}, "differs in replayed"),
         ({"more": 1, "idempotency_key": ..., "status": 204}, "differs in idempotency_key, more, status"),
     ],
 )
