@@ -1,12 +1,14 @@
 """`python -m modeler_service` is the console script `blindopt-modeler`."""
 
+from service_kit import collector
 from service_kit.cli import huge_pages
 
 
 def main() -> None:
     """Run the command line."""
     huge_pages.use("serve")  # before the imports, which the process would have to repeat
-    from modeler_service import cli
+    with collector.importing():
+        from modeler_service import cli
 
     cli.main()
 

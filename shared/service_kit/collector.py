@@ -15,3 +15,14 @@ def paused() -> Iterator[None]:
     finally:
         if collects:
             gc.enable()
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Collect nothing while modules are imported, and later never look at what they made.
+
+    It stays to the end of the process, where looking through it was a quarter of what a short command took.
+    """
+    with paused():
+        yield
+        gc.freeze()

@@ -110,7 +110,7 @@ def build(program: Program[S]) -> typer.Typer:
 
         Settings come from the environment (docs/operations.md); options override them.
         """
-        gc.disable()  # what is imported and built now stays; a tenth of the start went into looking through it
+        gc.disable()  # what is imported and built now stays, too
         from service_kit.listener.server import server
 
         with plain_errors():

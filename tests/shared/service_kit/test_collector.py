@@ -22,3 +22,16 @@ def test_it_is_as_before_after_a_pause_also_after_an_error(collects):
         assert gc.isenabled() == collects
     finally:
         gc.enable()
+
+
+def test_what_is_imported_is_never_looked_at_again():
+    gc.unfreeze()
+    try:
+        with collector.importing():
+            assert not gc.isenabled()
+            made = []
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > 0
+        assert not any(each is made for generation in range(3) for each in gc.get_objects(generation))
+    finally:
+        gc.unfreeze()
