@@ -13,4 +13,8 @@ if __name__ == "__main__":
     # A child keeps to one core, because requests come first. BLAS reads these when numpy is loaded.
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.putenv(name, "1")
-    importlib.import_module(sys.argv[1]).PROGRAM.run()
+    from service_kit import collector
+
+    with collector.importing():
+        module = importlib.import_module(sys.argv[1])
+    module.PROGRAM.run()
