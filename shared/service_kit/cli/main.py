@@ -25,7 +25,7 @@ from blindopt.errors import LogBroken, StateConflict
 from blindopt.version import VERSION
 from service_kit.certificates import Certificates
 from service_kit.cli import configuration, database, keys, log_format, tls, users
-from service_kit.cli.program import Program, S, plain_errors, private_file
+from service_kit.cli.program import Program, S, one_thread_for_products, plain_errors, private_file
 from service_kit.cli.verifying import verified
 from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Role
@@ -49,6 +49,7 @@ def build(program: Program[S]) -> typer.Typer:
     @cli.callback(invoke_without_command=True)
     def start(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
         os.umask(0o077)  # files are readable by this user only
+        one_thread_for_products()
         if version:
             typer.echo(f"{program.service} {VERSION}")
             raise typer.Exit

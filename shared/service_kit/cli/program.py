@@ -35,6 +35,15 @@ def private_file(path: Path) -> Iterator[Callable[[str], object]]:
     partial.replace(path)
 
 
+def one_thread_for_products() -> None:
+    """Let BLAS start no threads in this process, unless the environment says how many. Before numpy is imported.
+
+    Products are cut so small that it would share none (``blindopt.gp.single_thread_blas``), and each thread of OpenBLAS
+    spins for 30 ms when it begins.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """Report errors in words on standard error, and exit with status 1."""
