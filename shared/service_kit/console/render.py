@@ -5,15 +5,17 @@ import mimetypes
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import Response
 
 from blindopt.errors import NotFound
 from blindopt.version import VERSION
 from service_kit.console import words
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".png": "image/png"}
 _FOR_EVER = "public, max-age=31536000, immutable"
@@ -36,15 +38,23 @@ class Renderer:
             if path.suffix in _TYPES
         }
         self._digests = {name: hashlib.sha256(body).hexdigest()[:16] for name, body in self._files.items()}
-        self.templates = Environment(
-            loader=FileSystemLoader([folder / "templates" for folder in folders]),
+        self._service, self._folders = service, folders
+
+    @cached_property
+    def templates(self) -> "Environment":
+        """All templates. The first page loads their engine, and not the start of a service that may show none."""
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+        templates = Environment(
+            loader=FileSystemLoader([folder / "templates" for folder in self._folders]),
             autoescape=True,
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self.templates.filters |= words.FILTERS
-        self.templates.globals |= {"service": service, "version": VERSION, "asset": self.asset}
+        templates.filters |= words.FILTERS
+        templates.globals |= {"service": self._service, "version": VERSION, "asset": self.asset}
+        return templates
 
     @cached_property
     def _ui(self) -> Any:
