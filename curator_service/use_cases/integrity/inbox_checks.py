@@ -12,7 +12,7 @@ from curator_service import store
 from curator_service.store import erasures
 from curator_service.store import inbox as table
 from curator_service.use_cases.integrity.erasure_checks import ErasureLogSummary
-from curator_service.use_cases.queries.measurement_entries import BATCHES, digest
+from curator_service.use_cases.queries.batch_digests import BATCHES, digest
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import is_erased
 

@@ -1,6 +1,5 @@
 """Entries about measurements (values, declines, corrections): which are allowed, and how they are stored."""
 
-import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,11 +7,11 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from blindopt import wire
-from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Invalid, StateConflict
 from blindopt.formats.typed_numbers import grouped
 from curator_service.measurement.privatize import draws_nothing
 from curator_service.store import inbox as table
+from curator_service.use_cases.queries.batch_digests import digest
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection
 
@@ -45,8 +44,6 @@ class Author:
     name: str
 
 
-BATCHES = ("measurement.answered", "measurement.declined", "measurement.corrected", "measurement.overdue")
-"""Kinds of the log's records that have the digest of a batch of entries."""
 CURATOR = Author("curator", "curator")
 SYSTEM = Author("curator", "the owner's system")
 
@@ -82,20 +79,6 @@ def append(
     first, last = table.add_entries(db, stored)
     details = {"study_id": inquiry.study_id, "query_id": inquiry.query_id, "first": first, "last": last}
     return {**details, "sha256": digest(stored)}
-
-
-def digest(entries: Sequence[dict[str, Any]]) -> str:
-    """Digest of stored entries. Each has a salt, so the digest reveals nothing about their values."""
-    names = (
-        *("measurement_id", "query_id", "kind", "version", "value", "reason", "note"),
-        *("actor", "name", "salt", "created_at"),
-    )
-    lines = [[entry[name] if name != "value" else _hex(entry[name]) for name in names] for entry in entries]
-    return sha256(json.dumps(lines, ensure_ascii=True, separators=(",", ":")).encode())
-
-
-def _hex(value: float | None) -> str | None:
-    return None if value is None else float(value).hex()
 
 
 def values_of(request: wire.AnswerCreate | wire.CorrectCreate) -> list[MeasurementEntry]:

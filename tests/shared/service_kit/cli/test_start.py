@@ -70,6 +70,7 @@ def test_token_and_audit_load_no_web_framework_and_no_noise_library(service, tmp
     (token, export, verify), printed = loaded(service, tmp_path, *commands)
     assert token == export == set()  # numpy neither
     assert verify & {"fastapi", "starlette", "uvicorn", "opendp", "dp_accounting"} == set()
+    assert service == "modeler" or verify == set()  # numpy took a third of a short verification
     assert printed.startswith("blindopt_")
     assert f"blindopt-{service}" in printed
     assert "records, root" in printed
