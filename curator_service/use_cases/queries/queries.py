@@ -173,7 +173,9 @@ class Queries:
         except BudgetExhausted as refusal:
             self._refuse(db, caller, identity, released.spec, rows, refusal)
             return refusal_for_grant(db, identity, caller.principal.id, released.spec, rows)
-        query_id, at = new_id("qry"), stamp(now)
+        query_id, cost = new_id("qry"), ledger.text(sum(charge.cost for charge in charges))
+        details = {"epsilon": cost, "query_id": query_id, "rows": [list(row) for row in rows], "study_id": identity}
+        at = audit_log.append(db, "charge", actor=caller.principal.actor, now=now, details=details).at
         lines.add(db, identity, "answers", charges, query_id=query_id, at=at)
         notices.spent(db, self._context.outbox, identity, released.spec, charges)
         store.begin_query(
@@ -186,9 +188,6 @@ class Queries:
             request=request.__pydantic_serializer__.to_json(request).decode(),
             created_at=at,
         )
-        cost = ledger.text(sum(charge.cost for charge in charges))
-        details = {"study_id": identity, "query_id": query_id, "epsilon": cost, "rows": [list(row) for row in rows]}
-        audit_log.append(db, "charge", actor=caller.principal.actor, now=now, details=details)
         return query_id
 
     def _refuse(

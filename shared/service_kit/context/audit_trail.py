@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from blindopt.audit.checkpoints import Checkpoint, Signer
 from blindopt.audit.merkle_log import Head, sha256
@@ -22,6 +22,17 @@ from service_kit.store.database import Connection, Database, StoreFault
 from service_kit.store.stored_replies import StoredReply
 
 _READY_SECONDS = 1.0
+
+
+class Recorded(NamedTuple):
+    """The receipt of an exchange between the parties, else None; position and time of its record in the own log.
+
+    A receipt is the position in the shared log and a signed checkpoint of that log, up to this position.
+    """
+
+    receipt: str | None
+    seq: int
+    at: str
 
 
 class AuditTrail:
@@ -49,12 +60,8 @@ class AuditTrail:
         replayed: bool = False,
         kind: str = "exchange",
         details: dict[str, Any] | None = None,
-    ) -> str | None:
-        """Log a request and its reply; return the receipt of an exchange between the parties, else None.
-
-        A receipt is the position in the shared log and a signed checkpoint of that log, up to this position.
-        Raises AuditUnavailable where the log does not verify.
-        """
+    ) -> "Recorded":
+        """Log a request and its reply. Raises AuditUnavailable where the log does not verify."""
         self.check_sound()
         exchange: bytes | None = None
         receipt = None
@@ -71,8 +78,8 @@ class AuditTrail:
         elif request.principal.study_id is not None:
             exchange = request.exchange(None, status, reply_sha256, replayed=replayed).body
         actor, now = request.principal.actor, self._clock()
-        audit_log.append(db, kind, actor=actor, now=now, details=details, exchange=exchange)
-        return receipt
+        added = audit_log.append(db, kind, actor=actor, now=now, details=details, exchange=exchange)
+        return Recorded(receipt, added.seq, added.at)
 
     def record_restored(self, db: Connection, details: dict[str, Any]) -> None:
         """Log that this state comes from a backup, and that later records are lost."""

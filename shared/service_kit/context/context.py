@@ -49,7 +49,7 @@ class ServiceContext:
         authentication = Authentication(database, clock)
         audit_trail = AuditTrail(database, signer, clock, outbox, checkpoint_file)
         authentication.on_finding = audit_trail.report
-        idempotency = Idempotency(database, seal, clock, authentication, audit_trail)
+        idempotency = Idempotency(database, seal, authentication, audit_trail)
         return cls(database, clock, signer, seal, outbox, authentication, idempotency, audit_trail)
 
     @classmethod

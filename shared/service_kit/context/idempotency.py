@@ -10,8 +10,7 @@ from service_kit.context.audit_trail import AuditTrail
 from service_kit.context.authentication import Authentication
 from service_kit.context.keys import Seal
 from service_kit.context.request import Effect, RequestContext
-from service_kit.store import audit_log, stored_replies
-from service_kit.store.base import Clock
+from service_kit.store import stored_replies
 from service_kit.store.database import Connection, Database
 from service_kit.store.stored_replies import StoredReply
 
@@ -21,12 +20,9 @@ KEY = re.compile(r"[ -~]{1,200}")
 class Idempotency:
     """Stored replies by principal and key, each stored and logged in the transaction of its effect."""
 
-    def __init__(
-        self, database: Database, seal: Seal, clock: Clock, authentication: Authentication, audit_trail: AuditTrail
-    ) -> None:
+    def __init__(self, database: Database, seal: Seal, authentication: Authentication, audit_trail: AuditTrail) -> None:
         self._database = database
         self._seal = seal
-        self._clock = clock
         self._authentication = authentication
         self._audit_trail = audit_trail
 
@@ -79,13 +75,11 @@ class Idempotency:
         key, digest = self.key_of(request)
         body = effect.reply.__pydantic_serializer__.to_json(effect.reply)  # as model_dump_json, without its options
         stored = StoredReply(effect.status, self._seal.close(body) if secret else body)
-        now, principal = self._clock(), request.principal.id
-        receipt = self._audit_trail.record(
-            db, request, effect.status, sha256(body), kind=effect.kind, details=effect.details
-        )
-        log_seq = audit_log.last_seq(db)
-        stored_replies.add(db, principal, key, digest, stored, sealed=secret, now=now, log_seq=log_seq)
-        return StoredReply(effect.status, body, receipt=receipt)
+        principal, sha = request.principal.id, sha256(body)
+        recorded = self._audit_trail.record(db, request, effect.status, sha, kind=effect.kind, details=effect.details)
+        at, log_seq = recorded.at, recorded.seq
+        stored_replies.add(db, principal, key, digest, stored, sealed=secret, at=at, log_seq=log_seq)
+        return StoredReply(effect.status, body, receipt=recorded.receipt)
 
 
 @lru_cache(maxsize=1024)  # computed several times for each request

@@ -81,7 +81,7 @@ def append(
 ) -> "Appended":
     """Add a record to the service's own log, perhaps with the canonical bytes of an exchange.
 
-    ``details`` must hold no private value: auditors read it.
+    What is stored beside it has its time, ``Appended.at``. ``details`` must hold no private value: auditors read it.
     """
     seq, peaks = _next(LAST.row(db))
     now = _not_before_the_last(db, now)
@@ -93,10 +93,11 @@ def append(
         body += b',"details":' + merkle_log.canonical(shown)
     if exchange is not None:
         body += b',"exchange":' + exchange
-    body += f',"kind":{quoted(kind)},"seq":{seq},"time":"{stamp(now)}","v":1}}'.encode()
+    at = stamp(now)
+    body += f',"kind":{quoted(kind)},"seq":{seq},"time":"{at}","v":1}}'.encode()
     leaf = merkle_log.leaf_hash(body)
     grown = merkle_log.grow(peaks, seq, leaf)
-    memory, added = remembered(db, _log.name), Appended(seq, leaf, kind, shown)
+    memory, added = remembered(db, _log.name), Appended(seq, leaf, kind, shown, at)
     tail = (memory or {}).get(_TAIL, [])
     _ADD.run(db, seq=seq, body=body, leaf=leaf, peaks=grown)
     LAST.remember(db, (seq, grown))
@@ -106,12 +107,13 @@ def append(
 
 
 class Appended(NamedTuple):
-    """A record that this process added: its position, leaf hash, kind and details."""
+    """A record that this process added: its position, leaf hash, kind, details and time."""
 
     seq: int
     leaf: bytes
     kind: str
     details: Mapping[str, Any]
+    at: str
 
 
 def _tail(db: Connection) -> list[Appended]:
@@ -321,11 +323,6 @@ def recorded_at(db: Connection, seq: int) -> datetime:
 def record_at(db: Connection, seq: int) -> Json:
     """A record of the service's own log. Raises LogBroken if there is none."""
     return _entry_at(db, None, seq).record
-
-
-def last_seq(db: Connection) -> int:
-    """The position of the last record of the service's own log, which is not empty."""
-    return int(LAST.row(db).seq)
 
 
 def grants(db: Connection) -> list[str]:

@@ -1,7 +1,6 @@
 """Stored replies by principal and idempotency key, kept for the life of the database."""
 
 from collections.abc import Callable, Iterable
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -22,7 +21,7 @@ from sqlalchemy import (
 
 from blindopt.errors import Erased, IdempotencyKeyReused
 from blindopt.values import value
-from service_kit.store.base import ERASABLE, METADATA, stamp
+from service_kit.store.base import ERASABLE, METADATA
 from service_kit.store.prepared_statement import Ahead, PreparedStatement
 from service_kit.store.schema import unguarded
 
@@ -119,10 +118,10 @@ def add(
     reply: StoredReply,
     *,
     sealed: bool,
-    now: datetime,
+    at: str,
     log_seq: int,
 ) -> None:
-    """Store a reply, in the transaction of its effect, after the record of the exchange at ``log_seq``."""
+    """Store a reply, in the transaction of its effect, after the record of the exchange: its time and position."""
     _ADD.run(
         db,
         principal=principal,
@@ -131,7 +130,7 @@ def add(
         status=reply.status,
         body=reply.body,
         sealed=int(sealed),
-        created_at=stamp(now),
+        created_at=at,
         log_seq=log_seq,
     )
 

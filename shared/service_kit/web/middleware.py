@@ -313,14 +313,14 @@ class _Request:
         replayed = (b"idempotency-replayed", b"true") in start["headers"]
         context, status = self._middleware.context, start["status"]
         try:
-            receipt = await context.database.write_soon(
+            recorded = await context.database.write_soon(
                 lambda db: context.audit_trail.record(db, request, status, reply_sha256, replayed=replayed)
             )
         except Exception as error:
             self._record_error = error
             raise
-        if receipt is not None:
-            start["headers"] = [*start["headers"], (RECEIPT_HEADER.lower().encode(), receipt.encode())]
+        if recorded.receipt is not None:
+            start["headers"] = [*start["headers"], (RECEIPT_HEADER.lower().encode(), recorded.receipt.encode())]
 
     async def _refuse(self, error: BlindoptError) -> None:
         if self._has_started:

@@ -324,7 +324,9 @@ def test_two_programs_at_once_see_all_of_each_other_and_notice_it(curator, url, 
 
 def test_a_copy_in_sqlite_and_back_again_has_every_row(curator, tmp_path):
     reply = stored_replies.StoredReply(200, b"{}")
-    curator.write(lambda db: stored_replies.add(db, "usr", "k", "0", reply, sealed=False, now=NOW, log_seq=0))
+    curator.write(
+        lambda db: stored_replies.add(db, "usr", "k", "0", reply, sealed=False, at=base.stamp(NOW), log_seq=0)
+    )
     curator.copy(tmp_path / "copy.sqlite")
     again = postgres.server().create(f"again{secrets.token_hex(4)}")
     with closing(Database(tmp_path / "copy.sqlite", METADATA, append_only=APPEND_ONLY)) as copied:

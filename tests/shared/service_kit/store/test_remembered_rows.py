@@ -158,7 +158,8 @@ def test_the_remembered_end_of_the_log_is_that_of_the_table(database):
 
     def compare(db):
         appended = audit_log.appended_since(db, first.seq, first.leaf)
-        stored = [(row.seq, row.leaf, row.kind, audit_log.record_of(row)["details"]) for row in audit_log.since(db, 1)]
+        records = [(row, audit_log.record_of(row)) for row in audit_log.since(db, 1)]
+        stored = [(row.seq, row.leaf, row.kind, record["details"], record["time"]) for row, record in records]
         return [tuple(each) for each in appended], stored
 
     appended, stored = database.write(compare)

@@ -154,7 +154,7 @@ def _fill(database, context):
         checkpoints.keep_receipt(db, "grt_1", 0, b"{}", "note")
         checkpoints.countersign(db, "grt_1", 1, "note", NOW)
         stored_replies.add(
-            db, principal.id, "key", "digest", StoredReply(201, b"body"), sealed=False, now=NOW, log_seq=0
+            db, principal.id, "key", "digest", StoredReply(201, b"body"), sealed=False, at=stamp(NOW), log_seq=0
         )
 
     database.write(work)
