@@ -22,6 +22,7 @@ from service_kit.store.database import Connection
 
 _CHARGE, _REFUSED = "charge", 300
 _FOLLOWED = {*STUDY_KINDS, *ACCOUNT_KINDS}
+_TAKEN = {*_FOLLOWED, _CHARGE}
 
 
 class CachedRelease(Protocol):
@@ -208,7 +209,8 @@ class StudyGuard:
         appended = audit_log.appended_since(db, self._seq, self._leaf)
         if appended is not None:  # by this process, and nothing was undone since
             for added in appended:
-                self._take(added.kind, {"kind": added.kind, "details": added.details})
+                if added.kind in _TAKEN:
+                    self._take(added.kind, {"kind": added.kind, "details": added.details})
                 self._seq, self._leaf = added.seq, added.leaf
             return
         rows = audit_log.since(db, self._seq)
@@ -220,14 +222,14 @@ class StudyGuard:
                 self._record(record)
             rows = audit_log.since(db, audit_log.head(db).size - 1)
         for row in rows if self._seq < 0 else rows[1:]:
-            if self._seq >= 0 and row.kind in (*_FOLLOWED, _CHARGE):
+            if self._seq >= 0 and row.kind in _TAKEN:
                 self._take(row.kind, audit_log.record_of(row))
             self._seq, self._leaf = row.seq, row.leaf
 
     def _take(self, kind: str, record: Json) -> None:
         if kind in _FOLLOWED:
             self._record(record)
-        elif kind == _CHARGE:
+        else:
             details = record["details"]
             with self._lock:
                 if (study_id := details["study_id"]) in self._accounts and study_id not in self._behind:

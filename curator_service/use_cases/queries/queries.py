@@ -128,8 +128,7 @@ class Queries:
                 later = await write(lambda db: self._answer_later(db, caller, identity, released, request))
                 self._wakeups.notify(INBOX)
                 return _or_raise(later)
-            is_short = pacing is None and sum(item.plays for item in request.rows) <= AT_ONCE
-            if is_short or is_exact(released.spec):
+            if is_exact(released.spec) or (pacing is None and sum(item.plays for item in request.rows) <= AT_ONCE):
                 return _or_raise(await write(lambda db: self._answer_at_once(db, caller, identity, released, request)))
             begun = await write(lambda db: self.begin(db, caller, identity, released, request))
             if not isinstance(begun, str):

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from blindopt.errors import AuditUnavailable, LogBroken, RecordChanged, StateConflict, Unauthenticated
@@ -170,5 +171,8 @@ def _parsed(authorization: str) -> Token:
     return token
 
 
+_principal_of = lru_cache(maxsize=1024)(Principal)  # it cannot change, so requests share one
+
+
 def _principal(row: Any) -> Principal:
-    return Principal(id=row.principal, kid=row.kid, role=row.role, name=row.name, study_id=row.study_id)
+    return _principal_of(row.principal, row.kid, row.role, row.name, row.study_id)

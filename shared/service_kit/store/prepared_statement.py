@@ -22,6 +22,7 @@ from sqlalchemy.sql.elements import BinaryExpression, BindParameter, BooleanClau
 
 _RAW = "blindopt_driver_connection"
 _MEMORY = "blindopt_memory"
+_UNKNOWN = object()
 _DIALECT = pysqlite.dialect(paramstyle="qmark")  # by name, the driver looks up each value for each run
 REMEMBERED_MAX = 1_000
 """Rows of one table."""
@@ -121,8 +122,9 @@ class PreparedStatement:
         rows = None if memory is None else memory.get(self.table)
         if rows:
             key = self, self._values(values)
-            if key in rows:
-                return rows[key] if self._kept else rows.pop(key)
+            row = rows.get(key, _UNKNOWN) if self._kept else rows.pop(key, _UNKNOWN)
+            if row is not _UNKNOWN:
+                return row
         row = self.row_on(raw(db), **values)
         if self._kept and (rows := remembered(db, self.table)) is not None:
             rows[self, self._values(values)] = row
@@ -231,7 +233,9 @@ def remembered(db: Connection, table: str) -> dict[Any, Any] | None:
     memory: Memory | None = db.__dict__.get(_MEMORY)
     if memory is None:
         return None
-    rows = memory.setdefault(table, {})
-    if len(rows) > REMEMBERED_MAX:
+    rows = memory.get(table)
+    if rows is None:
+        rows = memory[table] = {}
+    elif len(rows) > REMEMBERED_MAX:
         rows.clear()
     return rows

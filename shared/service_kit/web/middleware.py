@@ -156,14 +156,16 @@ class _Request:
             if self._pacing is not None:
                 self._pacing.stop()
             route = getattr(self._scope.get("route"), "path", None) or self._state.get("route", "unmatched")
+            took_s = time.perf_counter() - started
             fields = {
                 "request_id": self._request_id,
                 "client": self._client,
                 "method": self._scope["method"],
                 "route": route,
+                "status": self._status,
+                "ms": round(took_s * 1000, 2),
             }
-            took_s = time.perf_counter() - started
-            log.info("request", extra={"fields": {**fields, "status": self._status, "ms": round(took_s * 1000, 2)}})
+            log.info("request", extra={"fields": fields})
             if self._middleware.count is not None:
                 self._middleware.count(self._scope["method"], route, self._status, took_s)
 
