@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
@@ -17,6 +18,7 @@ from service_kit.store.prepared_statement import Ahead, Driver, PreparedStatemen
 
 log = logging.getLogger("blindopt.database")
 BUSY_SECONDS = 5.0
+_CURSORS = "blindopt_cursors"
 
 
 class Sqlite:
@@ -40,11 +42,13 @@ class Sqlite:
 
     def connect(self) -> Connection:
         """The connection that writes."""
-        return self._writer.connect()
+        connection = self._writer.connect()
+        self._info = connection.info
+        return connection
 
-    @staticmethod
-    def begin(driver: Driver, ahead: Sequence[Ahead]) -> tuple[Any, list[Any]]:
+    def begin(self, driver: Driver, ahead: Sequence[Ahead]) -> tuple[Any, list[Any]]:
         """Begin a transaction that writes; a value that changes with each commit of another connection."""
+        _close_cursors(self._info)
         driver.execute("BEGIN IMMEDIATE")
         return Sqlite.version(driver), []
 
@@ -132,11 +136,29 @@ def _configure(engine: Engine, *, writes: bool) -> None:
             cursor.execute("PRAGMA secure_delete=ON")  # what is overwritten or deleted is nowhere in the file
         cursor.close()
 
+    @event.listens_for(engine, "after_cursor_execute")
+    def on_execute(connection: Connection, cursor: sqlite3.Cursor, *more: object) -> None:
+        connection.info.setdefault(_CURSORS, WeakSet()).add(cursor)
+
     if not writes:  # the writer begins and commits on the driver's connection
 
         @event.listens_for(engine, "begin")
         def on_begin(connection: Connection) -> None:
             connection.exec_driver_sql("BEGIN DEFERRED")
+
+        @event.listens_for(engine, "commit")
+        @event.listens_for(engine, "rollback")
+        def on_end(connection: Connection) -> None:
+            _close_cursors(connection.info)
+
+
+def _close_cursors(info: dict[Any, Any]) -> None:
+    """Close what a transaction did not read to its end, and an exception may still hold.
+
+    To SQLite its moment goes on: later reads would see an old state, and writes fail after one of another process.
+    """
+    for cursor in info.pop(_CURSORS, ()):
+        cursor.close()
 
 
 def _use_wal(cursor: sqlite3.Cursor) -> None:

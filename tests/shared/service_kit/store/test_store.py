@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from blindopt.audit import merkle_log
 from blindopt.audit.reconciliation import verify_export
@@ -195,6 +195,33 @@ def test_an_upsert_cannot_change_a_stored_reply(database, filled):
     with pytest.raises(StoreFault):
         database.write(lambda db: db.execute(text(upsert)))
     assert [row.body for row in _all(database, "replies")] == [b"body"]
+
+
+@pytest.mark.parametrize("at_once", [{}, {"yield_per": 100}])
+@pytest.mark.parametrize("by", ["a reader", "the writer"])
+def test_what_was_not_read_to_its_end_holds_no_connection_at_an_old_moment(database, by, at_once):
+    """An exception keeps its frames, and so an iteration in them, until it is handled, and longer in a cycle."""
+    count = 5_000
+    database.write(lambda db: [audit_log.append(db, "a", actor="a", now=NOW) for _ in range(count)])
+    kept = []
+
+    def begin_to_read(db):
+        kept.append(iter(db.execute(text("SELECT seq FROM log").execution_options(**at_once))))
+        next(kept[-1])
+
+    if by == "the writer":
+        database.write(begin_to_read)
+    else:
+        with database.read() as db:
+            begin_to_read(db)
+    with closing(sqlite3.connect(database.path)) as other:  # another process, as a command beside a service
+        other.execute("CREATE TABLE more (id INTEGER)")
+        other.commit()
+    database.write(lambda db: audit_log.append(db, "a", actor="a", now=NOW))
+    with database.read() as db:
+        assert audit_log.head(db).size == count + 1
+    with pytest.raises((SQLAlchemyError, sqlite3.Error)):  # and not what is true no more
+        list(kept[0])
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0], [0, 0, 3, 1, 3], [2, 1], [1, 3]])
