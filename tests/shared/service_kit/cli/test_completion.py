@@ -38,7 +38,7 @@ def test_bash_completes_the_commands_after_they_installed_their_completion(comma
         assert done.returncode == 0, done.stderr
         return set(done.stdout.split())
 
-    bash(f"{command} --install-completion bash")
+    bash(f"{command} --install-completion bash && :")  # so that bash waits, for the command looks for a shell above it
     function = f"_{command.replace('-', '_')}_completion"
     question = ASKS.format(words=f"{command} {words}", last=1 + len(words.split()), function=function, command=command)
     assert bash(question) >= expected

@@ -231,7 +231,7 @@ def test_an_answer_is_found_whatever_the_order_and_the_position_that_is_stored_w
         for i in range(4):
             for sealed in (True, False):  # a sealed reply before each, which is no answer
                 principal, reply = f"{'adm' if sealed else 'grt'}_{i % 2}", StoredReply(200 + i, b"%d" % i)
-                stored_replies.add(db, principal, f"k{i}", "", reply, sealed=sealed, now=NOW, log_seq=3 * i)
+                stored_replies.add(db, principal, f"k{i}", "", reply, sealed=sealed, at=stamp(NOW), log_seq=3 * i)
         if change:
             with schema.unguarded(db, "replies"):
                 db.execute(text(f"UPDATE replies {change} WHERE idempotency_key = 'k1'"))
