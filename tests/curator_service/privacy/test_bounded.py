@@ -133,6 +133,8 @@ def test_a_point_is_as_likely_as_the_law_says_and_no_point_is_left_out(epsilon, 
         assert math.isclose(float(mean) * law.point, C * w / (20 - law.half), rel_tol=1e-12, abs_tol=1e-12)
         variance = sum(point**2 * weight for point, weight in weights.items()) - mean**2
         assert float(variance) * law.point**2 <= law.variance * (1 + 1e-12)
+        stated = law.variance_at(np.array([C * w / (20 - law.half)]))
+        np.testing.assert_allclose(stated, [float(variance) * law.point**2], rtol=1e-12)
         laws.append(weights)
     assert math.isclose(float(variance) * law.point**2, law.variance, rel_tol=1e-9)  # w = W is the worst
     worst = max(first[x] / other[x] for first in laws for other in laws for x in first)
@@ -442,6 +444,23 @@ def test_the_worst_variances_are_those_of_the_papers():
     assert round(statements["one_bit", "1"], 1) == 4.7
 
 
+@pytest.mark.parametrize("epsilon", ["0.5", "2"])
+def test_the_variance_about_each_value_is_that_of_the_papers(epsilon):
+    """Also that of Laplace noise, which is the same about all of them, and for means of four persons smaller."""
+    shares, eps = np.array([-1.0, -0.3, 0.0, 0.6]), float(epsilon)
+    expected = {
+        "laplace": np.full(4, 8 / eps**2),
+        "one_bit": duchi(eps)[1] - shares**2,
+        "piecewise": [wang(eps, t)[1] for t in shares],
+    }
+    for kind, variances in expected.items():
+        np.testing.assert_allclose(
+            mechanism_of(study(kind, epsilon).answers).variance_at(C * shares) / C**2, variances, rtol=1e-9
+        )
+    of_four = mechanism_of(study("laplace", epsilon).answers, 4)
+    np.testing.assert_allclose(of_four.variance_at(C * shares) / C**2, np.full(4, 0.5 / eps**2), rtol=1e-9)
+
+
 @pytest.mark.parametrize("kind", MAKERS)
 def test_the_passport_says_what_was_done(kind):
     spec = study(kind, "2", variance=0.5, value_bound=3.0, noise_bound=1.0, centre=10.0)
@@ -511,3 +530,47 @@ def test_a_probability_above_e_to_epsilon_is_refused_though_the_library_would_ta
 
 def test_a_fraction_that_is_a_double_stays_what_it_is():
     assert bounded.below(Fraction(3, 4)) == 0.75
+
+
+# --- means of k values -----------------------------------------------------------------------------------------
+
+
+def replace_account(monkeypatch, epsilon, k, factor=1.0):
+    """A coin whose account is ``factor`` times that of the coin for a mean: ln(1 + k (e^epsilon - 1))."""
+    spent = factor * math.log1p(k * math.expm1(epsilon))
+    coin = type("Coin", (), {"map": lambda self, distance: spent})
+    replace_coin(monkeypatch, lambda prob: coin())
+
+
+@pytest.mark.parametrize("k", [2, 9])
+@pytest.mark.parametrize("wrong", [lambda p: p * (1 + 1e-9), lambda p: (1 + 3 * p) / 4, lambda p: 1 - 1e-12])
+def test_a_probability_too_large_for_a_mean_is_refused_though_the_library_would_take_it(monkeypatch, wrong, k):
+    right = bounded.below
+    replace_account(monkeypatch, 1.0, k)
+    assert 0.5 < one_bit.__wrapped__(C, Decimal(1), k).prob < 1
+    replace_rounding(monkeypatch, lambda exact: wrong(right(exact)))
+    with pytest.raises(NumericalFailure, match="nothing was drawn"):
+        one_bit.__wrapped__(C, Decimal(1), k)
+
+
+@pytest.mark.parametrize("factor", [0.49, 1 + 1.2e-9, 1.005, 1.5, 100.0])
+@pytest.mark.parametrize("k", [2, 9])
+def test_a_library_that_accounts_for_another_coin_of_a_mean_is_not_trusted(monkeypatch, k, factor):
+    replace_account(monkeypatch, 1.0, k, factor)
+    with pytest.raises(NumericalFailure, match="nothing was drawn"):
+        one_bit.__wrapped__(C, Decimal(1), k)
+    replace_account(monkeypatch, 1.0, k, 1 + 8e-10)  # of its own rounding
+    one_bit.__wrapped__(C, Decimal(1), k)
+
+
+@pytest.mark.parametrize("k", [2, 3, 7, 100])
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_one_bit_about_a_mean_pays_for_the_rounding_of_means(k, epsilon):
+    """Two shares of the range move by 1 / k and what each errs: 2^-53 by its mean, 2^-53 by 53 bits and by roundings.
+
+    That is less than 2^-50. A bit that is as likely as 1 - prob gains the move times 2 prob - 1.
+    """
+    prob, move = Fraction(one_bit(C, Decimal(epsilon), k).prob), Fraction(1, k) + Fraction(1, 2**50)
+    gain = move * (2 * prob - 1) / (1 - prob)
+    with mpmath.workdps(80):
+        assert mpmath.mpf(gain.numerator) / gain.denominator <= mpmath.expm1(mpmath.mpf(epsilon))

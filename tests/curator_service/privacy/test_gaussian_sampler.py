@@ -139,3 +139,12 @@ def test_the_sum_on_the_lattice_is_rounded_once(monkeypatch):
         step = Fraction(2) ** k
         for value, noise, noisy in zip(values, np.arange(-3, 4) << 39, add_gaussian(values, sd), strict=True):
             assert noisy == float((round(Fraction(float(value)) / step) + int(noise)) * step)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_sum_beyond_the_largest_double_is_the_largest_double(monkeypatch, sign):
+    """At either end, and without a warning."""
+    monkeypatch.setattr(gaussian, "integers", lambda count, scale: np.full(count, sign * 2**44))
+    largest, sd = float(np.finfo(np.float64).max), 2.0**1010
+    noisy = add_gaussian(np.array([sign * largest, -sign * largest, 0.0]), sd)
+    assert noisy.tolist() == [sign * largest, sign * (16 * sd - largest), sign * 16 * sd]

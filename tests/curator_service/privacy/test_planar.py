@@ -237,6 +237,16 @@ def test_the_error_of_a_probability_in_decimals_is_within_its_bound(digits):
     assert 0.05 < worst <= 1
 
 
+@pytest.mark.parametrize("pair", [[0, 0], [1, 0], [1, 2], [3, -50, 7]])
+@pytest.mark.parametrize("digits", [8, 12, 40])
+def test_the_error_of_the_probability_of_a_vector_far_shorter_than_the_scale_is_within_its_bound(digits, pair):
+    """Its exponent is nearly 0: what is left is the rounding of its exponential."""
+    p, error = planar.probability(pair, 1, 2.0**40, digits)
+    with mpmath.workdps(120):
+        off = abs(mpmath.log(mpmath.mpf(p.numerator) / p.denominator) - mpmath.log(kept_probability(pair, 1, 2.0**40)))
+        assert off <= mpmath.mpf(error.numerator) / error.denominator
+
+
 @pytest.mark.parametrize(("pair", "rest", "scale"), PAIRS[:3])
 @pytest.mark.parametrize(("nudge", "kept"), [(-1_000, True), (1_000, False)])
 def test_where_53_bits_are_enough_no_more_are_asked_for(monkeypatch, pair, rest, scale, nudge, kept):

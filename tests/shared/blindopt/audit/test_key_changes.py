@@ -9,13 +9,13 @@ from blindopt.audit.merkle_log import Head
 from blindopt.errors import LogBroken
 
 
-def keys(count):
+def keys(count, kind="curator"):
     """Signers of one party, each named by the one before."""
-    made = [Signer.of("curator", bytes(31) + b"\1")]
+    made = [Signer.of(kind, bytes(31) + b"\1")]
     for n in range(2, count + 1):
         private = bytes(31) + bytes([n])
-        line = made[-1].change_to(Signer.of("curator", private).verifier)
-        made.append(Signer.of("curator", private, (*made[-1].changes, line)))
+        line = made[-1].change_to(Signer.of(kind, private).verifier)
+        made.append(Signer.of(kind, private, (*made[-1].changes, line)))
     return made
 
 
@@ -80,3 +80,35 @@ def test_a_countersignature_by_a_later_key_is_followed():
     assert curator.verifier.verify(note, "grt_1") == checkpoint
     with pytest.raises(LogBroken, match="no valid countersignature"):
         Verifier.parse(curator.verifier.vkey).countersigner(note)
+
+
+def test_a_countersignature_is_followed_over_several_changes():
+    first, _, third, fourth = keys(4, "modeler")
+    curator = Signer.of("curator", bytes(31) + b"\x60")
+    for signer in (third, fourth):
+        note = signer.countersign(signed(curator), 7)
+        assert first.verifier.countersigner(note)[1:] == (7, signer.verifier)
+        assert signer.verifier.first(note) == first.verifier
+
+
+@pytest.mark.parametrize("size", [1, 31, 64, 127, 128, 129])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_line_of_another_kind_among_the_changes_hides_none(size, place):
+    """Signatures of other algorithms have any length, also that of a change."""
+    first, *_, last = keys(3)
+    text, own = first.sign_text("a text\n").split("\n\n")[0] + "\n", list(last.changes)
+    other = base64.b64encode(b"\5\6\7\x08" + bytes(range(1, size + 1))).decode()
+    lines = [*own[:place], f"\u2014 another {other}\n", *own[place:]]
+    note = last.sign_text(text) + "".join(lines)
+    assert first.verifier.verify_text(note) == text
+    assert last.verifier.first(note) == first.verifier
+
+
+def test_of_the_changes_in_a_note_as_many_are_read_as_two_parties_may_make():
+    """16 of each: a note with more, which none of them writes, costs no more to verify."""
+    made = keys(34)
+    first, *_, last_read, beyond = made
+    assert first.verifier.follow(signed(last_read))[1] == last_read.verifier
+    with pytest.raises(LogBroken, match="no valid signature"):
+        first.verifier.follow(signed(beyond))
+    assert made[1].verifier.follow(signed(last_read))[1] == last_read.verifier
