@@ -148,3 +148,9 @@ def test_a_sum_beyond_the_largest_double_is_the_largest_double(monkeypatch, sign
     largest, sd = float(np.finfo(np.float64).max), 2.0**1010
     noisy = add_gaussian(np.array([sign * largest, -sign * largest, 0.0]), sd)
     assert noisy.tolist() == [sign * largest, sign * (16 * sd - largest), sign * 16 * sd]
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_noise_is_drawn_in_whole_numbers(count):
+    drawn = gaussian.integers(count, 2.0**40)
+    assert (drawn.dtype, drawn.shape) == (np.int64, (count,))

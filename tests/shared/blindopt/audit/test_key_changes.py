@@ -92,13 +92,13 @@ def test_a_countersignature_is_followed_over_several_changes():
 
 
 @pytest.mark.parametrize("size", [1, 31, 64, 127, 128, 129])
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_line_of_another_kind_among_the_changes_hides_none(size, place):
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_a_line_of_another_kind_among_the_changes_hides_none(size, before):
     """Signatures of other algorithms have any length, also that of a change."""
     first, *_, last = keys(3)
     text, own = first.sign_text("a text\n").split("\n\n")[0] + "\n", list(last.changes)
     other = base64.b64encode(b"\5\6\7\x08" + bytes(range(1, size + 1))).decode()
-    lines = [*own[:place], f"\u2014 another {other}\n", *own[place:]]
+    lines = [*own[:before], f"\u2014 another {other}\n", *own[before:]]
     note = last.sign_text(text) + "".join(lines)
     assert first.verifier.verify_text(note) == text
     assert last.verifier.first(note) == first.verifier
