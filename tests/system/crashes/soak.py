@@ -25,6 +25,7 @@ from blindopt import wire
 from blindopt.audit import reconciliation
 from blindopt.client import OwnerClient, VendorClient
 from blindopt.errors import BlindoptError, Unreachable
+from modeler_service.runs.curator_queries import REFUSED_IN_A_ROW
 from tests.conftest import Service, Small
 from tests.given_settings import GIVEN
 from tests.system.crashes import crash_checks as checks
@@ -257,7 +258,10 @@ class Soak:
             trials = modeler.rows("SELECT number, y FROM trials WHERE run_id = ? ORDER BY number", run)
             answered = [number for number, y in trials if y is not None]
             assert answered == list(range(1, len(answered) + 1))
-            assert refused or len(answered) == len(trials) == TRIALS, f"{run} has {len(answered)} answers"
+            # Each of the last was refused alone, and they were too few in a row to end the run.
+            at_the_cap = tight and len(trials) == TRIALS and len(answered) > TRIALS - REFUSED_IN_A_ROW
+            is_whole = len(answered) == len(trials) == TRIALS
+            assert refused or at_the_cap or is_whole, f"{run} has {len(answered)} answers of {len(trials)} trials"
             keys |= dict.fromkeys((f"{run}:{number}" for number in answered), 1)
         return keys
 
