@@ -1,4 +1,7 @@
-"""Digests of batches of entries about measurements, in the audit log: no numerics, as `audit verify` needs them."""
+"""Digests of batches of entries about measurements, as the audit log has them. `audit verify` needs no more of them.
+
+Nothing here loads numpy, so that a short command need not.
+"""
 
 import json
 from collections.abc import Sequence

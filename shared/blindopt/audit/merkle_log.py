@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import rfc8785
@@ -112,11 +112,19 @@ def _is_plain(value: Json | list[Any], *, in_order: bool = False) -> bool:
     return True
 
 
-@lru_cache(maxsize=256)
+_IN_ORDER: set[tuple[str, ...]] = set()
+"""Names of objects that are ASCII texts and sorted. Few and short ones, because another party may have chosen them."""
+
+
 def _of_names(names: tuple[Any, ...]) -> tuple[bool, bool]:
     """Whether the names of an object are ASCII texts, and are sorted. Most records have the names of earlier ones."""
+    if names in _IN_ORDER:
+        return True, True
     are_plain = all(type(name) is str and name.isascii() for name in names)
-    return are_plain, are_plain and [*names] == sorted(names)
+    are_sorted = are_plain and [*names] == sorted(names)
+    if are_sorted and len(_IN_ORDER) < 256 and sum(map(len, names)) <= 500:
+        _IN_ORDER.add(names)
+    return are_plain, are_sorted
 
 
 def leaf_hash(body: bytes) -> bytes:

@@ -60,7 +60,7 @@ class AuditTrail:
         replayed: bool = False,
         kind: str = "exchange",
         details: dict[str, Any] | None = None,
-    ) -> "Recorded":
+    ) -> Recorded:
         """Log a request and its reply. Raises AuditUnavailable where the log does not verify."""
         self.check_sound()
         exchange: bytes | None = None

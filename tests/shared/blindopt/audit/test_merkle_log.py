@@ -58,6 +58,14 @@ ROOTS = [
 ]
 
 
+def test_names_that_another_party_chose_take_little_memory():
+    for i in range(1_000):
+        merkle_log.canonical({f"{i:04d}": 1})
+        merkle_log.canonical({f"{i}{1_000 * 'a'}": 1})
+    assert len(merkle_log._IN_ORDER) <= 256
+    assert max(sum(map(len, names)) for names in merkle_log._IN_ORDER) <= 500
+
+
 @pytest.mark.parametrize("size", range(9))
 def test_the_roots_are_those_of_certificate_transparency(size):
     bodies = [bytes.fromhex(leaf) for leaf in LEAVES[:size]]

@@ -1,4 +1,4 @@
-"""What a command's process is told before it begins."""
+"""What is set in the process of a command before it begins."""
 
 import os
 
