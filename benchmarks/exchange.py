@@ -183,7 +183,9 @@ def tables(grants: int = CLIENTS) -> list[Table]:
         study, of_private = study_of(service.url, owner, 1, LAPLACE)
         private = Measured("curator, private answers", service, f"/v1/studies/{study}/queries", of_private)
         parts = Measured("floor: its parts alone", stack.enter_context(floor(folder)), path, tokens)
-        servers = [nothing, full, off, parts, ours, private]
+        straight = stack.enter_context(floor(folder, "straight_line"))
+        checked = Measured("straight line: its parts and checks", straight, path, tokens)
+        servers = [nothing, full, off, parts, checked, ours, private]
         disk_rows = [disk.row("before", folder)]
         measure_rounds(servers, 1, SEQUENTIAL_REQUESTS)
         sequential = [measured.row(full.median) for measured in servers] + [through_client(ours, full)]

@@ -15,7 +15,7 @@ import socket
 import sqlite3
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ from pydantic import TypeAdapter
 from blindopt import wire
 
 _TABLES = ("tokens", "ledger", "queries", "replies", "log", "shared")
-_STUDY, _STAMP = "std_" + "0" * 16, "2026-11-23T11:21:00.821069Z"
-_BODY = TypeAdapter(wire.QueryRequest)
+STUDY, _STAMP = "std_" + "0" * 16, "2026-11-23T11:21:00.821069Z"
+BODY = TypeAdapter(wire.QueryRequest)
 _BYTES = {"reply": 414, "charge": 213, "exchange": 609, "shared": 445}
 """Sizes of the curator's bodies for a query of one record with an exact answer."""
 _HEADERS = [
@@ -36,8 +36,10 @@ _HEADERS = [
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
 ]
-_INSERTS = {"ledger": 15, "queries": 8, "replies": 8, "log (seq, body, leaf, peaks)": 4, "shared": 5}
-_SQL = {name: f"INSERT INTO {name} VALUES ({', '.join('?' * count)})" for name, count in _INSERTS.items()}
+_COLUMNS = {"ledger": 15, "queries": 8, "replies": 8, "log": 4, "shared": 5}
+_SOME = {"log": " (seq, body, leaf, peaks)"}  # its others are computed
+SQL = {name: f"INSERT INTO {name}{_SOME.get(name, '')} VALUES ({', '.join('?' * n)})" for name, n in _COLUMNS.items()}
+"""The statement that adds a row, by table."""
 _TEXTS = "SELECT sql FROM model.sqlite_master WHERE tbl_name = ? AND type IN ('table', 'index') AND sql <> ''"
 
 
@@ -86,49 +88,70 @@ class Rows:
         execute, self._count = self.db.execute, self._count + 1
         query, seq = "qry_" + secrets.token_hex(8), self._count
         text = {name: (query + self._filler)[:size].encode() for name, size in _BYTES.items()}
-        execute(_SQL["ledger"], (seq, _STUDY, "answers", query, 7, 1, "0", None, seq, seq, 0, 0, 0, seq, _STAMP))
-        execute(_SQL["queries"], (seq, query, _STUDY, grant, key, digest, request, _STAMP))
-        execute(_SQL["replies"], (grant, key, digest, 201, text["reply"], 0, _STAMP, seq))
+        execute(SQL["ledger"], (seq, STUDY, "answers", query, 7, 1, "0", None, seq, seq, 0, 0, 0, seq, _STAMP))
+        execute(SQL["queries"], (seq, query, STUDY, grant, key, digest, request, _STAMP))
+        execute(SQL["replies"], (grant, key, digest, 201, text["reply"], 0, _STAMP, seq))
         hashlib.sha256(text["reply"]).hexdigest()
         shared = self._shared.setdefault(grant, MerkleLog())
-        execute(_SQL["shared"], (grant, shared.size, text["shared"], *shared.append(text["shared"])))
+        execute(SQL["shared"], (grant, shared.size, text["shared"], *shared.append(text["shared"])))
         for name in ("charge", "exchange"):
             body = b'{"kind":"' + name.encode() + b'","text":"' + text[name][len(name) + 20 :] + b'"}'
-            execute(
-                "INSERT INTO log (seq, body, leaf, peaks) VALUES (?, ?, ?, ?)",
-                (self._log.size, body, *self._log.append(body)),
-            )
-        return text["reply"], b"curator/%s\n%d\n%s\n" % (grant.encode(), shared.size, base64.b64encode(shared.root()))
+            execute(SQL["log"], (self._log.size, body, *self._log.append(body)))
+        return text["reply"], note_of(grant, shared)
+
+
+def note_of(grant: str, shared: MerkleLog) -> bytes:
+    """Return what is signed of the log with a grant: its name, size and root."""
+    return b"curator/%s\n%d\n%s\n" % (grant.encode(), shared.size, base64.b64encode(shared.root()))
+
+
+Written = tuple[bytes, bytes]
+"""A reply, and the note to sign."""
 
 
 class Curator:
-    """An ASGI application of one route."""
+    """An ASGI application of one route. ``write`` adds the rows of one exchange, within a transaction of several."""
 
-    def __init__(self, path: str, model: str) -> None:
-        self._rows, self._key = Rows(path, model), Ed25519PrivateKey.generate()
-        self._waiting: list[tuple[tuple[str, str, str, str], asyncio.Future[tuple[bytes, bytes]]]] = []
+    def __init__(self, rows: Rows, write: Callable[..., Written]) -> None:
+        self._rows, self._write, self._key = rows, write, Ed25519PrivateKey.generate()
+        self._waiting: list[tuple[tuple[Any, ...], asyncio.Future[Written]]] = []
+
+    @classmethod
+    def of(cls, path: str, model: str) -> "Curator":
+        """Return one that writes its rows to ``path``, in tables like those of ``model``."""
+        rows = Rows(path, model)
+        return cls(rows, rows.add)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return
         if scope["method"] == "GET":
             await self._reply(send, 200, b"x" * _BYTES["reply"])
-            return
+        else:
+            await self._answer(scope, receive, send)
+
+    async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
         headers = dict(scope["headers"])
+        grant, body = self._grant_of(headers), (await receive())["body"]
+        BODY.validate_json(body)
+        digest = hashlib.sha256(body).hexdigest()
+        reply, note = await self._stored(grant, headers[b"idempotency-key"].decode(), digest, body.decode())
+        receipt = base64.b64encode(note + self._key.sign(note))
+        await self._reply(send, 201, reply, (b"blindopt-receipt", receipt))
+
+    def _grant_of(self, headers: dict[bytes, bytes]) -> str:
         kid, _, secret = headers[b"authorization"].decode().removeprefix("Bearer blindopt_").partition(".")
         row = self._rows.db.execute("SELECT principal, secret_sha256 FROM tokens WHERE kid = ?", (kid,)).fetchone()
         assert hmac.compare_digest(hashlib.sha256(secret.encode()).digest(), row[1])
-        body = (await receive())["body"]
-        _BODY.validate_json(body)
-        item = row[0], headers[b"idempotency-key"].decode(), hashlib.sha256(body).hexdigest(), body.decode()
+        return str(row[0])
+
+    async def _stored(self, *item: Any) -> Written:
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[tuple[bytes, bytes]] = loop.create_future()
+        done: asyncio.Future[Written] = loop.create_future()
         if not self._waiting:
             loop.call_soon(self._commit)
         self._waiting.append((item, done))
-        reply, note = await done
-        receipt = base64.b64encode(note + self._key.sign(note))
-        await self._reply(send, 201, reply, (b"blindopt-receipt", receipt))
+        return await done
 
     async def _reply(self, send: Any, status: int, body: bytes, *more: tuple[bytes, bytes]) -> None:
         await send({"type": "http.response.start", "status": status, "headers": [*_HEADERS, *more]})
@@ -138,9 +161,10 @@ class Curator:
         group, self._waiting = self._waiting, []
         try:
             self._rows.db.execute("BEGIN IMMEDIATE")
-            results = [self._rows.add(*item) for item, _ in group]
+            results = [self._write(*item) for item, _ in group]
             self._rows.db.execute("COMMIT")
-        except sqlite3.Error as error:
+        except Exception as error:
+            self._rows.db.rollback()
             for _, done in group:  # else whoever waits would do so for ever
                 done.set_exception(error)
             return
@@ -163,7 +187,7 @@ class Vendor:
         request = wire.QueryRequest(rows=[wire.RowPlays(row=row)]).model_dump_json()
         key = secrets.token_hex(16)
         head = (
-            f"POST /v1/studies/{_STUDY}/queries HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {self._token}\r\n"
+            f"POST /v1/studies/{STUDY}/queries HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {self._token}\r\n"
             f"Content-Type: application/json\r\nIdempotency-Key: {key}\r\nContent-Length: {len(request)}\r\n\r\n"
         )
         self._socket.sendall((head + request).encode())
@@ -189,13 +213,14 @@ class Vendor:
         self._rows.db.close()
 
 
-def main(path: str, model: str, port: str) -> None:
+def main(application: Any, port: str) -> None:
     """Serve with the services' uvicorn settings."""
     config = uvicorn.Config(
-        Curator(path, model), port=int(port), log_config=None, access_log=False, server_header=False, lifespan="off"
+        application, port=int(port), log_config=None, access_log=False, server_header=False, lifespan="off"
     )
     uvicorn.Server(config).run()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    *files, number = sys.argv[1:]
+    main(Curator.of(*files), number)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from blindopt.client import is_ready
 
@@ -66,12 +67,12 @@ def bare(mode: str, folder: Path) -> Iterator[Server]:
 
 
 @contextmanager
-def floor(folder: Path) -> Iterator[Server]:
-    """Start ``benchmarks.floor`` beside the curator of ``folder``, whose tables and tokens it copies."""
+def floor(folder: Path, module: Literal["floor", "straight_line"] = "floor") -> Iterator[Server]:
+    """Start ``benchmarks.floor``, or the same with checks, beside the curator of ``folder``, whose tables it copies."""
     port = _free_port()
     model = folder / "curator-data" / "curator.sqlite"
-    command = ["benchmarks.floor", str(folder / "floor.sqlite"), str(model), str(port)]
-    with _started(command, {}, port, folder / "floor.log") as server:
+    command = [f"benchmarks.{module}", str(folder / f"{module}.sqlite"), str(model), str(port)]
+    with _started(command, {}, port, folder / f"{module}.log") as server:
         yield server
 
 
