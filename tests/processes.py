@@ -13,6 +13,7 @@ Not for tests whose subject is a start: what a command imports, and how long tha
 
 import asyncio
 import atexit
+import ctypes
 import fcntl
 import gc
 import json
@@ -29,7 +30,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -56,6 +57,7 @@ PRELOADED = (
     *("uvicorn.protocols.websockets.auto", "uvicorn.loops.uvloop", "typer._adapters", "httpcore", "certifi"),
 )
 _STATUS_BYTES, _REQUEST_BYTES = 8, 1 << 17
+_NETWORK = 0x40000000  # CLONE_NEWNET of Linux
 
 
 class Forked:
@@ -72,15 +74,19 @@ class Forked:
         stdin: int | None = None,
         session: str | None = None,
         files: Sequence[int] = (),
+        network: str | None = None,
     ) -> None:
-        """With ``session``, in a session of its own and listed by that name. It has ``files`` by the same numbers."""
+        """With ``session``, in a session of its own and listed by that name. It has ``files`` by the same numbers.
+
+        ``network``: the name of the network namespace in which it runs, as `ip netns exec` would (needs root).
+        """
         self.args = [module, *arguments]
         self.returncode: int | None = None
         self._lock = threading.Lock()
         umask = os.umask(0o077)  # it can only be read by setting it
         os.umask(umask)
         request = {"module": module, "arguments": arguments, "env": dict(env), "cwd": str(cwd), "umask": umask}
-        request |= {"session": session, "files": list(files)}
+        request |= {"session": session, "files": list(files), "network": network}
         self._status, theirs = os.pipe()
         try:
             more = [*files] if stdin is None else [stdin, *files]
@@ -206,10 +212,12 @@ def run(
     is_fresh: bool = False,
     timeout: float = 240,
     cwd: Path = ROOT,
+    network: str | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """`python -m MODULE ARGUMENTS` to its end, and what it said."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = (fresh if is_fresh else Forked)(module, *arguments, env=env, stdout=out, stderr=err, cwd=cwd)
+        start = fresh if is_fresh else partial(Forked, network=network)
+        process = start(module, *arguments, env=env, stdout=out, stderr=err, cwd=cwd)
         try:
             status = process.wait(timeout)
         finally:
@@ -367,9 +375,18 @@ async def _live(app: Any) -> None:
         pass
 
 
+def _enter(network: Path) -> None:
+    """Move this process into a network namespace: ``os.setns`` is there from Python 3.12 on."""
+    with network.open() as namespace:
+        if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), _NETWORK):
+            raise OSError(ctypes.get_errno(), "setns", str(network))
+
+
 def _become(request: dict[str, Any]) -> None:
     """Run the module that a fork is for, as `python -m` does."""
     import_module("curator_service.child.worker").start = Worker
+    if name := request["network"]:
+        _enter(Path("/run/netns", name))
     if name := request["session"]:
         os.setsid()
         Path("/proc/self/comm").write_text(name)

@@ -10,10 +10,11 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import processes
 
 ROOT = Path(__file__).parents[2]
 MODELER, CURATOR = "10.77.31.1", "10.77.31.2"
@@ -99,22 +100,38 @@ class Machine:
         self.environment |= dict(line.split("=", 1) for line in written(page, f"BLINDOPT_{self.name.upper()}_"))
 
     def command(self, *arguments):
-        program = (sys.executable, "-m", f"{self.name}_service")
-        return _checked(*program, *arguments, namespace=self.namespace, env=self.environment, cwd=self.folder)
+        return self.run(f"{self.name}_service", *arguments)
 
     def start(self):
-        log = (self.folder / "service.log").open("ab")
-        inside = ["ip", "netns", "exec", self.namespace, sys.executable, "-m", f"{self.name}_service", "serve"]
-        self.process = subprocess.Popen(inside, env=self.environment, cwd=self.folder, stdout=log, stderr=log)
+        with (self.folder / "service.log").open("ab") as log:
+            self.process = processes.Forked(
+                *(f"{self.name}_service", "serve"),
+                env=self.environment,
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                network=self.namespace,
+            )
 
     def stop(self):
         self.process.terminate()
         assert self.process.wait(60) == 0
 
-    def python(self, program, *arguments):
-        """Run a program on this machine; what it prints, as JSON."""
-        command = (sys.executable, *(("-I", "-S") if program is KNOCK else ()), "-c", program, *arguments)
-        return json.loads(_checked(*command, namespace=self.namespace, env=self.environment, cwd=self.folder))
+    def run(self, module, *arguments):
+        """Run a module on this machine; what it prints."""
+        where = {"env": self.environment, "cwd": self.folder, "network": self.namespace}
+        done = processes.run(module, *map(str, arguments), **where)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def vend(self, *arguments):
+        """Run the vendor's program of tests on this machine; the state of its run, and the rows."""
+        return json.loads(self.run("tests.system.party_programs", "vend", *arguments))
+
+    def reaches(self, address, port):
+        """Whether a connection from this machine is taken."""
+        answer = self.run("tests.system.party_programs", "connect", address, port)
+        return json.loads(answer)
 
 
 @pytest.fixture(scope="module")
@@ -130,47 +147,6 @@ def parties(machines, tmp_path_factory):
             party.process.kill()
 
 
-OWN = """
-import json, os, sys, time
-from blindopt import wire
-from blindopt.client import OwnerClient
-url, token, csv, *tls = sys.argv[1:]
-while not os.path.exists(token):
-    time.sleep(0.1)
-options = {"verify": tls[0], "client_cert": tuple(tls[1:])} if tls else {}
-with OwnerClient(url, open(token).read().strip(), timeout_s=120, patience_s=120, **options) as owner:
-    studies = owner.studies()
-    if not studies:
-        features = [wire.Feature(column=c, lower=0.0, upper=1.0) for c in ("a", "b")]
-        spec = wire.StudyCreate(
-            name="s", dataset_id=owner.register("d", open(csv, "rb").read(), public=True).id, features=features,
-            measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
-            release=wire.IdentityRelease(mechanism="identity"), answers=wire.NONE,
-        )
-        owner.release(owner.create_study(spec).id)
-        studies = owner.studies()
-    grant = owner.grant(studies[0].id, wire.GrantCreate(name="acme"))
-    while b'"trying"' in owner._send("GET", "/v1/links").body:
-        time.sleep(0.1)
-    print(wire.GrantFile.of(grant, grant.url).model_dump_json())
-"""
-VEND = """
-import json, sys
-from blindopt import wire
-from blindopt.client import VendorClient
-url, token, grant, *ca = sys.argv[1:]
-file = wire.GrantFile.model_validate_json(open(grant).read())
-options = {"verify": ca[0]} if ca else {}
-with VendorClient(url, open(token).read().strip(), timeout_s=120, patience_s=120, **options) as vendor:
-    spec = wire.RunCreate(**file.access.model_dump(), name="r", iterations=20, seed=3)
-    run = vendor.wait(vendor.start(spec).id, timeout_s=240)
-    rows = [trial.row for trial in vendor.export(run.id).trials]
-    print(json.dumps({"state": run.state, "rows": rows}))
-"""
-KNOCK = f"import socket as s; c = s.socket(); c.settimeout(1.5); print(c.connect_ex(('{CURATOR}', 8410)))"
-"""0 where the curator's port is reached."""
-
-
 @pytest.fixture(scope="module")
 def csv(tmp_path_factory):
     points = itertools.product(range(8), range(8))
@@ -181,8 +157,8 @@ def csv(tmp_path_factory):
 
 def _granted(curator, *arguments):
     """The text of a grant, as the owner sends it."""
-    given = curator.python(OWN, *arguments)
-    return given, json.dumps(given)
+    text = curator.run("tests.system.party_programs", "own", *arguments)
+    return json.loads(text), text
 
 
 @pytest.fixture(scope="module")
@@ -199,10 +175,10 @@ def direct(parties, csv):
     tls = [curator.folder / "tls" / name for name in ("ca.crt", "client.crt", "client.key")]
     given, text = _granted(curator, f"https://{CURATOR}:8410", curator.folder / "token", csv, *tls)
     assert given["curator_url"] == f"https://{CURATOR}:8410"
-    assert modeler.python(KNOCK) != 0, "the control: the packet filter lets nobody in"
+    assert not modeler.reaches(CURATOR, 8410), "the control: the packet filter lets nobody in"
     _checked(*written(DIRECT, "nft")[0].split(), namespace=curator.namespace)
     (modeler.folder / "grant.json").write_text(text)
-    run = modeler.python(VEND, "http://127.0.0.1:8420", modeler.folder / "token", "grant.json")
+    run = modeler.vend("http://127.0.0.1:8420", modeler.folder / "token", "grant.json")
     assert curator.type(DIRECT, "audit key").strip() == given["log_key"]
     for party in parties:
         party.stop()
@@ -232,11 +208,11 @@ def test_with_no_port_open_the_same_candidates_are_chosen(parties, direct, csv, 
     link = json.loads((curator.folder / "link.json").read_text())["id"]
     given, text = _granted(curator, "http://127.0.0.1:8410", curator.folder / "token", csv)
     assert given["curator_url"] == f"link://{link}"
-    assert modeler.python(KNOCK) != 0
-    assert curator.python(KNOCK) == 0, "the control: the curator listens at every address"
+    assert not modeler.reaches(CURATOR, 8410)
+    assert curator.reaches(CURATOR, 8410), "the control: the curator listens at every address"
     (modeler.folder / "grant.json").write_text(text)
     files = modeler.folder / "token", "grant.json", "tls/ca.crt"
-    assert modeler.python(VEND, f"https://{MODELER}:8420", *files) == direct
+    assert modeler.vend(f"https://{MODELER}:8420", *files) == direct
     modeler.environment |= {"BLINDOPT_MODELER_URL": f"https://{MODELER}:8420", "BLINDOPT_MODELER_CA_FILE": "tls/ca.crt"}
     assert "Recommended: candidate" in modeler.type(OUTBOUND, "run --grant", "--queries", "2")
     for party in (modeler, curator):  # with the runs of both pages
