@@ -37,8 +37,8 @@ _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
 ]
 _COLUMNS = {"ledger": 15, "queries": 8, "replies": 8, "log": 4, "shared": 5}
-_SOME = {"log": " (seq, body, leaf, peaks)"}  # its others are computed
-SQL = {name: f"INSERT INTO {name}{_SOME.get(name, '')} VALUES ({', '.join('?' * n)})" for name, n in _COLUMNS.items()}
+_STORED = {"log": " (seq, body, leaf, peaks)"}  # its others are computed
+SQL = {name: f"INSERT INTO {name}{_STORED.get(name, '')} VALUES ({', '.join('?' * n)})" for name, n in _COLUMNS.items()}
 """The statement that adds a row, by table."""
 _TEXTS = "SELECT sql FROM model.sqlite_master WHERE tbl_name = ? AND type IN ('table', 'index') AND sql <> ''"
 
