@@ -15,7 +15,7 @@ from curator_service.attacks.intervals import ALPHA, median_interval
 from curator_service.measurement.column import added_variance, is_exact, measure
 from curator_service.privacy.answers import mechanism_of
 from curator_service.privacy.groups import LEVELS, GroupAnswers, steps
-from curator_service.privacy.ledger import Prices, answers_add_up, is_groups, text, units
+from curator_service.privacy.ledger import Prices, answers_about_one_group, answers_add_up, is_groups, text, units
 
 DRAWN_MAX = 100
 """Up to so many answers about a row are drawn; of more, the law of their mean is used."""
@@ -88,7 +88,9 @@ def answers_about_a_row(spec: StudyCreate) -> int | None:
     if prices.answer:
         if budget.epsilon_total is not None:
             limits.append((units(budget.epsilon_total) - prices.release) // prices.answer)
-        if budget.epsilon_per_row is not None and answers_add_up(spec):
+        if budget.epsilon_per_row is not None and is_groups(spec):
+            limits.append(answers_about_one_group(spec, units(budget.epsilon_per_row)))
+        elif budget.epsilon_per_row is not None and answers_add_up(spec):
             limits.append((units(budget.epsilon_per_row) - prices.release) // prices.answer)
     return max(0, min(limits)) if limits else None
 

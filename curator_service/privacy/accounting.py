@@ -32,7 +32,16 @@ from curator_service.privacy.calibration import gaussian_sd
 from curator_service.privacy.choice import Concrete, concrete, failure
 from curator_service.privacy.composition import Part, tight_epsilon
 from curator_service.privacy.dataset_account import group_delta
-from curator_service.privacy.ledger import Prices, answers_add_up, centres_cost, exact, is_groups, text, units
+from curator_service.privacy.ledger import (
+    Prices,
+    answers_add_up,
+    centres_cost,
+    exact,
+    is_groups,
+    most_in_groups,
+    text,
+    units,
+)
 from curator_service.privacy.noise import LATTICE_BITS
 from curator_service.privacy.planar_slope import slope_of_row
 
@@ -188,6 +197,9 @@ def price(spec: StudyCreate, release: Concrete | None = None, *, withdrawn: bool
     delta = getattr(spec.release, "delta", None) if bounded else None
     if bounded and (of_row is not None or alone):
         full = costs.loss(1 if of_row is None else of_row, delta or DELTA, alone=alone)
+        if is_groups(spec) and (cap := spec.budget.epsilon_per_row) is not None:  # more answers fit about one or two
+            most = max(units(full.epsilon or "0"), most_in_groups(spec, units(cap), of_study))
+            full = full.model_copy(update={"epsilon": text(most)})
     return Price(
         release_epsilon=None if costs.release is None else text(costs.release),
         answer_epsilon=None if costs.answer is None else text(costs.answer),

@@ -181,6 +181,29 @@ def worst_pair(spec: StudyCreate, costs: Iterable[int]) -> int:
     return group_cost(spec, first, second)
 
 
+def answers_about_one_group(spec: StudyCreate, cap: int) -> int:
+    """How many answers about one group a cap on a record allows where no other is queried, after the release."""
+    prices = Prices.of(spec)
+    # (x + 1) // 2 <= y holds where x <= 2 y: half a unit is rounded up.
+    return min((cap - centres_cost(spec)) // prices.answer, 2 * (cap - prices.release) // prices.answer)
+
+
+def most_in_groups(spec: StudyCreate, cap: int, answers: int | None) -> int:
+    """What the release and answers about groups cost at most the record that loses most, within a cap on a record.
+
+    ``answers``: so many in all are allowed; None: without a limit. A record that stays loses most by answers about its
+    group alone; one that moves by as many answers as there can be, which two groups share evenly (docs/privacy.md,
+    Theorem C).
+    """
+    prices = Prices.of(spec)
+    both = 2 * (cap - prices.release) // prices.answer
+    both = both if answers is None else min(both, answers)
+    single = min(both, answers_about_one_group(spec, cap))
+    splits = [(single, 0), *((n - n // 2, n // 2) for n in (both, both - 1) if n > 0)]
+    costs = [group_cost(spec, own * prices.answer, other * prices.answer) for own, other in splits]
+    return max(cost for cost in costs if cost <= cap)
+
+
 def charge_release(spec: StudyCreate, before: Balance) -> Charge:
     """The charge for the release, on every row. Raises BudgetExhausted."""
     cost = Prices.of(spec).release

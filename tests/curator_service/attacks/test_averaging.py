@@ -11,7 +11,8 @@ from blindopt.errors import BudgetExhausted
 from curator_service.attacks import averaging
 from curator_service.measurement.column import measure
 from curator_service.measurement.privatize import passport_of
-from curator_service.privacy.ledger import Balance, charge_answers, charge_release
+from curator_service.privacy.ledger import Balance, charge_answers, charge_release, units
+from tests.curator_service.privacy import test_cost_of_groups as groups
 from tests.curator_service.seeded_noise import seed_answers
 from tests.interventions import fail_at
 
@@ -80,6 +81,17 @@ def test_as_many_answers_are_averaged_as_the_ledger_allows(budget, unit):
     )
     study = spec(laplace("0.3"), budget=budget, privacy_unit=unit).model_copy(update=by_hand)
     assert averaging.answers_about_a_row(study) == allowed(study)
+
+
+@pytest.mark.parametrize("epsilons", [("0.5", "0.5", None), ("0.5", "0.3", "0.1"), ("2", "0.1", None)], ids=repr)
+def test_as_many_answers_about_one_group_are_averaged_as_the_ledger_allows(epsilons):
+    """A record that moves to the group loses half of each answer about it, so that twice as many may fit."""
+    for cap in ("1.1", "2.6", "3.15"):
+        study = groups.study(*epsilons, cap=cap)
+        if units(cap) >= units(study.release.epsilon):
+            assert averaging.answers_about_a_row(study) == allowed(study)
+    capped = groups.study("0.5", "0.5", cap="9").model_copy(update={"budget": wire.Budget(queries=3)})
+    assert averaging.answers_about_a_row(capped) == 3
 
 
 def test_a_study_that_can_ask_nothing_has_no_finding():

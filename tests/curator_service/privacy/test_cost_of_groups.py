@@ -1,6 +1,7 @@
 """What answers about groups cost the record that loses most, against all pairs of groups (Theorem C)."""
 
 import itertools
+import math
 import random
 from fractions import Fraction
 
@@ -8,7 +9,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.errors import BudgetExhausted
-from curator_service.privacy import accounting
+from curator_service.privacy import accounting, cautions
 from curator_service.privacy.ledger import Balance, RowBalance, charge_answers, text, worst_pair
 
 GROUPS = 4
@@ -128,3 +129,38 @@ def test_a_report_says_of_each_group_what_a_record_in_it_may_have_lost(epsilons)
             assert Fraction(loss.epsilon) == exact[2] + max(loss.answers * exact[1], moves)
             assert 0 <= loss.tight_epsilon <= float(loss.epsilon)
         assert Fraction(losses[-1].epsilon) == largest(*exact, counts)
+
+
+@pytest.mark.parametrize(
+    ("epsilons", "caps", "most"),
+    [
+        (("0.5", "0.3", None), {"epsilon_per_row": "1"}, "0.95"),
+        (("0.5", "0.75", "0.25"), {"epsilon_per_row": "2.7"}, "2.625"),
+        (("6", "3", None), {"epsilon_per_row": "11.9"}, "10.5"),
+        (("0.5", "0.5", None), {"epsilon_per_row": "1.3", "queries": 3}, "1.25"),
+        (("0.25", "1", "1"), {"epsilon_per_row": "2.5", "epsilon_total": "3.25"}, "2.25"),
+        (("0.25", "0.000001000001", None), {"epsilon_per_row": "0.250003"}, "0.250002500003"),
+    ],
+    ids=repr,
+)
+def test_a_price_says_the_most_that_any_answers_within_the_caps_cost_a_record(epsilons, caps, most):
+    """It was that of as many answers about each of several groups: more of them fit about one group, or about two.
+
+    The oracle tries all numbers of answers about two groups. Those about a third one add nothing to the largest pair.
+    """
+    spec, exact = study(*epsilons).model_copy(update={"budget": wire.Budget(**caps)}), amounts(*epsilons)
+    total = Fraction(caps.get("epsilon_total", 100)) - Fraction(spec.release.epsilon)
+    losses = [
+        math.ceil(10**12 * largest(*exact, (first, second)))
+        for first in range(13)
+        for second in range(13)
+        if first + second <= caps.get("queries", 100) and (first + second) * exact[1] <= total
+    ]
+    whole = max(loss for loss in losses if loss <= 10**12 * Fraction(caps["epsilon_per_row"]))
+    assert accounting.price(spec).row_epsilon == text(whole) == most
+
+
+def test_a_price_of_groups_that_lets_a_record_lose_more_than_10_has_the_caution():
+    spec = study("6", "3", cap="11.9")
+    raised = cautions.of_study(spec, spec.release, accounting.price(spec), n=1_000, is_public=False)
+    assert "row_epsilon_large" in {caution.code for caution in raised}
