@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import ROUND_CEILING, Context, Decimal
 from textwrap import fill
 
 from blindopt.wire import (
@@ -34,6 +34,7 @@ _ANSWER_LAWS = {
     "piecewise": "clipped, then a value of a bounded interval",
 }
 WITHDRAWN = "Withdrawn"
+_DIGITS = Context(prec=3, rounding=ROUND_CEILING)
 SANDBOX = "Sandbox: made-up rows and values; no person is behind it."
 CHOOSING = (
     "Made from the private records. Choosing by this leaks what is not counted: epsilon, delta, Delta, r, the "
@@ -89,7 +90,7 @@ def belief(release: Concrete, *, withdrawn: bool = False, record: str | None = N
     if withdrawn or isinstance(release, IdentityRelease | PoGpUcbRelease):
         return None
     most = surest(amount(record or release.epsilon))
-    share = "practically certain" if most > 0.999 else f"at most {100 * most:.3g} % sure"
+    share = "practically certain" if most > 0.999 else f"at most {_percent_up(most)} % sure"
     but = ", except for events that delta allows" if failure(release) else ""
     values = (
         "any two records" if isinstance(release, GroupsRelease) else "two values that differ by what is hidden (Delta)"
@@ -98,6 +99,11 @@ def belief(release: Concrete, *, withdrawn: bool = False, record: str | None = N
     if record is not None:
         return f"From the release and all answers that the cap on a record allows, {who} becomes {share}."
     return f"From the release alone, {who} becomes {share}{but}. Answers come on top."
+
+
+def _percent_up(share: float) -> str:
+    """A share in percent with three digits, never less than it is."""
+    return exact(_DIGITS.multiply(Decimal(share), 100))
 
 
 def unit_of_privacy(spec: StudyCreate) -> str:

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
-from decimal import ROUND_CEILING, Context
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any
 
 from markupsafe import Markup
@@ -23,16 +23,16 @@ _CHOICE = re.compile(r"(\S+ must be one of|Input should be) '")
 _SNAKE = re.compile(r"(?<![`\"'\w])[a-z][a-z0-9]*(?:_[a-z0-9]+)+(?![`\"'\w])")
 
 
-def number(value: object, digits: int = 4, *, up: bool = False) -> str:
+def number(value: object, digits: int = 4, *, up: bool = False, down: bool = False) -> str:
     """A number with ``digits`` significant digits; a dash for none.
 
     Four digits before the point are not grouped, as they may be a year. ``up``: a loss is rounded up, so that it is
-    never understated.
+    never understated. ``down``: what is protected is rounded down, so that it is never overstated.
 
     >>> number(0.123456), number(1234567.0), number(1978), number(None), number(1e-9), number("0.5")
     ('0.1235', '1,234,567', '1978', '—', '1e-9', '0.5')
-    >>> number(1.23412, up=True), number(0.2, up=True)
-    ('1.235', '0.2')
+    >>> number(1.23412, up=True), number(0.2, up=True), number(1.0986, 3, down=True)
+    ('1.235', '0.2', '1.09')
     """
     if value is None:
         return NONE
@@ -44,8 +44,9 @@ def number(value: object, digits: int = 4, *, up: bool = False) -> str:
         return _grouped(value) if abs(value) < 10**15 else f"{value:.4g}" if abs(value) < 10**300 else "over 1e300"
     if not math.isfinite(value):
         return NONE
-    if up:
-        value = float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(value)))
+    if up or down:
+        rounding = ROUND_CEILING if up else ROUND_FLOOR
+        value = float(Context(prec=digits, rounding=rounding).create_decimal(repr(value)))
     if value == 0 or 1e-4 <= abs(value) < 1e9:
         decimals = digits - 1 - math.floor(math.log10(abs(value))) if value else 0
         text = _grouped(value, f".{max(0, decimals)}f")

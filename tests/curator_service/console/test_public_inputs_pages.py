@@ -220,6 +220,15 @@ def test_without_scripts_a_button_shows_what_the_dial_means(release_step):
     assert "Noise moves a record" in release_step.shown
 
 
+def test_what_is_protected_is_rounded_down_and_what_is_lost_is_rounded_up(release_step):
+    """By hand: ln 3 for epsilon 1 and h = 1 is 1.0986, which was 1.1; 0.6667 and 0.33335 add up to 1.00005."""
+    release_step.submit("/studies/new", go="look", release_epsilon="1")
+    assert ">1.09<" in release_step.text
+    groups = {"find": "groups", "groups_epsilon": "1.3334", "groups_again": "2", "parts_0": "2", "parts_1": "1"}
+    release_step.submit("/studies/new", go="look", **groups)
+    assert "50 different groups cost a record epsilon 1.001 in all" in release_step.shown
+
+
 def test_the_part_beside_the_dial_follows_the_form_and_draws_and_charges_nothing(release_step, api):
     before = api.checkpoint()
     fields = release_step.form("/studies/new")
@@ -273,7 +282,7 @@ def test_the_best_kind_of_record_is_priced_before_anything_is_spent_and_its_owne
     chosen = {"find": "groups", "groups_epsilon": "1", "parts_0": "2", "parts_1": "1"}
     owner.submit("/studies/new", go="look", **chosen)
     assert "50 different groups cost a record epsilon 1 in all" in owner.shown
-    assert "becomes at most 73.1 % sure" in owner.shown
+    assert "becomes at most 73.2 % sure" in owner.shown
     owner.submit("/studies/new", go="look", **chosen | {"groups_again": "2"})
     assert "50 different groups cost a record epsilon 0.75 in all" in owner.shown
     owner.submit("/studies/new", go="next", **chosen | {"groups_again": "1", "release_min_count": "1"})

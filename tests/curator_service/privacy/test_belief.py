@@ -1,7 +1,8 @@
 """What the dial shows of beliefs, against oracles that know nothing of its formulas."""
 
 import math
-from decimal import Decimal
+import re
+from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
@@ -67,11 +68,21 @@ def test_noise_of_no_known_law_confuses_nothing_that_is_proved():
         assert belief.confused_within(law, 20) is None
 
 
+@pytest.mark.parametrize("epsilon", ["0.000001", "0.1", "0.5", "1", "1.098612288668", "2", "3.7", "6", "6.9"])
+def test_the_sentence_never_says_less_than_the_surest_belief(epsilon):
+    """It was rounded to the nearest percentage of three digits: "at most 73.1 %" for a belief of 73.106 %."""
+    release = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon=epsilon)
+    stated = re.search(r"at most ([\d.]+) % sure", guarantees.belief(release))[1]
+    with localcontext(prec=40):
+        exact = 100 / (1 + (-Decimal(epsilon)).exp())
+        assert exact <= Decimal(stated) < exact + Decimal("0.1")
+
+
 def test_the_sentence_says_what_is_proved_and_no_more():
     pure = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1")
     said = (
         "From the release alone, someone undecided (50/50) between two values that differ by what is hidden (Delta) "
-        "becomes at most 73.1 % sure"
+        "becomes at most 73.2 % sure"
     )
     assert guarantees.belief(pure) == f"{said}. Answers come on top."
     spread = pure.model_copy(update={"delta": 1e-6})
@@ -83,6 +94,6 @@ def test_the_sentence_says_what_is_proved_and_no_more():
     cells = wire.GridCells(kind="grid", parts=[2])
     groups = wire.GroupsRelease(mechanism="groups", epsilon="0.5", cells=cells)
     allowed = "From the release and all answers that the cap on a record allows"
-    undecided = "someone undecided (50/50) between any two records becomes at most 73.1 % sure."
+    undecided = "someone undecided (50/50) between any two records becomes at most 73.2 % sure."
     assert guarantees.belief(groups, record="1") == f"{allowed}, {undecided}"
     assert guarantees.belief(wire.IdentityRelease(mechanism="identity")) is None
