@@ -39,6 +39,7 @@ from curator_service.privacy.noise.lattice import EXP_ERROR, check_finite, latti
 Integers = NDArray[np.int64]
 _BITS = 53
 _EXACT = 1 << _BITS
+_EXPONENT_MAX = 1023
 _BLOCK_MIN = 1.1775  # standard deviations in a block at least: sqrt(2 ln 2) is 1.17741
 _TOGETHER = 1 << 14  # proposals whose numbers stay in the cache
 
@@ -63,10 +64,13 @@ class GaussianLaw:
 def add_gaussian(values: Vector, sd: float) -> Vector:
     """Round ``values`` (m,) to the lattice 2^k, k = floor(log2 sd) - 40, and add discrete Gaussian noise on it.
 
-    docs/privacy.md bounds the difference to the continuous law. Raises NumericalFailure for a value that is not finite.
+    docs/privacy.md bounds the difference to the continuous law. Raises NumericalFailure for a value that is not finite,
+    and for an sd from 2^1011 on: the largest doubles would be rounded to infinity, which no noise moves.
     """
     check_finite(values)
     k = lattice(sd)
+    if k + _BITS > _EXPONENT_MAX:
+        raise NumericalFailure("noise so large does not fit doubles: nothing was drawn")
     noise = integers(values.size, math.ldexp(sd, -k))
     # From 2^53 steps on a double lies on the lattice already. The sum of two multiples of 2^k is rounded once.
     is_near = np.abs(values) < math.ldexp(1.0, k + _BITS)

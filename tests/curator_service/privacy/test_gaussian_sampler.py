@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from blindopt.errors import NumericalFailure
 from curator_service.privacy.noise import add_gaussian, gaussian, lattice
 from tests.curator_service.replaced_noise import entropy_in_parts, leave_decisions_to_decimals, replace_entropy
 from tests.interventions import record_calls
@@ -154,3 +155,14 @@ def test_a_sum_beyond_the_largest_double_is_the_largest_double(monkeypatch, sign
 def test_noise_is_drawn_in_whole_numbers(count):
     drawn = gaussian.integers(count, 2.0**40)
     assert (drawn.dtype, drawn.shape) == (np.int64, (count,))
+
+
+def test_noise_that_no_double_holds_is_refused_before_a_draw(monkeypatch):
+    """It was an OverflowError. On a lattice of 2^971 or more the largest double may round to infinity, on 2^970 not."""
+    largest = float(np.finfo(np.float64).max)
+    assert np.isfinite(add_gaussian(np.array([largest, 0.0]), 0.999 * 2.0**1011)).all()
+    drawn = record_calls(monkeypatch, gaussian, "integers")
+    for sd in (2.0**1011, 2.0**1023, largest):
+        with pytest.raises(NumericalFailure, match="nothing was drawn"):
+            add_gaussian(np.array([largest, 0.0]), sd)
+    assert not drawn
