@@ -13,6 +13,7 @@ from decimal import ROUND_CEILING, Context, Decimal
 
 from blindopt.wire import (
     Accounting,
+    ColumnMeasurement,
     GaussianProjectionRelease,
     GaussianRelease,
     GroupsRelease,
@@ -251,6 +252,8 @@ def _price_in_words(spec: StudyCreate, costs: Costs, of_row: int | None, of_stud
         answer = f"{what} uses epsilon {text(costs.answer)}{whose}."
     about = "group" if is_groups(spec) else unit
     sentence, k = f"{release} {answer} {_allowed(of_row, of_study, about)}", spec.rows_per_person
+    if costs.answer and _corrections_cost_more(spec, of_row):
+        sentence += " Each correction of an answer costs as much again, which is not counted here."
     if k > 1 and not spec.person_column:  # declared, not enforced
         sentence += (
             f" These figures are per record: a person with {k} records, as declared, loses {k} times each epsilon"
@@ -260,6 +263,14 @@ def _price_in_words(spec: StudyCreate, costs: Costs, of_row: int | None, of_stud
             sentence += f", and the release's delta is {delta} for her"
         sentence += "."
     return sentence
+
+
+def _corrections_cost_more(spec: StudyCreate, of_row: int | None) -> bool:
+    """Whether corrections can cost a person more than her answers that the caps allow: they are no further queries."""
+    if isinstance(spec.measurement, ColumnMeasurement):
+        return False
+    uncounted = spec.model_copy(update={"budget": spec.budget.model_copy(update={"queries": None})})
+    return not answers_add_up(spec) or _answers_allowed(uncounted, Prices.of(spec))[1] != of_row
 
 
 def _allowed(of_row: int | None, of_study: int | None, unit: str) -> str:

@@ -1,6 +1,7 @@
 """What a study costs: the tight figure against other ways to the same number, and prices before anything is spent."""
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 from functools import cache
@@ -20,7 +21,7 @@ from curator_service.privacy import accounting
 from curator_service.privacy.calibration import gaussian_sd
 from curator_service.privacy.composition import Part, distribution_epsilon, renyi_epsilon, tight_epsilon
 from curator_service.privacy.dataset_account import release_delta
-from curator_service.privacy.ledger import Balance, RowBalance, charge_answers, charge_release
+from curator_service.privacy.ledger import Balance, RowBalance, charge_answers, charge_corrections, charge_release
 from curator_service.privacy.planar_slope import planar_slope
 from tests.scale import scaled
 
@@ -457,3 +458,32 @@ def test_a_study_without_a_delta_has_no_tight_price_and_a_huge_one_is_priced_at_
 def test_more_tells_do_not_tell_less():
     tight = [accounting.report(study(), {k: 1}, k, 1e-5).rows[0].tight_epsilon for k in (0, 1, 2, 5, 20, 100, 1000)]
     assert all(a < b for a, b in pairwise(tight))
+
+
+@pytest.mark.parametrize(
+    ("unit", "caps"),
+    [
+        ("answer", {"epsilon_per_row": "4", "queries": 9}),
+        ("row", {"queries": 5}),
+        ("row", {"epsilon_per_row": "9", "queries": 2}),
+        ("row", {"epsilon_per_row": "3"}),
+        ("row", {"epsilon_per_row": "9", "queries": 20}),
+        ("row", {"epsilon_total": "9"}),
+        ("row", {}),
+    ],
+    ids=repr,
+)
+def test_a_price_says_where_corrections_may_cost_more_than_it_counts(unit, caps):
+    """The oracle: one answer, corrected again and again until the ledger refuses."""
+    spec = study(PLANAR, laplace("0.8"), unit=unit, measurement=BY_HAND, **caps)
+    balance, spent, again = charge_release(spec, Balance()).after, {}, 0
+    with suppress(BudgetExhausted):
+        for again in range(30):
+            charge = charge_corrections if again else charge_answers
+            (line,) = charge(spec, balance, [(0, 1)], spent, *([again] if again else []))
+            balance, spent = line.after, {0: line.row_after}
+    answers = spent[0].total
+    lost = max(balance.release, answers) if unit == "answer" else balance.release + answers
+    price = accounting.price(spec)
+    more = price.row_epsilon is not None and lost > Decimal(price.row_epsilon) * 10**12
+    assert more == ("Each correction of an answer costs as much again, which is not counted here." in price.sentence)
