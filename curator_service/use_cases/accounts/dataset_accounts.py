@@ -7,7 +7,7 @@ import numpy as np
 from blindopt import wire
 from curator_service import store
 from curator_service.privacy import amounts
-from curator_service.privacy.ledger import exact, text
+from curator_service.privacy.ledger import exact, is_groups, text
 from curator_service.store import dataset_accounts as table
 from curator_service.store import ledger as lines
 from curator_service.use_cases.guard.study_guard import StudyGuard
@@ -116,8 +116,22 @@ def _in_words(file: FileLosses, unit: str, epsilon: str | None, uses: str, perso
         else (" Some registrations of the file count persons and others records: their largest losses are added.")
     )
     return (
-        f"Each {unit} of this file has lost {lost}{delta}, over {uses}.{person_in_words(person)}{mixed} The account is "
+        f"Each {unit} of this file has lost {lost}{delta}, over {uses}.{person_in_words(person)}{mixed}"
+        f"{_of_small_changes(file)} The account is "
         f"of this file: two files that share records are two accounts, and what a {unit} loses in both adds up."
+    )
+
+
+def _of_small_changes(file: FileLosses) -> str:
+    """That what releases of records cost bounds the loss about changes of Delta alone; nothing without such a release.
+
+    Groups, tunings, bounds and answers count for any change, so that a sum with a release holds for changes of Delta.
+    """
+    if not any(study.balance.release and not is_groups(study.spec) for study in file.studies):
+        return ""
+    return (
+        " What releases of records cost is counted for changes of features up to what each study hides (Delta): larger "
+        "changes are protected less."
     )
 
 

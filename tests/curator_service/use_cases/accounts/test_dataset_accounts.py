@@ -1,6 +1,8 @@
 """The account of a file: what every use costs its records, its caps, and who sees what."""
 
+import math
 import threading
+from decimal import Decimal
 
 import pytest
 
@@ -45,6 +47,23 @@ def test_studies_of_one_file_add_up_for_each_record_through_their_secret_orders(
     uses = [(use.kind, use.study_id, use.epsilon, use.release_epsilon, use.answers_epsilon) for use in account.uses]
     assert uses == [("study", first, "1.5", "1", "0.5"), ("study", second, "1.7", "0.7", "1")]
     assert "two files that share records are two accounts" in account.sentence
+
+
+def test_the_account_says_that_releases_of_records_count_for_small_changes_alone(file):
+    """By hand: planar Laplace noise for a change of 0.5 at epsilon 1 has density exp(-2 |u|) in these features' unit.
+
+    At the record itself the ratio for a move by (4, 4) is exp(2 sqrt(32)), far above the epsilon that is counted.
+    """
+    small = "What releases of records cost is counted for changes of features up to what each study hides (Delta)"
+    groups = wire.GroupsRelease(
+        mechanism="groups", epsilon="0.5", cells=wire.GridCells(kind="grid", parts=[2, 1]), min_count=1
+    )
+    file.study(release=groups)
+    assert (file.account().epsilon, small in file.account().sentence) == ("0.5", False)
+    features = [wire.Feature(column=column, lower=0.0, upper=4.0, hidden_change=0.5) for column in ("a", "b")]
+    file.study(features=features)
+    assert Decimal(file.account().epsilon) < 2 * math.hypot(4, 4)
+    assert small in file.account().sentence
 
 
 def test_a_file_that_is_registered_again_is_the_same_account(file):
