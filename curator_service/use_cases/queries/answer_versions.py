@@ -154,7 +154,7 @@ class AnswerVersions:
         )
         now = self._context.clock()
         lines.add(db, inquiry.study_id, "correction", charges, query_id=inquiry.query_id, at=stamp(now))
-        notices.spent(db, self._context.outbox, inquiry.study_id, spec, charges)
+        notices.spent(db, self._context.outbox, inquiry.study_id, spec, charges, most + 1)
         cost = ledger.text(sum(charge.cost for charge in charges))
         details = {
             "study_id": inquiry.study_id,

@@ -97,6 +97,19 @@ def test_each_cap_has_one_notice_at_the_charge_that_brings_it_to_80_per_cent(con
     assert len(expected) >= 1
 
 
+@pytest.mark.parametrize(("releases", "percent"), [(7, []), (8, [80]), (9, [90])])
+def test_an_answer_of_another_person_counts_as_often_as_it_was_released(context, outbox, small, releases, percent):
+    """By hand: so many times 0.2, of a cap of 2; the release alone costs 1. Corrections counted nothing."""
+    answers = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.2", value_bound=1.0)
+    spec = _study(small.features, BY_HAND, privacy_unit="answer", budget=wire.Budget(epsilon_per_row="2"))
+    spec = spec.model_copy(update={"answers": answers})
+    released = ledger.charge_release(spec, Balance())
+    charges = ledger.charge_corrections(spec, released.after, [(3, 1)], {}, releases - 1)
+    context.database.write(lambda db: notices.spent(db, context.outbox, STUDY, spec, [released]))
+    context.database.write(lambda db: notices.spent(db, context.outbox, STUDY, spec, charges, releases))
+    assert [n.counts.percent for n in outbox() if n.subject.cap == "epsilon_per_row"] == percent
+
+
 def test_a_row_is_never_named(context, outbox, small):
     spec = _study(small.features, budget=wire.Budget(epsilon_per_row="1.2"))
     charges = ledger.charge_answers(spec, Balance(release=10**12, total=10**12), [(317, 2)], {317: RowBalance()})
