@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from mpmath import mp, mpf
 from scipy.integrate import quad
 from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import norm
@@ -136,9 +137,23 @@ def test_randomized_responses_compose_like_coins(epsilon, times):
     assert exact * (1 - 1e-9) <= figure <= exact * (1 + 2e-3) + 1e-9
 
 
-def test_one_release_is_counted_at_any_delta_and_a_composition_not_at_one_that_fourier_errors_reach():
-    """100 times the error of 1e-11 is the least delta, and in proportion more above 10,000 releases."""
-    assert math.isfinite(distribution_epsilon([Part("pure", 0.5)], 1e-14))
+@pytest.mark.parametrize("kind", ["pure", "laplace"])
+@pytest.mark.parametrize("size", [1e-6, 1e-5, 0.3])
+@pytest.mark.parametrize("delta", [1e-18, 1e-15, 1e-12, 1e-6])
+def test_the_figure_of_one_release_has_no_more_than_its_delta(kind, size, delta):
+    """Closed forms, to 50 digits. Epsilon of 0.000001 had 18 times the delta of 1e-18, by differences of doubles."""
+    with mp.workdps(50):
+        exact, epsilon = mpf(size), mpf(tight_epsilon([Part(kind, size)], delta))
+        truth = 1 / (1 + mp.exp(-exact))
+        least = truth - mp.exp(epsilon) * (1 - truth) if kind == "pure" else 1 - mp.exp((epsilon - exact) / 2)
+        assert least <= delta
+
+
+def test_one_gaussian_release_is_counted_at_any_delta_and_others_not_at_one_that_errors_of_doubles_reach():
+    """100 times the error is the least delta: 1e-15 of one release, 1e-11 of several, more above 10,000 releases."""
+    assert math.isfinite(distribution_epsilon([Part("gaussian", 0.5)], 1e-18))
+    assert math.isfinite(distribution_epsilon([Part("pure", 0.5)], 1.01e-13))
+    assert distribution_epsilon([Part("pure", 0.5)], 0.99e-13) == math.inf
     for parts in ([Part("pure", 0.5, 2)], [Part("pure", 0.5), Part("laplace", 0.5)]):
         assert distribution_epsilon(parts, 0.99e-9) == math.inf
         assert math.isfinite(distribution_epsilon(parts, 1.01e-9))
