@@ -65,9 +65,11 @@ class ServiceContext:
         )
         with database.read() as db:
             changes = [record["details"] for record in audit_log.of_kind(db, "key.changed")]
-        log_key = signer(folder / "secrets" / "log.key", kind, [each for each in changes if each["key"] == "log"])
+            is_new = not audit_log.head(db).size
+        log_changes = [each for each in changes if each["key"] == "log"]
+        log_key = signer(folder / "secrets" / "log.key", kind, log_changes, is_new=is_new)
         sealed_by = [str(each["id"]) for each in changes if each["key"] == "seal"]
-        seal = Seal.of(folder / "secrets" / "seal.key", sealed_by[-1] if sealed_by else None)
+        seal = Seal.of(folder / "secrets" / "seal.key", sealed_by[-1] if sealed_by else None, is_new=is_new)
         outbox = Outbox(service, settings.enabled_events, clock)
         return cls.open(database, seal, log_key, clock, checkpoint_file=folder / "checkpoint", outbox=outbox)
 

@@ -31,13 +31,14 @@ class Seal:
         return f"Seal({key_id(self.secret)})"
 
     @classmethod
-    def of(cls, path: Path, wanted: str | None = None) -> Self:
+    def of(cls, path: Path, wanted: str | None = None, *, is_new: bool = True) -> Self:
         """The key in ``path``, which is created with mode 0600 at first use, or the new one beside it.
 
-        ``wanted``: the id of the key that the log names. Raises StateConflict if neither is it.
+        ``wanted``: the id of the key that the log names. Raises StateConflict if neither is it, and where there is none
+        and the service is not new (``is_new``).
         """
         try:
-            return cls(_current(path, Fernet.generate_key, key_id, wanted), path.parent)
+            return cls(_current(path, Fernet.generate_key if is_new else None, key_id, wanted), path.parent)
         except ValueError:
             raise StateConflict(f"{path} is not a key: put back the one that was there") from None
 
@@ -72,10 +73,10 @@ def key_id(secret: bytes) -> str:
     return hmac.digest(secret, b"blindopt key id", "sha256").hex()[:16]
 
 
-def signer(path: Path, kind: str, changes: Sequence[Json] = ()) -> Signer:
+def signer(path: Path, kind: str, changes: Sequence[Json] = (), *, is_new: bool = True) -> Signer:
     """The Ed25519 key in ``path`` (hex), which is created with mode 0600 at first use, or the new one beside it.
 
-    ``changes``: what the log says about each change of this key.
+    ``changes``: what the log says about each change of this key. Raises StateConflict as ``Seal.of``.
     """
 
     def vkey(secret: bytes) -> str:
@@ -83,7 +84,7 @@ def signer(path: Path, kind: str, changes: Sequence[Json] = ()) -> Signer:
 
     wanted = str(changes[-1]["vkey"]) if changes else None
     try:
-        secret = _current(path, lambda: os.urandom(32).hex().encode(), vkey, wanted)
+        secret = _current(path, (lambda: os.urandom(32).hex().encode()) if is_new else None, vkey, wanted)
         return Signer.of(kind, bytes.fromhex(secret.decode()), tuple(str(each["line"]) for each in changes))
     except ValueError:
         raise StateConflict(f"{path} is not a key: put back the one that was there") from None
@@ -119,18 +120,22 @@ def write_key(path: Path, secret: bytes) -> None:
     Path(file.name).replace(path)
 
 
-def _current(path: Path, make: Callable[[], bytes], name_of: Callable[[bytes], str], wanted: str | None) -> bytes:
+def _current(
+    path: Path, make: Callable[[], bytes] | None, name_of: Callable[[bytes], str], wanted: str | None
+) -> bytes:
     """The key that the log names: in ``path``, or beside it if a kill came before it was put there."""
+    if make is None and not path.exists():  # another one would open nothing that was sealed, and sign another log
+        raise StateConflict(f"{path} is missing, and the log has records: put back the key that was there")
     for secret in (_key_file(path, make), read_next(path)):
         if secret is not None and wanted in (None, name_of(secret)):
             return secret
     raise StateConflict(f"{path} is not the key that the log names: put back the one that was there")
 
 
-def _key_file(path: Path, make: Callable[[], bytes]) -> bytes:
-    """Read a key. If there is none, write it first, atomically and never over another one."""
+def _key_file(path: Path, make: Callable[[], bytes] | None) -> bytes:
+    """Read a key. If there is none, and one may be made, write it first, atomically and never over another one."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if not path.exists():
+    if make is not None and not path.exists():
         with tempfile.NamedTemporaryFile(dir=path.parent) as file:  # created with mode 0600
             file.write(make())
             file.flush()

@@ -1,6 +1,7 @@
 """On PostgreSQL, a role without the rights to change append-only tables erases a dataset, and changes nothing else."""
 
 import secrets
+import shutil
 
 import pytest
 
@@ -41,6 +42,7 @@ def file(tmp_path):
     server.execute(name, f"CREATE SCHEMA own AUTHORIZATION {role}")  # in which it has functions of its own
     server.execute(name, "CREATE FUNCTION own.pg_has_role(oid, text) RETURNS boolean LANGUAGE sql AS 'SELECT true'")
     limited = url.replace(f"{postgres.USER}:", f"{role}:")
+    shutil.copytree(tmp_path / "owner" / "data" / "secrets", tmp_path / "data" / "secrets")
     file = FileOfRecords(tmp_path, csv=CSV, public=True, database_url=limited)
     yield file
     file.close()

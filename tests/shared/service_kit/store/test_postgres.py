@@ -23,6 +23,7 @@ from curator_service.settings import Settings
 from curator_service.store import base as curator_base
 from curator_service.use_cases.integrity import log_checks
 from service_kit.cli.configuration import masked
+from service_kit.context.keys import Seal, signer
 from service_kit.store import audit_log, base, postgres_schema, schema, stored_replies
 from service_kit.store.database import Database, StoreFault, savepoint
 from service_kit.store.postgres_lookups import Lookups
@@ -347,7 +348,9 @@ def test_a_copy_in_sqlite_and_back_again_has_every_row(curator, tmp_path):
 def test_a_role_that_may_not_change_append_only_tables_serves_and_cannot(url, curator, tmp_path, monkeypatch):
     monkeypatch.setenv("BLINDOPT_CURATOR_DATABASE_URL", url)
     monkeypatch.setenv("BLINDOPT_CURATOR_DATA_DIR", str(tmp_path / "data"))
-    (tmp_path / "data" / "secrets").mkdir(parents=True)  # as a service that has run leaves it
+    secret_files = tmp_path / "data" / "secrets"  # as a service that has run leaves it
+    Seal.of(secret_files / "seal.key")
+    signer(secret_files / "log.key", "curator")
     name, role = postgres.name_of(url), f"clerk{secrets.token_hex(4)}"
     script = CliRunner().invoke(cli.app, ["database", "roles", role])
     assert script.exit_code == 0, script.output
