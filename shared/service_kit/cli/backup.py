@@ -15,7 +15,7 @@ from blindopt.errors import LogBroken, StateConflict
 from blindopt.formats.npy_files import digest
 from service_kit.context import erased_list
 from service_kit.context.context import ServiceContext
-from service_kit.store import audit_log
+from service_kit.store import audit_log, sealed
 from service_kit.store.base import stamp
 from service_kit.store.database import Connection
 from service_kit.store.folder_lock import LOCK
@@ -116,9 +116,10 @@ def unpack(source: Path, data: Path, secrets: Path) -> Path:
 
 
 def check(source: Path, context: ServiceContext, named: Callable[[Connection], Iterable[str]]) -> None:
-    """Check an unpacked log against the signed checkpoint of its manifest, and the files against the database.
+    """Check an unpacked log against the signed checkpoint of its manifest, and files and keys against the database.
 
-    Raises LogBroken for another key, another log, or a missing database; StateConflict for a missing file.
+    Raises LogBroken for another key, another log, or a missing database; StateConflict for a missing file, or a key
+    that does not open what is sealed.
     """
     manifest = _manifest(source)
     signed, head = context.signer.first.verify(manifest.checkpoint).head, context.audit_trail.head()
@@ -129,6 +130,13 @@ def check(source: Path, context: ServiceContext, named: Callable[[Connection], I
     with context.database.read() as db:
         for name in sorted(set(named(db)) - manifest.files.keys()):
             raise StateConflict(f"{name} is not in the backup, and its database needs it")
+        try:
+            for value in sealed.values(db):
+                context.seal.open(value)
+        except StateConflict:
+            raise StateConflict(
+                "seal.key does not open what is sealed here: give the keys of the backup's time"
+            ) from None
 
 
 def drop_unnamed(

@@ -1,6 +1,6 @@
 """Every stored value that is sealed: replies with secrets, and columns whose name begins with ``sealed_``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from sqlalchemy import Connection, text
 
@@ -16,12 +16,24 @@ WHERE table_schema = current_schema() AND starts_with(column_name, 'sealed_')
 """
 
 
+def values(db: Connection) -> Iterator[bytes]:
+    """Every sealed value."""
+    for table, column in _columns(db):
+        yield from (value for (value,) in db.execute(text(f"SELECT {column} FROM {table}")) if value)
+    yield from stored_replies.sealed_bodies(db)
+
+
 def seal_anew(db: Connection, again: Callable[[bytes], bytes]) -> None:
     """Replace every sealed value by what ``again`` makes of it, in the caller's transaction."""
-    columns, row = (_SQLITE, "rowid") if db.dialect.name == "sqlite" else (_POSTGRES, "ctid")
-    for table, column in db.execute(text(columns)).all():
+    row = "rowid" if db.dialect.name == "sqlite" else "ctid"
+    for table, column in _columns(db):
         change = text(f"UPDATE {table} SET {column} = :value WHERE {row} = :at")
         for at, value in db.execute(text(f"SELECT {row}, {column} FROM {table}")).all():
             if value:  # a run that has ended may keep no token
                 db.execute(change, {"value": again(value), "at": at})
     stored_replies.seal_anew(db, again)
+
+
+def _columns(db: Connection) -> list[tuple[str, str]]:
+    columns = _SQLITE if db.dialect.name == "sqlite" else _POSTGRES
+    return [(table, column) for table, column in db.execute(text(columns))]

@@ -1,6 +1,6 @@
 """Stored replies by principal and idempotency key, kept for the life of the database."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -211,6 +211,11 @@ def forget_all(db: Connection, principals: Iterable[str], instead: bytes) -> int
             where = of & (func.substr(_replies.c.body, 1, len(_DESCRIBES)) == _DESCRIBES)
             replaced += int(db.execute(update(_replies).where(where).values(body=instead)).rowcount)
     return replaced
+
+
+def sealed_bodies(db: Connection) -> Iterator[bytes]:
+    """The body of every sealed reply."""
+    yield from db.execute(select(_replies.c.body).where(_replies.c.sealed == 1)).scalars()
 
 
 def seal_anew(db: Connection, again: Callable[[bytes], bytes]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet
 
 from blindopt import wire
 from blindopt.audit.checkpoints import Checkpoint
@@ -87,6 +88,18 @@ def test_a_copy_made_beside_writes_verifies_and_is_of_one_moment(name, restored,
     whole = Party(name, service.data).records()
     assert 8 < len(records) < len(whole)
     assert records[:-1] == whole[: len(records) - 1]
+
+
+@pytest.mark.parametrize("name", ["curator", "modeler"])
+def test_a_seal_key_of_another_time_is_refused_and_nothing_is_restored(name, restored, parties, tmp_path):
+    secrets = parties[0 if name == "curator" else 1].data / "secrets"
+    shutil.copytree(secrets, tmp_path / "newer")
+    (tmp_path / "newer" / "seal.key").write_bytes(Fernet.generate_key())
+    party, code, output = restored(name, secrets=tmp_path / "newer")
+    assert code == 1
+    assert "seal.key does not open what is sealed here: give the keys of the backup's time" in output
+    assert not (party.data / f"{name}.sqlite").exists()
+    assert restored(name)[1] == 0
 
 
 @pytest.mark.parametrize("name", ["curator", "modeler"])
