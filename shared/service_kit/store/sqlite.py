@@ -44,11 +44,18 @@ class Sqlite:
         """The connection that writes."""
         connection = self._writer.connect()
         self._info = connection.info
+        self._opened = _identity(self._path)
         return connection
 
     def begin(self, driver: Driver, ahead: Sequence[Ahead]) -> tuple[Any, list[Any]]:
-        """Begin a transaction that writes; a value that changes with each commit of another connection."""
+        """Begin a transaction that writes; a value that changes with each commit of another connection.
+
+        Raises AuditUnavailable where the path has another file than the one that is open: what is written to that file
+        is gone with the process.
+        """
         _close_cursors(self._info)
+        if _identity(self._path) != self._opened:
+            raise AuditUnavailable("the file of the database was deleted or replaced: put it back")
         driver.execute("BEGIN IMMEDIATE")
         return Sqlite.version(driver), []
 
@@ -113,6 +120,15 @@ class Sqlite:
         self._row_connection.close()
         self._reader.dispose()
         self._writer.dispose()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """What tells a file from every other one; None if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def reader_of(path: Path) -> Engine:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import resource
+import shutil
 import threading
 import traceback
 from contextlib import contextmanager, suppress
@@ -103,6 +104,24 @@ def test_a_commit_without_a_free_descriptor_is_a_commit(context, tmp_path):
     asyncio.run(serve())
     assert _recorded(database) == 3
     assert _saved_size(context, tmp_path) == 3
+
+
+@pytest.mark.parametrize("act", ["deleted", "replaced"])
+def test_nothing_is_written_to_a_file_that_was_deleted_or_replaced_and_what_was_put_back_goes_on(tmp_path, act):
+    """What the open file gets then is in no folder: answers and their charges would be gone with the process."""
+    path, away = tmp_path / "data" / "x.sqlite", tmp_path / "away"
+    database = Database(path, (METADATA, curator_base.METADATA), append_only=TABLES)
+    database.write(_record)
+    path.rename(away)
+    if act == "replaced":
+        shutil.copyfile(away, path)
+    for write in (lambda: database.write(_record), database.check_writable):
+        with pytest.raises(AuditUnavailable, match="was deleted or replaced"):
+            write()
+    away.replace(path)
+    database.write(_record)
+    assert _recorded(database) == 2
+    database.close()
 
 
 def test_slow_readers_keep_no_write_waiting(context, tmp_path):
