@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 from pydantic import Field, FilePath, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from blindopt.addresses import is_plain_abroad
+from blindopt.addresses import is_plain_abroad, is_web_address
 from blindopt.wire import PLAYS_MAX, ROWS_MAX, NoticeEvent
 from curator_service.link_file import address_of, read
 from service_kit.settings import ServiceSettings
@@ -128,8 +128,8 @@ class Settings(ServiceSettings):
         ):
             if (url is None) != (file is None):
                 raise ValueError(f"{name}_URL and {name}_SECRET_FILE belong together")
-            if url is not None and not url.startswith(("http://", "https://")):
-                raise ValueError(f"{name}_URL must begin with http:// or https://")
+            if url is not None and not is_web_address(url):
+                raise ValueError(f"{name}_URL must begin with http:// or https://, and a host")
             if url is not None and not self.allow_plain_http and is_plain_abroad(url):
                 raise ValueError(
                     f"{name}_URL is on another machine, and records would be sent to it over plain http: use https, "

@@ -35,6 +35,21 @@ def is_http_address(url: str) -> bool:
         return False
 
 
+def is_web_address(url: str) -> bool:
+    """Whether requests can be sent to this: http or https, a host, and perhaps a port, a user, a path and a query.
+
+    >>> [is_web_address(url) for url in ("https://a.example/b?c", "http://[::1]:9", "https://", "http://[x", "http://a:b")]
+    [True, True, False, False, False]
+    """
+    try:
+        parts = urlsplit(url)
+        return (
+            parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and not set(url) & set(" \t")
+        )
+    except ValueError:
+        return False
+
+
 def is_plain_abroad(url: str) -> bool:
     """Whether requests to an address leave this machine over plain http, readable on the way.
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, FilePath, SecretStr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from blindopt.addresses import is_http_address, is_localhost_name, is_loopback
+from blindopt.addresses import is_http_address, is_localhost_name, is_loopback, is_web_address
 from blindopt.certificates import CertificateFiles
 from blindopt.wire import CuratorUrl, NoticeEvent
 
@@ -197,8 +197,8 @@ class ServiceSettings(BaseSettings):
     def _notify_is_whole(self) -> Self:
         if (self.notify_url is None) != (self.notify_secret_file is None):
             raise ValueError("NOTIFY_URL and NOTIFY_SECRET_FILE belong together")
-        if self.notify_url is not None and not self.notify_url.startswith(("http://", "https://")):
-            raise ValueError("NOTIFY_URL must begin with http:// or https://")
+        if self.notify_url is not None and not is_web_address(self.notify_url):
+            raise ValueError("NOTIFY_URL must begin with http:// or https://, and a host")
         if unknown := self._events() - set(self.EVENTS):
             raise ValueError(f"NOTIFY_EVENTS: no such event: {', '.join(sorted(unknown))}; {', '.join(self.EVENTS)}")
         return self

@@ -2,6 +2,7 @@
 
 import json
 import os
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 import typer
 from pydantic import SecretStr
 
+from blindopt.certificates import file_problem
 from blindopt.errors import StateConflict
 from service_kit.certificates import Certificates
 from service_kit.cli.program import Program, S, plain_errors
@@ -72,6 +74,8 @@ def masked(value: object) -> object:
 
 
 _WRITTEN = ("first_token_file", "first_password_file")
+_AUTHORITIES = ("notify_ca", "scorer_ca", "measurer_ca")
+"""Of receivers of webhooks; others are among the certificates of the service."""
 
 
 def obstacles(chosen: ServiceSettings) -> Iterator[str]:
@@ -84,6 +88,13 @@ def obstacles(chosen: ServiceSettings) -> Iterator[str]:
         Certificates(chosen, utc_now)
     except StateConflict as error:
         yield str(error)
+    for name in _AUTHORITIES:
+        authority: Path | None = getattr(chosen, name, None)
+        if authority is not None:
+            try:
+                ssl.create_default_context(cafile=authority)
+            except (OSError, ValueError) as error:
+                yield f"{chosen.variable(name)}: {file_problem(error)}"
     for name in _WRITTEN:
         path: Path | None = getattr(chosen, name)
         if path is not None and not path.exists() and not os.access(path.absolute().parent, os.W_OK):

@@ -61,6 +61,8 @@ def test_what_would_not_start_is_named_and_ends_with_1(show, tmp_path, notified)
         "it is no certificate or key in PEM": {"tls_cert": tmp_path / "file", "tls_key": tmp_path / "file"},
         "HTTPS_PROXY must be": {"https_proxy": f"https://ann:{SECRET}@proxy:3128"},
         "TRUSTED_PROXIES": {"trusted_proxies": "proxy.example"},
+        "NOTIFY_URL must begin with http:// or https://, and a host": notified | {"notify_url": "http://[::1"},
+        "NOTIFY_CA: TLS does not take it": notified | {"notify_ca": tmp_path / "file"},
         "32 characters": notified | {"notify_secret_file": tmp_path / "short"},
         "is no folder that this user can write to": {"data_dir": tmp_path / "file" / "data"},
     }
@@ -68,3 +70,15 @@ def test_what_would_not_start_is_named_and_ends_with_1(show, tmp_path, notified)
         done = show(**settings)
         assert (done.exit_code, words in done.stderr) == (1, True), (words, done.output)
         assert SECRET not in done.output
+
+
+@pytest.mark.parametrize("url", ["https://", "http://[x", "https://host:port/", "http://a host/", "ftp://host/"])
+@pytest.mark.parametrize("name", ["NOTIFY", "SCORER", "MEASURER"])
+def test_an_address_that_leads_nowhere_is_named(tmp_path, monkeypatch, name, url):
+    (tmp_path / "key").write_text(SECRET)
+    given = {"DATA_DIR": tmp_path / "data", f"{name}_URL": url, f"{name}_SECRET_FILE": tmp_path / "key"}
+    done = CliRunner().invoke(
+        curator_cli.app, ("config", "show"), env={f"BLINDOPT_CURATOR_{key}": str(value) for key, value in given.items()}
+    )
+    assert done.exit_code == 1, done.output
+    assert f"{name}_URL must begin with http:// or https://, and a host" in done.stderr
