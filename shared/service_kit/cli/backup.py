@@ -41,7 +41,7 @@ def backup(context: ServiceContext, data: Path, target: Path, named: Callable[[C
     Return the number of files, which are all durable by then. Raises StateConflict if ``target`` exists, or the folder
     beside it in which the copy is made.
     """
-    partial = target.with_name(target.name + ".part")
+    partial = target.parent / f"{target.name}.part"  # also where the target has no name of its own, such as "."
     for folder in (target, partial):
         if folder.exists():
             raise StateConflict(f"{folder} exists: a backup goes to a new folder, and is made in its .part beside it")

@@ -213,6 +213,8 @@ def _tokens(program: Program[S]) -> typer.Typer:
     ) -> None:
         """Print a new token, once."""
         program.check_role(role)
+        with plain_errors():
+            users.check_name(name)
         with program.opened(new=True) as opened:
             token, _ = opened.authentication.issue(cast(Role, role), name, days=days)
         typer.echo(token.text)

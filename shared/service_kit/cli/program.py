@@ -15,7 +15,7 @@ from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Role
 from service_kit.settings import ServiceSettings
 from service_kit.store import backends
-from service_kit.store.database import Connection
+from service_kit.store.database import Connection, StoreFault
 from service_kit.store.folder_lock import only_process
 
 if TYPE_CHECKING:
@@ -57,6 +57,12 @@ def plain_errors() -> Iterator[None]:
     except OSError as error:
         has_file = error.filename is not None and error.strerror is not None
         typer.echo(f"error: {f'{error.filename}: {str(error.strerror).lower()}' if has_file else error}", err=True)
+        raise typer.Exit(1) from None
+    except StoreFault as error:
+        typer.echo(f"error: the database is damaged, or refused a statement ({error}): keep its files", err=True)
+        raise typer.Exit(1) from None
+    except UnicodeError:
+        typer.echo("error: a file or a word of the command is not text in UTF-8", err=True)
         raise typer.Exit(1) from None
     except BlindoptError as error:
         typer.echo(f"error: {error}", err=True)

@@ -83,10 +83,15 @@ def _password(file: Path | None) -> str:
     return str(typer.prompt("Password", hide_input=True, confirmation_prompt="The same again"))
 
 
-def add_user(db: Connection, context: ServiceContext, name: str, role: Role, password_hash: str) -> User:
-    """Add a user who may log in, and record it in the log, inside the caller's transaction."""
+def check_name(name: str) -> None:
+    """Raise Invalid for a name that would not be one line, or nothing, in a list."""
     if not 1 <= len(name) <= NAME_MAX or not name.isprintable() or name != name.strip():
         raise Invalid(f"a name has 1 to {NAME_MAX} printable characters, without spaces at its ends")
+
+
+def add_user(db: Connection, context: ServiceContext, name: str, role: Role, password_hash: str) -> User:
+    """Add a user who may log in, and record it in the log, inside the caller's transaction."""
+    check_name(name)
     now = context.clock()
     user = User(new_principal("usr"), name, role, password_hash, stamp(now), None)
     users.add(db, user)

@@ -53,3 +53,10 @@ def test_every_file_is_written_to_the_disk_before_the_backup_has_its_name(contex
     before = {str(Path(path).relative_to(tmp_path / "copy.part")) for path, named in synced if not named}
     assert before >= made >= {"modeler.sqlite", "manifest.json", "files", "files/a"}
     assert (str(tmp_path), True) in synced  # the name itself
+
+
+@pytest.mark.parametrize("target", [".", "", "/", ".."])
+def test_a_folder_without_a_name_of_its_own_is_refused_as_any_that_exists(context, tmp_path, monkeypatch, target):
+    monkeypatch.chdir(tmp_path / "data")
+    with pytest.raises(StateConflict, match="exists: a backup goes to a new folder"):
+        backup.backup(context, tmp_path / "data", Path(target), named)

@@ -38,3 +38,31 @@ def test_a_lost_key_of_data_that_were_used_is_named_and_not_replaced(run, tmp_pa
         assert not key.exists()
     key.write_bytes(kept)
     assert run("audit", "verify").exit_code == 0
+
+
+@pytest.mark.parametrize("content", [b"no database" * 1000, b"", None], ids=["text", "half", "pages"])
+def test_a_damaged_database_is_reported_in_a_line(run, tmp_path, content):
+    assert run("token", "create", "--name", "ann").exit_code == 0
+    (file,) = (tmp_path / "data").glob("*.sqlite")
+    whole = file.read_bytes()
+    file.write_bytes(
+        {b"": whole[: len(whole) // 2], None: whole[:8192] + b"x" * (len(whole) - 8192)}.get(content, content)
+    )
+    for command in (["token", "list"], ["audit", "verify"], ["backup", tmp_path / "copy"], ["serve", "--port", "0"]):
+        done = run(*command)
+        assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.output
+        assert done.stderr == "error: the database is damaged, or refused a statement (DatabaseError): keep its files\n"
+    assert not list(tmp_path.glob("copy*"))
+
+
+@pytest.mark.parametrize("name", ["", " ann", "ann\nbob", "x" * 101, "\udcff"])
+def test_a_token_has_a_name_of_one_line_as_a_user_has(run, name):
+    done = run("token", "create", "--name", name)
+    assert done.exit_code == 1
+    assert done.stderr == "error: a name has 1 to 100 printable characters, without spaces at its ends\n"
+
+
+def test_a_password_that_is_no_text_is_an_error_in_a_line(run, tmp_path):
+    (tmp_path / "password").write_bytes(b"\xff" * 20)
+    done = run("user", "add", "ann", "--password-file", tmp_path / "password")
+    assert (done.exit_code, done.stderr) == (1, "error: a file or a word of the command is not text in UTF-8\n")
