@@ -12,7 +12,7 @@ from weakref import WeakSet
 from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
 
-from blindopt.errors import AuditUnavailable
+from blindopt.errors import AuditUnavailable, StorageUnavailable
 from service_kit.store import schema
 from service_kit.store.prepared_statement import Ahead, Driver, PreparedStatement, raw
 
@@ -99,10 +99,13 @@ class Sqlite:
         _truncate_wal(self._path)
 
     def copy(self, target: Path) -> None:
-        """Copy the database to a file, consistently and beside writers."""
+        """Copy the database to a file, consistently and beside writers. Raises StorageUnavailable (a full disk)."""
         # In one step, because a stepwise backup starts again at every write beside it.
         with self._reader.connect() as db, closing(sqlite3.connect(target)) as to:
-            db.connection.driver_connection.backup(to)  # type: ignore[union-attr]
+            try:
+                db.connection.driver_connection.backup(to)  # type: ignore[union-attr]
+            except sqlite3.OperationalError as error:  # its text is SQLite's own, and quotes no value
+                raise StorageUnavailable(f"the copy of the database cannot be written: {error}") from None
 
     def rights_of(self, role: str, metadata: tuple[MetaData, ...], append_only: tuple[str, ...]) -> str:
         raise NotImplementedError  # SQLite has no roles

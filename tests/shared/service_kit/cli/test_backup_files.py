@@ -1,12 +1,13 @@
 """Backups: nothing that was there is removed, and all that was made is on the disk before it has its name."""
 
 import os
+import resource
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from blindopt.errors import StateConflict
+from blindopt.errors import StateConflict, StorageUnavailable
 from modeler_service.context import open_context
 from modeler_service.settings import Settings
 from service_kit.cli import backup
@@ -53,6 +54,17 @@ def test_every_file_is_written_to_the_disk_before_the_backup_has_its_name(contex
     before = {str(Path(path).relative_to(tmp_path / "copy.part")) for path, named in synced if not named}
     assert before >= made >= {"modeler.sqlite", "manifest.json", "files", "files/a"}
     assert (str(tmp_path), True) in synced  # the name itself
+
+
+def test_a_full_disk_ends_a_backup_in_words_and_leaves_nothing(context, tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))  # to SQLite it is as a disk without room
+    try:
+        with pytest.raises(StorageUnavailable, match="the copy of the database cannot be written: "):
+            backup.backup(context, tmp_path / "data", tmp_path / "copy", named)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
 @pytest.mark.parametrize("target", [".", "", "/", ".."])
