@@ -69,7 +69,7 @@ class Retention:
         self._context.audit_trail.check_sound()
         now = self._context.clock()
         last = list(audit_log.of_kind(db, KIND))[-1:]
-        if last and now - moment(last[0]["time"]) < _DAY:
+        if last and timedelta(0) <= now - moment(last[0]["time"]) < _DAY:  # a later time: the clock was set back
             return False
         details: dict[str, Any] = {}
         for name, (days, sweep) in self._sweeps.items():

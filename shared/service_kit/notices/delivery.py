@@ -100,10 +100,13 @@ class NoticeDelivery:
             self._closing.wait(self._poll_seconds)
 
     def _due(self) -> Any:
-        """The oldest pending notice, if its next attempt is due."""
+        """The oldest pending notice, if its next attempt is due, or later than it can be: the clock was set back."""
         with self._context.database.read() as db:
             row = store.first_pending(db)
-        return row if row is not None and (row.next_at is None or row.next_at <= stamp(self._context.clock())) else None
+        now = self._context.clock()
+        latest = now + timedelta(seconds=LONGEST_WAIT_SECONDS)
+        waits = row is not None and row.next_at is not None and stamp(now) < row.next_at <= stamp(latest)
+        return None if waits else row
 
     def _deliver(self, row: Any) -> None:
         assert self._receiver is not None

@@ -83,6 +83,16 @@ def test_old_notes_go_once_a_day_and_the_entries_still_verify(curator, tmp_path)
     assert notes(curator) == [None, None]
 
 
+def test_a_sweep_under_a_clock_that_was_years_ahead_keeps_none_of_the_later_ones_away(curator, tmp_path):
+    keeps = Retention(curator.context, sweeps(Settings(data_dir=tmp_path / "data", retention_sessions_days=30)))
+    curator.later = timedelta(days=1_000)
+    assert keeps.sweep()
+    curator.later = timedelta(days=0)
+    assert [keeps.sweep(), keeps.sweep()] == [True, False]
+    curator.later = timedelta(days=1)
+    assert keeps.sweep()
+
+
 def test_ended_sessions_and_forecasts_go_and_nothing_does_unless_it_is_set(curator, tmp_path):
     def add(db):
         users.add_user(db, curator.context, "olga", "owner", passwords.hash_of("correct horse battery", "minimal"))

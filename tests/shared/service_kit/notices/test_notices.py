@@ -257,6 +257,19 @@ def test_a_receiver_that_was_down_gets_all_in_their_order_once_it_is_up(posting,
     assert {(view.problem, view.next_at) for view in post.views()} == {(None, None)}
 
 
+def test_a_clock_that_is_set_back_keeps_no_notice_waiting(posting, until):
+    """It was years ahead when a notice did not arrive; others would wait behind it."""
+    with listening() as listener:
+        post = posting(listener.url, start=False)
+        post.tell()
+        (row,) = post.views()
+        post.database.write(lambda db: store.change(db, 1, attempts=1, next_at=stamp(NOW + timedelta(days=1_000))))
+        assert post.views()[0].next_at == NOW + timedelta(days=1_000)
+        post.delivery.start()
+        until(lambda: post.states() == ["delivered"])
+    assert [got.notice.id for got in listener.got] == [row.notice.id]
+
+
 def test_faults_of_a_receiver_are_waited_out_ever_longer_and_under_one_id(posting, until):
     waits = []
     with listening(lambda number: 200 if number > 5 else 503) as listener:
