@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindopt.arrays import Matrix
-from blindopt.errors import Erased
+from blindopt.errors import Erased, NumericalFailure, StorageUnavailable
 from blindopt.formats import npy_files, release_files
 from blindopt.wire import ReleasePart, digest_of_parts
 
@@ -24,6 +24,16 @@ def _save(path: Path, values: NDArray[Any]) -> None:
     with path.open("wb") as file:
         # If numpy writes to the file itself, the OSError of a full disk has no errno.
         np.lib.format.write_array(SimpleNamespace(write=file.write), values, allow_pickle=False)
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Convert what a file raises that somebody took away, damaged or may alone read: put back, it is read again."""
+    try:
+        yield
+    except (FileNotFoundError, PermissionError, ValueError, EOFError, NumericalFailure) as error:
+        temporary = StorageUnavailable.of(error.__cause__)
+        raise temporary or StorageUnavailable("a file of the data folder is missing, damaged or not readable") from None
 
 
 def new_id(prefix: str) -> str:
@@ -60,8 +70,9 @@ class Vault:
         self._settle(partial, identity)
 
     def dataset(self, identity: str) -> Matrix:
-        """The values of a dataset, memory-mapped and read-only."""
-        return npy_files.load(self._path(identity))
+        """The values of a dataset, memory-mapped and read-only. Raises StorageUnavailable, as all that read files."""
+        with _readable():
+            return npy_files.load(self._path(identity))
 
     def keep_persons(self, identity: str, digests: NDArray[np.uint8]) -> None:
         """Store the keyed digest of each record's person (n, 16), for a dataset with a person column."""
@@ -149,8 +160,9 @@ class Vault:
         self._settle(partial, name)
 
     def _mapped(self, name: str) -> NDArray[Any]:
-        values: NDArray[Any] = np.load(self._path(name), mmap_mode="r", allow_pickle=False)
-        return values
+        with _readable():
+            values: NDArray[Any] = np.load(self._path(name), mmap_mode="r", allow_pickle=False)
+            return values
 
     def _path(self, identity: str) -> Path:
         if identity.partition(".")[0] in self._erased:
