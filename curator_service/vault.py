@@ -226,10 +226,10 @@ class PendingFiles:
             (self._folder / f"{identity}.{kind}").unlink(missing_ok=True)
 
     def drop_unfinished(self) -> None:
-        """Delete what a crash left."""
+        """Delete what a crash left. Folders stay, because none is made here."""
         whole = self.notes()
         for path in self._folder.iterdir():
-            if path.stem not in whole or path.suffix == ".partial":
+            if (path.stem not in whole or path.suffix == ".partial") and (not path.is_dir() or path.is_symlink()):
                 path.unlink()
 
 

@@ -22,6 +22,8 @@ from service_kit.store.folder_lock import LOCK
 
 MANIFEST = "manifest.json"
 PARTIAL = ".restoring"
+_OF_DISK = "lost+found"
+"""A folder that every new disk of Linux has."""
 
 
 class Manifest(BaseModel):
@@ -92,7 +94,7 @@ def unpack(source: Path, data: Path, secrets: Path) -> Path:
 
     Raises StateConflict for a folder that is not empty, a missing key, or a changed file.
     """
-    if data.exists() and {path.name for path in data.iterdir()} - {LOCK, PARTIAL, erased_list.NAME}:
+    if data.exists() and {path.name for path in data.iterdir()} - {LOCK, PARTIAL, erased_list.NAME, _OF_DISK}:
         raise StateConflict(f"{data.absolute()} is not empty: a backup goes into an empty folder")
     for needed in (source / MANIFEST, secrets / "seal.key", secrets / "log.key"):
         if not needed.is_file():

@@ -66,3 +66,13 @@ def test_a_session_that_ended_after_the_backup_opens_nothing_after_a_restore(run
 
     run(restored, "restore", backup, "--secrets", served / "secrets")
     assert not _opens(restored, cookie)
+
+
+def test_a_new_disk_is_an_empty_folder_and_its_own_folder_stays(run, tmp_path):
+    served, backup, restored = (tmp_path / name for name in ("served", "backup", "restored"))
+    run(served, "token", "create", "--name", "ann")
+    run(served, "backup", backup)
+    (restored / "lost+found").mkdir(parents=True)
+    run(restored, "restore", backup, "--secrets", served / "secrets")
+    run(restored, "audit", "verify")
+    assert {path.name for path in restored.iterdir()} >= {"lost+found", "modeler.sqlite", "secrets"}

@@ -288,3 +288,11 @@ def test_a_folder_in_the_curator_s_scratch_folder_keeps_no_service_from_starting
     vault.keep_only(set())
     assert [path.name for path in vault.scratch.iterdir()] == ["lost+found"]
     assert tmp_path.is_dir()
+
+
+def test_a_folder_among_the_pending_uploads_keeps_no_service_from_starting(tmp_path):
+    pending = Vault(tmp_path / "files").pending
+    (tmp_path / "files" / "pending" / "lost+found").mkdir()
+    pending.path("upl_1").write_bytes(b"")
+    pending.drop_unfinished()
+    assert [path.name for path in (tmp_path / "files" / "pending").iterdir()] == ["lost+found"]
