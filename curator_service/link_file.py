@@ -14,13 +14,19 @@ PLAIN_ABROAD = "answers are not sent over plain http to another machine: its add
 
 
 def read(path: Path) -> list[wire.LinkFile]:
-    """The links in a file; none if there is no file. Raises StateConflict for any other content."""
+    """The links in a file; none if there is no file.
+
+    Raises StateConflict for a file that cannot be read, or is none of links. Its text, which is logged and sent to
+    owners, holds no path.
+    """
     try:
         return TypeAdapter(list[wire.LinkFile]).validate_json(path.read_bytes())
     except FileNotFoundError:
         return []
+    except OSError as error:  # such as a file of another user, who ran `link add`
+        raise StateConflict(f"the file {path.name} cannot be read: {str(error.strerror).lower()}") from None
     except ValidationError:
-        raise StateConflict(f"{path} is not a list of links: `link add` writes it") from None
+        raise StateConflict(f"the file {path.name} is not a list of links: `link add` writes it") from None
 
 
 def write(path: Path, links: Iterable[wire.LinkFile]) -> None:

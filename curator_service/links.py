@@ -108,7 +108,7 @@ class Links:
     async def _apply(self) -> None:
         try:
             files = {file.id: file for file in read(self._path)}
-        except (StateConflict, OSError) as error:
+        except StateConflict as error:
             log.error("links", extra={"fields": {"problem": str(error)}})
             return
         for identity, link in list(self._links.items()):

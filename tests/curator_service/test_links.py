@@ -13,6 +13,7 @@ import pytest
 from blindopt import wire
 from blindopt.client import link
 from blindopt.client.mailbox import LONG_MAX, Mailbox
+from blindopt.errors import StateConflict
 from curator_service.link_file import read, write
 from curator_service.links import Links, routes_of_grants
 from curator_service.settings import Settings
@@ -143,7 +144,11 @@ def test_the_file_of_links_is_private_and_a_damaged_one_is_named(tmp_path):
     assert read(path) == [LINK]
     assert path.stat().st_mode & 0o077 == 0
     path.write_text("{}")
-    with pytest.raises(Exception, match="is not a list of links"):
+    with pytest.raises(Exception, match=r"^the file links\.json is not a list of links"):  # the log holds no path
+        read(path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(StateConflict, match=r"^the file links\.json cannot be read: is a directory"):
         read(path)
 
 
