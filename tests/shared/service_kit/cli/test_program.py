@@ -1,6 +1,7 @@
 """What is set in the process of a command before it begins."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -8,6 +9,7 @@ from typer.testing import CliRunner
 from curator_service.cli import app as curator
 from modeler_service.cli import app as modeler
 from service_kit.cli.program import one_thread_for_products
+from tests import processes
 
 
 @pytest.mark.parametrize(("given", "threads"), [({}, "1"), ({"OPENBLAS_NUM_THREADS": "4"}, "4")])
@@ -19,10 +21,17 @@ def test_blas_starts_no_threads_unless_the_environment_asks_for_some(monkeypatch
 
 @pytest.fixture(params=["curator", "modeler"])
 def run(request, tmp_path, monkeypatch):
-    """Run a command of either service over one folder: ``run("token", "list")``."""
+    """Run a command of either service over one folder, ``run("token", "list")``; its exit code and errors."""
     monkeypatch.setenv(f"BLINDOPT_{request.param.upper()}_DATA_DIR", str(tmp_path / "data"))
     app = {"curator": curator, "modeler": modeler}[request.param]
-    return lambda *arguments: CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+    def command(*arguments):
+        if arguments[0] == "serve":  # in a process of its own, whose log it sets up
+            done = processes.run(f"{request.param}_service", *arguments, env=os.environ)
+            return SimpleNamespace(exit_code=done.returncode, stderr=done.stderr, output=done.stdout)
+        return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+    return command
 
 
 @pytest.mark.parametrize("which", ["log", "seal"])
