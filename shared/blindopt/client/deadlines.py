@@ -17,6 +17,8 @@ from typing import Any, Self
 from blindopt.errors import Unreachable
 
 _IDLE_SECONDS = 30.0
+LINK_POSTED = "link.posted"
+"""The event of ``trace`` for a request over a link, which has no socket: ``end`` of its details ends the exchange."""
 _CONNECTED = frozenset(
     f"{event}.complete" for event in ("connection.connect_tcp", "connection.start_tls", "proxy.start_tls")
 )
@@ -73,19 +75,28 @@ class Sockets:
 
     def __init__(self) -> None:
         self._open: list[socket.socket] = []
+        self._end_linked: Callable[[], None] = lambda: None
         self._is_cut = False
 
     def trace(self, event: str, details: dict[str, Any]) -> None:
-        """Collect a new connection: httpx calls this as its extension ``trace``."""
+        """Collect a new connection: httpx and links call this as the extension ``trace`` of a request."""
         if event in _CONNECTED:
             self._open = [sock for sock in self._open if sock.fileno() >= 0]
             self._open.append(details["return_value"].get_extra_info("socket"))
-            if self._is_cut:
-                self.cut()
+        elif event == LINK_POSTED:
+            self._end_linked = details["end"]
+        else:
+            return
+        if self._is_cut:
+            self.cut()
 
     def cut(self) -> None:
-        """Shut all sockets down, and those opened from now on, so that a reader gets the end of the stream."""
+        """Shut all sockets down, and those opened from now on, so that a reader gets the end of the stream.
+
+        A reader of a reply over a link waits no longer.
+        """
         self._is_cut = True
+        self._end_linked()
         for sock in self._open:
             with suppress(OSError):  # it is closed already
                 # Not SSLSocket's own shutdown, which would drop its TLS state under the thread that reads.

@@ -15,10 +15,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, urlsplit
+from weakref import WeakValueDictionary
 
 import httpx
+from pydantic import ValidationError
 
 from blindopt import wire
+from blindopt.client.deadlines import LINK_POSTED
 from blindopt.errors import Busy, NotFound, Unreachable
 
 SCHEME = "link"
@@ -29,6 +32,7 @@ CONNECTED_SECONDS = 45.0
 BODY_MAX_BYTES = 64 << 10
 _ABSENT = "the curator of this link is not connected: it takes requests when its service runs and reaches this one"
 _PARTS_HELD = 2
+_Part = tuple[wire.LinkReply, bytes]
 LONG_MAX = {"held": 32, "transfer": 16}
 """The most requests at once that the curator holds until there is news, and whose replies are candidates.
 
@@ -43,7 +47,8 @@ class _Waiting:
     request: wire.LinkRequest
     delivered: bool = False
     next_part: int = 0
-    parts: "queue.Queue[tuple[wire.LinkReply, bytes]]" = field(default_factory=lambda: queue.Queue(_PARTS_HELD))
+    parts: "queue.Queue[_Part | None]" = field(default_factory=lambda: queue.Queue(_PARTS_HELD))
+    is_ended: bool = False
 
     @property
     def kind(self) -> str:
@@ -54,6 +59,19 @@ class _Waiting:
         return (
             "held" if any(name == "wait" and value not in ("0", "0.0") for name, value in parse_qsl(query)) else "short"
         )
+
+    def take(self, seconds: float | None) -> "_Part":
+        """The next part of the reply. Raises queue.Empty if none comes in time, or once the wait was ended."""
+        part = None if self.is_ended else self.parts.get(timeout=seconds)
+        if part is None:
+            raise queue.Empty
+        return part
+
+    def end(self) -> None:
+        """Let nobody wait for a part any more; from any thread."""
+        self.is_ended = True
+        with suppress(queue.Full):  # then nobody waits for one
+            self.parts.put_nowait(None)
 
 
 @dataclass(eq=False, slots=True)
@@ -195,21 +213,23 @@ class LinkTransport(httpx.BaseTransport):
         until = time.monotonic() + self._wait_s
         item = self._mailbox.post(_as_item(request))
         limit = request.extensions.get("timeout", {}).get("read")
+        if (trace := request.extensions.get("trace")) is not None:
+            trace(LINK_POSTED, {"end": item.end})
         try:
             while True:
                 try:
-                    head, body = item.parts.get(timeout=min(limit or self._wait_s, self._wait_s))
+                    head, body = item.take(min(limit or self._wait_s, self._wait_s))
                     break
                 except queue.Empty:
                     if not self._mailbox.is_connected and time.monotonic() >= until:
                         raise Unreachable(_ABSENT) from None
-                    if limit is not None and time.monotonic() >= until - self._wait_s + limit:
+                    if item.is_ended or (limit is not None and time.monotonic() >= until - self._wait_s + limit):
                         raise httpx.ReadTimeout("no reply came in time", request=request) from None
+            stream = _Parts(self._mailbox, item, head, body, limit, request)
+            return httpx.Response(head.status, headers=head.headers, stream=stream, request=request)
         except BaseException:
             self._mailbox.forget(item.request.id)
             raise
-        stream = _Parts(self._mailbox, item, head, body, limit, request)
-        return httpx.Response(head.status, headers=head.headers, stream=stream, request=request)
 
 
 class _Parts(httpx.SyncByteStream):
@@ -234,7 +254,7 @@ class _Parts(httpx.SyncByteStream):
             if head.last:
                 return
             try:
-                head, body = self._item.parts.get(timeout=self._limit)
+                head, body = self._item.take(self._limit)
             except queue.Empty:
                 raise httpx.ReadTimeout("the reply stopped", request=self._request) from None
 
@@ -247,30 +267,47 @@ def _as_item(request: httpx.Request) -> wire.LinkRequest:
     if len(body) > BODY_MAX_BYTES:
         raise Unreachable(f"a request over a link may have {BODY_MAX_BYTES} bytes")
     skipped = ("host", "connection", "content-length", "transfer-encoding")
-    return wire.LinkRequest.model_validate(
-        {
-            "id": secrets.token_hex(16),
-            "method": request.method,
-            "target": request.url.raw_path.decode("ascii"),
-            "headers": {name: value for name, value in request.headers.items() if name not in skipped},
-            "body": base64.b64encode(body).decode(),
-        }
-    )
+    try:
+        return wire.LinkRequest.model_validate(
+            {
+                "id": secrets.token_hex(16),
+                "method": request.method,
+                "target": request.url.raw_path.decode("ascii"),
+                "headers": {name: value for name, value in request.headers.items() if name not in skipped},
+                "body": base64.b64encode(body).decode(),
+            }
+        )
+    except ValidationError:  # its text may quote a token
+        raise Unreachable("the address or a header is too long for a request over a link") from None
 
 
 class Mailboxes:
-    """The mailbox of each link of a process."""
+    """The mailbox of each link of a process.
+
+    Anybody who may name a curator names links, also such as nobody ever made: their mailboxes are not kept.
+    """
 
     def __init__(self) -> None:
-        self._by_link: dict[str, Mailbox] = {}
+        self._in_use: WeakValueDictionary[str, Mailbox] = WeakValueDictionary()
+        self._kept: dict[str, Mailbox] = {}
         self._lock = threading.Lock()
 
     def of(self, link: str) -> Mailbox:
-        """The mailbox of a link, which is made at its first use."""
+        """The mailbox of a link that was made. It is kept."""
         with self._lock:
-            return self._by_link.setdefault(link, Mailbox())
+            return self._kept.setdefault(link, self._shared(link))
 
     def transport(self, url: str) -> LinkTransport | None:
         """What carries requests to a curator's address; None for http and https."""
         parts = urlsplit(url)
-        return LinkTransport(self.of(parts.netloc)) if parts.scheme == SCHEME else None
+        if parts.scheme != SCHEME:
+            return None
+        with self._lock:
+            return LinkTransport(self._shared(parts.netloc))
+
+    def _shared(self, link: str) -> Mailbox:
+        """The mailbox of a link for as long as anybody uses it: the same for its curator and for all clients."""
+        mailbox = self._in_use.get(link)
+        if mailbox is None:
+            mailbox = self._in_use[link] = Mailbox()
+        return mailbox

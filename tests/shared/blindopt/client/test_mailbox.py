@@ -1,12 +1,16 @@
 """A mailbox: each request is delivered at least once, each part of a reply is read once, and all of it is bounded."""
 
 import asyncio
+import gc
+import itertools
 import threading
+import weakref
 
 import httpx
 import pytest
 
 from blindopt import wire
+from blindopt.client import StudyClient
 from blindopt.client.mailbox import (
     BODY_MAX_BYTES,
     CONNECTED_SECONDS,
@@ -241,6 +245,65 @@ def test_a_reply_that_does_not_come_or_stops_ends_by_the_time_limit(mailbox):
     assert mailbox.waiting == 0
 
 
+def _study_client(mailbox, address="link://usr_0123456789abcdef"):
+    transport = LinkTransport(mailbox, wait_s=0.05)
+    return StudyClient(address, "t", "std_0123456789abcdef", timeout_s=0.3, transport=transport)
+
+
+@pytest.mark.parametrize("part", [b"", b"x"])
+def test_a_reply_that_never_ends_is_given_up_at_the_deadline_of_the_exchange(mailbox, part):
+    """Each part comes in time, and the reply does not grow beyond what is read of one."""
+
+    async def serve():
+        (request,) = await mailbox.pull(NONE, 60.0)
+        for number in itertools.count():
+            head = wire.LinkReply(request=request.id, part=number, last=False, status=200, headers={})
+            try:
+                mailbox.reply(head, part)
+            except NotFound:
+                return
+            except Busy:
+                pytest.fail("a part was not read")
+            await asyncio.sleep(0.05)
+
+    curator = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    curator.start()
+    outcome = []
+
+    def ask():
+        with _study_client(mailbox) as client, pytest.raises(Unreachable, match="in time") as refused:
+            client.study()
+        outcome.append(refused)
+
+    reader = threading.Thread(target=ask, daemon=True)  # it would read for ever
+    reader.start()
+    reader.join(20)
+    assert outcome
+    curator.join(20)
+    assert not curator.is_alive()
+    assert mailbox.waiting == 0
+
+
+def test_a_reply_whose_head_cannot_be_read_leaves_nothing(mailbox):
+    async def serve():
+        (request,) = await mailbox.pull(NONE, 60.0)
+        mailbox.reply(wire.LinkReply(request=request.id, part=0, last=True, status=200, headers={"x": "\u20ac"}), b"{}")
+
+    curator = threading.Thread(target=lambda: asyncio.run(serve()))
+    curator.start()
+    with _study_client(mailbox) as client, pytest.raises(Unreachable):
+        client.study()
+    curator.join()
+    assert mailbox.waiting == 0
+
+
+def test_an_address_that_no_link_carries_is_refused_in_words(mailbox):
+    address = f"link://usr_0123456789abcdef/{'a' * 1_970}"
+    with _study_client(mailbox, address) as client, pytest.raises(Unreachable, match="too long"):
+        client.study()
+    assert mailbox.waiting == 0
+
+
 def test_a_body_that_is_too_large_is_refused_at_once(mailbox):
     with _client(mailbox) as client, pytest.raises(Unreachable, match="bytes"):
         client.post("/v1/x", content=b"x" * (BODY_MAX_BYTES + 1))
@@ -252,3 +315,16 @@ def test_only_addresses_of_links_have_a_transport():
     assert boxes.transport("https://curator.example") is None
     assert boxes.transport("link://usr_0123456789abcdef") is not None
     assert boxes.of("usr_0123456789abcdef") is boxes.of("usr_0123456789abcdef")
+
+
+def test_the_mailbox_of_a_link_that_nobody_made_is_gone_with_its_client():
+    """Whoever may name a curator may name any link."""
+    boxes = Mailboxes()
+    client = boxes.transport("link://usr_0123456789abcdef")
+    assert client._mailbox is boxes.of("usr_0123456789abcdef")
+    kept = weakref.ref(client._mailbox)
+    stranger = weakref.ref(boxes.transport("link://anything")._mailbox)
+    del client
+    gc.collect()
+    assert stranger() is None
+    assert kept() is boxes.transport("link://usr_0123456789abcdef")._mailbox
