@@ -84,12 +84,12 @@ class AnswerListener:
                     return False
                 began = time.monotonic()
                 page = curator.news(seen, wait_s=LISTEN_SECONDS)
-                if page is None:
-                    continue
-                if not page.revisions and time.monotonic() - began < AT_ONCE_SECONDS:
-                    self._without_waits.add(identity)
-                    return False
-                seen = self._seen[identity] = max([seen, *(revision.seq for revision in page.revisions)])
-                if any(revision.query_id in pending for revision in page.revisions):
-                    return True
+                if page is not None:
+                    if not page.revisions and time.monotonic() - began < AT_ONCE_SECONDS:
+                        self._without_waits.add(identity)
+                        return False
+                    seen = self._seen[identity] = max([seen, *(revision.seq for revision in page.revisions)])
+                    if any(revision.query_id in pending for revision in page.revisions):
+                        return True
+                self._closing.wait(max(0.0, began + AT_ONCE_SECONDS - time.monotonic()))
         return False

@@ -28,6 +28,9 @@ STORED_WITHIN_SECONDS = 0.1
 """The longest time that an answer waits for the next choice, to be stored with it."""
 REFUSALS = ("study_not_open", "privacy_budget_exhausted", "erased")
 """Codes of a curator that end a run as completed: it has what there is to have."""
+PAGES_MAX = 100
+"""The most pages of revisions that are read before a choice; the rest is read before the next."""
+REVISION_MAX = 10**15
 REFUSED_IN_A_ROW = 3
 """Refusals for spending that is not ours, one after the other, that end a run where they may be about all rows."""
 
@@ -264,17 +267,20 @@ class CuratorQueries:
         queries: dict[str, list[Any]] = {}
         for trial in self._lease.read(lambda db: store.trial_page(db, self._lease.identity)):
             queries.setdefault(trial.query_id, []).append(trial)
-        changed, more, before = False, True, self._revision
-        while more:
+        changed, before = False, self._revision
+        for _ in range(PAGES_MAX):
+            self._lease.interrupt.check()
             page = self._lease.retry(lambda: curator.revisions(self._revision))
             numbers = [self._revision, *(revision.seq for revision in page.revisions)]
-            if any(later <= earlier for earlier, later in pairwise(numbers)):
+            if any(later <= earlier for earlier, later in pairwise(numbers)) or numbers[-1] >= REVISION_MAX:
                 raise ProtocolViolated("the curator's revisions are not in order")
             for revision in page.revisions:
                 trials = queries.get(revision.query_id)  # None for a query of another run
                 if trials and revision.version > (trials[0].version or 0):
                     changed |= self._fetch_correction(curator, trials, revision.version)
-            self._revision, more = numbers[-1], page.next_page_token is not None and len(numbers) > 1
+            self._revision = numbers[-1]
+            if page.next_page_token is None or len(numbers) == 1:
+                break
         if self._revision > before:
             self._lease.write(lambda db: store.change_run(db, self._lease.identity, revision=self._revision))
         if changed:

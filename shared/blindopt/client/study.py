@@ -162,9 +162,16 @@ class StudyClient(Client):
         return self._send_unrecorded("GET", "/v1/audit/checkpoint").read(wire.Checkpoint)
 
     def shared_entries(self, after: int) -> list[wire.AuditEntry]:
-        """Return up to 1,000 entries of the shared log after position ``after`` (-1: from the first)."""
+        """Return up to 1,000 entries of the shared log after position ``after`` (-1: from the first).
+
+        Reports progress, since there may be many pages. Raises Unreachable where the client was told to give up.
+        """
+        if self._cancelled():
+            raise Unreachable("stopped while fetching the shared log")
         params: dict[str, Any] = {"page_size": 1_000} | ({"page_token": str(after)} if after >= 0 else {})
-        return self._send_unrecorded("GET", "/v1/audit/entries", params=params).read(wire.AuditPage).entries
+        page = self._send_unrecorded("GET", "/v1/audit/entries", params=params).read(wire.AuditPage)
+        self._progress()
+        return page.entries
 
     def countersign(self, countersigning: wire.Countersigning, *, key: str) -> wire.Countersigned:
         """Send the curator a countersigned checkpoint."""

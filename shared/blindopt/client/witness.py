@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import lru_cache, partial
+from itertools import count
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from blindopt import wire
@@ -19,6 +20,8 @@ from blindopt.client.study import StudyClient
 from blindopt.errors import LogBroken, ProtocolViolated, Unreachable
 
 R = TypeVar("R")
+PAGES_MAX = 32
+"""The most pages of the curator's log that are fetched at a time: it may say that its log is endless."""
 
 
 class Receipt(NamedTuple):
@@ -201,7 +204,8 @@ class Witness:
     def settle(self, curator: StudyClient, grant: str) -> None:
         """Bring the copy up to the curator's checkpoint, check it, and countersign.
 
-        Raises ProtocolViolated for a history that is not ours, Unreachable and Remote as any request.
+        Raises ProtocolViolated for a history that is not ours, Unreachable and Remote as any request; Unreachable also
+        where more is missing than is fetched at a time: the next call goes on from there.
         """
         with self._store.read() as copy:
             last_receipt = copy.last_receipt(grant)
@@ -216,7 +220,11 @@ class Witness:
             raise ProtocolViolated(
                 f"the curator's checkpoint of size {size} leaves out place {last_receipt}, which it gave"
             )
-        while have < size:
+        for page in count():
+            if have >= size:
+                break
+            if page == PAGES_MAX:
+                raise Unreachable(f"the curator's shared log has {size - have:,} entries more: they are fetched later")
             entries = curator.shared_entries(have - 1)
             before = have
             have = self._store.write(partial(self.add_entries, grant=grant, entries=entries))

@@ -1,6 +1,8 @@
 """Runs that wait for people: without a worker, for days; declines; corrections; and their replay."""
 
 import json
+import time
+from urllib.parse import parse_qs
 
 import numpy as np
 import pytest
@@ -112,6 +114,46 @@ def test_a_run_that_waits_is_halted_at_once(how, inbox_curator, vendor, until, o
         assert vendor.wait(run, timeout_s=20).trials == 6
         assert len(inbox_curator.rows) == 6  # no query was sent twice
     replays(own, run)
+
+
+def test_a_curator_that_has_no_news_at_once_is_not_asked_again_at_once(inbox_curator, vendor, own, until):
+    news = []
+
+    def exchange(request, path):
+        if path.endswith("/revisions") and "wait=" in request.path:
+            news.append(request.path)
+            return 202, json.dumps({"revisions": [], "next_page_token": None}).encode(), {}
+        return HumanMeasuredCurator.exchange(inbox_curator, request, path)
+
+    inbox_curator.exchange = exchange
+    run = waiting_run(vendor, inbox_curator, until)
+    until(lambda: len(news) >= 2)
+    time.sleep(2.0)
+    assert len(news) <= 2 + 3
+    vendor.stop(run)
+
+
+@pytest.mark.parametrize("how", ["to the end", "stop"])
+def test_revisions_without_an_end_hold_no_run_for_ever(how, inbox_curator, vendor, own, until):
+    pages = []
+
+    def exchange(request, path):
+        if path.endswith("/revisions"):
+            after = int(parse_qs(request.path.partition("?")[2]).get("page_token", ["0"])[0])
+            pages.append(after)
+            revisions = [{"seq": after + 1, "query_id": f"qry_{0:016x}", "version": 1}]
+            return 200, json.dumps({"revisions": revisions, "next_page_token": str(after + 1)}).encode(), {}
+        return HumanMeasuredCurator.exchange(inbox_curator, request, path)
+
+    inbox_curator.exchange = exchange
+    inbox_curator.measure = smooth
+    run = vendor.start(spec_of(inbox_curator, iterations=2)).id
+    if how == "stop":
+        until(lambda: len(pages) > 3)
+        vendor.stop(run)
+    ended = vendor.wait(run, timeout_s=60)
+    assert ended.state == ("stopped" if how == "stop" else "completed")
+    assert pages == sorted(set(pages))
 
 
 def test_another_token_is_used_at_once(inbox_curator, until, make_service, tmp_path):
@@ -434,6 +476,12 @@ def _backwards(inbox_curator, query):
     inbox_curator.seqs = [3, 1]
 
 
+def _too_far(inbox_curator, query):
+    inbox_curator.answer(query, 1.0)
+    inbox_curator.measure = smooth
+    inbox_curator.seqs = [10**30]
+
+
 LIES = {
     _other_row: "answered other rows than those queried",
     _row_missing: "left out a row without saying that it is declined",
@@ -441,6 +489,7 @@ LIES = {
     _another_query: "answered another query than the one sent",
     _never_given: "or an older version",
     _backwards: "revisions are not in order",
+    _too_far: "revisions are not in order",
 }
 
 

@@ -12,6 +12,7 @@ from blindopt.audit import merkle_log
 from blindopt.audit.checkpoints import Signer
 from blindopt.audit.merkle_log import Exchange
 from blindopt.client import VendorClient
+from blindopt.client.witness import PAGES_MAX
 from blindopt.errors import ProtocolViolated, Unreachable
 from modeler_service.context import open_context
 from modeler_service.runs.witness import Witness
@@ -331,6 +332,26 @@ def test_a_receipt_across_a_gap_is_held_against_what_fills_it(liar, caught):
 def test_a_log_that_is_shorter_than_its_checkpoint_is_caught(liar, caught):
     liar.checkpoint = lambda: liar.note(9, bodies=[*liar.bodies, *(b"{}" for _ in range(9))])
     caught(liar, "is shorter than its checkpoint")
+
+
+def test_a_log_without_an_end_is_fetched_a_part_at_a_time_and_holds_no_run_for_ever(liar, play):
+    """Each entry is one that a lost reply may have left, so none of them convicts the curator."""
+    pages = []
+
+    def entries(after: int) -> list[bytes]:
+        pages.append(after)
+        while len(liar.bodies) < after + 3:
+            liar.add_exchange()
+        return liar.bodies[after + 1 : after + 3]
+
+    liar.entries = entries
+    liar.checkpoint = lambda: note_of(liar.signer, f"{liar.signer.name}/{liar.grant}", 10**12, ZERO)
+    run = play(liar, iterations=1)
+    assert (run.state, run.problem.code, run.can_resume) == ("failed", "unreachable", True), run.problem
+    assert "entries more" in run.problem.detail
+    assert len(pages) == len(set(pages)), "what was fetched is not fetched again"
+    assert pages
+    assert len(pages) % PAGES_MAX == 0
 
 
 def test_a_checkpoint_of_long_ago_is_caught(liar, caught):
