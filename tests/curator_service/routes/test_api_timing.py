@@ -326,6 +326,14 @@ def test_grants_and_refusals_of_every_kind_take_equally_long(paced, curator):
         assert min(others) < 0.8 * period
 
 
+@pytest.mark.parametrize("end", ["%0A", "%0a?x=1", "%0D", "%00"])
+def test_no_other_spelling_of_the_path_is_answered_without_the_deadline(end, paced, curator, owner):
+    study = paced(reply_after_ms=20_000)
+    with curator.http(study.token, **{"Idempotency-Key": "k"}) as http:
+        assert http.post(f"/v1/studies/{study.id}/queries{end}", json={"rows": [{"row": 1}]}).status_code == 404
+    assert [line.kind for line in owner.ledger(study.id)] == ["release"]
+
+
 def test_without_a_deadline_the_time_tells_a_refusal_from_a_grant(paced, curator):
     """The control."""
     quickest = quickest_seconds(curator, paced(), 12)
