@@ -15,7 +15,6 @@ from fastapi.params import Form
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive
 
@@ -36,12 +35,12 @@ async def body_of(request: Request, model: type[B]) -> B:
 
 
 async def _received(receive: Receive) -> bytes:
-    """A whole body: what ``Request.body`` does, without its generator and its cache."""
+    """A whole body: what ``Request.body`` does, without its generator and its cache. Raises Invalid for less."""
     parts: list[bytes] = []
     while True:
         message = await receive()
         if message["type"] != "http.request":
-            raise ClientDisconnect
+            raise Invalid("the request ended before its body did: nothing happened")
         parts.append(message.get("body", b""))
         if not message.get("more_body"):
             return b"".join(parts)

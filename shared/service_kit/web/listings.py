@@ -3,10 +3,11 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated, Literal, TypeVar
 
 from fastapi import Depends, Query
-from pydantic import AwareDatetime, BeforeValidator
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator
 
 from service_kit.store.labels import ListFilter
 
@@ -22,7 +23,14 @@ def _dated(text: str) -> str:
     return text
 
 
-Time = Annotated[AwareDatetime, BeforeValidator(_dated)]
+def _in_utc(time: datetime) -> datetime:
+    try:
+        return time.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("must be within the years 1 to 9999 in UTC") from None
+
+
+Time = Annotated[AwareDatetime, BeforeValidator(_dated), AfterValidator(_in_utc)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,3 +195,14 @@ def test_a_body_is_refused_after_the_dependencies_and_no_kind_of_it_passes():
     contents = (b"{}", b"null", b"[]", b"x", b'{"a": 1}')
     assert [post(content).status_code for content in contents] == [200, *[422] * 4]
     assert post(b"x", **{"x-forbid": "1"}).status_code == 403
+
+
+def test_a_body_that_ends_too_soon_is_no_fault_of_ours():
+    messages = iter([{"type": "http.request", "body": b'{"rows"', "more_body": True}, {"type": "http.disconnect"}])
+
+    async def receive():
+        return next(messages)
+
+    scope = {"type": "http", "headers": [(b"content-type", b"application/json")]}
+    with pytest.raises(Invalid, match="ended before its body"):
+        asyncio.run(bodies.body_of(Request(scope, receive), wire.QueryRequest))

@@ -3,12 +3,13 @@
 from contextlib import contextmanager
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import event
 
 from blindopt import wire
 from modeler_service import store
 from service_kit.store.base import stamp
-from service_kit.web.listings import Paging
+from service_kit.web.listings import Paging, Time
 from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 from tests.modeler_service.in_process_modeler import SPEC, modeler_at_work
 from tests.shared.service_kit.store.test_store import NOW
@@ -28,6 +29,16 @@ def test_pages_by_their_tokens_are_the_whole_listing_in_order(size):
         pages.append(items)
     assert [letter for page in pages for letter in page] == list("abcdef")
     assert [len(page) for page in pages] == [size] * (6 // size) + [6 % size] * (6 % size > 0)
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
+def test_a_time_that_utc_has_not_is_refused(time):
+    with pytest.raises(ValidationError, match="years 1 to 9999"):
+        TypeAdapter(Time).validate_python(time)
+
+
+def test_a_time_of_another_zone_is_the_same_in_utc():
+    assert stamp(TypeAdapter(Time).validate_python("2026-11-22T10:00:00+02:00")) == "2026-11-22T08:00:00.000000Z"
 
 
 @contextmanager
