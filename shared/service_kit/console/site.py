@@ -4,9 +4,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from fastapi import FastAPI
+from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -164,7 +165,7 @@ class Console:
     async def _form(self, request: Request, session: Session) -> Form:
         """The form, if a page of this console sent it in this session."""
         _same_origin(request)
-        data = await request.form(max_files=10, max_fields=10_000, max_part_size=_PART_MAX)
+        data = await _sent(request, max_files=10, max_fields=10_000, max_part_size=_PART_MAX)
         token = data.get(CSRF)
         if not isinstance(token, str) or not session.is_csrf(token):
             raise OtherSite("the form is of another session: load its page again, and send it once more")
@@ -202,7 +203,7 @@ class Console:
 
     async def _login(self, request: Request) -> Response:
         _same_origin(request)
-        data = await request.form(max_files=0, max_fields=10, max_part_size=4_096)
+        data = await _sent(request, max_files=0, max_fields=10, max_part_size=4_096)
         name, password = (encodable(str(data.get(field) or "")) for field in ("name", "password"))
         address = (request.scope.get("client") or ("",))[0]
         try:
@@ -236,7 +237,7 @@ class Console:
         if session is None:
             return self._to_login(request)
         form = await self._form(request, session)
-        page = urlsplit(request.headers.get("referer", ""))
+        page = _split(request.headers.get("referer", ""))
         response = RedirectResponse(_inside(page.path + (f"?{page.query}" if page.query else "")), 303)
         tables = COMPACT if form.get("tables") == COMPACT else "roomy"
         response.set_cookie(
@@ -278,6 +279,22 @@ class Console:
         return self.renderer.error(page, problem.status, headers, **fields, problem=refused)
 
 
+async def _sent(request: Request, **limits: int) -> FormData:
+    """The fields of a form. Raises Invalid for a charset that decodes nothing, and what the framework does."""
+    try:
+        return await request.form(**limits)
+    except UnicodeError:
+        raise Invalid("the form is in a charset that cannot be read: send UTF-8") from None
+
+
+def _split(address: str) -> SplitResult:
+    """The parts of an address that a browser names; those of none for a text that is no address."""
+    try:
+        return urlsplit(address)
+    except ValueError:
+        return urlsplit("")
+
+
 def _same_origin(request: Request) -> None:
     """Raise OtherSite for a form from another site, or from a browser that does not name the site."""
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
@@ -289,7 +306,7 @@ def _same_origin(request: Request) -> None:
 
 def _is_own(request: Request, origin: str) -> bool:
     # The scheme is left out: behind a proxy that ends TLS it is not the browser's.
-    return same(urlsplit(origin).netloc.lower(), request.headers.get("host", "").lower())
+    return same(_split(origin).netloc.lower(), request.headers.get("host", "").lower())
 
 
 def _inside(target: str) -> str:

@@ -76,6 +76,8 @@ def test_tables_stay_compact_where_a_user_chose_so(owner):
         assert (reply.status_code, reply.headers["location"]) == (303, where)
         assert body in owner.get(where).text
     assert owner.post("/console/density", {"tables": "compact"}).headers["location"] == "/console/"
+    nowhere = FROM_HERE | {"referer": "http://[x/console/samples"}
+    assert owner.post("/console/density", {"tables": "compact"}, headers=nowhere).headers["location"] == "/console/"
 
 
 def test_a_request_in_process_is_held_to_the_role_the_rate_and_the_log_like_any_other(owner, app):

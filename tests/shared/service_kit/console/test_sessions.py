@@ -313,6 +313,7 @@ def test_a_form_of_another_session_another_site_or_none_does_nothing(owner, app)
         {},
         {"origin": "http://evil.example"},
         {"origin": "null"},
+        {"origin": "http://[127.0.0.1"},
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site", "origin": "http://127.0.0.1:8410"},
         {"sec-fetch-site": "same-origin", "origin": "http://127.0.0.1:9999"},
@@ -322,6 +323,13 @@ def test_a_form_of_another_session_another_site_or_none_does_nothing(owner, app)
     assert made == []
     assert owner.post("/console/samples", data).status_code == 303
     assert len(made) == 1
+
+
+def test_a_form_in_a_charset_that_decodes_nothing_is_refused(browser):
+    headers = FROM_HERE | {"content-type": "multipart/form-data; boundary=x; charset=undefined"}
+    form = b'--x\r\nContent-Disposition: form-data; name="name"\r\n\r\nann\r\n--x--\r\n'
+    reply = browser.send("POST", "/console/login", content=form, headers=headers)
+    assert (reply.status_code, "send UTF-8" in reply.text) == (422, True)
 
 
 def test_a_form_sent_after_the_session_ended_does_nothing_and_says_so(owner, app, clock):
