@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from blindopt import wire
-from blindopt.errors import NumericalFailure
+from blindopt.errors import StorageUnavailable
 from curator_service import store
 from curator_service.privacy.guarantees import SANDBOX
 from curator_service.use_cases.studies import sandboxes as module
@@ -89,7 +89,7 @@ def test_it_is_made_without_the_records(service, monkeypatch):
     path.rename(path.with_suffix(".away"))
     try:
         assert service.send("owner", "POST", f"/v1/studies/{draft['id']}:sandbox").status_code == 200
-        with pytest.raises(NumericalFailure, match="npy"):
+        with pytest.raises(StorageUnavailable, match="missing"):
             service.curator.releases.preview(draft["id"])
     finally:
         path.with_suffix(".away").rename(path)
