@@ -62,19 +62,19 @@ SHUFFLED_ROWS = 1 << 20
 """About how many rows are shuffled in memory at a time."""
 
 
-def shuffled(values: NDArray[np.int64], folder: Path) -> NDArray[np.int64]:
-    """``values`` (n,) in a uniform random order, in memory for SHUFFLED_ROWS of them, or a hundredth.
+def shuffled(values: NDArray[np.int64], folder: Path, in_memory: int = SHUFFLED_ROWS) -> NDArray[np.int64]:
+    """``values`` (n,) in a uniform random order, shuffled ``in_memory`` at a time, or a hundredth of them.
 
     A larger result is in a file. The files are in ``folder``, and have no name there, so that nothing of them is left.
     """
-    if len(values) <= SHUFFLED_ROWS:
+    if len(values) <= in_memory:
         return values[permutation(len(values))]
     with ExitStack() as stack:
 
         def new_file() -> IO[bytes]:
             return stack.enter_context(TemporaryFile(dir=folder))
 
-        file, rows = new_file(), max(SHUFFLED_ROWS, len(values) >> 7)  # no more open files than 257
+        file, rows = new_file(), max(in_memory, len(values) >> 7)  # no more open files than 257
         for piece in shuffled_pieces(values, rows, new_file):
             file.write(piece.tobytes())
         file.flush()

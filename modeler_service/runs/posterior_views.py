@@ -39,11 +39,20 @@ class PosteriorViews:
     """Computes recommendations and posteriors of runs, one at a time.
 
     The last state is kept if it is not large, so that the next page of the same posterior costs little. A view that
-    needs more than ``memory_max`` bytes or ``work_max`` multiplications is refused.
+    needs more than ``memory_max`` bytes or ``work_max`` multiplications, also from ``last_outcomes`` alone, is refused.
     """
 
-    def __init__(self, database: Database, folder: Path, memory_max: int, work_max: float = WORK_MAX) -> None:
+    def __init__(
+        self,
+        database: Database,
+        folder: Path,
+        memory_max: int,
+        *,
+        work_max: float = WORK_MAX,
+        last_outcomes: int = LAST_OUTCOMES,
+    ) -> None:
         self._database, self._folder, self._memory_max, self._work_max = database, folder, memory_max, work_max
+        self._last_outcomes = last_outcomes
         self._lock = threading.Lock()
         self._kept: tuple[str, int, int, int, RowChooser] | None = None
 
@@ -153,10 +162,10 @@ class PosteriorViews:
         """
         with self._database.read() as db:
             outline = Outline.of(db, identity)
-            shortened = replace(outline, outcomes=min(outline.outcomes, LAST_OUTCOMES))
+            shortened = replace(outline, outcomes=min(outline.outcomes, self._last_outcomes))
             is_short = not self._fits(outline, rows(outline)) and shortened != outline
             self._check(shortened if is_short else outline, rows(outline))
-            return Record.of(db, identity, last=LAST_OUTCOMES if is_short else None)
+            return Record.of(db, identity, last=self._last_outcomes if is_short else None)
 
     def _fits(self, run: Outline, rows: int) -> bool:
         return work_of(run, rows) <= self._work_max and run.memory <= self._memory_max

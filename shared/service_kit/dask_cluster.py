@@ -85,12 +85,14 @@ def _client_type() -> Any:
 
 
 class DaskCluster:
-    """A connection to a scheduler, and straight to its workers.
+    """A connection to a scheduler, made within ``connect_seconds``, and straight to its workers.
 
     Raises EngineUnavailable if nobody answers, and ExtraMissing where Dask is not installed.
     """
 
-    def __init__(self, address: str, certificates: Certificates | None) -> None:
+    def __init__(
+        self, address: str, certificates: Certificates | None, connect_seconds: float = CONNECT_SECONDS
+    ) -> None:
         try:
             from distributed import Security
         except ImportError:
@@ -102,7 +104,7 @@ class DaskCluster:
             security = {"security": own}
         try:
             self.client = _client_type()(
-                address, timeout=CONNECT_SECONDS, direct_to_workers=True, set_as_default=False, **security
+                address, timeout=connect_seconds, direct_to_workers=True, set_as_default=False, **security
             )
         except (OSError, TimeoutError, ValueError) as error:
             raise EngineUnavailable(f"the scheduler does not answer ({type(error).__name__})") from None

@@ -14,10 +14,12 @@ _WAIT_SECONDS = 1.0
 
 
 class Planner:
-    """Makes plans. Its process is kept for a while: a preview and the tuning that follows it are two plans."""
+    """Makes plans. Its process is kept for ``rest_seconds``: a preview and the tuning that follows it are two plans."""
 
-    def __init__(self, seconds_max: int, worker: Callable[[], Worker] = Worker) -> None:
-        self._make_worker = worker
+    def __init__(
+        self, seconds_max: int, worker: Callable[[], Worker] = Worker, rest_seconds: float = REST_SECONDS
+    ) -> None:
+        self._make_worker, self._rest_seconds = worker, rest_seconds
         self._seconds_max = seconds_max
         self._lock = threading.Lock()
         self._kept: Worker | None = None
@@ -71,7 +73,7 @@ class Planner:
                     self._end()
 
         self._kept = worker
-        timer = threading.Timer(REST_SECONDS, end)
+        timer = threading.Timer(self._rest_seconds, end)
         timer.daemon = True
         timer.start()
 

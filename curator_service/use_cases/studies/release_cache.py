@@ -114,13 +114,13 @@ class Released:
 
 
 class ReleasedStudies:
-    """Caches the ``KEPT`` studies that were used last: each holds a file open, and so does each dataset.
+    """Caches the ``kept`` studies that were used last: each holds a file open, and so does each dataset.
 
     Safe to call from several threads.
     """
 
-    def __init__(self, vault: Vault) -> None:
-        self.vault = vault
+    def __init__(self, vault: Vault, kept: int = KEPT) -> None:
+        self.vault, self._kept = vault, kept
         self.losses = DatasetLosses(vault)
         self._lock = threading.Lock()
         self._cache: OrderedDict[str, Released] = OrderedDict()
@@ -175,7 +175,7 @@ class ReleasedStudies:
                     raise Erased("the study was erased by its owner")
                 # It may have been read before a raise, and be stored after it.
                 released = self._cache[identity] = _with_caps(released, self._raised.get(identity))
-                while len(self._cache) > KEPT:
+                while len(self._cache) > self._kept:
                     self._cache.popitem(last=False)
         return released
 

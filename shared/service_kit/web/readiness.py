@@ -36,11 +36,12 @@ class DiskSpace:
 class Readiness:
     """Runs a check that may block, in a thread of its own, one at a time.
 
-    Where it takes longer than ``PATIENCE_SECONDS``, the result before it counts, unless that is too old.
+    Where it takes longer than ``PATIENCE_SECONDS``, the result before it counts, unless that is older than
+    ``oldest_seconds``.
     """
 
-    def __init__(self, check: Callable[[], None]) -> None:
-        self._check = check
+    def __init__(self, check: Callable[[], None], oldest_seconds: float = OLDEST_SECONDS) -> None:
+        self._check, self._oldest_seconds = check, oldest_seconds
         self._thread = ThreadPoolExecutor(1, "readiness")
         self._running: Future[None] | None = None
         self._last: tuple[float, BaseException | None] = (float("-inf"), None)
@@ -51,7 +52,7 @@ class Readiness:
             self._running = self._thread.submit(self._run)
         running = asyncio.wrap_future(self._running)
         await asyncio.wait([running], timeout=PATIENCE_SECONDS)
-        if not running.done() and time.monotonic() - self._last[0] > OLDEST_SECONDS:
+        if not running.done() and time.monotonic() - self._last[0] > self._oldest_seconds:
             await asyncio.wait([running])
         if self._last[1] is not None:
             raise self._last[1].with_traceback(None)

@@ -103,10 +103,9 @@ def test_an_order_without_one_of_the_two_passes_is_found(monkeypatch, broken):
     assert stats.chisquare(orders_of_five(2)).pvalue < MISTAKEN
 
 
-def test_a_large_order_is_in_a_file_that_has_no_name(monkeypatch, tmp_path):
-    monkeypatch.setattr(entropy, "SHUFFLED_ROWS", 1_000)
+def test_a_large_order_is_in_a_file_that_has_no_name(tmp_path):
     values = np.arange(7, 50_007, dtype=np.int64)
-    order = shuffled(values, tmp_path)
+    order = shuffled(values, tmp_path, in_memory=1_000)
     assert isinstance(order, np.memmap)
     np.testing.assert_array_equal(np.sort(order), values)
     assert not (order[:-1] + 1 == order[1:]).mean() > 0.001

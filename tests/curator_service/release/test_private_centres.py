@@ -226,13 +226,12 @@ def test_the_noise_of_a_round_has_the_scale_of_its_moves():
         assert abs(np.abs(drawn).mean() / scale - 1) < 5 / np.sqrt(drawn.size)
 
 
-def test_progress_of_a_division_never_falls_and_moves_within_a_round(monkeypatch):
+def test_progress_of_a_division_never_falls_and_moves_within_a_round():
     """A service that stops ends a draw by it, so it comes with every block of records."""
-    monkeypatch.setattr(private_centres, "_BLOCK", 10)
     private, shares = centres_of(1, number=3), []
     cells = wire.PrivateCells(kind="private", number=3, epsilon="0.5")
     groups = Groups(private.features, cells, Decimal(1), 1)
-    groups.divide(rows_of(private, np.random.default_rng(5).random((40, 1))), shares.append)
+    groups.divide(rows_of(private, np.random.default_rng(5).random((8_000, 1))), shares.append)
     assert shares == sorted(shares)
     assert shares[-1] == 1
-    assert len(shares) == 4 * ROUNDS + 1
+    assert len(shares) == 4 * (ROUNDS + 1)

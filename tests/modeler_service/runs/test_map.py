@@ -1,7 +1,7 @@
 """Rows on the principal axes of Z, against a singular value decomposition; maps; views that are too large."""
 
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -159,21 +159,22 @@ def test_the_last_outcomes_of_a_record_are_its_last_trials_and_then_past_measure
     assert past == {1: [], 3: [], 7: [], 8: [2], 9: [1, 2], 10: [1, 2]}
 
 
-def test_where_all_answers_are_too_many_the_last_ones_are_used_and_counted(ended, monkeypatch):
+def test_where_all_answers_are_too_many_the_last_ones_are_used_and_counted(ended, tmp_path):
     """Found by hand: at 6,105 answers the page was empty. A recommendation is still one of all answers, or none."""
     run, database, folder = ended
     with Reading(database).read() as db:
         record = Record.of(db, run)
-    monkeypatch.setattr(posterior_views, "LAST_OUTCOMES", 5)
     work = posterior_views.work_of(record.outline, record.begun.n)
-    short = PosteriorViews(Reading(database), folder, 1 << 30, work_max=0.9 * work)
+    short = PosteriorViews(Reading(database), folder, 1 << 30, work_max=0.9 * work, last_outcomes=5)
     count, points = short.top(run, 3)
     assert count == 5
     full = PosteriorViews(Reading(database), folder, 1 << 30)
-    last = replace(record, trials=record.trials[-5:])
-    with monkeypatch.context() as stored:
-        stored.setattr(Record, "of", lambda db, identity, **_: last)
-        assert full.top(run, 3)[1] == points  # the oracle: a run of which only these are stored
+    copy = tmp_path / "modeler.sqlite"
+    beside.copy(database, copy)
+    with closing(beside.connect(copy)) as db, db:
+        db.execute("DELETE FROM trials WHERE number <= 3")
+    of_last = PosteriorViews(Reading(copy), folder, 1 << 30)
+    assert of_last.top(run, 3) == (5, points)  # the oracle: a run of which only these are stored
     assert full.top(run, 3)[0] == 8
     with pytest.raises(Invalid, match="too many"):
         short.recommendation(run, "all")

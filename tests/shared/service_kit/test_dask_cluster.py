@@ -11,7 +11,6 @@ from distributed import LocalCluster
 from distributed.utils import LoopRunner
 
 from blindopt.errors import EngineUnavailable
-from service_kit import dask_cluster
 from service_kit.dask_cluster import DaskCluster
 
 
@@ -20,15 +19,14 @@ def loops():
 
 
 @pytest.fixture
-def refused(monkeypatch):
+def refused():
     """A connection that failed, before the garbage collector has run."""
-    monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 0.2)
     gc.collect()
     gc.disable()
     try:
         before = loops()
         with pytest.raises(EngineUnavailable, match="does not answer"):
-            DaskCluster("tcp://127.0.0.1:1", None)
+            DaskCluster("tcp://127.0.0.1:1", None, connect_seconds=0.2)
         yield before
     finally:
         gc.enable()

@@ -8,7 +8,6 @@ import pytest
 from blindopt import wire
 from blindopt.errors import TuningImpossible
 from curator_service.scoring.worker import Job, Reply
-from curator_service.use_cases.jobs import planner
 from curator_service.use_cases.jobs.planner import Planner
 
 PRIOR = wire.TuningPrior(lengthscale=1.0, one_minus_k1=1e-6, evaluations=10)
@@ -115,10 +114,9 @@ def test_a_process_that_was_killed_while_it_was_kept_is_replaced(workers):
     made.close()
 
 
-def test_a_process_that_no_plan_needs_for_a_while_ends(workers, monkeypatch, until):
-    monkeypatch.setattr(planner, "REST_SECONDS", 0.01)
+def test_a_process_that_no_plan_needs_for_a_while_ends(workers, until):
     started = workers.started
-    made = Planner(60, workers)
+    made = Planner(60, workers, rest_seconds=0.01)
     plan(made)
     until(lambda: started[0].ends)
     assert plan(made) == REPORT

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from blindopt import wire
-from curator_service.use_cases.studies import release_cache
+from curator_service.use_cases.studies.release_cache import ReleasedStudies
 from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 
 CSV = ("a,b,y\n" + "".join(f"{i / 100},{(i * 7 % 100) / 100},{i % 5}\n" for i in range(100))).encode()
@@ -29,28 +29,27 @@ def study(dataset):
     )
 
 
-def open_files(folder):
-    """Files of ``folder`` that this process has open."""
+def open_files(folder, ending):
+    """Files of ``folder`` with this ending that this process has open."""
     paths = [str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
-    return sorted(path for path in paths if path.startswith(str(folder)))
+    return sorted(path for path in paths if path.startswith(str(folder)) and path.endswith(ending))
 
 
-def test_studies_that_are_read_hold_a_bounded_number_of_files_open(in_process, tmp_path, monkeypatch):
-    monkeypatch.setattr(release_cache, "KEPT", 3)
+def test_studies_that_are_read_hold_a_bounded_number_of_files_open(in_process, tmp_path):
     in_process.open(CSV, study)
     dataset = in_process.call("owner", "GET", "/v1/datasets")["datasets"][0]["id"]
     body = study(dataset).model_dump(mode="json")
     studies = []
-    for number in range(6):
+    for _ in range(6):
         identity = in_process.call("owner", "POST", "/v1/studies", json=body)["id"]
         in_process.call("owner", "POST", f"/v1/studies/{identity}:release")
-        grant = in_process.call("owner", "POST", f"/v1/studies/{identity}/grants", json={"name": f"m{number}"})
-        studies.append((identity, grant["token"]))
+        studies.append(identity)
+    assert open_files(tmp_path, ".npy") == []
+    released = ReleasedStudies(in_process.curator.vault, kept=3)
     for _ in range(2):  # studies that left the cache are read again
-        for identity, token in studies:
-            in_process.tokens["modeler"] = token
-            rows = {"rows": [{"row": 1}]}
-            in_process.call("modeler", "POST", f"/v1/studies/{identity}/queries", json=rows)
-            mapped = [path for path in open_files(tmp_path) if path.endswith(".npy")]
+        for identity in studies:
+            with in_process.context.database.read() as db:
+                assert len(released.of(db, identity).order) == 100
+            mapped = open_files(tmp_path, ".npy")
             assert len(mapped) <= 3 + 1, mapped
             assert sum(".order." not in path for path in mapped) == 1

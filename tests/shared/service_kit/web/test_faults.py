@@ -8,6 +8,7 @@ import logging
 import shutil
 import tempfile
 import threading
+import time
 from contextlib import ExitStack, closing, contextmanager
 
 import httpx
@@ -362,20 +363,20 @@ def test_a_monitor_reads_at_readyz_schema_and_disk_and_nobody_else_does(tmp_path
 @pytest.mark.parametrize("status", [200, 503])
 def test_frequent_readiness_requests_share_one_check(status, curator_app_, owner, monkeypatch):
     """The request needs no token, and a check writes to the disk: its result is reused, whatever it is."""
-    monkeypatch.setattr("service_kit.context.audit_trail._READY_SECONDS", 3600.0)
     context = curator_app_.state.context
     if status == 503:
         _change_last_record(context)
     checks = record_calls(monkeypatch, context.database, "check_writable")
+    began = time.monotonic()
     assert [ask(curator_app_, "", "GET", "/readyz").status_code for _ in range(5)] == [status] * 5
-    assert len(checks) == 1
+    assert 1 <= len(checks) <= 1 + (time.monotonic() - began)  # one a second, where the machine is busy
 
 
-def test_health_is_reported_while_every_thread_waits_and_the_disk_is_slow(curator_app_, monkeypatch):
+def test_health_is_reported_while_every_thread_waits_and_the_disk_is_slow(curator_app_):
     """Uploads once held all threads, and a check of the database takes as long as the disk does."""
-    monkeypatch.setattr("service_kit.web.readiness.OLDEST_SECONDS", 3600.0)  # a busy machine may take 10 s for three
     free, begun = threading.Event(), threading.Event()
-    readiness = Readiness(curator_app_.state.context.audit_trail.check_ready)
+    check = curator_app_.state.context.audit_trail.check_ready
+    readiness = Readiness(check, oldest_seconds=3600.0)  # a busy machine may take 10 s for three
     curator_app_.state.readiness = readiness
 
     async def talk():
