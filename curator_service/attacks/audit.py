@@ -20,7 +20,7 @@ from curator_service.privacy.ledger import answers_add_up, is_groups
 from curator_service.privacy.noise import OnProgress, ignore_progress
 from curator_service.release.groups import Groups
 from curator_service.release.mechanism import Mechanism
-from curator_service.release.private_centres import ROUNDS, PrivateCentres
+from curator_service.release.private_centres import PrivateCentres
 from curator_service.scaling import ScaledRows
 
 DRAWS = 20_000
@@ -140,7 +140,7 @@ def _rounds(private: PrivateCentres, moved: bool) -> list[float]:
     sizes = private.rows * np.eye(2, dtype=np.int64)
     sums = np.stack([np.outer(sizes[0], -private.corner), np.outer(sizes[1], private.corner)])
     evidence = np.zeros(2)
-    for _ in range(ROUNDS):
+    for _ in range(private.rounds):
         drawn = private.noisy((sizes[int(moved)], sums[int(moved)]))
         for i, (noisy, either, move) in enumerate(zip(drawn, (sizes, sums), private.moves, strict=True)):
             away = [float(np.abs(noisy - each).sum()) for each in either]

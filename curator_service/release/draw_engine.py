@@ -4,7 +4,7 @@ import logging
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,7 +72,7 @@ class ClusterDraws:
     The law of Z is that of a draw in this process: each worker draws from its own operating system, and no generator's
     state is shared. If a part fails, is begun twice, or its worker ends, the whole draw is void: its parts are deleted,
     none is drawn again, and nothing of them leaves. The workers are the owner's, and see records. Mechanisms that need
-    all rows at once are drawn in this process.
+    all rows at once are drawn in this process. ``connect`` makes the connection to the cluster.
     """
 
     address: str
@@ -80,6 +80,7 @@ class ClusterDraws:
     files: Path
     step_seconds: float
     part_draws: float = PART_DRAWS
+    connect: Callable[[str, Certificates | None], DaskCluster] = DaskCluster
 
     def draw(
         self, mechanism: Mechanism, rows: ScaledRows, records: Path, out: Matrix, on_progress: OnProgress
@@ -88,7 +89,7 @@ class ClusterDraws:
         if not isinstance(mechanism, RowByRow):
             _log.info("a release of %s needs all rows at once: it is drawn in this process", mechanism.name)
             return mechanism.draw(rows, out, on_progress)
-        cluster = DaskCluster(self.address, self.certificates)
+        cluster = self.connect(self.address, self.certificates)
         try:
             cluster.check()
             with self._folder() as folder:

@@ -31,7 +31,7 @@ from curator_service.privacy.groups import COUNT_MOVE, LEVELS, numbers_epsilon
 from curator_service.privacy.ledger import exact
 from curator_service.privacy.noise import OnProgress, add_integer_laplace, ignore_progress, least_epsilon
 from curator_service.release.mechanism import Assessment
-from curator_service.release.private_centres import ROUNDS, PrivateCentres, nearest
+from curator_service.release.private_centres import PrivateCentres, nearest
 from curator_service.scaling import ScaledRows
 
 FEATURES_MAX = 20
@@ -176,7 +176,7 @@ class Groups:
     def divide(self, rows: ScaledRows, on_progress: OnProgress = ignore_progress) -> Divided:
         """Divide the records of ``rows``, and draw how many are in each part."""
         private, part = self.private, np.empty(rows.n, dtype=np.int64)
-        before = 0 if private is None else ROUNDS  # as many passes over the records, of the same length
+        before = 0 if private is None else private.rounds  # as many passes over the records, of the same length
         passes = before + 1
         centres = self.centres() if private is None else private.seek(rows, lambda x: on_progress(x * before / passes))
         for index, block in rows.blocks(_BLOCK):

@@ -34,22 +34,23 @@ Totals = tuple[NDArray[np.int64], NDArray[np.int64]]
 class PrivateCentres:
     """``number`` centres (k, d) of the records in scaled units.
 
-    Claims epsilon-DP of all that its rounds draw, for replacing one record, or all ``rows`` of a person, by any other.
+    Claims epsilon-DP of all that ``rounds`` draw, for replacing one record, or all ``rows`` of a person, by any other.
     """
 
     features: list[Feature]
     number: int
     epsilon: Decimal
     rows: int = 1
+    rounds: int = ROUNDS
 
     def seek(self, rows: ScaledRows, on_progress: OnProgress = ignore_progress) -> Matrix:
         """Draw the centres. Point of no return: charge the release before."""
         centres = self.start()
 
         def in_round(turn: int, share: float) -> None:
-            on_progress((turn + share) / ROUNDS)
+            on_progress((turn + share) / self.rounds)
 
-        for turn in range(ROUNDS):
+        for turn in range(self.rounds):
             totals = self.totals(rows, centres, partial(in_round, turn))
             centres = self.moved(centres, self.noisy(totals), rows.n, turn)
         return centres
@@ -81,7 +82,7 @@ class PrivateCentres:
     @property
     def share(self) -> Decimal:
         """Epsilon of the numbers of a round, and of its sums. Exact: a sixteenth."""
-        return self.epsilon / (2 * ROUNDS)
+        return self.epsilon / (2 * self.rounds)
 
     @property
     def moves(self) -> tuple[int, int]:
@@ -95,7 +96,7 @@ class PrivateCentres:
     @property
     def least(self) -> Decimal:
         """The least epsilon of the centres: with less, noise does not fit 64 bits."""
-        return 2 * ROUNDS * least_epsilon(max(self.moves))
+        return 2 * self.rounds * least_epsilon(max(self.moves))
 
     @property
     def corner(self) -> NDArray[np.int64]:
@@ -110,7 +111,7 @@ class PrivateCentres:
         noise = 2 * (self.moves[1] / LEVELS / float(self.share) / count) ** 2
         step = np.clip(sums / LEVELS / count, -1.0, 1.0) * reach * _STEP**2 / (_STEP**2 + noise)
         after = centres + np.where(small[:, None], 0.0, step)
-        if turn < ROUNDS - 1:
+        if turn < self.rounds - 1:
             order = np.argsort(-sizes, kind="stable")
             idle = np.flatnonzero(small)[: self.number // 2]
             after[idle] = after[order[: len(idle)]] + (self._even()[idle] - 0.5) * reach / 2**turn

@@ -24,9 +24,9 @@ class RunEngine:
     view: wire.RunEngine
 
 
-def parts_of(settings: Settings, n: int) -> int:
-    """The number of parts of n candidates on threads: one for each processor, and none above the setting."""
-    return max(1, -(-n // settings.engine_partition_rows), min(processors(), n // ROWS_MIN))
+def parts_of(settings: Settings, n: int, workers: int) -> int:
+    """The number of parts of n candidates on threads: one for each of ``workers``, and none above the setting."""
+    return max(1, -(-n // settings.engine_partition_rows), min(workers, n // ROWS_MIN))
 
 
 def processors() -> int:
@@ -56,8 +56,8 @@ def engine_of(
     from threadpoolctl import threadpool_limits
 
     threadpool_limits(1, user_api="blas")
-    parts = parts_of(settings, study.n)
-    threads = min(parts, processors())
+    parts = parts_of(settings, study.n, workers := processors())
+    threads = min(parts, workers)
     view = wire.RunEngine(name="threads", parts=parts, workers=threads, memory_bytes=memory_bytes)
     return RunEngine(LocalEngine(lambda _: parts, threads), view)
 

@@ -68,9 +68,15 @@ class RunScheduler:
     write any more.
     """
 
-    def __init__(self, context: ServiceContext, settings: Settings, on_leave: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        context: ServiceContext,
+        settings: Settings,
+        on_leave: Callable[[str], None],
+        worker: Callable[..., RunWorker] = RunWorker,
+    ) -> None:
         self._context = context
-        self._settings = settings
+        self._settings, self._make_worker = settings, worker
         self._on_leave = on_leave  # called with the id of a run that a worker has left
         self._notify_after = timedelta(minutes=settings.notify_wait_minutes)
         self._folder = settings.candidates_folder
@@ -220,7 +226,7 @@ class RunScheduler:
         """Work on a run; return how it ended, or None if it only halted."""
         try:
             crowded = lambda: not self.is_queue_empty  # noqa: E731
-            worker = RunWorker(self._context, self._settings, self._folder, identity, lease, interrupt, crowded)
+            worker = self._make_worker(self._context, self._settings, self._folder, identity, lease, interrupt, crowded)
             return worker.work()
         except Interrupted:
             return None

@@ -5,6 +5,7 @@ A message is stored before it is sent, and sent under a key of its own: sent aga
 
 import secrets
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -35,17 +36,21 @@ _WHY = {
 
 
 class RunMessages:
-    """Sends messages, and reads decisions. ``recommend`` computes the recommendation of a run."""
+    """Sends messages, and reads decisions. ``recommend`` computes the recommendation of a run.
+
+    ``session`` opens a connection to its curator.
+    """
 
     def __init__(
         self,
         context: ServiceContext,
         settings: Settings,
         recommend: Callable[[str, Any], wire.Recommendation],
+        session: Callable[..., AbstractContextManager[tuple[StudyClient, Any]]] = open_session,
     ) -> None:
         self._context = context
         self._settings = settings
-        self._recommend = recommend
+        self._recommend, self._session = recommend, session
         self._sending: dict[str, object] = {}
         """By run whose message is being sent, who sends it."""
 
@@ -121,7 +126,7 @@ class RunMessages:
             token = self._context.seal.open(run.sealed_token).decode()
             actor = request.principal.actor
             try:
-                with open_session(self._context, self._settings, spec, token, actor, is_run_query) as (curator, _):
+                with self._session(self._context, self._settings, spec, token, actor, is_run_query) as (curator, _):
                     reply = _exchange(curator, row)
             except BlindoptError as error:
                 refusal = _refusal(error)

@@ -4,6 +4,7 @@ import json
 import secrets
 import time
 from collections import Counter
+from collections.abc import Callable
 from itertools import takewhile
 from threading import Lock
 from typing import Any
@@ -23,6 +24,7 @@ from modeler_service.runs.query_keys import is_run_query
 from modeler_service.runs.record import observations_of, plan_of, versions_of
 from modeler_service.runs.scheduler import RunScheduler, end, halted_state, is_cut_off
 from modeler_service.runs.trial_views import trial_view
+from modeler_service.runs.worker import RunWorker
 from modeler_service.settings import Settings
 from modeler_service.store import run_counts, trial_lists
 from modeler_service.store.trial_lists import TrialFilter
@@ -46,13 +48,15 @@ _SETTINGS = wire.RunSpec.model_fields.keys() & wire.RunView.model_fields.keys()
 
 
 class Modeler:
-    """Runs and their trials. Safe to call from several threads."""
+    """Runs and their trials. Safe to call from several threads. ``worker`` makes what works on one run."""
 
-    def __init__(self, context: ServiceContext, settings: Settings) -> None:
+    def __init__(
+        self, context: ServiceContext, settings: Settings, worker: Callable[..., RunWorker] = RunWorker
+    ) -> None:
         self.context = context
         self._settings = settings
         self.wakeups = Wakeups()
-        self.scheduler = RunScheduler(context, settings, self.wakeups.notify)
+        self.scheduler = RunScheduler(context, settings, self.wakeups.notify, worker)
         folder = settings.candidates_folder
         self.housekeeping = RunHousekeeping(context, folder, self._view)
         self.posteriors = PosteriorViews(context.database, folder, settings.look_memory_max_bytes)

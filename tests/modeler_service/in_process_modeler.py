@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from blindopt import wire
 from modeler_service.context import open_context
+from modeler_service.runs.worker import RunWorker
 from modeler_service.settings import Settings
 from modeler_service.use_cases.modeler import Modeler
 from service_kit.context.request import RequestContext
@@ -49,12 +50,12 @@ class WatchedDatabase:
 
 
 @contextmanager
-def modeler_at_work(folder, clock=lambda: datetime.now(UTC), *, work=True, **settings):
-    """A modeler whose runs soon give up; without its workers if ``work`` is false."""
+def modeler_at_work(folder, clock=lambda: datetime.now(UTC), *, work=True, worker=RunWorker, **settings):
+    """A modeler whose runs soon give up; without its workers if ``work`` is false. ``worker`` works on a run."""
     quick = {"wait_seconds_first": 0.1, "wait_seconds_max": 0.1, "retry_attempts": 1}
     settings = Settings(data_dir=folder, **quick | settings)
     with open_context(settings, clock) as context:
-        modeler = Modeler(replace(context, database=WatchedDatabase(context.database)), settings)
+        modeler = Modeler(replace(context, database=WatchedDatabase(context.database)), settings, worker)
         if work:
             modeler.work()
         try:

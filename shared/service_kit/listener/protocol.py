@@ -15,25 +15,33 @@ from blindopt.errors import BlindoptError, Busy, ClientCertificateNeeded
 from service_kit.listener.connections import Connections, Standing, TrustedProxies, counted_address
 from service_kit.web import problems
 
-HEAD_SECONDS = 10.0
-"""Within so long a TLS handshake, and the head of a request, must be complete; and a body or a reply must move on."""
 BYTES_PER_SECOND = 4096
-"""How fast the rest of a body must come, and a reply must be read, on average over ``HEAD_SECONDS``."""
+"""How fast the rest of a body must come, and a reply must be read, on average over the seconds for a head."""
 HEAD_MAX_BYTES = 32 << 10
 HEAD_MAX_LINES = 100
 PIPELINE_MAX = 8
-LINGER_SECONDS = 1.0
-"""How long a refused connection stays open, so that its peer can read why; and the end of TLS may last."""
 DRAIN_SECONDS = 0.3
 """How long a kept connection stays open for a request that is on its way when the service ends."""
 HEALTH = (b"/healthz", b"/readyz")
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """Seconds that peers have."""
+
+    head: float = 10.0
+    """Within so long a TLS handshake, and the head of a request, must be complete; and a body or a reply must move."""
+    linger: float = 1.0
+    """How long a refused connection stays open, so that its peer can read why; and the end of TLS may last."""
+    tick: float = 1.0
+    """How often it is looked who is late."""
 
 
 class ListenerState(ServerState):
     """What the connections of a service share.
 
     ``tls`` returns the context for a new connection, or None without TLS; ``needs_certificate`` is whether a client
-    must show a certificate. ``proxies`` may say for whom they ask.
+    must show a certificate. ``proxies`` may say for whom they ask. ``deadlines`` are those of every connection.
     """
 
     def __init__(
@@ -43,12 +51,14 @@ class ListenerState(ServerState):
         tls: Callable[[], ssl.SSLContext] | None = None,
         needs_certificate: bool = False,
         proxies: TrustedProxies,
+        deadlines: Deadlines,
     ) -> None:
         super().__init__()
         self.open_connections = open_connections
         self.tls = tls
         self.needs_certificate = needs_certificate
         self.proxies = proxies
+        self.deadlines = deadlines
         self.is_draining = False
 
 
@@ -60,10 +70,10 @@ class _Pace:
     since: float
     moved: int
 
-    def is_late(self, now: float, moved: int) -> bool:
+    def is_late(self, now: float, moved: int, seconds: float) -> bool:
         if moved - self.moved >= BYTES_PER_SECOND * (now - self.since):
             self.since, self.moved = now, moved
-        return now - self.since > HEAD_SECONDS
+        return now - self.since > seconds
 
 
 @dataclass(slots=True)
@@ -98,7 +108,7 @@ class Protocol(HttpToolsProtocol):
     # --- the connection ---------------------------------------------------------------------------
 
     async def connect(self, accepted: socket.socket, peer: object) -> None:
-        """Take an accepted connection: count it; then TLS, if the service has it, within ``HEAD_SECONDS``."""
+        """Take an accepted connection: count it; then TLS, if the service has it, within its deadline."""
         self._connecting = asyncio.current_task()
         host = peer[0] if isinstance(peer, tuple) else ""
         self.address = counted_address(host) if host else "local"
@@ -106,7 +116,8 @@ class Protocol(HttpToolsProtocol):
             self._only_health = Busy("too many connections are open", seconds=5)
         options: dict[str, Any] = {}
         if self.server_state.tls is not None:
-            options = {"ssl_handshake_timeout": HEAD_SECONDS, "ssl_shutdown_timeout": LINGER_SECONDS}
+            deadlines = self.server_state.deadlines
+            options = {"ssl_handshake_timeout": deadlines.head, "ssl_shutdown_timeout": deadlines.linger}
             options["ssl"] = self.server_state.tls()
         try:
             await self.loop.connect_accepted_socket(lambda: self, accepted, **options)
@@ -157,10 +168,10 @@ class Protocol(HttpToolsProtocol):
                 transport.abort()
         elif cycle is None or cycle.response_complete:
             self._pace = None
-            if now - self._since > HEAD_SECONDS:
+            if now - self._since > (seconds := self.server_state.deadlines.head):
                 self._open.turned_away["head not whole"] += 1
                 if self._counts.is_head and self._counts.framing:
-                    self.refuse(problems.http_error(408, f"the head was not complete within {HEAD_SECONDS:.0f} s"))
+                    self.refuse(problems.http_error(408, f"the head was not complete within {seconds:.0f} s"))
                 else:  # an unexpected reply might be taken for that of the next request
                     transport.close()
         elif cycle.more_body and not self.flow.read_paused:
@@ -173,7 +184,7 @@ class Protocol(HttpToolsProtocol):
     def _is_late(self, kind: str, now: float, moved: int) -> bool:
         if self._pace is None or self._pace.kind != kind:
             self._pace = _Pace(kind, now, moved)
-        return self._pace.is_late(now, moved)
+        return self._pace.is_late(now, moved, self.server_state.deadlines.head)
 
     def shutdown(self) -> None:
         """End the connection after the request that is under way, or one that comes within ``DRAIN_SECONDS``."""
@@ -288,7 +299,7 @@ class Protocol(HttpToolsProtocol):
             lines += [name, b": ", value, b"\r\n"]
         self.transport.write(b"".join([*lines, b"\r\n", bytes(reply.body)]))
         self._since = self.loop.time()
-        self.loop.call_later(LINGER_SECONDS, self.transport.close)
+        self.loop.call_later(self.server_state.deadlines.linger, self.transport.close)
 
 
 def _too_long() -> BlindoptError:

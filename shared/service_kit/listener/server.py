@@ -16,13 +16,12 @@ from fastapi import FastAPI
 from blindopt.certificates import look_again
 from service_kit.certificates import Certificates
 from service_kit.listener.connections import Connections, TrustedProxies, raise_descriptor_limit
-from service_kit.listener.protocol import ListenerState, Protocol
+from service_kit.listener.protocol import Deadlines, ListenerState, Protocol
 from service_kit.settings import ServiceSettings
 
 log = logging.getLogger("blindopt.connections")
 KEEP_ALIVE_SECONDS = 8
 """Longer than the 5 s for which our clients keep a connection, so that they rarely use one that is being closed."""
-TICK_SECONDS = 1.0
 REPORT_TICKS = 60
 ACCEPT_AT_ONCE = 64
 """How many connections are accepted before other work of the event loop goes on."""
@@ -76,7 +75,7 @@ class Server(uvicorn.Server):
             ticks += 1
             self._is_awake.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._is_awake.wait(), TICK_SECONDS)
+                await asyncio.wait_for(self._is_awake.wait(), self.server_state.deadlines.tick)
         self._loop = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -134,8 +133,8 @@ class Server(uvicorn.Server):
         self._report()
 
 
-def server(app: FastAPI, settings: ServiceSettings) -> Server:
-    """A server of ``app`` as the settings say. Raises the process's limit of open descriptors."""
+def server(app: FastAPI, settings: ServiceSettings, deadlines: Deadlines = Deadlines()) -> Server:
+    """A server of ``app`` as the settings say, and the deadlines. Raises the process's limit of open descriptors."""
     room = raise_descriptor_limit()
     if room < settings.connections_max:
         log.warning(
@@ -148,6 +147,7 @@ def server(app: FastAPI, settings: ServiceSettings) -> Server:
         tls=None if settings.tls_cert is None else certificates.server_context,
         needs_certificate=settings.tls_client_ca is not None,
         proxies=proxies,
+        deadlines=deadlines,
     )
     config = uvicorn.Config(
         app,

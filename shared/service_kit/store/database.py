@@ -48,8 +48,12 @@ class Database:
         append_only: tuple[str, ...] = (),
         migrations: tuple[schema.Migrations, ...] = (),
         url: str | None = None,
+        quick_seconds: float = QUICK_SECONDS,
     ) -> None:
-        """Open the file ``path``; with ``url``, PostgreSQL there, in a schema with the name of the file."""
+        """Open the file ``path``; with ``url``, PostgreSQL there, in a schema with the name of the file.
+
+        After a commit that took ``quick_seconds`` at most, a thread that writes commits by itself.
+        """
         self.path, self.url = path.absolute(), url
         self.foreign_writes = 0
         """How often a commit of another connection, so of another process, was seen before a transaction."""
@@ -61,14 +65,12 @@ class Database:
         self._backend = self.server = backends.of(self.path, url)
         self._db = self._reached(self._backend.connect)
         self._memory = remember_rows(self._db)
-        self._lock = threading.Lock()
-        self._submitting = threading.Lock()
+        self._lock, self._submitting = threading.Lock(), threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: list[_Item] = []
-        self._busy = False
+        self._busy = self._closed = False
         self._is_put_off = False  # whether a group waits for the lock, which another thread holds
-        self._is_quick = False
-        self._closed = False
+        self._is_quick, self._quick_seconds = False, quick_seconds
         self._committer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
         if self.write(lambda db: self._backend.schema.prepare(db, *self._tables)):
             self._backend.rewrite(self._db)
@@ -275,7 +277,7 @@ class Database:
         except Exception as error:
             return self._lost(connection, done, error)
         took_s = time.perf_counter() - began
-        self._is_quick = self._backend.is_near and took_s <= QUICK_SECONDS
+        self._is_quick = self._backend.is_near and took_s <= self._quick_seconds
         self.commits.add(took_s)
         try:
             self._after_commit()

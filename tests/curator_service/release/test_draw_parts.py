@@ -5,8 +5,8 @@ import pickle
 import shutil
 from dataclasses import replace
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -90,12 +90,13 @@ def test_a_part_without_a_rotation_reads_none(part, tmp_path):
     assert np.abs(out[6:] - values[[3, 2, 1, 0]][:, [0, 2]]).max() < 1e-4
 
 
-def test_a_worker_draws_its_part_in_its_own_process(part, monkeypatch):
-    """Also a large part, where a draw at the curator starts a process for each processor."""
-    monkeypatch.setattr(parallel, "PARALLEL_DRAWS", 0)
-    monkeypatch.setattr(parallel, "processors", lambda: 2)
-    monkeypatch.setattr(parallel, "get_context", None)
-    assert draw_part(part[0]) == ""
+def test_a_worker_draws_a_large_part_in_its_own_process(part, tmp_path):
+    """A draw at the curator starts a process for each processor, and each takes time of its own."""
+    rows = int(parallel.PARALLEL_DRAWS / NOISE.law.draws_per_row) + 1
+    np.save(tmp_path / draw_parts.ORDER, np.arange(rows) % 10)
+    before = os.times()
+    assert draw_part(replace(part[0], first=0, last=rows)) == ""
+    assert os.times().children_user == before.children_user
 
 
 class Planted:
@@ -195,12 +196,10 @@ def test_a_file_that_a_worker_adds_meanwhile_is_deleted_with_its_folder(tmp_path
 class Workers:
     """A cluster whose workers are this process, and end their parts in reverse."""
 
-    made: ClassVar[list["Workers"]] = []
-
-    def __init__(self, address, certificates):
+    def __init__(self, made, address, certificates):
         self.given, self.calls, self.parts = (address, certificates), [], []
         self.modes = set()
-        Workers.made.append(self)
+        made.append(self)
 
     def check(self):
         self.calls.append("check")
@@ -223,10 +222,9 @@ class Workers:
 
 
 @pytest.fixture
-def workers(monkeypatch):
-    monkeypatch.setattr(Workers, "made", [])
-    monkeypatch.setattr("curator_service.release.draw_engine.DaskCluster", Workers)
-    return Workers.made
+def workers():
+    """Connections that were made."""
+    return []
 
 
 @pytest.fixture
@@ -238,8 +236,9 @@ def records(tmp_path):
     return ScaledRows(values, [0, 2], list(FEATURES), np.arange(23)[::-1])
 
 
-def engine_of(tmp_path, **more):
-    return ClusterDraws("tls://127.0.0.1:1", ("ca", "cert", "key"), tmp_path / "shared", 7.0, **more)
+def engine_of(tmp_path, workers, **more):
+    files, connect = tmp_path / "shared", partial(Workers, workers)
+    return ClusterDraws("tls://127.0.0.1:1", ("ca", "cert", "key"), files, 7.0, connect=connect, **more)
 
 
 LINK = os.link
@@ -269,7 +268,7 @@ def test_a_draw_at_workers_is_all_rows_in_their_order_turned_alike(
         monkeypatch.setattr(os, "link", other_file_system)
     mechanism, out, shares = GaussianMechanism(Decimal(1), 1e-5, 1e-6, rotate=rotate), np.full((23, 2), np.nan), []
     per_row = mechanism.row_noise(2).law.draws_per_row
-    engine = engine_of(tmp_path, part_draws=5.5 * per_row)
+    engine = engine_of(tmp_path, workers, part_draws=5.5 * per_row)
     assert engine.draw(mechanism, records, tmp_path / "records.npy", out, shares.append) == Assessment()
     assert turned(out, records.values[::-1][:, [0, 2]]) == rotate
     (cluster,) = workers
@@ -285,7 +284,9 @@ def test_a_draw_at_workers_is_all_rows_in_their_order_turned_alike(
 
 def test_a_part_that_costs_more_than_allowed_is_one_row(workers, records, tmp_path):
     mechanism, out = GaussianMechanism(Decimal(1), 1e-5, 1e-6), np.zeros((23, 2))
-    engine_of(tmp_path, part_draws=0.0).draw(mechanism, records, tmp_path / "records.npy", out, lambda share: None)
+    engine_of(tmp_path, workers, part_draws=0.0).draw(
+        mechanism, records, tmp_path / "records.npy", out, lambda share: None
+    )
     assert [part.last - part.first for part in workers[0].parts] == [1] * 23
 
 
@@ -295,7 +296,7 @@ def test_a_part_that_fails_voids_the_draw_and_says_the_kind_of_the_error_alone(w
     mechanism, out = GaussianMechanism(Decimal(1), 1e-5, 1e-6), np.zeros((23, 2))
     per_row = mechanism.row_noise(2).law.draws_per_row
     with pytest.raises(NumericalFailure, match="nothing of this draw may be used"):
-        engine_of(tmp_path, part_draws=5 * per_row).draw(
+        engine_of(tmp_path, workers, part_draws=5 * per_row).draw(
             mechanism, records, tmp_path / "records.npy", out, lambda share: None
         )
     assert workers[0].calls == ["check", 7.0, "cancelled", "close"]
@@ -314,7 +315,7 @@ def test_a_mechanism_that_needs_all_rows_is_drawn_by_itself_with_what_was_given(
 
     caplog.set_level("INFO", "curator_service.release.draw_engine")
     out, report = np.zeros((23, 2)), [].append
-    for engine in (engine_of(tmp_path), ProcessDraws()):
+    for engine in (engine_of(tmp_path, workers), ProcessDraws()):
         assert engine.draw(Whole(), records, tmp_path / "records.npy", out, report) == (records, out, report)
     assert workers == []
     (line,) = (record.getMessage() for record in caplog.records)

@@ -82,23 +82,22 @@ def laws(monkeypatch):
     return drawn
 
 
-def test_records_are_counted_by_part_and_parts_with_enough_are_candidates(laws, monkeypatch):
-    """Ten stored records, of which 0 and 9 are withheld, in a secret order; two blocks."""
-    monkeypatch.setattr(groups, "_BLOCK", 5)
+def test_records_are_counted_by_part_and_parts_with_enough_are_candidates(laws):
+    """Ten stored records, of which 0 and 9 are withheld, in a secret order; two blocks: 2,048 more are of one part."""
     grid, shares = of(GRID, rows=3), []
-    part = np.array([0, 5, 1, 5, 1, 3, 5, 1, 5, 2])
-    values = np.column_stack([np.full(10, 1e9), grid.raw_centres()[part] + 0.25])
-    order = np.array([8, 1, 7, 2, 6, 3, 5, 4])
+    part = np.array([0, 5, 1, 5, 1, 3, 5, 1, 5, 2] + [4] * 2_048)
+    values = np.column_stack([np.full(2_058, 1e9), grid.raw_centres()[part] + 0.25])
+    order = np.array([8, 1, 7, 2, *range(2_057, 9, -1), 6, 3, 5, 4])
     divided = grid.divide(ScaledRows(values, [1, 2], BOX, order), shares.append)
-    assert laws == [([0, 3, 0, 1, 0, 4], 6, Decimal("0.5"))]
-    assert (divided.kept.tolist(), divided.counts) == ([1, 5], [2, 3])
-    assert divided.centres.tolist() == [[-2, 0], [2, 1]]
+    assert laws == [([0, 3, 0, 1, 2_048, 4], 6, Decimal("0.5"))]
+    assert (divided.kept.tolist(), divided.counts) == ([1, 4, 5], [2, 2_047, 3])
+    assert divided.centres.tolist() == [[-2, 0], [2, 0], [2, 1]]
     expected = (
-        {0: WITHHELD, 9: WITHHELD, 5: NO_CANDIDATE} | dict.fromkeys((2, 4, 7), 0) | dict.fromkeys((1, 3, 6, 8), 1)
+        {0: WITHHELD, 9: WITHHELD, 5: NO_CANDIDATE} | dict.fromkeys((2, 4, 7), 0) | dict.fromkeys((1, 3, 6, 8), 2)
     )
-    assert divided.candidates.tolist() == [expected[i] for i in range(10)]
+    assert divided.candidates.tolist() == [expected[i] for i in range(10)] + [1] * 2_048
     assert (WITHHELD, NO_CANDIDATE) == (-2, -1)
-    assert shares == [5 / 8, 1]
+    assert shares == [2_048 / 2_056, 1]
 
 
 def test_where_no_part_has_enough_the_largest_is_the_candidate():

@@ -29,9 +29,9 @@ class Near(PrivateCentres):
         return np.full(len(self.features), 2.0**-20)
 
 
-def centres_of(d, number=2, k=1, epsilon="0.5", kind=PrivateCentres):
+def centres_of(d, number=2, k=1, epsilon="0.5", kind=PrivateCentres, rounds=ROUNDS):
     features = [wire.Feature(column=f"x{j}", lower=0.0, upper=1.0) for j in range(d)]
-    return kind(features, number, Decimal(epsilon), k)
+    return kind(features, number, Decimal(epsilon), k, rounds)
 
 
 def rows_of(private, points):
@@ -45,8 +45,7 @@ def corners(d):
 
 def largest_loss(monkeypatch, d, k=1, rounds=1):
     """The largest loss over all neighbours at all transcripts of extreme values: two persons, k records each."""
-    monkeypatch.setattr(private_centres, "ROUNDS", rounds)
-    private, worst = centres_of(d, k=k, kind=Near), Fraction(0)
+    private, worst = centres_of(d, k=k, kind=Near, rounds=rounds), Fraction(0)
     persons = list(itertools.product(corners(d), repeat=k))
     sizes, sums = [*itertools.product((1, FAR), repeat=2)], [*itertools.product((-FAR, FAR), repeat=2 * d)]
     one_round = [(*size, *total) for size in sizes for total in sums]

@@ -230,27 +230,26 @@ class FullDisk:
         return getattr(self.database, name)
 
     def write(self, work):
-        if len(self.refused) < 3:
+        if len(self.refused) < 2:
             self.refused.append(work)
             raise AuditUnavailable("the database cannot be written")
         return self.database.write(work)
 
 
-def test_an_end_that_cannot_be_stored_is_stored_once_it_can(tmp_path, small, until, monkeypatch):
+def test_an_end_that_cannot_be_stored_is_stored_once_it_can(tmp_path, small, until):
     """A disk that is full for a while: the forecast does not run for ever."""
-    monkeypatch.setattr("curator_service.use_cases.jobs.jobs.AGAIN_SECONDS", 0.05)
     settings = Settings(data_dir=tmp_path)
     context, vault = open_context(settings), Vault(tmp_path / "files")
     (identity,) = _stored(context, vault, small, 1)
     database = FullDisk(context.database)
-    database.refused += [None] * 3  # not full yet
+    database.refused += [None] * 2  # not full yet
     jobs = StoredForecasts(replace(context, database=database), vault, settings)
     database.refused.clear()
     jobs.submit(identity)
     try:
         study = f"std_{0:016x}"
         until(lambda: jobs.view(study, identity).state == "completed")
-        assert len(database.refused) == 3
+        assert len(database.refused) == 2
         assert len(jobs.view(study, identity).points) == 4
     finally:
         jobs.close()

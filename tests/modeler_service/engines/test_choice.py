@@ -39,10 +39,9 @@ def test_addresses_of_this_machine_and_those_with_certificates_are_taken(tmp_pat
     assert closed.engine_certificates == tuple(str(tmp_path / name) for name in ("ca", "cert", "key"))
 
 
-def test_parts_follow_the_processors_and_the_setting(monkeypatch):
-    monkeypatch.setattr(engines, "processors", lambda: 4)
+def test_parts_follow_the_processors_and_the_setting():
     settings = given(candidates_engine="threads")
-    assert [engines.parts_of(settings, n) for n in (10, 249_999, 600_000, 1_000_000, 10**7, 10**8)] == [
+    assert [engines.parts_of(settings, n, workers=4) for n in (10, 249_999, 600_000, 1_000_000, 10**7, 10**8)] == [
         1,
         1,
         2,
@@ -50,7 +49,7 @@ def test_parts_follow_the_processors_and_the_setting(monkeypatch):
         4,
         25,
     ]
-    assert engines.parts_of(given(engine_partition_rows=100), 401) == 5
+    assert engines.parts_of(given(engine_partition_rows=100), 401, workers=4) == 5
 
 
 def test_only_algorithms_whose_choice_is_a_maximum_are_divided(tmp_path):

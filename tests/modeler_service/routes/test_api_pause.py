@@ -383,15 +383,13 @@ class StandIn:
 
 
 @pytest.fixture
-def work(monkeypatch):
-    stand_in = StandIn()
-    monkeypatch.setattr(scheduler, "RunWorker", stand_in.of)
-    return stand_in
+def work():
+    return StandIn()
 
 
 @pytest.fixture
 def modeler(tmp_path, work):
-    with modeler_at_work(tmp_path, concurrent_runs=3) as modeler:
+    with modeler_at_work(tmp_path, worker=work.of, concurrent_runs=3) as modeler:
         yield modeler
 
 
@@ -467,7 +465,7 @@ def test_a_run_whose_end_could_not_be_stored_is_taken_up_when_it_can(tmp_path, w
             failed.append(number)
             raise AuditUnavailable("the disk is full")
 
-    with modeler_at_work(tmp_path, concurrent_runs=1, wait_seconds_first=0.2) as modeler:
+    with modeler_at_work(tmp_path, worker=work.of, concurrent_runs=1, wait_seconds_first=0.2) as modeler:
         modeler.context.database.before_write = fill
         work.done.set()
         run = start_run(modeler)

@@ -47,17 +47,20 @@ def test_a_run_is_taken_up_again_where_it_could_not_be_read_as_its_worker_left_i
 
     endings = [None, {"state": "completed", "ended_because": "budget", "problem": None}]
 
-    def outcome(*_):
-        faults.append(not endings[0])
-        ending = endings.pop(0)
-        if ending is None:
-            raise OSError("a fault that nothing translates")
-        faults.clear()
-        return ending
+    class Worker:
+        def __init__(self, *_):
+            pass
 
-    with modeler_at_work(tmp_path) as modeler:
+        def work(self):
+            faults.append(not endings[0])
+            ending = endings.pop(0)
+            if ending is None:
+                raise OSError("a fault that nothing translates")
+            faults.clear()
+            return ending
+
+    with modeler_at_work(tmp_path, worker=Worker) as modeler:
         act_before(monkeypatch, store, "run", not_yet)
-        monkeypatch.setattr(modeler.scheduler, "_outcome", outcome)
         run = start(modeler)
         until(lambda: not endings)
         until(lambda: modeler.run(run).state == "completed")

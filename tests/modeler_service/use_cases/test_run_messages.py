@@ -7,25 +7,26 @@ import pytest
 
 from blindopt import wire
 from blindopt.errors import BlindoptError, Busy, Unreachable
-from modeler_service.use_cases import messages
+from modeler_service.settings import Settings
+from modeler_service.use_cases.messages import RunMessages
 from tests.modeler_service.in_process_modeler import SPEC, modeler_at_work, request_of, start
 
 WISH = wire.BudgetMessage(kind="budget", more=wire.Budget(queries=5))
 
 
-def replace_session(monkeypatch, session):
-    """``session`` in place of a connection to the curator of a run."""
-    monkeypatch.setattr(messages, "open_session", session)
+def messages_over(session, modeler, folder):
+    """Messages of runs, with ``session`` for a connection to their curators."""
+    return RunMessages(modeler.context, Settings(data_dir=folder), modeler.recommendation, session)
 
 
-def test_a_slow_curator_holds_up_the_messages_of_its_own_run_alone(tmp_path, monkeypatch):
+def test_a_slow_curator_holds_up_the_messages_of_its_own_run_alone(tmp_path):
     with modeler_at_work(tmp_path, work=False) as modeler:
         slow, other = start(modeler), start(modeler, SPEC.model_copy(update={"study_id": "std_fedcba9876543210"}))
         refused = {}
 
         def send(run):
             with pytest.raises(BlindoptError) as error:
-                modeler.messages.send(request_of(modeler), run, WISH)
+                messages.send(request_of(modeler), run, WISH)
             return type(error.value)
 
         @contextmanager
@@ -35,14 +36,14 @@ def test_a_slow_curator_holds_up_the_messages_of_its_own_run_alone(tmp_path, mon
             raise Unreachable("no reply")
             yield
 
-        replace_session(monkeypatch, session)
+        messages = messages_over(session, modeler, tmp_path)
         assert send(slow) is Unreachable
         assert refused == {slow: Busy, other: Unreachable}
         refused.clear()
         assert send(slow) is Unreachable  # and it may be sent again
 
 
-def test_a_note_is_not_confirmed_by_the_digest_of_its_request_in_the_log(tmp_path, monkeypatch):
+def test_a_note_is_not_confirmed_by_the_digest_of_its_request_in_the_log(tmp_path):
     """Both logs have the digest of the request: its body holds 128 random bits that only the two parties store."""
     bodies = []
     with modeler_at_work(tmp_path, work=False) as modeler:
@@ -56,12 +57,12 @@ def test_a_note_is_not_confirmed_by_the_digest_of_its_request_in_the_log(tmp_pat
             bodies.append((key, message.model_dump_json()))
             raise Unreachable("no reply")
 
-        replace_session(monkeypatch, session)
+        messages = messages_over(session, modeler, tmp_path)
         for wish in (WISH, WISH.model_copy(update={"salt": "guess"}), WISH):
             with pytest.raises(Unreachable):
-                modeler.messages.send(request_of(modeler), run, wish)
+                messages.send(request_of(modeler), run, wish)
         with pytest.raises(Unreachable):
-            modeler.messages.update(request_of(modeler), run, 1)
+            messages.update(request_of(modeler), run, 1)
     assert bodies[3] == bodies[0]  # sent again, it is the same request
     salts = {re.search('"salt":"([0-9a-f]{32})"', body)[1] for _, body in bodies}
     assert len(salts) == 3

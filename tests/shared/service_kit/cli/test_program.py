@@ -14,9 +14,12 @@ from tests import processes
 
 @pytest.mark.parametrize(("given", "threads"), [({}, "1"), ({"OPENBLAS_NUM_THREADS": "4"}, "4")])
 def test_blas_starts_no_threads_unless_the_environment_asks_for_some(monkeypatch, given, threads):
-    monkeypatch.setattr(os, "environ", dict(given))
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "")
+    del os.environ["OPENBLAS_NUM_THREADS"]
+    os.environ.update(given)
+    before = dict(os.environ)
     one_thread_for_products()
-    assert os.environ == {"OPENBLAS_NUM_THREADS": threads}
+    assert os.environ == before | {"OPENBLAS_NUM_THREADS": threads}
 
 
 @pytest.fixture(params=["curator", "modeler"])

@@ -11,7 +11,6 @@ from argon2.low_level import Type
 from sqlalchemy import text
 
 from blindopt.errors import Invalid, Unauthenticated
-from service_kit.console import api
 from service_kit.console.sessions import Sessions
 from service_kit.identity import passwords
 from service_kit.identity.tokens import Principal
@@ -409,9 +408,8 @@ def test_what_a_page_fetches_by_itself_keeps_no_session_alive(owner, clock):
     assert not _is_in(owner)
 
 
-def test_a_stream_ends_with_its_session(owner, app, clock, monkeypatch):
+def test_a_stream_ends_with_its_session(owner, app, clock):
     """The control is the first part: as long as the session lives, it goes on."""
-    monkeypatch.setattr(api, "_POLL_SECONDS", 0.05)
     cookies = f"{COOKIE}={owner.cookies[COOKIE]}"
     scope = {
         "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "method": "GET",

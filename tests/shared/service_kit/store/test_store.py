@@ -343,9 +343,11 @@ def test_of_writes_that_share_a_commit_one_that_fails_takes_no_other_with_it(dat
 
 
 @pytest.mark.parametrize("quick_s", [-1.0, 0.0003, 60.0], ids=["never quick", "now and then", "always quick"])
-def test_writes_of_threads_and_of_the_loop_are_all_made_whatever_the_disk(database, monkeypatch, quick_s):
+def test_writes_of_threads_and_of_the_loop_are_all_made_whatever_the_disk(tmp_path, quick_s):
     """A thread commits what it wrote while the disk is quick; a group of the loop that finds it at work comes after."""
-    monkeypatch.setattr("service_kit.store.database.QUICK_SECONDS", quick_s)
+    path = tmp_path / "quick.sqlite"
+    address = postgres.address_for(path)
+    database = Database(path, (METADATA,), append_only=APPEND_ONLY, url=address, quick_seconds=quick_s)
 
     def work(db, who, number):
         audit_log.append(db, "test", actor=who, now=NOW, details={"n": number})
@@ -369,6 +371,7 @@ def test_writes_of_threads_and_of_the_loop_are_all_made_whatever_the_disk(databa
         assert results == [(name, n) for n in range(25)]
         assert [e.record["details"]["n"] for e in _log(database) if e.record["actor"] == name] == list(range(25))
     assert merkle_log.verify(_log(database)).size == 200
+    database.close()
 
 
 def test_an_effect_that_raises_keeps_neither_reply_nor_record(context, filled):
