@@ -11,7 +11,7 @@ from blindopt.arrays import Matrix, Rows, Vector
 from blindopt.errors import BlindoptError, EngineUnavailable, NumericalFailure
 from blindopt.formats.release_files import Section
 from blindopt.gp.observations import Observations
-from blindopt.gp.partitions.engines import edges, split
+from blindopt.gp.partitions.engines import Divide, edges, split
 from blindopt.gp.partitions.part import Answer, Law, Question
 from blindopt.gp.progress import Tick
 from modeler_service.engines.host import Message, News, PartSpec, news_of, unpacked
@@ -82,6 +82,7 @@ class RemoteEngine:
     something that is no answer, is built again at a living worker and gets all observations. After five times the
     engine is unavailable, and the run waits. No number that a worker computes enters a choice: answers say which rows
     to solve for, and are checked for types, order and range. Workers read candidates from their own file at ``path``.
+    ``divide`` divides the rows among them.
     """
 
     def __init__(
@@ -92,8 +93,9 @@ class RemoteEngine:
         step_seconds: float,
         tick: Tick,
         lease_seconds: float = 300.0,
+        divide: Divide = edges,
     ) -> None:
-        self._cluster, self._path, self._sections = cluster, path, sections
+        self._cluster, self._path, self._sections, self._divide = cluster, path, sections, divide
         self.step_seconds, self._lease_seconds, self._tick = step_seconds, lease_seconds, tick
         self._parts: list[_Remote] = []
         self._failures: dict[str, int] = {}
@@ -108,7 +110,7 @@ class RemoteEngine:
         self._law, self._observations, workers = law, observations, self.living()
         self._shape = candidates.shape
         n, width = len(candidates), np.dtype(law.dtype).itemsize * (law.capacity + law.lift.rank + 2) + 48
-        self._parts = [_Remote(rows) for rows in edges(n, len(workers))]
+        self._parts = [_Remote(rows) for rows in self._divide(n, len(workers))]
         if limits := [limit for limit in workers.values() if limit]:
             free = min(limits) - WORKER_BYTES
             if width * len(self._parts[-1].rows) > free:

@@ -19,7 +19,7 @@ from service_kit.context.context import ServiceContext
 from service_kit.context.exclusive import exclusive
 
 log = logging.getLogger("blindopt.verification")
-_FIRST_AFTER_S, _POLL_S, _AGAIN_S, _CLOSE_S = 3.0, 10.0, 60.0, 10.0
+_POLL_S, _CLOSE_S = 10.0, 10.0
 
 _START = (
     "import runpy, sys; sys.path[:0] = sys.argv[1].split(':'); sys.argv[:3] = [sys.argv[2]]; "
@@ -33,10 +33,12 @@ class LogVerification:
     A restart begins anew: while the service was stopped, any record may have been changed.
     """
 
-    def __init__(self, context: ServiceContext, *, hours: float = 0.0) -> None:
-        """``hours`` between verifications in the background; 0: none."""
+    def __init__(
+        self, context: ServiceContext, *, hours: float = 0.0, first_after_s: float = 3.0, again_s: float = 60.0
+    ) -> None:
+        """``hours`` between verifications in the background; 0: none. After one that failed: ``again_s``."""
         self._context = context
-        self._every_s = hours * 3_600
+        self._every_s, self._first_after_s, self._again_s = hours * 3_600, first_after_s, again_s
         self._started_at = context.clock()
         self._sound_at_start = context.audit_trail.is_sound
         self._running = threading.Lock()
@@ -83,7 +85,7 @@ class LogVerification:
             self._thread.join(_CLOSE_S)
 
     def _serve(self) -> None:
-        due, seen = time.monotonic() + _FIRST_AFTER_S, self._foreign_writes()
+        due, seen = time.monotonic() + self._first_after_s, self._foreign_writes()
         while not self._closing.wait(max(0.0, min(_POLL_S, due - time.monotonic()))):
             writes = self._foreign_writes()
             if time.monotonic() < due and writes == seen:
@@ -96,7 +98,7 @@ class LogVerification:
                 if self._closing.is_set():
                     return
                 log.error("a verification of the log failed", extra={"fields": {"kind": type(error).__name__}})
-                due = time.monotonic() + min(_AGAIN_S, self._every_s)
+                due = time.monotonic() + min(self._again_s, self._every_s)
             else:
                 seen, due = writes, time.monotonic() + self._every_s
 

@@ -3,6 +3,7 @@
 import os
 import pickle
 import shutil
+import tempfile
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
@@ -241,14 +242,13 @@ def engine_of(tmp_path, workers, **more):
     return ClusterDraws("tls://127.0.0.1:1", ("ca", "cert", "key"), files, 7.0, connect=connect, **more)
 
 
-LINK = os.link
-
-
-def other_file_system(source, target):
-    """What a link from elsewhere ends with; a worker ends its part by a link within the folder."""
-    if Path(target).name == draw_parts.VALUES:
-        raise OSError("another file system")
-    LINK(source, target)
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A folder in another file system, so that no link leads from it to the folder that workers share."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        if Path(folder).stat().st_dev == tmp_path.stat().st_dev:
+            pytest.skip("all folders are in one file system")
+        yield Path(folder)
 
 
 def turned(z, exact):
@@ -262,14 +262,15 @@ def turned(z, exact):
 @pytest.mark.parametrize("linked", [True, False])
 @pytest.mark.parametrize("rotate", [True, False])
 def test_a_draw_at_workers_is_all_rows_in_their_order_turned_alike(
-    rotate, linked, workers, records, tmp_path, monkeypatch
+    rotate, linked, workers, records, tmp_path, elsewhere
 ):
+    file = tmp_path / "records.npy"
     if not linked:
-        monkeypatch.setattr(os, "link", other_file_system)
+        file = shutil.copy(file, elsewhere)
     mechanism, out, shares = GaussianMechanism(Decimal(1), 1e-5, 1e-6, rotate=rotate), np.full((23, 2), np.nan), []
     per_row = mechanism.row_noise(2).law.draws_per_row
     engine = engine_of(tmp_path, workers, part_draws=5.5 * per_row)
-    assert engine.draw(mechanism, records, tmp_path / "records.npy", out, shares.append) == Assessment()
+    assert engine.draw(mechanism, records, file, out, shares.append) == Assessment()
     assert turned(out, records.values[::-1][:, [0, 2]]) == rotate
     (cluster,) = workers
     assert cluster.given == ("tls://127.0.0.1:1", ("ca", "cert", "key"))

@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import re
+import sys
 from dataclasses import replace
 
 import httpx
@@ -16,7 +17,6 @@ from blindopt.client import VendorClient
 from modeler_service import app as modeler_app
 from modeler_service.console import runs
 from modeler_service.settings import Settings
-from modeler_service.use_cases import exports
 
 
 @pytest.mark.parametrize("role", ["vendor", "viewer"])
@@ -87,7 +87,7 @@ def _cookie(browser):
 def test_without_pyarrow_there_is_an_explanation_instead_of_the_link(browsers, service, ended, monkeypatch):
     """In this process, on what the service keeps: there pyarrow can be taken away."""
     service.stop()
-    monkeypatch.setattr(exports, "has_parquet", lambda: False)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     app = modeler_app.build(Settings(data_dir=service.data))
 
     async def look(path):

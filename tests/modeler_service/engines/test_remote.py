@@ -163,10 +163,9 @@ def test_any_edges_with_lost_repeated_and_late_replies_give_the_same_choices(cut
         return again if verb == "answer" else None
 
     ranges = [range(first, last) for first, last in pairwise(limits)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("modeler_service.engines.remote.edges", lambda n, workers: ranges)
-        engine = RemoteEngine(FakeCluster(2, fault), str(release), sections(release), 5.0, lambda: None)
-        assert walk(grid(), engine, case="batch", steps=4) == whole("batch")[:16]
+    cluster, parts = FakeCluster(2, fault), sections(release)
+    engine = RemoteEngine(cluster, str(release), parts, 5.0, lambda: None, divide=lambda n, workers: ranges)
+    assert walk(grid(), engine, case="batch", steps=4) == whole("batch")[:16]
 
 
 @pytest.fixture(scope="module")

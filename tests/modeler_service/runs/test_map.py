@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sqlalchemy.exc import DBAPIError
 
 from blindopt import wire
 from blindopt.client import VendorClient
@@ -91,10 +92,6 @@ class Reading:
         return Database.read_from(self.path, postgres.address_for(self.path))
 
 
-class IsRead(Exception):
-    """The trials of a run were read."""
-
-
 LOOKS = {
     "posterior": lambda views, run: views.posterior(run, 3, 20),
     "top": lambda views, run: views.top(run, 5),
@@ -116,16 +113,17 @@ def ended(owner, dataset, open_study, curator, modeler):
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_what_is_too_much_is_refused_before_its_trials_are_read(look, ended, monkeypatch):
+def test_what_is_too_much_is_refused_before_its_trials_are_read(look, ended, tmp_path):
+    """In a copy whose trials can be counted and not be read."""
     run, database, folder = ended
-
-    def read(db, identity, **_):
-        raise IsRead
-
-    monkeypatch.setattr(Record, "of", read)
+    copy = tmp_path / "modeler.sqlite"
+    beside.copy(database, copy)
+    with closing(beside.connect(copy)) as db, db:
+        db.execute("ALTER TABLE trials RENAME COLUMN sd TO lost")
+    database = copy
     with pytest.raises(Invalid, match=r"8 outcomes and .* are too many to compute at once"):
         LOOKS[look](PosteriorViews(Reading(database), folder, 100), run)
-    with pytest.raises(IsRead):  # the control: with memory enough they are read
+    with pytest.raises(DBAPIError, match="sd"):  # the control: with memory enough they are read
         LOOKS[look](PosteriorViews(Reading(database), folder, 1 << 30), run)
     with pytest.raises(Invalid, match="too many"):
         LOOKS[look](PosteriorViews(Reading(database), folder, 1 << 30, work_max=1.0), run)

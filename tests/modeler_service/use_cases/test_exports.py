@@ -1,6 +1,6 @@
 """Files of a run: no cell that a spreadsheet computes, and a clear word where Parquet is not to be had."""
 
-import importlib.util
+import sys
 
 import pytest
 
@@ -9,6 +9,6 @@ from modeler_service.use_cases import exports
 
 
 def test_without_pyarrow_parquet_is_refused_in_words(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)  # as where it is not installed
     with pytest.raises(Invalid, match="pyarrow"):
         exports.as_parquet(None)

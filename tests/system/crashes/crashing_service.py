@@ -338,7 +338,8 @@ def _verification(gun: Gun, commits: Commits) -> None:
     from service_kit.context.audit_trail import AuditTrail
     from service_kit.context.outbox import Outbox
 
-    log_verification._FIRST_AFTER_S, log_verification._POLL_S, log_verification._AGAIN_S = 0.05, 0.2, 0.2
+    log_verification._POLL_S, verification = 0.2, log_verification.LogVerification
+    verification.__init__ = functools.partialmethod(verification.__init__, first_after_s=0.05, again_s=0.2)
     _call(gun, log_verification.LogVerification, "_begun", "verification.begun")
     _call(gun, log_verification.LogVerification, "_run", "verification")
     _call(gun, AuditTrail, "replace_findings", "verification.reported")

@@ -51,6 +51,10 @@ def edges(n: int, parts: int) -> list[range]:
     return [range(n * i // parts, n * (i + 1) // parts) for i in range(parts)]
 
 
+Divide = Callable[[int, int], list[range]]
+"""Divides n rows into parts, as ``edges`` does."""
+
+
 def split(rows: Rows, ranges: list[range]) -> Iterator[tuple[int, Rows]]:
     """Return the parts that hold some of ``rows`` (rising), with these rows."""
     limits = np.searchsorted(rows, [part.start for part in ranges] + [ranges[-1].stop])
@@ -62,19 +66,19 @@ def split(rows: Rows, ranges: list[range]) -> Iterator[tuple[int, Rows]]:
 class LocalEngine:
     """Parts in this process, worked on by up to ``threads`` threads at once.
 
-    ``parts_of`` gives the number of parts for n candidates. numpy leaves the interpreter to other threads while it
-    computes; BLAS should have one thread then (``THREADS`` is what the service pins it to).
+    ``parts_of`` gives the number of parts for n candidates, and ``divide`` their rows. numpy leaves the interpreter to
+    other threads while it computes; BLAS should have one thread then (``THREADS`` is what the service pins it to).
     """
 
-    def __init__(self, parts_of: Callable[[int], int] = lambda n: 1, threads: int = 1) -> None:
-        self._parts_of = parts_of
+    def __init__(self, parts_of: Callable[[int], int] = lambda n: 1, threads: int = 1, divide: Divide = edges) -> None:
+        self._parts_of, self._divide = parts_of, divide
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="part") if threads > 1 else None
         self.parts: list[Part] = []
 
     def build(self, candidates: Matrix, law: Law, observations: Observations) -> float:
         """Build the parts, in place of any others; return the largest squared norm."""
         self.parts.clear()
-        ranges = edges(len(candidates), self._parts_of(len(candidates)))
+        ranges = self._divide(len(candidates), self._parts_of(len(candidates)))
         self.parts = self._map(lambda rows: Part(candidates, rows, law, observations), ranges)
         largest = max(part.largest for part in self.parts)
         self._map(lambda part: part.begin(largest), self.parts)

@@ -1,20 +1,22 @@
 """Results by feature: the right points, in their own units, and a relevance that finds the feature that matters."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from blindopt import wire
 from blindopt.errors import StudyNotOpen
-from curator_service.use_cases.accounts import feature_results
 from tests.curator_service.use_cases.accounts.file_of_records import FileOfRecords
 
 N = 60
 X = np.random.default_rng(5).uniform([0, 100, -1], [1, 200, 1], size=(N, 3))
 Y = 10 * np.sin(5 * X[:, 0]) + 0.5 * X[:, 2]
-CSV = "a,b,c,y\n" + "".join(
-    ",".join(map(repr, [*row, y])) + "\n" for row, y in zip(X.tolist(), Y.tolist(), strict=True)
+NOISE = np.random.default_rng(8).normal(size=N)
+MORE = [f"more{i}" for i in range(18)]
+CSV = "\n".join(
+    [
+        ",".join(["a", "b", "c", "y", "equal", "noise", *MORE]),
+        *(",".join(map(repr, [*X[i].tolist(), float(Y[i]), 0.1, float(NOISE[i]), *[0.5] * 18])) for i in range(N)),
+    ]
 )
 FEATURES = [
     wire.Feature(column="a", lower=0.0, upper=1.0),
@@ -66,21 +68,22 @@ def test_points_are_the_answers_as_they_left_against_the_records_own_values(file
     assert again == results
 
 
-def test_few_or_equal_answers_and_a_draft_have_no_relevance(file, monkeypatch):
+def test_few_or_equal_answers_and_a_draft_have_no_relevance(file):
     study = file.study(features=FEATURES, answers=wire.NONE)
     for _ in range(7):
         _ask(file, study, [1])
     assert _results(file, study).problem == "Relevance needs answers about 6 candidates."
-    monkeypatch.setattr(feature_results, "FEATURES_MAX", 2)
-    assert "2 features at most" in _results(file, study).problem
-    monkeypatch.undo()
+    wide = [*FEATURES, *(wire.Feature(column=column, lower=0.0, upper=1.0) for column in MORE)]
+    release = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-6)
+    of_many = file.study(features=wide, release=release, answers=wire.NONE)
+    assert "20 features at most" in _results(file, of_many).problem
     _ask(file, study, range(2, 46))
     assert _results(file, study).problem is None
-    answered = feature_results._answered
-    noise = np.random.default_rng(8).normal(size=51)
-    for y, problem in ((np.full(51, 0.1), "All answers are equal"), (noise, "do not show yet which features matter")):
-        monkeypatch.setattr(feature_results, "_answered", lambda *of, y=y: replace(answered(*of), y=y))
-        assert problem in _results(file, study).problem
+    for column, problem in (("equal", "All answers are equal"), ("noise", "do not show yet which features matter")):
+        measurement = wire.ColumnMeasurement(column=column, direction="maximize")
+        other = file.study(features=FEATURES, measurement=measurement, answers=wire.NONE)
+        _ask(file, other, range(50))
+        assert problem in _results(file, other).problem
     draft = file.draft(features=FEATURES)
     refused = file.in_process.send("owner", "GET", f"/v1/studies/{draft}/results")
     assert refused.json()["code"] == StudyNotOpen.code

@@ -10,6 +10,7 @@ from blindopt import wire
 from blindopt.errors import LogBroken
 from curator_service.use_cases.queries import queries
 from curator_service.use_cases.queries.answer_versions import AnswerVersions
+from curator_service.use_cases.studies import releases
 from service_kit.store import audit_log
 from tests import beside
 from tests.curator_service.replaced_steps import replace_kept_release, replace_measuring
@@ -310,10 +311,17 @@ def test_a_record_that_is_withheld_while_a_release_is_drawn_does_not_leave_with_
         return digest
 
     replace_kept_release(monkeypatch, withheld_meanwhile)
-    monkeypatch.setattr("curator_service.use_cases.studies.releases._BLOCK", 3)  # the order is read by blocks
     refused = in_process.send("owner", "POST", f"/v1/studies/{draft}:release")
     assert (refused.status_code, refused.json()["code"]) == (409, "state_conflict")
     assert "withheld" in refused.json()["detail"]
     monkeypatch.undo()
     assert in_process.call("owner", "POST", f"/v1/studies/{draft}:release")["report"]["n"] == ROWS - 1
     in_process.check()
+
+
+def test_a_record_is_found_in_every_block_of_a_long_order():
+    order = np.arange((1 << 21) + 5)
+    for record in (0, (1 << 20) - 1, 1 << 20, (1 << 21) + 4):
+        assert releases._any_of([-1, record], order)
+    assert not releases._any_of([-1, (1 << 21) + 5], order)
+    assert not releases._any_of([], order)

@@ -8,7 +8,6 @@ import re
 import pytest
 
 from blindopt import wire
-from service_kit.context import log_verification
 from service_kit.context.log_verification import LogVerification
 from tests.curator_service.replaced_steps import replace_measuring
 from tests.curator_service.use_cases.accounts.file_of_records import FileOfRecords
@@ -202,9 +201,7 @@ def test_a_verification_whose_process_was_killed_is_tried_again_soon_and_not_tom
         return processes[-1]
 
     monkeypatch.setattr(LogVerification, "_begun", killed_once)
-    for name in ("_FIRST_AFTER_S", "_AGAIN_S"):
-        monkeypatch.setattr(log_verification, name, 0.0)
-    verification = LogVerification(copy.curator.context, hours=24)
+    verification = LogVerification(copy.curator.context, hours=24, first_after_s=0.0, again_s=0.0)
     verification.start()
     until(lambda: verification.state().findings)
     verification.close()

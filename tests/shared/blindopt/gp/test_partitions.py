@@ -99,9 +99,7 @@ def test_any_edges_and_any_order_of_work_give_the_same_choices(cuts, order):
 
     limits = [0, *sorted(cuts), N]
     ranges = [range(first, last) for first, last in pairwise(limits)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("blindopt.gp.partitions.engines.edges", lambda n, parts: ranges)
-        assert walk(grid(), Anyhow(), steps=6) == whole_of(grid)[:6]
+    assert walk(grid(), Anyhow(divide=lambda n, parts: ranges), steps=6) == whole_of(grid)[:6]
 
 
 class Repeated(LocalEngine):
