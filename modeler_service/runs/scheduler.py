@@ -20,7 +20,7 @@ from modeler_service.runs.curator_queries import REFUSALS
 from modeler_service.runs.interrupts import Interrupt, Interrupted, Pending
 from modeler_service.runs.lease import can_retry
 from modeler_service.runs.settings_check import check_settings
-from modeler_service.runs.worker import Ending, RunWorker
+from modeler_service.runs.worker import Ending, MakeWorker, RunWorker
 from modeler_service.settings import Settings
 from service_kit.context.context import ServiceContext
 from service_kit.context.outbox import Outbox
@@ -73,7 +73,7 @@ class RunScheduler:
         context: ServiceContext,
         settings: Settings,
         on_leave: Callable[[str], None],
-        worker: Callable[..., RunWorker] = RunWorker,
+        worker: MakeWorker = RunWorker,
     ) -> None:
         self._context = context
         self._settings, self._make_worker = settings, worker

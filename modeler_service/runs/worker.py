@@ -276,3 +276,6 @@ def _observe(chooser: RowChooser, row: int, answer: wire.Answer | None) -> None:
 def _values(fitted: wire.Fitted) -> dict[str, Any]:
     """The values that distinguish fits: they are rounded, and so the same each time that the fit is made."""
     return fitted.model_dump(exclude={"log_likelihood", "check"})
+
+
+MakeWorker = Callable[..., RunWorker]

@@ -4,7 +4,6 @@ import json
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable
 from itertools import takewhile
 from threading import Lock
 from typing import Any
@@ -24,7 +23,7 @@ from modeler_service.runs.query_keys import is_run_query
 from modeler_service.runs.record import observations_of, plan_of, versions_of
 from modeler_service.runs.scheduler import RunScheduler, end, halted_state, is_cut_off
 from modeler_service.runs.trial_views import trial_view
-from modeler_service.runs.worker import RunWorker
+from modeler_service.runs.worker import MakeWorker, RunWorker
 from modeler_service.settings import Settings
 from modeler_service.store import run_counts, trial_lists
 from modeler_service.store.trial_lists import TrialFilter
@@ -50,9 +49,7 @@ _SETTINGS = wire.RunSpec.model_fields.keys() & wire.RunView.model_fields.keys()
 class Modeler:
     """Runs and their trials. Safe to call from several threads. ``worker`` makes what works on one run."""
 
-    def __init__(
-        self, context: ServiceContext, settings: Settings, worker: Callable[..., RunWorker] = RunWorker
-    ) -> None:
+    def __init__(self, context: ServiceContext, settings: Settings, worker: MakeWorker = RunWorker) -> None:
         self.context = context
         self._settings = settings
         self.wakeups = Wakeups()
