@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from blindopt import wire
-from blindopt.errors import IdempotencyKeyMissing, IdempotencyKeyReused, Unauthenticated
+from blindopt.errors import IdempotencyKeyMissing, IdempotencyKeyReused, RecordChanged, Unauthenticated
 from modeler_service.context import open_context
 from modeler_service.settings import Settings
 from service_kit.context.request import Effect, RequestContext
@@ -136,6 +136,37 @@ def test_the_receipt_of_a_shared_exchange_holds_the_digest_of_the_clear_body(con
     assert exchange["reply_sha256"] == hashlib.sha256(b'{"number":3}').hexdigest()
     root = hashlib.sha256(b"\0" + entry.body).digest()  # of a tree with one leaf
     assert base64.b64encode(root) in base64.b64decode(note)
+
+
+@pytest.mark.parametrize("secret", [False, True])
+def test_a_stored_reply_to_a_modeler_is_the_one_that_the_log_has(tmp_path, secret):
+    """It is compared by the position that is stored with it, without a look at the log's other records."""
+    grant = Principal("grt_1", "k1", "vendor", "modeler", "std_0000000000000001")
+    requests = [
+        RequestContext(grant, "0" * 32, "POST", "/v1/studies/std_0000000000000001/queries", key, "b" * 64)
+        for key in ("first", "second")
+    ]
+    with open_context(Settings(data_dir=tmp_path)) as context:
+
+        def in_transaction(work):
+            return context.database.write(work)
+
+        for number, request in enumerate(requests):
+            made = _made(number)
+            in_transaction(lambda db, r=request, m=made: context.idempotency.settle(db, r, m(db), secret=secret))
+        with context.database.read() as db:
+            positions = [stored_replies.find(db, "grt_1", key, None).log_seq for key in ("first", "second")]
+            records = {entry.seq: entry.record for entry in audit_log.walk(db)}
+        assert [records[seq]["exchange"]["idempotency_key"] for seq in positions] == ["first", "second"]
+        again = in_transaction(lambda db: context.idempotency.stored(db, requests[1]))
+        assert (again.body, again.replayed) == (b'{"number":1}', True)
+        with closing(beside.connect(tmp_path / "modeler.sqlite")) as db:
+            beside.drop_triggers(db)
+            db.execute("update replies set status = 200 where idempotency_key = 'second'")
+            db.commit()
+        with pytest.raises(RecordChanged):
+            in_transaction(lambda db: context.idempotency.stored(db, requests[1]))
+        assert in_transaction(lambda db: context.idempotency.stored(db, requests[0])).body == b'{"number":0}'
 
 
 @pytest.mark.parametrize("key", [None, "", "k" * 201, "a\nb", "tab\t", "schl\u00fcssel", "\x7f"])
