@@ -7,6 +7,7 @@ for a constant, so that the loss of a transcript is a sum of fractions. The last
 
 import itertools
 import math
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -171,8 +172,10 @@ def test_the_noise_follows_its_law():
 def test_the_noise_costs_its_epsilon_by_the_library_too():
     for epsilon in ("0.000001", "0.3", "0.75", "1000"):
         assert len(add_integer_laplace([0, 2**60], 2 * of_answers.LEVELS, wire.amount(epsilon))) == 2
-    with pytest.raises(ValueError, match="positive"):
-        add_integer_laplace([0], 0, wire.amount("1"))
+    assert len(add_integer_laplace([0], 1, wire.amount("1"))) == 1
+    for sensitivity, epsilon in ((0, Decimal(1)), (1, Decimal(0)), (1, Decimal(-1)), (1, Decimal("Infinity"))):
+        with pytest.raises(ValueError, match="positive"):
+            add_integer_laplace([0], sensitivity, epsilon)
 
 
 def test_noise_that_does_not_fit_64_bits_is_refused_and_at_the_least_epsilon_its_variance_is_that_described():
