@@ -15,7 +15,6 @@ from blindopt.errors import NumericalFailure
 from curator_service.measurement.column import is_exact, measure
 from curator_service.measurement.privatize import passport_of
 from curator_service.privacy import noise
-from curator_service.privacy.answers import mechanism_of
 from curator_service.privacy.guarantees import guarantee
 from curator_service.privacy.noise import add_laplace, laplace_scale
 from tests.curator_service.privacy.epsilon_audit import lower_bound
@@ -282,23 +281,3 @@ def test_the_guarantee_says_what_holds_for_release_and_answers(beginning, said, 
     assert text.endswith(end.format(", with the release" + "," * (" to " in end) if sound else "", most))
     assert (GUARANTEE_OF_ONE_ANSWER in text) == (said.mechanism == "laplace")
     assert len(text) <= 4_000
-
-
-@pytest.mark.parametrize("epsilon", ["0.5", "3"])
-def test_the_variance_about_a_number_is_that_of_its_law(epsilon):
-    """Laplace: the same about every number. One bit: +-c, whose mean is the number. Piecewise: the paper's formula."""
-    offsets, e, bound = np.array([-2.0, -0.5, 0.0, 2.0]), math.exp(float(epsilon)), 2.0
-    said = {"epsilon": epsilon, "value_bound": 1.5, "noise_bound": 0.5, "centre": 7.0}
-    laplace, one_bit, piecewise = (
-        mechanism_of(kind(mechanism=name, **said)).variance_at(offsets)
-        for name, kind in (
-            ("laplace", wire.LaplaceAnswers),
-            ("one_bit", wire.OneBitAnswers),
-            ("piecewise", wire.PiecewiseAnswers),
-        )
-    )
-    np.testing.assert_allclose(laplace, [2 * (2 * bound / float(epsilon)) ** 2] * 4, rtol=1e-6)
-    np.testing.assert_allclose(one_bit, (bound * (e + 1) / (e - 1)) ** 2 - offsets**2, rtol=1e-6)
-    half = math.exp(float(epsilon) / 2)  # Wang et al. (2019), Lemma 2, in units of the bound
-    wang = (offsets / bound) ** 2 / (half - 1) + (half + 3) / (3 * (half - 1) ** 2)
-    np.testing.assert_allclose(piecewise, bound**2 * wang, rtol=1e-6)
