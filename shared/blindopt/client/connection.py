@@ -29,7 +29,6 @@ DETAIL_MAX = 300
 FIRST_PAUSE_S, PAUSE_MAX_S = 0.1, 5.0
 """Pauses before a request is repeated: each is twice as long as the one before."""
 _CODE = re.compile(r"[a-z_]{1,60}")
-_FAULTS_MAX = 100
 _TOKEN = re.compile(r"blindopt_[0-9a-f]{16}\.\S+")
 Observe = Callable[[Exchange, str | None], None]
 
@@ -66,7 +65,7 @@ class Reply:
             raise kind("the reply is not what this version of the protocol says") from error
 
     def check(self) -> Self:
-        """Return the reply itself; raise Remote for a problem document, whose faults are its notes."""
+        """Return the reply itself; raise Remote for a problem document."""
         if self.status < 400:
             return self
         try:
@@ -82,8 +81,6 @@ class Reply:
         )
         if problem.budget is not None:
             error.cap, error.row = problem.budget.cap, problem.budget.row
-        for fault in (problem.errors or [])[:_FAULTS_MAX]:
-            error.add_note(_masked(_line(fault)))
         raise error
 
     @property
@@ -277,13 +274,6 @@ def is_recorded(method: str, status: int) -> bool:
 def new_key() -> str:
     """Make a fresh idempotency key."""
     return secrets.token_hex(16)
-
-
-def _line(fault: wire.FieldProblem) -> str:
-    """A fault in a request or a file, after its place."""
-    at = [fault.field] if fault.field else []
-    at += [f"{name} {value}" for name in ("row", "line", "column") if (value := getattr(fault, name)) is not None]
-    return ": ".join([", ".join(at)] * bool(at) + [fault.message])
 
 
 def _masked(detail: str) -> str:

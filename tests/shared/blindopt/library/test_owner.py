@@ -87,16 +87,6 @@ def owner(curator):
         yield library
 
 
-def test_a_refusal_shows_each_fault_with_its_place(owner):
-    with pytest.raises(bo.Remote) as refused:
-        owner.upload(b"a,b\n1,2\n3,oops\n", name="a typo")
-    assert any(note.startswith("row 2, line 3, column b: not a number") for note in refused.value.__notes__)
-    dataset = owner.upload(b"a,b\n1,2\n3,4\n", name="two columns")
-    with pytest.raises(bo.Remote) as refused:
-        dataset.study("s", features={"a": (0, 5, 1), "c": (0, 5, 1)}, outcome="b", privacy=3, answers="exact")
-    assert "features.1.column: the dataset has no such column" in refused.value.__notes__
-
-
 def test_a_file_that_needs_decisions_says_which_and_is_not_kept(owner, curator):
     text = "price,cut,sold,depth\n1,Good,2024-01-02,61\n2,Ideal,2024-01-03,\n3,Good,2024-01-05,60\n"
     with pytest.raises(bo.Remote) as refused:
