@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, BinaryIO, Literal
 
 from fastapi import Depends, File, Form, Request, UploadFile
 from pydantic import TypeAdapter, ValidationError
@@ -19,7 +19,7 @@ from service_kit.store.labels import ListFilter
 from service_kit.store.stored_replies import StoredReply
 from service_kit.web.dependencies import NEEDS_ROOM, RecordedReply, RequestContextDep, api_router
 from service_kit.web.listings import Archived, PagingDep
-from service_kit.web.problems import documented, first_errors
+from service_kit.web.problems import documented
 
 router = api_router("datasets", "owner", prefix="/v1/datasets")
 FIELDS = ("name", "public", "columns", "decimal", "person", "rows_per_person", "file", "import_name", "upload")
@@ -140,18 +140,10 @@ def _columns(text: str | None) -> list[str | wire.ColumnChoice] | None:
     try:
         return _COLUMNS.validate_json(text)
     except ValidationError as error:
-        faults = [fault for each in first_errors(error) if (fault := _of_a_choice(each)) is not None]
-        faults = faults or [{"field": "columns", "message": 'for example ["age", "stay"]'}]
-        raise Invalid("columns must be a JSON list of names, or of choices", faults) from None
-
-
-def _of_a_choice(error: dict[str, Any]) -> dict[str, object] | None:
-    """What is wrong with a choice, and where; None for what the other form of a column, a name, would need."""
-    where = error["loc"]
-    if len(where) < 2 or "ColumnChoice" not in where[1] or error["type"] == "model_type":
-        return None
-    field = ".".join(["columns", *(str(part)[:60] for part in (where[0], *where[2:]))])
-    return {"field": field, "message": error["msg"].removeprefix("Value error, ")}
+        said = [each for each in error.errors() if each["type"] == "value_error"]
+        message = said[0]["msg"].removeprefix("Value error, ") if said else 'for example ["age", "stay"]'
+        fault: dict[str, object] = {"field": "columns", "message": message}
+        raise Invalid("columns must be a JSON list of names, or of choices", [fault]) from None
 
 
 @router.get("")

@@ -119,23 +119,6 @@ def test_a_pending_file_is_its_owner_s_alone(curator):
     assert curator.send("owner", "GET", f"/v1/uploads/{identity}").status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("choice", "field", "message"),
-    [
-        ({"column": "a", "kind": "dates"}, "columns.1.kind", "'date'"),
-        ({"column": "a", "kind": "date", "date_format": "dd.mm.yyyy"}, "columns.1.date_format", "'d.m.y'"),
-        ({"kind": "codes", "values": ["x"]}, "columns.1.column", "required"),
-        ({"column": "a", "missing": "fill"}, "columns.1", "fill belongs to missing fill"),
-        (7, "columns", 'for example ["age", "stay"]'),
-    ],
-)
-def test_a_wrong_choice_of_a_column_is_refused_with_its_place(curator, choice, field, message):
-    refused = register(curator, upload(curator).json()["id"], columns=["b", choice])
-    assert refused.status_code == 422
-    [fault] = refused.json()["errors"]
-    assert (fault["field"], message in fault["message"]) == (field, True)
-
-
 @pytest.mark.parametrize("bad", ["upl_0000000000000000", "..", "upl_x", "ds_0000000000000000"])
 def test_an_upload_that_is_not_there_is_not_found(curator, bad):
     assert curator.send("owner", "GET", f"/v1/uploads/{bad}").status_code in (404, 405)
