@@ -43,13 +43,14 @@ class Exchanges:
     last: int = 0
 
     def add(self, record: Json, identity: str) -> None:
-        """Take the next record of the log into account."""
+        """Take the next record of the log into account. Messages of the run, whose keys have an m, are no queries."""
         exchange = record["exchange"]
         owner, _, number = str(exchange["idempotency_key"]).rpartition(":")
-        if owner == identity and exchange["method"] == "POST" and exchange["status"] in (201, 202):
+        is_query = owner == identity and number.isdecimal()
+        if is_query and exchange["method"] == "POST" and exchange["status"] in (201, 202):
             self.last = int(number)
             self.sent[self.last] = Sent(exchange["request_sha256"], exchange["reply_sha256"], exchange["status"])
-        elif owner == identity and number.isdecimal() and exchange["status"] == 403:
+        elif is_query and exchange["status"] == 403:
             self.refused[int(number)] = exchange["request_sha256"]
         elif record["actor"] == identity and exchange["method"] == "GET" and exchange["status"] == 200:
             parent, _, query_id = str(exchange["path"]).rpartition("/")

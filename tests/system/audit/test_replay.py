@@ -121,6 +121,17 @@ def test_another_number_of_threads_derives_the_same(runs, parties):
     assert done.stdout.count("choices derived again") == 2
 
 
+def test_a_run_that_wrote_to_the_owner_is_derived_again_as_it_was(play, parties):
+    """Found by hand: the key of its message ends with m1, which was read as the number of a trial."""
+    run = play(wire.RandomRows(name="random"))
+    assert play.ended(run).state == "completed"
+    wish = wire.RecommendationWish(kind="recommendation", note="measure it once more")
+    with VendorClient(parties[1].url, parties[1].token) as vendor:
+        vendor.send_message(run, wish)
+    code, output = replayed(parties[1], run)
+    assert (code, f"{LENGTH} choices derived again" in output) == (0, True), output
+
+
 def test_a_run_that_continues_another_begins_with_its_answers_and_a_drawn_seed_and_is_derived_again(
     runs, play, parties
 ):
