@@ -346,23 +346,21 @@ class ProtocolViolated(BlindoptError):
 
 
 class Remote(BlindoptError):
-    """A problem document of the other party, passed on unchanged. Of a refusal by a cap: ``cap`` and ``row``."""
+    """A problem document of the other party. Of a refusal by a cap: ``cap``, ``row``; of what is wrong: ``faults``."""
 
     title = "The other party refused"
     cap: str | None = None
     row: int | None = None
+    faults: tuple[str, ...] = ()
     what_to_do = "Read the message: it is of the other party."
 
     def __init__(
         self, *, code: str, status: int, detail: str, retryable: bool, retry_after_s: float | None = None
     ) -> None:
-        self.code = code
+        self.code = self.remote_code = code
         self.what_to_do = _of_code(code) or self.what_to_do
         super().__init__(detail)
-        self.retry_after_s = retry_after_s
-        self.remote_code = code
-        self.remote_status = status
-        self.remote_retryable = retryable
+        self.retry_after_s, self.remote_status, self.remote_retryable = retry_after_s, status, retryable
 
     def __str__(self) -> str:
         return f"{self.remote_code} ({self.remote_status}): {super().__str__()}"

@@ -40,6 +40,16 @@ def command(curator):
     return run
 
 
+def test_a_draft_that_is_refused_is_said_where_it_is_wrong(curator, draft, tmp_path):
+    """Found by hand: the command said "errors says where", and showed no errors."""
+    body = tmp_path / "study.json"
+    wrong = draft.features[0].model_copy(update={"column": "nowhere"})
+    body.write_text(draft.model_copy(update={"features": [wrong]}).model_dump_json())
+    done = curator.run_in_process("study", "create", str(body))
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[1:] == ["  features.0.column: the dataset has no such column"]
+
+
 def test_a_study_from_its_draft_to_its_end(curator, command, draft, tmp_path):
     body, grant = tmp_path / "study.json", tmp_path / "grant.json"
     body.write_text(draft.model_dump_json())

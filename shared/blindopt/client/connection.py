@@ -26,6 +26,7 @@ from blindopt.errors import ProtocolViolated, Remote, Unreachable
 R = TypeVar("R", bound=BaseModel)
 P = TypeVar("P", bound=wire.Page)
 DETAIL_MAX = 300
+FAULTS_MAX = 20
 FIRST_PAUSE_S, PAUSE_MAX_S = 0.1, 5.0
 """Pauses before a request is repeated: each is twice as long as the one before."""
 _CODE = re.compile(r"[a-z_]{1,60}")
@@ -81,6 +82,9 @@ class Reply:
         )
         if problem.budget is not None:
             error.cap, error.row = problem.budget.cap, problem.budget.row
+        error.faults = tuple(_faults(problem.errors or []))
+        for fault in error.faults:
+            error.add_note(fault)
         raise error
 
     @property
@@ -280,6 +284,17 @@ def _masked(detail: str) -> str:
     """The other party's text, cut short and with tokens masked: it is stored, and shown to others."""
     masked = _TOKEN.sub("blindopt_***", detail)
     return masked if len(masked) <= DETAIL_MAX else f"{masked[: DETAIL_MAX - 1]}…"
+
+
+def _faults(errors: list[wire.FieldProblem]) -> Iterator[str]:
+    """A line for each of the first faults that the other party lists: where it is, and what is wrong."""
+    for error in errors[:FAULTS_MAX]:
+        named = {"column": error.column, "row": error.row, "line": error.line}
+        where = [error.field] if error.field else [f"{name} {at}" for name, at in named.items() if at is not None]
+        times = f" ({error.count} times)" if error.count else ""
+        yield _masked(f"{', '.join(where)}: {error.message}{times}" if where else f"{error.message}{times}")
+    if len(errors) > FAULTS_MAX:
+        yield f"and {len(errors) - FAULTS_MAX} more"
 
 
 def _seconds(header: str) -> float | None:

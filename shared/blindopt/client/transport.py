@@ -244,6 +244,8 @@ def transport_errors() -> Iterator[None]:
 def _reason(error: Exception) -> str:
     if (problem := tls_problem(error)) is not None:
         return f": {problem}"
+    if isinstance(error, httpx.UnsupportedProtocol):
+        return ": an address begins with http:// or https://"
     if isinstance(error, httpx.ProxyError):
         status = re.match("[0-9]{3}", str(error))
         return f": the forward proxy refused it ({status.group() if status else 'no status'})"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import typer
 from pydantic import BaseModel, ValidationError
 
-from blindopt.errors import BlindoptError, Invalid, LogBroken, StateConflict
+from blindopt.errors import BlindoptError, Invalid, LogBroken, Remote, StateConflict
 from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Role
 from service_kit.settings import ServiceSettings
@@ -66,6 +66,8 @@ def plain_errors() -> Iterator[None]:
         raise typer.Exit(1) from None
     except BlindoptError as error:
         typer.echo(f"error: {error}", err=True)
+        for fault in error.faults if isinstance(error, Remote) else ():
+            typer.echo(f"  {fault}", err=True)
         raise typer.Exit(1) from None
 
 

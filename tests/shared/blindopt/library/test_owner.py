@@ -87,11 +87,21 @@ def owner(curator):
         yield library
 
 
+def test_a_study_that_the_curator_refuses_says_which_field_is_wrong(owner):
+    """Found by hand: the error said no more than "errors says where", and had no errors."""
+    dataset = owner.upload(b"age,stay\n20,1\n30,2\n", name="ages")
+    with pytest.raises(bo.Remote) as refused:
+        dataset.study("x", features={"agee": (0, 110)}, outcome="stay", privacy=3, answers="exact")
+    assert refused.value.faults == ("features.0.column: the dataset has no such column",)
+    assert refused.value.faults[0] in refused.value.__notes__
+
+
 def test_a_file_that_needs_decisions_says_which_and_is_not_kept(owner, curator):
     text = "price,cut,sold,depth\n1,Good,2024-01-02,61\n2,Ideal,2024-01-03,\n3,Good,2024-01-05,60\n"
     with pytest.raises(bo.Remote) as refused:
         owner.upload(text.encode(), name="stones", columns=["price", "cut", "depth"])
     said = "\n".join(refused.value.__notes__)
+    assert "column cut, row 1, line 2: not a number: correct it, leave the column out, or encode it (3 times)" in said
     assert 'cut holds no numbers: leave it out of columns, or choose {"column": "cut", "kind": "one_hot"' in said
     assert 'depth has 1 missing cells: choose {"column": "depth", "missing": "leave_out"}' in said
     assert "sold" not in said
