@@ -1,6 +1,7 @@
 """A file whose columns need a decision: one row for each, and one press goes on."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ DATES: dict[DateFormat, str] = {
 }
 _LISTED = {"one_hot": "yes/no columns, one for each category", "codes": "codes 1, 2, 3 … in the order of the list"}
 _NAME_MAX = 200
+_PATH = re.compile(r"columns\.([0-9]+)(?:\.(\w+).*)?")
 View = Mapping[str, Any]
 
 
@@ -65,8 +67,9 @@ async def store(page: Page, view: View, fields: dict[str, str], form: Form) -> R
     try:
         made = await page.api.upload("/v1/datasets", fields | {"upload": view["id"]}, {}, key=form.key)
     except ApiProblem as problem:
-        failed = form.failed(problem)
         index = {column["name"]: i for i, column in enumerate(view["columns"])}
+        numbers = [index[choice["column"]] for choice in json.loads(fields["columns"])]
+        failed = form.failed(problem, _form_fields(problem, numbers))
         for fault in problem.problem.errors or []:
             if fault.column in index:
                 failed.errors[f"as_{index[fault.column]}"] = in_words(fault)
@@ -80,6 +83,16 @@ async def store(page: Page, view: View, fields: dict[str, str], form: Form) -> R
     unread = f"; {len(made['dropped'])} more in the file were neither read nor stored" if made["dropped"] else ""
     words = f"Registered: {made['rows']:,} rows, {len(made['columns'])} columns{unread}{left_out}."
     return page.go(f"/datasets/{made['id']}", words)
+
+
+def _form_fields(problem: ApiProblem, numbers: list[int]) -> dict[str, str]:
+    """By a field of the API, such as ``columns.2.fill``, that of the form: ``numbers`` are of the columns chosen."""
+    names = {}
+    for fault in problem.problem.errors or []:
+        if (matched := _PATH.fullmatch(fault.field or "")) is not None:
+            of_column = matched[2] if matched[2] in ("values", "fill") else "as"
+            names[matched[0]] = "since" if matched[2] == "since" else f"{of_column}_{numbers[int(matched[1])]}"
+    return names
 
 
 def in_words(fault: Any) -> str:

@@ -19,12 +19,12 @@ from service_kit.store.labels import ListFilter
 from service_kit.store.stored_replies import StoredReply
 from service_kit.web.dependencies import NEEDS_ROOM, RecordedReply, RequestContextDep, api_router
 from service_kit.web.listings import Archived, PagingDep
-from service_kit.web.problems import documented
+from service_kit.web.problems import documented, first_errors, invalid
 
 router = api_router("datasets", "owner", prefix="/v1/datasets")
 FIELDS = ("name", "public", "columns", "decimal", "person", "rows_per_person", "file", "import_name", "upload")
 _SOURCES = ("file", "import_name", "upload")
-_COLUMNS = TypeAdapter(list[wire.Name | wire.ColumnChoice])
+_COLUMNS: TypeAdapter[list[str | wire.ColumnChoice]] = TypeAdapter(list[wire.ChosenColumn])
 
 
 async def check_fields(request: Request) -> None:
@@ -140,10 +140,13 @@ def _columns(text: str | None) -> list[str | wire.ColumnChoice] | None:
     try:
         return _COLUMNS.validate_json(text)
     except ValidationError as error:
-        said = [each for each in error.errors() if each["type"] == "value_error"]
-        message = said[0]["msg"].removeprefix("Value error, ") if said else 'for example ["age", "stay"]'
-        fault: dict[str, object] = {"field": "columns", "message": message}
-        raise Invalid("columns must be a JSON list of names, or of choices", [fault]) from None
+        errors = first_errors(error)
+        for fault in errors:  # after the position comes whether it is a name or a choice, which nobody sent
+            fault["loc"] = ("columns", *fault["loc"][:1], *fault["loc"][2:])
+        faults = invalid(errors).errors
+        if len(errors[0]["loc"]) == 1:
+            faults = [{"field": "columns", "message": 'no JSON list: send one such as ["age", "stay"]'}]
+        raise Invalid("columns must be a JSON list of names, or of choices", faults) from None
 
 
 @router.get("")

@@ -14,7 +14,7 @@ M = TypeVar("M", bound=BaseModel)
 Columns: TypeAlias = Sequence[str | wire.ColumnChoice | Mapping[str, Any]]
 Outcome: TypeAlias = str | wire.MeasurementSpec
 Privacy: TypeAlias = float | str | Mapping[str, Any] | wire.ReleaseSpec
-_COLUMNS: TypeAdapter[list[str | wire.ColumnChoice]] = TypeAdapter(list[str | wire.ColumnChoice])
+_COLUMNS: TypeAdapter[list[str | wire.ColumnChoice]] = TypeAdapter(list[wire.ChosenColumn])
 _DECIMAL = ("epsilon", "epsilon_per_row", "epsilon_total")
 """Fields that are decimal strings on the wire."""
 

@@ -4,7 +4,7 @@ from datetime import date, datetime
 from itertools import pairwise
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from blindopt.wire.base import FEATURES_MAX, Epsilon, Name, Page, Reply, Request, Sha256
 
@@ -75,6 +75,16 @@ class ColumnChoice(Request):
         if self.kind != "one_hot" or self.values is None:
             return [self.column]
         return [f"{self.column}={value.strip()}" for value in self.values]
+
+
+def _written_as(value: object) -> str:
+    return "name" if isinstance(value, str) else "choice"
+
+
+ChosenColumn = Annotated[
+    Annotated[Name, Tag("name")] | Annotated[ColumnChoice, Tag("choice")], Discriminator(_written_as)
+]
+"""A column by its name, to be read as numbers, or with how it is read: a fault is of that form alone."""
 
 
 class FileReading(Reply):

@@ -66,8 +66,8 @@ def plain_errors() -> Iterator[None]:
         raise typer.Exit(1) from None
     except BlindoptError as error:
         typer.echo(f"error: {error}", err=True)
-        for fault in error.faults if isinstance(error, Remote) else ():
-            typer.echo(f"  {fault}", err=True)
+        for line in error.faults if isinstance(error, Remote) else ():
+            typer.echo(f"  {line}", err=True)
         raise typer.Exit(1) from None
 
 

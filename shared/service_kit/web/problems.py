@@ -170,7 +170,7 @@ def invalid(errors: Sequence[Any]) -> Invalid:
 def _message(error: dict[str, Any]) -> str:
     if error["type"] == "union_tag_invalid":  # its text quotes the tag of the request
         return f"{error['ctx']['discriminator']} must be one of {error['ctx']['expected_tags']}"
-    return str(error["msg"])[:300]
+    return str(error["msg"]).removeprefix("Value error, ")[:300]
 
 
 def _field(error: dict[str, Any]) -> str:

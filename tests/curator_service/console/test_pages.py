@@ -227,6 +227,24 @@ def test_one_press_stores_what_is_proposed_and_text_is_left_out(owner):
     assert "Registered: 8 rows, 3 columns; 2 more in the file were neither read nor stored" in owner.shown
 
 
+@pytest.mark.parametrize(
+    ("wrong", "where"),
+    [
+        ({"since": "yesterday"}, "since"),
+        ({"as_2": "one_hot", "values_2": "x" * 101}, "values_2"),
+        ({"as_2": "codes", "values_2": "\n".join(map(str, range(101)))}, "values_2"),
+        ({"gap_1": "fill", "fill_1": "1e60"}, "fill_1"),
+    ],
+)
+def test_a_decision_that_cannot_be_right_is_marked_where_it_was_made(owner, wrong, where):
+    """Found by hand: the page said: columns: for example ["age", "stay"]."""
+    _upload(owner, TEXT.replace("8;8", f"{len(str(wrong))};8"), filename="Steine.csv")
+    owner.submit(owner.path.removeprefix("/console"), lists_public="yes", **wrong)
+    assert owner.status == 422
+    assert f'id="e-{where}"' in owner.text
+    assert "for example [" not in owner.shown
+
+
 def test_the_same_file_again_needs_a_tick(owner):
     text = "a,b\n1,2\n7,8\n"
     _upload(owner, text, name="First of both")

@@ -71,6 +71,30 @@ def pending(folder):
     return sorted(path.name for path in (folder / "data" / "files" / "pending").iterdir())
 
 
+@pytest.mark.parametrize(
+    ("columns", "field", "says"),
+    [
+        ('["a"', "columns", "no JSON list"),
+        ('"a"', "columns", "no JSON list"),
+        ('["a", 5]', "columns.1", "an object"),
+        ('["a", ""]', "columns.1", "at least 1 character"),
+        ('["a", {"column": "b", "kind": "dates"}]', "columns.1.kind", "'date'"),
+        ('["a", {"kind": "date"}]', "columns.1.column", "required"),
+        ('["a", {"column": "b", "kind": "date", "since": "today"}]', "columns.1.since", "valid date"),
+        ('["a", {"column": "b", "missing": "fill"}]', "columns.1", "fill belongs to missing fill"),
+        ('["a", {"column": "b", "gaps": "fill"}]', "columns.1.gaps", "not permitted"),
+    ],
+)
+def test_a_choice_that_cannot_be_right_is_named_with_its_fault(curator, columns, field, says):
+    """Found by hand: whatever was wrong, the error said: for example ["age", "stay"]."""
+    identity = upload(curator).json()["id"]
+    sent = {"name": "towns", "upload": identity, "columns": columns}
+    refused = curator.send("owner", "POST", "/v1/datasets", data=sent)
+    (fault,) = refused.json()["errors"]
+    assert (refused.status_code, fault["field"]) == (422, field)
+    assert says in fault["message"]
+
+
 def test_a_file_waits_through_a_restart_until_it_is_registered_and_is_gone_then(curator, folder):
     identity = upload(curator).json()["id"]
     assert pending(folder) == [f"{identity}.data", f"{identity}.json"]

@@ -68,6 +68,8 @@ def test_a_choice_of_a_column_is_read_and_a_wrong_one_is_refused():
     assert columns_of(["price", choice]) == ["price", wire.ColumnChoice(column="cut", kind="one_hot", values=["Good"])]
     with pytest.raises(Invalid, match="columns"):
         columns_of([{"column": "cut", "kind": "codes"}])
+    with pytest.raises(Invalid, match=r"^columns.0.choice.kind: Input should be 'number'[^;]*$"):
+        columns_of([{"column": "cut", "kind": "code"}])
 
 
 def test_a_data_frame_a_path_and_bytes_are_files(tmp_path):
