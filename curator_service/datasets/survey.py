@@ -1,5 +1,6 @@
 """What the columns of a file hold, for its owner alone: read once, as a whole, before anything is decided."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date
@@ -17,6 +18,8 @@ from curator_service.datasets.sources import Numbers, RawBlock
 
 _CATEGORY_MAX = 100
 _TEXT_MAX = 1_000
+_LINE_END_OR_CONTROL = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
+"""What no category has: a list of categories has one on a line."""
 _NUMBERS_MAX = 12
 """Of so many different numbers or fewer a column may hold codes of categories."""
 _TO_DAYS = {each: rules.days_of(each, date(1970, 1, 1)) for each in get_args(DateFormat)}
@@ -91,6 +94,7 @@ class _Column:
         is_text = holds == "text" and usable
         longest = max(map(len, texts or ()), default=0)
         is_short = texts is not None and len(texts) <= CATEGORIES_MAX and longest <= _CATEGORY_MAX
+        is_short = is_short and not any(map(_LINE_END_OR_CONTROL.search, texts or ()))
         is_coded = holds == "number" and usable and 1 < len(texts or ()) <= _NUMBERS_MAX
         return SurveyedColumn(
             name=name,

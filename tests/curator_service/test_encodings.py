@@ -341,6 +341,13 @@ def test_a_survey_lists_no_more_than_100_values_and_no_long_ones():
     assert columns["long"].values is None
 
 
+@pytest.mark.parametrize("text", ["two\nlines", "two\u2028lines", "a\ttab"])
+def test_a_survey_proposes_no_category_that_is_no_line(text):
+    """Found by hand: two\\nlines was proposed as two categories, and its row was left out as if it had no value."""
+    _, columns = of(f'note,x\n"{text}",1\nplain,2\n')
+    assert (columns["note"].holds, columns["note"].values) == ("text", None)
+
+
 def test_a_survey_of_parquet_knows_types():
     file = parquet(x=[1.0, None], t=["a", "b"], d=[date(2024, 1, 1)] * 2, flag=[True, False], odd=[[1.0], [2.0]])
     seen = survey(file, LIMITS, parquet=True)
