@@ -45,7 +45,8 @@ class Findings:
         summary = f"{self.total} {noun} in the file"
         if len(errors) < self.total:
             summary += f" of {len(errors)} kinds" if len(errors) > 1 else ", all alike"
-        texts = [str(e["column"]) for e in errors if str(e["message"]).startswith(_TEXT) and "column" in e]
+        wrong = [str(e["column"]) for e in errors if str(e["message"]).startswith(_TEXT) and "column" in e]
+        texts = list(dict.fromkeys(wrong))  # a column may have faults of several kinds
         if texts:
             named = ", ".join(f"`{name}`" for name in texts[:_NAMES_SHOWN])
             more = f" and {len(texts) - _NAMES_SHOWN} more" if len(texts) > _NAMES_SHOWN else ""

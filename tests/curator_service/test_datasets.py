@@ -288,6 +288,12 @@ def test_columns_of_text_are_named_together():
     assert len(error.errors) == 14
 
 
+def test_a_column_with_two_kinds_of_faults_is_named_once():
+    error = refusal(csv_of, 'a,b\n"1,234",x\n"2,345,678",y\n')
+    assert ": `a`, `b` hold cells that are not numbers" in str(error)
+    assert [e["column"] for e in error.errors] == ["a", "a", "b"]
+
+
 def test_the_first_kinds_of_faults_are_listed_and_all_faults_are_counted():
     limits, names = Limits(10, ERRORS_SHOWN + 7), [f"c{i}" for i in range(ERRORS_SHOWN + 7)]
     error = refusal(csv_of, ",".join(names) + "\n" + ",".join("x" for _ in names), limits=limits)
