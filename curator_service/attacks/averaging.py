@@ -21,6 +21,8 @@ DRAWN_MAX = 100
 """Up to so many answers about a row are drawn; of more, the law of their mean is used."""
 DRAWN_ROWS = 25
 LAW_ROWS = 1_000
+ENDLESS = "often enough knows it as exactly as one likes: no cap ends it"
+"""What the sentence of a finding says where no cap ends answers in noise."""
 _EXAMPLE = 1_000
 """The number of answers that a sentence gives as an example where no cap ends them."""
 
@@ -150,7 +152,7 @@ def _limited(spec: StudyCreate, truths: Vector, k: int, rng: np.random.Generator
 def _unlimited(spec: StudyCreate, truths: Vector, rng: np.random.Generator) -> tuple[Vector, str]:
     """Errors (m,) that no number of answers takes away, and the sentence."""
     example = np.median(np.abs(means_of(spec, truths, _EXAMPLE, rng) - truths))
-    start = "Who asks for y of one row often enough knows it as exactly as one likes: no cap ends it."
+    start = f"Who asks for y of one row {ENDLESS}."
     if isinstance(spec.answers, NoAnswerNoise):
         sentence = (
             f"{start} {_EXAMPLE:,} answers give it to within {example:.2g} in the median, without a finite epsilon."

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from blindopt.wire import Finding, RiskLevel, Verdict
+from curator_service.attacks.averaging import ENDLESS
 from curator_service.attacks.scene import percent
 
 THRESHOLDS: Mapping[str, tuple[float, float]] = MappingProxyType(
@@ -72,5 +73,7 @@ def verdict(findings: Sequence[Finding], *, complete: bool = True) -> Verdict | 
     said = _HEADLINES[worst.attack].format(share=percent(share), rest=percent(1 - share))
     if worst.attack == "averaging" and share == 1:
         said = "the vendor learns the exact outcome of each record that it asks for"
+        if ENDLESS in worst.sentence:
+            said = "no cap ends the answers, so the vendor can ask until it knows an outcome as exactly as it likes"
     grade = level(worst)
     return Verdict(level=grade, sentence=f"{grade.capitalize()} risk: {said}.{rest}")

@@ -89,7 +89,10 @@ def of_records(spec: StudyCreate, box: float | None, distance: float) -> list[Ca
     """
     if box is None or box >= CHANCE or isinstance(spec.release, IdentityRelease):
         return []
-    ratio = box * _apart(spec.features) / distance if distance > 0 else float("inf")
+    if distance == 0:
+        message = "All of your records are alike in these features: a search on Z finds no better than random records."
+        return [Caution(code="noise_hides_search", field=field_of_delta(spec), message=f"{message} Choose others.")]
+    ratio = box * _apart(spec.features) / distance
     if ratio < CHANCE_OF_RECORDS:
         return []
     says = (

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from blindopt import wire
-from curator_service.attacks import ATTACKS, harm, known_rows, linkage, membership
+from curator_service.attacks import ATTACKS, averaging, harm, known_rows, linkage, membership
 from curator_service.attacks.scene import Scene
 from curator_service.release.identity import Identity
 from tests.curator_service.attacks.attack_data import Simulated, public
@@ -65,6 +65,22 @@ def test_a_verdict_says_what_the_worst_attack_gets():
     assert low.sentence.endswith("A better attack may exist. Not every attack was tried.")
     exact = harm.verdict([finding("averaging", success=1.0)])
     assert exact.sentence == "High risk: the vendor learns the exact outcome of each record that it asks for."
+
+
+def test_a_verdict_says_of_answers_in_noise_without_a_cap_that_the_cap_is_missing(small):
+    """Found by hand: it said that the vendor learns the exact outcome, as where answers have no noise."""
+    study = wire.StudyCreate(
+        name="s",
+        dataset_id="ds",
+        features=small.features,
+        measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
+        release=wire.AutoRelease(epsilon="3"),
+        answers=wire.OneBitAnswers(mechanism="one_bit", epsilon="0.5", value_bound=5.0),
+    )
+    averaged = averaging.attack(study, np.arange(-4.0, 5.0), np.random.default_rng(3))
+    said = harm.verdict([averaged]).sentence
+    assert said.startswith("High risk: no cap ends the answers")
+    assert "exact outcome" not in said
 
 
 def test_a_release_without_noise_is_a_high_risk_and_one_in_noise_is_not():

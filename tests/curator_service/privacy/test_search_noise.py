@@ -109,6 +109,14 @@ def test_records_that_lie_closer_than_their_box_are_a_caution_for_the_owner():
     assert search_noise.of_records(spec, None, 0.0) == []
 
 
+def test_records_that_are_all_alike_are_said_to_be_so():
+    """Found by hand: of a constant column the page said that noise moves a record inf times as far."""
+    spec = study(BOX)
+    (caution,) = search_noise.of_records(spec, 0.5, 0.0)
+    assert (caution.code, caution.field) == ("noise_hides_search", search_noise.field_of_delta(spec))
+    assert caution.message.startswith("All of your records are alike in these features")
+
+
 def points_of(*levels):
     """Points of a forecast: level, gap, and whether it beats chance; random records end 0.4 short."""
     rest = {"runs_as": "auto", "noise_sd": None, "distance_error": None, "low": 0, "high": 1}
