@@ -86,7 +86,7 @@ class WebhookMeasurement(_Measured):
 
 def _source(value: Any) -> Any:
     """Return the source of a body or a model; "column" if it has none."""
-    return value.get("source", "column") if isinstance(value, dict) else getattr(value, "source", None)
+    return value.get("source", "column") if isinstance(value, dict) else getattr(value, "source", "column")
 
 
 MeasurementSpec = Annotated[

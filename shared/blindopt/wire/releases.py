@@ -161,8 +161,8 @@ class GroupsRelease(Request):
     )
 
 
-def _kind(value: Any) -> Any:
-    return value.get("mechanism", "auto") if isinstance(value, dict) else getattr(value, "mechanism", None)
+def _mechanism(value: Any) -> Any:
+    return value.get("mechanism", "auto") if isinstance(value, dict) else getattr(value, "mechanism", "auto")
 
 
 ReleaseSpec = Annotated[
@@ -173,7 +173,7 @@ ReleaseSpec = Annotated[
     | Annotated[GroupsRelease, Tag("groups")]
     | Annotated[PoGpUcbRelease, Tag("po_gp_ucb")]
     | Annotated[IdentityRelease, Tag("identity")],
-    Discriminator(_kind),
+    Discriminator(_mechanism),
 ]
 LocalRelease = AutoRelease | PlanarLaplaceRelease | GaussianRelease | GaussianProjectionRelease
 """Each record is released by itself, with noise."""

@@ -169,7 +169,8 @@ def invalid(errors: Sequence[Any]) -> Invalid:
 
 def _message(error: dict[str, Any]) -> str:
     if error["type"] == "union_tag_invalid":  # its text quotes the tag of the request
-        return f"{error['ctx']['discriminator']} must be one of {error['ctx']['expected_tags']}"
+        name = str(error["ctx"]["discriminator"]).strip("_()'")  # of a function, or in quotes
+        return f"{name} must be one of {error['ctx']['expected_tags']}"
     return str(error["msg"]).removeprefix("Value error, ")[:300]
 
 
