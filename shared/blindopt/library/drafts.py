@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 from typing import Any, Literal, TypeAlias, TypeVar
 
+import numpy as np
 from pydantic import BaseModel, TypeAdapter
 
 from blindopt import wire
@@ -55,7 +57,7 @@ def _features(features: Mapping[str, Sequence[float]] | Sequence[wire.Feature]) 
 def _release(privacy: Privacy) -> object:
     if privacy == "public":
         return {"mechanism": "identity"}
-    return {"epsilon": privacy} if isinstance(privacy, int | float | str) else privacy
+    return {"epsilon": privacy} if isinstance(privacy, Real | str) else privacy
 
 
 def columns_of(columns: Columns) -> list[str | wire.ColumnChoice]:
@@ -101,6 +103,8 @@ def _plain(value: object, name: str = "") -> object:
     """The JSON of a value, in which an epsilon is a decimal string."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist(), name)
     if isinstance(value, Mapping):
         return {key: _plain(each, key) for key, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):

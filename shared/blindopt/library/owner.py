@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from blindopt import wire
 from blindopt.client import OwnerClient
-from blindopt.errors import Remote
+from blindopt.errors import Invalid, Remote
 from blindopt.formats.secret_files import save_secret
 from blindopt.library import reports
 from blindopt.library.checks import checked
@@ -374,5 +374,7 @@ def _file(data: Any) -> tuple[bytes, str]:
         return data, "data.csv"
     if isinstance(data, str | Path):
         return Path(data).read_bytes(), Path(data).name
+    if not hasattr(data, "to_csv"):
+        raise Invalid("a table is a DataFrame, the path of a CSV or Parquet file, or the bytes of a CSV file")
     text = data.to_csv(index=False)
     return str(text).encode(), "data.csv"

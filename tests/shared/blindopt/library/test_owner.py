@@ -4,6 +4,7 @@ import asyncio
 import json
 import stat
 
+import numpy as np
 import pytest
 
 import blindopt as bo
@@ -48,6 +49,15 @@ def test_what_an_owner_writes_is_the_request_that_says_it_in_full():
     assert body(privacy={"epsilon": 1e-6}).release == wire.AutoRelease(epsilon="0.000001")
 
 
+def test_numbers_of_numpy_are_numbers():
+    """Found by hand: a bound that is an int64 was "not JSON serializable"."""
+    features = {"age": (np.int64(0), np.float64(110), np.float32(5)), "stay": np.array([0, 60])}
+    drafted = body(features=features, privacy=np.int64(3), answers={"epsilon": np.int32(1), "value_bound": 4})
+    assert [(each.lower, each.upper, each.hidden_change) for each in drafted.features] == [(0, 110, 5), (0, 60, None)]
+    assert drafted.release == wire.AutoRelease(epsilon="3")
+    assert drafted.answers == wire.AutoAnswers(epsilon="1", value_bound=4)
+
+
 @pytest.mark.parametrize(
     ("chosen", "where"),
     [
@@ -81,6 +91,8 @@ def test_a_data_frame_a_path_and_bytes_are_files(tmp_path):
     path.write_bytes(b"PAR1")
     assert _file(Frame()) == _file(b"a,b\n1,2\n") == (b"a,b\n1,2\n", "data.csv")
     assert _file(path) == _file(str(path)) == (b"PAR1", "small.parquet")
+    with pytest.raises(Invalid, match="a table is a DataFrame, the path"):
+        _file([[1, 2]])
 
 
 @pytest.fixture(scope="module")
