@@ -4,7 +4,7 @@
 exact answer, each step in the shortest code that these libraries allow: limits and rate, the earlier reply, the state,
 balances and caps, the charge, both records as canonical JSON, the reply, its receipt and headers, a line of the access
 log. It knows one study, one mechanism and no refusal but a fault, follows no log, and compares no table with it. So a
-curator with roles, mechanisms and refusals costs more, whoever writes it.
+curator with roles, mechanisms and refusals costs more.
 """
 
 import base64

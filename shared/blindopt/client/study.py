@@ -164,7 +164,7 @@ class StudyClient(Client):
     def shared_entries(self, after: int) -> list[wire.AuditEntry]:
         """Return up to 1,000 entries of the shared log after position ``after`` (-1: from the first).
 
-        Reports progress, since there may be many pages. Raises Unreachable where the client was told to give up.
+        Reports progress, since there may be many pages. Raises Unreachable once the client is to give up.
         """
         if self._cancelled():
             raise Unreachable("stopped while fetching the shared log")

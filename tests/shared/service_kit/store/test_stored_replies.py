@@ -77,7 +77,7 @@ def test_an_erased_reply_is_refused_and_no_other_looks_like_one(database, keep):
     keep(MINE, "k", GONE)
     with pytest.raises(Erased):
         find(database, MINE, "k", "r")
-    with pytest.raises(IdempotencyKeyReused):  # another request is told nothing of it
+    with pytest.raises(IdempotencyKeyReused):  # another request learns nothing of it
         find(database, MINE, "k", "another request")
     assert GONE == b'{"erased":"std_1"}'
     assert stored_replies.is_erased(GONE)
