@@ -5,7 +5,7 @@ READY := .venv/ready
 # Tests start hundreds of interpreters: none of them compiles what another one has compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo browser test test-postgres test-engine soak audit-privacy mutants screenshots docs check bench reproduce data wheel-check openapi-client docker-check deploy-check compatibility sbom lock clean
+.PHONY: demo browser test test-slow test-postgres test-engine soak audit-privacy mutants screenshots docs check bench reproduce data wheel-check openapi-client docker-check deploy-check compatibility sbom lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -14,8 +14,9 @@ help:
 	@echo "make demo ARGS='--engine threads'   the same, with the candidates in parts on threads"
 	@echo "make demo ARGS=--tuning   private hyper-parameter tuning instead: a table of its methods"
 	@echo "make demo ARGS=--groups   the best group of records instead, with whole records protected at epsilon 1"
-	@echo "make test     every test"
-	@echo "make test-postgres   the same with every database in PostgreSQL (ARGS=FILE)"
+	@echo "make test     the tests, all but those that are marked as slow: a smaller sibling of each is among them"
+	@echo "make test-slow   those that are marked as slow (ARGS=FILE)"
+	@echo "make test-postgres   all of both with every database in PostgreSQL (ARGS=FILE)"
 	@echo "make test-engine   choices and runs at a Dask cluster on this machine, whose scheduler, workers, files, network and modeler fail (TIMES=20 times each)"
 	@echo "make soak     kill -9 at random under load for ten minutes, then hostile files and bodies, 20 kills at each named point, odd requests, and 5,000 connections that stop half-way (SECONDS=600): more than an hour"
 	@echo "make audit-privacy   the statistical privacy tests at full size: 2 x 200,000 draws (SCALE=20; 200: the nightly figure)"
@@ -54,14 +55,19 @@ browser:
 	  $(APT) install -y --no-install-recommends $$b fonts-liberation > /dev/null && break; done; ($(BROWSER)) > /dev/null; } || \
 	  { echo "make test needs a browser: install chromium (apt-get install chromium, as root)"; exit 1; }
 
+TESTS := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
 test: $(READY) browser
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(TESTS) --slow=no $(ARGS)
+
+test-slow: $(READY) browser
+	$(TESTS) --slow=only $(ARGS)
 
 # Every test, with each database in PostgreSQL: a server that the tests start, on a socket only, fsync on.
 test-postgres: $(READY) browser
 	@ls /usr/lib/postgresql/*/bin/initdb > /dev/null 2>&1 || command -v initdb > /dev/null || { echo "installing Debian's PostgreSQL ..."; \
 	  $(APT) update && $(APT) install postgresql; } || { echo "make test-postgres needs PostgreSQL 15 (apt-get install postgresql, as root)"; exit 1; }
-	BLINDOPT_TEST_POSTGRES=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	BLINDOPT_TEST_POSTGRES=1 $(TESTS) $(ARGS)
 
 # The sizes of these verbs are chosen by who runs them, so a test may take as long as it takes.
 NO_LIMIT := -o timeout=0 -o faulthandler_timeout=0

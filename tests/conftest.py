@@ -33,9 +33,10 @@ from typer.testing import CliRunner
 from blindopt import wire
 from blindopt.audit import merkle_log
 from blindopt.client import OwnerClient, StudyClient, VendorClient, is_ready
-from tests import beside, postgres, processes
+from tests import beside, postgres, processes, slow
 from tests.given_settings import GIVEN
 
+gc.disable()  # until everything is collected: that makes hardly any garbage
 processes.keep_commands()
 if postgres.ON:
     postgres.use_everywhere()
@@ -112,8 +113,14 @@ LONGEST = (
 compiles loops: others load what it has compiled."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files of LONGEST first; within a file nothing moves."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--slow``, of ``tests.slow``."""
+    slow.add_option(parser)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What ``--slow`` leaves; files of LONGEST first; within a file nothing moves."""
+    slow.select(config, items)
     for item in items if postgres.ON else ():
         if (reason := postgres.reason_to_skip(item.path.name, item.name)) is not None:
             item.add_marker(pytest.mark.skip(reason))
@@ -122,9 +129,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was collected stays until the end: no collection of garbage goes through it again."""
-    gc.collect()
+    """What was collected stays until the end: no collection of garbage goes through it, now or later."""
     gc.freeze()
+    gc.enable()
 
 
 @cache

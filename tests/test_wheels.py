@@ -165,6 +165,7 @@ def _page(url, process):
     raise AssertionError(f"nothing answers at {url}: {process.poll()}")
 
 
+@pytest.mark.slow(sibling="test_each_wheel_holds_its_packages_typed_and_licensed")
 def test_both_commands_serve_their_consoles_from_an_empty_folder(wheels, tmp_path):
     folder, empty = tmp_path / "services", tmp_path / "empty"
     _, commands = _installed(folder, wheels["blindopt_services"], wheels["blindopt"], extra="[curator]")

@@ -43,6 +43,7 @@ SEEDED = {"heavy": "ATA", "synthetic": synthetic.NON_PRIVATE}
 """Columns in which the curator draws nothing."""
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("name", PARTS)
 def test_every_part_runs_and_its_page_is_written(name, reproduced):
     if name in NEEDED and not sources.have(NEEDED[name]):
@@ -97,6 +98,7 @@ def test_figures_are_the_same_bytes_for_the_same_numbers(tmp_path, reproduced):
     assert b"dc:date" not in first
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize(("name", "workers"), [("heavy", 2), ("synthetic", 1)])
 def test_results_do_not_depend_on_the_number_of_workers_or_on_what_was_run_before(name, workers):
     """Alone and in order; then by two new processes, or after the tasks that came later."""
@@ -203,6 +205,7 @@ def test_functions_are_paired_over_columns_and_differ_between_runs():
     assert not np.allclose(first.f, other.f)
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("mechanism", ["laplace", "one_bit", "auto"])
 def test_released_rewards_have_the_mean_of_the_clipped_reward_and_the_declared_variance(mechanism):
     """Mean within seven standard errors of 4,000 draws; the variance is at most the declared one."""

@@ -64,6 +64,7 @@ def spent(services):
         return run, vendor.recommendation(run.id)
 
 
+@pytest.mark.slow(every=2)
 def test_a_recommendation_and_a_request_go_to_the_owner_and_back(services, enter, spent):
     run, best = spent
     vera, olga = enter("vera"), enter("olga")

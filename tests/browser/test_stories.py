@@ -330,8 +330,9 @@ def addresses(service, role, ids):
 
 
 @pytest.mark.parametrize(("service", "name"), [("curator", "olga"), ("modeler", "vera")])
-def test_every_page_is_accessible_and_shows_hostile_text_as_text(enter, ids, service, name):
-    person = enter(name)
+def test_every_page_is_accessible_and_shows_hostile_text_as_text(enter, ids, service, name, request):
+    """Where slow tests are left out, without axe: it sees each component, and the pages of the stories."""
+    person, with_axe = enter(name), request.config.getoption("--slow") != "no"
     person.expects("status of 404")
     if service == "curator":
         ids = ids | {"upload_id": user_actions.pending(person, hostile_names.text_csv())}
@@ -343,7 +344,7 @@ def test_every_page_is_accessible_and_shows_hostile_text_as_text(enter, ids, ser
             files.add(address)
         if text.startswith("<!doctype html>"):
             person.open(address)
-            wrong += looked_at(person)
+            wrong += looked_at(person, with_axe=with_axe)
             person.shoot(f"{service}-{re.sub('(_[0-9a-f]{16})|[^a-z]+', '-', address.partition('console/')[2])}")
             seen += person.page.locator("body").inner_text()
             links = person.page.locator("a[download], a[href*='as=csv'], a[href*='format=csv']").all()
@@ -369,7 +370,7 @@ WRITTEN = """() => {
 """The text that the project wrote, without names and values."""
 
 
-def looked_at(person):
+def looked_at(person, *, with_axe=True):
     """What is wrong with the page that is open."""
     page = person.page
     words = HOUSE_WORDS.findall(page.evaluate(WRITTEN))
@@ -378,7 +379,7 @@ def looked_at(person):
         *console_errors.faults_of(page.content()),
         *page.evaluate(HARM),
         *page.evaluate(TURNING),
-        *person.faults(),
+        *(person.faults() if with_axe else ()),
     ]
     for width in (320, 1200):
         page.set_viewport_size({"width": width, "height": 860})
@@ -416,6 +417,7 @@ MAY_NOT_SEE = {
 }
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("name", MAY_NOT_SEE)
 def test_a_role_sees_nothing_that_is_not_its_own(enter, ids, name):
     service = "curator" if name in PEOPLE["curator"] else "modeler"
@@ -442,6 +444,7 @@ def test_a_role_sees_nothing_that_is_not_its_own(enter, ids, name):
 # --- without scripts, and after a kill ----------------------------------------------------------------
 
 
+@pytest.mark.slow(sibling="test_results.py::test_a_recommendation_and_a_request_go_to_the_owner_and_back")
 def test_without_scripts_one_uploads_defines_a_study_measures_and_runs(enter):
     olga, vera, mia = (enter(name, java_script_enabled=False) for name in ("olga", "vera", "mia"))
     dataset = user_actions.upload(olga, "Houses again", houses_csv())
@@ -461,6 +464,7 @@ def test_without_scripts_one_uploads_defines_a_study_measures_and_runs(enter):
     expect(vera.page.get_by_role("cell", name="321").first).to_be_visible()
 
 
+@pytest.mark.slow(sibling="test_people.py::test_killed_while_a_run_waits_for_people_nothing_is_lost")
 def test_a_run_that_waits_for_people_outlives_both_services(services, enter):
     mia, vera = enter("mia"), enter("vera")
     for person in (mia, vera):

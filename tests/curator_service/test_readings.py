@@ -88,10 +88,10 @@ def test_what_is_read_at_once_is_what_is_read_cell_by_cell(rows, last, newline, 
 def test_parts_that_end_anywhere_are_read_alike():
     """Ends of parts fall everywhere: within line ends, within letters of several bytes, within quotes."""
     last = '10,-10,éé\r\n11,"-11\n",é\r\n12,-12,\r\n'.encode()
-    head, row, part = "a,b,é\r\n".encode(), b"7,8,9\r\n", 1 << 17
+    head, row, part = "a,b,é\r\n".encode(), b"7,8," + b"9" * 500 + b"\r\n", 1 << 17
     for before in range(len(last) + 1):  # bytes of the last rows that are in the first part
         rows, rest = divmod(part - len(head) - before, len(row))
-        padded = row.replace(b"9", b"9" * (1 + rest))
+        padded = row.replace(b"9", b"9" * (1 + rest), 1)
         content = head + row * (rows - 1) + padded + last
         assert len(content) - len(last) == part - before
         _, values, _, numbers, _ = outcome(content, ["a", "b"])

@@ -13,6 +13,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("name", ["rel_*.order.npy", "ds_*.npy"])
 def test_a_file_that_is_missing_or_damaged_is_a_503_that_says_so_and_charges_nothing(tmp_path, name, damage):

@@ -393,6 +393,7 @@ def _private(small, study):
 FORBIDDEN = ("sigma_min", "omega", "branch", "largest_r", "lower", "upper", '"bounds"', "dataset_id", "column")
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_no_reply_to_a_modeler_names_what_the_owner_alone_may_know(name, small, curator, owner, open_by):
     """Every reply of a whole run, and of every refusal that a modeler can provoke, headers too."""
@@ -558,6 +559,7 @@ def test_a_modeler_s_preview_is_refused_before_anything_is_looked_at(curator, ow
 OF_RECORDS = [name for name in MECHANISMS if name not in ("identity", "groups")]
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("name", OF_RECORDS)
 def test_what_a_modeler_sees_does_not_depend_on_the_values(name, curator, open_by):
     """Two data sets with the same number of rows: but for ids and digests, the two studies read alike."""
@@ -578,6 +580,7 @@ def _bytes_sent(proxy):
     return "".join(bytes(sent).decode("latin-1") for sent in proxy.sent.values())
 
 
+@pytest.mark.slow(every=4)
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_a_run_in_a_process_of_its_own_is_sent_nothing_that_the_owner_alone_may_know(
     name, small, curator, vendor, open_by, run_of, bad_network
@@ -600,6 +603,7 @@ def test_a_run_in_a_process_of_its_own_is_sent_nothing_that_the_owner_alone_may_
     assert all(word in shown for word in (*columns, small.names[2], study.view.spec.dataset_id, '"lower"', '"why"'))
 
 
+@pytest.mark.slow(every=4)
 @pytest.mark.parametrize("name", OF_RECORDS)
 def test_a_run_is_sent_as_much_whatever_the_values(name, curator, vendor, open_by, run_of, bad_network):
     """Data that are stretched: replies of the same kinds in the same order, view and Z of the same length."""

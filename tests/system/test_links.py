@@ -123,6 +123,7 @@ def test_a_new_grant_has_the_address_of_the_only_link(parties, linked, undisturb
     assert grant.url == f"link://{linked[0].id}"
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("fault", [cut, repeated, *((late, refused, truncated) if MANY else ())])
 def test_a_bad_network_under_a_link_changes_no_choice_and_no_charge(parties, linked, undisturbed, run_of, fault):
     with between(parties[1], fault) as net:
@@ -132,6 +133,7 @@ def test_a_bad_network_under_a_link_changes_no_choice_and_no_charge(parties, lin
         linked[1](parties[1].url)
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("party", [0, 1])
 def test_a_kill_in_the_middle_changes_no_choice_and_no_charge(parties, linked, undisturbed, run_of, until, party):
     opened, expected = undisturbed

@@ -52,6 +52,7 @@ def released(name, epsilon="1", draws=200):
     return audit.audit_release(study(release, d), wrong, claim, draws=draws)
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("name", RELEASES)
 def test_a_right_release_is_not_contradicted(name):
     result = released(name)
@@ -60,6 +61,7 @@ def test_a_right_release_is_not_contradicted(name):
     assert (result.draws, result.confidence) == (200, 0.999)
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("name", RELEASES)
 def test_the_noise_of_eight_epsilon_is_caught(name):
     """Of the averaged projection, which hides a part of the row's move, that of 20 epsilon.
@@ -108,6 +110,7 @@ def test_a_box_that_is_smaller_than_delta_bounds_the_move():
     assert (neighbours.datasets[0] != neighbours.datasets[1]).any(axis=1).sum() == 1
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("name", ANSWERS)
 def test_a_right_answer_is_not_contradicted_and_the_noise_of_eight_epsilon_is(name, monkeypatch):
     """Answers spend epsilon whole at the ends of the clip: 4,000 draws prove more than half of it."""

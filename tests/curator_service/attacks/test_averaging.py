@@ -187,6 +187,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow(every=5)
 @pytest.mark.parametrize("truth", [0.0, 3.0, 5.0, 7.0])
 @pytest.mark.parametrize("noise_variance", [0.0, 4.0])
 @pytest.mark.parametrize("kind", KINDS)

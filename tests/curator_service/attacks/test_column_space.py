@@ -37,6 +37,7 @@ def test_a_gaussian_release_as_it_is_drawn_never_implies_more_than_its_epsilon(e
     assert (finding.low, finding.high) == (finding.figure, None)
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize(("epsilon", "runs"), [("0.3", 6_000), ("1", 8_000), ("3", 5_000)])
 def test_a_planar_release_as_it_is_drawn_never_implies_more_than_its_epsilon(epsilon, runs):
     """0, 0.46 and 1.83 are implied, with standard deviations of 0.12 at most."""

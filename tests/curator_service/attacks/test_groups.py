@@ -57,6 +57,7 @@ def test_averaging_has_the_noise_of_a_group_which_grows_with_the_records_of_a_pe
             assert errors.std() > 0.9 * sd
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize(
     ("y", "more"),
     [
@@ -75,6 +76,7 @@ def test_edges_of_a_preview_have_findings(y, more):
     assert all(0 <= finding.success <= 1 and np.isfinite(finding.figure) for finding in seen)
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("queries", [5, None])
 def test_a_large_one_tells_them_all(queries):
     seen = findings("10", queries)

@@ -95,6 +95,7 @@ def _ask(service, study, key, *rows):
 # --- roles --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("role", ["owner", "measurer", "auditor"])
 def test_a_role_opens_its_own_pages_and_no_others(people, role):
     person = people[role]
@@ -900,6 +901,7 @@ BUTTONS = {
 """Targets of forms without a field to type in."""
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("garbage", ["", "-1", "a_b 1.2"])
 def test_no_error_of_any_form_names_a_field_of_the_api_an_id_or_a_path(owner, service, study, dataset, garbage):
     """Found by hand: "lower 0: A number is needed", "answers value bound", "errors says what is wrong"."""

@@ -105,6 +105,7 @@ def test_reach_pays_for_the_rounding_of_means():
     assert laplace.mean_reach(C, 1) == C
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("kind", ["laplace", "one_bit"])
 def test_passports_have_the_variance_of_that_many_plays_and_so_has_the_noise(kind):
     """Counts in one release are mixed, as where some plays were declined."""

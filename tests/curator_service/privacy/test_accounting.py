@@ -137,6 +137,7 @@ def test_ten_thousand_answers_cost_what_the_literature_s_method_says(epsilon, ti
 RESPONSES = [(0.1, 20), (0.1, 100), (0.05, 500), (0.01, 3_000), (2.0, 30), (0.001, 200)]
 
 
+@pytest.mark.slow(every=4)
 @pytest.mark.parametrize(("epsilon_0", "times"), RESPONSES)
 @pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-8, 2e-9, 1e-12, 1e-18])
 def test_many_one_bit_answers_are_counted_soundly_and_tightly(epsilon_0, times, delta):

@@ -144,6 +144,7 @@ def test_a_point_is_as_likely_as_the_law_says_and_no_point_is_left_out(epsilon, 
 # --- the laws, from draws --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("share", [-1.0, 0.0, 0.8])
 def test_a_one_bit_answer_is_one_of_two_values_and_as_often_as_the_paper_says(share):
     n, epsilon = scaled(4_000), 0.7
@@ -162,6 +163,7 @@ def chi_square(drawn, cdf, size):
     return stats.chisquare(seen, len(drawn) * np.diff(cdf(edges)), sum_check=False).pvalue
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize(("epsilon", "share"), [("1", -1.0), ("1", 0.31), ("3", 0.0)])
 def test_piecewise_answers_follow_algorithm_2(epsilon, share):
     """40 bins of equal width; the law of an epsilon a tenth off, or of another y, fails."""
@@ -178,6 +180,7 @@ def test_piecewise_answers_follow_algorithm_2(epsilon, share):
 WITHOUT_BIAS = [*itertools.product(MAKERS, [-1.0, 0.4], ["0.5", "2"])]
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize(
     ("kind", "share", "epsilon"),
     # Any two of the three together; with BLINDOPT_AUDIT_SCALE all.
@@ -197,6 +200,7 @@ def test_answers_have_no_bias_and_the_papers_variance_however_many_are_averaged(
     assert stats.pearsonr(drawn[:-1], drawn[1:]).pvalue > MISTAKEN
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize("y", [10 * C, 1.7e308])
 def test_an_outcome_beyond_the_bound_answers_like_the_bound(kind, y):
@@ -224,6 +228,7 @@ def audited(spec, draws, far=1.0):
     return lower_bound(ask(far * bound, draws, spec), ask(-far * bound, draws, spec))
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("far", [1.0, 10.0], ids=["at the bound", "ten times beyond"])
 @pytest.mark.parametrize("kind", MAKERS)
 def test_an_audit_does_not_find_more_than_epsilon(kind, far):

@@ -68,6 +68,7 @@ def delta_of_the_draw(epsilon: mpmath.mpf, sd: float, dimension: int) -> mpmath.
     return mpmath.exp(eta) * curve + (1 + mpmath.exp(epsilon + eta)) * tau
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("bits", [1, 4, 8, 40])
 def test_a_cell_of_the_lattice_has_the_likelihood_ratio_of_the_written_bound(bits):
     """Exact masses of cells at sd 1, from the middle to 60 sd; a 25th in place of a 24th would not do.
@@ -201,6 +202,7 @@ def test_the_formula_is_what_random_projections_give(shape, epsilon, delta):
 QUADRATURES = [*itertools.product([(13, 1), (50, 10), (1_000, 999)], ["0.000001", "1", "1000"], [1e-18, 0.1])]
 
 
+@pytest.mark.slow(every=4)
 @pytest.mark.parametrize(
     # Each shape with each epsilon, and both deltas with each of the two; with BLINDOPT_AUDIT_SCALE all.
     ("shape", "epsilon", "delta"),

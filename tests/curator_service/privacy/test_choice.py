@@ -34,6 +34,7 @@ def test_at_epsilon_1_and_delta_1e5_planar_laplace_wins_up_to_twenty_features_an
     assert why.startswith("Chosen: planar Laplace" if d <= PLANAR_FEATURES_MAX else "Chosen: Gaussian")
 
 
+@pytest.mark.slow(every=4)
 @pytest.mark.parametrize("epsilon", ["0.1", "1", "8"])
 @pytest.mark.parametrize("delta", [1e-12, 1e-5, 1e-2])
 @pytest.mark.parametrize("d", [1, 3, 8, 14, PLANAR_FEATURES_MAX])

@@ -87,6 +87,7 @@ def orders_of_five(rows, draws=6_000):
     return counts[np.array(orders) @ [625, 125, 25, 5, 1]]
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("rows", [1, 2, 5])
 def test_every_order_in_two_passes_is_as_likely(rows):
     """50 draws expected of each of 120 orders, in 8, 4 and 1 buckets."""

@@ -62,6 +62,7 @@ DRAWS = {
 }
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("kind", DRAWS)
 def test_eight_forked_processes_repeat_no_draw(kind):
     """A copied state repeats all. On a lattice of 2^-40 two of 100,000 are equal by chance once in 500 times."""

@@ -115,6 +115,7 @@ def charged(plan):
     return OF_NUMBERS + max(map(plan.count, plan)) * OF_ANSWER
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("plan", PLANS, ids=repr)
 def test_the_largest_loss_is_that_of_the_theorem_and_never_above_what_is_charged(plan, monkeypatch):
     most = largest_loss(monkeypatch, 3, plan)

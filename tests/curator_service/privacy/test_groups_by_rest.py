@@ -184,11 +184,13 @@ def proved(curator, studies):
     return at_least(np.concatenate([first, -second]), np.concatenate([second, -first]), 1.4)
 
 
+@pytest.mark.slow(sibling="test_what_leaves_loses_exactly_what_the_account_says")
 def test_the_best_attack_on_numbers_and_answers_together_proves_no_more_than_the_account_says(curator):
     """From 2 x 2,250 records that are in either of two groups, at full size 2 x 45,000: less once in 10^12 times."""
     assert 0.5 < proved(curator, scaled(1)) <= 2.0
 
 
+@pytest.mark.slow(sibling="test_half_the_noise_loses_more_than_the_account_says")
 def test_the_attack_catches_half_the_noise(curator, monkeypatch):
     """The control: missed four times in 10^7, by simulated shares and two binomial laws."""
 

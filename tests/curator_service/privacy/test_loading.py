@@ -44,6 +44,7 @@ print(json.dumps([*sorted(results), "dp_accounting" in sys.modules]))
 """
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_computation_while_the_library_is_loaded_has_the_same_result(when):
     """In a fresh process: computations that begin before the import beside them, and after."""

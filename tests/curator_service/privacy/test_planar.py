@@ -56,12 +56,14 @@ def by_angle(sample: np.ndarray, direction: np.ndarray) -> float:
     return stats.kstest((1 + cosine) / 2, stats.beta((d - 1) / 2, (d - 1) / 2).cdf).pvalue
 
 
+@pytest.mark.slow(every=3)
 def test_the_radius_is_that_of_the_law(drawn):
     _, sample = drawn
     assert by_radius(sample) > MISTAKEN
     assert by_squares(sample) > MISTAKEN
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("wrong", [0.9, 1.1])
 def test_noise_a_tenth_off_would_be_caught(drawn, wrong):
     d, sample = drawn

@@ -49,6 +49,7 @@ def test_the_slopes_are_those_of_the_table(d):
     assert 0.995 * TABLE[d] < slope < TABLE[d] + 6e-4
 
 
+@pytest.mark.slow(every=4)
 @pytest.mark.parametrize("d", [2, 3, 5, 8, 13, 20])
 @pytest.mark.parametrize(("epsilon", "delta"), [("1", 1e-5), ("0.1", 1e-6), ("3", 1e-3), ("0.5", 0.1)])
 def test_the_delta_of_a_slope_is_what_was_granted_and_hardly_less(epsilon, delta, d):

@@ -119,6 +119,7 @@ def test_draws_follow_the_law(alpha):
 # --- privacy ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("alpha", [0.01, 0.25, 0.5])
 @pytest.mark.parametrize("epsilon", [0.1, 2.0])
 def test_no_replaced_record_makes_a_quantile_more_than_e_to_the_epsilon_times_likelier(alpha, epsilon):

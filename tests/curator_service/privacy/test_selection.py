@@ -59,6 +59,7 @@ def fits(counts, probabilities):
     return stats.chisquare(counts, probabilities * counts.sum()).pvalue
 
 
+@pytest.mark.slow(every=2)
 def test_frequencies_are_those_of_the_law(drawn):
     law, counts = drawn
     assert fits(counts, EXACT[law](SCORES, 2 * SENSITIVITY / float(EPSILON))) > MISTAKEN

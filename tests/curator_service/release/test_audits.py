@@ -72,6 +72,7 @@ def proved_epsilon(mechanism: PlanarLaplaceMechanism, d: int, trials: int) -> fl
     return math.log(max(ratios))
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize(("d", "trials", "least"), [(1, 20_000, 0.8), (2, 15_000, 0.58), (3, 8_000, 0.2)])
 def test_no_attack_on_planar_neighbours_proves_more_than_epsilon_and_half_the_noise_is_caught(d, trials, least):
     """0.90, 0.77 and 0.55 are proved, with standard deviations of 0.014, 0.024 and 0.049: 7 of them either way.

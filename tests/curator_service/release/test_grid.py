@@ -62,6 +62,7 @@ def attacked(mechanism, d: int) -> np.ndarray:
     return axes(draw(mechanism, rows_of(ROWS[d], d)), math.ldexp(1.0, k), WEIGHT)
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("name", RELEASES)
 @pytest.mark.usefixtures("unrounded")
 def test_without_rounding_a_lattice_reduction_finds_the_secret_axes(name, secret):

@@ -90,6 +90,7 @@ def records(mechanism, k: int, moved: float, trials: int):
     return ((np.abs(z) - np.abs(z - DELTA)) / scale).reshape(trials, k).sum(axis=1)
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize(("rows", "holds"), [(4, True), (1, False)])
 def test_drawn_noise_keeps_a_person_of_four_rows_below_epsilon_and_that_of_a_row_does_not(rows, holds):
     mechanism = PlanarLaplaceMechanism(Decimal(1), DELTA, rows=rows)

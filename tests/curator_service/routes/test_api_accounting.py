@@ -160,6 +160,7 @@ def test_a_preview_tells_the_price(owner, opened):
     assert price.sentence.endswith("The caps allow 8 answers about each record.")
 
 
+@pytest.mark.slow(every=4)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("caps", [{}, {"epsilon_per_row": "2.1"}, {"epsilon_total": "3.3", "queries": 40}], ids=str)
 def test_ledger_totals_are_what_the_mechanisms_cost_whatever_was_asked(seed, caps, made, ask, owner):

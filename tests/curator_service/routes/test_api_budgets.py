@@ -72,6 +72,7 @@ def test_ten_answers_of_a_tenth_fit_under_one_and_the_eleventh_is_refused(answer
     assert (exposed.row, exposed.queries, exposed.plays, exposed.epsilon, exposed.spent) == (17, 10, 10, "1", "1")
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize(("answers", "unit"), [(laplace, "row"), (one_bit, "answer"), (piecewise, "row")])
 def test_a_mean_of_plays_is_one_answer_for_one_charge(answers, unit, made, ask, owner, curator):
     study = made(answers("0.4", "mean"), unit, GAUSSIAN, epsilon_per_row="1.1", epsilon_total="1.6", queries=300)
@@ -302,6 +303,7 @@ def rivals(made, ask, owner):
     return make
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("answers", [laplace("0.1"), laplace("0.1", "mean"), wire.NoAnswerNoise(mechanism="none")])
 def test_a_refusal_says_nothing_about_the_queries_of_another_grant(answers, rivals, ask, owner, curator):
     """The review's attack: requests that are too dear are free, and each told how often a rival had asked its row."""

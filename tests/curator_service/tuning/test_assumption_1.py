@@ -86,6 +86,7 @@ def test_the_order_statistic_is_above_the_quantile_as_often_as_promised(rng):
 # --- the paper's bounds ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("apart", [0.01, 0.0001])
 @pytest.mark.parametrize("evaluations", [50, 200])
 def test_theorems_1_and_3_hold_and_are_far_too_large(evaluations, apart):
@@ -120,6 +121,7 @@ def largest_noise(evaluations):
     return drawn[scores.argmax(axis=0), every].reshape(2, pairs).max(axis=0)
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize(("evaluations", "least", "most"), [(50, 0.08, 0.25), (200, 0.40, 0.65), (500, 0.70, 0.97)])
 def test_the_printed_q_fails_as_often_as_measured_and_the_corrected_one_holds(evaluations, least, most):
     """15, 50 to 55, and 85 to 87 % of runs, where the text promises delta / 3 = 1.7 %."""

@@ -161,6 +161,7 @@ ELSEWHERE = {"/start:test", "/runs/{run_id}:replace_token"}
 """Another button of the form of a start, and a form of runs whose token was refused: driven here."""
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("garbage", ["", "-1", "a_b 1.2"])
 def test_no_error_of_any_form_names_a_field_of_the_api_an_id_or_a_path(browsers, ended, garbage):
     browser = browsers["vendor"]

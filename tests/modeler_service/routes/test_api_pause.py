@@ -328,6 +328,7 @@ class Relay:
 # --- restarts -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_a_restart_leaves_each_run_in_its_state(how, start, vendor, until, undisturbed, own_curator, quick):
     paused, stopped, waiting = start(), start(seed=4), start(seed=5)

@@ -79,6 +79,7 @@ CHOSEN = {
 }
 
 
+@pytest.mark.slow(every=5)
 @pytest.mark.parametrize("largest", [False, True])
 @pytest.mark.parametrize("sort", SORTS)
 @pytest.mark.parametrize("name", CHOSEN)

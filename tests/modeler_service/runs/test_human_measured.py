@@ -133,6 +133,7 @@ def test_a_curator_that_has_no_news_at_once_is_not_asked_again_at_once(inbox_cur
     vendor.stop(run)
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("how", ["to the end", "stop"])
 def test_revisions_without_an_end_hold_no_run_for_ever(how, inbox_curator, vendor, own, until):
     pages = []
@@ -361,6 +362,7 @@ def test_the_stream_has_declines_and_corrections_also_for_a_client_that_comes_ag
         assert [(trial["number"], trial["y"]) for trial in corrections] == ([(2, 40.0), (3, 0.25)] if after else [])
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("algorithm", ["moma", "ata", "random", "thompson"])
 def test_other_algorithms_go_on_after_declines_and_corrections(algorithm, inbox_curator, vendor, own, until):
     heavy = {"value_bound": 3.0, "noise_moment": 1.0} if algorithm in ("moma", "ata") else {}
@@ -408,6 +410,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("what", CHANGES)
 def test_whatever_is_changed_of_a_version_is_named_by_replay_and_by_verify(what, stopped, tmp_path):
     original, run, _ = stopped
@@ -493,6 +496,7 @@ LIES = {
 }
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("lie", LIES)
 def test_a_lie_about_an_answer_is_disputed(lie, inbox_curator, vendor, own, until):
     run = waiting_run(vendor, inbox_curator, until, iterations=2)

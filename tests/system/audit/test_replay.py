@@ -111,6 +111,7 @@ for run in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow(sibling="test_a_run_of_each_family_is_derived_again_as_it_was")
 def test_another_number_of_threads_derives_the_same(runs, parties):
     """Eigenvectors differ then; nothing that is chosen may. The runs were made with the number of the environment."""
     other = "2" if os.environ["OPENBLAS_NUM_THREADS"] == "1" else "1"
@@ -381,6 +382,7 @@ def test_an_export_without_its_log_or_of_another_run_is_refused(taken_home, tmp_
 # --- kills ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(sibling="test_a_run_of_each_family_is_derived_again_as_it_was")
 def test_a_run_that_was_killed_and_resumed_is_derived_again_as_it_was(play, parties, until):
     curator, modeler = parties
     if modeler.process.poll() is not None:

@@ -317,6 +317,7 @@ def test_since_takes_a_checkpoint_of_this_history_and_key_alone(name, pair, tmp_
 # --- what stands beside the logs ----------------------------------------------------------------------
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize(
     ("change", "message"),
     [

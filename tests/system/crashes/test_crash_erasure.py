@@ -83,6 +83,7 @@ class Erasure:
         return {path.name for path, content in held.items() if any(mark in content for mark in marks)}
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("point", POINTS)
 def test_a_kill_leaves_all_of_it_or_nothing_that_answers(curator, point):
     for _ in range(KILLS):

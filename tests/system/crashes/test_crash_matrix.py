@@ -309,6 +309,7 @@ def _choices(parties, run):
     return parties.modeler.rows(query, run)
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize(
     ("story", "pace"), [*((story, {}) for story in STORIES), *((story, PACED) for story in PACED_STORIES)]
 )
@@ -359,6 +360,7 @@ IN_A_BATCH = {
 IN_BATCHES = {"algorithm": wire.GpBucb(name="gp_bucb"), "batch_size": 4}
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("name", ["curator", "modeler"])
 def test_batches_that_kills_interrupt_are_asked_again_as_they_were_and_charged_once(
     parties, small, dataset, tmp_path, name
@@ -494,6 +496,7 @@ def _dies(parties):
     _wait_for(lambda: parties.has_died(parties.curator))
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("points", RELEASES_TOGETHER, ids=lambda points: points[0][0])
 def test_releases_that_kills_interrupt_are_drawn_again_and_charged_once(parties, small, dataset, tmp_path, points):
     released = [_released_in_spite_of_kills(parties, small, dataset, *point) for point in points]
@@ -589,6 +592,7 @@ def _play_and_check(parties, study, folder, aim):
     _check_all(parties, [study], runs, folder)
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("how", WRONG)
 def test_a_service_that_is_wrong_on_purpose_is_found(parties, small, dataset, tmp_path, how):
     name, point, passage, message = WRONG[how]

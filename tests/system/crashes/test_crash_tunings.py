@@ -142,6 +142,7 @@ class Killed:
         assert kinds == ["tuning.started", "tuning.ended"]
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("story", STORIES)
 def test_a_tuning_that_a_kill_interrupts_is_charged_once_and_tells_one_outcome_at_most(curator, case, story):
     for _ in range(KILLS):

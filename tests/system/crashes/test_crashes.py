@@ -85,6 +85,9 @@ def _check_story(parties, study, run, length, folder):
     checks.check_reconciled(*parties, [study.id], folder)
 
 
+@pytest.mark.slow(
+    sibling="test_crash_matrix.py::test_the_rows_of_a_run_that_four_kills_interrupt_are_those_of_one_that_lived_and_the_commands_find_nothing"
+)
 def test_a_modeler_killed_twice_in_a_run_ends_it_with_the_rows_of_one_that_lived(
     parties, own, exact, undisturbed, run_of, until, tmp_path
 ):
@@ -102,6 +105,7 @@ def test_a_modeler_killed_twice_in_a_run_ends_it_with_the_rows_of_one_that_lived
     assert ended.started_at < ended.ended_at
 
 
+@pytest.mark.slow(sibling="test_both_killed_at_once_still_end_the_run_with_one_answer_a_trial")
 def test_a_run_survives_a_curator_killed_and_started_again(parties, own, noisy, run_of, until, tmp_path):
     curator, modeler = parties
     _, vendor = own

@@ -71,6 +71,7 @@ def no_room():
     return limited
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("answers", [LAPLACE, EXACT], ids=["charge, then answer", "both at once"])
 def test_on_a_full_disk_every_query_is_refused_and_later_answered_once(
     answers, small_disk, make_service, tmp_path, small, open_study, until
@@ -128,6 +129,7 @@ def test_a_service_that_is_killed_on_a_full_disk_comes_back_when_there_is_room(
             check_once(curator, owner, study, answered)
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("answers", [LAPLACE, EXACT], ids=["charge, then answer", "both at once"])
 def test_where_no_file_may_grow_the_same_holds(answers, no_room, make_service, tmp_path, small, open_study, until):
     """Without a mount: the limit of the process on the size of its files."""

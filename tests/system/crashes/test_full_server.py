@@ -103,6 +103,7 @@ KINDS = {"charge, then answer": LAPLACE, "both at once": EXACT}
 FULL = [*itertools.product((TABLES, LOG, ALL), KINDS)]
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("turn", TIMES)
 @pytest.mark.parametrize(
     ("small_server", "kind"),
@@ -145,6 +146,7 @@ def test_on_a_full_disk_of_the_server_every_query_is_refused_and_later_answered_
         curator.kill()
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("turn", TIMES)
 @pytest.mark.parametrize("small_server", [TABLES, LOG], indirect=True)
 def test_a_service_that_is_killed_on_a_full_disk_of_the_server_comes_back_when_there_is_room(
@@ -168,6 +170,7 @@ def test_a_service_that_is_killed_on_a_full_disk_of_the_server_comes_back_when_t
         curator.kill()
 
 
+@pytest.mark.slow(sibling="test_full_disk.py::test_a_run_waits_while_its_modeler_s_disk_is_full_and_goes_on_by_itself")
 @pytest.mark.parametrize("turn", TIMES)
 @pytest.mark.parametrize("small_server", [TABLES], indirect=True)
 def test_a_run_waits_while_the_disk_of_its_modeler_s_server_is_full_and_goes_on_by_itself(

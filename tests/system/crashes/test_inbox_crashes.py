@@ -70,6 +70,7 @@ def _bodies(curator, query_id):
     return dict(stored)
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize(("act", "point"), KILLS)
 def test_a_kill_leaves_one_charge_and_one_draw_for_each_version(curator, study, act, point):
     control, key = curator.folder / "control", f"{act} {point}"

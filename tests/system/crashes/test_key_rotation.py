@@ -70,6 +70,7 @@ def verified(parties, study, folder):
     checks.check_reconciled(*parties, [study.id], folder)
 
 
+@pytest.mark.slow(sibling="test_a_kill_in_the_middle_leaves_a_service_that_starts_verifies_and_opens")
 def test_runs_go_on_under_new_keys_and_both_logs_reconcile(parties, study, tmp_path):
     curator, modeler = parties
     pinned = checks.command(curator, "audit", "key")[1].strip()
@@ -105,6 +106,7 @@ def test_a_backup_is_restored_with_the_keys_of_its_time_and_persons_keep_their_d
         assert context.seal.key_for("persons") == before
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("which", ["log", "seal"])
 @pytest.mark.parametrize("name", ["curator", "modeler"])
 def test_a_kill_in_the_middle_leaves_a_service_that_starts_verifies_and_opens(parties, study, tmp_path, name, which):

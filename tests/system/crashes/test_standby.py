@@ -228,6 +228,7 @@ def test_of_a_transaction_whose_session_is_terminated_nothing_remains_and_the_re
     assert pair.charges(key) == 1
 
 
+@pytest.mark.slow(sibling="test_the_leader_is_killed_and_the_standby_answers_the_same_request_with_one_charge")
 @pytest.mark.parametrize("turn", TIMES)
 def test_two_leaders_that_an_operator_made_charge_once_and_the_log_has_one_record_at_each_place(
     pair, study, until, turn
@@ -274,6 +275,7 @@ def test_while_no_further_session_may_be_opened_the_leader_answers_and_goes_on(p
     pair.order(until)
 
 
+@pytest.mark.slow(sibling="test_a_server_that_stops_and_comes_back_is_served_again_without_a_restart")
 @pytest.mark.parametrize("turn", TIMES)
 def test_a_server_that_stands_still_is_answered_for_with_503_and_served_again_without_a_restart(
     pair, study, until, turn

@@ -73,12 +73,14 @@ def audited_answers(service, kind, small, open_study, queries) -> float:
     return lower_bound(high, low)
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("kind", ANSWERS)
 def test_an_audit_over_http_finds_no_more_than_epsilon_in_answers(kind, started, small, open_study):
     """From 6,000 answers a side, at full size 120,000."""
     assert 0.5 < audited_answers(started(), kind, small, open_study, scaled(2)) <= 1.0
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("kind", ANSWERS)
 def test_answers_with_noise_for_twice_the_epsilon_are_caught_over_http(kind, started, small, open_study):
     """The control: a curator that says 1 and draws for 2."""
@@ -141,12 +143,14 @@ def test_the_conversion_of_the_gaussian_audit_is_the_known_one():
     assert 0.9 < gaussian_epsilon(high, low, 1e-5) < 1.0
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize(("name", "least"), [("planar_laplace", 0.45), ("gaussian", 0.05), ("auto", 0.45)])
 def test_an_audit_over_http_finds_no_more_than_epsilon_in_candidates(name, least, started, open_study):
     """From 10,000 releases of a row a side, at full size 200,000; the least is six sd below what such audits find."""
     assert least < audited_release(started(), name, min(scaled(10_000), 200_000), open_study) <= 1.0
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("name", RELEASES)
 def test_candidates_with_noise_for_twice_the_epsilon_are_caught_over_http(name, started, open_study):
     """The control."""
@@ -203,6 +207,7 @@ def speaks_for_the_first(result: wire.TuningResult) -> float:
     return float(result.index in (None, 0) and (result.value is None or result.value > -0.44))
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize(("share", "trials"), [("0", 100), ("0.5", 20), ("1", 20)])
 def test_an_audit_over_http_finds_no_more_than_epsilon_in_tunings(share, trials, started):
     """v~ alone, both, lambda~ alone: at full size from 1,000 tunings a side.
@@ -251,6 +256,7 @@ def repeated(service, small, open_study, *ends) -> int:
     return drawn.size - np.unique(drawn).size
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("fresh", [True, False])
 def test_a_service_that_was_ended_or_killed_and_started_again_repeats_no_noise(
     fresh, make_service, small, open_study, tmp_path

@@ -20,6 +20,7 @@ def answers_of(kind, **more):
     return KINDS[kind](mechanism=kind, **said)
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize(
     ("kind", "plays", "deadline"), [("one_bit", "each", None), ("piecewise", "mean", None), ("piecewise", "each", 30)]
 )

@@ -75,6 +75,7 @@ def draw(processes, mechanism, values, folder, *, order=None, parts=6, on_progre
     return out
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("name", ["gaussian", pytest.param("planar_laplace", marks=slow)])
 def test_two_workers_draw_the_law_of_one_process_and_no_number_twice(two, records, tmp_path, name):
     mechanism, order = MECHANISMS[name], np.random.default_rng(4).permutation(N)

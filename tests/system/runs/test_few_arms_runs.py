@@ -64,6 +64,7 @@ def spec_of(run_of, curator, opened, algorithm, **chosen):
     return run_of(curator.url, opened, **chosen).model_copy(update={"algorithm": algorithm})
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("family", ALGORITHMS)
 def test_every_algorithm_runs_to_its_end_and_may_ask_a_row_again(family, study_of, vendor, curator, owner, run_of):
     opened = study_of(family)
@@ -88,6 +89,7 @@ def test_every_algorithm_runs_to_its_end_and_may_ask_a_row_again(family, study_o
         assert float(spent) == 2 * 18 * len(started)
 
 
+@pytest.mark.slow(sibling="test_every_algorithm_runs_to_its_end_and_may_ask_a_row_again")
 def test_runs_that_are_killed_choose_from_their_answers_as_runs_that_were_not(
     study_of, curator, make_service, run_of, until, tmp_path
 ):

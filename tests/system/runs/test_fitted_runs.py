@@ -64,6 +64,7 @@ def test_a_run_without_a_kernel_fits_one_and_tells_each_fit(
     assert again(z, study, other, export.trials) != made
 
 
+@pytest.mark.slow(sibling="test_a_run_without_a_kernel_fits_one_and_tells_each_fit")
 def test_a_fitted_run_that_was_killed_goes_on_as_if_it_had_not(
     curator, owner, dataset, open_study, run_of, candidates, make_service, tmp_path, until
 ):

@@ -13,6 +13,7 @@ KINDS = ("squared_exponential", "matern_12", "matern_32", "matern_52")
 PLANAR = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="2")
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize(("kind", "release"), list(zip(KINDS, (PLANAR, GAUSSIAN, PLANAR, GAUSSIAN), strict=True)))
 def test_a_run_chooses_what_the_engine_chooses_with_the_noise_of_z_and_y(
     kind, release, curator, owner, dataset, open_study, small, vendor, run_of, tmp_path

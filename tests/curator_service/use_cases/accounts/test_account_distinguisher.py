@@ -37,6 +37,7 @@ def accounts(tmp_path_factory):
     return shown
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("k", RIGHT)
 def test_the_best_attack_on_k_releases_stays_below_the_account(k, noise, accounts):
     """4,000 trials: the share is within 5 standard errors (0.038 at most) of the known power, once in a million."""

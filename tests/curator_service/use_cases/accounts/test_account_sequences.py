@@ -321,6 +321,7 @@ class Acts:
             assert delta <= Fraction(account.cap_delta)
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("persons", [False, True], ids=["records", "persons"])
 def test_after_every_act_the_account_is_what_the_log_and_the_orders_say(persons, tmp_path):
     secret = tmp_path / "scorer.key"

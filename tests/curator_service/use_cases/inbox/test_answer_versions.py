@@ -62,6 +62,7 @@ def _draws(in_process, study, y):
     return np.array(first), np.array([answer.y for answer in in_process.reply(study, query).answers])
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize(("y", "at"), [(1.5, 1.5), (400.0, 5.0)])
 def test_an_answer_of_the_inbox_has_the_noise_that_its_passport_says(in_process, small, draft_of, y, at):
     """2,000 draws: a scale off by a half fails; a right one, once in a million. Corrections have noise of their own."""
@@ -579,6 +580,7 @@ def finished(tmp_path_factory, small, draft_of):
     return path
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("kind", TAMPERED)
 def test_whoever_changes_a_table_of_the_inbox_is_found(finished, tmp_path, kind):
     path = tmp_path / "curator.sqlite"

@@ -319,6 +319,7 @@ def overdue(curator, dataset, open_measured):
         yield study
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize(("state", "act"), MACHINE)
 def test_a_measurement_goes_from_state_to_state_as_it_may(exact, overdue, state, act, until):
     study = overdue if state == "overdue" else exact

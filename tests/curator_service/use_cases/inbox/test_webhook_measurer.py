@@ -100,6 +100,7 @@ def test_an_answer_may_come_later_by_a_call_back(webhook_curator, study, until):
     assert study.reply(query.id).answers[0].y == 2.0
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("kind", BAD)
 def test_what_is_no_answer_is_asked_for_again_then_left_to_people(webhook_curator, study, until, kind):
     curator, measurer, replies = webhook_curator

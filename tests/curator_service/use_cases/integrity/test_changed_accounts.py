@@ -99,6 +99,7 @@ EDITS = {
 }
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize(
     ("edit", "when"),
     [

@@ -220,6 +220,7 @@ EDGES = {
 }
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("edge", EDGES)
 def test_edges_have_answers_and_everything_is_accounted(edge, curator):
     """With the real noise. A group may have fewer records than noise takes away: it is then divided by 1."""

@@ -90,6 +90,7 @@ def test_a_broken_answer_exits_with_three(folder, monkeypatch):
 BROKEN = [("groups", None), ("groups", of_release), ("groups", of_answers), ("centres", None), ("centres", of_centres)]
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize(("study", "broken"), BROKEN, ids=str)
 def test_groups_are_audited_and_a_tenth_of_the_noise_is_noticed(folder, monkeypatch, study, broken):
     """Of the numbers of records, or of the answers; of private centres, which draw 16 times, a hundredth."""

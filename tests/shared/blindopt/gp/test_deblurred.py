@@ -33,6 +33,7 @@ def lattice(law, r, sd=SD):
     return places, weights / weights.sum()
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("kind", KERNELS)
 def test_the_single_blur_is_the_integral_over_the_noise_of_a_candidate(law, kind):
@@ -99,6 +100,7 @@ def test_before_the_first_outcome_the_moments_are_those_of_the_prior():
     assert variance.tolist() == [2, 2, 2]
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("r", [1, 2])
 @pytest.mark.parametrize("kernel", [SquaredExponential(1.2, 2.0), Matern52(1.2, 2.0)], ids=["smooth", "matern"])
@@ -132,6 +134,7 @@ def test_the_spread_has_a_floor():
     assert belief.spread == pytest.approx([4.0 * SPREAD_MIN])
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize(("r", "lengthscale"), [(1, 1.2), (2, 1.2), (2, 40.0)])
 def test_means_over_cells_are_direct_sums(law, r, lengthscale):

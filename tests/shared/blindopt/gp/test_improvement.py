@@ -130,6 +130,7 @@ def dense(z, kernel, rows, outcomes, *, noise, nugget):
     ).astype(float)
 
 
+@pytest.mark.slow(every=5)
 @pytest.mark.parametrize(("way", "dtype"), PATHS, ids=str)
 @pytest.mark.parametrize(("nugget", "noise", "hides"), [(0.0, 1e-3, True), (0.5, 1e-3, True), (0.5, 0.3, False)])
 def test_the_chosen_row_has_the_true_maximum_at_every_step(way, dtype, nugget, noise, hides):

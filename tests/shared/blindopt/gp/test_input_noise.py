@@ -21,6 +21,7 @@ def noise(law, sd, r, n, rng):
     return direction * rng.gamma(r, sd / math.sqrt(r + 1), size=(n, 1))
 
 
+@pytest.mark.slow(every=5)
 @pytest.mark.parametrize("law", ["gaussian", "planar_laplace"])
 @pytest.mark.parametrize("kind", KERNELS)
 @pytest.mark.parametrize(("r", "sd"), [(1, 0.3), (2, 1.0), (6, 0.5)])

@@ -66,6 +66,7 @@ def walk(posterior, y, rule=by_bound):
     return choices, solved[1::2]
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("rule", [by_bound, by_improvement])
 @pytest.mark.parametrize(("problem", "nugget"), [(dispersed, 0.0), (dispersed, 0.3), (close, 0.0)])
 def test_the_equal_ones_are_those_of_the_largest_number_of_quanta_in_every_way_of_computing(rule, problem, nugget):

@@ -69,6 +69,7 @@ def whole_of(z, case="plain", version=2):
     return walk(z(), case=case, version=version, thresholds=TOGETHER)
 
 
+@pytest.mark.slow(every=5)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("parts", [1, 2, 3, 7])
 @pytest.mark.parametrize("case", ["plain", "nugget", "hidden", "batch", "improvement", "rough"])

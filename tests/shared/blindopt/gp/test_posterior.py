@@ -269,6 +269,7 @@ def first():
     return np.random.default_rng(0)
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("path", PATHS, indirect=True, ids=str)
 @pytest.mark.parametrize("kernel", [SquaredExponential(0.8, 2.0), Matern52(1.5, 2.0)], ids=repr)
 @pytest.mark.parametrize("nugget", [0.0, 0.5])

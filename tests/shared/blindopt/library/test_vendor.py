@@ -50,6 +50,7 @@ def run(ours, grant):
 LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="4", centre=0.5, value_bound=0.5)
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize(
     ("algorithm", "study", "chosen"),
     [

@@ -17,6 +17,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 """
 
 
+@pytest.mark.slow(every=4)
 @pytest.mark.skipif(BASH is None, reason="bash is not installed")
 @pytest.mark.parametrize(
     ("command", "words", "expected"),

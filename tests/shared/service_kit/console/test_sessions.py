@@ -417,12 +417,12 @@ def test_a_stream_ends_with_its_session(owner, app, clock):
         "query_string": b"", "root_path": "", "headers": [(b"host", b"127.0.0.1:8410"), (b"cookie", cookies.encode())],
         "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 8410),
     }  # fmt: skip
-    messages = []
+    messages, requests = [], [{"type": "http.request", "body": b"", "more_body": False}]
 
     async def receive():
-        while messages:
+        while not requests:
             await asyncio.sleep(60)
-        return {"type": "http.request", "body": b"", "more_body": False}
+        return requests.pop()
 
     async def send(message):
         messages.append(message)

@@ -153,6 +153,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("direction", ["maximize", "minimize"])
 def test_a_run_that_is_taken_up_again_after_any_query_goes_on_as_it_would_have(options, direction):

@@ -277,6 +277,7 @@ def test_settings_that_do_not_suit_an_algorithm_bring_a_warning():
 # --- learning --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize(
     ("spec", "family", "horizon", "most"),
     [

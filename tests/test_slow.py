@@ -1,0 +1,85 @@
+"""`make test` leaves out costly tests, each of which has a sibling that stays; `make test-slow` has them."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.slow import select
+
+TESTS = Path(__file__).parent
+SIBLING = re.compile(r'^@pytest\.mark\.slow\(sibling="(?:(?P<file>\w+\.py)::)?(?P<name>\w+)"\)$', re.MULTILINE)
+
+
+@dataclass(eq=False)
+class Item:
+    """What ``select`` takes of a collected test."""
+
+    nodeid: str
+    mark: pytest.Mark | None
+
+    def get_closest_marker(self, name):
+        return self.mark if name == "slow" else None
+
+
+class Config:
+    """What ``select`` takes of pytest's configuration."""
+
+    def __init__(self, option):
+        self.option, self.hook, self.deselected = option, self, []
+
+    def getoption(self, name, default):
+        return self.option if name == "--slow" else default
+
+    def pytest_deselected(self, items):
+        self.deselected += items
+
+
+def collected(**kwargs):
+    marks = {
+        "quick": (None, [""]),
+        "whole": (pytest.mark.slow(**kwargs).mark, ["[1]", "[2]"]),
+        "cases": (pytest.mark.slow(every=3).mark, [f"[{n}]" for n in range(7)]),
+        "few": (pytest.mark.slow(every=3).mark, ["[1]", "[2]"]),
+    }
+    return [Item(f"tests/a.py::{name}{case}", mark) for name, (mark, cases) in marks.items() for case in cases]
+
+
+def test_each_case_is_in_one_of_the_two_and_one_of_each_test_stays():
+    names, everything = {}, collected(sibling="quick")
+    for option in ("no", "only", "too"):
+        items, config = list(everything), Config(option)
+        select(config, items)
+        names[option] = [item.nodeid.partition("::")[2] for item in items]
+        assert set(config.deselected) == set(everything) - set(items)
+    assert names["no"] == ["quick", "cases[2]", "cases[5]", "few[2]"]
+    assert sorted(names["no"] + names["only"]) == sorted(names["too"])
+    assert len(names["too"]) == len(everything) == 12
+
+
+@pytest.mark.parametrize("wrong", [{}, {"every": 3, "sibling": "quick"}, {"reason": "long"}])
+@pytest.mark.parametrize("option", ["no", "only", "too"])
+def test_a_mark_that_says_neither_ends_the_collection(option, wrong):
+    with pytest.raises(pytest.UsageError, match="every=NUMBER or sibling=NAME"):
+        select(Config(option), collected(**wrong))
+
+
+def test_each_sibling_is_there_and_stays():
+    files = {path.name: path.read_text() for path in TESTS.rglob("test_*.py") if path != Path(__file__)}
+    marks = [
+        (file, mark["file"] or file, mark["name"]) for file, text in files.items() for mark in SIBLING.finditer(text)
+    ]
+    assert marks
+    for marked, file, name in marks:
+        before, definition, _ = files[file].partition(f"\ndef {name}(")
+        assert definition, f"{marked}: no {file}::{name}"
+        decorators = before.rpartition("\n\n")[2]
+        assert "slow(sibling" not in decorators, f"{marked}: {file}::{name} is slow itself"
+
+
+def test_a_whole_test_that_is_slow_names_its_sibling_as_it_is_looked_for():
+    for path in TESTS.rglob("test_*.py"):
+        if path != Path(__file__):
+            text = path.read_text()
+            assert len(SIBLING.findall(text)) == text.count("mark.slow(sibling"), path
