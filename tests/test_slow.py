@@ -9,7 +9,7 @@ import pytest
 from tests.slow import select
 
 TESTS = Path(__file__).parent
-SIBLING = re.compile(r'^@pytest\.mark\.slow\(sibling="(?:(?P<file>\w+\.py)::)?(?P<name>\w+)"\)$', re.MULTILINE)
+SIBLING = re.compile(r'^@pytest\.mark\.slow\(\s*sibling="(?:(?P<file>\w+\.py)::)?(?P<name>\w+)"\s*\)$', re.MULTILINE)
 
 
 @dataclass(eq=False)
@@ -75,11 +75,11 @@ def test_each_sibling_is_there_and_stays():
         before, definition, _ = files[file].partition(f"\ndef {name}(")
         assert definition, f"{marked}: no {file}::{name}"
         decorators = before.rpartition("\n\n")[2]
-        assert "slow(sibling" not in decorators, f"{marked}: {file}::{name} is slow itself"
+        assert "sibling=" not in decorators, f"{marked}: {file}::{name} is slow itself"
 
 
 def test_a_whole_test_that_is_slow_names_its_sibling_as_it_is_looked_for():
     for path in TESTS.rglob("test_*.py"):
         if path != Path(__file__):
             text = path.read_text()
-            assert len(SIBLING.findall(text)) == text.count("mark.slow(sibling"), path
+            assert len(SIBLING.findall(text)) == text.count("sibling="), path

@@ -27,6 +27,8 @@ _BLOCK_ROWS, _BLOCK_CHARACTERS = 10_000, 1 << 20
 _BLANK_MAX = 10_000
 """So many blank lines at the end of a file are no rows."""
 _BOM = b"\xef\xbb\xbf"
+_WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1")
+"""How a workbook of Excel or OpenDocument begins: a ZIP archive, or a compound file of before 2007."""
 _OF_NUMBERS = b"0123456789+-.eE,;\t \n"
 _MAY_BE_TINY = re.compile(r"[eE]|[0-9.]{300}")
 Separator = Literal[",", ";", "\t"]
@@ -36,6 +38,11 @@ Separator = Literal[",", ";", "\t"]
 def csv_source(file: BinaryIO, limits: Limits) -> Iterator["CsvSource"]:
     """A UTF-8 CSV file with a header, whose cells are separated by commas, semicolons or tabs. Stays open after it."""
     source = CsvSource(file, limits, max(1, file.seek(0, io.SEEK_END)))
+    file.seek(0)
+    if file.read(8).startswith(_WORKBOOKS):
+        raise refuse(
+            "the file is a workbook of a spreadsheet, or an archive: save the sheet as CSV in UTF-8"
+        )
     try:
         source.open()
         yield source

@@ -7,6 +7,7 @@ import os
 import signal
 import tempfile
 import threading
+import zipfile
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -125,6 +126,24 @@ def test_what_is_odd_is_named(content, message, fault):
     _, errors, _ = outcome(content.encode())
     assert message in errors[0]["message"]
     assert {key: errors[0][key] for key in fault} == fault
+
+
+def _workbook():
+    """What Excel saves, as far as it matters: an archive of XML."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("[Content_Types].xml", "<Types/>")
+        archive.writestr("xl/worksheets/sheet1.xml", "<worksheet/>")
+    return content.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content", [_workbook(), b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(504)], ids=["xlsx", "xls"]
+)
+def test_of_a_workbook_it_is_said_how_to_save_it(content):
+    message, _, _ = outcome(content)
+    assert "workbook" in message
+    assert "save the sheet as CSV" in message
 
 
 def test_numbers_that_are_stored_as_others_are_counted():

@@ -14,6 +14,7 @@ from service_kit.context.outbox import Outbox, Service
 from service_kit.settings import ServiceSettings
 from service_kit.store import (
     audit_log,
+    sealed,
     sessions,  # noqa: F401  registers its table
 )
 from service_kit.store.base import APPEND_ONLY, METADATA, MIGRATIONS, Clock, Schema
@@ -54,7 +55,10 @@ class ServiceContext:
 
     @classmethod
     def of_folder(cls, settings: ServiceSettings, service: Service, schema: Schema, clock: Clock) -> Self:
-        """The parts of a service in its data folder: its database, keys and saved checkpoint."""
+        """The parts of a service in its data folder: its database, keys and saved checkpoint.
+
+        Raises StateConflict for a key that is missing, or is not the one of this database.
+        """
         folder, kind = settings.data_dir, service.removeprefix("blindopt-")
         database = Database(
             folder / f"{kind}.sqlite",
@@ -70,6 +74,9 @@ class ServiceContext:
         log_key = signer(folder / "secrets" / "log.key", kind, log_changes, is_new=is_new)
         sealed_by = [str(each["id"]) for each in changes if each["key"] == "seal"]
         seal = Seal.of(folder / "secrets" / "seal.key", sealed_by[-1] if sealed_by else None, is_new=is_new)
+        with database.read() as db:
+            if (value := sealed.first(db)) is not None:
+                seal.open(value)
         outbox = Outbox(service, settings.enabled_events, clock)
         return cls.open(database, seal, log_key, clock, checkpoint_file=folder / "checkpoint", outbox=outbox)
 

@@ -57,7 +57,7 @@ class Seal:
         try:
             return self._fernet.decrypt(sealed)
         except InvalidToken:
-            raise StateConflict("a stored secret cannot be opened: the key file was replaced") from None
+            raise StateConflict("seal.key does not open what is sealed here: put back the key of that time") from None
 
     def open_labelled(self, label: bytes, text: str | None) -> bytes | None:
         """Decrypt a text from a browser without its ``label``; None for anything that was not sealed with it here."""

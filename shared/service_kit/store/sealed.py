@@ -23,6 +23,15 @@ def values(db: Connection) -> Iterator[bytes]:
     yield from stored_replies.sealed_bodies(db)
 
 
+def first(db: Connection) -> bytes | None:
+    """A sealed value, or None if there is none."""
+    for table, column in _columns(db):
+        query = text(f"SELECT {column} FROM {table} WHERE length({column}) > 0 LIMIT 1")
+        if (value := db.execute(query).scalar()) is not None:
+            return bytes(value)
+    return next(stored_replies.sealed_bodies(db, limit=1), None)
+
+
 def seal_anew(db: Connection, again: Callable[[bytes], bytes]) -> None:
     """Replace every sealed value by what ``again`` makes of it, in the caller's transaction."""
     row = "rowid" if db.dialect.name == "sqlite" else "ctid"

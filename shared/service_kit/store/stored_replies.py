@@ -213,9 +213,9 @@ def forget_all(db: Connection, principals: Iterable[str], instead: bytes) -> int
     return replaced
 
 
-def sealed_bodies(db: Connection) -> Iterator[bytes]:
-    """The body of every sealed reply."""
-    yield from db.execute(select(_replies.c.body).where(_replies.c.sealed == 1)).scalars()
+def sealed_bodies(db: Connection, limit: int | None = None) -> Iterator[bytes]:
+    """The body of every sealed reply, or of ``limit`` of them."""
+    yield from db.execute(select(_replies.c.body).where(_replies.c.sealed == 1).limit(limit)).scalars()
 
 
 def seal_anew(db: Connection, again: Callable[[bytes], bytes]) -> None:

@@ -4,10 +4,12 @@ import os
 from types import SimpleNamespace
 
 import pytest
+from cryptography.fernet import Fernet
 from typer.testing import CliRunner
 
-from curator_service.cli import app as curator
-from modeler_service.cli import app as modeler
+from blindopt.client import OwnerClient, VendorClient
+from curator_service.cli import app as curator_app
+from modeler_service.cli import app as modeler_app
 from service_kit.cli.program import one_thread_for_products
 from tests import processes
 
@@ -26,7 +28,7 @@ def test_blas_starts_no_threads_unless_the_environment_asks_for_some(monkeypatch
 def run(request, tmp_path, monkeypatch):
     """Run a command of either service over one folder, ``run("token", "list")``; its exit code and errors."""
     monkeypatch.setenv(f"BLINDOPT_{request.param.upper()}_DATA_DIR", str(tmp_path / "data"))
-    app = {"curator": curator, "modeler": modeler}[request.param]
+    app = {"curator": curator_app, "modeler": modeler_app}[request.param]
 
     def command(*arguments):
         if arguments[0] == "serve":  # in a process of its own, whose log it sets up
@@ -50,6 +52,30 @@ def test_a_lost_key_of_data_that_were_used_is_named_and_not_replaced(run, tmp_pa
         assert not key.exists()
     key.write_bytes(kept)
     assert run("audit", "verify").exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["curator", "modeler"])
+def test_a_seal_key_that_opens_nothing_is_found_at_the_start(
+    name, make_service, tmp_path, small, open_study, opened, curator, run_of
+):
+    """Also where no key was ever changed, so that the log names none. The control is the right key, put back."""
+    service = make_service(name, tmp_path).start()
+    if name == "curator":
+        with OwnerClient(service.url, service.token) as owner:
+            open_study(owner, owner.register("small", small.csv, public=True))  # its grant is a reply with a token
+    else:
+        with VendorClient(service.url, service.token) as vendor:
+            vendor.start(run_of(curator.url, opened, hold=True))
+    assert service.stop() == 0
+    key = service.data / "secrets" / "seal.key"
+    kept = key.read_bytes()
+    key.write_bytes(Fernet.generate_key())
+    for command in (["token", "list"], ["audit", "verify"], ["serve", "--port", "0"]):
+        done = service.run(*command)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+        assert "seal.key does not open what is sealed here: put back the key of that time" in done.stderr
+    key.write_bytes(kept)
+    assert service.run("audit", "verify").returncode == 0
 
 
 @pytest.mark.parametrize("content", [b"no database" * 1000, b"", None], ids=["text", "half", "pages"])
