@@ -8,8 +8,8 @@ from typing import Any
 
 from blindopt.errors import ExtraMissing
 
-Report = Callable[[int, str], None]
-"""Reports progress: how much is done, and a few words."""
+Report = Callable[[int, int, str], None]
+"""Reports progress: how much is done, of how much as far as is known, and a few words."""
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, caption: str = "") -> str:
@@ -43,26 +43,30 @@ def frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Any:
 
 
 @contextmanager
-def progress(label: str, total: int, *, show: bool = True) -> Iterator[Report]:
+def progress(label: str, *, show: bool = True) -> Iterator[Report]:
     """Show how far a job is: a bar of rich where that is installed, else a line on standard error for each change."""
     if not show:
-        yield lambda done, text: None
+        yield lambda done, total, text: None
         return
     try:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     except ImportError:
-        yield _lines(label, total)
+        yield _lines(label)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns) as bar:
-        task = bar.add_task(label, total=total)
-        yield lambda done, text: bar.update(task, completed=done, description=f"{label}: {text}" if text else label)
+        task = bar.add_task(label, total=None)
+
+        def report(done: int, total: int, text: str) -> None:
+            bar.update(task, completed=done, total=total, description=f"{label}: {text}" if text else label)
+
+        yield report
 
 
-def _lines(label: str, total: int) -> Report:
+def _lines(label: str) -> Report:
     last = ""
 
-    def report(done: int, text: str) -> None:
+    def report(done: int, total: int, text: str) -> None:
         nonlocal last
         line = f"{label}: {done} of {total}{f', {text}' if text else ''}\n"
         if line != last:

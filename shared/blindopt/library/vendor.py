@@ -90,20 +90,20 @@ class Run:
         A run that is paused, or whose records people measure, has not ended.
         """
         begin = time.monotonic()
-        planned = self._trials_max()
-        with display.progress(self.view.name, planned, show=progress) as report:
+        with display.progress(self.view.name, show=progress) as report:
             sent_at = begin
             while self.refresh(wait_s=POLL_S).view.ended_at is None:
-                report(self.view.trials + self.view.declined, self._words())
+                report(self.view.trials + self.view.declined, self._trials_max(), self._words())
                 now = time.monotonic()
                 if timeout_s is not None and now - begin > timeout_s:
                     raise StillRunning(f"run {self.id} is {self.state} after {timeout_s} s")
                 time.sleep(max(0.0, min(max(0.05, (now - begin) / 10), POLL_S) - (now - sent_at)))
                 sent_at = time.monotonic()
-            report(self.view.trials + self.view.declined, self._words())
+            report(self.view.trials + self.view.declined, self._trials_max(), self._words())
         return self
 
     def _trials_max(self) -> int:
+        """How many it plans: before it knows the study, without the initial candidates that its plan may add."""
         plan = self.view.plan
         return self.view.iterations + (plan.initial_rows if plan is not None else self.view.initial_rows or 0)
 

@@ -114,11 +114,11 @@ def test_a_table_escapes_what_it_shows():
 
 def test_progress_without_a_bar_is_a_line_for_each_change(monkeypatch, capsys):
     monkeypatch.setitem(__import__("sys").modules, "rich.progress", None)
-    with display.progress("run", 3) as report:
+    with display.progress("run") as report:
         for _ in range(2):
-            report(1, "best 2")
-        report(3, "")
-    assert capsys.readouterr().err == "run: 1 of 3, best 2\nrun: 3 of 3\n"
+            report(1, 3, "best 2")
+        report(3, 8, "")
+    assert capsys.readouterr().err == "run: 1 of 3, best 2\nrun: 3 of 8\n"
 
 
 def test_a_frame_without_pandas_names_the_extra(monkeypatch):

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import sys
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 
@@ -90,6 +92,22 @@ def test_a_run_waits_recommends_and_is_resumed_by_its_id(ours, run, capsys):
     assert run.id in [other.id for other in ours.runs()]
     assert "completed" in again._repr_html_()
     assert run.id in repr(again)
+
+
+def test_a_wait_counts_the_initial_candidates_as_soon_as_they_are_planned(run, monkeypatch, capsys):
+    """A run that has only begun knows neither the study nor its plan."""
+    monkeypatch.setitem(sys.modules, "rich.progress", None)
+    begun = run.view.model_copy(
+        update=dict.fromkeys(("plan", "study", "initial_rows", "best", "ended_at")) | {"trials": 0}
+    )
+    views = iter([begun.model_copy(update={"state": "running"}), run.view])
+    vendor = SimpleNamespace(client=SimpleNamespace(run=lambda identity, wait_s: next(views)))
+    bo.Run(vendor, begun).wait(progress=True)
+    lines = capsys.readouterr().err.splitlines()
+    planned = run.view.iterations + run.view.plan.initial_rows
+    assert planned > run.view.iterations
+    assert f"0 of {run.view.iterations}" in lines[0]
+    assert f"{run.view.trials} of {planned}, completed" in lines[-1]
 
 
 def test_trials_are_a_data_frame(run):
