@@ -78,6 +78,7 @@ def test_what_one_fork_does_to_itself_the_next_does_not_see(tmp_path):
     assert ran(Forked, tmp_path, code) == (0, f"{tmp_path}\n", "")
 
 
+@pytest.mark.slow(every=4)
 @pytest.mark.parametrize("end", ENDS)
 def test_a_fork_ends_as_a_new_interpreter_does(end, tmp_path):
     code, status = ENDS[end]
@@ -104,6 +105,7 @@ def test_a_fork_can_be_waited_for_stopped_and_killed(tmp_path, until):
     process.kill()  # once it has ended, its number may be another's
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT, None])
 def test_no_fork_outlives_the_tests(end, tmp_path, until):
     (tmp_path / "sleeper.py").write_text("import time; time.sleep(60)")

@@ -97,7 +97,6 @@ def services(make_service, tmp_path_factory):
         yield services
 
 
-@pytest.mark.slow(sibling="test_stories.py::test_both_stories_from_an_empty_installation")
 def test_own_data_from_the_upload_to_an_accepted_recommendation(services, browser):
     olga, vera = (Person(browser, services.address_of(name), name) for name in ("olga", "vera"))
     grant = owner_opens_a_study(olga)

@@ -45,6 +45,7 @@ def worker():
 # --- jobs and replies ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize(
     "array",
     [
@@ -77,6 +78,7 @@ def test_progress_is_sent_in_steps_and_the_last_reply_of_each_job_is_marked(work
         assert (last.is_last, last.progress) == (True, None)
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize(
     ("argument", "problem", "is_impossible", "field"),
     [

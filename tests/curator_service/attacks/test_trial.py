@@ -64,6 +64,7 @@ def tried(x, release, seconds=1.0, row_seconds=IDLE, **more):
     return trial.findings(spec, rows, y, choice_of(spec).mechanism, rng=rng, seconds=seconds, row_seconds=row_seconds)
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_attack_has_its_finding(release):
     findings = {finding.attack: finding for finding in tried(king_county(), release)}

@@ -66,6 +66,7 @@ def worst_bit(law: bounded.OneBit, k: int) -> Fraction:
     return worst
 
 
+@pytest.mark.slow(every=4)
 @pytest.mark.parametrize("k", [1, 2, 3, 5, 12])
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_one_bit_about_a_mean_is_never_more_than_e_epsilon_times_likelier(k, epsilon):

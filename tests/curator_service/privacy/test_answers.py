@@ -100,6 +100,7 @@ def test_every_answer_lies_on_the_lattice(drawn):
     np.testing.assert_array_equal(straight, np.round(straight))
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize(("y", "centre"), [(1e6, 1.0), (-1e6, -1.0), (1.0 + 1e-9, 1.0), (0.5, 0.5), (1.7e308, 1.0)])
 def test_an_outcome_beyond_the_bound_answers_like_the_bound(y, centre):
     """Else an outlier would be seen for what it is, whatever the noise."""

@@ -26,6 +26,7 @@ def study(d: int, **release) -> wire.StudyCreate:
     )
 
 
+@pytest.mark.slow(every=4)
 @pytest.mark.parametrize("d", range(1, 26))
 def test_at_epsilon_1_and_delta_1e5_planar_laplace_wins_up_to_twenty_features_and_spends_delta_from_five_on(d):
     chosen, why = concrete(study(d))

@@ -181,6 +181,7 @@ def lives(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
 def test_workers_end_with_their_parent(tmp_path, until, how):
     """However it ends: a worker between pieces sees its pipe close. (In a piece, it first ends that: a second.)"""

@@ -164,6 +164,7 @@ def test_by_halves_the_law_is_that_of_the_whole():
     assert [round(planar.acceptance(d), 2) for d in (2, 3, 7, 12)] == [0.79, 0.6, 0.21, 0.05]
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize(("d", "kept_coordinates"), [(2, 1), (3, 1), (7, 3), (12, 6)])
 def test_the_share_that_is_kept_is_the_one_computed(d, kept_coordinates):
     n, scale = scaled(4_000), 2.0**40

@@ -98,6 +98,7 @@ def test_the_library_scores_by_rank_with_the_sensitivity_of_a_replacement(alpha)
     assert transformation.map(6) == 3 * unit
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("alpha", [0.1, 0.5])
 def test_draws_follow_the_law(alpha):
     """Controls: the law at half of epsilon, and at twice of it."""

@@ -91,6 +91,7 @@ def test_the_largest_r_is_what_counting_up_finds(sigma_min, epsilon, delta):
 SHAPES = [(50, 1), (50, 2), (500, 7), (10_000, 2), (10_000, 20), (2 * BLOCK_ROWS + 77, 5)]
 
 
+@pytest.mark.slow(every=5)
 @pytest.mark.parametrize("branch", ["project", "lift"])
 @pytest.mark.parametrize("r", [1, 4, 30])
 @pytest.mark.parametrize(("n", "d"), SHAPES)

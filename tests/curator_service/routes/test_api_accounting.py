@@ -89,6 +89,7 @@ def views(owner, study):
     }
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize(
     ("release", "cost", "spent"), [(IDENTITY, "0", "1"), (GAUSSIAN, "1", "2"), (REFUTED, None, None)]
 )

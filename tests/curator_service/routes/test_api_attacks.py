@@ -37,6 +37,7 @@ def draft_of(owner, dataset, small, releases):
     return make
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("release", ["identity", "gaussian", "po_gp_ucb"])
 def test_a_preview_tells_the_owner_what_each_attack_gets(owner, draft_of, release):
     report = owner.preview(draft_of(release))

@@ -99,6 +99,7 @@ def test_theorems_1_and_3_hold_and_are_far_too_large(evaluations, apart):
     assert not is_rarer_than((differences.mean > np.median(differences.mean)).sum(), len(differences.mean), DELTA)
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("apart", [0.01, 0.0001])
 def test_replacements_of_theorem_1_hold(apart):
     differences, evaluations = simulated(200, apart), 200
@@ -283,6 +284,7 @@ LEVELS = {
 """By 1 - k1 and epsilon, mean regret of lambda~ with printed constants, simulated sensitivity, and a fixed design."""
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("apart", [0.01, 0.0001])
 def test_releases_lose_no_more_than_measured_before(apart):
     """T = 200, lambda~ alone by the exponential mechanism, within a factor of 1.5 of the levels."""

@@ -115,6 +115,7 @@ def test_nothing_private_is_in_what_a_run_leaves(name):
     assert set(outcome.__slots__) == {"index", "value", "clipped", "evaluations"}
 
 
+@pytest.mark.slow(every=5)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("name", METHODS)
 def test_a_score_that_is_not_finite_fails_the_tuning_and_is_not_released(name, bad):

@@ -88,6 +88,7 @@ def test_a_worker_reads_the_parts_of_its_rows_alone_and_no_other_header_shifts_t
         walk(grid(), engine)
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("number", [4, 5, 9, 14])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_worker_that_is_killed_costs_a_rebuild_and_no_choice(remote, number, when):

@@ -350,6 +350,7 @@ def test_a_restart_leaves_each_run_in_its_state(how, start, vendor, until, undis
     assert finished(vendor, paused) == undisturbed
 
 
+@pytest.mark.slow(sibling="test_a_restart_leaves_each_run_in_its_state")
 def test_queued_and_running_runs_go_on_after_a_kill(start, vendor, until, undisturbed, quick):
     started = [start() for _ in range(4)]  # two workers: two are queued
     until(lambda: vendor.run(started[0]).trials >= 5)

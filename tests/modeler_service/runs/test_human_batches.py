@@ -61,6 +61,7 @@ def test_events_come_in_order_though_answers_do_not(inbox_curator, vendor, own, 
     assert numbers == [str(number) for number in range(1, 9)]
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("sent", [1, 3])
 def test_killed_between_the_queries_of_a_batch_none_is_sent_twice(sent, inbox_curator, make_service, tmp_path, until):
     own = make_service("modeler", tmp_path, **QUICK).start()

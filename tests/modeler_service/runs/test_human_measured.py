@@ -227,6 +227,7 @@ def test_killed_while_it_waits_it_goes_on_after_the_restart(make_service, tmp_pa
         replays(own, run)
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("lost", ["queries", "answers", "revisions"])
 def test_lost_replies_are_fetched_again_and_no_query_is_sent_twice(lost, inbox_curator, vendor, own):
     """Every reply of a kind is lost once."""
@@ -322,6 +323,7 @@ def corrected_run(inbox_curator, vendor, until, to=40.0, **chosen):
     return run, vendor.wait(run, timeout_s=30), declines[0]
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("page", [1, 1_000])
 def test_a_correction_takes_effect_from_the_next_choice_on(page, inbox_curator, vendor, own, until):
     inbox_curator.page = page

@@ -370,6 +370,7 @@ def test_what_the_curator_stores_beside_its_log_must_fit_it(change, message, pai
     check_found(party, message.format(run=pair.run))
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -76,6 +76,7 @@ def restored(parties, tmp_path) -> Callable[..., Any]:
     return make
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("name", ["curator", "modeler"])
 def test_a_copy_made_beside_writes_verifies_and_is_of_one_moment(name, restored, parties):
     party, code, output = restored(name)

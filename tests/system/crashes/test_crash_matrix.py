@@ -309,7 +309,7 @@ def _choices(parties, run):
     return parties.modeler.rows(query, run)
 
 
-@pytest.mark.slow(every=2)
+@pytest.mark.slow(every=4)
 @pytest.mark.parametrize(
     ("story", "pace"), [*((story, {}) for story in STORIES), *((story, PACED) for story in PACED_STORIES)]
 )

@@ -55,6 +55,7 @@ def test_a_run_of_20_trials_goes_on_as_ever(
         assert (verified.returncode, verified.stderr) == (0, "")
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("when", ["charged", "settled"])
 def test_a_curator_that_is_killed_while_a_reply_waits_answers_its_retry_under_one_charge(
     when, make_service, open_study, small, tmp_path, until

@@ -43,6 +43,7 @@ def candidates(curator, tmp_path):
     return fetch
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("direction", ["maximize", "minimize"])
 def test_a_run_without_a_kernel_fits_one_and_tells_each_fit(
     direction, curator, owner, dataset, open_study, vendor, run_of, candidates

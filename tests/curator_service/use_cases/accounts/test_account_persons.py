@@ -116,6 +116,7 @@ def test_the_delta_of_several_records_bounds_that_of_the_gaussian_law_itself(k, 
     assert float(bound) >= of(k * shift, k * epsilon) * (1 - 1e-6)
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("withheld", ["0", "1", "2"])
 def test_the_cap_on_a_person_holds_in_a_study_that_was_released_after_another_one_was_withheld(file, withheld):
     """The numbers of persons in its release have a gap: each row is still counted with those of its own person."""

@@ -110,6 +110,7 @@ def test_a_number_that_was_drawn_before_a_record_was_withheld_does_not_leave_aft
     assert [answer["row"] for answer in reply["answers"]] == [row_of[1]]
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("answers", ["none", "laplace", "mean"])
 def test_open_measurements_are_declined_at_once_and_take_no_value(answers, opened, in_process):
     identity, dataset, row_of = opened(source="inbox", answers=answers)
@@ -130,6 +131,7 @@ def test_open_measurements_are_declined_at_once_and_take_no_value(answers, opene
     in_process.check()
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("answers", ["none", "laplace", "mean"])
 def test_a_value_that_waits_for_others_of_its_query_does_not_leave(answers, opened, in_process):
     identity, dataset, row_of = opened(source="inbox", answers=answers)

@@ -109,6 +109,7 @@ def test_candidates_that_compiled_loops_do_not_read_are_written_the_same():
     np.testing.assert_array_equal(unordered.lifted[frame.order, :-2], first[:, :-2])
 
 
+@pytest.mark.slow(every=5)
 @pytest.mark.parametrize("kind", KERNELS)
 @pytest.mark.parametrize("lengthscale", [0.7, 0.004], ids=["products", "differences"])
 @pytest.mark.parametrize("nugget", [0.0, 0.3])

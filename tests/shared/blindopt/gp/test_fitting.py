@@ -39,6 +39,7 @@ def covariance(data, kind, logs):
 LOGS = [np.log([0.7, 1.2, 3.0, 1.5, 0.05]), np.log([0.2, 0.3, 0.2, 0.4, 0.5])]
 
 
+@pytest.mark.slow(every=5)
 @pytest.mark.parametrize("mean", [None, 1.25])
 @pytest.mark.parametrize("exact", [False, True], ids=["noise", "own part"])
 @pytest.mark.parametrize("kind", KERNELS)

@@ -77,6 +77,7 @@ def test_the_gradient_is_that_of_differences(kind, law, mean):
         np.testing.assert_allclose(gradient, differences, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("law", ["gaussian", "planar_laplace"])
 @pytest.mark.parametrize("kind", KERNELS)
 def test_interpolated_correlations_are_those_of_the_averaged_kernel(kind, law):

@@ -350,6 +350,7 @@ def test_a_posterior_without_observations_compiles_nothing():
     assert {signature[at].layout for signature in loops.refresh.signatures} <= {"F"}
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("path", PATHS, indirect=True, ids=str)
 def test_a_run_that_goes_on_after_a_crash_makes_the_same_choices(path):
     """Given all outcomes without choosing once, it chooses the same row with the same bits; duplicates tie."""
@@ -402,6 +403,7 @@ def test_the_variance_is_never_negative_however_small_the_noise(path):
                 assert posterior.variance.min() >= 0.0
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("path", PATHS, indirect=True, ids=str)
 def test_any_hidden_rows_leave_a_choice_among_the_others(path):
     """Hide all but one row, whole stripes, the leaders, or none: a choice ends, and is the best row shown."""

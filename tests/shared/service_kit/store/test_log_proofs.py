@@ -33,6 +33,7 @@ def database(tmp_path_factory):
     opened.close()
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("grant", [None, "grt_1"])
 def test_every_proof_to_size_34_and_some_to_70_are_those_from_all_leaves(grant, database):
     """Exhaustive across two powers of two, and beyond the third from sizes at its bounds and drawn ones."""
