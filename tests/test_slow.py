@@ -1,6 +1,7 @@
 """`make test` leaves out costly tests, each of which has a sibling that stays; `make test-slow` has them."""
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,13 +67,16 @@ def test_a_mark_that_says_neither_ends_the_collection(option, wrong):
 
 
 def test_each_sibling_is_there_and_stays():
-    files = {path.name: path.read_text() for path in TESTS.rglob("test_*.py") if path != Path(__file__)}
+    texts = defaultdict(str)
+    for path in TESTS.rglob("test_*.py"):
+        if path != Path(__file__):
+            texts[path.name] += path.read_text()
     marks = [
-        (file, mark["file"] or file, mark["name"]) for file, text in files.items() for mark in SIBLING.finditer(text)
+        (file, mark["file"] or file, mark["name"]) for file, text in texts.items() for mark in SIBLING.finditer(text)
     ]
     assert marks
     for marked, file, name in marks:
-        before, definition, _ = files[file].partition(f"\ndef {name}(")
+        before, definition, _ = texts[file].partition(f"\ndef {name}(")
         assert definition, f"{marked}: no {file}::{name}"
         decorators = before.rpartition("\n\n")[2]
         assert "sibling=" not in decorators, f"{marked}: {file}::{name} is slow itself"

@@ -71,6 +71,7 @@ def played(tmp_path_factory):
     )
 
 
+@pytest.mark.slow(sibling="test_the_demo_of_groups_finds_a_place_over_both_services")
 def test_the_demo_prints_the_methods_with_what_each_guarantees(played):
     lines = played.text.splitlines()
     for method in METHODS:
@@ -82,6 +83,7 @@ def test_the_demo_prints_the_methods_with_what_each_guarantees(played):
     assert max(len(line) for line in lines if line.startswith("│")) <= 120
 
 
+@pytest.mark.slow(sibling="test_the_demo_of_groups_finds_a_place_over_both_services")
 def test_the_table_shows_what_an_attacker_rebuilds_of_each_release(played):
     known_rows = {m["method"].partition(",")[0]: m["known_rows"] for m in played.table["methods"]}
     cells = {line.split("│")[1].strip().partition(",")[0]: line.split("│")[4].strip() for line in _rows(played.text)}
@@ -122,6 +124,7 @@ def test_the_table_shows_every_guarantee_in_a_narrow_terminal_too(width, runs):
         assert number in words
 
 
+@pytest.mark.slow(sibling="test_the_demo_of_groups_finds_a_place_over_both_services")
 def test_the_table_in_json_has_a_regret_for_every_query_of_every_method(played):
     assert [re.sub(r"= \d+", "= ", m["method"]) for m in played.table["methods"]] == list(METHODS)
     for method in played.table["methods"]:
@@ -134,6 +137,7 @@ def test_the_table_in_json_has_a_regret_for_every_query_of_every_method(played):
         assert re.fullmatch(r"std_[0-9a-f]{16}", method["study_id"])
 
 
+@pytest.mark.slow(sibling="test_the_demo_of_groups_finds_a_place_over_both_services")
 def test_the_regret_is_the_difference_of_the_best_outcome_so_far_and_the_cheapest_house(played):
     """Which method wins is a matter of chance in one run: the row order is secret and drawn anew."""
     cheapest = min(float(row["log10_price"]) for row in csv.DictReader(io.StringIO(csv_bytes().decode())))
@@ -144,6 +148,7 @@ def test_the_regret_is_the_difference_of_the_best_outcome_so_far_and_the_cheapes
         assert method["regret"] >= 0
 
 
+@pytest.mark.slow(sibling="test_the_demo_of_groups_finds_a_place_over_both_services")
 def test_the_plot_is_an_image_with_a_line_for_every_method(played):
     svg = ET.parse(played.folder / "regret.svg").getroot()  # refuses what is not well-formed
     assert svg.tag == "{http://www.w3.org/2000/svg}svg"
@@ -153,6 +158,7 @@ def test_the_plot_is_an_image_with_a_line_for_every_method(played):
     assert len(text) > 5_000
 
 
+@pytest.mark.slow(sibling="test_the_demo_of_groups_finds_a_place_over_both_services")
 def test_the_demo_leaves_two_logs_that_agree_and_no_process(played):
     study, exchanges = played.table["methods"][0]["study_id"], []
     for name in ("curator", "modeler"):

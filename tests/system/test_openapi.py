@@ -587,7 +587,8 @@ def _check_kept(tried: Tried) -> None:
     assert not tried.faults, f"{len(tried.faults)} of {tried.requests} requests:\n\n" + "\n\n".join(tried.faults[:20])
 
 
-def test_the_curator_keeps_its_contract_with_every_role(curator, opened, at_curator, issue, operations, at_boundaries):
+@pytest.mark.slow(sibling="test_the_modeler_keeps_its_contract_with_every_role")
+def test_the_curator_keeps_its_contract_with_every_role(curator, opened, at_curator, issue, operations):
     """Boundaries for the owner, and for a modeler where it alone is let in: all else is 403 before its body is read."""
     reached = set()
     owner, auditor, modeler = f"Bearer {curator.token}", issue(curator, "auditor"), f"Bearer {opened.token}"
@@ -601,8 +602,7 @@ def test_the_curator_keeps_its_contract_with_every_role(curator, opened, at_cura
     ):
         tried = _try(
             curator.url, bearer, at_curator.mend,
-            boundaries=boundaries and at_boundaries, only=only, but=but, not_posted_to=not_posted_to,
-            examples=examples if at_boundaries else max(2, examples),
+            boundaries=boundaries, only=only, but=but, not_posted_to=not_posted_to, examples=examples,
         )  # fmt: skip
         _check_kept(tried)
         reached |= tried.reached

@@ -901,7 +901,7 @@ BUTTONS = {
 """Targets of forms without a field to type in."""
 
 
-@pytest.mark.slow(every=3)
+@pytest.mark.slow(sibling="test_start.py::test_no_error_of_any_form_names_a_field_of_the_api_an_id_or_a_path")
 @pytest.mark.parametrize("garbage", ["", "-1", "a_b 1.2"])
 def test_no_error_of_any_form_names_a_field_of_the_api_an_id_or_a_path(owner, service, study, dataset, garbage):
     """Found by hand: "lower 0: A number is needed", "answers value bound", "errors says what is wrong"."""

@@ -397,6 +397,7 @@ if KILLS > 1:
     ]
 
 
+@pytest.mark.slow(sibling="test_batches_that_kills_interrupt_are_asked_again_as_they_were_and_charged_once")
 def test_a_refused_batch_that_kills_interrupt_is_asked_row_by_row_and_charged_once(parties, small, dataset, tmp_path):
     draft = checks.draft(small, dataset, epsilon=EPSILON)
     draft = draft.model_copy(update={"budget": wire.Budget(epsilon_per_row=EPSILON)})
@@ -432,6 +433,7 @@ def test_a_refused_batch_that_kills_interrupt_is_asked_row_by_row_and_charged_on
     checks.check_reconciled(parties.curator, parties.modeler, [study.id for study in studies], tmp_path)
 
 
+@pytest.mark.slow(sibling="test_runs_that_kills_interrupt_end_as_if_none_had")
 def test_an_answer_lost_at_the_end_and_a_curator_that_dies_again_leave_one_story(parties, small, dataset, tmp_path):
     """The reply to the last query is lost, and so is the one that would tell the modeler what it missed."""
     shots_left = [Shot("answer.reply.before", LENGTH), Shot("checkpoint.reply.before")]
@@ -441,6 +443,7 @@ def test_an_answer_lost_at_the_end_and_a_curator_that_dies_again_leave_one_story
     _check_all(parties, [study], runs, tmp_path)
 
 
+@pytest.mark.slow(sibling="test_runs_that_kills_interrupt_end_as_if_none_had")
 def test_a_modeler_verifies_while_it_does_not_know_yet_what_was_lost(parties, small, dataset, tmp_path):
     """Receipts beyond a lost reply are no cut tail; once it was fetched, a copy without its end is one."""
     study, modeler = _opened(parties, small, dataset), parties.modeler
