@@ -446,7 +446,6 @@ def test_a_role_sees_nothing_that_is_not_its_own(enter, ids, name):
 # --- without scripts, and after a kill ----------------------------------------------------------------
 
 
-@pytest.mark.slow(sibling="test_results.py::test_a_recommendation_and_a_request_go_to_the_owner_and_back")
 def test_without_scripts_one_uploads_defines_a_study_measures_and_runs(enter):
     olga, vera, mia = (enter(name, java_script_enabled=False) for name in ("olga", "vera", "mia"))
     dataset = user_actions.upload(olga, "Houses again", houses_csv())
@@ -466,7 +465,6 @@ def test_without_scripts_one_uploads_defines_a_study_measures_and_runs(enter):
     expect(vera.page.get_by_role("cell", name="321").first).to_be_visible()
 
 
-@pytest.mark.slow(sibling="test_people.py::test_killed_while_a_run_waits_for_people_nothing_is_lost")
 def test_a_run_that_waits_for_people_outlives_both_services(services, enter):
     mia, vera = enter("mia"), enter("vera")
     for person in (mia, vera):

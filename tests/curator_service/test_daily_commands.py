@@ -81,6 +81,8 @@ def test_a_study_from_its_draft_to_its_end(curator, command, draft, tmp_path):
 
     assert "revoked" in command("grant", "revoke", made, json.loads(command("grant", "list", made, "--json"))[0]["id"])
     assert "closed" in command("study", "close", made, "--yes")
+    signed = wire.SignedPrivacyReport.model_validate_json(command("report", "make", made))
+    assert made in signed.report.model_dump_json()
 
 
 def test_a_dataset_is_erased_by_commands_and_by_the_library(curator, command):

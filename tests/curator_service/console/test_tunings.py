@@ -113,7 +113,6 @@ def _ended(owner, api):
     return tuning
 
 
-@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("method", FORMS)
 def test_what_is_typed_for_a_method_is_the_tuning_that_is_shown_charged_and_run(owner, api, case, method):
     typed, expected, delta = FORMS[method]

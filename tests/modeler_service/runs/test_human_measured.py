@@ -323,7 +323,6 @@ def corrected_run(inbox_curator, vendor, until, to=40.0, **chosen):
     return run, vendor.wait(run, timeout_s=30), declines[0]
 
 
-@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("page", [1, 1_000])
 def test_a_correction_takes_effect_from_the_next_choice_on(page, inbox_curator, vendor, own, until):
     inbox_curator.page = page
@@ -364,7 +363,6 @@ def test_the_stream_has_declines_and_corrections_also_for_a_client_that_comes_ag
         assert [(trial["number"], trial["y"]) for trial in corrections] == ([(2, 40.0), (3, 0.25)] if after else [])
 
 
-@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("algorithm", ["moma", "ata", "random", "thompson"])
 def test_other_algorithms_go_on_after_declines_and_corrections(algorithm, inbox_curator, vendor, own, until):
     heavy = {"value_bound": 3.0, "noise_moment": 1.0} if algorithm in ("moma", "ata") else {}
@@ -412,7 +410,6 @@ CHANGES = {
 }
 
 
-@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("what", CHANGES)
 def test_whatever_is_changed_of_a_version_is_named_by_replay_and_by_verify(what, stopped, tmp_path):
     original, run, _ = stopped
@@ -498,7 +495,6 @@ LIES = {
 }
 
 
-@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("lie", LIES)
 def test_a_lie_about_an_answer_is_disputed(lie, inbox_curator, vendor, own, until):
     run = waiting_run(vendor, inbox_curator, until, iterations=2)

@@ -32,7 +32,6 @@ def test_every_kind_of_middlebox_is_tried():
     assert SAYS.keys() == {*MIDDLEBOXES, "reply of before"} - {"another type"}
 
 
-@pytest.mark.slow(every=4)
 @pytest.mark.parametrize("kind", SAYS)
 def test_what_a_middlebox_answers_is_named_and_recorded_nowhere(kind, curator, owner, opened, tmp_path):
     token, observed = owner.grant(opened.id, wire.GrantCreate(name=kind)).token, []

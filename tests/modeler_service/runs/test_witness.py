@@ -223,7 +223,6 @@ def nothing(position: int) -> str | None:
     return None
 
 
-@pytest.mark.slow(every=3)
 @pytest.mark.parametrize(
     "lie",
     {
@@ -280,7 +279,6 @@ def invent(liar: FakeCurator, number: int, at: int = 2, **changes: Any) -> None:
         liar.receipt_of = lambda position: true(len(liar.bodies) - 1)
 
 
-@pytest.mark.slow(every=3)
 @pytest.mark.parametrize(
     ("changes", "what"),
     [

@@ -69,7 +69,6 @@ FAMILIES = {
 }
 
 
-@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_suggestions_are_the_trials_of_a_run(name, owner, dataset, open_study, curator, vendor, run_of):
     """A run's rows, means, widths and ties to the last bit, from its settings and the outcomes before each."""

@@ -211,7 +211,6 @@ def _row(party, run, number):
     return party.rows("SELECT row FROM trials WHERE run_id = ? AND number = ?", run, number)[0][0]
 
 
-@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("name", ["gp_ucb", "gp_bucb", "ldp_moma", "thompson"])
 def test_another_row_in_the_record_is_named_with_what_is_derived(name, copy, runs):
     run, at = runs[name], 7
@@ -222,7 +221,6 @@ def test_another_row_in_the_record_is_named_with_what_is_derived(name, copy, run
     assert copy.command("replay", runs["igp_ucb"])[0] == 0  # another run is as it was
 
 
-@pytest.mark.slow(every=3)
 @pytest.mark.parametrize(
     ("column", "change_of", "says"),
     [

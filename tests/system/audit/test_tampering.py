@@ -317,7 +317,6 @@ def test_since_takes_a_checkpoint_of_this_history_and_key_alone(name, pair, tmp_
 # --- what stands beside the logs ----------------------------------------------------------------------
 
 
-@pytest.mark.slow(every=3)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -370,7 +369,6 @@ def test_what_the_curator_stores_beside_its_log_must_fit_it(change, message, pai
     check_found(party, message.format(run=pair.run))
 
 
-@pytest.mark.slow(every=3)
 @pytest.mark.parametrize(
     ("change", "message"),
     [

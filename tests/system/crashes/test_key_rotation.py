@@ -70,7 +70,6 @@ def verified(parties, study, folder):
     checks.check_reconciled(*parties, [study.id], folder)
 
 
-@pytest.mark.slow(sibling="test_a_kill_in_the_middle_leaves_a_service_that_starts_verifies_and_opens")
 def test_runs_go_on_under_new_keys_and_both_logs_reconcile(parties, study, tmp_path):
     curator, modeler = parties
     pinned = checks.command(curator, "audit", "key")[1].strip()

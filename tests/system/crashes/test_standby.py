@@ -275,7 +275,6 @@ def test_while_no_further_session_may_be_opened_the_leader_answers_and_goes_on(p
     pair.order(until)
 
 
-@pytest.mark.slow(sibling="test_a_server_that_stops_and_comes_back_is_served_again_without_a_restart")
 @pytest.mark.parametrize("turn", TIMES)
 def test_a_server_that_stands_still_is_answered_for_with_503_and_served_again_without_a_restart(
     pair, study, until, turn

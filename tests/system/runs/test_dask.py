@@ -98,7 +98,6 @@ def whole():
     return walk()
 
 
-@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("dtype", [np.float64, pytest.param(np.float32, marks=slow)])
 def test_two_workers_choose_as_one_process_does(engine, dtype):
     assert walk(engine, dtype) == whole()

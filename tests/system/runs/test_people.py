@@ -131,7 +131,6 @@ def test_an_answer_that_is_taken_back_is_forgotten_by_the_run(parties, tmp_path,
     parties.check(study, run, folder=tmp_path)
 
 
-@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("victim", ["curator", "modeler"])
 def test_killed_while_a_run_waits_for_people_nothing_is_lost(victim, parties, tmp_path, until):
     opened = study, _ = parties.opened()

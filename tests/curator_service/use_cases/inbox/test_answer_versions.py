@@ -580,7 +580,6 @@ def finished(tmp_path_factory, small, draft_of):
     return path
 
 
-@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("kind", TAMPERED)
 def test_whoever_changes_a_table_of_the_inbox_is_found(finished, tmp_path, kind):
     path = tmp_path / "curator.sqlite"

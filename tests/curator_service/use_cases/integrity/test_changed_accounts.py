@@ -99,7 +99,6 @@ EDITS = {
 }
 
 
-@pytest.mark.slow(every=3)
 @pytest.mark.parametrize(
     ("edit", "when"),
     [

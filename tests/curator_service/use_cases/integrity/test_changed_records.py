@@ -56,7 +56,6 @@ EDITS = {
 }
 
 
-@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("when", ["while it is stopped", "while it runs"])
 @pytest.mark.parametrize("edit", EDITS)
 def test_a_changed_row_spends_nothing_and_is_named_and_other_studies_go_on(edit, when, copy):
