@@ -40,9 +40,7 @@ def csv_source(file: BinaryIO, limits: Limits) -> Iterator["CsvSource"]:
     source = CsvSource(file, limits, max(1, file.seek(0, io.SEEK_END)))
     file.seek(0)
     if file.read(8).startswith(_WORKBOOKS):
-        raise refuse(
-            "the file is a workbook of a spreadsheet, or an archive: save the sheet as CSV in UTF-8"
-        )
+        raise refuse("the file is a workbook of a spreadsheet, or an archive: save the sheet as CSV in UTF-8")
     try:
         source.open()
         yield source
