@@ -9,7 +9,7 @@ from typing import Any
 from blindopt.errors import ExtraMissing
 
 Report = Callable[[int, int, str], None]
-"""Reports progress: how much is done, of how much as far as is known, and a few words."""
+"""Reports progress: how much is done, how much is planned, and a few words."""
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, caption: str = "") -> str:

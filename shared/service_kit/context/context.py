@@ -20,6 +20,9 @@ from service_kit.store import (
 from service_kit.store.base import APPEND_ONLY, METADATA, MIGRATIONS, Clock, Schema
 from service_kit.store.database import Database
 
+_SEALED_TRIED = 8
+"""So many sealed values of each table are tried at a start: any that opens shows that the key is the right one."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServiceContext:
@@ -75,8 +78,7 @@ class ServiceContext:
         sealed_by = [str(each["id"]) for each in changes if each["key"] == "seal"]
         seal = Seal.of(folder / "secrets" / "seal.key", sealed_by[-1] if sealed_by else None, is_new=is_new)
         with database.read() as db:
-            if (value := sealed.first(db)) is not None:
-                seal.open(value)
+            seal.check(sealed.values(db, limit=_SEALED_TRIED))
         outbox = Outbox(service, settings.enabled_events, clock)
         return cls.open(database, seal, log_key, clock, checkpoint_file=folder / "checkpoint", outbox=outbox)
 

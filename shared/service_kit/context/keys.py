@@ -3,7 +3,7 @@
 import hmac
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -57,7 +57,22 @@ class Seal:
         try:
             return self._fernet.decrypt(sealed)
         except InvalidToken:
-            raise StateConflict("seal.key does not open what is sealed here: put back the key of that time") from None
+            raise StateConflict(
+                "seal.key does not open what is sealed here: put back the key that belongs to this database"
+            ) from None
+
+    def check(self, values: Iterable[bytes]) -> None:
+        """Raise StateConflict if it opens none of these. One that was changed since it was sealed stops nothing."""
+        refusal = None
+        for value in values:
+            try:
+                self.open(value)
+            except StateConflict as error:
+                refusal = error
+            else:
+                return
+        if refusal is not None:
+            raise refusal
 
     def open_labelled(self, label: bytes, text: str | None) -> bytes | None:
         """Decrypt a text from a browser without its ``label``; None for anything that was not sealed with it here."""

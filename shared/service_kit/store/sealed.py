@@ -16,20 +16,12 @@ WHERE table_schema = current_schema() AND starts_with(column_name, 'sealed_')
 """
 
 
-def values(db: Connection) -> Iterator[bytes]:
-    """Every sealed value."""
+def values(db: Connection, limit: int | None = None) -> Iterator[bytes]:
+    """Every sealed value, or ``limit`` of each table."""
+    most = "" if limit is None else f" LIMIT {limit:d}"
     for table, column in _columns(db):
-        yield from (value for (value,) in db.execute(text(f"SELECT {column} FROM {table}")) if value)
-    yield from stored_replies.sealed_bodies(db)
-
-
-def first(db: Connection) -> bytes | None:
-    """A sealed value, or None if there is none."""
-    for table, column in _columns(db):
-        query = text(f"SELECT {column} FROM {table} WHERE length({column}) > 0 LIMIT 1")
-        if (value := db.execute(query).scalar()) is not None:
-            return bytes(value)
-    return next(stored_replies.sealed_bodies(db, limit=1), None)
+        yield from db.execute(text(f"SELECT {column} FROM {table} WHERE length({column}) > 0{most}")).scalars()
+    yield from stored_replies.sealed_bodies(db, limit)
 
 
 def seal_anew(db: Connection, again: Callable[[bytes], bytes]) -> None:

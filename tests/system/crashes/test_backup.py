@@ -98,7 +98,7 @@ def test_a_seal_key_of_another_time_is_refused_and_nothing_is_restored(name, res
     (tmp_path / "newer" / "seal.key").write_bytes(Fernet.generate_key())
     party, code, output = restored(name, secrets=tmp_path / "newer")
     assert code == 1
-    assert "seal.key does not open what is sealed here: put back the key of that time" in output
+    assert "seal.key does not open what is sealed here: put back the key that belongs to this database" in output
     assert not (party.data / f"{name}.sqlite").exists()
     assert restored(name)[1] == 0
 

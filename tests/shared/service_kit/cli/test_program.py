@@ -74,7 +74,9 @@ def test_a_seal_key_that_opens_nothing_is_found_at_the_start(
     for command in (["token", "list"], ["audit", "verify"], *serve):
         done = service.run(*command)
         assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
-        assert "seal.key does not open what is sealed here: put back the key of that time" in done.stderr
+        assert (
+            "seal.key does not open what is sealed here: put back the key that belongs to this database" in done.stderr
+        )
     key.write_bytes(kept)
     assert service.run("audit", "verify").returncode == 0
 
