@@ -96,13 +96,12 @@ def test_no_array_is_loaded_or_saved_with_pickle():
     calls = 0
     for path in FILES:
         for node in _nodes(path):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in (
-                "np.load",
-                "np.save",
-                "numpy.load",
-                "numpy.save",
-                "np.lib.format.write_array",
-            ):
+            match node:
+                case ast.Call(func=ast.Attribute(attr="load" | "save" | "write_array")):
+                    called = ast.unparse(node.func)
+                case _:
+                    continue
+            if called in ("np.load", "np.save", "numpy.load", "numpy.save", "np.lib.format.write_array"):
                 calls += 1
                 said = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
                 assert said.get("allow_pickle") == "False", (path, ast.unparse(node))

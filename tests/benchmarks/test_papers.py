@@ -80,6 +80,7 @@ def test_every_part_has_a_chapter_and_the_page_names_those_not_run(tmp_path):
     assert report.write(tmp_path, []).read_text().count("Not run.") == len(PARTS)
 
 
+@pytest.mark.slow(sibling="test_every_part_runs_and_its_page_is_written")
 def test_the_page_shows_the_numbers_of_the_summary(tmp_path, reproduced):
     """A changed number of the summary changes that number of the page: the page computes nothing else."""
     (summary,) = summaries(reproduced("frontier").parent)
@@ -89,6 +90,7 @@ def test_the_page_shows_the_numbers_of_the_summary(tmp_path, reproduced):
     assert "| 0.1235 (0.0068) [" in text or "| 0.1234 (0.0068) [" in text
 
 
+@pytest.mark.slow(sibling="test_every_part_runs_and_its_page_is_written")
 def test_figures_are_the_same_bytes_for_the_same_numbers(tmp_path, reproduced):
     folder = reproduced("heavy").parent
     first = (folder / "results" / "heavy.svg").read_bytes()

@@ -159,6 +159,7 @@ def test_the_guards_of_these_tests_do_find_what_they_look_for(browser, url):
     assert "Content Security Policy" in text
 
 
+@pytest.mark.slow(sibling="test_the_guards_of_these_tests_do_find_what_they_look_for")
 def test_a_contrast_is_measured_once_and_again_where_anything_about_it_differs(browser, url):
     """The control: on a page that was audited, one row among others whose colour alone is another."""
     visitor = Visitor(browser, url)

@@ -330,6 +330,7 @@ def addresses(service, role, ids):
     return ["/console" + path.format(**ids) for path in (*(e.path for e in entries), *more)]
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize(("service", "name"), [("curator", "olga"), ("modeler", "vera")])
 def test_every_page_is_accessible_and_shows_hostile_text_as_text(enter, ids, service, name, request):
     """Where slow tests are left out, axe looks at the pages of one service, and at each component in any case."""
@@ -446,6 +447,7 @@ def test_a_role_sees_nothing_that_is_not_its_own(enter, ids, name):
 # --- without scripts, and after a kill ----------------------------------------------------------------
 
 
+@pytest.mark.slow(sibling="test_results.py::test_a_recommendation_and_a_request_go_to_the_owner_and_back")
 def test_without_scripts_one_uploads_defines_a_study_measures_and_runs(enter):
     olga, vera, mia = (enter(name, java_script_enabled=False) for name in ("olga", "vera", "mia"))
     dataset = user_actions.upload(olga, "Houses again", houses_csv())
@@ -465,6 +467,7 @@ def test_without_scripts_one_uploads_defines_a_study_measures_and_runs(enter):
     expect(vera.page.get_by_role("cell", name="321").first).to_be_visible()
 
 
+@pytest.mark.slow(sibling="test_people.py::test_killed_while_a_run_waits_for_people_nothing_is_lost")
 def test_a_run_that_waits_for_people_outlives_both_services(services, enter):
     mia, vera = enter("mia"), enter("vera")
     for person in (mia, vera):

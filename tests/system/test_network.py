@@ -31,7 +31,7 @@ def undisturbed(parties, open_study, small, run_of):
         return opened, [[t.row for t in vendor.export(run).trials] for run in started]
 
 
-@pytest.mark.slow(every=3)
+@pytest.mark.slow(every=7)
 @pytest.mark.parametrize("fault", [late, refused, cut, repeated, reordered, in_turn, middlebox("reply of before")])
 def test_a_bad_network_changes_no_choice_and_no_charge(parties, undisturbed, run_of, fault):
     curator, modeler = parties

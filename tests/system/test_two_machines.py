@@ -185,6 +185,7 @@ def direct(parties, csv):
     return run
 
 
+@pytest.mark.slow(sibling="test_with_no_port_open_the_same_candidates_are_chosen")
 def test_with_one_port_open_to_the_vendor_runs_complete(direct):
     assert (direct["state"], len(direct["rows"])) == ("completed", 25)
 

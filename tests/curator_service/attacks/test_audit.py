@@ -121,6 +121,7 @@ def test_a_right_answer_is_not_contradicted_and_the_noise_of_eight_epsilon_is(na
     assert audit.audit_answers(study(answers=ANSWERS[name]), CLAIM, draws=1_000).exceeds
 
 
+@pytest.mark.slow(sibling="test_a_person_with_several_rows_moves_all_of_them")
 def test_a_mean_of_several_people_is_audited_for_a_move_of_a_single_person(monkeypatch):
     """Three people: epsilon is spent whole. Noise for nine, which is a third of it, is caught."""
     inbox = wire.InboxMeasurement(direction="maximize", question="How well did it go?")

@@ -271,6 +271,7 @@ def test_a_preview_begins_with_its_verdict_and_a_high_risk_takes_a_second_tick(o
     assert "the study is open" in owner.shown
 
 
+@pytest.mark.slow(sibling="test_a_preview_begins_with_its_verdict_and_a_high_risk_takes_a_second_tick")
 def test_the_best_kind_of_record_is_priced_before_anything_is_spent_and_its_owner_opens_it(owner, api):
     dataset = api.register("kinds", CSV.encode() + b"\n")  # a file of its own: the account is the file's
     owner.get(f"/studies/new?dataset={dataset.id}")

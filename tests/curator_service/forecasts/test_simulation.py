@@ -47,6 +47,9 @@ def wide(study_of, rows_of):
     return points, shares
 
 
+@pytest.mark.slow(
+    sibling="test_group_forecasts.py::test_much_noise_is_as_bad_as_chance_and_almost_none_as_good_as_no_privacy"
+)
 def test_almost_all_noise_is_as_bad_as_chance_and_almost_none_as_good_as_the_rows(wide):
     points, _ = wide
     identity, chance = points["identity", None], points["random_rows", None]

@@ -575,8 +575,10 @@ RUN = settings(
 )  # fmt: skip
 
 
-def test_whatever_happens_each_key_is_charged_once_and_no_cap_is_passed():
-    run_state_machine_as_test(Studied, settings=RUN)
+@pytest.mark.slow(every=2)
+@pytest.mark.parametrize("sequences", [scaled(15), 6])
+def test_whatever_happens_each_key_is_charged_once_and_no_cap_is_passed(sequences):
+    run_state_machine_as_test(Studied, settings=settings(RUN, max_examples=sequences))
 
 
 @pytest.fixture

@@ -401,6 +401,7 @@ def test_every_kind_of_reply_has_the_security_headers(curator, owner, study, gra
 # --- a run that outlives its token ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow(sibling="test_a_running_run_takes_a_replaced_token_at_once")
 def test_a_run_goes_on_with_another_token_after_its_first_was_revoked(
     curator, owner, dataset, open_study, vendor, run_of, until
 ):

@@ -170,6 +170,7 @@ def test_the_command_says_that_a_study_cannot_be_released(curator, owner, small)
     assert done.stderr.startswith("error: the features are linearly dependent after centring")
 
 
+@pytest.mark.slow(sibling="test_a_preview_tells_the_owner_what_each_attack_gets")
 @pytest.mark.usefixtures("unset_tempdir")
 def test_two_previews_at_once_are_one_and_a_word_when_to_come_again(tmp_path, small, releases, monkeypatch):
     """Over HTTP, in one process, so that the first is surely under way: the second holds no thread for it."""

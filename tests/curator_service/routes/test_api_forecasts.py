@@ -315,6 +315,7 @@ def _stored(context, vault, small, count):
     return ids
 
 
+@pytest.mark.slow(sibling="test_one_whose_process_dies_fails_and_the_next_one_runs")
 def test_a_kill_and_a_shutdown_leave_it_failed_and_nothing_runs_on(own, until):
     """A shutdown waits for no forecast: these would take minutes."""
     service, owner, study = own()

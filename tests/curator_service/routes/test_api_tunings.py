@@ -240,6 +240,7 @@ def test_a_fault_that_passes_is_retried_under_the_same_key(owner, case, replies,
     assert scorer.keys == [f"{ended.id}:{n}" for n in (1, 1, 1, 2, 3, 4, 5, 6)]
 
 
+@pytest.mark.slow(sibling="test_a_scorer_that_fails_fails_the_tuning_and_the_charge_stays")
 def test_a_slow_scorer_is_given_up(hurried, replies):
     replies.make = lambda request, count: time.sleep(1.5) or (200, b'{"score": 0.5}')
     with hurried("scorer_timeout_seconds") as owner:
@@ -523,6 +524,7 @@ def test_one_that_runs_and_one_that_waits_can_be_cancelled_and_stay_charged(owne
     assert {runs, waits} <= charged
 
 
+@pytest.mark.slow(sibling="test_one_whose_process_dies_fails_and_the_next_one_runs")
 def test_a_kill_or_a_shutdown_leaves_it_failed_with_its_charge_and_draws_no_second_time(
     make_service, tmp_path, settings, stuck, scorer, until
 ):

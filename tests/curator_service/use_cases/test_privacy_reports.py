@@ -139,6 +139,7 @@ def test_a_draft_has_a_report_without_attacks(curator):
     assert (study["attacks"], study["not_tried"]) == ([], "Not tried: nothing was released yet.")
 
 
+@pytest.mark.slow(sibling="test_it_says_what_was_promised_accepted_and_spent")
 def test_a_raise_of_caps_brings_price_and_cautions_of_the_raised_caps(curator):
     spec = {**STUDY, "release": STUDY["release"] | {"epsilon": "1"}, "budget": {"epsilon_per_row": "2"}}
     study = curator.open(CSV, lambda dataset: wire.StudyCreate(**spec, dataset_id=dataset), public=False)

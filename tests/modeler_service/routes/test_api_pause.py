@@ -124,6 +124,7 @@ def finished(vendor, run_id):
 # --- pause, resume, stop --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(sibling="test_a_run_that_waits_can_be_paused_resumed_and_stopped")
 def test_a_paused_run_halts_and_a_resumed_run_queries_the_rows_of_an_undisturbed_run(
     start, vendor, until, undisturbed, own_curator
 ):
@@ -189,6 +190,7 @@ def test_a_run_is_stopped_from_every_state_and_then_stays_so(start, vendor, unti
         until(lambda run=run: vendor.run(run).ended_at)
 
 
+@pytest.mark.slow(sibling="test_pausing_and_resuming_twice_changes_nothing")
 def test_a_run_that_is_paused_in_the_queue_is_not_begun(start, vendor, until, silent, undisturbed):
     stuck = [start(silent.url, seed=n) for n in (1, 2)]
     run = start()
@@ -256,6 +258,7 @@ def test_a_run_that_waited_longer_than_it_may_fails(make_service, tmp_path, open
 # --- stuck workers --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(sibling="test_a_run_whose_curator_falls_silent_in_the_middle_waits_and_goes_on")
 def test_a_curator_that_never_finishes_its_answer_costs_its_run_its_worker_and_no_other_run(
     start, vendor, until, silent, undisturbed, bad_network, own_curator, quick
 ):

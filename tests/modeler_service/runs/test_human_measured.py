@@ -86,6 +86,7 @@ def waiting_run(vendor, inbox_curator, until, **chosen):
     return run
 
 
+@pytest.mark.slow(sibling="test_a_run_waits_for_people_without_a_worker_and_goes_on_by_itself")
 def test_waiting_runs_take_no_worker_from_others(study, vendor, own, until):
     """Four wait, there are two workers, and another run goes through at once."""
     with HumanMeasuredCurator(study) as slow, HumanMeasuredCurator(study) as quick:
@@ -363,6 +364,7 @@ def test_the_stream_has_declines_and_corrections_also_for_a_client_that_comes_ag
         assert [(trial["number"], trial["y"]) for trial in corrections] == ([(2, 40.0), (3, 0.25)] if after else [])
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("algorithm", ["moma", "ata", "random", "thompson"])
 def test_other_algorithms_go_on_after_declines_and_corrections(algorithm, inbox_curator, vendor, own, until):
     heavy = {"value_bound": 3.0, "noise_moment": 1.0} if algorithm in ("moma", "ata") else {}
@@ -372,6 +374,7 @@ def test_other_algorithms_go_on_after_declines_and_corrections(algorithm, inbox_
     replays(own, run)
 
 
+@pytest.mark.slow(sibling="test_a_correction_takes_effect_from_the_next_choice_on")
 def test_a_fit_after_a_correction_is_another(inbox_curator, vendor, own, until):
     run, ended, _ = corrected_run(inbox_curator, vendor, until, fit={"every": 3}, initial_rows=3)
     assert ended.state == "completed"

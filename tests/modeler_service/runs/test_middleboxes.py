@@ -95,6 +95,7 @@ def test_a_run_waits_behind_a_login_page_and_goes_on_when_it_is_gone(
     reconciled(curator, modeler, study, tmp_path)
 
 
+@pytest.mark.slow(sibling="test_a_run_waits_behind_a_login_page_and_goes_on_when_it_is_gone")
 def test_a_run_that_met_a_login_page_first_fails_and_can_be_resumed(
     switched, curator, modeler, owner, dataset, open_study, vendor, run_of, tmp_path
 ):

@@ -223,6 +223,7 @@ def nothing(position: int) -> str | None:
     return None
 
 
+@pytest.mark.slow(every=4)
 @pytest.mark.parametrize(
     "lie",
     {

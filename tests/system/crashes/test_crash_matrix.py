@@ -309,7 +309,7 @@ def _choices(parties, run):
     return parties.modeler.rows(query, run)
 
 
-@pytest.mark.slow(every=4)
+@pytest.mark.slow(every=6)
 @pytest.mark.parametrize(
     ("story", "pace"), [*((story, {}) for story in STORIES), *((story, PACED) for story in PACED_STORIES)]
 )
@@ -558,6 +558,7 @@ def test_a_curator_killed_while_it_takes_back_a_release_takes_it_back_at_the_nex
     checks.check_service(curator)
 
 
+@pytest.mark.slow(sibling="test_crashes.py::test_a_release_that_a_kill_interrupts_leaves_a_draft_and_none_of_its_files")
 def test_a_registration_that_a_kill_interrupts_makes_one_dataset_when_it_is_sent_again(parties, small, dataset):
     curator, files = parties.curator, parties.curator.data / "files"
     large = small.csv + small.csv.partition(b"\n")[2] * 20

@@ -37,7 +37,7 @@ def parties(services, small):
     made.close()
 
 
-@pytest.mark.slow(every=4)
+@pytest.mark.slow(every=8)
 @pytest.mark.parametrize("point", POINTS)
 def test_a_run_that_a_kill_interrupts_while_people_answer_goes_on(point, services, parties, tmp_path):
     """Some rows are declined on the way."""

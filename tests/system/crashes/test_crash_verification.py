@@ -87,6 +87,9 @@ def processes_of(curator):
     return [line for line in lines if b"findings" in line and str(curator.data).encode() in line]
 
 
+@pytest.mark.slow(
+    sibling="test_changed_records.py::test_a_verification_whose_process_was_killed_is_tried_again_soon_and_not_tomorrow"
+)
 def test_a_kill_while_it_verifies_leaves_a_service_that_begins_anew_and_reports_the_same(curator, studies, until):
     ((stored,),) = curator.rows("SELECT body FROM replies WHERE idempotency_key = 'changed'")
     curator.kill()

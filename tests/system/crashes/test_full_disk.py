@@ -257,6 +257,7 @@ def test_a_run_waits_while_its_modeler_s_disk_is_full_and_goes_on_by_itself(
     check_a_waiting_run(curator, modeler, study, order, modeler.data, until, refuse_a_stop)
 
 
+@pytest.mark.slow(sibling="test_on_a_full_disk_every_query_is_refused_and_later_answered_once")
 def test_a_run_whose_candidates_find_no_room_waits_and_goes_on(small_disk, make_service, tmp_path, run_of, until):
     """In parts: there is room for some, which do not keep the disk full."""
     curator = make_service("curator", tmp_path, part_bytes="100000").start()

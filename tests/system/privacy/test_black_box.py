@@ -217,6 +217,7 @@ def test_an_audit_over_http_finds_no_more_than_epsilon_in_tunings(share, trials,
     assert audited_tunings(started(), share, trials if scaled(1) == 1 else scaled(50)) <= 1.0
 
 
+@pytest.mark.slow(sibling="test_answers_with_noise_for_twice_the_epsilon_are_caught_over_http")
 def test_tunings_that_are_drawn_for_eight_times_the_epsilon_are_caught_over_http(started):
     """The control: 100 tunings a side miss it twice in 10^9 times, 90 once in 10^6 (by the two binomial laws)."""
     assert audited_tunings(started("eight_times_the_epsilon_in_tunings"), "0", 100) > 1.0

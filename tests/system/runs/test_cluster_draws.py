@@ -95,6 +95,7 @@ def test_two_workers_draw_the_law_of_one_process_and_no_number_twice(two, record
     assert 0 <= shares[0] <= shares[-1] < 1
 
 
+@pytest.mark.slow(sibling="test_no_record_no_noise_and_no_row_order_crosses_the_network")
 def test_two_workers_that_get_the_same_task_draw_other_noise(two, tmp_path):
     drawn = []
     cluster = two.connected(2)

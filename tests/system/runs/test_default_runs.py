@@ -38,32 +38,26 @@ def few(owner, small):
     return owner.register("few", ("\n".join(lines) + "\n").encode(), public=True)
 
 
+@pytest.mark.slow(every=3)
+@pytest.mark.parametrize("name", STUDIES)
 def test_a_run_with_the_required_fields_alone_completes_on_any_study(
-    owner, few, open_study, curator, modeler, vendor, releases
+    name, owner, few, open_study, curator, modeler, vendor, releases
 ):
-    """Each asks distinct candidates, says why it does what it does, and is derived again as it was."""
-    opened = {}
-    for name, chosen in STUDIES.items():
-        chosen = dict(chosen)
-        release = releases[chosen.pop("release", "identity")]
-        opened[name] = open_study(owner, few, release, **chosen)
-    runs = {}
+    """It asks distinct candidates, says why it does what it does, and is derived again as it was."""
+    chosen = dict(STUDIES[name])
+    study = open_study(owner, few, releases[chosen.pop("release", "identity")], **chosen)
     with modeler.http() as http:
-        for name, study in opened.items():
-            body = {"curator_url": curator.url, "study_id": study.id, "token": study.token}
-            reply = http.post("/v1/runs", json=body, headers={"Idempotency-Key": name})
-            assert reply.status_code == 201, reply.text
-            runs[name] = wire.RunView.model_validate_json(reply.content)
-            assert runs[name].algorithm == wire.Auto(name="auto")
-    for name, run in runs.items():
-        ended = vendor.wait(run.id, timeout_s=240)
-        assert (ended.state, ended.problem) == ("completed", None), (name, ended.problem)
-        rows = [trial.row for trial in vendor.export(run.id).trials]
-        assert len(set(rows)) == 40, name  # all, before any is asked again
-        assert len(set(rows[:40])) == 40, name
-        assert ended.plan.algorithm.name == ALGORITHMS.get(name, "ei"), name
-        assert ended.recommendation is not None
-        assert len(ended.plan.reasons) >= 3
-    for name in ("noisy candidates", "one-bit answers"):
-        code, said = command(modeler, "replay", runs[name].id)
-        assert code == 0, (name, said)
+        body = {"curator_url": curator.url, "study_id": study.id, "token": study.token}
+        reply = http.post("/v1/runs", json=body, headers={"Idempotency-Key": name})
+        assert reply.status_code == 201, reply.text
+    run = wire.RunView.model_validate_json(reply.content)
+    assert run.algorithm == wire.Auto(name="auto")
+    ended = vendor.wait(run.id, timeout_s=240)
+    assert (ended.state, ended.problem) == ("completed", None), ended.problem
+    rows = [trial.row for trial in vendor.export(run.id).trials]
+    assert len(set(rows)) == len(set(rows[:40])) == 40  # all, before any is asked again
+    assert ended.plan.algorithm.name == ALGORITHMS.get(name, "ei")
+    assert ended.recommendation is not None
+    assert len(ended.plan.reasons) >= 3
+    code, said = command(modeler, "replay", run.id)
+    assert code == 0, said

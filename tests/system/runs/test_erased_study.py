@@ -22,6 +22,9 @@ def parties(make_service, tmp_path_factory):
         service.process.kill()
 
 
+@pytest.mark.slow(
+    sibling="test_human_measured.py::test_a_grant_revoked_or_a_study_closed_while_it_waits_ends_the_run_in_words"
+)
 def test_a_run_ends_in_plain_words_and_both_logs_reconcile(parties, small, tmp_path, until):
     curator, modeler = parties
     with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:

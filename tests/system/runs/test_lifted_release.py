@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pytest
 
 from blindopt import wire
 from blindopt.optimizer.algorithms.gp.gp_ucb import GpUcb
@@ -51,6 +52,7 @@ def regret(z, y, kernel, fit, seed, rng):
     return float(y.max() - best), algorithm.fitted.lengthscale if algorithm.fitted else None
 
 
+@pytest.mark.slow(sibling="test_surrogate.py::test_a_fit_finds_a_scale_that_was_given_wrongly")
 def test_a_fit_of_the_lengthscale_takes_back_what_the_lift_costs():
     """Medians of eight functions. The study's length-scale is too small by the gain, which no modeler knows."""
     given, alone, whole, sizes = [], [], [], []

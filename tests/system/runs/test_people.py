@@ -35,6 +35,7 @@ def test_a_measurer_answers_ten_questions_and_the_run_ends(parties, tmp_path, sm
     parties.check(opened[0], run.id, folder=tmp_path)
 
 
+@pytest.mark.slow(sibling="test_a_measurer_answers_ten_questions_and_the_run_ends")
 def test_batches_with_declines_and_private_answers_go_on_to_the_end(parties, tmp_path):
     budget = wire.Budget(epsilon_per_row="0.9", epsilon_total="40")
     opened = parties.opened(answers=LAPLACE, budget=budget)
@@ -55,6 +56,7 @@ def test_batches_with_declines_and_private_answers_go_on_to_the_end(parties, tmp
     parties.check(opened[0], run.id, later.id, folder=tmp_path)
 
 
+@pytest.mark.slow(sibling="test_human_measured.py::test_a_correction_takes_effect_from_the_next_choice_on")
 def test_a_correction_and_a_late_answer_change_a_later_choice(parties, tmp_path, until):
     """The oracle: a fresh RowChooser with what was known, and with what would have been known without them."""
     opened = study, _ = parties.opened()
@@ -92,6 +94,9 @@ def test_a_correction_and_a_late_answer_change_a_later_choice(parties, tmp_path,
     parties.check(study, run, folder=tmp_path)
 
 
+@pytest.mark.slow(
+    sibling="test_human_measured.py::test_declined_rows_count_as_trials_teach_nothing_and_are_not_chosen_again"
+)
 def test_an_answer_that_is_taken_back_is_forgotten_by_the_run(parties, tmp_path, until):
     """The oracle: a fresh RowChooser that is shown a decline in its position, and another that is shown the answer."""
     opened = study, _ = parties.opened(answers=LAPLACE)
@@ -131,6 +136,7 @@ def test_an_answer_that_is_taken_back_is_forgotten_by_the_run(parties, tmp_path,
     parties.check(study, run, folder=tmp_path)
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("victim", ["curator", "modeler"])
 def test_killed_while_a_run_waits_for_people_nothing_is_lost(victim, parties, tmp_path, until):
     opened = study, _ = parties.opened()
@@ -152,6 +158,7 @@ def test_killed_while_a_run_waits_for_people_nothing_is_lost(victim, parties, tm
     parties.check(study, run, folder=tmp_path)
 
 
+@pytest.mark.slow(sibling="test_human_measured.py::test_lost_replies_are_fetched_again_and_no_query_is_sent_twice")
 def test_replies_that_are_lost_on_the_way_are_sent_again_and_charged_once(parties, tmp_path, bad_network):
     """Each connection breaks in the middle of some reply."""
     opened = study, _ = parties.opened()
@@ -163,6 +170,9 @@ def test_replies_that_are_lost_on_the_way_are_sent_again_and_charged_once(partie
     parties.check(study, ended.id, folder=tmp_path)
 
 
+@pytest.mark.slow(
+    sibling="test_human_measured.py::test_a_grant_revoked_or_a_study_closed_while_it_waits_ends_the_run_in_words"
+)
 def test_a_study_closed_while_it_waits_takes_the_answer_and_ends_the_run_in_words(parties, tmp_path, until):
     opened = study, _ = parties.opened()
     run = parties.start(opened)
@@ -185,6 +195,7 @@ def test_a_grant_revoked_while_it_waits_fails_the_run_and_says_why(parties, unti
     assert (ended.state, ended.problem.code, ended.trials) == ("failed", "unauthenticated", 0)
 
 
+@pytest.mark.slow(sibling="test_human_measured.py::test_a_run_waits_for_people_without_a_worker_and_goes_on_by_itself")
 def test_an_answer_wakes_the_run_that_waits_for_it_without_a_worker(make_service, tmp_path, small, until):
     """This one would look again after ten minutes only."""
     seldom = {"people_hold_seconds": "0", "people_seconds": "600", "people_seconds_max": "600"}

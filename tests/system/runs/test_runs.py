@@ -35,6 +35,7 @@ def _rows(vendor, run):
     return [trial.row for trial in vendor.export(run.id).trials]
 
 
+@pytest.mark.slow(sibling="test_witness.py::test_several_runs_at_once_under_a_grant_share_its_log")
 def test_runs_at_once_do_not_disturb_each_other(play, opened, vendor):
     """More runs than the modeler works on at once: each chooses as the same run does alone."""
     choices = [{"iterations": 12, "seed": seed} for seed in range(6)]
@@ -126,6 +127,7 @@ def test_a_run_that_is_stopped_as_it_starts_ends_once_and_stays_ended(vendor, cu
         assert run.started_at is None or run.started_at <= run.ended_at
 
 
+@pytest.mark.slow(sibling="test_exchange.py::test_both_exports_verify_and_hold_one_log_of_a_run_byte_for_byte")
 def test_logs_that_are_exported_in_the_middle_of_a_run_verify(
     vendor, curator, modeler, opened, run_of, until, tmp_path
 ):

@@ -119,6 +119,7 @@ def test_a_kill_between_work_and_answer_makes_no_work_twice(system, curator_of, 
     assert (verified.returncode, verified.stderr) == (0, "")
 
 
+@pytest.mark.slow(sibling="test_a_kill_between_work_and_answer_makes_no_work_twice")
 def test_a_curator_that_asks_under_a_new_key_is_caught(system, curator_of, open_study, until):
     """The control: the same way, and the system works twice."""
     curator = curator_of(system)
@@ -131,6 +132,7 @@ def test_a_curator_that_asks_under_a_new_key_is_caught(system, curator_of, open_
         assert system.worked[study.items(query.id)[0].id] == 2
 
 
+@pytest.mark.slow(sibling="test_a_system_that_fails_a_few_times_measures_each_once")
 def test_a_system_that_is_down_is_asked_by_few_and_then_measures_all(system, curator_of, open_study, until):
     """Sixty wait: a few find out that it is down, from then on one call at a time asks whether it is back."""
     system.fails = lambda call, before: (500, b"", {})
@@ -216,6 +218,7 @@ def test_what_is_too_old_is_left_to_people_and_is_tried_when_somebody_says_so(sy
         assert "a text of the system" not in curator.log + str(curator.records())
 
 
+@pytest.mark.slow(sibling="test_what_is_too_old_is_left_to_people_and_is_tried_when_somebody_says_so")
 def test_while_the_system_is_down_what_is_too_old_is_left_to_people_without_being_asked_for(
     system, curator_of, open_study, until
 ):

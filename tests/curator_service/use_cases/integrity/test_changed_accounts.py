@@ -136,6 +136,9 @@ def test_without_an_edit_each_act_is_what_it_was(copy):
     assert copy.findings() == {}
 
 
+@pytest.mark.slow(
+    sibling="test_changed_records.py::test_a_study_with_a_changed_record_is_refused_until_a_verification_finds_nothing"
+)
 def test_after_the_edit_is_taken_back_a_verification_lets_the_file_spend_again(copy):
     copy.edit("UPDATE tuning_ledger SET cap_epsilon = '99'")
     copy.open()

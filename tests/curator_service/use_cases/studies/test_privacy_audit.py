@@ -61,6 +61,7 @@ def test_a_right_study_is_not_contradicted_and_no_record_is_read(folder):
     assert words.count("no contradiction, which proves nothing") == 2
 
 
+@pytest.mark.slow(sibling="test_a_right_study_is_not_contradicted_and_no_record_is_read")
 def test_as_json_it_has_the_bounds(folder):
     done = run(folder, "private", "--json", "--confidence", "0.99")
     body = json.loads(done.stdout)
@@ -71,6 +72,7 @@ def test_as_json_it_has_the_bounds(folder):
         assert part["contradicts"] is False
 
 
+@pytest.mark.slow(sibling="test_a_broken_answer_exits_with_three")
 def test_a_broken_release_exits_with_three(folder, monkeypatch):
     wrong = RELEASE.model_copy(update={"epsilon": "8"})
     monkeypatch.setattr(privacy_audit, "mechanism_of", lambda spec, release: mechanism_of(spec, wrong))
