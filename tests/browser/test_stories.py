@@ -467,7 +467,6 @@ def test_without_scripts_one_uploads_defines_a_study_measures_and_runs(enter):
     expect(vera.page.get_by_role("cell", name="321").first).to_be_visible()
 
 
-@pytest.mark.slow(sibling="test_people.py::test_killed_while_a_run_waits_for_people_nothing_is_lost")
 def test_a_run_that_waits_for_people_outlives_both_services(services, enter):
     mia, vera = enter("mia"), enter("vera")
     for person in (mia, vera):

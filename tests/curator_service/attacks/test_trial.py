@@ -102,7 +102,6 @@ def test_a_constant_column_and_equal_rows_are_no_fault(release):
         assert attacks == ({"averaging"} if release == "po_gp_ucb" else set(EVERY))
 
 
-@pytest.mark.slow(sibling="test_every_attack_has_its_finding")
 def test_a_part_that_cannot_be_released_is_made_larger():
     """A column that is the same in all but one of 40,000 rows: 19 of 20 parts of 2,000 cannot be released."""
     x = np.random.default_rng(1).normal(size=(40_000, 3))

@@ -157,9 +157,6 @@ def test_the_log_is_filtered_as_python_does(curator, measured_study):
         assert [seq for seq in listed if seq <= records[-1][0]] == expected[:1000], name
 
 
-@pytest.mark.slow(
-    sibling="test_changed_records.py::test_a_study_with_a_changed_record_is_refused_until_a_verification_finds_nothing"
-)
 def test_verifying_finds_a_record_that_was_changed_long_ago(tmp_path):
     """At the start only the last 100 are looked at: this one is older."""
     with open_context(Settings(data_dir=tmp_path)) as context:

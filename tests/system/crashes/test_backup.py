@@ -142,7 +142,6 @@ def test_a_restored_curator_has_closed_its_studies_and_drafts_and_says_so(restor
         assert service.stop() == 0
 
 
-@pytest.mark.slow(sibling="test_a_copy_made_beside_writes_verifies_and_is_of_one_moment")
 def test_what_a_restored_modeler_was_doing_goes_on_to_the_same_end(restored, parties, make_service, tmp_path):
     """The trials after the backup are asked again under their keys, and get the stored answers: nothing is spent."""
     curator, modeler, _, _, _, run = parties

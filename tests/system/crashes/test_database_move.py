@@ -1,13 +1,10 @@
 """From SQLite to PostgreSQL and back: the same records, byte for byte, and answers that were given before."""
 
-import pytest
-
 from blindopt import wire
 from blindopt.client import OwnerClient, StudyClient
 from tests import postgres
 
 
-@pytest.mark.slow(sibling="test_postgres.py::test_a_copy_in_sqlite_and_back_again_has_every_row")
 def test_data_move_to_postgresql_and_back_by_a_backup_with_the_same_export_byte_for_byte(
     make_service, tmp_path, small, open_study
 ):

@@ -320,7 +320,6 @@ def test_a_server_that_stops_and_comes_back_is_served_again_without_a_restart(pa
     assert {curator.process for curator in pair.curators} == set(processes)
 
 
-@pytest.mark.slow(sibling="test_a_standby_says_so_and_serves_nothing")
 @pytest.mark.parametrize("turn", TIMES)
 def test_an_earlier_state_of_the_database_is_found_by_the_checkpoint_outside(pair, study, until, turn):
     server, name = postgres.server(), postgres.name_of(pair.url)
