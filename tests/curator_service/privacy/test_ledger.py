@@ -600,6 +600,18 @@ def test_after_a_crash_before_the_answer_the_key_serves_the_query_that_was_charg
     studied.the_ledger_says_what_the_model_says()
 
 
+def test_what_was_spent_about_many_rows_is_what_was_spent_about_each(studied):
+    """Persons may have a thousand rows: those of many rows are read otherwise."""
+    for rows in ([(0, 1), (3, 2)], [(3, 1)]):
+        asyncio.run(studied.query(secrets.token_hex(8), rows))
+    with studied.context.database.read() as db:
+        of_each = {row: lines.row_balances(db, studied.study_id, [row]) for row in (0, 1, 3)}
+        of_many = lines.row_balances(db, studied.study_id, range(1_000))
+    assert of_each[0].keys() == {0}
+    assert of_each[1] == {}
+    assert of_many == of_each[0] | of_each[3]
+
+
 def test_a_study_that_closes_during_the_draw_gives_no_answer(studied, monkeypatch):
     """The query stays charged, and its key gets no answer later either. Only long queries are drawn between commits."""
     monkeypatch.setattr(queries, "AT_ONCE", 0)

@@ -103,6 +103,7 @@ def test_a_new_password_and_disabling_end_sessions_of_a_running_console(tmp_path
     assert browser.get("/console/").status_code == 303
     assert browser.login("ann", OTHER).status_code == 401
     app.state.context.database.close()
+    assert CliRunner().invoke(curator_cli.app, ["audit", "verify"]).exit_code == 0
 
 
 def test_a_first_start_adds_a_user_whose_random_password_only_this_user_of_the_machine_can_read(user):
