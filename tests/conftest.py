@@ -119,7 +119,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """A hangup ends what is started, also under nohup, which ignores it: a command that a test runs here changes that."""
+    """A hangup ends what is started, also under nohup: a command that a test runs here changes what that says."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
