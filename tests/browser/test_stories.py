@@ -332,9 +332,8 @@ def addresses(service, role, ids):
 
 @pytest.mark.slow(every=2)
 @pytest.mark.parametrize(("service", "name"), [("curator", "olga"), ("modeler", "vera")])
-def test_every_page_is_accessible_and_shows_hostile_text_as_text(enter, ids, service, name, request):
-    """Where slow tests are left out, axe looks at the pages of one service, and at each component in any case."""
-    person, with_axe = enter(name), service == "modeler" or request.config.getoption("--slow") != "no"
+def test_every_page_is_accessible_and_shows_hostile_text_as_text(enter, ids, service, name):
+    person = enter(name)
     person.expects("status of 404")
     if service == "curator":
         ids = ids | {"upload_id": user_actions.pending(person, hostile_names.text_csv())}
@@ -346,7 +345,7 @@ def test_every_page_is_accessible_and_shows_hostile_text_as_text(enter, ids, ser
             files.add(address)
         if text.startswith("<!doctype html>"):
             person.open(address)
-            wrong += looked_at(person, with_axe=with_axe)
+            wrong += looked_at(person)
             person.shoot(f"{service}-{re.sub('(_[0-9a-f]{16})|[^a-z]+', '-', address.partition('console/')[2])}")
             seen += person.page.locator("body").inner_text()
             links = person.page.locator("a[download], a[href*='as=csv'], a[href*='format=csv']").all()
@@ -373,7 +372,7 @@ WRITTEN = """() => {
 """The text that the project wrote, without names and values."""
 
 
-def looked_at(person, *, with_axe=True):
+def looked_at(person):
     """What is wrong with the page that is open."""
     page = person.page
     words = HOUSE_WORDS.findall(page.evaluate(WRITTEN))
@@ -382,7 +381,7 @@ def looked_at(person, *, with_axe=True):
         *console_errors.faults_of(page.content()),
         *page.evaluate(HARM),
         *page.evaluate(TURNING),
-        *(person.faults() if with_axe else ()),
+        *person.faults(),
     ]
     for width in (320, 1200):
         page.set_viewport_size({"width": width, "height": 860})

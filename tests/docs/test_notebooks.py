@@ -42,6 +42,7 @@ def run(path, folder, environment):
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS)
 
 
+@pytest.mark.slow(sibling="test_services.py::test_the_python_of_owners_and_measurers_runs")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_from_a_clean_start(path, folder, environment, curator):
     if path.stem.startswith("f-"):  # an auditor has this file of the curator's owner

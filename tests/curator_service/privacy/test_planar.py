@@ -140,19 +140,19 @@ def exceeds(law: PlanarLaplaceLaw, moved: Fraction, epsilon: Decimal) -> bool:
 
 
 def test_the_sum_of_delta_and_rounding_is_never_below_what_a_row_moves():
-    """2,500 random studies in rationals: none costs more than its epsilon.
+    """1,000 random studies in rationals: none costs more than its epsilon.
 
     The control, a sum of doubles that is rounded to the nearest one, exceeds it in some.
     """
     rng, control = np.random.default_rng(0), 0
-    for _ in range(2_500):
+    for _ in range(1_000):
         d, epsilon = int(rng.integers(1, PLANAR_FEATURES_MAX + 1)), Decimal(str(round(10 ** rng.uniform(-2, 1), 3)))
         sensitivity = float(10 ** rng.uniform(-3, 3))
         rounding = float(sensitivity * 10 ** rng.uniform(-16, -3))
         moved = Fraction(sensitivity) + Fraction(rounding)
         assert not exceeds(PlanarLaplaceMechanism(epsilon, sensitivity, rounding).law(d), moved, epsilon)
         control += exceeds(PlanarLaplaceLaw.of(sensitivity + rounding, epsilon, d), moved, epsilon)
-    assert control > 5
+    assert control > 1
 
 
 def test_by_halves_the_law_is_that_of_the_whole():

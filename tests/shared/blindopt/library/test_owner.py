@@ -192,6 +192,32 @@ def test_a_study_from_its_file_to_its_account(owner, curator, small, tmp_path):
         draft.release()
 
 
+def test_a_private_tuning_is_previewed_charged_and_waited_for(owner, small):
+    """The candidates for lambda are scored on the private file; the account of that file then names what it cost."""
+    header, *rows = small.csv.splitlines()
+    public = owner.upload(b"\n".join([header, *rows[:200]]), name="public", public=True)
+    private = owner.upload(b"\n".join([header, *rows[200:]]), name="private")
+    left, right, label = small.names
+    bounds = dict(zip(("lower", "upper"), small.bounds, strict=True))
+    score = {"kind": "logistic", "training_dataset_id": public.id, "label": label, "threshold": 0.5, "loss": "zero_one"}
+    tuning = {
+        "name": "lambda",
+        "grid": [{"name": "lambda", "values": [0.01, 1, 100], "scale": "log10"}],
+        "score": score | {"features": [{"column": left} | bounds, {"column": right} | bounds]},
+        "validation_dataset_id": private.id,
+        "budget": {"epsilon": 2},
+        "caps": {"epsilon": 3},
+    }
+    assert float(owner.preview_tuning(tuning).epsilon) <= 2
+    assert private.account().epsilon == "0"
+    done = owner.tune(tuning)
+    assert done.state == "completed"
+    assert done.result.hyperparameters["lambda"] in (0.01, 1, 100)
+    assert 0 < float(private.account().epsilon) <= 2
+    with pytest.raises(Invalid):
+        owner.preview_tuning(tuning | {"grid": "all"})
+
+
 def test_the_documented_study_of_groups_runs_to_the_group_behind_a_candidate(owner):
     """200 houses at one place, and 100 at another: noise of scale 4 makes it the smaller one once in 10^10 times."""
     houses = "-122.33,47.61,6.1\n" * 200 + "-121.9,47.3,5.2\n" * 100

@@ -1,6 +1,7 @@
 """A loop of one's own against a real curator: on a bad network, after crashes, and against curators that lie."""
 
 import asyncio
+import html
 import json
 import random
 import sqlite3
@@ -63,6 +64,9 @@ def test_on_a_bad_network_every_answer_is_charged_once_and_both_logs_agree(curat
             assert study.candidates.shape == (400, 2)
             answers = [study.query(row) for row in [*range(20), 3, 3]]
             assert study.answers == answers
+            assert study.noise == study.view.noise
+            assert "400 candidates, 22 answers" in repr(study)
+            assert study.view.guarantee in html.unescape(study._repr_html_())
         assert net.seen.total() >= 10
         assert sum(count > 0 for count in net.seen.values()) >= 8, net.seen
     assert answers[3].y != answers[20].y != answers[21].y
@@ -70,6 +74,7 @@ def test_on_a_bad_network_every_answer_is_charged_once_and_both_logs_agree(curat
     compared = reconciled(curator, tmp_path / "study.sqlite", tmp_path)
     assert compared.agree, compared.differences
     assert compared.compared >= 24
+    assert f"{compared.compared} exchanges compared, 0 differences" in compared._repr_html_()
     assert compared.studies == [noisy.id]
     verified = bo.verify_log(tmp_path / "study.sqlite")
     assert (verified.service, len(verified.shared)) == ("blindopt-modeler", 1)
