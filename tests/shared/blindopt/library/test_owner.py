@@ -197,13 +197,13 @@ def test_a_private_tuning_is_previewed_charged_and_waited_for(owner, small):
     header, *rows = small.csv.splitlines()
     public = owner.upload(b"\n".join([header, *rows[:200]]), name="public", public=True)
     private = owner.upload(b"\n".join([header, *rows[200:]]), name="private")
-    left, right, label = small.names
+    first, second, label = small.names
     bounds = dict(zip(("lower", "upper"), small.bounds, strict=True))
     score = {"kind": "logistic", "training_dataset_id": public.id, "label": label, "threshold": 0.5, "loss": "zero_one"}
     tuning = {
         "name": "lambda",
         "grid": [{"name": "lambda", "values": [0.01, 1, 100], "scale": "log10"}],
-        "score": score | {"features": [{"column": left} | bounds, {"column": right} | bounds]},
+        "score": score | {"features": [{"column": first} | bounds, {"column": second} | bounds]},
         "validation_dataset_id": private.id,
         "budget": {"epsilon": 2},
         "caps": {"epsilon": 3},
