@@ -118,11 +118,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     slow.add_option(parser)
 
 
-def pytest_configure() -> None:
-    """A hangup ends what is started, also under nohup: a command that a test runs here changes what that says."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What ``--slow`` leaves; files of LONGEST first; within a file nothing moves."""
     slow.select(config, items)

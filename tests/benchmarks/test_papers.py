@@ -43,7 +43,7 @@ SEEDED = {"heavy": "ATA", "synthetic": synthetic.NON_PRIVATE}
 """Columns in which the curator draws nothing."""
 
 
-@pytest.mark.slow(every=8)
+@pytest.mark.slow(every=5)
 @pytest.mark.parametrize("name", PARTS)
 def test_every_part_runs_and_its_page_is_written(name, reproduced):
     if name in NEEDED and not sources.have(NEEDED[name]):

@@ -32,7 +32,7 @@ def undisturbed(parties, open_study, small, run_of):
 
 
 @pytest.mark.slow(every=7)
-@pytest.mark.parametrize("fault", [late, refused, cut, repeated, reordered, in_turn, middlebox("reply of before")])
+@pytest.mark.parametrize("fault", [late, refused, cut, repeated, reordered, middlebox("reply of before"), in_turn])
 def test_a_bad_network_changes_no_choice_and_no_charge(parties, undisturbed, run_of, fault):
     curator, modeler = parties
     opened, expected = undisturbed

@@ -76,13 +76,17 @@ def access_token(program: Program[S], file: Path | None, purpose: str, *, days: 
         raise StateConflict(f"no token: name a file with --token-file or {variable} ({error})") from None
     with program.opened() as context:
         token, _ = context.authentication.issue(program.main_role, f"{program.service} {purpose}", days=days)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, _: sys.exit(128 + number))  # so that what follows happens
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # nohup ignores a hangup
+            signal.signal(number, lambda number, _: sys.exit(128 + number))  # so that what follows happens
     try:
         yield token.text
     finally:
         with program.opened() as context:
             context.database.write(lambda db: context.authentication.revoke(db, token.kid, actor="cli"))
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def show(reply: BaseModel | Sequence[BaseModel], text: str, as_json: bool) -> None:

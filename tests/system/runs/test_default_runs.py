@@ -43,7 +43,7 @@ def few(owner, small):
 def test_a_run_with_the_required_fields_alone_completes_on_any_study(
     name, owner, few, open_study, curator, modeler, vendor, releases
 ):
-    """It asks distinct candidates, says why it does what it does, and is derived again as it was."""
+    """It queries distinct candidates, says why it does what it does, and is derived again as it was."""
     chosen = dict(STUDIES[name])
     study = open_study(owner, few, releases[chosen.pop("release", "identity")], **chosen)
     with modeler.http() as http:
@@ -55,7 +55,7 @@ def test_a_run_with_the_required_fields_alone_completes_on_any_study(
     ended = vendor.wait(run.id, timeout_s=240)
     assert (ended.state, ended.problem) == ("completed", None), ended.problem
     rows = [trial.row for trial in vendor.export(run.id).trials]
-    assert len(set(rows)) == len(set(rows[:40])) == 40  # all, before any is asked again
+    assert len(set(rows)) == len(set(rows[:40])) == 40  # all, before any is queried again
     assert ended.plan.algorithm.name == ALGORITHMS.get(name, "ei")
     assert ended.recommendation is not None
     assert len(ended.plan.reasons) >= 3

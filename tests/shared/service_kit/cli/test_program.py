@@ -1,6 +1,7 @@
 """What is set in the process of a command before it begins."""
 
 import os
+import signal
 from types import SimpleNamespace
 
 import pytest
@@ -8,9 +9,11 @@ from cryptography.fernet import Fernet
 from typer.testing import CliRunner
 
 from blindopt.client import OwnerClient, VendorClient
+from curator_service.cli import PROGRAM
 from curator_service.cli import app as curator_app
 from modeler_service.cli import app as modeler_app
 from service_kit.cli.program import one_thread_for_products
+from service_kit.cli.remote import access_token
 from tests import postgres, processes
 
 
@@ -37,6 +40,22 @@ def run(request, tmp_path, monkeypatch):
         return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
     return command
+
+
+@pytest.mark.parametrize("hangup", [signal.SIG_IGN, signal.SIG_DFL], ids=["under nohup", "at a terminal"])
+@pytest.mark.parametrize("run", ["curator"], indirect=True)
+def test_a_command_with_a_token_of_its_own_keeps_an_ignored_hangup_and_leaves_signals_as_they_were(run, hangup):
+    assert run("token", "create", "--name", "ann").exit_code == 0
+    before, terminate = signal.signal(signal.SIGHUP, hangup), signal.getsignal(signal.SIGTERM)
+    try:
+        with access_token(PROGRAM, None, "test"):
+            assert (signal.getsignal(signal.SIGHUP) is signal.SIG_IGN) == (hangup is signal.SIG_IGN)
+            with pytest.raises(SystemExit, match=str(128 + signal.SIGTERM)):
+                signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGHUP) == hangup
+        assert signal.getsignal(signal.SIGTERM) == terminate
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("which", ["log", "seal"])
