@@ -61,9 +61,11 @@ def leave_decisions_to_decimals(monkeypatch: pytest.MonkeyPatch, sampler: Module
     monkeypatch.setattr(sampler, "EXP_ERROR", 50.0)
 
 
-def replace_lattice_laplace(monkeypatch: pytest.MonkeyPatch, draw: Callable[[list[int]], list[int]]) -> None:
-    """``draw`` in place of OpenDP's discrete Laplace noise of each scale that planar noise is made of."""
-    monkeypatch.setattr(noise.planar, "_laplace", lambda scale: draw)
+def replace_discrete_laplace(
+    monkeypatch: pytest.MonkeyPatch, sampled_by: ModuleType, draw: Callable[[int, float], np.ndarray]
+) -> None:
+    """``draw(count, scale)`` in place of the discrete Laplace noise of a module."""
+    monkeypatch.setattr(sampled_by, "integers", draw)
 
 
 def replace_gaussian_matrix(monkeypatch: pytest.MonkeyPatch, draw: Callable[[int, int], np.ndarray]) -> None:

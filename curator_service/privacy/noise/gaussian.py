@@ -34,12 +34,17 @@ from numpy.typing import NDArray
 
 from blindopt.arrays import Matrix, Vector
 from blindopt.errors import NumericalFailure
-from curator_service.privacy.noise.lattice import EXP_ERROR, check_finite, lattice, surely_below
+from curator_service.privacy.noise.lattice import (
+    BITS,
+    EXACT,
+    EXP_ERROR,
+    Integers,
+    add_on_lattice,
+    check_finite,
+    lattice,
+    surely_below,
+)
 
-Integers = NDArray[np.int64]
-_BITS = 53
-_EXACT = 1 << _BITS
-_EXPONENT_MAX = 1023
 _BLOCK_MIN = 1.1775  # standard deviations in a block at least: sqrt(2 ln 2) is 1.17741
 _TOGETHER = 1 << 14  # proposals whose numbers stay in the cache
 
@@ -69,16 +74,7 @@ def add_gaussian(values: Vector, sd: float) -> Vector:
     """
     check_finite(values)
     k = lattice(sd)
-    if k + _BITS > _EXPONENT_MAX:
-        raise NumericalFailure("noise so large does not fit doubles: nothing was drawn")
-    noise = integers(values.size, math.ldexp(sd, -k))
-    # From 2^53 steps on a double lies on the lattice already. The sum of two multiples of 2^k is rounded once.
-    is_near = np.abs(values) < math.ldexp(1.0, k + _BITS)
-    rounded = np.where(is_near, np.ldexp(np.rint(np.ldexp(np.where(is_near, values, 0.0), -k)), k), values)
-    largest = np.finfo(np.float64).max
-    with np.errstate(over="ignore"):
-        noisy: Vector = np.clip(rounded + np.ldexp(noise.astype(np.float64), k), -largest, largest)
-    return noisy
+    return add_on_lattice(values, k, lambda count: integers(count, math.ldexp(sd, -k)))
 
 
 def integers(count: int, scale: float) -> Integers:
@@ -95,7 +91,7 @@ def integers(count: int, scale: float) -> Integers:
         drawn.append(np.where(negative, -size, size)[kept][:missing])
         missing -= len(drawn[-1])
     noise = np.concatenate(drawn)
-    if noise.size and max(noise.max(), -noise.min()) >= _EXACT:  # 2^12 standard deviations: a chance of exp(-2^23)
+    if noise.size and max(noise.max(), -noise.min()) >= EXACT:  # 2^12 standard deviations: a chance of exp(-2^23)
         raise NumericalFailure("noise beyond the range of integers: nothing was drawn")
     return noise
 
@@ -116,13 +112,13 @@ def keep(block: Integers, size: Integers, scale: float) -> NDArray[np.bool_]:
     real = size.astype(np.float64) / scale
     real *= 0.5 * real
     doubled = block * math.log(2.0)
-    error = 8 * 2.0**-_BITS * (real + doubled) + EXP_ERROR
+    error = 8 * 2.0**-BITS * (real + doubled) + EXP_ERROR
     exponent = doubled - real
     low, high = np.exp(exponent - error), np.exp(exponent + error) + EXP_ERROR
-    words = _words(len(size)) >> np.uint64(64 - _BITS)
-    uniform = words.astype(np.float64) * 2.0**-_BITS
-    kept = uniform + 2.0**-_BITS <= low
-    for index in np.flatnonzero(~kept & (uniform < high) | (size >= _EXACT)):
+    words = _words(len(size)) >> np.uint64(64 - BITS)
+    uniform = words.astype(np.float64) * 2.0**-BITS
+    kept = uniform + 2.0**-BITS <= low
+    for index in np.flatnonzero(~kept & (uniform < high) | (size >= EXACT)):
         exactly = partial(probability, int(block[index]), int(size[index]), scale)
         kept[index] = surely_below(int(words[index]), exactly)
     return np.asarray(kept)

@@ -2,13 +2,16 @@
 
 import math
 from decimal import ROUND_CEILING, Decimal
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from blindopt.arrays import Vector
-from curator_service.privacy.noise.lattice import check_finite, lattice, untrusted
+from blindopt.errors import NumericalFailure
+from curator_service.privacy.noise.discrete_laplace import integers
+from curator_service.privacy.noise.lattice import add_on_lattice, check_finite, lattice, untrusted
 
 SCALE_MAX = 2.0**57
 """The largest scale of integer noise: of values below 2^62 it leaves 64 bits with a probability below e^-32."""
@@ -44,10 +47,7 @@ def add_laplace(values: Vector, bound: float, epsilon: Decimal, k: int = 1) -> V
     one of them. Raises NumericalFailure for a value that is not finite.
     """
     check_finite(values)
-    draw = _laplace(mean_reach(bound, k), epsilon)
-    # OpenDP neither clamps nor refuses values outside the bounds that it is given.
-    noisy: Vector = np.array([draw(value) for value in np.clip(values, -bound, bound).tolist()])
-    return noisy
+    return _add(np.clip(values, -bound, bound), mean_reach(bound, k), epsilon)
 
 
 def add_laplace_to_number(value: float, sensitivity: float, epsilon: Decimal) -> float:
@@ -55,8 +55,9 @@ def add_laplace_to_number(value: float, sensitivity: float, epsilon: Decimal) ->
 
     epsilon-DP where neighbours' values lie within ``sensitivity``. Raises NumericalFailure if it is not finite.
     """
-    check_finite(np.array([value]))
-    return float(_laplace(sensitivity / 2, epsilon)(value))  # halving is exact, so the distance is the sensitivity
+    values = np.array([value])
+    check_finite(values)
+    return float(_add(values, sensitivity / 2, epsilon)[0])  # halving is exact, so the distance is the sensitivity
 
 
 def add_integer_laplace(values: list[int], sensitivity: int, epsilon: Decimal) -> list[int]:
@@ -94,15 +95,21 @@ def _integer_laplace(sensitivity: int, epsilon: Decimal) -> Any:
     raise untrusted()
 
 
-@lru_cache(maxsize=1024)
-def _laplace(bound: float, epsilon: Decimal) -> Any:
-    from opendp import domains, measurements, metrics, mod  # its prelude would load twice the memory
+def _add(values: Vector, bound: float, epsilon: Decimal) -> Vector:
+    k, scale = _law(bound, epsilon)
+    return add_on_lattice(values, k, lambda count: integers(count, scale))
 
-    mod.enable_features("contrib")
+
+@lru_cache(maxsize=1024)
+def _law(bound: float, epsilon: Decimal) -> tuple[int, float]:
+    """The lattice 2^k, and the scale of the noise in steps of it.
+
+    Raises NumericalFailure if it costs more than epsilon, or less than half: the tripwire for a scale of 0, which would
+    release the exact value. Two values differ by 2 bound, and each is rounded by half a step.
+    """
     scale = laplace_scale(bound, epsilon)
-    space = domains.atom_domain(T=float, nan=False), metrics.absolute_distance(T=float)
-    measurement: Any = measurements.make_laplace(*space, scale=scale, k=lattice(scale))
-    # Tripwire for upgrades, and for a scale of 0, which would release the exact value.
-    if not 0.5 * float(epsilon) < measurement.map(2 * bound) <= epsilon:
-        raise untrusted()
-    return measurement
+    k = lattice(scale)
+    cost = (2 * Fraction(bound) + Fraction(2) ** k) / Fraction(scale)
+    if not Fraction(epsilon) / 2 < cost <= Fraction(epsilon):
+        raise NumericalFailure("the noise does not cost what it should: nothing was drawn")
+    return k, math.ldexp(scale, -k)

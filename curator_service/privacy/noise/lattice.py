@@ -10,14 +10,20 @@ from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blindopt.arrays import Matrix, Vector
 from blindopt.errors import NumericalFailure
 
+Integers = NDArray[np.int64]
 LATTICE_BITS = 40
+BITS = 53
+"""Bits of a double, and of a uniform number that is compared first."""
+EXACT = 1 << BITS
+"""All integers below it are doubles."""
 EXP_ERROR = 2.0**-45
 """Bound on the relative error of exp in doubles, where 2^-50 would be ample."""
-_BITS = 53
+_EXPONENT_MIN, _EXPONENT_MAX = -1074, 1023
 
 
 def lattice(sd: float) -> int:
@@ -25,6 +31,28 @@ def lattice(sd: float) -> int:
     if not 0 < sd < math.inf:
         raise ValueError("noise needs a positive, finite standard deviation")
     return math.floor(math.log2(sd)) - LATTICE_BITS
+
+
+def add_on_lattice(values: Vector, k: int, draw: Callable[[int], Integers]) -> Vector:
+    """Round finite ``values`` (m,) to the lattice 2^k, and add as many of its steps as ``draw(m)`` returns for each.
+
+    The sum is exact, and then rounded once to a double, at most to the largest one. ``draw`` returns integers below
+    2^53. Raises NumericalFailure for a lattice on which the largest doubles would be rounded to infinity, which no
+    noise moves, or which doubles do not hold.
+    """
+    if not (k >= _EXPONENT_MIN and k + BITS <= _EXPONENT_MAX):
+        raise NumericalFailure("noise of this size does not fit doubles: nothing was drawn")
+    noise = draw(values.size)
+    is_near = np.abs(values) < math.ldexp(1.0, k + BITS)
+    if is_near.all() and k + BITS < _EXPONENT_MAX:
+        near: Vector = np.ldexp(np.rint(np.ldexp(values, -k)) + noise, k)
+        return near
+    # From 2^53 steps on a double lies on the lattice already. The sum of two multiples of 2^k is rounded once.
+    rounded = np.where(is_near, np.ldexp(np.rint(np.ldexp(np.where(is_near, values, 0.0), -k)), k), values)
+    largest = np.finfo(np.float64).max
+    with np.errstate(over="ignore"):
+        noisy: Vector = np.clip(rounded + np.ldexp(noise.astype(np.float64), k), -largest, largest)
+    return noisy
 
 
 def check_finite(values: Vector | Matrix) -> None:
@@ -44,7 +72,7 @@ def surely_below(word: int, probability: Callable[[int], tuple[Fraction, Fractio
     ``probability`` returns p as computed with so many digits, and a bound on the error of its logarithm. Takes more
     digits and more bits from the operating system until it is certain.
     """
-    bits, digits = _BITS, 40
+    bits, digits = BITS, 40
     while True:
         p, error = probability(digits)
         unit = Fraction(1, 1 << bits)

@@ -1,12 +1,11 @@
 """Noise for many rows, drawn in this process or in one process for each processor.
 
-The workers are fresh processes (spawn), so that no two share the state of a generator: each draws from the operating
-system and OpenDP by itself. A worker gets one piece of the rows at a time, a fraction of a second's work, and holds no
-other data. If a worker fails or dies, the whole draw fails: no piece is drawn in another way. Workers cannot outlive
-the parent: a worker ends after its current piece once its pipe is closed, for whatever reason.
+The workers are fresh processes (spawn), and each draws from the operating system by itself. A worker gets one piece of
+the rows at a time, a fraction of a second's work, and holds no other data. If a worker fails or dies, the whole draw
+fails: no piece is drawn in another way. Workers cannot outlive the parent: a worker ends after its current piece once
+its pipe is closed, for whatever reason.
 """
 
-import gc
 import math
 import os
 import signal
@@ -23,8 +22,8 @@ from blindopt.arrays import Matrix
 from blindopt.errors import NumericalFailure
 from blindopt.formats.npy_files import forget_pages
 
-PIECE_DRAWS = 25_000
-"""Draws in one piece: about a quarter of a second of one processor. OpenDP takes some 300 bytes for each."""
+PIECE_DRAWS = 100_000
+"""Draws in one piece: at most a few tenths of a second of one processor."""
 PARALLEL_DRAWS = 300_000
 """Up to so many draws, this process is done before workers would have started."""
 _DONE = b"done"
@@ -99,13 +98,7 @@ def _pieces(blocks: Iterable[tuple[slice, Matrix]], rows: int) -> Iterator[tuple
 
 def _in_process(law: Law, pieces: Iterator[tuple[slice, Matrix]]) -> _Noisy:
     for index, piece in pieces:
-        yield index, _drawn(law, piece)
-
-
-def _drawn(law: Law, piece: Matrix) -> Matrix:
-    noisy = law.add(piece)
-    gc.collect(1)  # OpenDP 0.16 puts the values into reference cycles, which would pile up piece by piece
-    return noisy
+        yield index, law.add(piece)
 
 
 def _in_workers(law: Law, pieces: Iterator[tuple[slice, Matrix]], count: int) -> _Noisy:
@@ -194,7 +187,7 @@ def work(pipe: connection.Connection, law: Law) -> None:
             columns = int(pipe.recv_bytes())
             block = np.frombuffer(pipe.recv_bytes()).reshape(-1, columns)
             try:
-                noisy = _drawn(law, block)
+                noisy = law.add(block)
             except BaseException as error:  # after any error the draw is void; its text might quote a value
                 is_public = isinstance(error, NumericalFailure)
                 pipe.send_bytes(

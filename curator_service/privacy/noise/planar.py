@@ -8,7 +8,7 @@ s >= sqrt(d) (Delta / g + sqrt(d)) / epsilon makes v g + rounded row epsilon-dif
 no approximation by a continuous law. What is done to the sum after that (writing it as a double) is post-processing.
 The K-norm mechanism with the Euclidean norm: Hardt & Talwar (2010); in the plane: Andres et al. (2013).
 
-**The draw.** L_1 is OpenDP's exact discrete Laplace of scale s. For d = a + b, two independent vectors
+**The draw.** L_1 is the discrete Laplace of scale s (``discrete_laplace``). For d = a + b, two independent vectors
 x ~ L_a and y ~ L_b are joined to v = (x, y) and kept with probability
 
     p = exp(-(sqrt(d) |v|_2 - sqrt(a) |x|_2 - sqrt(b) |y|_2) / s),
@@ -32,22 +32,24 @@ from dataclasses import dataclass
 from decimal import Context, Decimal
 from fractions import Fraction
 from functools import lru_cache, partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blindopt.arrays import Matrix
-from blindopt.errors import NumericalFailure
-from curator_service.privacy.noise.lattice import EXP_ERROR, LATTICE_BITS, check_finite, surely_below, untrusted
+from curator_service.privacy.noise.discrete_laplace import SCALE_MAX, integers
+from curator_service.privacy.noise.lattice import (
+    BITS,
+    EXACT,
+    EXP_ERROR,
+    LATTICE_BITS,
+    Integers,
+    check_finite,
+    surely_below,
+)
 
 PLANAR_FEATURES_MAX = 20
 """The most features: a row of 20 takes 74 draws, and Gaussian noise is mostly smaller."""
-
-Integers = NDArray[np.int64]
-_BITS = 53
-_EXACT = 1 << _BITS
-_LARGEST = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,8 @@ class PlanarLaplaceLaw:
         steps = exact.divide(Decimal(sensitivity), exact.power(Decimal(2), k))
         scale = exact.divide(exact.multiply(root, exact.add(steps, root)), epsilon)
         law = cls(d, k, math.nextafter(float(scale), math.inf))  # a double at least as large
-        _laplace(law.scale)
+        if not law.scale < SCALE_MAX:
+            raise ValueError("noise needs a scale of fewer than 2^44 lattice steps")
         return law
 
     @property
@@ -95,15 +98,10 @@ class PlanarLaplaceLaw:
         if block.ndim != 2 or block.shape[1] != self.d:
             raise ValueError(f"this noise is for rows of {self.d}")
         check_finite(block)
-        # A power of two divides exactly; the sum of two integers below 2^53 is rounded once, and larger ones below.
+        # A power of two divides exactly, noise is below 2^53, and the sum of two integers is rounded once.
         rounded = np.rint(np.ldexp(block, -self.k))
         check_finite(rounded)
-        noise = vectors(self.d, len(block), self.scale)
-        if np.abs(noise).max(initial=0) < _EXACT:
-            noisy: Matrix = rounded + noise.astype(np.float64)
-        else:
-            pairs = zip(rounded.ravel().tolist(), noise.ravel().tolist(), strict=True)
-            noisy = np.array([float(int(row) + int(step)) for row, step in pairs]).reshape(block.shape)
+        noisy: Matrix = rounded + vectors(self.d, len(block), self.scale).astype(np.float64)
         return np.ldexp(noisy, self.k)
 
 
@@ -120,7 +118,7 @@ def acceptance(d: int) -> float:
 def vectors(d: int, count: int, scale: float) -> Integers:
     """Draw ``count`` independent vectors (count, d) of the law L_d."""
     if d == 1:
-        return _integers(count, scale)
+        return integers(count, scale).reshape(count, 1)
     a, b = d // 2, d - d // 2
     share = acceptance(d) / (acceptance(a) * acceptance(b))
     blocks: list[Integers] = []
@@ -141,13 +139,13 @@ def keep(pairs: Integers, a: int, scale: float) -> NDArray[np.bool_]:
     real = pairs.astype(np.float64)
     first, second = (real[:, :a] ** 2).sum(axis=1), (real[:, a:] ** 2).sum(axis=1)
     whole, parts = np.sqrt(d * (first + second)), np.sqrt(a * first) + np.sqrt((d - a) * second)
-    error = (d + 8) * 2.0**-_BITS * (whole + parts) / scale + EXP_ERROR
+    error = (d + 8) * 2.0**-BITS * (whole + parts) / scale + EXP_ERROR
     exponent = (parts - whole) / scale
     low, high = np.exp(exponent - error), np.exp(exponent + error) + EXP_ERROR
-    words = np.frombuffer(os.urandom(8 * len(pairs)), dtype=np.uint64) >> np.uint64(64 - _BITS)
-    uniform = words.astype(np.float64) * 2.0**-_BITS
-    kept = uniform + 2.0**-_BITS <= low
-    unsure = ~kept & (uniform < high) | (np.abs(real).max(axis=1) >= _EXACT)
+    words = np.frombuffer(os.urandom(8 * len(pairs)), dtype=np.uint64) >> np.uint64(64 - BITS)
+    uniform = words.astype(np.float64) * 2.0**-BITS
+    kept = uniform + 2.0**-BITS <= low
+    unsure = ~kept & (uniform < high) | (np.abs(real).max(axis=1) >= EXACT)
     for index in np.flatnonzero(unsure):
         kept[index] = surely_below(int(words[index]), partial(probability, pairs[index].tolist(), a, scale))
     return np.asarray(kept)
@@ -176,33 +174,9 @@ def probability(pair: list[int], a: int, scale: float, digits: int) -> tuple[Fra
     return Fraction(exact.exp(exponent)), error
 
 
-def _integers(count: int, scale: float) -> Integers:
-    drawn = np.array(_laplace(scale)([0] * count), dtype=np.int64).reshape(count, 1)
-    # OpenDP stops at the ends of its 64-bit integers: 2^18 scales away, a chance of exp(-2^18).
-    if drawn.size and (drawn.max() >= _LARGEST or drawn.min() <= -_LARGEST):
-        raise NumericalFailure("noise beyond the range of integers: nothing was drawn")
-    return drawn
-
-
 @lru_cache(maxsize=32)
 def _draws(d: int) -> float:
     if d == 1:
         return 1.0
     a, b = d // 2, d - d // 2
     return (_draws(a) + _draws(b)) * acceptance(a) * acceptance(b) / acceptance(d)
-
-
-@lru_cache(maxsize=16)
-def _laplace(scale: float) -> Any:
-    from opendp import domains, measurements, metrics, mod  # its prelude would load twice the memory
-
-    mod.enable_features("contrib")  # never `idealized-numerics`, which opens the unsafe part
-    if not 0 < scale < 2.0**44:
-        raise ValueError("noise needs a positive scale of fewer than 2^44 lattice steps")
-    space = domains.vector_domain(domains.atom_domain(T="i64")), metrics.l1_distance(T="i64")
-    measurement: Any = measurements.make_laplace(*space, scale=scale)
-    # Tripwire for upgrades: w steps must cost w / s, never less.
-    steps = max(1, round(scale))
-    if not steps / scale * (1 - 1e-12) <= measurement.map(steps) <= steps / scale * (1 + 1e-9):
-        raise untrusted()
-    return measurement

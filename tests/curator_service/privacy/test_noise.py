@@ -15,10 +15,10 @@ from curator_service.privacy.noise import (
     add_gaussian,
     add_laplace,
     bounded,
+    gaussian,
     laplace,
     laplace_scale,
     lattice,
-    planar,
     selection,
 )
 from tests.curator_service.replaced_noise import replace_opendp_account
@@ -103,6 +103,25 @@ def test_every_output_lies_on_the_lattice(sd):
     assert np.ldexp(values, -lattice(sd))[0] % 1 != 0  # the values themselves do not
 
 
+@pytest.mark.parametrize("sd", [2.0**-1035, 5e-324])
+def test_noise_finer_than_doubles_is_refused(sd):
+    """Its steps would be rounded one by one, and not the sum. At 2^-1034 the lattice is that of the least doubles."""
+    with pytest.raises(NumericalFailure, match="nothing was drawn"):
+        add_gaussian(np.array([0.0]), sd)
+    assert add_gaussian(np.array([5e-324, 0.0]), 2.0**-1034).shape == (2,)
+
+
+def test_the_sum_of_near_values_is_rounded_once(monkeypatch):
+    """Against fractions, up to the last double that the lattice does not hold, with noise of as many bits."""
+    noise = np.array([(1 << 53) - 1, -(1 << 53) + 1, 3, 0])
+    monkeypatch.setattr(gaussian, "integers", lambda count, scale: noise)
+    for sd in (1.0, 2.0**-1034, 2.0**1009):
+        step = Fraction(2) ** lattice(sd)
+        values = np.ldexp([2.0**53 - 1, 1.5, -(2.0**52) - 0.5, 0.5], lattice(sd))
+        for value, size, noisy in zip(values.tolist(), noise.tolist(), add_gaussian(values, sd), strict=True):
+            assert noisy == float((round(Fraction(value) / step) + size) * step)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_value_that_is_not_finite_is_refused(bad):
     with pytest.raises(NumericalFailure):
@@ -183,16 +202,6 @@ def test_the_scale_pays_for_rounding_two_answers_to_the_lattice(epsilon):
 # --- the library, where it would account otherwise -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("factor", [0.5, 1 - 1e-9, 1 + 1e-6, 1.5])
-@pytest.mark.parametrize("scale", [1.7, 2.0**40])
-def test_a_step_of_planar_noise_costs_one_in_scale(monkeypatch, scale, factor):
-    replace_opendp_account(monkeypatch, "make_laplace", lambda steps: factor * steps / scale)
-    with pytest.raises(NumericalFailure, match="account"):
-        planar._laplace.__wrapped__(scale)
-    replace_opendp_account(monkeypatch, "make_laplace", lambda steps: steps / scale)
-    planar._laplace.__wrapped__(scale)
-
-
 @pytest.mark.parametrize(("law", "trusted"), [("permute_and_flip", False), ("exponential", True)])
 def test_only_the_root_of_the_exponential_mechanism_may_be_off_by_its_rounding(monkeypatch, law, trusted):
     spent = 1.3 * (1 + 5e-13)
@@ -207,8 +216,7 @@ def test_only_the_root_of_the_exponential_mechanism_may_be_off_by_its_rounding(m
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: laplace._laplace.__wrapped__(1.0, Decimal(1)),
-        lambda: planar._laplace.__wrapped__(5.0),
+        lambda: laplace._integer_laplace.__wrapped__(3, Decimal(1)),
         lambda: selection._noisy_max.__wrapped__(0.25, Decimal(1), "exponential"),
         lambda: bounded.coin.__wrapped__(0.75),
     ],

@@ -44,7 +44,7 @@ def eight_times_the_epsilon_in_tunings() -> None:
 def seeded() -> None:
     """Noise of the right law from a generator with a seed: started again, it draws the same again."""
     rng = np.random.default_rng(0)
-    laplace._laplace = lambda bound, epsilon: lambda value: value + rng.laplace(scale=2 * bound / float(epsilon))
+    laplace.integers = lambda count, scale: np.rint(rng.laplace(scale=scale, size=count))
     noise.GaussianLaw.add = lambda law, block: block + rng.normal(0, law.sd, block.shape)
 
 
