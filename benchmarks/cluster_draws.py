@@ -23,7 +23,7 @@ from curator_service.scaling import ScaledRows
 FEATURES, TIMES = 20, 3
 MECHANISMS: dict[str, tuple[int, Mechanism]] = {
     "Gaussian": (100_000, GaussianMechanism(Decimal(1), 1e-5, 0.5, rotate=True)),
-    "planar Laplace": (10_000, PlanarLaplaceMechanism(Decimal(1), 0.5, rotate=True)),
+    "planar Laplace": (50_000, PlanarLaplaceMechanism(Decimal(1), 0.5, rotate=True)),
 }
 
 

@@ -24,7 +24,7 @@ from curator_service.scaling import ScaledRows
 from service_kit.dask_cluster import Certificates, DaskCluster
 
 PART_DRAWS = 8 * PIECE_DRAWS
-"""Draws in one part: about two seconds of one processor."""
+"""Draws in one part: about a second of one processor, and a quarter of one for Gaussian noise."""
 _FOLDER = "draw-"
 _log = logging.getLogger(__name__)
 
