@@ -155,10 +155,11 @@ class Piecewise:
         return max(-self._furthest, min(self._furthest, round(share * self._furthest)))
 
     def _point_of(self, centre: int, is_inside: bool) -> int:
-        if is_inside:
-            return centre - self.half + secrets.randbelow(self._window)
+        # Both are drawn and computed always: a number of more points takes longer, and would tell which one it is.
+        inside = centre - self.half + secrets.randbelow(self._window)
         outside = secrets.randbelow(self._points - self._window) - self.grid_half
-        return outside if outside < centre - self.half else outside + self._window
+        outside += self._window * (outside >= centre - self.half)
+        return (outside, inside)[is_inside]
 
 
 @lru_cache(maxsize=1024)

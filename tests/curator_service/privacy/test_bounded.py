@@ -124,7 +124,8 @@ def test_a_point_is_as_likely_as_the_law_says_and_no_point_is_left_out(epsilon, 
         weights = dict.fromkeys(range(-20, 21), Fraction(0))
         for is_inside, count, share in ((True, m, p), (False, 41 - m, 1 - p)):
             for index in range(count):
-                replace_secrets(monkeypatch, randbelow={count: index}.get)
+                drawn = {count: index}  # the number that is not taken is drawn too
+                replace_secrets(monkeypatch, randbelow=lambda below, drawn=drawn: drawn.get(below, 0))
                 weights[law._point_of(w, is_inside)] += share / count
         assert sum(weights.values()) == 1
         assert min(weights.values()) > 0

@@ -71,6 +71,7 @@ def test_another_scale_a_zero_that_counts_twice_and_a_missing_bit_are_caught(mon
 def test_it_is_the_law_of_another_sampler():
     """OpenDP's discrete Laplace, which takes another way: a geometric number by rejection."""
     n = scaled(20_000)
+    dp.enable_features("contrib")
     space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l1_distance(T="i64")
     theirs = np.array(dp.m.make_laplace(*space, scale=LARGE)([0] * n), dtype=np.int64)
     ours = discrete_laplace.integers(n, LARGE)
@@ -93,7 +94,8 @@ def test_low_bits_signs_and_sizes_are_independent():
         assert stats.ks_2samp(np.abs(drawn[fair == 1]), np.abs(drawn[fair == 0])).pvalue > MISTAKEN
     assert stats.ks_2samp(drawn[drawn > 0], -drawn[drawn < 0]).pvalue > MISTAKEN
     assert stats.pearsonr(np.abs(drawn[:-1]), np.abs(drawn[1:])).pvalue > MISTAKEN
-    assert len(np.unique(drawn)) == len(drawn)
+    # Two of 800,000 at full size are equal by chance once in 16 times, five pairs never.
+    assert len(np.unique(drawn)) >= len(drawn) - 4
 
 
 def coin_of(scale: float, m: int, coin: int) -> mpmath.mpf:

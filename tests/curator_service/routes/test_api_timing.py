@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import numpy as np
+import opendp.prelude as dp
 import pytest
 import uvloop
 from scipy import stats
@@ -17,8 +18,10 @@ from scipy import stats
 from blindopt import wire
 from curator_service import app as curator_app
 from curator_service.measurement.column import measure
+from curator_service.privacy.noise import laplace
 from curator_service.settings import Settings
 from service_kit.web.reply_pacing import ReplyPacing
+from tests.curator_service.replaced_noise import replace_discrete_laplace
 from tests.curator_service.replaced_steps import replace_measuring
 from tests.scale import scaled
 
@@ -103,27 +106,58 @@ def test_many_wait_for_one_tick_and_one_that_gives_up_takes_none_with_it():
 # --- what time tells of the noise ------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(scaled(1) == 1, reason="`make audit-privacy` looks: how clearly it shows is the machine's")
-def test_the_time_of_a_draw_tells_of_its_noise():
-    """The fact that padding is for: OpenDP's samplers take longer for larger noise."""
+def timed_draws(answers, outcomes, count):
+    """Processor seconds and answers of ``count`` draws about each of some outcomes in turn: (outcomes, count)."""
     spec = wire.StudyCreate(
         name="s",
         dataset_id="ds_",
         features=[wire.Feature(column="a", lower=0, upper=1)],
         measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
         release=wire.IdentityRelease(mechanism="identity"),
-        answers=LAPLACE,
+        answers=answers,
     )
-    rows, outcome = [wire.RowPlays(row=0)], np.zeros(1)
-    seconds, noise = [], []
-    for _ in range(scaled(4_000)):
-        start = time.thread_time()  # what others do on the machine is not in it
-        (answer,) = measure(outcome, rows, spec)
-        seconds.append(time.thread_time() - start)
-        noise.append(answer.y)
-    correlation = correlated(seconds, noise)
-    assert correlation.statistic > 0.05
-    assert correlation.pvalue < SEEN
+    rows, columns = [wire.RowPlays(row=0)], [np.array([outcome]) for outcome in outcomes]
+    seconds, drawn = np.empty((2, len(outcomes), count))
+    for number in range(count):
+        for index, column in enumerate(columns):
+            start = time.thread_time()  # what others do on the machine is not in it
+            (answer,) = measure(column, rows, spec)
+            seconds[index, number] = time.thread_time() - start
+            drawn[index, number] = answer.y
+    return seconds, drawn
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        LAPLACE,
+        wire.OneBitAnswers(mechanism="one_bit", epsilon="1", value_bound=1.0),
+        wire.PiecewiseAnswers(mechanism="piecewise", epsilon="1", value_bound=1.0),
+    ],
+    ids=lambda answers: answers.mechanism,
+)
+def test_the_time_of_a_draw_tells_neither_its_noise_nor_the_outcome(answers):
+    """By ranks: of the noise's size, of the answer, and between the ends of what is measured."""
+    seconds, drawn = timed_draws(answers, (-1.0, 1.0), scaled(2_000))
+    for index, outcome in enumerate((-1.0, 1.0)):
+        assert correlated(seconds[index], drawn[index] - outcome).pvalue > UNSEEN
+        assert stats.spearmanr(seconds[index], drawn[index]).pvalue > UNSEEN
+    assert stats.mannwhitneyu(*seconds).pvalue > UNSEEN
+
+
+@pytest.mark.skipif(scaled(1) == 1, reason="`make audit-privacy` looks: how clearly it shows is the machine's")
+def test_a_sampler_that_takes_longer_for_larger_noise_is_caught(monkeypatch):
+    """The control: OpenDP's, which draws by rejection, and of which answers were drawn up to version 0.2."""
+    dp.enable_features("contrib")
+    space = dp.atom_domain(T="i64"), dp.absolute_distance(T="i64")
+
+    def draw(count: int, scale: float) -> np.ndarray:
+        return np.array([dp.m.make_laplace(*space, scale=scale)(0)], dtype=np.int64)
+
+    replace_discrete_laplace(monkeypatch, laplace, draw)
+    (seconds,), (drawn,) = timed_draws(LAPLACE, (0.0,), scaled(2_000))
+    assert correlated(seconds, drawn).statistic > 0.05
+    assert correlated(seconds, drawn).pvalue < SEEN
 
 
 class Local:
