@@ -29,26 +29,23 @@ from functools import lru_cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from blindopt.errors import NumericalFailure
-from curator_service.privacy.noise.lattice import BITS, EXACT, Integers, surely_below
+from curator_service.privacy.noise.lattice import BITS, Integers, surely_below
 
-SCALE_MIN, SCALE_MAX = 2.0**-10, 2.0**44
-"""Scales of 2^44 steps and more are not drawn: their noise would not fit the integers that doubles hold."""
+SCALE_MIN, SCALE_MAX = 2.0**-20, 2.0**57
 _TAIL_BITS = 6
 _DIGITS = 40
 _TOGETHER = 1 << 12  # draws whose numbers stay in the cache
 _REST, _HALF = np.uint64(64 - BITS), np.uint64(1 << 63)
-_WEIGHTS = 1 << np.arange(BITS)
+_WEIGHTS = 1 << np.arange(63)
 
 
 def integers(count: int, scale: float) -> Integers:
-    """Draw ``count`` independent integers (count,) of the law, s = ``scale``.
+    """Draw ``count`` independent integers (count,) of the law, s = ``scale``. They have no bound.
 
-    Raises ValueError for a scale outside [SCALE_MIN, SCALE_MAX), and NumericalFailure for noise of 2^53 or more, which
-    is at least 2^9 scales.
+    Raises ValueError for a scale outside [SCALE_MIN, SCALE_MAX].
     """
-    if not SCALE_MIN <= scale < SCALE_MAX:
-        raise ValueError("noise needs a positive scale of fewer than 2^44 lattice steps")
+    if not SCALE_MIN <= scale <= SCALE_MAX:
+        raise ValueError("noise needs a positive scale of at most 2^57 lattice steps")
     drawn = _signed(min(count, _TOGETHER), scale)
     if len(drawn) == count:
         return drawn
@@ -79,8 +76,9 @@ def proposals(count: int, scale: float) -> tuple[NDArray[np.bool_], Integers]:
             ones[draw, coin] = surely_below(int(first[draw, coin]), exactly)
     size: Integers = ones[:, :m] @ _WEIGHTS[:m]
     if ones[:, m].any():
+        size = size.astype(object)
         for draw in np.flatnonzero(ones[:, m]).tolist():
-            size[draw] = _with_tail(int(size[draw]), scale, m)
+            size[draw] += _blocks(scale, m) << m
     return words[:, -1] >= _HALF, size
 
 
@@ -100,21 +98,18 @@ def probability(scale: float, m: int, coin: int, digits: int) -> tuple[Fraction,
     return Fraction(exact.divide(Decimal(1), exact.add(Decimal(1), exact.exp(exponent)))), error
 
 
-def _with_tail(size: int, scale: float, m: int) -> int:
-    """2^m H + L, where L is ``size`` and H is known to be 1 at least."""
-    once_more = True
-    while once_more:
-        size += 1 << m
-        if size >= EXACT:
-            raise NumericalFailure("noise beyond the range of integers: nothing was drawn")
-        once_more = surely_below(int.from_bytes(os.urandom(8)) >> 64 - BITS, partial(probability, scale, m, m))
-    return size
+def _blocks(scale: float, m: int) -> int:
+    """H, which is known to be 1 at least."""
+    blocks = 1
+    while surely_below(int.from_bytes(os.urandom(8)) >> 64 - BITS, partial(probability, scale, m, m)):
+        blocks += 1
+    return blocks
 
 
 @lru_cache(maxsize=1024)
 def _thresholds(scale: float) -> NDArray[np.uint64]:
     """T of every coin (m + 1,)."""
-    m = max(1, math.ceil(math.log2(scale)) + _TAIL_BITS)
+    m = max(0, math.ceil(math.log2(scale)) + _TAIL_BITS)
     floors = np.array([_floor(partial(probability, scale, m, coin)) for coin in range(m + 1)], dtype=np.uint64)
     floors.flags.writeable = False
     return floors

@@ -4,17 +4,13 @@ import math
 from decimal import ROUND_CEILING, Decimal
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
 from blindopt.arrays import Vector
 from blindopt.errors import NumericalFailure
-from curator_service.privacy.noise.discrete_laplace import integers
-from curator_service.privacy.noise.lattice import add_on_lattice, check_finite, lattice, untrusted
-
-SCALE_MAX = 2.0**57
-"""The largest scale of integer noise: of values below 2^62 it leaves 64 bits with a probability below e^-32."""
+from curator_service.privacy.noise.discrete_laplace import SCALE_MAX, SCALE_MIN, integers
+from curator_service.privacy.noise.lattice import add_on_lattice, check_finite, lattice
 
 
 def laplace_scale(bound: float, epsilon: Decimal) -> float:
@@ -63,36 +59,32 @@ def add_laplace_to_number(value: float, sensitivity: float, epsilon: Decimal) ->
 def add_integer_laplace(values: list[int], sensitivity: int, epsilon: Decimal) -> list[int]:
     """Add independent, exact discrete Laplace noise of scale ``sensitivity`` / ``epsilon`` to integers.
 
-    epsilon-DP where neighbours' values differ by ``sensitivity`` in all, each a 64-bit number; a difference of a share
-    of it costs that share of epsilon. Raises ValueError where the scale exceeds ``SCALE_MAX``: the library would end
-    the noise with 64 bits, which is as private, but has another variance.
+    epsilon-DP where neighbours' values differ by ``sensitivity`` in all; a difference of a share of it costs that share
+    of epsilon. Sums end at the ends of 64 bits. Raises ValueError where the scale exceeds ``SCALE_MAX``: they would
+    often end there, which is as private, but has another variance.
     """
-    draw = _integer_laplace(sensitivity, epsilon)
-    return [int(draw(value)) for value in values]
+    noise = integers(len(values), _integer_scale(sensitivity, epsilon)).tolist()
+    return [max(-(1 << 63), min(value + size, (1 << 63) - 1)) for value, size in zip(values, noise, strict=True)]
 
 
 def least_epsilon(sensitivity: int) -> Decimal:
-    """The least epsilon, in 12 decimals, of integer noise whose scale is ``SCALE_MAX`` at most."""
+    """The least epsilon, in 12 decimals, of integer noise whose scale is ``SCALE_MAX`` at most.
+
+    Values below 2^62 leave 64 bits then with a probability below e^-32.
+    """
     return (sensitivity / Decimal(SCALE_MAX)).quantize(Decimal("1e-12"), ROUND_CEILING)
 
 
 @lru_cache(maxsize=1024)
-def _integer_laplace(sensitivity: int, epsilon: Decimal) -> Any:
-    from opendp import domains, measurements, metrics, mod
-
-    mod.enable_features("contrib")
+def _integer_scale(sensitivity: int, epsilon: Decimal) -> float:
+    """``sensitivity`` / ``epsilon``, rounded up: the noise then costs epsilon at most."""
     if not (sensitivity > 0 and 0 < epsilon < math.inf):
         raise ValueError("noise needs a positive sensitivity, and a positive, finite epsilon")
     if epsilon < least_epsilon(sensitivity):
         raise ValueError("noise for so small an epsilon does not fit 64 bits")
-    space = domains.atom_domain(T="i64"), metrics.absolute_distance(T="i64")
-    scale = sensitivity / float(epsilon)
-    for _ in range(16):  # its map rounds up: the first scale that it accepts, some 2^-50 larger
-        measurement: Any = measurements.make_laplace(*space, scale=scale)
-        if 0.5 * float(epsilon) < measurement.map(sensitivity) <= epsilon:
-            return measurement
-        scale *= 1 + 2.0**-51
-    raise untrusted()
+    exact = Fraction(sensitivity) / Fraction(epsilon)
+    scale = float(exact)
+    return max(scale if Fraction(scale) >= exact else math.nextafter(scale, math.inf), SCALE_MIN)
 
 
 def _add(values: Vector, bound: float, epsilon: Decimal) -> Vector:

@@ -1,13 +1,10 @@
-"""The lattice of every draw, decisions without error, and guards against inputs that OpenDP accepts.
-
-OpenDP reads NaN as 0, builds a mechanism of scale 0, which releases the exact value, and trusts any sensitivity that it
-is given. The checks in this module are for these cases.
-"""
+"""The lattice of every draw, sums on it that are rounded once, and decisions without error."""
 
 import math
 import os
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +12,8 @@ from numpy.typing import NDArray
 from blindopt.arrays import Matrix, Vector
 from blindopt.errors import NumericalFailure
 
-Integers = NDArray[np.int64]
+Integers = NDArray[Any]
+"""64-bit integers, or Python's where one of them is larger."""
 LATTICE_BITS = 40
 BITS = 53
 """Bits of a double, and of a uniform number that is compared first."""
@@ -36,23 +34,31 @@ def lattice(sd: float) -> int:
 def add_on_lattice(values: Vector, k: int, draw: Callable[[int], Integers]) -> Vector:
     """Round finite ``values`` (m,) to the lattice 2^k, and add as many of its steps as ``draw(m)`` returns for each.
 
-    The sum is exact, and then rounded once to a double, at most to the largest one. ``draw`` returns integers below
-    2^53. Raises NumericalFailure for a lattice on which the largest doubles would be rounded to infinity, which no
-    noise moves, or which doubles do not hold.
+    The sum is exact, and then rounded once to a double, at most to the largest one. Raises NumericalFailure for a
+    lattice that doubles do not hold, or on which the largest ones would be rounded to infinity, which no noise moves.
     """
     if not (k >= _EXPONENT_MIN and k + BITS <= _EXPONENT_MAX):
         raise NumericalFailure("noise of this size does not fit doubles: nothing was drawn")
     noise = draw(values.size)
+    # From 2^53 steps on a double lies on the lattice already.
     is_near = np.abs(values) < math.ldexp(1.0, k + BITS)
     if is_near.all() and k + BITS < _EXPONENT_MAX:
-        near: Vector = np.ldexp(np.rint(np.ldexp(values, -k)) + noise, k)
+        near: Vector = np.ldexp(add_integers(np.rint(np.ldexp(values, -k)), noise), k)
         return near
-    # From 2^53 steps on a double lies on the lattice already. The sum of two multiples of 2^k is rounded once.
-    rounded = np.where(is_near, np.ldexp(np.rint(np.ldexp(np.where(is_near, values, 0.0), -k)), k), values)
-    largest = np.finfo(np.float64).max
-    with np.errstate(over="ignore"):
-        noisy: Vector = np.clip(rounded + np.ldexp(noise.astype(np.float64), k), -largest, largest)
-    return noisy
+    step, largest = Fraction(2) ** k, Fraction(np.finfo(np.float64).max)
+    pairs = zip(values.tolist(), noise.tolist(), strict=True)
+    sums = ((round(Fraction(value) / step) + size) * step for value, size in pairs)
+    return np.array([float(max(-largest, min(total, largest))) for total in sums])
+
+
+def add_integers(steps: Matrix | Vector, noise: Integers) -> Matrix:
+    """Add integers to doubles that are integers; each sum is rounded once."""
+    real = noise.astype(np.float64)
+    if np.abs(real).max(initial=0) < EXACT:
+        noisy: Matrix = steps + real
+        return noisy
+    pairs = zip(steps.ravel().tolist(), noise.ravel().tolist(), strict=True)
+    return np.array([float(int(step) + size) for step, size in pairs]).reshape(steps.shape)
 
 
 def check_finite(values: Vector | Matrix) -> None:

@@ -44,6 +44,7 @@ from curator_service.privacy.noise.lattice import (
     EXP_ERROR,
     LATTICE_BITS,
     Integers,
+    add_integers,
     check_finite,
     surely_below,
 )
@@ -76,8 +77,8 @@ class PlanarLaplaceLaw:
         steps = exact.divide(Decimal(sensitivity), exact.power(Decimal(2), k))
         scale = exact.divide(exact.multiply(root, exact.add(steps, root)), epsilon)
         law = cls(d, k, math.nextafter(float(scale), math.inf))  # a double at least as large
-        if not law.scale < SCALE_MAX:
-            raise ValueError("noise needs a scale of fewer than 2^44 lattice steps")
+        if not law.scale <= SCALE_MAX:
+            raise ValueError("noise needs a scale of at most 2^57 lattice steps")
         return law
 
     @property
@@ -98,11 +99,10 @@ class PlanarLaplaceLaw:
         if block.ndim != 2 or block.shape[1] != self.d:
             raise ValueError(f"this noise is for rows of {self.d}")
         check_finite(block)
-        # A power of two divides exactly, noise is below 2^53, and the sum of two integers is rounded once.
-        rounded = np.rint(np.ldexp(block, -self.k))
+        rounded = np.rint(np.ldexp(block, -self.k))  # a power of two divides exactly
         check_finite(rounded)
-        noisy: Matrix = rounded + vectors(self.d, len(block), self.scale).astype(np.float64)
-        return np.ldexp(noisy, self.k)
+        noisy: Matrix = np.ldexp(add_integers(rounded, vectors(self.d, len(block), self.scale)), self.k)
+        return noisy
 
 
 def acceptance(d: int) -> float:

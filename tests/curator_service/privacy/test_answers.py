@@ -4,7 +4,6 @@ import math
 from decimal import Decimal
 
 import numpy as np
-import opendp.prelude as dp
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -215,16 +214,6 @@ def test_whatever_a_draft_may_say_an_answer_can_be_drawn_and_described(epsilon, 
     (answer,) = measure(np.array([y]), [wire.RowPlays(row=0)], spec)
     assert math.isfinite(answer.y)
     assert wire.Answer.model_validate_json(answer.model_dump_json()) == answer
-
-
-def test_trap_opendp_reads_nan_as_zero_and_clamps_nothing():
-    dp.enable_features("contrib")
-    space = dp.atom_domain(T=float, nan=False), dp.absolute_distance(T=float)
-    assert abs(dp.m.make_laplace(*space, scale=1e-3, k=-60)(math.nan)) < 0.1
-    bounded = dp.atom_domain(T=float, nan=False, bounds=(-1.0, 1.0)), dp.absolute_distance(T=float)
-    assert dp.m.make_laplace(*bounded, scale=1e-3, k=-60)(5.0) > 4.9
-    exact = dp.m.make_laplace(*space, scale=0.0)
-    assert (exact(1.5), exact.map(1.0)) == (1.5, math.inf)
 
 
 # --- what is said ---------------------------------------------------------------------------------------------

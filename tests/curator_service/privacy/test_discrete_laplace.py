@@ -11,14 +11,15 @@ import opendp.prelude as dp
 import pytest
 from scipy import stats
 
-from blindopt.errors import NumericalFailure
 from curator_service.privacy.noise import (
+    add_integer_laplace,
     add_laplace_to_number,
     discrete_laplace,
     laplace,
     lattice,
     sensitivity_scale,
 )
+from curator_service.privacy.noise.lattice import add_on_lattice
 from tests.curator_service.replaced_noise import entropy_in_parts, replace_entropy, without_entropy
 from tests.interventions import record_calls
 from tests.scale import scaled
@@ -120,12 +121,12 @@ def test_the_coins_together_are_the_geometric_law(scale):
 # --- each decision ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scale", [2.0**-10, 0.3, 1.0, 1.7, 50.0, LARGE, 2.0**41, np.nextafter(2.0**44, 0)])
+@pytest.mark.parametrize("scale", [2.0**-20, 0.3, 1.0, 1.7, 50.0, LARGE, 2.0**41, 2.0**57])
 def test_a_threshold_is_the_floor_of_a_probability(scale):
     thresholds = discrete_laplace._thresholds(scale)
     m = len(thresholds) - 1
-    assert 64 * scale <= 2**m or m == 1
-    assert 1 << m <= discrete_laplace.EXACT >> 3
+    assert 64 * scale <= 2**m or m == 0
+    assert m <= 63
     with mpmath.workdps(80):
         for coin, threshold in enumerate(thresholds.tolist()):
             assert threshold == int(mpmath.floor(coin_of(scale, m, coin) * 2**53))
@@ -205,12 +206,31 @@ def test_a_size_beyond_the_bits_is_counted_on(monkeypatch, again):
     assert discrete_laplace.integers(1, LARGE).tolist() == [((1 + again) << m) + 8]
 
 
-def test_noise_that_a_double_may_not_hold_is_refused(monkeypatch):
-    """All coins fall on 1, also the last one, again and again."""
-    monkeypatch.setattr(discrete_laplace, "surely_below", lambda word, exactly: True)
-    replace_entropy(monkeypatch, bytes)
-    with pytest.raises(NumericalFailure, match="range"):
-        discrete_laplace.integers(1, LARGE)
+@pytest.mark.parametrize("again", [1, 1 << 20])
+def test_noise_has_no_bound(monkeypatch, again):
+    """Also where 64 bits do not hold it. A sum of doubles is rounded once, and one of integers ends at 64 bits."""
+    thresholds = discrete_laplace._thresholds(2.0**57)
+    assert len(thresholds) == 64
+    falls = iter([True] * again + [False])
+    monkeypatch.setattr(discrete_laplace, "surely_below", lambda word, exactly: next(falls))
+    words = np.full(65, 2**53 - 1, dtype=np.uint64)
+    words[62], words[63], words[64] = 0, thresholds[63], 2**52
+    drawn = (words << np.uint64(11)).tobytes()
+    replace_entropy(monkeypatch, lambda size: drawn if size > 8 else bytes(8))
+    noise = discrete_laplace.integers(1, 2.0**57)
+    assert noise.tolist() == [-((again << 63) + (1 << 62))]
+    added = add_on_lattice(np.array([2.0**55]), 0, lambda count: noise)
+    assert added.tolist() == [float(2**55 - (again << 63) - (1 << 62))]
+    monkeypatch.setattr(laplace, "integers", lambda count, scale: noise)
+    assert add_integer_laplace([5], 1, Decimal(1)) == [-(2**63)]
+
+
+@pytest.mark.parametrize(("sensitivity", "epsilon"), [(1, "3"), (2**31, "0.7"), (2**61, "1000"), (7, "1000000000000")])
+def test_integer_noise_costs_its_epsilon_and_hardly_less(sensitivity, epsilon):
+    """In fractions; beyond 2^20 for each step there is more noise than needed."""
+    scale = Fraction(laplace._integer_scale(sensitivity, Decimal(epsilon)))
+    needed = max(Fraction(sensitivity) / Fraction(epsilon), Fraction(discrete_laplace.SCALE_MIN))
+    assert needed <= scale <= needed * (1 + Fraction(1, 2**52))
 
 
 # --- what is drawn and what is refused ------------------------------------------------------------------------------
@@ -236,7 +256,7 @@ def test_a_draw_that_is_rejected_is_replaced_and_no_other(monkeypatch):
     assert discrete_laplace.integers(3, 1.0).tolist() == [0, -5, 7]
 
 
-@pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf, 2.0**-11, 2.0**44])
+@pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf, 2.0**-21, 2.0**58])
 def test_a_scale_that_would_not_protect_is_refused(scale):
     with pytest.raises(ValueError, match="scale"):
         discrete_laplace.integers(1, scale)

@@ -16,7 +16,6 @@ from curator_service.privacy.noise import (
     add_laplace,
     bounded,
     gaussian,
-    laplace,
     laplace_scale,
     lattice,
     selection,
@@ -216,7 +215,6 @@ def test_only_the_root_of_the_exponential_mechanism_may_be_off_by_its_rounding(m
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: laplace._integer_laplace.__wrapped__(3, Decimal(1)),
         lambda: selection._noisy_max.__wrapped__(0.25, Decimal(1), "exponential"),
         lambda: bounded.coin.__wrapped__(0.75),
     ],

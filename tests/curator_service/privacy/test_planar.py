@@ -282,6 +282,19 @@ def test_a_decision_that_doubles_never_make_has_the_same_law(monkeypatch):
     assert stats.binomtest(kept, n, planar.acceptance(2)).pvalue > MISTAKEN
 
 
+def test_vectors_beyond_the_exact_doubles_are_added_in_integers(monkeypatch):
+    law = PlanarLaplaceLaw(d=2, k=0, scale=2.0**40)
+    for huge in (np.array([[2**53 + 1, -(2**60) - 1]]), np.array([[2**70 + 2**17 + 1, -(2**60) - 1]], dtype=object)):
+        monkeypatch.setattr(planar, "vectors", lambda d, count, scale, huge=huge: huge)
+        assert law.add(np.array([[1.0, 1.0]])).tolist() == [[float(int(huge[0, 0]) + 1), float(-(2**60))]]
+
+
+def test_a_coordinate_that_64_bits_do_not_hold_is_joined_to_a_vector(monkeypatch):
+    """Two that are equal are kept always: p is 1."""
+    monkeypatch.setattr(planar, "integers", lambda count, scale: np.array([2**70] * count, dtype=object))
+    assert planar.vectors(2, 3, 2.0**57).tolist() == [[2**70, 2**70]] * 3
+
+
 # --- what is refused ---------------------------------------------------------------------------------
 
 
@@ -313,7 +326,7 @@ def test_noise_that_would_not_protect_is_refused(sensitivity, epsilon, d):
         PlanarLaplaceLaw.of(sensitivity, Decimal(epsilon), d)
 
 
-@pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf, 2.0**44])
+@pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf, 2.0**58])
 def test_a_scale_that_would_not_protect_draws_nothing(scale):
     with pytest.raises(ValueError, match="scale"):
         planar.vectors(2, 5, scale)
