@@ -3,7 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import patch
 
 import numpy as np
@@ -20,14 +20,16 @@ from blindopt.gp.fitting import fit
 from blindopt.optimizer.algorithms.gp.gp_ucb import GpUcb
 from blindopt.optimizer.algorithms.gp.surrogate import GpSettings
 
+Ard = Literal["auto", "off"]
+SCALES: dict[Ard, str] = {"off": "one length-scale", "auto": "a length-scale for each column"}
 STEPS, FIRST = 30, 5
 REPEATS = 3
 
 
-def ours(problem: Problem) -> list[float]:
+def ours(problem: Problem, ard: Ard) -> list[float]:
     """GP-UCB with a fit of one start before every choice: seconds of fitting, and of predicting."""
     kernel = wire.Kernel(lengthscale=problem.lengthscale, signal_variance=1.0, noise_variance=NOISE_VARIANCE)
-    often = wire.Fit(every=1, starts=1)
+    often = wire.Fit(every=1, starts=1, ard=ard)
     settings = GpSettings(kernel, 1, seed=0, capacity=STEPS + FIRST, initial=FIRST, fit=often)
     loop = GpUcb(problem.candidates, settings, 2 * DELTA_PRIME)
     for row in _first(problem):
@@ -50,12 +52,13 @@ def ours(problem: Problem) -> list[float]:
     return [fitting, time.process_time() - begun - fitting]
 
 
-def scikit_learn(problem: Problem) -> list[float]:
+def scikit_learn(problem: Problem, ard: Ard) -> list[float]:
     """The same loop with GaussianProcessRegressor, whose optimizer starts at the same point."""
+    scales = problem.lengthscale * np.ones(1 if ard == "off" else problem.candidates.shape[1])
     rows, ties = _first(problem), np.random.default_rng(0)
     begun, fitting = time.process_time(), 0.0
     for step in range(1, STEPS + 1):
-        kernel = ConstantKernel(1.0) * RBF(problem.lengthscale) + WhiteKernel(NOISE_VARIANCE, (1e-6, 1e1))
+        kernel = ConstantKernel(1.0) * RBF(scales) + WhiteKernel(NOISE_VARIANCE, (1e-6, 1e1))
         model = GaussianProcessRegressor(kernel, alpha=1e-10, normalize_y=False)
         before = time.process_time()
         with warnings.catch_warnings():  # it warns of parameters at their bounds
@@ -72,16 +75,16 @@ def _first(problem: Problem) -> list[int]:
     return [int(row) for row in np.random.default_rng(1).choice(len(problem.candidates), size=FIRST, replace=False)]
 
 
-def refit_table(problem: Problem) -> Table:
-    """Medians of interleaved runs."""
-    loops: dict[str, Callable[[Problem], list[float]]] = {"blindopt": ours, "scikit-learn": scikit_learn}
+def refit_table(problem: Problem, ard: Ard) -> Table:
+    """Medians of interleaved runs; ``ard`` as in ``wire.Fit``: both have one length-scale, or one for each column."""
+    loops: dict[str, Callable[[Problem, Ard], list[float]]] = {"blindopt": ours, "scikit-learn": scikit_learn}
     times: dict[str, list[list[float]]] = {name: [] for name in loops}
     compiled.compiled()
     with threadpool_limits(1):
-        ours(problem)  # compiled loops are loaded once a process, and not timed
+        ours(problem, ard)  # compiled loops are loaded once a process, and not timed
         for _ in range(REPEATS):
             for name, loop in loops.items():
-                times[name].append(loop(problem))
+                times[name].append(loop(problem, ard))
     median = {name: np.median(samples, axis=0) for name, samples in times.items()}
     peer = median["scikit-learn"]
     rows: list[list[Cell]] = [
@@ -89,12 +92,13 @@ def refit_table(problem: Problem) -> Table:
         for name, medians in median.items()
     ]
     title = (
-        f"{STEPS} choices with a fit by marginal likelihood before each, {problem.name} (goal: prediction 2.5 times)"
+        f"{STEPS} choices with a fit by marginal likelihood before each, {SCALES[ard]} in both, {problem.name} "
+        "(goal: prediction 2.5 times)"
     )
     columns = ["loop", "CPU s of fits", "of predictions", "predicts times faster", "in all times faster"]
     return Table(title, columns, rows)
 
 
 def tables() -> list[Table]:
-    """Tables of problems A and B."""
-    return [refit_table(problem) for problem in problems()]
+    """Tables of problems A and B, with one length-scale and with several."""
+    return [refit_table(problem, ard) for ard in SCALES for problem in problems()]
