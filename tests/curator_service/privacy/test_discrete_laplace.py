@@ -20,6 +20,7 @@ from curator_service.privacy.noise import (
     sensitivity_scale,
 )
 from curator_service.privacy.noise.lattice import add_on_lattice
+from tests.curator_service.privacy import exact_masses
 from tests.curator_service.replaced_noise import entropy_in_parts, replace_entropy, without_entropy
 from tests.interventions import record_calls
 from tests.scale import scaled
@@ -30,16 +31,7 @@ LARGE = 1.3 * 2.0**40
 
 
 def misfit(drawn: np.ndarray, scale: float) -> float:
-    """The p-value of chi-square against the exact masses; integers beyond 8 expected draws are counted together."""
-    x = np.arange(-int(40 * scale) - 40, int(40 * scale) + 41)
-    masses = np.exp(-np.abs(x) / scale)
-    expected = len(drawn) * masses / masses.sum()
-    is_common = expected > 8
-    observed = np.array([(drawn == value).sum() for value in x[is_common]])
-    rest = max(expected[~is_common].sum(), 1e-9)
-    terms = (observed - expected[is_common]) ** 2 / expected[is_common]
-    other = len(drawn) - observed.sum()
-    return stats.chi2.sf(terms.sum() + min((other - rest) ** 2 / rest, 1e9), len(terms))
+    return exact_masses.misfit(drawn, int(40 * scale) + 40, lambda x: np.exp(-np.abs(x) / scale))
 
 
 # --- the law --------------------------------------------------------------------------------------------------

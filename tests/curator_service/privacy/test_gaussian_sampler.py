@@ -10,6 +10,7 @@ from scipy import stats
 
 from blindopt.errors import NumericalFailure
 from curator_service.privacy.noise import add_gaussian, gaussian, lattice
+from tests.curator_service.privacy import exact_masses
 from tests.curator_service.replaced_noise import entropy_in_parts, leave_decisions_to_decimals, replace_entropy
 from tests.interventions import record_calls
 from tests.scale import scaled
@@ -19,16 +20,7 @@ MISTAKEN = 1e-9
 
 
 def misfit(drawn: np.ndarray, scale: float) -> float:
-    """The p-value of chi-square against the exact masses; integers beyond 8 expected draws are counted together."""
-    x = np.arange(-int(40 * scale) - 40, int(40 * scale) + 41)
-    masses = np.exp(-(x**2) / (2 * scale**2))
-    expected = len(drawn) * masses / masses.sum()
-    is_common = expected > 8
-    observed = np.array([(drawn == value).sum() for value in x[is_common]])
-    rest = max(expected[~is_common].sum(), 1e-9)
-    terms = (observed - expected[is_common]) ** 2 / expected[is_common]
-    other = len(drawn) - observed.sum()
-    return stats.chi2.sf(terms.sum() + min((other - rest) ** 2 / rest, 1e9), len(terms))
+    return exact_masses.misfit(drawn, int(40 * scale) + 40, lambda x: np.exp(-(x**2) / (2 * scale**2)))
 
 
 @pytest.mark.parametrize("scale", [0.4, 1.0, 1.7, 6.3, 30.0])
