@@ -7,7 +7,7 @@ from scipy import stats
 
 
 def misfit(drawn: np.ndarray, reach: int, density: Callable[[np.ndarray], np.ndarray]) -> float:
-    """The p-value of chi-square against masses proportional to ``density`` of the integers up to ``reach`` on each side.
+    """The p-value of chi-square against masses proportional to ``density`` of integers up to ``reach`` on each side.
 
     Integers beyond 8 expected draws are counted together.
     """
