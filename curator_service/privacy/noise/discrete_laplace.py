@@ -99,7 +99,7 @@ def probability(scale: float, m: int, coin: int, digits: int) -> tuple[Fraction,
 
 
 def _blocks(scale: float, m: int) -> int:
-    """H, which is known to be 1 at least."""
+    """H, of which it is decided that it is 1 at least."""
     blocks = 1
     while surely_below(int.from_bytes(os.urandom(8)) >> 64 - BITS, partial(probability, scale, m, m)):
         blocks += 1

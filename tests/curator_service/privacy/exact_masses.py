@@ -1,4 +1,4 @@
-"""How well integers fit a law whose masses are known."""
+"""How well integers fit a law with given masses."""
 
 from collections.abc import Callable
 
