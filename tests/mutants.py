@@ -37,7 +37,8 @@ def copy_sources() -> None:
             if not target.exists() or target.stat().st_mtime_ns != path.stat().st_mtime_ns:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(path, target)
-    shutil.copy2(ROOT / "pyproject.toml", TREE)
+    configuration = [(ROOT / name).read_text(encoding="utf-8") for name in ("pyproject.toml", "tests/mutants.toml")]
+    (TREE / "pyproject.toml").write_text("\n".join(configuration), encoding="utf-8")
 
 
 def extend_mutmut() -> None:
