@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from blindopt import wire
 from modeler_service import console
 from modeler_service.context import open_context
-from modeler_service.routes import connections, links, messages, meta, runs, suggestions
+from modeler_service.routes import connections, links, messages, meta, runs
 from modeler_service.settings import Settings
 from modeler_service.use_cases import links as links_of_modeler
 from modeler_service.use_cases.modeler import Modeler
@@ -22,15 +22,15 @@ from service_kit.web.gauges import of_commits
 DESCRIPTION = """\
 Optimizes over a curator's records without seeing them: fetches transformed candidates, chooses rows, asks.
 
-Send a token as `Authorization: Bearer blindopt_...`, and an `Idempotency-Key` with every POST but
-that for suggestions: the same key with the same body gets the stored reply. Errors are RFC 9457 problem documents.
+Send a token as `Authorization: Bearer blindopt_...`, and an `Idempotency-Key` with every POST: the same key
+with the same body gets the stored reply. Errors are RFC 9457 problem documents.
 """
 
 
 def _limit_of(path: str, settings: Settings) -> int:
     if path.startswith(links.PATHS):
         return wire.LINK_PART_BYTES + wire.LINK_HEAD_BYTES
-    return settings.suggestion_body_limit_bytes if path == suggestions.PATH else settings.body_limit_bytes
+    return settings.body_limit_bytes
 
 
 def build(settings: Settings) -> FastAPI:
@@ -55,8 +55,7 @@ def build(settings: Settings) -> FastAPI:
         context=context,
         delivery=delivery,
         settings=settings,
-        routers=[meta.router, runs.router, suggestions.router, connections.router, messages.router, links.router],
-        hot=[suggestions.HOT],
+        routers=[meta.router, runs.router, connections.router, messages.router, links.router],
         limit_of=lambda path, principal: _limit_of(path, settings),
         auditors=("vendor", "viewer"),
         monitors=("monitor", "vendor"),

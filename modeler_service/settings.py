@@ -94,16 +94,6 @@ class Settings(ServiceSettings):
         ),
     )
     allow_plain_http: bool = Field(False, description="Send grant tokens over http to hosts other than loopback.")
-    concurrent_suggestions: int = Field(2, ge=1, le=64, description="Suggestions worked on at once; 8 more may wait.")
-    suggestion_body_limit_bytes: int = Field(
-        8 << 20, ge=1 << 10, description="Largest request for suggestions: 8 MiB are about 400,000 numbers."
-    )
-    suggestion_memory_max_bytes: int = Field(
-        1 << 30, ge=1 << 20, description="Most memory that one request for suggestions may need."
-    )
-    suggestion_seconds: float = Field(
-        30.0, gt=0, description="How long one may take; checked between the parts of its work."
-    )
 
     @model_validator(mode="after")
     def _client_certificate_is_whole(self) -> Self:

@@ -156,7 +156,7 @@ def candidates_of(run: Recorded, path: Path) -> Matrix:
     if not path.exists():
         raise NotFound(
             f"the candidates are not there: {path.name} is missing. Have them fetched again (by a request for "
-            f"suggestions with {run.spec.study_id}, or a run of it), or put the file back from a copy: its SHA-256 is "
+            f"a run of {run.spec.study_id}), or put the file back from a copy: its SHA-256 is "
             "its name"
         )
     if release_files.digest(path, run.study.parts) != run.study.release_sha256:

@@ -55,8 +55,6 @@ def open_session(
     token: str,
     actor: str,
     is_own_query: IsOwnQuery = lambda db, key, digest: False,
-    *,
-    cancelled: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[StudyClient, wire.StudyView]]:
     """Connect to the curator of a study, and check that its log is signed with the expected key.
 
@@ -66,7 +64,7 @@ def open_session(
     context.audit_trail.check_sound()
     witness = Witness(context, address.study_id, actor, is_own_query)
     try:
-        with connect(settings, address, token, witness, cancelled=cancelled) as curator:
+        with connect(settings, address, token, witness) as curator:
             with plain_failures(settings, address.curator_url):
                 study = curator.study(lambda view, note: witness.trust(view, address.log_key, note))
             yield curator, study

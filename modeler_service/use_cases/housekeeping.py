@@ -57,7 +57,7 @@ class RunHousekeeping:
         return reply
 
     def _drop_candidates(self) -> None:
-        """Delete candidates of no run: of a deleted one, or of suggestions, which fetch them again."""
+        """Delete candidates of no run."""
         with self._context.database.read() as db:
             keep_candidates(self._folder, deletion.release_digests(db))
 

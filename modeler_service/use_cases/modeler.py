@@ -32,7 +32,6 @@ from modeler_service.use_cases.housekeeping import RunHousekeeping
 from modeler_service.use_cases.imports import Import, misfits, report
 from modeler_service.use_cases.messages import RunMessages
 from modeler_service.use_cases.run_events import TRIALS_MAX, RunStreams, RunUpdate
-from modeler_service.use_cases.suggestions import Suggestions
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
 from service_kit.identity.tokens import Principal
@@ -58,7 +57,6 @@ class Modeler:
         self.housekeeping = RunHousekeeping(context, folder, self._view)
         self.posteriors = PosteriorViews(context.database, folder, settings.look_memory_max_bytes)
         self.streams = RunStreams()
-        self.suggestions = Suggestions(context, settings)
         self.messages = RunMessages(context, settings, self.recommendation)
         self._connection_locks: dict[str, Lock] = {}
 
@@ -79,7 +77,6 @@ class Modeler:
     def close(self) -> None:
         """Leave the runs, which the next start takes up."""
         self.leave()
-        self.suggestions.close()
         self.scheduler.close()
 
     def start(self, request: RequestContext, spec: wire.RunCreate) -> StoredReply:

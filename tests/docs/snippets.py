@@ -10,7 +10,7 @@ OWNER = (
     *("docs/owner.md", "docs/howto/choose-hyper-parameters.md", "docs/howto/answer-for-the-data.md"),
     "docs/howto/people-measure.md",
 )
-VENDOR = ("docs/vendor.md", "docs/howto/steer-a-run.md", "docs/howto/own-loop.md")
+VENDOR = ("docs/vendor.md", "docs/howto/steer-a-run.md")
 """Their blocks of bash are one script each, in this order: ``test_walkthrough`` runs both."""
 COMMANDS = ("docs/operations.md", "docs/howto/back-up-and-restore.md", "docs/howto/install.md")
 """Each line of these is a command of a service: ``test_walkthrough`` runs them too."""

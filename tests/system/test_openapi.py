@@ -553,10 +553,6 @@ def at_modeler(curator, opened, modeler, run_of, issue) -> World:
             "POST /v1/runs": lambda body: body | real | {"hold": next(made) >= RUNS},
             "POST /v1/runs/{run_id}/messages": lambda body: {"kind": "recommendation"},
             "POST /v1/runs/{run_id}/observations": lambda body: {"observations": [{"row": 3, "y": 0.5}]},
-            "POST /v1/suggestions": lambda body: {
-                "inline": {"candidates": [[0.0], [1.0]], "direction": "maximize"},
-                "algorithm": {"name": "random"},
-            },
         },
     )
 

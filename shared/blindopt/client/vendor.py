@@ -93,8 +93,3 @@ class VendorClient(ServiceClient):
     def export_csv(self, run_id: str) -> str:
         """The trials as CSV."""
         return self._send("GET", f"/v1/runs/{run_id}/export", params={"format": "csv"}).check().body.decode()
-
-    def suggest(self, request: wire.SuggestionRequest) -> wire.SuggestionReply:
-        """Suggest candidates to query next, without a run."""
-        body = request.model_dump_json().encode()
-        return self._send("POST", "/v1/suggestions", body=body).check().read(wire.SuggestionReply)

@@ -30,6 +30,5 @@ from blindopt.wire.queries import *
 from blindopt.wire.releases import *
 from blindopt.wire.runs import *
 from blindopt.wire.studies import *
-from blindopt.wire.suggestions import *
 from blindopt.wire.tuning_methods import *
 from blindopt.wire.tunings import *

@@ -52,12 +52,6 @@ async def _parsed(body: bytes, annotation: Any) -> Any:
     return parse(body, annotation)
 
 
-async def json_of(request: Request) -> bytes:
-    """The body of a JSON request, not parsed. Raises Invalid for another media type."""
-    _check_media(request)
-    return await request.body()
-
-
 def _check_media(request: Request) -> None:
     media = header(request, b"content-type").partition(";")[0].strip().lower()
     if media != "application/json" and not (media.startswith("application/") and media.endswith("+json")):

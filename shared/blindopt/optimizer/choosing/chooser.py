@@ -29,7 +29,7 @@ from blindopt.optimizer.algorithms.gp.gp_rule import GpRule
 from blindopt.optimizer.algorithms.gp.gp_ucb import GpUcb
 from blindopt.optimizer.algorithms.random_rows import RandomRows
 from blindopt.optimizer.choosing import initial_design
-from blindopt.optimizer.choosing.defaults import Study, Wishes, plan_of_run
+from blindopt.optimizer.choosing.defaults import Study, plan_of_run
 from blindopt.optimizer.choosing.exact import exact_answers, group_answers, own_residual
 from blindopt.optimizer.choosing.run_warnings import Repeats, RunWarning, model_warnings
 
@@ -61,25 +61,24 @@ class RowChooser:
     same rows however often it was called before; after a correction, another chooser is shown all answers again. An
     empty list ends the run; ``ended_because`` then says why. ``observations`` are measurements from before the run.
     ``outcomes`` is the number of outcomes it will be shown, where that is fewer than the run may ask for.
-    ``skipped`` is the number of earlier steps whose answers it is not shown. ``tick`` is called after each part of
-    a long computation, and may raise to end it. ``plan`` is that of the run; None: ``plan_for`` makes it.
-    ``parts`` is the engine that holds the candidates, where the algorithm can divide them; no choice depends on it.
+    ``tick`` is called after each part of a long computation, and may raise to end it. ``plan`` is that of the run;
+    None: ``plan_for`` makes it. ``parts`` is the engine that holds the candidates, where the algorithm can divide them;
+    no choice depends on it.
     """
 
     def __init__(
         self,
-        spec: wire.RunSpec | Wishes,
+        spec: wire.RunSpec,
         study: Study,
         candidates: Matrix,
         observations: Sequence[wire.Observation] = (),
         *,
         plan: wire.Plan | None = None,
         outcomes: int | None = None,
-        skipped: int = 0,
         tick: Tick = NO_TICK,
         parts: PartsEngine | None = None,
     ) -> None:
-        self._skipped, self._tick = skipped, tick
+        self._tick = tick
         self._spec, self._sign, self._n = spec, 1 if study.direction == "maximize" else -1, study.n
         self.plan = plan = plan or plan_of_run(spec, study, observations)
         self._is_observed = np.zeros(study.n, dtype=np.bool_)
@@ -152,7 +151,7 @@ class RowChooser:
             return self._ends("budget")
         if rows := self._initial_rows():
             return [self._proposal("initial", Choice(row, None, None, None, 1)) for row in rows]
-        step, pending = self._skipped + max(self.seen - len(self._initial), 0) + 1, np.empty(0, dtype=np.intp)
+        step, pending = max(self.seen - len(self._initial), 0) + 1, np.empty(0, dtype=np.intp)
         size = min(self._spec.batch_size, self.last - self.seen)
         chosen: list[Choice] = []
         try:

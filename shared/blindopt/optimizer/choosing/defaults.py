@@ -4,7 +4,7 @@ One pure function. Its result is stored with a run, so that later versions of th
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
@@ -43,28 +43,12 @@ class PublicCandidates:
     privacy_unit: Literal["row", "answer"] = "row"
 
 
-Study = wire.StudyView | wire.InlineStudy | PublicCandidates
+Study = wire.StudyView | PublicCandidates
 """What choices depend on besides the candidates."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """Settings that choices depend on, where there is no run: those of a ``wire.RunSpec`` have the same names."""
-
-    algorithm: wire.AlgorithmChoice
-    iterations: int
-    initial_rows: int | None
-    initial_design: wire.InitialDesign | None
-    seed: int
-    batch_size: int
-    repeats: wire.Repeats
-    kernel: wire.Kernel | None
-    fit: wire.FitChoice
-    stop: wire.StopRules = field(default_factory=wire.StopRules)
-
-
 def plan_for(
-    wishes: wire.RunSpec | Wishes, study: Study, past: int = 0, *, own_variances: bool = False, had_none: bool = False
+    spec: wire.RunSpec, study: Study, past: int = 0, *, own_variances: bool = False, had_none: bool = False
 ) -> wire.Plan:
     """Return the settings as they were given, and those left open as they follow from the study.
 
@@ -73,25 +57,25 @@ def plan_for(
     that no algorithm for the study has.
     """
     reasons: list[str] = []
-    algorithm, kernel = wishes.algorithm, wishes.kernel or study.kernel
+    algorithm, kernel = spec.algorithm, spec.kernel or study.kernel
     if isinstance(algorithm, wire.Auto):
-        algorithm, why = _algorithm(wishes, study, past, own_variances)
+        algorithm, why = _algorithm(spec, study, past, own_variances)
         reasons.append(f"The algorithm is {algorithm.name}: {why}.")
-    if (fit := wishes.fit) == "auto":
+    if (fit := spec.fit) == "auto":
         fit = None
         if isinstance(algorithm, FITTED):
             fit = wire.Fit() if kernel is None else "auto"
             reasons.append(NO_KERNEL if kernel is None else GIVEN_KERNEL)
     if kernel is None and isinstance(algorithm, wire.FewArmsSpec):
         reasons.append(BY_DISTANCE)
-    rows, design = wishes.initial_rows, wishes.initial_design
+    rows, design = spec.initial_rows, spec.initial_design
     if design is None:
         design = "random" if isinstance(algorithm, wire.RandomRows) else "maximin"
     if rows is None:
-        rows, why = _initial_rows(algorithm, wishes.iterations, study, past)
+        rows, why = _initial_rows(algorithm, spec.iterations, study, past)
         how = " spread over Z" if design == "maximin" else ""
         reasons.append(f"{rows} candidates{how} are queried first: {why}.")
-    if (repeats := wishes.repeats) == "auto":
+    if (repeats := spec.repeats) == "auto":
         repeats, why = _repeats(algorithm, study)
         reasons.append(f"{AGAIN[repeats]}: {why}.")
     return wire.Plan(
@@ -107,27 +91,25 @@ def plan_for(
 
 
 def plan_of_run(
-    wishes: wire.RunSpec | Wishes, study: Study, past: Sequence[wire.Observation], *, had_none: bool = False
+    spec: wire.RunSpec, study: Study, past: Sequence[wire.Observation], *, had_none: bool = False
 ) -> wire.Plan:
     """Return the plan of a run that begins with ``past``; the rest is as in ``plan_for``."""
     own = any(observation.noise_variance is not None for observation in past)
-    return plan_for(wishes, study, len(past), own_variances=own, had_none=had_none)
+    return plan_for(spec, study, len(past), own_variances=own, had_none=had_none)
 
 
 # --- the algorithm --------------------------------------------------------------------------------
 
 
-def _algorithm(
-    wishes: wire.RunSpec | Wishes, study: Study, past: int, own_variances: bool
-) -> tuple[wire.AlgorithmSpec, str]:
-    answers, promised = study.answers, wishes.stop.improvement is not None
+def _algorithm(spec: wire.RunSpec, study: Study, past: int, own_variances: bool) -> tuple[wire.AlgorithmSpec, str]:
+    answers, promised = study.answers, spec.stop.improvement is not None
     if not (is_private := _is_private(study)) or study.n > ARMS_MAX:
         if promised:
             return _upper_bound(
-                wishes.batch_size
+                spec.batch_size
             ), "the run is to end by a promise (stop.improvement), which its upper bounds make"
         kind = f"are randomized, and candidates are more than {ARMS_MAX:,}" if is_private else "are not randomized"
-        chosen = _open(wishes, study, past)
+        chosen = _open(spec, study, past)
         noisy = (
             ", candidates have noise of a known law, and no kernel is given"
             if isinstance(chosen, wire.EiDeblurred)
@@ -140,13 +122,13 @@ def _algorithm(
             "candidates: leave it out, or name the algorithm"
         )
     if group_answers(study):
-        return _open(wishes, study, past), "answers are private means of groups, each with noise of its own size"
-    if wishes.stop.expected_improvement is not None:
-        return _open(wishes, study, past), "the run is to end by a rule of it (stop.expected_improvement)"
-    if isinstance(wishes.fit, wire.Fit):
-        return _open(wishes, study, past), "hyper-parameters are to be fitted"
+        return _open(spec, study, past), "answers are private means of groups, each with noise of its own size"
+    if spec.stop.expected_improvement is not None:
+        return _open(spec, study, past), "the run is to end by a rule of it (stop.expected_improvement)"
+    if isinstance(spec.fit, wire.Fit):
+        return _open(spec, study, past), "hyper-parameters are to be fitted"
     if own_variances:
-        return _open(wishes, study, past), "past measurements have noise variances of their own"
+        return _open(spec, study, past), "past measurements have noise variances of their own"
     why = f"answers have {answers.mechanism.replace('_', '-')} noise, and candidates are at most {ARMS_MAX:,}"
     if isinstance(answers, wire.LaplaceAnswers):
         return wire.LaplaceAdf(name="laplace_adf"), why
@@ -159,16 +141,16 @@ def _upper_bound(batch_size: int) -> wire.AlgorithmSpec:
     return wire.GpBucb(name="gp_bucb") if batch_size > 1 else wire.GpUcb(name="gp_ucb")
 
 
-def _open(wishes: wire.RunSpec | Wishes, study: Study, past: int) -> wire.AlgorithmSpec:
+def _open(spec: wire.RunSpec, study: Study, past: int) -> wire.AlgorithmSpec:
     """The algorithm where answers are not randomized, or the candidates many; also in batches.
 
     docs/results.md, "Which rule": with noisy candidates ``ei_deblurred`` has the smallest worst case if the kernel is
     fitted, and ``ei`` the smaller regret if it is given.
     """
-    is_fitted = wishes.kernel is None and study.kernel is None
-    if is_fitted and wishes.batch_size == 1 and not _is_private(study) and declared_noise(study.noise) is not None:
-        first = wishes.initial_rows if wishes.initial_rows is not None else _wanted(study.r)
-        if past + first + wishes.iterations <= OUTCOMES_MAX:
+    is_fitted = spec.kernel is None and study.kernel is None
+    if is_fitted and spec.batch_size == 1 and not _is_private(study) and declared_noise(study.noise) is not None:
+        first = spec.initial_rows if spec.initial_rows is not None else _wanted(study.r)
+        if past + first + spec.iterations <= OUTCOMES_MAX:
             return wire.EiDeblurred(name="ei_deblurred")
     return wire.Ei(name="ei")
 

@@ -59,7 +59,6 @@ GRANT_FILE = ACCESS | {
     "name": "Vera",
     "expires_at": "2027-01-02T03:04:05Z",
 }
-INLINE = {"candidates": [[0.0, 1.0], [2.0, 3.0]], "direction": "minimize", "answers": LAPLACE}
 AXIS = {"name": "lambda", "values": [0.1, 1.0], "scale": "log10"}
 GROUPS = {"mechanism": "groups", "epsilon": "0.25", "cells": {"kind": "grid", "parts": [20, 20]}, "min_count": 9}
 LOGISTIC = {
@@ -188,10 +187,6 @@ REQUESTS = [
     (wire.LinkPull, {"working": ["0" * 32]}),
     (wire.LinkReply, LINK_REPLY),
     (wire.LinkCarried, {"head": LINK_REPLY, "body": ""}),
-    (wire.InlineStudy, INLINE),
-    (wire.SuggestionObservation, {"row": 3, "y": -1.5, "passport": {"measurement_variance": 0.1, "clip": [0.0, 1.0]}}),
-    (wire.SuggestionRequest, {"study": ACCESS, "observations": [{"row": 0, "y": 1.0, "noise_variance": 2.0}]}),
-    (wire.SuggestionRequest, {"inline": INLINE, "count": 100, "step": 7, "repeats": "never"}),
 ]
 
 

@@ -37,9 +37,8 @@ HOSTILE = {
     "a countersignature": (wire.Countersigning, lambda: many(5_000)),
     "a study": (wire.StudyCreate, many),
     "a run": (wire.RunCreate, many),
-    "suggestions": (wire.SuggestionRequest, lambda: many(600_000)),
-    "suggestions after 10,000 observations": (
-        wire.SuggestionRequest,
+    "a run after 10,000 observations": (
+        wire.RunCreate,
         lambda: {"observations": [{"row": 1, "y": 0.5}] * 9_999, **many()},
     ),
 }

@@ -42,6 +42,7 @@ CHANGED_IN_0_3_0 = {
         "GET /v1/runs 200.runs[].initial_design: null is new",
         "GET /v1/runs 200.runs[].initial_rows: null is new",
         "POST /v1/connections:test request.curator_url: pattern ^https?://[!-~]+$ is ^(https?|link)://[!-~]+$",  # wider
+        "POST /v1/suggestions is gone",
     },
 }
 """What changed before the promise, as the changelog of 0.3.0 says; 0.2.0 was never published. Nothing is added here."""

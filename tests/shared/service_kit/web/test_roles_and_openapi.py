@@ -27,7 +27,6 @@ CHANGES_NOTHING = (
     ":verify",
     ":open_record",
     ":open_group",
-    "/v1/suggestions",
     "/v1/notices:test",
     "/v1/connections:test",
     "/v1/links/{link_id}:pull",
@@ -194,7 +193,6 @@ ALLOWED = {
     },
     "modeler": {
         "POST /v1/runs": VENDOR,
-        "POST /v1/suggestions": VENDOR,
         "POST /v1/connections:test": VENDOR,
         "GET /v1/links": VIEWERS,
         "POST /v1/links/{link_id}:pull": LINK,

@@ -5,7 +5,7 @@ import pytest
 from blindopt import wire
 from blindopt.errors import Invalid
 from blindopt.optimizer.choosing.chooser import RowChooser
-from blindopt.optimizer.choosing.defaults import plan_for
+from blindopt.optimizer.choosing.defaults import PublicCandidates, plan_for
 from tests.given_settings import GIVEN
 from tests.shared.blindopt.optimizer.choosing.small_runs import KERNEL, candidates, study
 
@@ -155,9 +155,8 @@ def test_settings_that_are_given_stay_and_need_no_reason(answers):
     assert (made.initial_rows, made.initial_design, made.repeats) == (1, "random", "algorithm")
 
 
-def test_candidates_in_a_request_have_a_plan_too():
-    inline = wire.InlineStudy(candidates=[[float(i)] for i in range(8)], direction="maximize")
-    made = plan(inline)
+def test_candidates_without_a_study_have_a_plan_too():
+    made = plan(PublicCandidates(n=8, r=1, direction="maximize", kernel=None, noise=wire.NoiseLaw(family="none")))
     assert (made.algorithm.name, made.initial_rows, made.repeats) == ("ei", 4, "after_all")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.optimizer.choosing.chooser import RowChooser
-from blindopt.optimizer.choosing.defaults import PublicCandidates, Wishes, plan_for
+from blindopt.optimizer.choosing.defaults import PublicCandidates, plan_for
 
 RUNS = json.loads((Path(__file__).parents[4] / "data" / "engine_1.json").read_text())
 """Plans and choices (phase, row, mean, sd, acquisition, ties) as version 0.3.0 of 22 November 2026 made them."""
@@ -61,15 +61,5 @@ def test_a_run_of_the_first_engine_makes_the_same_choices_again(run):
 
 def test_new_plans_have_the_second_engine_and_runs_that_had_no_plan_the_first():
     study = PublicCandidates(n=400, r=2, direction="maximize", kernel=None, noise=wire.NoiseLaw(family="none"))
-    wishes = Wishes(
-        algorithm=wire.AUTO,
-        iterations=30,
-        initial_rows=None,
-        initial_design=None,
-        seed=1,
-        batch_size=1,
-        repeats="auto",
-        kernel=None,
-        fit="auto",
-    )
-    assert [plan_for(wishes, study).engine, plan_for(wishes, study, had_none=True).engine] == [2, 1]
+    spec = wire.RunSpec(curator_url="http://localhost", study_id="std_" + 16 * "0")
+    assert [plan_for(spec, study).engine, plan_for(spec, study, had_none=True).engine] == [2, 1]

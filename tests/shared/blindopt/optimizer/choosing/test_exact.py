@@ -7,12 +7,14 @@ from blindopt import wire
 from blindopt.optimizer.algorithms.gp.gp_ucb import GpUcb
 from blindopt.optimizer.algorithms.gp.surrogate import GpSettings
 from blindopt.optimizer.choosing.chooser import RowChooser
+from blindopt.optimizer.choosing.defaults import PublicCandidates
 from blindopt.optimizer.choosing.estimates import recommendation_of
 from blindopt.optimizer.choosing.exact import exact_answers, own_residual
 from tests.shared.blindopt.optimizer.choosing.small_runs import candidates, outcome_of, played, spec, study
 
 LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=1.0)
 KERNEL = wire.Kernel(lengthscale=0.8, signal_variance=2.0, noise_variance=0.3, mean=0.5)
+WITHOUT_A_STUDY = PublicCandidates(n=8, r=1, direction="maximize", kernel=None, noise=wire.NoiseLaw(family="none"))
 GROUPS = study(
     mechanism="groups",
     status="sound",
@@ -29,7 +31,7 @@ def test_answers_are_exact_where_a_column_is_released_as_it_is():
     assert not exact_answers(study(answers=LAPLACE))
     assert not exact_answers(study(measurement_noise_variance=0.1))
     assert not exact_answers(study(measurement_source="inbox"))
-    assert not exact_answers(wire.InlineStudy(candidates=[[0.0]], direction="maximize"))
+    assert not exact_answers(WITHOUT_A_STUDY)
     assert own_residual(study())
     assert own_residual(GROUPS)
     assert not exact_answers(GROUPS)
