@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -44,73 +45,10 @@ if postgres.ON:
 START_SECONDS = 240.0
 WAIT_SECONDS = 240.0
 """How long a test waits for what must come: a busy machine may be ten times slower. None waits so long for nothing."""
-LONGEST = (
-    "test_compiled_loops.py",
-    "test_openapi.py",
-    "test_stories.py",
-    "test_demo.py",
-    "test_crash_matrix.py",
-    "test_crashes.py",
-    "test_links.py",
-    "test_black_box.py",
-    "test_human_measured.py",
-    "test_papers.py",
-    "test_full_disk.py",
-    "test_api_tunings.py",
-    "test_api_attacks.py",
-    "test_api_pause.py",
-    "test_walkthrough.py",
-    "test_tls.py",
-    "test_two_machines.py",
-    "test_crash_erasure.py",
-    "test_key_rotation.py",
-    "test_crash_people.py",
-    "test_exchange.py",
-    "test_notices.py",
-    "test_own_data.py",
-    "test_audit.py",
-    "test_api_forecasts.py",
-    "test_tampering.py",
-    "test_replay.py",
-    "test_store.py",
-    "test_webhook_retries.py",
-    "test_api_timing.py",
-    "test_crash_tunings.py",
-    "test_people.py",
-    "test_api_advisories.py",
-    "test_results.py",
-    "test_witness.py",
-    "test_runs.py",
-    "test_trial.py",
-    "test_bounded.py",
-    "test_public_inputs_pages.py",
-    "test_privacy_reports.py",
-    "test_withholding.py",
-    "test_api_accounting.py",
-    "test_privacy_audit.py",
-    "test_start.py",
-    "test_account_sequences.py",
-    "test_wheels.py",
-    "test_site.py",
-    "test_api_access.py",
-    "test_api_refusals.py",
-    "test_answer_versions.py",
-    "test_inbox_api.py",
-    "test_tuning_records.py",
-    "test_inbox_crashes.py",
-    "test_network.py",
-    "test_components.py",
-    "test_planar.py",
-    "test_ledger.py",
-    "test_run_options.py",
-    "test_few_arms_runs.py",
-    "test_stopping.py",
-    "test_private_answers.py",
-    "test_loading.py",
-    "test_default_runs.py",
-)
-"""Files that take the most seconds: first, so that processes end at about the same time. Before all, the file that
-compiles loops: others load what it has compiled."""
+SLOWEST_FIRST = ("system", "browser", "demo")
+"""Folders that go first where no run has measured its files yet."""
+SECONDS: Counter[str] = Counter()
+"""What each file of this run took so far."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -119,13 +57,34 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What ``--slow`` leaves; files of LONGEST first; within a file nothing moves."""
+    """What ``--slow`` leaves; files that took longest in the last run come first, so that processes end together.
+
+    Within a file nothing moves.
+    """
     slow.select(config, items)
     for item in items if postgres.ON else ():
         if (reason := postgres.reason_to_skip(item.path.name, item.name)) is not None:
             item.add_marker(pytest.mark.skip(reason))
-    rank = {name: position for position, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
+    cache: pytest.Cache | None = getattr(config, "cache", None)
+    seconds = cache.get("blindopt/seconds", {}) if cache else {}
+    files = {item.path: item.nodeid.partition("::")[0] for item in items}
+    rank = {
+        path: (-seconds.get(name, 0.0), not name.startswith(tuple(f"tests/{folder}/" for folder in SLOWEST_FIRST)))
+        for path, name in files.items()
+    }
+    items.sort(key=lambda item: rank[item.path])
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Add up the seconds of each file."""
+    SECONDS[report.nodeid.partition("::")[0]] += report.duration
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Leave the seconds to the next run; the processes of xdist report to the first one."""
+    cache: pytest.Cache | None = getattr(session.config, "cache", None)
+    if cache and SECONDS and not hasattr(session.config, "workerinput"):
+        cache.set("blindopt/seconds", cache.get("blindopt/seconds", {}) | SECONDS)
 
 
 def pytest_collection_finish() -> None:

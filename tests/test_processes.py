@@ -2,15 +2,10 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
-import pytest
-
-from tests import processes
 from tests.processes import ROOT, Forked, fresh
 
 PORTRAIT = """
@@ -30,25 +25,6 @@ print(json.dumps({
 }))
 print("and this", file=sys.stderr)
 """
-ENDS = {
-    "returns": ("pass", 0),
-    "exits": ("import sys; sys.exit(3)", 3),
-    "exits in words": ("import sys; sys.exit('so')", 1),
-    "raises": ("1 / 0", 1),
-    "leaves": ("import os; os._exit(7)", 7),
-    "killed": ("import os; os.kill(os.getpid(), 9)", -signal.SIGKILL),
-    "terminated": ("import os; os.kill(os.getpid(), 15)", -signal.SIGTERM),
-    "interrupted": (
-        "import os, time; os.kill(os.getpid(), 2); time.sleep(1)",
-        # Where tests run in the background of a script, interrupts are ignored, by what they start too.
-        0 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN else -signal.SIGINT,
-    ),
-    "waits for threads": (
-        "import threading, time; threading.Thread(target=lambda: (time.sleep(0.1), print(5))).start()",
-        0,
-    ),
-    "says more at its end": ("import atexit; atexit.register(print, 'at the end')", 0),
-}
 
 
 def ran(start, folder, code, *arguments, **more):
@@ -72,42 +48,7 @@ def test_a_fork_is_as_a_new_interpreter_is(tmp_path, monkeypatch):
     assert [(status, err) for status, _, err in results] == [(0, "and this\n")] * 2
 
 
-def test_what_one_fork_does_to_itself_the_next_does_not_see(tmp_path):
-    assert ran(Forked, tmp_path, "import os, json; os.environ['LEFT'] = '1'; os.chdir('/'); json.left = 1")[0] == 0
-    code = "import os, json; assert 'LEFT' not in os.environ; assert not hasattr(json, 'left'); print(os.getcwd())"
-    assert ran(Forked, tmp_path, code) == (0, f"{tmp_path}\n", "")
-
-
-@pytest.mark.slow(every=4)
-@pytest.mark.parametrize("end", ENDS)
-def test_a_fork_ends_as_a_new_interpreter_does(end, tmp_path):
-    code, status = ENDS[end]
-    results = [ran(start, tmp_path, code) for start in (fresh, Forked)]
-    assert [code for code, _, _ in results] == [status] * 2
-    assert results[1][1] == results[0][1]
-    assert results[1][2].splitlines()[-1:] == results[0][2].splitlines()[-1:]
-
-
-def test_a_fork_can_be_waited_for_stopped_and_killed(tmp_path, until):
-    (tmp_path / "sleeper.py").write_text("import time; time.sleep(60)")
-    with (tmp_path / "log").open("wb") as log:
-        process = Forked("sleeper", stdout=log, stderr=log, cwd=tmp_path, env=os.environ)
-    assert process.poll() is None
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(0.05)
-    process.send_signal(signal.SIGSTOP)
-    # Of two signals that are pending the kernel takes the lower number first, which is not that of the stop.
-    until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
-    process.terminate()
-    assert process.poll() is None
-    process.kill()
-    assert process.wait(120) == process.returncode == -signal.SIGKILL
-    process.kill()  # once it has ended, its number may be another's
-
-
-@pytest.mark.slow(every=3)
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT, None])
-def test_no_fork_outlives_the_tests(end, tmp_path, until):
+def test_no_fork_outlives_the_tests(tmp_path, until):
     (tmp_path / "sleeper.py").write_text("import time; time.sleep(60)")
     script = f"""
         import os, sys
@@ -125,8 +66,7 @@ def test_no_fork_outlives_the_tests(end, tmp_path, until):
     with subprocess.Popen(command, cwd=ROOT, **pipes) as tests:
         pid = int(tests.stdout.readline())
         os.kill(pid, 0)
-        if end is not None:
-            tests.send_signal(end)
+        tests.kill()
     until(lambda: not _is_there(pid))
 
 
@@ -136,8 +76,3 @@ def _is_there(pid):
     except ProcessLookupError:
         return False
     return True
-
-
-def test_what_is_imported_before_the_fork_exists():
-    """A name that is imported no more would fail each start."""
-    assert processes.run("timeit", "-n", "1", "-r", "1", env=os.environ).returncode == 0

@@ -59,13 +59,6 @@ def test_each_case_is_in_one_of_the_two_and_one_of_each_test_stays():
     assert len(names["too"]) == len(everything) == 12
 
 
-@pytest.mark.parametrize("wrong", [{}, {"every": 3, "sibling": "quick"}, {"reason": "long"}])
-@pytest.mark.parametrize("option", ["no", "only", "too"])
-def test_a_mark_that_says_neither_ends_the_collection(option, wrong):
-    with pytest.raises(pytest.UsageError, match="every=NUMBER or sibling=NAME"):
-        select(Config(option), collected(**wrong))
-
-
 def test_each_sibling_is_there_and_stays():
     texts = defaultdict(str)
     for path in TESTS.rglob("test_*.py"):

@@ -1,8 +1,7 @@
 """One tree of errors: each with its own code and a status that HTTP knows."""
 
 import http
-
-import pytest
+import re
 
 from blindopt import errors
 from blindopt.audit import merkle_log
@@ -16,16 +15,11 @@ def descendants(kind: type[BlindoptError]) -> list[type[BlindoptError]]:
 KINDS = [kind for kind in descendants(BlindoptError) if kind.__module__ in (errors.__name__, merkle_log.__name__)]
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_every_error_has_a_status_a_code_and_a_title(kind):
-    assert 400 <= http.HTTPStatus(kind.status) <= 599
-    assert kind.code.replace("_", "a").isalpha()
-    assert kind.code.islower()
-    assert kind.title
-
-
-def test_no_two_errors_share_a_code():
+def test_every_error_has_a_status_a_title_and_a_code_of_its_own():
     """Except Remote, which carries the code of the other party."""
+    assert len(KINDS) > 30
+    assert [kind for kind in KINDS if not 400 <= http.HTTPStatus(kind.status) <= 599 or not kind.title] == []
+    assert [kind.code for kind in KINDS if not re.fullmatch(r"[a-z]+(_[a-z]+)*", kind.code)] == []
     codes = [kind.code for kind in KINDS if kind is not Remote]
     assert len(codes) == len(set(codes))
 

@@ -195,18 +195,20 @@ def read(kind: type[BaseModel], body: object) -> BaseModel:
 
 
 def refused(kind: type[BaseModel], body: object) -> str:
-    with pytest.raises(ValidationError) as refusal:
-        read(kind, body)
-    return str(refusal.value)
+    try:
+        model = read(kind, body)
+    except ValidationError as refusal:
+        return str(refusal)
+    pytest.fail(f"{kind} took {body!r:.200} as {model!r}")
 
 
-@pytest.mark.parametrize(("kind", "body"), REQUESTS, ids=lambda p: getattr(p, "__name__", ""))
-def test_every_request_reads_back_what_it_writes_and_takes_no_unknown_field(kind, body):
-    model = read(kind, body)
-    assert read(kind, model.model_dump_json()) == model
-    refused(kind, {**body, "module": "os"})
-    with pytest.raises(ValidationError, match="frozen"):
-        setattr(model, next(iter(kind.model_fields)), "other")
+def test_every_request_reads_back_what_it_writes_and_takes_no_unknown_field():
+    for kind, body in REQUESTS:
+        model = read(kind, body)
+        assert read(kind, model.model_dump_json()) == model
+        refused(kind, {**body, "module": "os"})
+        with pytest.raises(ValidationError, match="frozen"):
+            setattr(model, next(iter(kind.model_fields)), "other")
 
 
 def test_every_kind_of_request_is_in_this_list():
@@ -276,94 +278,94 @@ NUMBERS = [
 NOT_NUMBERS = ["true", "false", '"1"', "1e400", "-1e400", "NaN", "Infinity", "-Infinity", "[1]", "{}", "1" + "0" * 400]
 
 
-@pytest.mark.parametrize(("kind", "body", "field"), NUMBERS)
-def test_a_number_is_a_finite_json_number(kind, body, field):
-    for literal in NOT_NUMBERS:
-        refused(kind, json.dumps({**body, field: "HERE"}).replace('"HERE"', literal))
+def test_a_number_is_a_finite_json_number():
+    for kind, body, field in NUMBERS:
+        for literal in NOT_NUMBERS:
+            refused(kind, json.dumps({**body, field: "HERE"}).replace('"HERE"', literal))
 
 
-@pytest.mark.parametrize(
-    ("kind", "body", "field", "outside"),
-    [
-        (wire.Feature, FEATURE, "scale", [0, -1, 1e-51, 1e51]),
-        (wire.Feature, FEATURE, "hidden_change", [0, -1, 1e-51, 1e51]),
-        (wire.Feature, FEATURE, "lower", [120.0, 121.0, -1e51]),
-        (wire.Kernel, KERNEL, "lengthscale", [0, -1e-300, 1e51]),
-        (wire.Kernel, KERNEL, "signal_variance", [0, -1]),
-        (wire.Kernel, KERNEL, "noise_variance", [0, -1]),
-        (wire.Kernel, KERNEL, "kind", ["matern", "blindopt.gp.kernels.SquaredExponential"]),
-        (wire.ColumnMeasurement, STUDY["measurement"], "noise_variance", [-1e-12]),
-        (wire.ColumnMeasurement, STUDY["measurement"], "direction", ["up", "MAXIMIZE", 1]),
-        (wire.GaussianRelease, GAUSSIAN, "delta", [0, -1e-5, 1e-19, 0.11, 1]),
-        (wire.GaussianRelease, GAUSSIAN, "sensitivity", [0, -1, 1e-51]),
-        (wire.GaussianRelease, GAUSSIAN, "mechanism", ["Gaussian", "identity", "curator_service.release"]),
-        (wire.AutoRelease, AUTO, "delta", [0, -1e-5, 1e-19, 0.11, 1]),
-        (wire.PlanarLaplaceRelease, PLANAR, "sensitivity", [0, -1, 1e-51]),
-        (wire.PlanarLaplaceRelease, PLANAR, "delta", [0, 0.11, 1e-19]),
-        (wire.GaussianProjectionRelease, PROJECTION, "r", [0, -1, 1_001, 2.0, "2", True]),
-        (wire.AutoAnswers, LAPLACE | {"mechanism": "auto"}, "plays", ["both", None, 1]),
-        (wire.AdvisoryCreate, ADVISORY, "version", [0, -1, 2**31, 1.0, "1", True]),
-        (wire.AdvisoryCreate, ADVISORY, "reason", ["", "x" * 2_001, None]),
-        (wire.AdvisoryCreate, ADVISORY, "mechanism", ["", "x" * 101, None]),
-        (wire.ForecastCreate, {}, "epsilons", [[], ["0"], ["1"] * 21, [1.0]]),
-        (wire.ForecastCreate, {}, "mechanisms", [[], ["laplace"], ["auto"] * 7]),
-        (wire.ForecastCreate, {}, "functions", [1, 201, 2.0, True]),
-        (wire.ForecastCreate, {}, "queries", [1, 501]),
-        (wire.ForecastCreate, {}, "rows", ["some", 40]),
-        (wire.ForecastCreate, {}, "rows_max", [9, 5_001]),
-        (wire.PoGpUcbRelease, PUBLISHED, "r", [0, -1, 1_001, 2.0, "2", True]),
-        (wire.PoGpUcbRelease, PUBLISHED, "acknowledge_refuted", [False, None, "true", "yes", 1, 1.0]),
-        (wire.RowPlays, {"row": 0, "plays": 1}, "row", [-1, 2**53, 0.0, "0", True, None]),
-        (wire.RowPlays, {"row": 0, "plays": 1}, "plays", [0, -1, 1_001, 1.0, True, None]),
-        (wire.QueryRequest, {"rows": []}, "rows", [[], None, {}, [{"row": i} for i in range(1_001)]]),
-        (wire.StudyCreate, STUDY, "features", [[], None]),
-        (wire.StudyCreate, STUDY, "answers", [None, {"mechanism": "magic"}, {}, [], "none", {"epsilon": "1"}]),
-        (wire.LaplaceAnswers, LAPLACE, "value_bound", [0, -1, 1e-51, 1e51]),
-        (wire.LaplaceAnswers, LAPLACE, "noise_bound", [-1e-12, 1e51]),
-        (wire.LaplaceAnswers, LAPLACE, "centre", [-1e51, 1e51]),
-        (wire.OneBitAnswers, ONE_BIT, "plays", ["all", 1, True, None]),
-        (wire.PiecewiseAnswers, PIECEWISE, "mechanism", ["pw", "laplace"]),
-        (wire.StudyCreate, STUDY, "reply_after_ms", [0, -1, 60_001, 50.0, "50", True]),
-        (wire.LaplaceAnswers, LAPLACE, "epsilon", ["0", "1001", 1, None]),
-        (wire.Budget, {}, "queries", [0, -1, 2**53, 1.0, True]),
-        (wire.Budget, {}, "epsilon_per_row", ["0", "0.0", "-1", "1e3", "inf", 1, 1.5, True]),
-        (wire.Budget, {}, "epsilon_total", ["0", "0.0", "-1", "1e3", "inf", 1, 1.5, True]),
-        (wire.StudyCreate, STUDY, "privacy_unit", ["study", None, 1]),
-        (wire.GrantCreate, {"name": "g"}, "expires_in_days", [0, -1, 3_661, 1.0, True]),
-        (wire.Rotation, {}, "expires_in_days", [0, -1, 3_661, 1.0, True]),
-        (wire.GrantCreate, {"name": "g"}, "name", ["", "a\n", "a\x00", "\x1f", "\x7f", "x" * 201, 1]),
-        (wire.RunCreate, RUN, "iterations", [0, -1, 100_001, 1.0, True]),
-        (wire.RunCreate, RUN, "initial_rows", [-1, 10_001, True]),
-        (wire.RunCreate, RUN, "batch_size", [0, -1, 101, 1.0, True]),
-        (wire.RunCreate, RUN | {"algorithm": {"name": "gp_ucb"}}, "batch_size", [2]),
-        (wire.RunCreate, RUN, "repeats", ["sometimes", None]),
-        (wire.RunCreate, RUN, "initial_design", ["grid", "auto"]),
-        (wire.RunCreate, RUN, "stop", [None, {"targets": 1.0}, {"improvement": 0.0}, {"target": 1e151}]),
-        (wire.RunCreate, RUN, "observations", [None, [{"row": -1, "y": 0.0}], [{"row": 1}], [PAST] * 10_001]),
-        (wire.Observation, PAST, "noise_variance", [-1.0, 1e101, True, "1"]),
-        (wire.RunCreate, RUN, "seed", [-1, 2**53, 0.5, True]),
-        (wire.RunCreate, RUN, "study_id", ["std_1", "std_0123456789ABCDEF", "std_0123456789abcdef\n", "../std"]),
-        (wire.GpUcb, {"name": "gp_ucb"}, "delta_ucb", [0, 1, -0.1]),
-        (wire.GpUcb, {"name": "gp_ucb"}, "nugget", ["", "IN", None, True]),
-        (wire.Ei, {"name": "ei"}, "optimism", [-0.1, 1e7, "2", True]),
-        (wire.StopRules, {}, "expected_improvement", [0, -0.1, "0.1", True]),
-        (wire.LdpAta, {"name": "ldp_ata"}, "accuracy", [0, 1, -0.1]),
-        (wire.LdpTgp, {"name": "ldp_tgp"}, "theory", [1, "true", None]),
-        (wire.LdpTgp, {"name": "ldp_tgp"}, "scale", [0, -1, 1e51]),
-        (wire.TgpTight, {"name": "tgp_tight"}, "delta", [0, 1, None]),
-        (wire.LdpMoma, {"name": "ldp_moma"}, "plays", [0, 10_001, 1.0, True]),
-        (wire.Ata, HEAVY | {"name": "ata"}, "alpha", [0, 1.1, -0.5]),
-        (wire.Tgp, HEAVY | {"name": "tgp"}, "value_bound", [0, None]),
-        (wire.Moma, HEAVY | {"name": "moma"}, "noise_moment", [0, None]),
-        (wire.LaplaceAdf, {"name": "laplace_adf"}, "nugget", [-1e-9, 10.1]),
-        (wire.BoundedIgp, {"name": "bounded_igp"}, "mode", ["theory", True, None]),
-        (wire.IgpUcb, {"name": "igp_ucb"}, "rkhs_bound", [0, -1]),
-        (wire.Thompson, {"name": "thompson"}, "scale", [0, None]),
-    ],
-)
-def test_what_lies_outside_its_range_is_refused(kind, body, field, outside):
-    for value in outside:
-        refused(kind, {**body, field: value})
+OUTSIDE = [
+    (wire.Feature, FEATURE, "scale", [0, -1, 1e-51, 1e51]),
+    (wire.Feature, FEATURE, "hidden_change", [0, -1, 1e-51, 1e51]),
+    (wire.Feature, FEATURE, "lower", [120.0, 121.0, -1e51]),
+    (wire.Kernel, KERNEL, "lengthscale", [0, -1e-300, 1e51]),
+    (wire.Kernel, KERNEL, "signal_variance", [0, -1]),
+    (wire.Kernel, KERNEL, "noise_variance", [0, -1]),
+    (wire.Kernel, KERNEL, "kind", ["matern", "blindopt.gp.kernels.SquaredExponential"]),
+    (wire.ColumnMeasurement, STUDY["measurement"], "noise_variance", [-1e-12]),
+    (wire.ColumnMeasurement, STUDY["measurement"], "direction", ["up", "MAXIMIZE", 1]),
+    (wire.GaussianRelease, GAUSSIAN, "delta", [0, -1e-5, 1e-19, 0.11, 1]),
+    (wire.GaussianRelease, GAUSSIAN, "sensitivity", [0, -1, 1e-51]),
+    (wire.GaussianRelease, GAUSSIAN, "mechanism", ["Gaussian", "identity", "curator_service.release"]),
+    (wire.AutoRelease, AUTO, "delta", [0, -1e-5, 1e-19, 0.11, 1]),
+    (wire.PlanarLaplaceRelease, PLANAR, "sensitivity", [0, -1, 1e-51]),
+    (wire.PlanarLaplaceRelease, PLANAR, "delta", [0, 0.11, 1e-19]),
+    (wire.GaussianProjectionRelease, PROJECTION, "r", [0, -1, 1_001, 2.0, "2", True]),
+    (wire.AutoAnswers, LAPLACE | {"mechanism": "auto"}, "plays", ["both", None, 1]),
+    (wire.AdvisoryCreate, ADVISORY, "version", [0, -1, 2**31, 1.0, "1", True]),
+    (wire.AdvisoryCreate, ADVISORY, "reason", ["", "x" * 2_001, None]),
+    (wire.AdvisoryCreate, ADVISORY, "mechanism", ["", "x" * 101, None]),
+    (wire.ForecastCreate, {}, "epsilons", [[], ["0"], ["1"] * 21, [1.0]]),
+    (wire.ForecastCreate, {}, "mechanisms", [[], ["laplace"], ["auto"] * 7]),
+    (wire.ForecastCreate, {}, "functions", [1, 201, 2.0, True]),
+    (wire.ForecastCreate, {}, "queries", [1, 501]),
+    (wire.ForecastCreate, {}, "rows", ["some", 40]),
+    (wire.ForecastCreate, {}, "rows_max", [9, 5_001]),
+    (wire.PoGpUcbRelease, PUBLISHED, "r", [0, -1, 1_001, 2.0, "2", True]),
+    (wire.PoGpUcbRelease, PUBLISHED, "acknowledge_refuted", [False, None, "true", "yes", 1, 1.0]),
+    (wire.RowPlays, {"row": 0, "plays": 1}, "row", [-1, 2**53, 0.0, "0", True, None]),
+    (wire.RowPlays, {"row": 0, "plays": 1}, "plays", [0, -1, 1_001, 1.0, True, None]),
+    (wire.QueryRequest, {"rows": []}, "rows", [[], None, {}, [{"row": i} for i in range(1_001)]]),
+    (wire.StudyCreate, STUDY, "features", [[], None]),
+    (wire.StudyCreate, STUDY, "answers", [None, {"mechanism": "magic"}, {}, [], "none", {"epsilon": "1"}]),
+    (wire.LaplaceAnswers, LAPLACE, "value_bound", [0, -1, 1e-51, 1e51]),
+    (wire.LaplaceAnswers, LAPLACE, "noise_bound", [-1e-12, 1e51]),
+    (wire.LaplaceAnswers, LAPLACE, "centre", [-1e51, 1e51]),
+    (wire.OneBitAnswers, ONE_BIT, "plays", ["all", 1, True, None]),
+    (wire.PiecewiseAnswers, PIECEWISE, "mechanism", ["pw", "laplace"]),
+    (wire.StudyCreate, STUDY, "reply_after_ms", [0, -1, 60_001, 50.0, "50", True]),
+    (wire.LaplaceAnswers, LAPLACE, "epsilon", ["0", "1001", 1, None]),
+    (wire.Budget, {}, "queries", [0, -1, 2**53, 1.0, True]),
+    (wire.Budget, {}, "epsilon_per_row", ["0", "0.0", "-1", "1e3", "inf", 1, 1.5, True]),
+    (wire.Budget, {}, "epsilon_total", ["0", "0.0", "-1", "1e3", "inf", 1, 1.5, True]),
+    (wire.StudyCreate, STUDY, "privacy_unit", ["study", None, 1]),
+    (wire.GrantCreate, {"name": "g"}, "expires_in_days", [0, -1, 3_661, 1.0, True]),
+    (wire.Rotation, {}, "expires_in_days", [0, -1, 3_661, 1.0, True]),
+    (wire.GrantCreate, {"name": "g"}, "name", ["", "a\n", "a\x00", "\x1f", "\x7f", "x" * 201, 1]),
+    (wire.RunCreate, RUN, "iterations", [0, -1, 100_001, 1.0, True]),
+    (wire.RunCreate, RUN, "initial_rows", [-1, 10_001, True]),
+    (wire.RunCreate, RUN, "batch_size", [0, -1, 101, 1.0, True]),
+    (wire.RunCreate, RUN | {"algorithm": {"name": "gp_ucb"}}, "batch_size", [2]),
+    (wire.RunCreate, RUN, "repeats", ["sometimes", None]),
+    (wire.RunCreate, RUN, "initial_design", ["grid", "auto"]),
+    (wire.RunCreate, RUN, "stop", [None, {"targets": 1.0}, {"improvement": 0.0}, {"target": 1e151}]),
+    (wire.RunCreate, RUN, "observations", [None, [{"row": -1, "y": 0.0}], [{"row": 1}], [PAST] * 10_001]),
+    (wire.Observation, PAST, "noise_variance", [-1.0, 1e101, True, "1"]),
+    (wire.RunCreate, RUN, "seed", [-1, 2**53, 0.5, True]),
+    (wire.RunCreate, RUN, "study_id", ["std_1", "std_0123456789ABCDEF", "std_0123456789abcdef\n", "../std"]),
+    (wire.GpUcb, {"name": "gp_ucb"}, "delta_ucb", [0, 1, -0.1]),
+    (wire.GpUcb, {"name": "gp_ucb"}, "nugget", ["", "IN", None, True]),
+    (wire.Ei, {"name": "ei"}, "optimism", [-0.1, 1e7, "2", True]),
+    (wire.StopRules, {}, "expected_improvement", [0, -0.1, "0.1", True]),
+    (wire.LdpAta, {"name": "ldp_ata"}, "accuracy", [0, 1, -0.1]),
+    (wire.LdpTgp, {"name": "ldp_tgp"}, "theory", [1, "true", None]),
+    (wire.LdpTgp, {"name": "ldp_tgp"}, "scale", [0, -1, 1e51]),
+    (wire.TgpTight, {"name": "tgp_tight"}, "delta", [0, 1, None]),
+    (wire.LdpMoma, {"name": "ldp_moma"}, "plays", [0, 10_001, 1.0, True]),
+    (wire.Ata, HEAVY | {"name": "ata"}, "alpha", [0, 1.1, -0.5]),
+    (wire.Tgp, HEAVY | {"name": "tgp"}, "value_bound", [0, None]),
+    (wire.Moma, HEAVY | {"name": "moma"}, "noise_moment", [0, None]),
+    (wire.LaplaceAdf, {"name": "laplace_adf"}, "nugget", [-1e-9, 10.1]),
+    (wire.BoundedIgp, {"name": "bounded_igp"}, "mode", ["theory", True, None]),
+    (wire.IgpUcb, {"name": "igp_ucb"}, "rkhs_bound", [0, -1]),
+    (wire.Thompson, {"name": "thompson"}, "scale", [0, None]),
+]
+
+
+def test_what_lies_outside_its_range_is_refused():
+    for kind, body, field, outside in OUTSIDE:
+        for value in outside:
+            refused(kind, {**body, field: value})
 
 
 def test_a_refuted_mechanism_needs_its_acknowledgement():
@@ -383,9 +385,9 @@ NOT_AMOUNTS = (
 )
 
 
-@pytest.mark.parametrize("text", [*NOT_AMOUNTS.split(), "", " 1", "1 ", "1\n", "\u0661", "\uff11", 1, 1.5, True, None])
-def test_an_epsilon_is_a_plain_decimal_string_above_0(text):
-    refused(wire.GaussianRelease, {**GAUSSIAN, "epsilon": text})
+def test_an_epsilon_is_a_plain_decimal_string_above_0():
+    for wrong in (*NOT_AMOUNTS.split(), "", " 1", "1 ", "1\n", "\u0661", "\uff11", 1, 1.5, True, None):
+        refused(wire.GaussianRelease, {**GAUSSIAN, "epsilon": wrong})
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)

@@ -445,14 +445,17 @@ OF_PRIVACY = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("model", "field"),
-    [(m, f) for m, fields in OF_PRIVACY.items() for f in fields],
-    ids=lambda v: getattr(v, "__name__", v),
-)
-def test_every_parameter_of_privacy_is_described(model, field):
-    schema = model.model_json_schema()["properties"][field]
-    assert any(part.get("description") for part in (schema, *schema.get("anyOf", []))), schema
+def test_every_parameter_of_privacy_is_described():
+    properties = {
+        (model.__name__, field): model.model_json_schema()["properties"][field]
+        for model, fields in OF_PRIVACY.items()
+        for field in fields
+    }
+    bare = {
+        at for at, schema in properties.items()
+        if not any(option.get("description") for option in (schema, *schema.get("anyOf", [])))
+    }  # fmt: skip
+    assert bare == set()
 
 
 def _all(kind):
@@ -461,24 +464,11 @@ def _all(kind):
         yield from _all(inner)
 
 
-@pytest.mark.parametrize(
-    "kind", [k for k in _all(errors.BlindoptError) if k.__module__ == "blindopt.errors"], ids=lambda kind: kind.__name__
-)
-def test_the_status_of_every_error_is_documented(kind):
-    entry = problems.documented(kind.status)[kind.status]
-    assert entry["description"]
-    assert list(entry["content"]) == ["application/problem+json"]
-
-
-def test_codes_of_errors_are_distinct_and_stable_names():
-    kinds = [
-        k
-        for k in _all(errors.BlindoptError)
-        if k.__module__.startswith(("blindopt.errors", "blindopt.audit.merkle_log"))
-    ]
-    codes = [kind.code for kind in kinds if kind is not errors.Remote]
-    assert len(codes) == len(set(codes))
-    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", code) for code in codes)
+def test_the_status_of_every_error_is_documented():
+    kinds = [kind for kind in _all(errors.BlindoptError) if kind.__module__ == "blindopt.errors"]
+    entries = {kind: problems.documented(kind.status)[kind.status] for kind in kinds}
+    assert [kind for kind, entry in entries.items() if not entry["description"]] == []
+    assert [kind for kind, entry in entries.items() if list(entry["content"]) != ["application/problem+json"]] == []
 
 
 def test_every_page_of_the_console_names_its_roles_but_those_that_anybody_may_see(app, name):
