@@ -16,7 +16,6 @@ from typing import Any
 from benchmarks import (
     both,
     choosing,
-    cluster_draws,
     console,
     draws,
     engines,
@@ -52,8 +51,8 @@ def main() -> None:
         nargs="*",
         metavar="part",
         help=(
-            "both, choosing, cluster_draws, console, draws, engines, exchange, ldp, link, lists, log, postgres, "
-            "refitting, release, start, tuning (all)"
+            "both, choosing, console, draws, engines, exchange, ldp, link, lists, log, postgres, refitting, "
+            "release, start, tuning (all)"
         ),
     )
     parser.add_argument(
@@ -74,7 +73,6 @@ def main() -> None:
     parts: dict[str, Callable[[], list[Table]]] = {
         "both": lambda: both.tables(not chosen.small),
         "choosing": lambda: choosing.tables(not chosen.small),
-        "cluster_draws": cluster_draws.tables,
         "console": console.tables,
         "draws": draws.tables,
         "engines": lambda: engines.tables("engines" in chosen.parts and not chosen.small),  # 1e7 takes minutes

@@ -141,8 +141,6 @@ GOALS = (
     ),
     Goal("verify 100,000 records, s", "log", "A log of", "python -m curator_service audit verify", "seconds", most=4),
     Goal("release of 1,000,000 x 20, s", "release", "Gaussian release of 1000000", "draw and publish", "s", most=75),
-    Goal("release by two Dask workers / two processes", "cluster_draws", "A draw of", "Gaussian", "ratio", most=1.15),
-    Goal("... MiB of a worker", "cluster_draws", "A draw of", "Gaussian", "anonymous MiB of a worker", most=300),
     Goal("choices of parts, in both precisions, equal of 8", "engines", "Rows, ties", "batch", "equal", 8),
     Goal("two parts in turn, 1e6: CPU / process", "engines", _MILLION, "two parts", "CPU to process", most=1.15),
     Goal("two threads, 1e6: time / process", "engines", _MILLION, "two threads", "time to process", most=0.75),

@@ -77,18 +77,6 @@ class Settings(ServiceSettings):
     part_bytes: int = Field(
         1 << 30, ge=1 << 10, description="The candidates of a larger release are published in parts of so many bytes."
     )
-    draw_engine: str = Field(
-        "process",
-        pattern=r"^(process|tls://[^/\s@]+:[0-9]+)$",
-        description=(
-            "Where releases are drawn: process; tls://host:8786, the scheduler of your own Dask cluster, whose workers "
-            "read records from DRAW_FILES. Gaussian and planar Laplace noise alone: others need all rows at once."
-        ),
-    )
-    draw_files: Path | None = Field(
-        None,
-        description="Folder of releases that are being drawn, which the workers have under the same path; mode 0700.",
-    )
     forecasts_waiting_max: int = Field(8, ge=0, description="Most forecasts that wait while one runs.")
     forecast_seconds_max: int = Field(3_600, ge=1, le=1_000_000, description="A forecast that runs longer fails.")
 
@@ -110,15 +98,6 @@ class Settings(ServiceSettings):
     retention_notes_days: int | None = Field(
         None, ge=1, le=36_500, description="Notes at measurements are deleted after so many days; none unless set."
     )
-
-    @model_validator(mode="after")
-    def _cluster_is_closed(self) -> Self:
-        if self.draw_engine != "process" and (self.engine_certificates is None or self.draw_files is None):
-            raise ValueError(
-                "DRAW_ENGINE: tls:// needs DRAW_FILES, a folder that the workers have under the same path, and "
-                "ENGINE_TLS_CA, ENGINE_TLS_CERT and ENGINE_TLS_KEY"
-            )
-        return self
 
     @model_validator(mode="after")
     def _webhooks_are_whole(self) -> Self:

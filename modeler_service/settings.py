@@ -83,6 +83,12 @@ class Settings(ServiceSettings):
     engine_partition_rows: int = Field(
         4_000_000, ge=1, description="Most candidates of one part, where candidates are divided into parts."
     )
+    engine_step_seconds: float = Field(
+        600.0, gt=0, description="How long a worker of a cluster may take for one choice before its part is rebuilt."
+    )
+    engine_tls_ca: FilePath | None = Field(None, description="CA in PEM that signs the cluster's certificates.")
+    engine_tls_cert: FilePath | None = Field(None, description="Certificate in PEM that is shown to the cluster.")
+    engine_tls_key: FilePath | None = Field(None, description="Its private key in PEM.")
     look_memory_max_bytes: int = Field(
         2 << 30, ge=1 << 20, description="Most memory that a posterior or recommendation may need while it is computed."
     )
@@ -112,6 +118,13 @@ class Settings(ServiceSettings):
         if address.scheme == "tls" and self.engine_certificates is None:
             raise ValueError("CANDIDATES_ENGINE: tls:// needs ENGINE_TLS_CA, ENGINE_TLS_CERT and ENGINE_TLS_KEY")
         return self
+
+    @property
+    def engine_certificates(self) -> tuple[str, str, str] | None:
+        """The files of the CA, the certificate and the key for the cluster; None unless all are set."""
+        files = (self.engine_tls_ca, self.engine_tls_cert, self.engine_tls_key)
+        ca, cert, key = (None if file is None else str(file) for file in files)
+        return None if ca is None or cert is None or key is None else (ca, cert, key)
 
     @property
     def candidates_folder(self) -> Path:

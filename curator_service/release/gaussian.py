@@ -11,7 +11,7 @@ from curator_service.privacy.calibration import gaussian_sd
 from curator_service.privacy.noise import OnProgress, ignore_progress
 from curator_service.release.grid import PublicGrid
 from curator_service.release.mechanism import Assessment, largest_move
-from curator_service.release.row_noise import RowNoise
+from curator_service.release.row_noise import draw_rows
 from curator_service.scaling import ScaledRows
 
 
@@ -61,12 +61,8 @@ class GaussianMechanism:
         """Return an empty assessment, because no property of this release depends on the data."""
         return Assessment()
 
-    def row_noise(self, d: int) -> RowNoise:
-        """What a draw does to each row."""
-        law = noise.GaussianLaw(d, self.sd(d))
-        return RowNoise(law, PublicGrid.of(law.sd), self.rotate)
-
     def draw(self, rows: ScaledRows, out: Matrix, on_progress: OnProgress = ignore_progress) -> Assessment:
         """Fill ``out`` (n, d) with noisy rows, a piece at a time."""
-        self.row_noise(rows.d).draw(rows, out, on_progress)
+        law = noise.GaussianLaw(rows.d, self.sd(rows.d))
+        draw_rows(law, PublicGrid.of(law.sd), rows, out, on_progress, rotate=self.rotate)
         return Assessment()

@@ -11,7 +11,7 @@ from curator_service.privacy.noise import OnProgress, ignore_progress
 from curator_service.privacy.planar_slope import slope_of_row
 from curator_service.release.grid import PublicGrid
 from curator_service.release.mechanism import Assessment, largest_move
-from curator_service.release.row_noise import RowNoise
+from curator_service.release.row_noise import draw_rows
 from curator_service.scaling import ScaledRows
 
 
@@ -66,12 +66,8 @@ class PlanarLaplaceMechanism:
         """Return an empty assessment, because no property of this release depends on the data."""
         return Assessment()
 
-    def row_noise(self, d: int) -> RowNoise:
-        """What a draw does to each row."""
-        law = self.law(d)
-        return RowNoise(law, PublicGrid.of(law.sd), self.rotate)
-
     def draw(self, rows: ScaledRows, out: Matrix, on_progress: OnProgress = ignore_progress) -> Assessment:
         """Fill ``out`` (n, d) with noisy rows, a piece at a time."""
-        self.row_noise(rows.d).draw(rows, out, on_progress)
+        law = self.law(rows.d)
+        draw_rows(law, PublicGrid.of(law.sd), rows, out, on_progress, rotate=self.rotate)
         return Assessment()

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from blindopt import wire
 from curator_service import store
 from curator_service.privacy.loading import Loading
-from curator_service.release.draw_engine import draw_engine
 from curator_service.settings import Settings
 from curator_service.store import jobs
 from curator_service.use_cases.accounts.accounts import Accounts
@@ -67,13 +66,10 @@ class Curator:
         self.erasures.finish()
         if context.audit_trail.is_sound and context.audit_trail.head().size:  # else it may be the wrong database
             vault.keep_only(recorded)
-        certificates, step = settings.engine_certificates, settings.engine_step_seconds
-        draws = draw_engine(settings.draw_engine, certificates, settings.draw_files, step)
-        draws.clean()
         self.studies = Studies(context, self.released.losses, settings)
         self.advisories = Advisories(context)
         self.public_forecasts = PublicForecasts(context)
-        self.releases = Releases(context, vault, self.public_forecasts.points, guard, draws)
+        self.releases = Releases(context, vault, self.public_forecasts.points, guard)
         self.sandboxes = Sandboxes(context, vault, self.releases)
         self.grants = Grants(context, settings)
         self.wakeups = Wakeups()

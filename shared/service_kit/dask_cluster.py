@@ -2,19 +2,14 @@
 
 import logging
 import platform
-import time
-from collections.abc import Callable, Generator
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
-from uuid import uuid4
 
 from blindopt.errors import EngineUnavailable, ExtraMissing
 
 CONNECT_SECONDS = 10
-LOOK_SECONDS = 0.5
-"""How often it is looked whether tasks have ended."""
 TESTED = {
     "distributed.worker.memory.target": False,
     "distributed.worker.memory.spill": False,
@@ -141,47 +136,6 @@ class DaskCluster:
             raise EngineUnavailable(f"workers have {', '.join(sorted(wrong))}")
         if faults:
             _log.warning("workers run without the tested settings", extra={"fields": {"keys": sorted(faults)}})
-
-    def each(
-        self,
-        function: Callable[[Any], object],
-        tasks: list[Any],
-        step_seconds: float,
-        tick: Callable[[], None],
-    ) -> Generator[tuple[int, object], None, None]:
-        """Call ``function`` once for each task at some worker; the number and the result of each, as they end.
-
-        ``tick`` is called twice a second. Raises EngineUnavailable as soon as a call fails, its worker ends, or none
-        has ended for ``step_seconds``; what else has begun is then cancelled.
-        """
-        from distributed import wait
-
-        if not (workers := self.workers().keys()):
-            raise EngineUnavailable("the scheduler has no worker")
-        futures = {
-            self.client.submit(function, task, pure=False, retries=0, key=f"task-{uuid4().hex}"): number
-            for number, task in enumerate(tasks)
-        }
-        try:
-            latest = time.monotonic()
-            while futures:
-                with suppress(TimeoutError), self.client.as_current():
-                    wait(list(futures), timeout=LOOK_SECONDS, return_when="FIRST_COMPLETED")
-                tick()
-                if not workers <= self.workers().keys():
-                    raise EngineUnavailable("a worker was lost")
-                for future in [future for future in futures if future.status != "pending"]:
-                    number, latest = futures.pop(future), time.monotonic()
-                    if future.status != "finished":
-                        raise EngineUnavailable(f"a worker failed ({future.status})")
-                    yield number, future.result(CONNECT_SECONDS)
-                if time.monotonic() > latest + step_seconds:
-                    raise EngineUnavailable("no worker has ended a part for too long")
-        except (OSError, TimeoutError) as error:
-            raise EngineUnavailable(f"a worker does not answer ({type(error).__name__})") from None
-        finally:
-            with suppress(Exception):
-                self.client.cancel(list(futures), force=True)
 
     def close(self) -> None:
         """Leave the cluster: the scheduler frees what it holds for a client that is gone."""

@@ -52,17 +52,6 @@ class ServiceSettings(BaseSettings):
             "forecasts, tunings, runs."
         ),
     )
-    engine_step_seconds: float = Field(
-        600.0,
-        gt=0,
-        description=(
-            "How long a worker of a cluster may take for one choice before its part is rebuilt, or for one part of a "
-            "release before that is given up."
-        ),
-    )
-    engine_tls_ca: FilePath | None = Field(None, description="CA in PEM that signs the cluster's certificates.")
-    engine_tls_cert: FilePath | None = Field(None, description="Certificate in PEM that is shown to the cluster.")
-    engine_tls_key: FilePath | None = Field(None, description="Its private key in PEM.")
     rate_per_second: float = Field(200.0, gt=0, description="Requests of one principal a second, in the long run.")
     rate_burst: int = Field(400, ge=1, description="Requests of one principal at once.")
     connections_max: int = Field(1_000, ge=8, description="Open connections in all.")
@@ -128,13 +117,6 @@ class ServiceSettings(BaseSettings):
     notify_ca: FilePath | None = Field(None, description="CA in PEM of the receiver's certificate; else the system's.")
     notify_events: str = Field("all", description="Events that send notices, separated by commas; or all.")
     notify_timeout_seconds: float = Field(10.0, gt=0, le=300, description="How long a receiver may take to answer.")
-
-    @property
-    def engine_certificates(self) -> tuple[str, str, str] | None:
-        """The files of the CA, the certificate and the key for the cluster; None unless all are set."""
-        files = (self.engine_tls_ca, self.engine_tls_cert, self.engine_tls_key)
-        ca, cert, key = (None if file is None else str(file) for file in files)
-        return None if ca is None or cert is None or key is None else (ca, cert, key)
 
     @property
     def proxy_networks(self) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:

@@ -25,7 +25,6 @@ from curator_service import store
 from curator_service.privacy import entropy, ledger, search_noise
 from curator_service.privacy.guarantees import CHOOSING
 from curator_service.privacy.noise import OnProgress
-from curator_service.release.draw_engine import DrawEngine, ProcessDraws
 from curator_service.release.groups import WITHHELD, Groups
 from curator_service.release.mechanism import Assessment, Mechanism
 from curator_service.release.registry import mechanism_of
@@ -70,10 +69,8 @@ class Releases:
         vault: Vault,
         forecast_of: ForecastOf = lambda spec: [],
         guard: StudyGuard | None = None,
-        draws: DrawEngine | None = None,
     ) -> None:
         self._context = context
-        self._draws = draws or ProcessDraws()
         self._guard = guard or StudyGuard(context)
         self._forecast_of = forecast_of
         self._vault = vault
@@ -211,8 +208,7 @@ class Releases:
             report = report_of(spec, rows, mechanism, current, Assessment(), divided.counts)
             return report, divided.candidates
         drawn = self._vault.begin_release(release_id, rows.n, mechanism.columns(rows.d))
-        records = self._vault.records(spec.dataset_id)
-        assessment = self._draws.draw(mechanism, rows, records, drawn, on_progress)
+        assessment = mechanism.draw(rows, drawn, on_progress)
         return report_of(spec, rows, mechanism, current, assessment), rows.order
 
     async def stop(self) -> None:
