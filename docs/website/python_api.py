@@ -12,7 +12,7 @@ def page() -> str:
     import blindopt
 
     lines = ["# Python", "`pip install blindopt`, then `import blindopt as bo`. Every public name:"]
-    for name in sorted(blindopt.__all__, key=lambda name: (name.startswith("Async"), name)):
+    for name in sorted(blindopt.__all__):
         value = getattr(blindopt, name)
         if isinstance(value, types.ModuleType):
             continue

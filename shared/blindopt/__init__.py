@@ -25,19 +25,14 @@ if TYPE_CHECKING:
     from blindopt.gp.kernels import Matern12, Matern32, Matern52, SquaredExponential
     from blindopt.gp.posterior import Posterior
     from blindopt.library.auditing import reconcile, verify_log
-    from blindopt.library.measurer import AsyncMeasurer, Measurer
+    from blindopt.library.measurer import Measurer
     from blindopt.library.optimizer import Optimizer
-    from blindopt.library.owner import AsyncOwner, Owner
-    from blindopt.library.study import AsyncStudy, Study
-    from blindopt.library.vendor import AsyncRun, AsyncVendor, Run, Vendor
+    from blindopt.library.owner import Owner
+    from blindopt.library.study import Study
+    from blindopt.library.vendor import Run, Vendor
 
 __version__ = VERSION
 __all__ = [
-    "AsyncMeasurer",
-    "AsyncOwner",
-    "AsyncRun",
-    "AsyncStudy",
-    "AsyncVendor",
     "BlindoptError",
     "Matern12",
     "Matern32",
@@ -67,10 +62,10 @@ _NAMES = {
     "blindopt.gp.posterior": ["Posterior"],
     "blindopt.library.auditing": ["reconcile", "verify_log"],
     "blindopt.library.optimizer": ["Optimizer"],
-    "blindopt.library.measurer": ["AsyncMeasurer", "Measurer"],
-    "blindopt.library.owner": ["AsyncOwner", "Owner"],
-    "blindopt.library.study": ["AsyncStudy", "Study"],
-    "blindopt.library.vendor": ["AsyncRun", "AsyncVendor", "Run", "Vendor"],
+    "blindopt.library.measurer": ["Measurer"],
+    "blindopt.library.owner": ["Owner"],
+    "blindopt.library.study": ["Study"],
+    "blindopt.library.vendor": ["Run", "Vendor"],
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 

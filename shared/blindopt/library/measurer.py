@@ -9,7 +9,7 @@ from blindopt import wire
 from blindopt.client import MeasurerClient
 from blindopt.library.checks import checked
 from blindopt.library.display import table
-from blindopt.library.service import AsyncOf, Awaited, Service
+from blindopt.library.service import Service
 
 
 class Measurer(Service[MeasurerClient]):
@@ -49,18 +49,3 @@ class Item:
 
     def __repr__(self) -> str:
         return f"<measurement {self.id}: record {self.record}, {self.question}>"
-
-
-class AsyncItem(AsyncOf[Item]):
-    """An ``Item`` for asyncio; ``sync`` is the item, with its ``view``."""
-
-    answer = Awaited(Item.answer)
-    decline = Awaited(Item.decline)
-
-
-class AsyncMeasurer(AsyncOf[Measurer]):
-    """A ``Measurer`` for asyncio: ``AsyncMeasurer(Measurer(url, token))``."""
-
-    async def inbox(self) -> list[AsyncItem]:
-        """Open measurements, oldest first, as they are now."""
-        return [AsyncItem(item) for item in await self._read(lambda measurer: measurer.inbox)]

@@ -22,7 +22,7 @@ from blindopt.library import reports
 from blindopt.library.checks import checked
 from blindopt.library.display import facts, table
 from blindopt.library.drafts import Columns, Outcome, Privacy, columns_of, decimal, study_of, tuning_of, undecided
-from blindopt.library.service import AsyncOf, Awaited, Service, then
+from blindopt.library.service import Service
 
 WAIT_S = 7 * 86_400.0
 """The longest that a forecast or a tuning is waited for, in seconds."""
@@ -119,7 +119,6 @@ class Dataset:
 
     def study(
         self,
-        /,  # so that ``AsyncDataset`` can name it with its keywords
         name: str,
         *,
         features: Mapping[str, Sequence[float]] | Sequence[wire.Feature],
@@ -197,7 +196,6 @@ class Draft:
 
     def forecast(
         self,
-        /,  # as of Dataset.study
         epsilons: Sequence[float | str] = (0.5, 1, 2, 4, 8),
         **options: Any,
     ) -> reports.Forecast:
@@ -310,62 +308,6 @@ class Message:
 
     def __repr__(self) -> str:
         return f"<{self.view.message.kind} of {self.view.name}: {self.view.state}>"
-
-
-class AsyncDraft(AsyncOf[Draft]):
-    """A ``Draft`` for asyncio."""
-
-    check = Awaited(Draft.check)
-    preview = Awaited(Draft.preview)
-    forecast = Awaited(Draft.forecast)
-    release = Awaited(then(Draft.release, lambda study: AsyncReleasedStudy(study)))
-
-
-class AsyncReleasedStudy(AsyncOf[ReleasedStudy]):
-    """A ``ReleasedStudy`` for asyncio."""
-
-    grant = Awaited(ReleasedStudy.grant)
-    account = Awaited(ReleasedStudy.account)
-    report = Awaited(ReleasedStudy.report)
-    open_record = Awaited(ReleasedStudy.open_record)
-    groups = Awaited(ReleasedStudy.groups)
-    open_group = Awaited(ReleasedStudy.open_group)
-    close = Awaited(ReleasedStudy.close)
-
-    async def messages(self) -> list["AsyncMessage"]:
-        """What vendors sent."""
-        return [AsyncMessage(message) for message in await self._read(lambda study: study.messages)]
-
-
-class AsyncMessage(AsyncOf[Message]):
-    """A ``Message`` for asyncio; ``sync`` is the message, with its ``view``."""
-
-    decide = Awaited(Message.decide)
-
-
-class AsyncDataset(AsyncOf[Dataset]):
-    """A ``Dataset`` for asyncio."""
-
-    study = Awaited(then(Dataset.study, AsyncDraft))
-    account = Awaited(Dataset.account)
-
-
-class AsyncOwner(AsyncOf[Owner]):
-    """An ``Owner`` for asyncio: ``AsyncOwner(Owner(url, token))``."""
-
-    upload = Awaited(then(Owner.upload, AsyncDataset))
-    dataset = Awaited(then(Owner.dataset, AsyncDataset))
-    draft = Awaited(then(Owner.draft, AsyncDraft))
-    preview_tuning = Awaited(Owner.preview_tuning)
-    tune = Awaited(Owner.tune)
-
-    async def studies(self) -> list[wire.StudyOwnerView]:
-        """Every draft and study, oldest first."""
-        return await self._read(lambda owner: owner.studies)
-
-    def study(self, study_id: str) -> AsyncReleasedStudy:
-        """A released study, by its id. Sends no request."""
-        return AsyncReleasedStudy(self.sync.study(study_id))
 
 
 def _file(data: Any) -> tuple[bytes, str]:

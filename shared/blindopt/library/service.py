@@ -1,25 +1,15 @@
-"""What all objects of the library share: a connection to one service, and the same methods for asyncio.
+"""What all objects of the library share: a connection to one service, for each thread its own."""
 
-The library has one implementation, the synchronous one. An asynchronous class names those of its methods that send
-requests, and each of them runs in a thread (``asyncio.to_thread``): nothing is written twice, mypy checks parameters
-and results, and the synchronous httpx client is the faster one.
-"""
-
-import asyncio
 import threading
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from blindopt.addresses import is_plain_abroad
 from blindopt.client import Client
 from blindopt.errors import Invalid
 
 C = TypeVar("C", bound=Client)
-S = TypeVar("S")
-R = TypeVar("R")
-P = ParamSpec("P")
 
 
 class Service(Generic[C]):
@@ -86,58 +76,3 @@ class Service(Generic[C]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url})"
-
-
-class AsyncOf(Generic[S]):
-    """The same object for asyncio. ``sync`` is the synchronous one, whose properties may be read."""
-
-    def __init__(self, sync: S) -> None:
-        self.sync = sync
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.sync!r})"
-
-    def _repr_html_(self) -> str:
-        show: Callable[[], str] = getattr(self.sync, "_repr_html_", lambda: "")
-        return show()
-
-    async def _read(self, read: Callable[[S], R]) -> R:
-        """Run what sends a request, such as a property, in a thread."""
-        return await asyncio.to_thread(read, self.sync)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if (close := getattr(self.sync, "close", None)) is not None:
-            await asyncio.to_thread(close)
-
-
-class Awaited(Generic[S, P, R]):
-    """A method of an asynchronous class: ``stop = Awaited(Run.stop)`` runs that method in a thread.
-
-    What a method returns can be wrapped: ``start = Awaited(then(Vendor.start, AsyncRun))``.
-    """
-
-    def __init__(self, method: Callable[Concatenate[S, P], R]) -> None:
-        self._method = method
-        self.__doc__ = method.__doc__
-
-    def __get__(self, instance: AsyncOf[S], owner: type | None = None) -> Callable[P, Coroutine[Any, Any, R]]:
-        async def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            return await asyncio.to_thread(self._method, instance.sync, *args, **kwargs)
-
-        return call
-
-
-W = TypeVar("W")
-
-
-def then(method: Callable[Concatenate[S, P], R], wrap: Callable[[R], W]) -> Callable[Concatenate[S, P], W]:
-    """Return ``method`` followed by ``wrap``."""
-
-    def both(sync: S, /, *args: P.args, **kwargs: P.kwargs) -> W:
-        return wrap(method(sync, *args, **kwargs))
-
-    both.__doc__ = method.__doc__
-    return both

@@ -1,6 +1,5 @@
 """A loop of one's own over a curator's study: candidates, queries, receipts, and the log shared with the curator."""
 
-import asyncio
 import tempfile
 import threading
 import time
@@ -28,7 +27,7 @@ from blindopt.formats import npy_files, release_files
 from blindopt.library import display
 from blindopt.library.checks import candidate_number
 from blindopt.library.optimizer import Optimizer
-from blindopt.library.service import AsyncOf, Awaited, Service
+from blindopt.library.service import Service
 from blindopt.library.study_log import LogCopy, StoredQuery, StudyLog
 from blindopt.loop_errors import Declined, StillMeasured
 
@@ -325,16 +324,3 @@ class Study(Service[StudyClient]):
             "Guarantee": view.guarantee,
         }
         return display.facts(shown)
-
-
-class AsyncStudy(AsyncOf[Study]):
-    """A ``Study`` for asyncio; ``sync`` is the study, for what sends no request."""
-
-    query = Awaited(Study.query)
-    refresh = Awaited(Study.refresh)
-    settle = Awaited(Study.settle)
-
-    @classmethod
-    async def from_grant(cls, grant: str | Path | wire.GrantFile, **options: Any) -> Self:
-        """Open the study of a grant file, as ``Study.from_grant``."""
-        return cls(await asyncio.to_thread(Study.from_grant, grant, **options))

@@ -12,7 +12,7 @@ from blindopt.client import VendorClient, new_key
 from blindopt.errors import StillRunning
 from blindopt.library import display, plots
 from blindopt.library.checks import checked
-from blindopt.library.service import AsyncOf, Awaited, Service, then
+from blindopt.library.service import Service
 from blindopt.library.study import read_grant
 
 POLL_S = 0.5
@@ -26,7 +26,6 @@ class Vendor(Service[VendorClient]):
 
     def start(
         self,
-        /,  # so that ``AsyncVendor`` can name it with its keywords
         grant: str | Path | wire.GrantFile,
         *,
         iterations: int = 50,
@@ -206,38 +205,6 @@ class Comparison:
     def _repr_html_(self) -> str:
         rows = self.rows
         return display.table(list(rows[0]) if rows else [], [list(row.values()) for row in rows])
-
-
-def _for_asyncio(run: Run) -> "AsyncRun":
-    return AsyncRun(run)
-
-
-class AsyncRun(AsyncOf[Run]):
-    """A ``Run`` for asyncio; ``sync`` is the run, with its ``view``."""
-
-    refresh = Awaited(then(Run.refresh, _for_asyncio))
-    wait = Awaited(then(Run.wait, _for_asyncio))
-    stop = Awaited(then(Run.stop, _for_asyncio))
-    pause = Awaited(then(Run.pause, _for_asyncio))
-    resume = Awaited(then(Run.resume, _for_asyncio))
-    hand_over = Awaited(Run.hand_over)
-    plot = Awaited(Run.plot)
-
-    async def recommendation(self) -> wire.Recommendation:
-        """Return the best of the queried candidates after the answers so far, with its interval."""
-        return await self._read(lambda run: run.recommendation)
-
-    async def trials(self) -> Any:
-        """Return the trials as a pandas DataFrame, by number."""
-        return await self._read(lambda run: run.trials)
-
-
-class AsyncVendor(AsyncOf[Vendor]):
-    """A ``Vendor`` for asyncio: ``AsyncVendor(Vendor(url, token))``."""
-
-    start = Awaited(then(Vendor.start, AsyncRun))
-    run = Awaited(then(Vendor.run, AsyncRun))
-    runs = Awaited(then(Vendor.runs, lambda runs: [AsyncRun(run) for run in runs]))
 
 
 def _plain(value: Any) -> Any:

@@ -1,8 +1,8 @@
-"""What all objects of the library share: a table, a bar, retries under one key, the same methods for asyncio."""
+"""What all objects of the library share: a table, a bar, retries under one key."""
 
-import asyncio
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -12,7 +12,7 @@ from blindopt import wire
 from blindopt.client import VendorClient
 from blindopt.errors import BlindoptError, Invalid, StateConflict
 from blindopt.library import display
-from blindopt.library.service import AsyncOf, Awaited, Service, then
+from blindopt.library.service import Service
 
 
 class RepliesClient(VendorClient):
@@ -26,11 +26,6 @@ class Vendors(Service[RepliesClient]):
 
     def reply(self, run_id: str) -> wire.TokenReplacement:
         return self.client.reply(run_id)
-
-
-class AsyncVendors(AsyncOf[Vendors]):
-    reply = Awaited(Vendors.reply)
-    token = Awaited(then(Vendors.reply, lambda reply: reply.token))
 
 
 @pytest.fixture
@@ -85,19 +80,15 @@ def test_without_patience_and_when_a_repetition_cannot_help_a_request_is_sent_on
     assert refused.value.__notes__ == [refused.value.what_to_do] == [StateConflict.what_to_do]
 
 
-def test_asyncio_runs_the_same_methods(service):
-    url, _ = service
-
-    async def main() -> tuple[str, str]:
-        async with AsyncVendors(Vendors(url, "x")) as vendors:
-            first = await vendors.reply("run")
-            return first.token, await vendors.token("run")
-
-    assert asyncio.run(main()) == ("t" * 20, "t" * 20)
+def test_each_thread_has_a_connection_of_its_own(service):
+    url, seen = service
+    with Vendors(url, "x") as vendors, ThreadPoolExecutor(2) as pool:
+        assert [reply.token for reply in pool.map(vendors.reply, ["run"] * 6)] == ["t" * 20] * 6
+    assert len(seen) >= 8
 
 
 def test_a_repr_has_no_token():
-    assert repr(AsyncVendors(Vendors("https://a/", "secret"))) == "AsyncVendors(Vendors(https://a))"
+    assert repr(Vendors("https://a/", "secret")) == "Vendors(https://a)"
 
 
 def test_a_token_is_not_sent_over_plain_http_to_another_machine():

@@ -1,6 +1,5 @@
 """`bo.Owner` and `bo.Measurer`: requests from what an owner writes, and a study from its file to its account."""
 
-import asyncio
 import json
 import stat
 
@@ -12,8 +11,7 @@ from blindopt import wire
 from blindopt.client import StudyClient, new_key
 from blindopt.errors import BlindoptError, Invalid, StateConflict
 from blindopt.library.drafts import columns_of, study_of
-from blindopt.library.measurer import AsyncItem
-from blindopt.library.owner import AsyncDraft, AsyncReleasedStudy, _file
+from blindopt.library.owner import _file
 from tests.docs.snippets import DOCUMENTS, LIBRARY, run_blocks
 
 
@@ -147,7 +145,7 @@ def test_a_study_from_its_file_to_its_account(owner, curator, small, tmp_path):
     )
     assert "public" in draft.check()._repr_html_()
     assert "Price" in draft.preview()._repr_html_()
-    forecast = asyncio.run(AsyncDraft(draft).forecast([1], functions=2, queries=2, rows_max=10))
+    forecast = draft.forecast([1], functions=2, queries=2, rows_max=10)
     assert forecast.state == "completed"
     assert forecast._repr_html_().count("<tr>") == len(forecast.points) + 1
     labels = [line.get_label() for line in forecast.plot().get_lines()]
@@ -174,11 +172,11 @@ def test_a_study_from_its_file_to_its_account(owner, curator, small, tmp_path):
         with pytest.raises(Invalid, match="finite"):
             first.answer(float("nan"))
         first.answer(44.25)
-        asyncio.run(AsyncItem(second).decline("consent"))
+        second.decline("consent")
         assert study.id not in {item.view.study_id for item in measurer.inbox}
 
-    (message,) = asyncio.run(AsyncReleasedStudy(study).messages())
-    asyncio.run(message.decide("accepted", "thank you"))
+    (message,) = study.messages
+    message.decide("accepted", "thank you")
     assert study.messages[0].view.state == "accepted"
     record = study.open_record(1)
     assert record[small.names[2]] in small.y
@@ -230,8 +228,8 @@ def test_the_documented_study_of_groups_runs_to_the_group_behind_a_candidate(own
     assert at.lower[0] < -122.33 < at.upper[0]
     assert at.lower[1] < 47.61 < at.upper[1]
     assert (at.spent, abs(at.count - 200) < 100) == ("0", True)
-    opened = asyncio.run(AsyncReleasedStudy(study).open_group(at.row))
+    opened = study.open_group(at.row)
     assert (opened.size, opened.mean, opened.records[:2]) == (200, pytest.approx(6.1), [1, 2])
-    assert asyncio.run(AsyncReleasedStudy(study).groups()) == groups
+    assert study.groups() == groups
     with pytest.raises(bo.Remote, match="open the group"):
         study.open_record(at.row)

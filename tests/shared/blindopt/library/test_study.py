@@ -1,10 +1,10 @@
 """A loop of one's own against a real curator: on a bad network, after crashes, and against curators that lie."""
 
-import asyncio
 import html
 import json
 import random
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -172,14 +172,12 @@ def test_a_changed_record_shows(curator, noiseless, tmp_path):
             bo.verify_log(copy)
 
 
-def test_asyncio_has_the_same_loop(curator, noiseless, tmp_path):
-    grant = grant_file(curator.url, noiseless)
-
-    async def main():
-        async with await bo.AsyncStudy.from_grant(grant, log=tmp_path / "study.sqlite") as study:
-            return await asyncio.gather(*(study.query(row) for row in range(12)))
-
-    assert [answer.row for answer in asyncio.run(main())] == list(range(12))
+def test_threads_query_at_the_same_time(curator, noiseless, tmp_path):
+    with (
+        bo.Study.from_grant(grant_file(curator.url, noiseless), log=tmp_path / "study.sqlite") as study,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        assert [answer.row for answer in pool.map(study.query, range(12))] == list(range(12))
     assert reconciled(curator, tmp_path / "study.sqlite", tmp_path).agree
 
 
