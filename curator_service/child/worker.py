@@ -11,11 +11,8 @@ from typing import Any, Generic
 
 import numpy as np
 
-import blindopt
 from blindopt.arrays import Matrix
 from curator_service.child.program import Message, Program, ReplyT
-
-_LIBRARY = str(Path(blindopt.__file__).parents[1])
 
 
 def start(module: str, files: Sequence[int] = ()) -> "subprocess.Popen[bytes]":
@@ -24,13 +21,19 @@ def start(module: str, files: Sequence[int] = ()) -> "subprocess.Popen[bytes]":
     In a session of its own: an interrupt from the keyboard reaches the curator alone, which then ends the child.
     """
     return subprocess.Popen(  # noqa: S603  this interpreter, a file of ours
-        [sys.executable, "-P", str(Path(__file__).with_name("__main__.py")), module, _LIBRARY],
+        [sys.executable, "-P", str(Path(__file__).with_name("__main__.py")), module, *folders_of(module)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,  # a traceback may quote a value
         start_new_session=True,
         pass_fds=files,
     )
+
+
+def folders_of(module: str) -> list[str]:
+    """The folders that hold a module and the library: they need not be installed, as in a container."""
+    packages = (sys.modules[name] for name in (module.partition(".")[0], "blindopt"))
+    return list(dict.fromkeys(str(Path(package.__path__[0]).parent) for package in packages))
 
 
 class Worker(Generic[ReplyT]):

@@ -166,6 +166,11 @@ def dataset_of(db: Connection, study_id: str) -> Row[Any]:
     return find(db, datasets, find(db, studies, study_id).dataset_id)
 
 
+def is_erased(db: Connection, study_id: str) -> bool:
+    """Whether the dataset of a study was erased. Raises NotFound."""
+    return dataset_of(db, study_id).erased_at is not None
+
+
 def release_of(db: Connection, study_id: str) -> Row[Any] | None:
     """The release of a study, or None before it."""
     return db.execute(select(releases).where(releases.c.study_id == study_id)).one_or_none()

@@ -20,13 +20,6 @@ from service_kit.store.schema import unguarded
 
 ERASED = "erased"
 """The state of a measurement whose value is erased; it is in no listing."""
-LOST, GONE = 1, 2
-"""Why a query gets no more versions: the curator was restored from a backup, or the query's dataset was erased."""
-
-
-def is_erased(db: Connection, study_id: str) -> bool:
-    """Whether the dataset of a study was erased. Raises NotFound."""
-    return store.dataset_of(db, study_id).erased_at is not None
 
 
 def erased(db: Connection) -> list[str]:
@@ -111,7 +104,7 @@ def _measurements(db: Connection, studies: Collection[str]) -> int:
     """Take measurements out of every listing, and overwrite values, notes, reasons and salts; how many entries."""
     of = inbox.measurements.c.study_id.in_(studies)
     db.execute(update(inbox.measurements).where(of).values(state=ERASED, attempts=0, next_at=None, problem=None))
-    db.execute(update(inbox.inquiries).where(inbox.inquiries.c.study_id.in_(studies)).values(lost=GONE, open=0))
+    db.execute(update(inbox.inquiries).where(inbox.inquiries.c.study_id.in_(studies)).values(lost=inbox.GONE, open=0))
     with unguarded(db, inbox.entries.name):
         chosen = inbox.entries.c.measurement_id.in_(select(inbox.measurements.c.id).where(of))
         blank = {"value": None, "note": None, "reason": None, "salt": ""}

@@ -47,11 +47,9 @@ inquiries = Table(
     Index("inquiries_owed", "seq", sqlite_where=text("version < begun")),
     Index("inquiries_due", "due_at", sqlite_where=text("open > 0")),
 )
-"""The state of each query. ``begun`` and ``version``: the last version that was begun, and that was published.
-
-``lost``: 1: the curator was restored from a backup with this query; later versions are lost, and none is published.
-2: the query's dataset was erased.
-"""
+"""The state of each query. ``begun`` and ``version``: the last version that was begun, and that was published."""
+LOST, GONE = 1, 2
+"""Why a query gets no more versions: the curator was restored from a backup, or the query's dataset was erased."""
 measurements = Table(
     "measurements",
     METADATA,
@@ -376,7 +374,7 @@ def next_due(db: Connection) -> str | None:
 
 def lose(db: Connection) -> None:
     """Publish no more versions of any stored query, and call the owner's system for none."""
-    db.execute(update(inquiries).where(inquiries.c.lost == 0).values(lost=1))
+    db.execute(update(inquiries).where(inquiries.c.lost == 0).values(lost=LOST))
     called = measurements.c.next_at.is_not(None) | measurements.c.problem.is_not(None) | (measurements.c.attempts > 0)
     db.execute(update(measurements).where(called).values(attempts=0, next_at=None, problem=None))
 

@@ -42,7 +42,7 @@ def numbers_and_persons(units: Iterable[str]) -> tuple[set[int], set[bytes]]:
     return numbers, {bytes.fromhex(name) for kind, name in named if kind == "person"}
 
 
-def add(db: Connection, account: str, unit: str, salt: str, at: str) -> None:
+def withhold(db: Connection, account: str, unit: str, salt: str, at: str) -> None:
     """Withhold a unit."""
     db.execute(withheld.insert(), {"account": account, "unit": unit, "salt": salt, "created_at": at})
 

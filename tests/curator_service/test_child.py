@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-import blindopt
 from curator_service import attacks, child, forecasts, scoring
 from curator_service.attacks.worker import Worker as AttackWorker
 from curator_service.child.program import nth_core
@@ -197,9 +196,9 @@ def test_kinds_of_work_share_no_core_while_there_is_another(until):
 def test_a_child_that_cannot_read_its_job_ends_though_more_jobs_may_come():
     """Its input stays open: the curator would wait for its deadline."""
     program = Path(child.__file__).with_name("__main__.py")
-    command = [sys.executable, "-P", str(program), "curator_service.forecasts.worker"]
-    library = str(Path(blindopt.__file__).parents[1])
-    with subprocess.Popen([*command, library], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    module = "curator_service.forecasts.worker"
+    command = [sys.executable, "-P", str(program), module, *child.worker.folders_of(module)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         process.stdin.write(b"{}\nnull\n")
         process.stdin.flush()
         assert process.wait(timeout=240) == 1

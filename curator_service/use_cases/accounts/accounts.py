@@ -16,7 +16,6 @@ from curator_service.privacy.ledger import (
     is_groups,
     text,
 )
-from curator_service.store import erasures
 from curator_service.store import ledger as lines
 from curator_service.use_cases.studies.advisories import release_status
 from curator_service.use_cases.studies.groups import group_entries
@@ -69,7 +68,7 @@ class Accounts:
             spec = store.spec_of(db, study_id)
             page = lines.exposure(db, study_id, position=position, limit=limit, largest=largest)
             now, again = lines.balance(db, study_id), most_by_row(db, study_id)
-            shown = with_records and bool(page) and not is_groups(spec) and not erasures.is_erased(db, study_id)
+            shown = with_records and bool(page) and not is_groups(spec) and not store.is_erased(db, study_id)
             released = self._studies.of(db, study_id) if shown else None
             of_person = self._studies.persons(db, study_id) if page else alone
             others = {other for row in page for other in of_person(row.row)}
@@ -106,7 +105,7 @@ class Accounts:
             released = self._studies.of(db, study_id)
             if released.groups is None:
                 raise StateConflict("the candidates of this study are records, not groups")
-            if erasures.is_erased(db, study_id):
+            if store.is_erased(db, study_id):
                 raise Erased("the study was erased by its owner")
             first = 0 if position is None else position + 1
             rows = list(range(first, min(first + limit, released.n)))

@@ -8,7 +8,6 @@ from pydantic import TypeAdapter, ValidationError
 from blindopt import wire
 from blindopt.errors import Erased, Invalid, StateConflict, StudyNotOpen, UnknownRow
 from curator_service import store
-from curator_service.store import erasures
 from curator_service.store import ledger as lines
 from curator_service.store import messages as table
 from curator_service.store.dataset_accounts import is_raised
@@ -67,7 +66,7 @@ class Messages:
 
     def _check(self, db: Connection, study_id: str, grant: Principal, message: wire.MessageCreate) -> None:
         released = self._studies.of(db, study_id)
-        if erasures.is_erased(db, study_id):
+        if store.is_erased(db, study_id):
             raise Erased("the study was erased by its owner")
         if isinstance(message, wire.BudgetMessage):
             if store.state_of(db, study_id) != "open":

@@ -19,8 +19,7 @@ from curator_service.use_cases.queries.measurement_entries import (
     system_of,
 )
 from curator_service.use_cases.queries.released_units import held_back
-from curator_service.use_cases.studies.release_cache import ReleasedStudies
-from curator_service.use_cases.studies.withheld_records import withheld_rows
+from curator_service.use_cases.studies.release_cache import ReleasedStudies, withheld_rows
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext

@@ -45,7 +45,7 @@ class Withholding:
             unit, salt = self._unit(dataset, wanted), secrets.token_hex(16)
             details: dict[str, Any] = {"dataset_id": dataset_id, "account": account}
             if unit not in withheld.units(db, account):
-                withheld.add(db, account, unit, salt, stamp(self._context.clock()))
+                withheld.withhold(db, account, unit, salt, stamp(self._context.clock()))
                 details["unit_sha256"] = salted_digest(unit, salt)
                 queries.extend(self._decline_open(db, dataset))
             count = len(withheld_records(db, self._vault, dataset_id))

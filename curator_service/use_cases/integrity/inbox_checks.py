@@ -133,8 +133,8 @@ class InboxLogSummary:
                 raise LogBroken(f"query {row.query_id} waits for measurements, and the log does not say so")
             missing.discard(row.query_id)
             begun = released.get(row.query_id, [])
-            lost = erasures.LOST if row.query_id in self.lost else 0
-            lost = erasures.GONE if self._is_erased(row.query_id) else lost
+            lost = table.LOST if row.query_id in self.lost else 0
+            lost = table.GONE if self._is_erased(row.query_id) else lost
             state = (waiting.get(row.query_id, 0), len(begun), len(self.versions[row.query_id]), lost)
             if (row.open, row.begun, row.version, row.lost) != state:
                 raise LogBroken(f"the state of query {row.query_id} is not what the log says")

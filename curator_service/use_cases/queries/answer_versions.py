@@ -22,7 +22,6 @@ from blindopt.errors import Erased, StateConflict
 from curator_service import store
 from curator_service.measurement.privatize import draws_nothing, release
 from curator_service.privacy import ledger
-from curator_service.store import erasures
 from curator_service.store import inbox as table
 from curator_service.store import ledger as lines
 from curator_service.use_cases import notices
@@ -36,8 +35,7 @@ from curator_service.use_cases.queries.released_units import (
     units_to_release,
 )
 from curator_service.use_cases.studies import dataset_caps
-from curator_service.use_cases.studies.release_cache import ReleasedStudies
-from curator_service.use_cases.studies.withheld_records import withheld_rows
+from curator_service.use_cases.studies.release_cache import ReleasedStudies, withheld_rows
 from service_kit.context.context import ServiceContext
 from service_kit.store import audit_log
 from service_kit.store.base import stamp
@@ -251,7 +249,7 @@ class AnswerVersions:
 
 def check_not_lost(inquiry: Any) -> None:
     """Raise StateConflict or Erased for a query that gets no more versions."""
-    if inquiry.lost == erasures.GONE:
+    if inquiry.lost == table.GONE:
         raise Erased("the study was erased by its owner: its queries get no more answers")
     if inquiry.lost:
         raise StateConflict(LOST)

@@ -25,7 +25,6 @@ from blindopt.formats.release_files import Section
 from curator_service import store
 from curator_service.measurement.column import is_exact, measure
 from curator_service.privacy import ledger
-from curator_service.store import erasures
 from curator_service.store import inbox as inbox_table
 from curator_service.store import ledger as lines
 from curator_service.use_cases import notices
@@ -34,8 +33,7 @@ from curator_service.use_cases.queries import measurement_entries
 from curator_service.use_cases.queries.refusals import refusal_for_grant
 from curator_service.use_cases.queries.study_views import view_of
 from curator_service.use_cases.studies import dataset_caps, groups
-from curator_service.use_cases.studies.release_cache import Released, ReleasedStudies
-from curator_service.use_cases.studies.withheld_records import withheld_rows
+from curator_service.use_cases.studies.release_cache import Released, ReleasedStudies, withheld_rows
 from curator_service.vault import Vault, new_id
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
@@ -318,7 +316,7 @@ class Queries:
             raise StillRunning("the query was charged and not answered: send it again under its key")
         if stored is not None and version <= 1:
             return StoredReply(200, stored.reply.body)
-        if inquiry is not None and inquiry.lost == erasures.GONE:
+        if inquiry is not None and inquiry.lost == inbox_table.GONE:
             raise Erased("the study was erased by its owner, with its answers")
         if latest is not None and latest.version >= version:
             return StoredReply(200, latest.body)

@@ -52,7 +52,7 @@ class BoundsSearch:
             if (stored := self._context.idempotency.stored(db, request)) is not None:
                 return stored
             self._context.audit_trail.check_sound()
-            if (begun := table.find(db, identity)) is not None:  # after a crash before the result
+            if (begun := table.find_bounds(db, identity)) is not None:  # after a crash before the result
                 stored_replies.check_same_request(json.loads(begun.spec)["request_sha256"], digest)
             elif (refusal := self._charge(db, request, identity, dataset_id, wanted, digest)) is not None:
                 refusals.append(refusal)
@@ -70,8 +70,8 @@ class BoundsSearch:
                     "a record was withheld while the bounds were drawn, so nothing was released: send the same request "
                     "again, under the same key, which charges nothing more"
                 )
-            table.settle(db, identity, drawn)
-            view = view_of(table.find(db, identity))
+            table.settle_bounds(db, identity, drawn)
+            view = view_of(table.find_bounds(db, identity))
             return Effect(view, "bounds.released", {"bounds_id": identity, "dataset_id": dataset_id}, 200)
 
         return self._context.idempotency.once(request, effect)
@@ -81,7 +81,7 @@ class BoundsSearch:
         with self._context.database.read() as db:
             sha = store.find(db, store.datasets, dataset_id).sha256
             same = [row.id for row in store.registrations(db, sha)]
-            return [(row.seq, view_of(row)) for row in table.page(db, same, after=after, limit=limit)]
+            return [(row.seq, view_of(row)) for row in table.bounds_of(db, same, after=after, limit=limit)]
 
     def _charge(
         self,
@@ -105,7 +105,7 @@ class BoundsSearch:
         if refusal is not None:
             return refusal
         spec = spec_of(wanted, dataset, n, digest)
-        table.add(db, identity, dataset_id, json.dumps(spec), stamp(self._context.clock()))
+        table.add_bounds(db, identity, dataset_id, json.dumps(spec), stamp(self._context.clock()))
         details = {
             "bounds_id": identity,
             "dataset_id": dataset_id,
@@ -120,7 +120,7 @@ class BoundsSearch:
     def _drawn(self, identity: str) -> tuple[str, int]:
         """Draw the quantiles of each column, as JSON, from so many records. A draw not stored is shown to nobody."""
         with self._context.database.read() as db:
-            row = table.find(db, identity)
+            row = table.find_bounds(db, identity)
             columns = store.column_names(store.find(db, store.datasets, row.dataset_id))
             kept = kept_records(db, self._vault, row.dataset_id)
             if row.result is not None:

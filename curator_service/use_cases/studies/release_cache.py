@@ -19,9 +19,10 @@ from blindopt.formats.release_files import Section, sections_of
 from curator_service import store
 from curator_service.persons import RowsOfPersons, numbers_of
 from curator_service.privacy.ledger import alone, is_groups
-from curator_service.store import dataset_accounts, erasures
+from curator_service.store import dataset_accounts, withheld
 from curator_service.store import ledger as lines
 from curator_service.use_cases.studies.dataset_losses import DatasetLosses
+from curator_service.use_cases.studies.withheld_records import withheld_records
 from curator_service.vault import Vault
 from service_kit.store.database import Connection
 
@@ -184,7 +185,7 @@ class ReleasedStudies:
 
         Of an erased study nobody knows any more who is behind a row: the costliest rows count as one person's.
         """
-        if not erasures.is_erased(db, identity):
+        if not store.is_erased(db, identity):
             return self.of(db, identity).rows_of_person
         spec = store.spec_of(db, identity)
         if is_groups(spec):
@@ -213,6 +214,14 @@ class ReleasedStudies:
             if (records := self._records.get(identity)) is None:
                 records = self._records[identity] = np.asarray(self.vault.dataset(identity))
             return records
+
+
+def withheld_rows(db: Connection, vault: Vault, released: Released, rows: Iterable[int]) -> set[int]:
+    """The rows of Z among these whose record is withheld; a group only loses it from its sums."""
+    if released.groups is not None or not withheld.units(db, released.account):  # each query looks
+        return set()
+    records = set(withheld_records(db, vault, released.spec.dataset_id))
+    return {row for row in rows if int(released.order[row]) in records}
 
 
 def _with_caps(released: Released, budget: wire.Budget | None) -> Released:

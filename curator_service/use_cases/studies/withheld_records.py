@@ -1,6 +1,5 @@
 """Which records of a dataset are withheld: they are measured and released no more."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,6 @@ from numpy.typing import NDArray
 from blindopt.errors import Erased
 from curator_service import store
 from curator_service.store import dataset_accounts, withheld
-from curator_service.use_cases.studies.release_cache import Released
 from curator_service.vault import Vault
 from service_kit.store.database import Connection
 
@@ -41,11 +39,3 @@ def kept_records(db: Connection, vault: Vault, dataset_id: str) -> NDArray[np.in
     """The indices of the stored records that are not withheld, in the order of the file."""
     rows = int(store.find(db, store.datasets, dataset_id).rows)
     return np.delete(np.arange(rows), withheld_records(db, vault, dataset_id))
-
-
-def withheld_rows(db: Connection, vault: Vault, released: Released, rows: Iterable[int]) -> set[int]:
-    """The rows of Z among these whose record is withheld; a group only loses it from its sums."""
-    if released.groups is not None or not withheld.units(db, released.account):  # each query looks
-        return set()
-    records = set(withheld_records(db, vault, released.spec.dataset_id))
-    return {row for row in rows if int(released.order[row]) in records}

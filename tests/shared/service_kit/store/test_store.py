@@ -125,7 +125,7 @@ def _fill(database, context):
         curator_store.insert(db, messages.budget_changes, **caps, **created)
         account = dataset_accounts.Account()
         dataset_accounts.add(db, "ds_1", "tuning", after=account, at=stamp(NOW), subject="tun_1")
-        withheld.add(db, "ds_1", withheld.record_unit(1), "s", stamp(NOW))
+        withheld.withhold(db, "ds_1", withheld.record_unit(1), "s", stamp(NOW))
         inquiry = {"query_id": "qry_1", "study_id": "std_1", **created}
         measured = {
             "id": "msr_1",
