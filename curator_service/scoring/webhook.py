@@ -9,26 +9,23 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import inf
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from blindopt.arrays import Vector
+from blindopt.client import WebhookClient
+from blindopt.client.webhook import WebhookReply
 from blindopt.errors import ProtocolViolated, TuningFailed, Unreachable
+from service_kit.notices.webhooks import Retries, json_number, json_object
 
-if TYPE_CHECKING:
-    from blindopt.client import WebhookClient
-
-FIRST_WAIT_SECONDS = 0.2
-LONGEST_WAIT_SECONDS = 30.0
+RETRIES = Retries(first_s=0.2, longest_s=30.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
     """Requests of one tuning to its scorer. A retry has the same idempotency key, so that work is not done twice."""
 
-    client: "WebhookClient"
+    client: WebhookClient
     tuning_id: str
     model: str
     attempts: int
@@ -44,7 +41,6 @@ class Webhook:
 
         Raises TuningFailed after the last attempt, and for a reply that is no score. Its text quotes no score.
         """
-        key = f"{self.tuning_id}:{number}"
         request = {
             "tuning_id": self.tuning_id,
             "evaluation": number,
@@ -53,49 +49,34 @@ class Webhook:
             "validation_dataset_id": self.validation_dataset_id,
             "records": self.records,
         }
-        body = json.dumps(request).encode()
-        wait_s = FIRST_WAIT_SECONDS
-        for remaining in reversed(range(self.attempts)):
+        failures = 0
+        while True:
             try:
-                reply = self.client.ask(body, key=key, at=int(time.time()))
-                return _scores(reply, self.records) if self.each else _mean(reply)
+                return self._read(self.client.post(json.dumps(request).encode(), key=f"{self.tuning_id}:{number}"))
             except Unreachable as error:
-                if not remaining:
-                    raise TuningFailed(f"the scorer failed {self.attempts} times, at last: {error}") from None
+                failures += 1
+                if failures == self.attempts:
+                    raise TuningFailed(f"the scorer failed {failures} times, at last: {error}") from None
             except ProtocolViolated as error:
                 raise TuningFailed(f"the scorer broke the protocol: {error}") from None
-            self.sleep(wait_s)
-            wait_s = min(2 * wait_s, LONGEST_WAIT_SECONDS)
-        raise AssertionError("there is a last attempt")
+            self.sleep(RETRIES.wait_s(failures))
 
+    def _read(self, reply: WebhookReply) -> Vector | float:
+        """The score of a reply ``{"score": 0.5}``, or those of ``{"scores": [0.5, ...]}``. NaN stays NaN.
 
-def _mean(reply: bytes) -> float:
-    """The score of a reply ``{"score": 0.5}``. NaN, which the parser accepts, stays NaN."""
-    return _number(_member(reply, "score"))
-
-
-def _scores(reply: bytes, m: int) -> Vector:
-    """The scores (m,) of a reply ``{"scores": [0.5, ...]}``."""
-    scores = _member(reply, "scores")
-    if not isinstance(scores, list) or len(scores) != m:
-        raise ProtocolViolated(f'"scores" must be a list with a number for each of the {m} validation records')
-    return np.array([_number(score) for score in scores])
-
-
-def _member(reply: bytes, name: str) -> object:
-    try:
-        document = json.loads(reply)
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict) or name not in document:
-        raise ProtocolViolated(f'the reply must be a JSON object with "{name}"')
-    return document[name]
-
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ProtocolViolated("a score must be a number")
-    try:
-        return float(value)
-    except OverflowError:
-        return inf
+        Raises Unreachable for a status that a retry may change, ProtocolViolated for what is no score.
+        """
+        if reply.status in (408, 409, 425, 429) or reply.status >= 500:
+            raise Unreachable(f"the other party answered {reply.status}")
+        if reply.status != 200:
+            raise ProtocolViolated(f"the other party answered {reply.status}, which asking again would not mend")
+        name, members = "scores" if self.each else "score", json_object(reply.body)
+        if name not in members:
+            raise ProtocolViolated(f'the reply must be a JSON object with "{name}"')
+        if not self.each:
+            return json_number(members[name], "a score")
+        scores = members[name]
+        if not isinstance(scores, list) or len(scores) != self.records:
+            message = f'"scores" must be a list with a number for each of the {self.records} validation records'
+            raise ProtocolViolated(message)
+        return np.array([json_number(score, "a score") for score in scores])

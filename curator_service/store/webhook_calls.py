@@ -1,9 +1,8 @@
 """Calls of the owner's system about open measurements: when the next one is due, and what came of the last."""
 
-from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import bindparam, func, select, update
+from sqlalchemy import func, select, update
 
 from curator_service.store.inbox import CALL_STATES, CallState, inquiries, measurements
 from service_kit.store.database import Connection
@@ -12,25 +11,17 @@ _STILL_OPEN = measurements.c.state.concat("") == "open"
 """No index by state is used for it: many more are open than are due at a time."""
 
 
-def to_post(db: Connection, now: str, *, limit: int) -> list[str]:
-    """Measurements for which the owner's system is to be called now."""
-    where = (measurements.c.next_at <= now) & _STILL_OPEN
-    return list(
-        db.execute(select(measurements.c.id).where(where).order_by(measurements.c.next_at).limit(limit)).scalars()
-    )
+def next_calls(db: Connection, *, limit: int) -> list[tuple[str, str]]:
+    """Measurements for which the owner's system is to be called, the earliest first: id, and when."""
+    query = select(measurements.c.id, measurements.c.next_at).where(measurements.c.next_at.is_not(None), _STILL_OPEN)
+    return [(row.id, row.next_at) for row in db.execute(query.order_by(measurements.c.next_at).limit(limit))]
 
 
-def next_post(db: Connection, now: str) -> str | None:
-    """The next time after now at which the owner's system is to be called, or None."""
-    where = (measurements.c.next_at > now) & _STILL_OPEN
-    query = select(measurements.c.next_at).where(where).order_by(measurements.c.next_at).limit(1)
-    next_at: str | None = db.execute(query).scalar()
-    return next_at
-
-
-def record_attempt(db: Connection, identity: str, *, attempts: int, next_at: str | None, problem: str | None) -> None:
+def record_attempt(
+    db: Connection, measurement_id: str, *, attempts: int, next_at: str | None, problem: str | None
+) -> None:
     """Record a call of the owner's system, unless the measurement was made meanwhile."""
-    where = (measurements.c.id == identity) & (measurements.c.state == "open")
+    where = (measurements.c.id == measurement_id) & (measurements.c.state == "open")
     db.execute(update(measurements).where(where).values(attempts=attempts, next_at=next_at, problem=problem))
 
 
@@ -56,18 +47,16 @@ def _restart(db: Connection, now: str, seqs: Any) -> int:
     return db.execute(change).rowcount
 
 
-def old_posts(db: Connection, before: str, *, limit: int) -> list[int]:
-    """Sequence numbers of measurements that the owner's system is still to be called for, requested ``before``."""
+def give_up_old(db: Connection, before: str, problem: str, *, limit: int) -> int:
+    """Call the owner's system no more for measurements that were requested ``before``; how many, ``limit`` at most.
+
+    The problem of an earlier attempt stays.
+    """
     joined = measurements.join(inquiries, inquiries.c.query_id == measurements.c.query_id)
     where = measurements.c.next_at.is_not(None) & _STILL_OPEN & (inquiries.c.created_at < before)
-    return list(db.execute(select(measurements.c.seq).select_from(joined).where(where).limit(limit)).scalars())
-
-
-def give_up(db: Connection, seqs: Sequence[int], problem: str) -> None:
-    """Call the owner's system no more for those that are open. The problem of an earlier attempt stays."""
-    where = (measurements.c.seq == bindparam("of")) & (measurements.c.state == "open")
+    seqs = select(measurements.c.seq).select_from(joined).where(where).limit(limit)
     given_up = {"next_at": None, "problem": func.coalesce(measurements.c.problem, problem)}
-    db.execute(update(measurements).where(where).values(**given_up), [{"of": seq} for seq in seqs])
+    return db.execute(update(measurements).where(measurements.c.seq.in_(seqs)).values(**given_up)).rowcount
 
 
 def count_states(db: Connection) -> dict[CallState, int]:

@@ -5,28 +5,27 @@ carries the same idempotency key, so that work is not done twice. Each call goes
 is resolved anew, and to no other. What the system does not measure for days stays in the inbox, for people to measure.
 """
 
+import json
 import logging
 import threading
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from blindopt import wire
 from blindopt.errors import BlindoptError, ProtocolViolated, StateConflict, Unreachable
 from curator_service.settings import Settings
 from curator_service.store import inbox as table
 from curator_service.store import webhook_calls
-from curator_service.use_cases.inbox import webhook_messages
-from curator_service.use_cases.inbox.circuit_breaker import RESPECTED_SECONDS, Circuit, chance, wait_after
 from curator_service.use_cases.inbox.inbox import Inbox
 from curator_service.use_cases.queries import measurement_entries
 from curator_service.use_cases.queries.measurement_entries import MeasurementEntry
 from curator_service.use_cases.studies.studies import NO_MEASURER
 from service_kit.context.context import ServiceContext
-from service_kit.context.keys import webhook_key
 from service_kit.context.request import Effect, RequestContext
+from service_kit.notices import webhooks
+from service_kit.notices.webhooks import ATTEMPTS_MIN, RESPECTED_SECONDS, Circuit, Retries
 from service_kit.store import audit_log
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection, StoreFault
@@ -35,33 +34,17 @@ from service_kit.web.wakeups import INBOX, Wakeups
 
 if TYPE_CHECKING:
     from blindopt.client import WebhookClient
+    from blindopt.client.webhook import WebhookReply
 
 log = logging.getLogger("blindopt.measurers")
 AT_ONCE = 4
-ATTEMPTS_MIN = 3  # of a measurement that is old already when its turn comes
-_OF_BODY = (400, 409, 413, 415, 422)
-"""Statuses that concern one measurement. Any other that is no success is a failure of the system."""
 REPLY_MAX_BYTES = 64 << 10
 CLOSE_SECONDS = 1.0
 AGAIN_SECONDS = 1.0
 LOOK_SECONDS = 60.0
-GIVEN_UP_AT_ONCE = 1_000
-
-
-def client_of(settings: Settings) -> "WebhookClient | None":
-    """The owner's system that the settings name, or None. Raises StateConflict for a key that is too short."""
-    if settings.measurer_url is None or settings.measurer_secret_file is None:
-        return None
-    key = webhook_key(settings.measurer_secret_file, "MEASURER_SECRET_FILE")
-    from blindopt.client import WebhookClient  # late: most curators call nobody, and start faster
-
-    return WebhookClient(
-        settings.measurer_url,
-        key,
-        timeout_s=settings.measurer_timeout_seconds,
-        verify=True if settings.measurer_ca is None else str(settings.measurer_ca),
-        reply_max_bytes=REPLY_MAX_BYTES,
-    )
+_OF_BODY = (400, 409, 413, 415, 422)
+"""Statuses that concern one measurement. Any other that is no success is a failure of the system."""
+_REASONS = get_args(wire.DeclineReason)
 
 
 class WebhookMeasurer:
@@ -71,13 +54,11 @@ class WebhookMeasurer:
         self._context = context
         self._inbox = inbox
         self._settings = settings
-        self._clients = threading.local()  # each thread has its own
-        self._tried_for = timedelta(hours=settings.measurer_hours)
-        self._changed = threading.Condition()
-        self._wakeup_count = 0
+        self._retries = Retries(0.5, 600.0, timedelta(hours=settings.measurer_hours))
+        self._look_seconds = min(LOOK_SECONDS, max(1.0, settings.measurer_hours * 360))
+        self._changed = threading.Condition()  # held to read or change what follows
         self._under_way: set[str] = set()
         self._circuit = Circuit()
-        self._look_seconds = min(LOOK_SECONDS, max(1.0, self._tried_for.total_seconds() / 10))
         self._old_at = datetime.min.replace(tzinfo=UTC)
         self._closing = False
         self._threads = [
@@ -101,7 +82,6 @@ class WebhookMeasurer:
 
     def _look_again(self) -> None:
         with self._changed:
-            self._wakeup_count += 1
             self._changed.notify_all()
 
     # --- status and retry ---------------------------------------------------------------------------
@@ -138,7 +118,7 @@ class WebhookMeasurer:
             return Effect(wire.TriedAgain(measurements=count), "measurement.tried_again", details, 200)
 
         with self._changed:  # first, so that no measurement is given up again before its call
-            self._circuit.allow_probe(self._context.clock())
+            self._circuit.allow_call(self._context.clock())
         reply = self._context.idempotency.once(request, effect)
         self._look_again()
         return reply
@@ -146,167 +126,177 @@ class WebhookMeasurer:
     # --- the work ---------------------------------------------------------------------------------
 
     def _serve(self) -> None:
+        client: WebhookClient | None = None
         while not self._closing:
+            measurement_id = None
             try:
-                identity = self._next()
-            except Exception as error:  # the database is going down, or worse
-                self._fault("", error)
-                time.sleep(AGAIN_SECONDS)
-                continue
-            if identity is None:
-                return
-            try:
-                self._ask(identity)
-            except (BlindoptError, StoreFault):  # the database cannot be written: called again, under the same key
-                time.sleep(AGAIN_SECONDS)
-            except Exception as error:  # its text may quote a value
-                self._fault(identity, error)
+                client = client or webhooks.open_client(self._settings, "measurer", REPLY_MAX_BYTES)
+                assert client is not None, "no thread runs without a system in the settings"
+                if (measurement_id := self._next()) is not None:
+                    self._call(client, measurement_id)
+            except Exception as error:  # called again, under the same key
+                # A database that cannot be written says so to requests. The text of any other fault may quote a value.
+                if not self._closing and not isinstance(error, BlindoptError | StoreFault):
+                    log.error(
+                        "fault",
+                        extra={"fields": {"measurement_id": measurement_id or "", "kind": type(error).__name__}},
+                    )
                 time.sleep(AGAIN_SECONDS)
             finally:
                 with self._changed:
-                    self._under_way.discard(identity)
-                    self._circuit.end_call(identity)
-
-    def _fault(self, identity: str, error: Exception) -> None:
-        if not self._closing:
-            log.error("fault", extra={"fields": {"measurement_id": identity, "kind": type(error).__name__}})
+                    self._under_way -= {measurement_id}
 
     def _next(self) -> str | None:
         """Wait for the next measurement that is due; None once the service is closing."""
-        while not self._closing:
-            with self._changed:
-                count = self._wakeup_count
-                identity, seconds = self._due()
-            if identity is not None:
-                return identity
+        while True:
             self._give_up_old()
             with self._changed:
-                self._changed.wait_for(partial(self._is_woken, count), seconds)
-        return None
-
-    def _is_woken(self, count: int) -> bool:
-        return self._closing or self._wakeup_count != count
+                if self._closing:
+                    return None
+                measurement_id, seconds = self._due()
+                if measurement_id is not None:
+                    return measurement_id
+                self._changed.wait(seconds)
 
     def _due(self) -> tuple[str | None, float]:
-        """A measurement that the system may be called for now, or else the seconds until the next look."""
-        now, opens_at = self._context.clock(), self._circuit.opens_at
-        if self._circuit.may_call(now):
+        """A measurement that the system is called for now, or else the seconds until the next look."""
+        now, wake_at = self._context.clock(), self._circuit.opens_at
+        if self._circuit.may_call(now, len(self._under_way)):
             with self._context.database.read() as db:
-                due = webhook_calls.to_post(db, stamp(now), limit=AT_ONCE + 1)
-                first = webhook_calls.next_post(db, stamp(now))
-            for identity in due:
-                if identity not in self._under_way:
-                    self._under_way.add(identity)
-                    self._circuit.begin_call(identity)
-                    return identity, 0.0
-            later = None if first is None else moment(first)
-        else:
-            later = opens_at if opens_at is not None and opens_at > now else None
-        most = self._look_seconds if opens_at is not None else LOOK_SECONDS
-        if later is None:  # the end of a call under way wakes this thread
-            return None, most
-        return None, min(max((later - now).total_seconds(), 0.01), most)
+                calls = webhook_calls.next_calls(db, limit=AT_ONCE)
+            measurement_id, next_at = next((call for call in calls if call[0] not in self._under_way), ("", ""))
+            if measurement_id and next_at <= stamp(now):
+                self._under_way.add(measurement_id)
+                return measurement_id, 0.0
+            wake_at = moment(next_at) if next_at else None
+        if wake_at is None or wake_at <= now:  # the end of a call under way wakes this thread
+            return None, self._look_seconds
+        return None, min((wake_at - now).total_seconds(), self._look_seconds)
 
     def _give_up_old(self) -> None:
         """While the system is down, leave to people the measurements that wait for too long."""
         now = self._context.clock()
         with self._changed:
             problem = self._circuit.problem
-            if problem is None or not self._circuit.is_open(now) or now < self._old_at:
+            if problem is None or not self._circuit.is_down(now) or now < self._old_at:
                 return
             self._old_at = now + timedelta(seconds=self._look_seconds)
-        before, old = stamp(now - self._tried_for), [0] * GIVEN_UP_AT_ONCE
-        while len(old) == GIVEN_UP_AT_ONCE and not self._closing:  # in parts: others write, too
-            with self._context.database.read() as db:
-                old = webhook_calls.old_posts(db, before, limit=GIVEN_UP_AT_ONCE)
-            if old:
-                log.warning("given up", extra={"fields": {"measurements": len(old)}})
-                self._context.database.write(partial(webhook_calls.give_up, seqs=old, problem=problem))
-                self._inbox.publish([])
+        give_up = partial(
+            webhook_calls.give_up_old, before=stamp(now - self._retries.tried_for), problem=problem, limit=1_000
+        )
+        while not self._closing and (count := self._context.database.write(give_up)):  # a few: others write, too
+            log.warning("given up", extra={"fields": {"measurements": count}})
+            self._inbox.publish([])
 
-    def _client(self) -> "WebhookClient":
-        if (client := getattr(self._clients, "client", None)) is None:
-            client = self._clients.client = client_of(self._settings)
-        assert client is not None, "no thread runs without a system in the settings"
-        return client
-
-    def _ask(self, identity: str) -> None:
+    def _call(self, client: "WebhookClient", measurement_id: str) -> None:
         with self._context.database.read() as db:
-            row = table.view(db, identity)
+            row = table.view(db, measurement_id)
         if row.state != "open":
             return
-        body = webhook_messages.body_of(self._inbox.view(identity))
+        retry_after_s = 0.0
         try:
-            reply = self._client().call(body, key=identity, at=int(time.time()))
-        except (Unreachable, ProtocolViolated) as error:  # no reply, or one that is too long
-            self._record_failure(row, str(error), of_system=isinstance(error, Unreachable))
-            return
-        if reply.status not in (200, 202):
-            problem, of_system = f"the other party answered {reply.status}", reply.status not in _OF_BODY
-            self._record_failure(row, problem, of_system=of_system, retry_after_s=reply.retry_after_s)
-            return
-        try:
-            entry = None if reply.status == 202 else self._read(identity, row.study_id, reply.body)
-        except ProtocolViolated as error:
-            self._record_failure(row, str(error), of_system=False)
+            reply = client.post(body_of(self._inbox.view(measurement_id)), key=measurement_id)
+            retry_after_s = reply.retry_after_s
+            entry = self._read(row, reply)
+        except (Unreachable, ProtocolViolated) as error:
+            self._record_failure(row, error, retry_after_s)
             return
         self._record_success()
-        if entry is None:  # the system answers later
-            self._record_attempt(identity, row.attempts + 1, None, None)
-            return
-        try:
-            self._context.database.write(partial(self._enter, query_id=row.query_id, entry=entry))
-        except StateConflict:  # it was answered or declined meanwhile, or its query gets no more versions
-            self._record_attempt(identity, row.attempts + 1, None, None)
-            return
-        self._inbox.publish([row.query_id])
+        if entry is None or not self._enter(row.query_id, entry):
+            self._record_attempt(row, None, None)
 
-    def _record_success(self) -> None:
-        with self._changed:
-            was_open = self._circuit.opens_at is not None
-            self._circuit.record_success()
-        if was_open:
-            log.info("the measurer is back")
-            self._look_again()
+    def _read(self, row: Any, reply: "WebhookReply") -> MeasurementEntry | None:
+        """The entry that a reply makes; None if the system answers later.
 
-    def _enter(self, db: Connection, query_id: str, entry: MeasurementEntry) -> None:
-        act: measurement_entries.Act = "decline" if entry.value is None else "answer"
-        _, details = self._inbox.enter(db, query_id, act, [entry], measurement_entries.SYSTEM)
-        kind = "measurement.answered" if entry.value is not None else "measurement.declined"
-        audit_log.append(db, kind, actor=measurement_entries.SYSTEM.actor, now=self._context.clock(), details=details)
-
-    def _read(self, identity: str, study_id: str, body: bytes) -> MeasurementEntry:
-        """The entry that a reply makes. Raises ProtocolViolated, which does not quote the reply."""
-        entry = webhook_messages.read_reply(identity, body)
-        if entry.value is not None and (fault := self._inbox.fault_of(study_id, entry.value)) is not None:
+        Raises Unreachable for a failure of the system, ProtocolViolated for a reply that concerns this measurement
+        alone. Neither quotes the reply.
+        """
+        if reply.status == 202:
+            return None
+        if reply.status != 200:
+            failure = ProtocolViolated if reply.status in _OF_BODY else Unreachable
+            raise failure(f"the other party answered {reply.status}")
+        entry = read_reply(row.id, reply.body)
+        if entry.value is not None and (fault := self._inbox.fault_of(row.study_id, entry.value)) is not None:
             raise ProtocolViolated(f'"value" {fault}')
         return entry
 
-    def _record_failure(self, row: Any, problem: str, *, of_system: bool, retry_after_s: float | None = None) -> None:
-        """Record a failed call and the time of the next; ``of_system``: whether any measurement would have failed."""
+    def _enter(self, query_id: str, entry: MeasurementEntry) -> bool:
+        """Store an entry; False if somebody was quicker, or the query gets no more versions."""
+        act: measurement_entries.Act = "decline" if entry.value is None else "answer"
+        kind = "measurement.declined" if entry.value is None else "measurement.answered"
+
+        def enter(db: Connection) -> None:
+            _, details = self._inbox.enter(db, query_id, act, [entry], measurement_entries.SYSTEM)
+            now = self._context.clock()
+            audit_log.append(db, kind, actor=measurement_entries.SYSTEM.actor, now=now, details=details)
+
+        try:
+            self._context.database.write(enter)
+        except StateConflict:
+            return False
+        self._inbox.publish([query_id])
+        return True
+
+    def _record_success(self) -> None:
+        with self._changed:
+            was_down = self._circuit.opens_at is not None
+            self._circuit.record_success()
+        if was_down:
+            log.info("the measurer is back")
+            self._look_again()
+
+    def _record_failure(self, row: Any, error: BlindoptError, retry_after_s: float) -> None:
+        """Record a failed call and the time of the next; Unreachable: any measurement would have failed."""
         now, attempts = self._context.clock(), row.attempts + 1
-        if not of_system:
+        if not isinstance(error, Unreachable):
             self._record_success()
         with self._changed:
-            self._circuit.end_call(row.id)
-            if of_system:
-                self._circuit.record_failure(now, problem, retry_after_s)
-            enough = attempts >= ATTEMPTS_MIN or self._circuit.is_open(now)
-        fields = {"measurement_id": row.id, "attempts": attempts}
-        if enough and now - moment(row.created_at) >= self._tried_for:
-            log.warning("given up", extra={"fields": fields})
-            self._record_attempt(row.id, attempts, None, problem)
-            self._inbox.publish([])
-            return
-        log.info("not measured", extra={"fields": fields})
-        seconds = max(wait_after(attempts, chance()), min(retry_after_s or 0.0, RESPECTED_SECONDS))
-        self._record_attempt(row.id, attempts, stamp(now + timedelta(seconds=seconds)), problem)
-
-    def _record_attempt(self, identity: str, attempts: int, next_at: str | None, problem: str | None) -> None:
-        change: Callable[[Connection], None] = partial(
-            webhook_calls.record_attempt, identity=identity, attempts=attempts, next_at=next_at, problem=problem
+            if isinstance(error, Unreachable):
+                self._circuit.record_failure(now, str(error), retry_after_s)
+            enough = 1 if self._circuit.is_down(now) else ATTEMPTS_MIN
+        gives_up = self._retries.are_over(attempts, moment(row.created_at), now, enough)
+        seconds = max(self._retries.wait_s(attempts, webhooks.chance()), min(retry_after_s, RESPECTED_SECONDS))
+        next_at = None if gives_up else stamp(now + timedelta(seconds=seconds))
+        log.log(
+            logging.WARNING if gives_up else logging.INFO,
+            "given up" if gives_up else "not measured",
+            extra={"fields": {"measurement_id": row.id, "attempts": attempts}},
         )
-        self._context.database.write(change)
+        self._record_attempt(row, next_at, str(error))
+        if gives_up:
+            self._inbox.publish([])
+
+    def _record_attempt(self, row: Any, next_at: str | None, problem: str | None) -> None:
+        attempt = {"attempts": row.attempts + 1, "next_at": next_at, "problem": problem}
+        self._context.database.write(lambda db: webhook_calls.record_attempt(db, row.id, **attempt))
+
+
+def body_of(item: wire.InboxItem) -> bytes:
+    """The body of a call: the measurement, and the shown columns of its record."""
+    body = {
+        "measurement_id": item.id,
+        "query_id": item.query_id,
+        "study_id": item.study_id,
+        "study": item.study,
+        "record": item.record,
+        "play": item.play,
+        "shown": {cell.column: cell.value for cell in item.shown},
+        "unit": item.unit,
+    }
+    return json.dumps(body, allow_nan=False).encode()
+
+
+def read_reply(measurement_id: str, body: bytes) -> MeasurementEntry:
+    """The entry that a reply makes about a measurement. Raises ProtocolViolated, which does not quote the reply."""
+    members = webhooks.json_object(body)
+    if ("value" in members) == ("declined" in members):
+        raise ProtocolViolated('the reply must be a JSON object with either "value" or "declined"')
+    if "value" in members:
+        return MeasurementEntry(measurement_id, value=webhooks.json_number(members["value"], '"value"'))
+    if members["declined"] not in _REASONS:
+        raise ProtocolViolated(f'"declined" must be one of {", ".join(_REASONS)}')
+    return MeasurementEntry(measurement_id, reason=members["declined"])
 
 
 def _check_retriable(row: Any) -> None:

@@ -6,7 +6,7 @@ from blindopt.client.owner import OwnerClient
 from blindopt.client.study import StudyClient, query_body
 from blindopt.client.transport import REPLY_MAX_BYTES, is_ready
 from blindopt.client.vendor import VendorClient
-from blindopt.client.webhook import WebhookClient, webhook_signature
+from blindopt.client.webhook import WebhookClient
 
 __all__ = [
     "REPLY_MAX_BYTES",
@@ -21,5 +21,4 @@ __all__ = [
     "is_recorded",
     "new_key",
     "query_body",
-    "webhook_signature",
 ]

@@ -11,16 +11,14 @@ from blindopt.errors import BlindoptError, Busy
 from service_kit.context.context import ServiceContext
 from service_kit.context.outbox import Service, body_of, new_notice, view
 from service_kit.notices.receiver import Receiver
+from service_kit.notices.webhooks import Retries
 from service_kit.store import notices as store
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection, StoreFault
 
 log = logging.getLogger("blindopt.notices")
 POLL_SECONDS = 0.5
-FIRST_WAIT_SECONDS = 1.0
-LONGEST_WAIT_SECONDS = 3_600.0
-GIVE_UP_AFTER = timedelta(days=3)
-ATTEMPTS_MIN = 3  # also of a notice that is old when it is first sent
+RETRIES = Retries(first_s=1.0, longest_s=3_600.0, tried_for=timedelta(days=3))
 KEEP_FOR = timedelta(days=30)
 PRUNE_SECONDS = 3_600.0
 CLOSE_SECONDS = 5.0
@@ -104,7 +102,7 @@ class NoticeDelivery:
         with self._context.database.read() as db:
             row = store.first_pending(db)
         now = self._context.clock()
-        latest = now + timedelta(seconds=LONGEST_WAIT_SECONDS)
+        latest = now + timedelta(seconds=RETRIES.longest_s)
         waits = row is not None and row.next_at is not None and stamp(now) < row.next_at <= stamp(latest)
         return None if waits else row
 
@@ -140,7 +138,6 @@ def outcome(row: Any, problem: str | None, now: datetime) -> dict[str, Any]:
     columns = {"attempts": attempts, "problem": problem, "next_at": None}
     if problem is None:
         return columns | {"state": "delivered", "ended_at": stamp(now)}
-    if attempts >= ATTEMPTS_MIN and now - moment(row.created_at) >= GIVE_UP_AFTER:
+    if RETRIES.are_over(attempts, moment(row.created_at), now):
         return columns | {"state": "failed", "ended_at": stamp(now)}
-    seconds = min(FIRST_WAIT_SECONDS * 2.0 ** min(row.attempts, 30), LONGEST_WAIT_SECONDS)
-    return columns | {"state": "pending", "next_at": stamp(now + timedelta(seconds=seconds))}
+    return columns | {"state": "pending", "next_at": stamp(now + timedelta(seconds=RETRIES.wait_s(attempts)))}

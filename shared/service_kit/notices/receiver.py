@@ -2,12 +2,11 @@
 
 import socket
 import ssl
-import time
 from typing import TYPE_CHECKING, Self
 
 from blindopt.certificates import causes
 from blindopt.errors import BlindoptError
-from service_kit.context.keys import webhook_key
+from service_kit.notices.webhooks import open_client
 from service_kit.settings import ServiceSettings
 
 if TYPE_CHECKING:
@@ -36,19 +35,13 @@ class Receiver:
     @classmethod
     def of(cls, settings: ServiceSettings) -> Self | None:
         """The receiver of the settings, or None. Raises StateConflict for a key that is too short."""
-        if settings.notify_url is None or settings.notify_secret_file is None:
-            return None
-        secret = webhook_key(settings.notify_secret_file, "NOTIFY_SECRET_FILE")
-        from blindopt.client import WebhookClient  # late: most services send nothing, and start faster
+        client = open_client(settings, "notify", reply_max_bytes=0)
+        return None if client is None else cls(client, settings.notify_timeout_seconds)
 
-        timeout_s = settings.notify_timeout_seconds
-        verify: str | bool = True if settings.notify_ca is None else str(settings.notify_ca)
-        return cls(WebhookClient(settings.notify_url, secret, timeout_s=timeout_s, verify=verify), timeout_s)
-
-    def send(self, identity: str, body: bytes) -> str | None:
+    def send(self, notice_id: str, body: bytes) -> str | None:
         """Send a notice. Return None if it arrived (a status from 200 to 299), otherwise the problem."""
         try:
-            status = self._client.status(body, key=identity, at=int(time.time()))
+            status = self._client.post(body, key=notice_id, reads=False).status
         except BlindoptError as error:
             return self._transport_problem(error)
         return None if 200 <= status < 300 else _status_problem(status)

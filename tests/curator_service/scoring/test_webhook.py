@@ -11,7 +11,7 @@ import pytest
 
 from blindopt.client import WebhookClient
 from blindopt.errors import ProtocolViolated, TuningFailed
-from curator_service.scoring.webhook import LONGEST_WAIT_SECONDS, Webhook
+from curator_service.scoring.webhook import RETRIES, Webhook
 from tests.curator_service.scoring.scorer import KEY, serving
 
 
@@ -60,7 +60,7 @@ def test_waits_grow_and_end_at_a_limit():
     with pytest.raises(TuningFailed, match="failed 12 times"):
         _score("http://127.0.0.1:9/", attempts=12, waits=waits)
     assert waits == sorted(waits)
-    assert waits[-1] == LONGEST_WAIT_SECONDS
+    assert waits[-1] == RETRIES.longest_s
 
 
 def test_one_that_is_slow_is_given_up_after_the_last_attempt():
@@ -131,7 +131,7 @@ def test_a_redirect_is_not_followed_and_a_reply_without_end_is_cut():
     with _dripping(endless, 0) as (url, _):
         client = WebhookClient(url, KEY.encode(), timeout_s=5, reply_max_bytes=10_000)
         with client, pytest.raises(ProtocolViolated, match="larger than 10000 bytes"):
-            client.ask(b"{}", key="k", at=0)
+            client.post(b"{}", key="k")
 
 
 @pytest.mark.parametrize("status", [400, 404, 302, 201])

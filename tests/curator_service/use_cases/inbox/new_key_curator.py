@@ -6,6 +6,6 @@ from blindopt.client import WebhookClient
 from curator_service.cli import main
 
 if __name__ == "__main__":
-    called = WebhookClient.call
-    WebhookClient.call = lambda self, body, *, key, at: called(self, body, key=secrets.token_hex(8), at=at)
+    post = WebhookClient.post
+    WebhookClient.post = lambda self, body, *, key: post(self, body, key=secrets.token_hex(8))
     main()

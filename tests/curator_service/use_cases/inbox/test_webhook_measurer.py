@@ -9,7 +9,8 @@ import pytest
 
 from blindopt import wire
 from blindopt.client import StudyClient
-from blindopt.errors import Remote
+from blindopt.errors import ProtocolViolated, Remote
+from curator_service.use_cases.inbox.webhook_measurer import read_reply
 from tests.curator_service.number_traces import tells
 from tests.curator_service.scoring.scorer import KEY, serving
 from tests.curator_service.use_cases.inbox.measured_study import answers_for
@@ -19,15 +20,16 @@ BAD = {
     "500": (500, b""),
     "redirect": (302, b""),
     "NaN": (200, b'{"value": NaN}'),
-    "infinite": (200, b'{"value": 1e999}'),
     "text": (200, b'{"value": "7.1250625"}'),
     "out of range": (200, b'{"value": 7.1250625}'),
-    "no reason": (200, b'{"declined": "7.1250625"}'),
-    "both": (200, b'{"value": 1.0, "declined": "other"}'),
-    "neither": (200, b"[]"),
-    "no JSON": (200, b"7.1250625 is what we measured"),
     "huge": (200, HUGE),
 }
+NO_ANSWERS = (
+    b'{"declined": "7.1250625"}',
+    b'{"value": 1.0, "declined": "other"}',
+    b"[]",
+    b"7.1250625 is what we measured",
+)
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +122,13 @@ def test_what_is_no_answer_is_asked_for_again_then_left_to_people(webhook_curato
     study.answer(query.id, 1.0)
     assert study.reply(query.id).answers[0].y == 1.0
     assert study.items(query.id)[0].problem is None
+
+
+@pytest.mark.parametrize("body", NO_ANSWERS)
+def test_a_reply_that_is_no_answer_is_refused_and_not_quoted(body):
+    with pytest.raises(ProtocolViolated) as refused:
+        read_reply("msr_0123456789abcdef", body)
+    assert not tells(str(refused.value), "7.1250625")
 
 
 def test_a_measurer_that_is_slow_is_asked_again_under_the_same_key(webhook_curator, study, until):

@@ -173,20 +173,6 @@ def test_what_a_system_says_of_when_to_come_back_holds(system, curator_of, open_
         assert (waits.state, waits.attempts, waits.problem) == ("waiting", 1, "the other party answered 429")
 
 
-def test_a_redirect_is_not_followed_at_a_retry_either(system, curator_of, open_study, until):
-    """No header of a reply makes the curator call another address than that of its settings."""
-    with serve_owners_system() as elsewhere:
-        steps = {0: FAILED, 1: (302, b"", {"Location": elsewhere.url}), 2: (307, b"", {"Location": elsewhere.url})}
-        steps[3] = 503, b"", {"Content-Location": elsewhere.url, "Refresh": f"0; url={elsewhere.url}"}
-        system.fails = lambda call, before: steps.get(before)
-        curator = curator_of(system).start()
-        with open_study(curator) as study:
-            query = study.ask(3)
-            assert study.modeler.query(query.id, wait_s=50)[0].state == "answered"
-            assert system.call_count(study.items(query.id)[0].id) == 5
-            assert elsewhere.calls == []
-
-
 def test_what_is_too_old_is_left_to_people_and_is_tried_when_somebody_says_so(system, curator_of, open_study, until):
     system.fails = lambda call, before: (200, b'{"value": "a text of the system"}', {})
     curator = curator_of(system, measurer_hours="0.0001").start()
