@@ -169,9 +169,12 @@ class Version:
 def versions_of(db: Connection, identity: str) -> list[Version]:
     """Return all answer versions of a run, in the order of their arrival."""
     queries = queries_of(store.trial_page(db, identity))
-    return [
-        _version(row, [trial.row for trial in queries.get(row.query, [])]) for row in store.version_page(db, identity)
-    ]
+    versions = []
+    for row in store.version_page(db, identity):
+        rows = [trial.row for trial in queries.get(row.query, [])]
+        answers = answers_in(row.reply, rows, row.version) if row.version else []
+        versions.append(Version(row.query, row.version, row.after, moment(row.at), answers, row.reply))
+    return versions
 
 
 def queries_of(trials: Iterable[T]) -> dict[int, list[T]]:
@@ -195,15 +198,13 @@ def is_refused(trial: Any) -> bool:
     return bool(trial.declined) and trial.version is None and trial.y is None
 
 
-def _version(row: Any, rows: list[int]) -> Version:
-    answers: list[wire.Answer | None] | None = []
-    if row.version:
-        try:
-            reply = wire.QueryReply.model_validate_json(row.reply)
-            answers = answers_of(reply, rows) if reply.version == row.version else None
-        except (ValueError, ProtocolViolated):  # the stored reply was changed
-            answers = None
-    return Version(row.query, row.version, row.after, moment(row.at), answers, row.reply)
+def answers_in(reply: bytes, rows: list[int], version: int) -> list[wire.Answer | None] | None:
+    """Return the answer to each row in a stored reply; None as a whole if the reply was changed."""
+    try:
+        parsed = wire.QueryReply.model_validate_json(reply)
+        return answers_of(parsed, rows) if parsed.version == version else None
+    except (ValueError, ProtocolViolated):
+        return None
 
 
 def observations_of(db: Connection, identity: str) -> list[wire.Observation]:
