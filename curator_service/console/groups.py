@@ -12,7 +12,7 @@ from typing import Any
 from starlette.responses import Response
 
 from blindopt import wire
-from blindopt.formats.typed_numbers import readings
+from blindopt.formats.numbers import readings
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
 
 Body = dict[str, Any]

@@ -4,7 +4,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from blindopt.formats.typed_numbers import grouped
+from blindopt.formats.numbers import grouped
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads, id_of
 
 pages = Pages()

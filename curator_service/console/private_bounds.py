@@ -1,6 +1,5 @@
 """Bounds for the form of a study: private ones and their page, those of categories, and pasted ones."""
 
-import codecs
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
@@ -9,8 +8,8 @@ from typing import Any
 from starlette.responses import Response
 
 from blindopt.errors import Invalid
-from blindopt.formats.csv_files import rows
-from blindopt.formats.typed_numbers import readings
+from blindopt.formats.numbers import readings
+from blindopt.formats.tables import SmallTable
 from curator_service.console.reading import every
 from service_kit.console import Api, ApiProblem, Form, Page, Pages
 
@@ -102,11 +101,11 @@ def encoded(dataset: Mapping[str, Any]) -> dict[str, tuple[str, str, str]]:
 def fill_in(form: Form, dataset: Mapping[str, Any], file: bytes | None) -> None:
     """Fill in the features of a file, or those pasted: a name, both bounds and perhaps a hidden change on each line."""
     field = "pasted" if file is None else "bounds_file"
-    content = form.get(field).encode() if file is None else file.removeprefix(codecs.BOM_UTF8)
+    content = form.get(field).encode() if file is None else file
     index = {column["name"]: i for i, column in enumerate(dataset["columns"])}
     lines: list[tuple[int, list[str]]] = []
     try:
-        lines = [(line, cells) for line, cells in rows(content, ",;\t") if any(cells)]
+        lines = [(line, cells) for line, cells in SmallTable(content) if any(cells)]
     except Invalid:
         form.wrong(field, "Write name, smallest, largest on each line")
     for line, (name, *cells) in lines:

@@ -5,8 +5,8 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from blindopt.formats.numbers import number_of
 from blindopt.wire import ColumnChoice
-from curator_service.datasets.cells import number_of
 from curator_service.datasets.findings import Limits, refuse
 
 _NAME_MAX = 200

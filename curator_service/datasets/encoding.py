@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindopt.arrays import Matrix, Vector
+from blindopt.formats import numbers as rules
+from blindopt.formats.numbers import DecimalSign
 from blindopt.wire import ColumnChoice
-from curator_service.datasets import cells as rules
-from curator_service.datasets.cells import Decimal
 from curator_service.datasets.sources import Numbers, RawColumn
 
 _EPOCH = date(1970, 1, 1)
@@ -30,7 +30,7 @@ class Encoded:
     rounded: int
 
 
-def encode(choice: ColumnChoice, column: RawColumn, decimal: Decimal) -> Encoded:
+def encode(choice: ColumnChoice, column: RawColumn, decimal: DecimalSign) -> Encoded:
     """Encode a block of a column (m cells). Missing cells are refused, left out with their rows, or filled."""
     values, missing, faults = _parsed(choice, column, decimal)
     rounded = _rounded(column, values) if choice.kind == "number" else 0
@@ -52,7 +52,7 @@ def _rounded(column: RawColumn, values: Matrix) -> int:
     return column.rounded if isinstance(column, Numbers) else rules.rounded(column, values[:, 0])
 
 
-def _parsed(choice: ColumnChoice, column: RawColumn, decimal: Decimal) -> tuple[Matrix, NDArray[np.bool_], Faults]:
+def _parsed(choice: ColumnChoice, column: RawColumn, decimal: DecimalSign) -> tuple[Matrix, NDArray[np.bool_], Faults]:
     if choice.kind == "number":
         values, missing, faults = _stored(column) if isinstance(column, Numbers) else _numbers(column, decimal)
         return values[:, None], missing, faults
@@ -77,7 +77,7 @@ def _stored(column: Numbers) -> tuple[Vector, NDArray[np.bool_], Faults]:
     return np.where(missing, 0.0, column.values), missing, faults
 
 
-def _numbers(column: list[str], decimal: Decimal) -> tuple[Vector, NDArray[np.bool_], Faults]:
+def _numbers(column: list[str], decimal: DecimalSign) -> tuple[Vector, NDArray[np.bool_], Faults]:
     """Numbers of cells: all at once; if that fails, cell by cell."""
     missing = np.zeros(len(column), dtype=bool)
     if (values := rules.all_numbers(column, decimal)) is not None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindopt.arrays import Vector
-from curator_service.datasets.cells import LARGEST_INTEGER, Decimal
+from blindopt.formats.numbers import LARGEST_INTEGER, DecimalSign
 from curator_service.datasets.columns import names_of
 from curator_service.datasets.findings import Findings, Limits, refuse, too_large
 from curator_service.datasets.sources import CELL_MAX, Numbers, RawBlock, RawColumn
@@ -123,7 +123,7 @@ class ParquetSource:
         return bool(pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
     def blocks(
-        self, wanted: Sequence[str], findings: Findings, as_text: Sequence[str] = (), decimal: Decimal | None = None
+        self, wanted: Sequence[str], findings: Findings, as_text: Sequence[str] = (), decimal: DecimalSign | None = None
     ) -> Iterator[RawBlock]:
         """Blocks of these columns; those ``as_text`` come as texts even where they are numbers."""
         row = characters = 0

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindopt.arrays import Matrix
+from blindopt.formats.numbers import DecimalSign
 from blindopt.wire import ColumnChoice, FileReading
-from curator_service.datasets.cells import Decimal
 from curator_service.datasets.columns import Choices, choose
 from curator_service.datasets.encoding import encode
 from curator_service.datasets.findings import Findings, Limits, refuse
@@ -74,7 +74,7 @@ def read_table(
     limits: Limits,
     columns: Choices | None = None,
     persons: PersonColumn | None = None,
-    decimal: Decimal | None = None,
+    decimal: DecimalSign | None = None,
     *,
     parquet: bool,
 ) -> Iterator[Table]:
@@ -139,7 +139,7 @@ def _blocks(
 
 
 def _encoded(
-    block: RawBlock, choices: list[ColumnChoice], decimal: Decimal, findings: Findings, rounded: dict[str, int]
+    block: RawBlock, choices: list[ColumnChoice], decimal: DecimalSign, findings: Findings, rounded: dict[str, int]
 ) -> tuple[Matrix, NDArray[np.bool_]]:
     """The numbers of a block, and which of its rows are kept."""
     parts: list[Matrix] = []

@@ -8,9 +8,9 @@ from typing import Any, BinaryIO, get_args
 
 import numpy as np
 
+from blindopt.formats import numbers as rules
+from blindopt.formats.numbers import DecimalSign
 from blindopt.wire import CATEGORIES_MAX, Contents, DateFormat, SurveyedColumn
-from curator_service.datasets import cells as rules
-from curator_service.datasets.cells import Decimal
 from curator_service.datasets.csv_source import Separator
 from curator_service.datasets.findings import Findings, Limits
 from curator_service.datasets.opening import open_source
@@ -31,7 +31,7 @@ class Surveyed:
 
     rows: int
     separator: Separator | None
-    decimal: Decimal | None
+    decimal: DecimalSign | None
     columns: list[SurveyedColumn]
 
 
@@ -58,7 +58,7 @@ class _Column:
         if len(values):
             self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
 
-    def add_texts(self, cells: list[str], decimal: Decimal, block: RawBlock) -> None:
+    def add_texts(self, cells: list[str], decimal: DecimalSign, block: RawBlock) -> None:
         if self.texts is not None:
             self.texts |= set(map(str.strip, set(cells)))
             if len(self.texts) > CATEGORIES_MAX + len(rules.MISSING) or max(map(len, self.texts)) > _TEXT_MAX:

@@ -13,9 +13,9 @@ from typing import BinaryIO
 from blindopt.arrays import Matrix
 from blindopt.errors import DatasetInvalid
 from blindopt.formats import npy_files
+from blindopt.formats.numbers import DecimalSign
 from blindopt.wire import Column, ColumnChoice, FileReading, SurveyedColumn
 from curator_service import child
-from curator_service.datasets.cells import Decimal
 from curator_service.datasets.csv_source import Separator
 from curator_service.datasets.findings import Limits, refuse
 from curator_service.datasets.parquet_source import import_arrow
@@ -43,7 +43,7 @@ class Job(child.Message):
     person: str | None = None
     key: str | None = None
     """The key of the digests of persons, in hexadecimal digits."""
-    decimal: Decimal | None = None
+    decimal: DecimalSign | None = None
     values: int | None = None
     numbers: int | None = None
     digests: int | None = None
@@ -54,7 +54,7 @@ class Reply(child.Reply):
 
     rows: int = 0
     separator: Separator | None = None
-    decimal: Decimal | None = None
+    decimal: DecimalSign | None = None
     surveyed: list[SurveyedColumn] | None = None
     columns: list[Column] | None = None
     dropped: list[str] = []

@@ -7,7 +7,7 @@ from typing import Any
 
 from blindopt import wire
 from blindopt.errors import Invalid
-from blindopt.formats.csv_files import harmless
+from blindopt.formats.safe_csv import harmless
 
 COLUMNS = (
     "number", "query", "phase", "row", "y", "declined", "version", "plays", "mean", "sd", "acquisition", "ties",

@@ -8,7 +8,8 @@ from pydantic import ValidationError
 
 from blindopt import wire
 from blindopt.errors import Invalid, NotFound
-from blindopt.formats.csv_files import decimal, rows
+from blindopt.formats.numbers import decimal
+from blindopt.formats.tables import SmallTable
 from modeler_service import store
 from modeler_service.runs.record import answer_as_observation, observations_of
 from service_kit.store.database import Connection
@@ -33,7 +34,7 @@ def of_json(body: wire.ObservationImport) -> Import:
 
 def of_csv(body: bytes) -> Import:
     """Read a CSV file with the header ``row``, ``y``, and ``noise_variance`` where it is known. Raises Invalid."""
-    lines = rows(body)
+    lines = iter(SmallTable(body, ","))
     _, header = next(lines, (1, []))
     if set(header) - set(COLUMNS) or not {"row", "y"} <= set(header) or len(set(header)) < len(header):
         raise Invalid("the first line must name the columns: row, y, and noise_variance where it is known")

@@ -9,8 +9,9 @@ from typing import Literal, get_args
 
 from blindopt import wire
 from blindopt.errors import Invalid
-from blindopt.formats.csv_files import ROW_MAX, decimal, plain, rows
-from blindopt.formats.typed_numbers import readings
+from blindopt.formats.numbers import decimal, readings
+from blindopt.formats.safe_csv import plain
+from blindopt.formats.tables import SmallTable
 from curator_service.use_cases.queries.measurement_entries import MeasurementEntry
 
 COLUMNS = ("measurement_id", "study", "record", "question", "unit", "value", "decline_reason", "note")
@@ -64,12 +65,11 @@ def read(body: bytes, commas: Commas = "ask") -> Sheet:
     A decimal comma is read where semicolons or tabs separate cells. ``commas``: what a comma before three digits means;
     "ask": it is a fault that asks.
     """
-    sheet, lines = Sheet(), rows(body, ",;\t")
+    table = SmallTable(body)
+    sheet, lines = Sheet(commas=None if table.separator == "," else commas), iter(table)
     header = [cell.strip() for cell in next(lines, (1, []))[1]]
     if any(header.count(name) != 1 for name in NEEDED) or any(header.count(name) > 1 for name in COLUMNS):
         raise Invalid(_FORM, [{"line": 1, "message": _FORM}])
-    first = body[:ROW_MAX].partition(b"\n")[0].decode(errors="replace")
-    sheet.commas = None if max(",;\t", key=first.count) == "," else commas
     seen: set[str] = set()
     for line, cells in lines:
         if any(cells):  # else an empty line

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from blindopt import wire
 from blindopt.errors import Invalid, StateConflict
-from blindopt.formats.typed_numbers import grouped
+from blindopt.formats.numbers import grouped
 from curator_service.measurement.privatize import draws_nothing
 from curator_service.store import inbox as table
 from curator_service.use_cases.queries.batch_digests import digest

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from starlette.responses import Response
 
-from blindopt.formats.csv_files import harmless
+from blindopt.formats.safe_csv import harmless
 from service_kit.console.charts import Chart
 
 

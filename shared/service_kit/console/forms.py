@@ -8,7 +8,7 @@ from typing import Self
 
 from starlette.datastructures import FormData, UploadFile
 
-from blindopt.formats.typed_numbers import readings
+from blindopt.formats.numbers import readings
 from service_kit.console.api import ApiProblem, Upload
 from service_kit.console.words import plain
 

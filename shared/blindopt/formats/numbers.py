@@ -1,5 +1,10 @@
-"""Cells of text as numbers and days: the rules for one cell. Nothing here depends on other cells, rows or places."""
+"""Numbers, gaps and days as people and their programs write them: the rules for one cell, of every reader.
 
+Nothing here depends on other cells, rows or places. What people type into a page or a sheet is read by ``readings``;
+a column of a file has one decimal sign, a ``DecimalSign``, which its reader finds.
+"""
+
+import math
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time
@@ -9,7 +14,14 @@ import numpy as np
 
 from blindopt.arrays import Vector
 
-Decimal = Literal[".", ","]
+DecimalSign = Literal[".", ","]
+LENGTH_MAX = 100
+"""Longer numbers are refused without parsing: no measurement has so many digits."""
+# Unambiguous: a pattern that matches one text in two ways takes quadratic time to refuse a long one.
+_DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
+_DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+([eE][+-]?[0-9]{1,3})?")
+_GROUPED = re.compile(r"[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+(\.[0-9]*)?")
+_GROUPED_BY_POINTS = re.compile(r"[+-]?[1-9][0-9]{0,2}(\.[0-9]{3})+,[0-9]+")
 LARGEST_INTEGER = 2.0**53
 """Beyond it not every integer is a double."""
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none"})
@@ -31,6 +43,49 @@ _WITH_NUMBERS = {
 _SECONDS_OF_DAY = 86_400.0
 
 
+def decimal(text: str) -> float | None:
+    """Parse a number with a decimal point; None for any other text, "nan" and "inf" included.
+
+    >>> decimal("-0.5"), decimal("7."), decimal("1e-3"), decimal("1_000"), decimal("nan")
+    (-0.5, 7.0, 0.001, None, None)
+    """
+    if len(text) > LENGTH_MAX or not _DECIMAL.fullmatch(text):
+        return None
+    return float(text)
+
+
+def readings(text: str) -> tuple[float, ...]:
+    """The finite numbers that a text may mean: none, one, or two where a comma before three digits can mean both.
+
+    A point is always a decimal point. A comma is a decimal comma or groups thousands.
+
+    >>> readings("1.034"), readings("44,25"), readings("1,034"), readings("1,034.5"), readings("1.034,5"), readings("x")
+    ((1.034,), (44.25,), (1.034, 1034.0), (1034.5,), (1034.5,), ())
+    """
+    if len(text) > LENGTH_MAX:
+        return ()
+    written = [text] if "," not in text else []
+    if _DECIMAL_COMMA.fullmatch(text):
+        written.append(text.replace(",", "."))
+    if _GROUPED.fullmatch(text):
+        written.append(text.replace(",", ""))
+    if _GROUPED_BY_POINTS.fullmatch(text):
+        written.append(text.replace(".", "").replace(",", "."))
+    numbers = [decimal(candidate) for candidate in written if "," not in candidate]
+    return tuple(number for number in numbers if number is not None and math.isfinite(number))
+
+
+def grouped(value: float) -> str:
+    """A number in full, with a comma for each thousand.
+
+    >>> grouped(1034.0), grouped(1.034), grouped(1e-9)
+    ('1,034', '1.034', '1e-09')
+    """
+    text = f"{value:,.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value!r}"
+    whole, point, rest = text.partition(".")
+    return f"{int(whole):,}{point}{rest}" if point and whole.lstrip("-").isdecimal() and abs(value) >= 1 else text
+
+
 def is_missing(cell: str) -> bool:
     """Whether a cell says that there is no value.
 
@@ -40,7 +95,7 @@ def is_missing(cell: str) -> bool:
     return cell.strip().casefold() in MISSING
 
 
-def number_of(cell: str, decimal: Decimal = ".") -> float | None:
+def number_of(cell: str, sign: DecimalSign = ".") -> float | None:
     """A cell as a number, which may be infinite; None for any other text, and for "nan".
 
     >>> number_of("1.5"), number_of("1,5", ","), number_of("1.5", ","), number_of("1_000")
@@ -48,7 +103,7 @@ def number_of(cell: str, decimal: Decimal = ".") -> float | None:
     """
     if not cell.isascii() or "_" in cell:  # Python accepts 1_000 and other scripts' digits as numbers
         return None
-    if decimal == ",":
+    if sign == ",":
         if "." in cell:
             return None
         cell = cell.replace(",", ".", 1)
@@ -69,25 +124,25 @@ def has_decimal_comma(cell: str) -> bool:
     return _WITH_COMMA.fullmatch(cell) is not None and _THOUSANDS.fullmatch(cell) is None
 
 
-def fault_of(cell: str, decimal: Decimal = ".") -> str | None:
+def fault_of(cell: str, sign: DecimalSign = ".") -> str | None:
     """Why a cell that is not missing is no finite number; None if it is one."""
-    if (value := number_of(cell, decimal)) is not None:
+    if (value := number_of(cell, sign)) is not None:
         return None if np.isfinite(value) else NOT_FINITE
     if cell.strip().casefold() in ("-nan", "+nan"):
         return "not finite (NaN)"
-    if decimal == "," and number_of(cell) is not None:
+    if sign == "," and number_of(cell) is not None:
         return WITH_A_POINT
-    if decimal == "." and _WITH_COMMA.fullmatch(cell.strip()):
+    if sign == "." and _WITH_COMMA.fullmatch(cell.strip()):
         return WITH_A_COMMA
     return NOT_A_NUMBER
 
 
-def all_numbers(cells: Sequence[str], decimal: Decimal = ".") -> Vector | None:
+def all_numbers(cells: Sequence[str], sign: DecimalSign = ".") -> Vector | None:
     """A column at once (m,), if every cell is a finite number; else None, and each cell has to be looked at."""
     joined = "".join(cells)
     if not joined.isascii() or "_" in joined:
         return None
-    if decimal == ",":
+    if sign == ",":
         if "." in joined:
             return None
         cells = [cell.replace(",", ".", 1) for cell in cells]

@@ -1,0 +1,196 @@
+"""Tables that people hand in as text: from bytes to rows of cells, in parts of whole lines, for files of any size.
+
+Every reader of such text begins here: files of records, sheets of measurements, pasted bounds, past measurements.
+"""
+
+import csv
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, BinaryIO
+
+from blindopt.errors import Invalid
+
+SEPARATORS = ",;\t"
+CELLS_MAX = 2_000
+ROW_MAX = 1 << 16
+"""Most cells, and most characters, of a row of a sheet."""
+_PART_BYTES = 1 << 17
+_LINE_BYTES_MAX = 1 << 20
+_BOM = b"\xef\xbb\xbf"
+_WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1")
+"""How a workbook of Excel or OpenDocument begins: a ZIP archive, or a compound file of before 2007."""
+
+
+class Malformed(Exception):
+    """What is wrong with a text that is no table, and on which ``line`` (from 1; None: with all of it)."""
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Part:
+    """Whole lines of a file, and the number of the first."""
+
+    text: str
+    line: int
+
+    @property
+    def is_quoted(self) -> bool:
+        """Whether a row may take several of its lines."""
+        return '"' in self.text
+
+
+@dataclass(slots=True, repr=False)
+class TextTable:
+    """A text in UTF-8 whose cells are separated by one of ``separators``; strict about quotes.
+
+    ``row_max``: most characters of a row, if there is a limit; a line has 1 MiB at most in any case. Iterate inside
+    ``checked``, which raises Malformed.
+    """
+
+    file: BinaryIO
+    separators: str = SEPARATORS
+    row_max: int | None = None
+    separator: str = ","
+    progress: float = 0.0
+    """The share of the file that was read."""
+    _size: int = 0
+    _reader: Any = None
+    _first_line: int = 1
+
+    @property
+    def line(self) -> int:
+        """The line that was read last."""
+        return self._first_line - 1 + int(self._reader.line_num)
+
+    @contextmanager
+    def checked(self) -> Iterator[None]:
+        """Raise Malformed for what is no text, and for broken quotes."""
+        try:
+            yield
+        except UnicodeDecodeError:
+            raise Malformed("the file is not UTF-8 text: save it as CSV in UTF-8") from None
+        except csv.Error as error:
+            raise Malformed(f"the file is not well-formed CSV ({error})", self.line) from None
+
+    def open(self) -> Part | None:
+        """Find the separator; the first lines, None for an empty file."""
+        self._size = max(1, self.file.seek(0, io.SEEK_END))
+        self.file.seek(0)
+        if self.file.read(8).startswith(_WORKBOOKS):
+            raise Malformed("the file is a workbook of a spreadsheet, or an archive: save the sheet as CSV in UTF-8")
+        first = next(self.parts(), None)
+        if first is not None:
+            self.separator = self._separator_of(first)
+        return first
+
+    def _separator_of(self, first: Part) -> str:
+        """The one that cuts the first row into most cells and the second into as many, else the most frequent one."""
+        cells: dict[str, int] = {}
+        for separator in self.separators:
+            self.separator = separator
+            with suppress(csv.Error):
+                rows = self.read(first.text[: self.row_max], 1)
+                header = next(rows, [])
+                if len(header) == len(next(rows, header)) and (len(header) > 1 or separator == ","):
+                    cells[separator] = len(header)
+        first_line = first.text.splitlines()[0] if first.text else ""
+        return max(cells, key=lambda sign: cells[sign]) if cells else max(self.separators, key=first_line.count)
+
+    def read(self, lines: str | Iterator[str], first_line: int) -> Iterator[list[str]]:
+        """The rows of lines; ``line`` counts from the first of them."""
+        source = io.StringIO(lines, newline="") if isinstance(lines, str) else lines
+        self._reader, self._first_line = csv.reader(source, strict=True, delimiter=self.separator), first_line
+        reader: Iterator[list[str]] = self._reader
+        return reader
+
+    def rows(self, parts: Iterator[Part]) -> Iterator[tuple[int, list[str]]]:
+        """Rows that may take several lines, each with the line on which it ends."""
+        of_row, first = 0, next(parts, None)
+        if first is None:
+            return
+
+        def lines() -> Iterator[str]:
+            nonlocal of_row
+            for part in chain([first], parts):
+                for line in io.StringIO(part.text, newline=""):
+                    of_row += len(line)
+                    if self.row_max is not None and of_row > self.row_max:
+                        raise Malformed(f"a row is longer than {self.row_max:,} characters", self.line + 1)
+                    yield line
+
+        for row in self.read(lines(), first.line):
+            of_row = 0
+            yield self.line, row
+
+    def parts(self) -> Iterator[Part]:
+        """The file from its beginning."""
+        self.file.seek(0)
+        line, remainder = 1, b""
+        while True:
+            read = self.file.read(_PART_BYTES)
+            remainder += read
+            end = _end_of_lines(remainder) if read else len(remainder)
+            if len(remainder) > _LINE_BYTES_MAX and (end == 0 or _end_of_first_line(remainder) > _LINE_BYTES_MAX):
+                raise Malformed(f"a line is longer than {_LINE_BYTES_MAX:,} bytes", line)
+            whole, remainder = remainder[:end], remainder[end:]
+            self.progress = min(1.0, self.file.tell() / self._size)
+            if whole:
+                text = whole.removeprefix(_BOM if line == 1 else b"").decode()
+                if (at := whole.find(b"\x00")) >= 0:
+                    raise Malformed("the file is not text: it holds a zero byte", line + _line_ends(whole[:at]))
+                if text:
+                    yield Part(text, line)
+                line += _line_ends(whole)
+            if not read:
+                return
+
+
+class SmallTable:
+    """The rows of a small table, each with the number of its last line: ``for line, cells in SmallTable(body)``.
+
+    A row has ``ROW_MAX`` characters and ``CELLS_MAX`` cells at most. Raises Invalid for text that is no such table.
+    """
+
+    def __init__(self, body: bytes, separators: str = SEPARATORS) -> None:
+        self._table = TextTable(io.BytesIO(body), separators, ROW_MAX)
+        with _refused(self._table):
+            self._table.open()
+        self.separator = self._table.separator
+
+    def __iter__(self) -> Iterator[tuple[int, list[str]]]:
+        with _refused(self._table):
+            for line, cells in self._table.rows(self._table.parts()):
+                if len(cells) > CELLS_MAX:
+                    raise Malformed(f"has more than {CELLS_MAX:,} cells", line)
+                yield line, cells
+
+
+@contextmanager
+def _refused(table: TextTable) -> Iterator[None]:
+    try:
+        with table.checked():
+            yield
+    except Malformed as fault:
+        where = {} if fault.line is None else {"line": fault.line}
+        text = str(fault) if fault.line is None else f"line {fault.line}: {fault}"
+        raise Invalid(text, [{**where, "message": str(fault)}]) from None
+
+
+def _end_of_lines(data: bytes) -> int:
+    """Where the last whole line ends; a return at the very end may be the first half of a line end."""
+    return data.rfind(b"\n") + 1 or data.rfind(b"\r", 0, len(data) - 1) + 1
+
+
+def _end_of_first_line(data: bytes) -> int:
+    ends = [at for at in (data.find(b"\n"), data.find(b"\r")) if at >= 0]
+    return min(ends, default=len(data))
+
+
+def _line_ends(data: bytes) -> int:
+    return data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n")
