@@ -146,7 +146,7 @@ def tables() -> list[Table]:
         (folder / "curator-first-token").write_text("")  # it has tokens, so its first start makes none
         with curator(folder, {}) as (curator_server, _):
             paths = _paths(curator_service.console.build(), "owner", ids)
-            more = [f"/log?kind={kind}" for kind in ("charge", "study.created", "mechanism.withdrawn")]
+            more = [f"/log?kind={kind}" for kind in ("charge", "study.created", "study.closed")]
             more += [f"/log?grant={grant.id}", "/inbox/told?state=open", "/inbox/told?state=all"]
             more += ["/log?group=jobs&actor=owner", f"/log?about={ids['study_id']}&first_day=2020-01-01"]
             account = f"/accounts/{ids['study_id']}"

@@ -12,7 +12,6 @@ from curator_service.context import open_context
 from curator_service.links import Links, routes_of_grants
 from curator_service.routes import (
     accounts,
-    advisories,
     datasets,
     forecasts,
     inbox,
@@ -90,7 +89,6 @@ def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
             datasets.router,
             uploads.router,
             studies.router,
-            advisories.router,
             forecasts.router,
             tunings.router,
             messages.router,

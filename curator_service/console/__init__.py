@@ -13,7 +13,6 @@ from curator_service.console import (
     inbox,
     inbox_files,
     log,
-    mechanisms,
     messages,
     privacy_reports,
     private_bounds,
@@ -45,7 +44,6 @@ def build() -> Console:
         tunings,
         accounts,
         log,
-        mechanisms,
         privacy_reports,
     )
     return Console("Curator", [*(module.pages for module in modules), log.notices], Path(__file__).parent)

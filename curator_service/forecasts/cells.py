@@ -1,6 +1,5 @@
 """The cells of a forecast: each mechanism at each privacy level."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal
 from typing import Any
@@ -63,13 +62,12 @@ class Cell:
         return mechanism
 
 
-def cells_of(study: StudyCreate, forecast: ForecastCreate, withdrawn: Collection[str] = ()) -> list[Cell]:
+def cells_of(study: StudyCreate, forecast: ForecastCreate) -> list[Cell]:
     """Identity first, then each mechanism at each level, in the order of ``forecast`` and without duplicates.
 
-    ``auto`` takes no mechanism that is ``withdrawn``, as in a release. Depends on public values alone. Raises Invalid
-    for a mechanism that does not fit this study.
+    Depends on public values alone. Raises Invalid for a mechanism that does not fit this study.
     """
-    cells = [Cell("identity", None, _mechanism(study, IdentityRelease(mechanism="identity"), ()))]
+    cells = [Cell("identity", None, _mechanism(study, IdentityRelease(mechanism="identity")))]
     levels = {amount(epsilon): epsilon for epsilon in reversed(forecast.epsilons)}
     if isinstance(study.release, GroupsRelease):
         if forecast.mechanisms != ["auto"]:
@@ -80,7 +78,7 @@ def cells_of(study: StudyCreate, forecast: ForecastCreate, withdrawn: Collection
         index = forecast.mechanisms.index(name)
         for epsilon in dict.fromkeys(levels[amount(text)] for text in forecast.epsilons):
             if name != "identity":
-                cells.append(_cell(study, name, epsilon, index, withdrawn))
+                cells.append(_cell(study, name, epsilon, index))
     return cells
 
 
@@ -117,17 +115,17 @@ def _of_groups(study: StudyCreate, epsilon: str) -> Cell:
     return Cell("groups", epsilon, groups.Groups.of(at, release), answers=GroupAnswers.of(at))
 
 
-def _cell(study: StudyCreate, name: str, epsilon: str, index: int, withdrawn: Collection[str]) -> Cell:
+def _cell(study: StudyCreate, name: str, epsilon: str, index: int) -> Cell:
     by_rule = name == "po_gp_ucb" and not isinstance(study.release, PoGpUcbRelease)
     try:
-        return Cell(name, epsilon, _mechanism(study, _release(study, name, epsilon), withdrawn), by_rule)
+        return Cell(name, epsilon, _mechanism(study, _release(study, name, epsilon)), by_rule)
     except Invalid as error:
         fault: dict[str, object] = {"field": f"mechanisms.{index}", "message": str(error)[:300]}
         raise Invalid(f"{name} cannot be tried for this study: leave it out", [fault]) from None
 
 
-def _mechanism(study: StudyCreate, release: ReleaseSpec, withdrawn: Collection[str]) -> Mechanism:
-    return choice_of(study.model_copy(update={"release": release}), withdrawn).mechanism
+def _mechanism(study: StudyCreate, release: ReleaseSpec) -> Mechanism:
+    return choice_of(study.model_copy(update={"release": release})).mechanism
 
 
 def _release(study: StudyCreate, name: str, epsilon: str) -> ReleaseSpec:

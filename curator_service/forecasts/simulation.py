@@ -11,8 +11,6 @@ many records each group has. At each level these numbers have noise of the mecha
 An answer has the noise of a group with the median number.
 """
 
-from collections.abc import Collection
-
 import numpy as np
 
 from blindopt import wire
@@ -47,7 +45,6 @@ def simulate(
     *,
     seed: int,
     on_progress: OnProgress,
-    withdrawn: Collection[str] = (),
     records: int | None = None,
 ) -> list[ForecastPoint]:
     """The points of a forecast on ``rows`` (n, d), n >= 2: the two baselines, then each mechanism at each level.
@@ -56,7 +53,7 @@ def simulate(
     these; the draws of the mechanisms have no seed. ``records``: the number of records that the rows stand for, if it
     is another one. Raises Invalid, ReleaseImpossible and NumericalFailure.
     """
-    cells, kernels = cells_of(study, forecast, withdrawn), kernels_of(study, forecast)
+    cells, kernels = cells_of(study, forecast), kernels_of(study, forecast)
     if rows.n < ROWS_MIN:
         raise Invalid("a forecast needs a dataset of two rows or more")
     worlds = [_World(kernel, study) for kernel in kernels]

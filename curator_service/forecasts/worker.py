@@ -17,7 +17,6 @@ class Job(child.Message):
     study: StudyCreate
     forecast: ForecastCreate
     seed: int
-    withdrawn: list[str] = []
     n: int | None = None
     records: int | None = None
     """How many records the rows stand for, where a study of groups has more."""
@@ -52,7 +51,6 @@ def _work(job: Job, values: Matrix | None, sender: child.Sender[Reply]) -> Reply
         rows,
         seed=job.seed,
         on_progress=sender.progress,
-        withdrawn=job.withdrawn,
         records=job.records,
     )
     return Reply(points=points)

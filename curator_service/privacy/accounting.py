@@ -69,11 +69,11 @@ class Costs:
     centres: int = 0
 
     @classmethod
-    def of(cls, spec: StudyCreate, release: Concrete | None = None, *, withdrawn: bool = False) -> "Costs":
-        """The costs of a study; None where no bound holds. ``release``: the one that ran, where ``auto`` chose."""
-        prices, release = Prices.of(spec, withdrawn=withdrawn), release or concrete(spec)[0]
+    def of(cls, spec: StudyCreate, release: Concrete | None = None) -> "Costs":
+        """The costs of a study; None if no bound holds. ``release``: the one that ran, or a refuted one."""
+        prices, release = Prices.of(spec), release or concrete(spec)[0]
         return cls(
-            release=prices.release if prices.release_bounded else None,
+            release=None if isinstance(release, PoGpUcbRelease) else prices.release,
             answer=prices.answer if prices.answers_bounded else None,
             release_part=_release_part(release, len(spec.features), spec.protected_rows),
             answer_part=_answer_part(spec),
@@ -188,9 +188,9 @@ def _answer_part(spec: StudyCreate) -> Part | None:
 # --- before ---------------------------------------------------------------------------------------
 
 
-def price(spec: StudyCreate, release: Concrete | None = None, *, withdrawn: bool = False) -> Price:
+def price(spec: StudyCreate, release: Concrete | None = None) -> Price:
     """The price of a study: what its release and answers cost, and how many answers its caps allow."""
-    costs, prices = Costs.of(spec, release, withdrawn=withdrawn), Prices.of(spec)
+    costs, prices = Costs.of(spec, release), Prices.of(spec)
     alone = not answers_add_up(spec)
     of_study, of_row = _answers_allowed(spec, prices)
     bounded = costs.release is not None and costs.answer is not None
@@ -213,11 +213,12 @@ def price(spec: StudyCreate, release: Concrete | None = None, *, withdrawn: bool
     )
 
 
-def current_price(spec: StudyCreate, release: Concrete, before: Price, *, withdrawn: bool = False) -> Price:
+def current_price(spec: StudyCreate, release: Concrete, before: Price) -> Price:
     """The price of a released study with its caps of now. ``before``: that of its release, kept where it holds."""
-    if not withdrawn and _answers_allowed(spec, Prices.of(spec)) == (before.answers, before.answers_per_row):
+    is_refuted = isinstance(release, PoGpUcbRelease)
+    if not is_refuted and _answers_allowed(spec, Prices.of(spec)) == (before.answers, before.answers_per_row):
         return before
-    return price(spec, release, withdrawn=withdrawn)
+    return price(spec, release)
 
 
 def _answers_allowed(spec: StudyCreate, prices: Prices) -> tuple[int | None, int | None]:
@@ -323,17 +324,15 @@ def report(
     *,
     released: bool = True,
     release: Concrete | None = None,
-    withdrawn: bool = False,
     again: int = 1,
 ) -> Accounting:
     """The privacy loss of a study so far, by pure composition and tightly at ``delta``.
 
     ``rows``: the number of rows with each number of released answers. ``total``: all released answers. ``released``:
-    whether the release was charged. ``release``: the one that ran, where ``auto`` chose. ``withdrawn``: whether its
-    mechanism is withdrawn, so that no bound holds for the release. ``again``: the largest number of times that any
+    whether the release was charged. ``release``: as in ``Costs.of``. ``again``: the largest number of times that any
     answer was released, where each answer is another person's.
     """
-    costs = Costs.of(spec, release, withdrawn=withdrawn)
+    costs = Costs.of(spec, release)
     if not released:
         nothing = Loss(epsilon="0", tight_epsilon=0.0)
         losses, study = [RowsLoss(answers=k, rows=n, **dict(nothing)) for k, n in sorted(rows.items())], nothing

@@ -1,6 +1,5 @@
 """The release mechanism that `auto` takes: from public values alone, so that the choice discloses nothing."""
 
-from collections.abc import Collection
 from decimal import Decimal
 from math import sqrt
 
@@ -26,22 +25,34 @@ Local = GaussianRelease | PlanarLaplaceRelease | GaussianProjectionRelease
 Concrete = IdentityRelease | PoGpUcbRelease | GroupsRelease | Local
 
 
-def concrete(study: StudyCreate, withdrawn: Collection[str] = ()) -> tuple[Concrete, str | None]:
-    """The release of a study, and why ``auto`` chose it (None where the owner chose).
+def concrete(study: StudyCreate) -> tuple[Concrete, str | None]:
+    """The release of a study, and why ``auto`` chose it (None if the owner chose).
 
-    ``auto`` takes the first of its choices that is not ``withdrawn``; where all are, the first, which will be
-    refused.
+    ``auto`` takes the smallest standard deviation of the noise per coordinate. That is sqrt(d + 1) k Delta / a of
+    planar Laplace with slope a, for k rows of a person, or that of the analytic Gaussian mechanism.
     """
-    if not isinstance(study.release, AutoRelease):
-        return study.release, None
-    choices = _choices(study, study.release)
-    remaining = [choice for choice in choices if choice[0].mechanism not in withdrawn]
-    if not remaining:
-        release, why = choices[0]
-        return release, f"{why} It is withdrawn, and auto has no other choice left."
-    skipped = [release.mechanism for release, _ in choices if release.mechanism in withdrawn]
-    release, why = remaining[0]
-    return release, f"{why} Withdrawn: {' and '.join(skipped)}." if skipped else why
+    spec = study.release
+    if not isinstance(spec, AutoRelease):
+        return spec, None
+    d, k = len(study.features), study.protected_rows
+    if spec.delta is None:
+        return _planar(spec, None), "Chosen: planar Laplace, the noise that needs no delta."
+    gaussian = _gaussian(spec, spec.delta)
+    if d > PLANAR_FEATURES_MAX:
+        return gaussian, f"Chosen: Gaussian, as planar Laplace is for {PLANAR_FEATURES_MAX} features at most."
+    planar = _planar(spec, None)
+    planar_sd = sqrt(d + 1) * k * spec.sensitivity / float(amount(spec.epsilon))
+    if d >= DELTA_FEATURES_MIN:
+        with_delta = sqrt(d + 1) * spec.sensitivity / float(slope_of_row(amount(spec.epsilon), spec.delta, d, k))
+        if with_delta <= (1 - GAIN_MIN) * planar_sd:
+            planar, planar_sd = _planar(spec, spec.delta), with_delta
+    gaussian_noise = gaussian_sd(amount(spec.epsilon), spec.delta, spec.sensitivity, d, k)
+    if planar_sd <= gaussian_noise:
+        need = "" if planar.delta else " No delta needed."
+        sizes = f"{planar_sd:.4g} per coordinate; Gaussian {gaussian_noise:.4g}"
+        return planar, f"Chosen: planar Laplace, the smaller noise ({sizes}).{need}"
+    sizes = f"{gaussian_noise:.4g} per coordinate; planar Laplace {planar_sd:.4g}"
+    return gaussian, f"Chosen: Gaussian, the smaller noise ({sizes})."
 
 
 def epsilon_of(release: Concrete) -> Decimal | None:
@@ -85,31 +96,3 @@ def _gaussian(spec: AutoRelease, delta: float) -> GaussianRelease:
     return GaussianRelease(
         mechanism="gaussian", epsilon=spec.epsilon, delta=delta, sensitivity=spec.sensitivity, rotate=spec.rotate
     )
-
-
-def _choices(study: StudyCreate, spec: AutoRelease) -> list[tuple[Concrete, str]]:
-    """The choices of ``auto`` with reasons, best first: by the standard deviation of the noise per coordinate.
-
-    That is sqrt(d + 1) k Delta / a of planar Laplace with slope a, for k rows of a person, or that of the analytic
-    Gaussian mechanism.
-    """
-    d, k = len(study.features), study.protected_rows
-    if spec.delta is None:
-        return [(_planar(spec, None), "Chosen: planar Laplace, the noise that needs no delta.")]
-    gaussian = _gaussian(spec, spec.delta)
-    if d > PLANAR_FEATURES_MAX:
-        return [(gaussian, f"Chosen: Gaussian, as planar Laplace is for {PLANAR_FEATURES_MAX} features at most.")]
-    planar = _planar(spec, None)
-    planar_sd = sqrt(d + 1) * k * spec.sensitivity / float(amount(spec.epsilon))
-    if d >= DELTA_FEATURES_MIN:
-        with_delta = sqrt(d + 1) * spec.sensitivity / float(slope_of_row(amount(spec.epsilon), spec.delta, d, k))
-        if with_delta <= (1 - GAIN_MIN) * planar_sd:
-            planar, planar_sd = _planar(spec, spec.delta), with_delta
-    gaussian_noise = gaussian_sd(amount(spec.epsilon), spec.delta, spec.sensitivity, d, k)
-    better_planar = planar_sd <= gaussian_noise
-    sizes = f"{planar_sd:.4g} per coordinate; Gaussian {gaussian_noise:.4g}"
-    need = "" if planar.delta else " No delta needed."
-    of_planar = (planar, f"Chosen: planar Laplace, the smaller noise ({sizes}).{need}")
-    sizes = f"{gaussian_noise:.4g} per coordinate; planar Laplace {planar_sd:.4g}"
-    of_gaussian = (gaussian, f"Chosen: Gaussian, the smaller noise ({sizes}).")
-    return [of_planar, of_gaussian] if better_planar else [of_gaussian, of_planar]

@@ -33,7 +33,6 @@ _ANSWER_LAWS = {
     "one_bit": "clipped, then one of two values",
     "piecewise": "clipped, then a value of a bounded interval",
 }
-WITHDRAWN = "Withdrawn"
 _DIGITS = Context(prec=3, rounding=ROUND_CEILING)
 SANDBOX = "Sandbox: made-up rows and values; no person is behind it."
 CHOOSING = (
@@ -50,25 +49,24 @@ SIMULATION = (
 
 def guarantee(
     spec: StudyCreate,
-    withdrawn: str | None = None,
     release: Concrete | None = None,
     *,
+    withdrawn: str | None = None,
     public: bool = False,
     sandbox: bool = False,
 ) -> str:
     """The guarantee of a study, in words for every party.
 
-    ``withdrawn``: why the release mechanism is withdrawn, if it is. ``release``: the one that ran, where ``auto`` chose
-    and an advisory may have changed what it would take. ``public``: whether the dataset is declared public.
-    ``sandbox``: whether it is made up.
+    ``release``: the one that ran, if ``auto`` chose. ``withdrawn``: why its mechanism was withdrawn, if it was.
+    ``public``: whether the dataset is declared public. ``sandbox``: whether it is made up.
     """
     ran = release or concrete(spec)[0]
     promised = _release(ran, spec)
     if withdrawn is not None:
         promised = (
-            f"{WITHDRAWN}: {withdrawn.rstrip('. ')}. Do not rely on what {ran.mechanism} promised for the features. "
+            f"Withdrawn: {withdrawn.rstrip('. ')}. Do not rely on what {ran.mechanism} promised for the features. "
             "No new release is made with it; Z that has left cannot come back, so a study that is open goes on "
-            "answering queries until its owner closes it. It was: " + promised
+            f"answering queries until its owner closes it. It was: {promised}"
         )
     simulated = public and spec.privacy_unit == "answer" and isinstance(spec.measurement, ColumnMeasurement)
     label = f"{SIMULATION} " if simulated else ""
@@ -82,12 +80,12 @@ def whole(spec: StudyCreate, release: Concrete) -> str | None:
     return spec.budget.epsilon_per_row if isinstance(release, GroupsRelease) else None
 
 
-def belief(release: Concrete, *, withdrawn: bool = False, record: str | None = None) -> str | None:
+def belief(release: Concrete, *, record: str | None = None) -> str | None:
     """How sure anyone can become about a record from a release, in words; None where nothing is promised.
 
     ``record``: epsilon of a record with all answers, as ``whole`` returns it.
     """
-    if withdrawn or isinstance(release, IdentityRelease | PoGpUcbRelease):
+    if isinstance(release, IdentityRelease | PoGpUcbRelease):
         return None
     most = surest(amount(record or release.epsilon))
     share = "practically certain" if most > 0.999 else f"at most {_percent_up(most)} % sure"
@@ -358,9 +356,9 @@ GAPS: tuple[Gap, ...] = (
 )
 
 
-def not_protected(spec: StudyCreate, release: Concrete | None = None, *, withdrawn: bool = False) -> list[str]:
-    """The gaps of a study, in words for every party. A release that is ``withdrawn`` is not sound."""
-    ran: Concrete = IdentityRelease(mechanism="identity") if withdrawn else release or concrete(spec)[0]
+def not_protected(spec: StudyCreate, release: Concrete | None = None) -> list[str]:
+    """The gaps of a study, in words for every party."""
+    ran = release or concrete(spec)[0]
     return [gap.sentence(spec) for gap in GAPS if gap.applies(spec, ran)]
 
 

@@ -132,19 +132,18 @@ class Prices:
     """Whether the plays of a row in one query are released once, as their mean."""
 
     @classmethod
-    def of(cls, spec: StudyCreate, *, withdrawn: bool = False) -> "Prices":
+    def of(cls, spec: StudyCreate) -> "Prices":
         """The prices of a draft.
 
-        A release of public records costs nothing, because it claims no privacy. A refuted release, one whose mechanism
-        is ``withdrawn``, and an answer without noise have no finite price, and are counted at 0. What a withdrawn
-        release was charged still counts towards the caps.
+        A release of public records costs nothing, because it claims no privacy. A refuted release and an answer without
+        noise have no finite price, and are counted at 0.
         """
         release = units(spec.release.epsilon) if isinstance(spec.release, SoundRelease) else 0
         answer = 0 if isinstance(spec.answers, NoAnswerNoise) else units(spec.answers.epsilon)
         return cls(
             release=release,
             answer=answer,
-            release_bounded=not withdrawn and not isinstance(spec.release, PoGpUcbRelease),
+            release_bounded=not isinstance(spec.release, PoGpUcbRelease),
             answers_bounded=not isinstance(spec.answers, NoAnswerNoise),
             of_means=not isinstance(spec.answers, NoAnswerNoise) and spec.answers.plays == "mean",
         )

@@ -1,6 +1,5 @@
 """The release mechanisms, and the choice of a study's."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from blindopt.errors import Invalid
@@ -46,12 +45,9 @@ class Choice:
     why: str | None = None
 
 
-def choice_of(study: StudyCreate, withdrawn: Collection[str] = ()) -> Choice:
-    """The mechanism of a study, from public values alone: ``auto`` takes none that is ``withdrawn``.
-
-    Raises Invalid where the mechanism does not fit the study.
-    """
-    spec, why = concrete(study, withdrawn)
+def choice_of(study: StudyCreate) -> Choice:
+    """The mechanism of a study, from public values alone. Raises Invalid if it does not fit the study."""
+    spec, why = concrete(study)
     return Choice(mechanism_of(study, spec), why)
 
 

@@ -13,19 +13,12 @@ router = APIRouter(tags=["health"])
 @router.get("/v1/meta", operation_id="meta")
 def meta(curator: CuratorDep) -> wire.CuratorMeta:
     """Version, release mechanisms with their status, limits."""
-    withdrawn = curator.advisories.withdrawn()
     return wire.CuratorMeta(
         service="blindopt-curator",
         version=VERSION,
         log_key=curator.context.signer.verifier.vkey,
         mechanisms=[
-            wire.MechanismView(
-                name=m.name,
-                version=m.version,
-                status="withdrawn" if m.name in withdrawn else m.status,
-                claim=m.claim,
-            )
-            for m in MECHANISMS
+            wire.MechanismView(name=m.name, version=m.version, status=m.status, claim=m.claim) for m in MECHANISMS
         ],
         limits=curator.limits,
     )

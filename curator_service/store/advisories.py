@@ -1,8 +1,10 @@
-"""The table of withdrawn mechanisms: append-only, since a withdrawal is permanent."""
+"""Versions of release mechanisms that an owner withdrew as wrong, in databases of version 0.3.0 and before."""
 
-from sqlalchemy import Column, Integer, Table, Text, UniqueConstraint, cast, func, select
+from collections.abc import Mapping
 
-from curator_service.store import releases
+from sqlalchemy import Column, Integer, Table, Text, UniqueConstraint
+
+from curator_service.store import every
 from curator_service.store.base import METADATA
 from service_kit.store.database import Connection
 
@@ -18,9 +20,9 @@ advisories = Table(
     UniqueConstraint("mechanism", "version"),
 )
 
+Reasons = Mapping[tuple[str, int], str]
 
-def affected(db: Connection, mechanism: str, version: int) -> list[str]:
-    """Studies that released with a version of a mechanism, in the order of their releases."""
-    of = [cast(func.json_extract(releases.c.report, f"$.{name}"), Text) for name in ("mechanism", "version")]
-    where = (of[0] == mechanism) & (of[1] == str(version))
-    return list(db.execute(select(releases.c.study_id).where(where).order_by(releases.c.seq)).scalars())
+
+def reasons(db: Connection) -> Reasons:
+    """The reason of each withdrawal, by mechanism and version."""
+    return {(row.mechanism, row.version): row.reason for row in every(db, advisories)}

@@ -27,7 +27,6 @@ from curator_service.use_cases.jobs.public_forecasts import PublicForecasts
 from curator_service.use_cases.jobs.tunings import Tunings
 from curator_service.use_cases.queries.answer_versions import AnswerVersions
 from curator_service.use_cases.queries.queries import Queries
-from curator_service.use_cases.studies.advisories import Advisories
 from curator_service.use_cases.studies.datasets import Datasets
 from curator_service.use_cases.studies.erasure import Erasures
 from curator_service.use_cases.studies.grants import Grants
@@ -67,7 +66,6 @@ class Curator:
         if context.audit_trail.is_sound and context.audit_trail.head().size:  # else it may be the wrong database
             vault.keep_only(recorded)
         self.studies = Studies(context, self.released.losses, settings)
-        self.advisories = Advisories(context)
         self.public_forecasts = PublicForecasts(context)
         self.releases = Releases(context, vault, self.public_forecasts.points, guard)
         self.sandboxes = Sandboxes(context, vault, self.releases)

@@ -132,13 +132,6 @@ class StateConflict(BlindoptError):
     what_to_do = "Read the resource again: its state says what is possible."
 
 
-class MechanismWithdrawn(BlindoptError):
-    """The release mechanism was withdrawn as wrong and makes no new release. Choose another one."""
-
-    code, status, title = "mechanism_withdrawn", 409, "The release mechanism is withdrawn"
-    what_to_do = "Choose another release mechanism."
-
-
 class StillRunning(BlindoptError):
     """The same request, with the same idempotency key, is still being handled."""
 

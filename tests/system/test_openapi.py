@@ -451,8 +451,6 @@ def at_curator(curator, opened, small) -> World:
             # Once: then it is another draft, and 409.
             "PUT /v1/studies/{study_id}": lambda body: body | real | {"budget": {}, "replaces": read},
             "POST /v1/studies/{study_id}:release": lambda body: {"spec_sha256": read},  # all are alike
-            # One that no other request releases with: a withdrawal is for good.
-            "POST /v1/advisories": lambda body: body | {"mechanism": "po_gp_ucb", "version": 1},
             "POST /v1/studies/{study_id}/queries": lambda body: {"rows": [{"row": 3, "plays": 1}]},
             "POST /v1/studies/{study_id}/forecasts": lambda body: FORECAST,
             "POST /v1/studies/{study_id}/messages": lambda body: {"kind": "recommendation", "row": 3},

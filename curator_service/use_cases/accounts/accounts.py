@@ -1,6 +1,7 @@
 """Ledger, exposure of rows and privacy accounting of a study, for its owner and for auditors."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from blindopt import wire
@@ -17,9 +18,9 @@ from curator_service.privacy.ledger import (
     text,
 )
 from curator_service.store import ledger as lines
-from curator_service.use_cases.studies.advisories import release_status
 from curator_service.use_cases.studies.groups import group_entries
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
+from curator_service.use_cases.studies.release_status import release_status
 from curator_service.use_cases.studies.repeated_releases import most_by_row
 from service_kit.context.context import ServiceContext
 from service_kit.store.base import moment
@@ -136,10 +137,7 @@ class Accounts:
         if never_queried := n - sum(rows.values()):
             rows[0] += never_queried
         at = delta if delta is not None else getattr(spec.release, "delta", None) or accounting.DELTA
-        withdrawn = current.withdrawn is not None
-        return accounting.report(
-            spec, rows, total, at, released=charged, release=current.release, withdrawn=withdrawn, again=again
-        )
+        return accounting.report(spec, rows, total, at, released=charged, release=current.claimed, again=again)
 
     def _queried_persons(self, db: Connection, study_id: str) -> list[tuple[int, int, int]]:
         """Amount spent on answers, number of measurements, and how many persons have both, of those ever queried."""
@@ -153,9 +151,13 @@ class Accounts:
 
 
 def prices_of(db: Connection, study_id: str) -> Prices:
-    """The prices of a study today: once its mechanism is withdrawn, they bound nothing."""
+    """The prices of a study, of which that of the release bounds nothing if its mechanism was withdrawn.
+
+    What such a release was charged still counts towards the caps.
+    """
     spec = store.spec_of(db, study_id)
-    return Prices.of(spec, withdrawn=release_status(db, spec, store.report_of(db, study_id)).withdrawn is not None)
+    prices, status = Prices.of(spec), release_status(db, spec, store.report_of(db, study_id)).status
+    return replace(prices, release_bounded=False) if status == "withdrawn" else prices
 
 
 def _entry(row: Any, prices: Prices) -> wire.LedgerEntry:

@@ -12,14 +12,14 @@ from curator_service.privacy.choice import epsilon_of
 from curator_service.privacy.guarantees import whole
 from curator_service.privacy.ledger import Balance, Prices, answers_add_up, is_groups, text
 from curator_service.release.registry import mechanism_of
-from curator_service.store import inbox
+from curator_service.store import advisories, inbox
 from curator_service.store import ledger as lines
 from curator_service.use_cases.accounts.accounts import prices_of
-from curator_service.use_cases.studies.advisories import reasons, release_status
 from curator_service.use_cases.studies.dataset_outlook import outlook
 from curator_service.use_cases.studies.datasets import cautions_from_records, dataset_view
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
 from curator_service.use_cases.studies.release_report import noise_ratio, promised
+from curator_service.use_cases.studies.release_status import release_status
 from curator_service.use_cases.studies.releases import ForecastOf
 from curator_service.use_cases.studies.repeated_releases import cost_for_everyone, most_by_row
 from curator_service.use_cases.studies.studies import fitted
@@ -44,8 +44,8 @@ class Overviews:
             spec = fitted(spec, dataset)
             current = release_status(db, spec, None)
             account = outlook(db, self._studies.losses, spec, current.release)
-        mechanism, withdrawn = mechanism_of(spec, current.release), current.withdrawn is not None
-        epsilon = epsilon_of(current.release) if mechanism.status == "sound" and not withdrawn else None
+        mechanism = mechanism_of(spec, current.release)
+        epsilon = epsilon_of(current.release) if current.status == "sound" else None
         if epsilon is not None and (record := whole(spec, current.release)) is not None:
             epsilon = wire.amount(record)
         return wire.StudyCheck(
@@ -105,25 +105,15 @@ class Overviews:
     def _accounts(self, db: Connection, rows: list[Any]) -> list[wire.StudyAccount]:
         """The accounts of these studies, from a few statements for all of them."""
         of_studies = [row.id for row in rows]
-        amounts, withdrawn = lines.balances(db, of_studies), reasons(db)
+        amounts, any_withdrawn = lines.balances(db, of_studies), bool(advisories.reasons(db))
         changes, corrected = changes_by_study(db, of_studies), inbox.corrected_studies(db, of_studies)
-        released = store.releases_of(db, of_studies) if withdrawn else {}
-        datasets = store.datasets_of(db, [row.dataset_id for row in rows]) if withdrawn else {}
-
-        def is_withdrawn(row: Any) -> bool:
-            if not withdrawn:
-                return False
-            release, spec = released.get(row.id), wire.StudyCreate.model_validate_json(row.spec)
-            report = wire.ReleaseReport.model_validate_json(release.report) if release else None
-            return release_status(db, spec, report, withdrawn, datasets[row.dataset_id]).withdrawn is not None
-
         return [
             self._account(
                 db,
                 row,
                 *amounts.get(row.id, (Balance(), 0)),
                 changes[row.id],
-                is_withdrawn=is_withdrawn(row),
+                any_withdrawn=any_withdrawn,
                 is_corrected=row.id in corrected,
             )
             for row in rows
@@ -137,11 +127,11 @@ class Overviews:
         most: int,
         changes: list[wire.BudgetChange],
         *,
-        is_withdrawn: bool,
+        any_withdrawn: bool,
         is_corrected: bool,
     ) -> wire.StudyAccount:
         spec = wire.StudyCreate.model_validate_json(row.spec)
-        prices = Prices.of(spec, withdrawn=is_withdrawn)
+        prices = prices_of(db, row.id) if any_withdrawn else Prices.of(spec)
         if spec.person_column:
             most = self._most_of_person(db, row.id)
         bounded = prices.release_bounded and prices.answers_bounded

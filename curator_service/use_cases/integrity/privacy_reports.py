@@ -14,8 +14,8 @@ from curator_service.use_cases.accounts.accounts import Accounts
 from curator_service.use_cases.accounts.dataset_accounts import DatasetAccounts
 from curator_service.use_cases.accounts.overviews import Overviews
 from curator_service.use_cases.studies import attack_preview
-from curator_service.use_cases.studies.advisories import release_status
 from curator_service.use_cases.studies.datasets import reading_of
+from curator_service.use_cases.studies.release_status import release_status
 from curator_service.use_cases.studies.studies import owner_view
 from curator_service.use_cases.studies.withheld_records import withheld_records
 from curator_service.vault import Vault
@@ -92,8 +92,7 @@ class PrivacyReports:
             dataset = store.find(db, store.datasets, view.spec.dataset_id)
         spec, mechanism = view.spec, mechanism_of(view.spec, current.release)
         left_out = [each.column for each in _encoded(dataset) if each.missing == "leave_out"]
-        withdrawn = current.withdrawn is not None
-        price = accounting.price(spec, current.release, withdrawn=withdrawn)
+        price = accounting.price(spec, current.claimed)
         findings, not_tried = self._attacked(view) if attacked else ([], _NOT_IN_DATASETS)
         return wire.ReportedStudy(
             id=identity,
@@ -107,7 +106,7 @@ class PrivacyReports:
             relation=neighbours(spec, current.release, left_out),
             mechanism=mechanism.name,
             mechanism_version=mechanism.version if view.report is None else view.report.version,
-            status="withdrawn" if withdrawn else mechanism.status,
+            status=current.status,
             answers=concrete_answers(spec.answers),
             guarantee=view.guarantee,
             not_protected=view.not_protected,

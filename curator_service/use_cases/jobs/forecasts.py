@@ -22,7 +22,6 @@ from curator_service.settings import Settings
 from curator_service.store.jobs import forecasts
 from curator_service.use_cases import notices
 from curator_service.use_cases.jobs.jobs import Jobs
-from curator_service.use_cases.studies.advisories import names
 from curator_service.use_cases.studies.withheld_records import kept_records
 from curator_service.vault import Vault, new_id
 from service_kit.context.context import ServiceContext
@@ -119,9 +118,9 @@ class Forecasts(Jobs):
         """The study of a forecast, and its rows. Raises Invalid if the forecast cannot be made."""
         # Outside of any write transaction: calibrating many mechanisms takes long.
         with self._context.database.read() as db:
-            inputs, withdrawn = _inputs(db, study_id, forecast), names(db)
+            inputs = _inputs(db, study_id, forecast)
         kernels_of(inputs.study, forecast)
-        cells_of(inputs.study, forecast, withdrawn)
+        cells_of(inputs.study, forecast)
         if inputs.n < ROWS_MIN:
             raise Invalid(f"a forecast needs a dataset of {ROWS_MIN} rows or more")
         return inputs
@@ -152,7 +151,7 @@ class Forecasts(Jobs):
             if row.state != "running":
                 return None
             forecast = forecast_request(row)
-            inputs, withdrawn = _inputs(db, row.study_id, forecast), sorted(names(db))
+            inputs = _inputs(db, row.study_id, forecast)
         # Without a dataset to read, nothing but public values is sent.
         values = None if inputs.dataset_id is None else self._sample(inputs, inputs.dataset_id)
         n = None if values is not None else inputs.n
@@ -160,7 +159,6 @@ class Forecasts(Jobs):
             study=inputs.study,
             forecast=forecast,
             seed=secrets.randbits(63),
-            withdrawn=withdrawn,
             n=n,
             records=inputs.records,
         )

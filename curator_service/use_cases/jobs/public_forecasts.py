@@ -17,7 +17,6 @@ from curator_service import store
 from curator_service.forecasts.cells import GROUP_ROWS, ROWS_MIN
 from curator_service.forecasts.worker import Job, Worker
 from curator_service.privacy.ledger import is_groups
-from curator_service.use_cases.studies.advisories import names
 from curator_service.use_cases.studies.datasets import dataset_view
 from curator_service.use_cases.studies.studies import fitted
 from service_kit.context.context import ServiceContext
@@ -88,7 +87,6 @@ class PublicForecasts:
             raise Invalid("a release without noise has no privacy level to forecast")
         with self._context.database.read() as db:
             dataset = dataset_view(store.find(db, store.datasets, spec.dataset_id))
-            withdrawn = sorted(names(db))
         n = min(dataset.rows, GROUP_ROWS if is_groups(spec) else ROWS)
         if n < ROWS_MIN:
             raise Invalid(f"a forecast needs a dataset of {ROWS_MIN} rows or more")
@@ -103,7 +101,7 @@ class PublicForecasts:
             queries=QUERIES,
             rows_max=ROWS,
         )
-        job = Job(study=study, forecast=forecast, seed=0, withdrawn=withdrawn, n=n)
+        job = Job(study=study, forecast=forecast, seed=0, n=n)
         if is_groups(spec):
             job = job.model_copy(update={"records": dataset.rows})
         digest = sha256(job.model_dump_json().encode())

@@ -5,8 +5,8 @@ from curator_service import store
 from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.guarantees import not_protected
 from curator_service.release.registry import mechanism_of
-from curator_service.use_cases.studies.advisories import release_status
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
+from curator_service.use_cases.studies.release_status import release_status
 from curator_service.use_cases.studies.study_caps import changes_of
 from service_kit.context.context import ServiceContext
 from service_kit.store.database import Connection
@@ -25,8 +25,7 @@ def view_of(
     current = release_status(db, released.spec, released.report)
     changes = changes_of(db, identity)
     spec, mechanism = released.spec, mechanism_of(released.spec, current.release)
-    status: wire.Status = "withdrawn" if current.withdrawn is not None else mechanism.status
-    claims = current.release if status == "sound" and not isinstance(current.release, wire.IdentityRelease) else None
+    claims = current.claimed if isinstance(current.claimed, wire.SoundRelease) else None
     return wire.StudyView(
         id=identity,
         state="closed" if state == "closed" else "open",
@@ -36,7 +35,7 @@ def view_of(
         release_id=released.id,
         release_sha256=released.sha256,
         mechanism=mechanism.name,
-        status=status,
+        status=current.status,
         epsilon=claims.epsilon if claims else None,
         delta=getattr(claims, "delta", None),
         sensitivity=getattr(claims, "sensitivity", None),
@@ -54,6 +53,6 @@ def view_of(
         limits=limits,
         reply_after_ms=spec.reply_after_ms,
         guarantee=current.promise(spec),
-        not_protected=not_protected(spec, current.release, withdrawn=current.withdrawn is not None),
+        not_protected=not_protected(spec, current.claimed),
         sandbox=current.sandbox,
     )

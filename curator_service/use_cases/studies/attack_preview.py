@@ -17,7 +17,7 @@ from curator_service.privacy.ledger import is_groups
 from curator_service.release.mechanism import Assessment
 from curator_service.release.registry import mechanism_of
 from curator_service.use_cases.studies import dataset_rows
-from curator_service.use_cases.studies.advisories import release_status
+from curator_service.use_cases.studies.release_status import release_status
 from curator_service.use_cases.studies.studies import owner_view
 from curator_service.use_cases.studies.withheld_records import withheld_records
 from curator_service.vault import Vault

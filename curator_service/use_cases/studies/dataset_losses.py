@@ -16,7 +16,7 @@ from curator_service.privacy.ledger import Balance, answers_by_record
 from curator_service.store import dataset_accounts as table
 from curator_service.store import ledger as lines
 from curator_service.store.dataset_accounts import Account
-from curator_service.use_cases.studies.advisories import reasons, release_status
+from curator_service.use_cases.studies.release_status import release_status
 from curator_service.use_cases.studies.repeated_releases import cost_for_everyone
 from curator_service.vault import Vault
 from service_kit.store.database import Connection
@@ -216,7 +216,7 @@ class DatasetLosses:
         units = self._units_of(*_keys(registered))
         erased = {row.id for row in registered if row.erased_at is not None}
         column_of = {row.id: row.person_column for row in registered}
-        public, withdrawn = all(row.public for row in registered), reasons(db)
+        public = all(row.public for row in registered)
         charged = [row for row in table.studies_of(db, dataset.sha256) if row.id != without]
         charged = [row for row in charged if lines.is_released(db, row.id)]
         balances = {row.id: lines.balance(db, row.id) for row in charged}
@@ -237,9 +237,9 @@ class DatasetLosses:
                 totals[column] += of_study
                 most = _largest(of_study)
             report = None if release is None else wire.ReleaseReport.model_validate_json(release.report)
-            current = release_status(db, spec, report, withdrawn)
+            current = release_status(db, spec, report)
             unbounded = dataset_account.release_is_unbounded(current.release, public=public)
-            if current.withdrawn is not None and not isinstance(current.release, wire.IdentityRelease):
+            if current.status == "withdrawn" and not isinstance(current.release, wire.IdentityRelease):
                 unbounded = f"its mechanism {current.release.mechanism} is withdrawn"
             if unbounded is None and answered:
                 unbounded = dataset_account.answers_are_unbounded(spec, public=public)

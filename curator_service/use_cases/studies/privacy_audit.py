@@ -9,7 +9,7 @@ from curator_service.attacks import audit
 from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.choice import failure
 from curator_service.release.registry import mechanism_of
-from curator_service.use_cases.studies.advisories import release_status
+from curator_service.use_cases.studies.release_status import release_status
 from curator_service.use_cases.studies.studies import owner_view
 from service_kit.store.database import Database
 
@@ -40,7 +40,7 @@ def on_study(
     spec, release, answers = view.spec, current.release, concrete_answers(view.spec.answers)
     mechanism = mechanism_of(spec, release)
     on_release = on_answers = None
-    if isinstance(release, wire.SoundRelease) and current.withdrawn is None:
+    if isinstance(release, wire.SoundRelease) and current.status == "sound":
         claim = audit.Claim(wire.amount(release.epsilon), failure(release))
         on_release = audit.audit_release(
             spec,

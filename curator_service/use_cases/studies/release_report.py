@@ -11,7 +11,7 @@ from curator_service.privacy.guarantees import belief, not_protected, whole
 from curator_service.release.groups import Groups
 from curator_service.release.mechanism import Assessment, Mechanism
 from curator_service.scaling import ScaledRows
-from curator_service.use_cases.studies.advisories import ReleaseStatus
+from curator_service.use_cases.studies.release_status import ReleaseStatus
 
 
 def report_of(
@@ -40,19 +40,18 @@ def report_of(
 
 def promised(spec: wire.StudyCreate, current: ReleaseStatus, mechanism: Mechanism, n: int) -> dict[str, Any]:
     """What a check and a report of ``n`` records say alike: public values, fields of the wire."""
-    withdrawn = current.withdrawn is not None
-    price = accounting.price(spec, current.release, withdrawn=withdrawn)
+    price = accounting.price(spec, current.claimed)
     noise = noise_ratio(spec, mechanism)
     return {
         "mechanism": mechanism.name,
         "why": current.why,
-        "delta": None if withdrawn else failure(current.release) or None,
-        "status": "withdrawn" if withdrawn else mechanism.status,
+        "delta": failure(current.claimed) or None,
+        "status": current.status,
         "guarantee": current.promise(spec),
-        "not_protected": not_protected(spec, current.release, withdrawn=withdrawn),
+        "not_protected": not_protected(spec, current.claimed),
         "noise_sd": mechanism.noise(len(spec.features)).sd,
-        "features": meanings(spec, mechanism, withdrawn=withdrawn),
-        "belief": belief(current.release, withdrawn=withdrawn, record=whole(spec, current.release)),
+        "features": meanings(spec, mechanism, holds=current.status == "sound"),
+        "belief": belief(current.claimed, record=whole(spec, current.release)),
         "price": price,
         "cautions": cautions.of_study(spec, current.release, price, n=n, is_public=current.public, noise=noise),
     }
@@ -64,13 +63,14 @@ def noise_ratio(spec: wire.StudyCreate, mechanism: Mechanism) -> float | None:
     return search_noise.of_box(spec.features, mechanism.noise(d).sd, mechanism.columns(d))
 
 
-def meanings(spec: wire.StudyCreate, mechanism: Mechanism, *, withdrawn: bool) -> list[wire.FeatureMeaning]:
-    """Delta and the standard deviation of the noise in the unit of each feature."""
+def meanings(spec: wire.StudyCreate, mechanism: Mechanism, *, holds: bool) -> list[wire.FeatureMeaning]:
+    """Delta and the standard deviation of the noise in the unit of each feature.
+
+    ``holds``: whether the mechanism's claim does: only then a change of any size is protected.
+    """
     sensitivity = getattr(spec.release, "sensitivity", None)
     d, law = len(spec.features), mechanism.noise(len(spec.features))
     sd, confused = law.sd, confused_within(law, d, spec.protected_rows)
-    # Only a mechanism whose claim holds protects a change of any size.
-    holds = mechanism.status == "sound" and not withdrawn
     return [
         wire.FeatureMeaning(
             column=feature.column,

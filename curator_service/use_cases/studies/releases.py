@@ -16,7 +16,6 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.errors import (
     BlindoptError,
     BudgetExhausted,
-    MechanismWithdrawn,
     StateConflict,
     StillRunning,
     StorageUnavailable,
@@ -33,11 +32,11 @@ from curator_service.store import ledger as lines
 from curator_service.use_cases import notices
 from curator_service.use_cases.guard.study_guard import StudyGuard
 from curator_service.use_cases.studies import attack_preview, dataset_caps, dataset_rows
-from curator_service.use_cases.studies.advisories import ReleaseStatus, release_status
 from curator_service.use_cases.studies.dataset_losses import DatasetLosses
 from curator_service.use_cases.studies.dataset_outlook import outlook
 from curator_service.use_cases.studies.datasets import cautions_from_records, dataset_view
 from curator_service.use_cases.studies.release_report import noise_ratio, report_of
+from curator_service.use_cases.studies.release_status import ReleaseStatus, release_status
 from curator_service.use_cases.studies.studies import owner_view
 from curator_service.use_cases.studies.withheld_records import withheld_records
 from curator_service.vault import Vault, new_id
@@ -268,7 +267,11 @@ class Releases:
             self._abandon(db, identity, "curator", ENDED)  # an earlier release whose end could not be stored
             spec = wire.StudyCreate.model_validate_json(row.spec)
             current = release_status(db, spec, None)
-            _refuse_withdrawn(current)
+            if current.status == "withdrawn":
+                name = current.release.mechanism
+                raise StateConflict(
+                    f"{name} is withdrawn: make a draft with another mechanism, or upgrade this program"
+                )
             dataset_caps.check_release(db, self._context, self._guard, self._losses, identity, spec, current.release)
             self._charge(db, request, identity, spec)
             store.change(db, store.studies, identity, state="releasing", releasing_key=key, release_problem=None)
@@ -310,9 +313,7 @@ class Releases:
     def _publish(
         self, db: Connection, identity: str, release_id: str, digest: str, report: wire.ReleaseReport
     ) -> Effect:
-        # The mechanism may have been withdrawn since the draw began, and a record withheld.
-        spec = owner_view(db, identity).spec
-        _refuse_withdrawn(release_status(db, spec, report))
+        spec = owner_view(db, identity).spec  # a record may have been withheld since the draw began
         order, withheld = self._vault.order(release_id), withheld_records(db, self._vault, spec.dataset_id)
         if np.any(order[withheld] != WITHHELD) if ledger.is_groups(spec) else _any_of(withheld, order):
             raise StateConflict(
@@ -363,13 +364,6 @@ def _any_of(records: list[int], order: NDArray[np.int64]) -> bool:
     """Whether the row order (n,) has one of these records. It is read by blocks, and not at all without records."""
     blocks = range(0, len(order), _BLOCK) if records else ()
     return any(np.isin(order[start : start + _BLOCK], records).any() for start in blocks)
-
-
-def _refuse_withdrawn(current: ReleaseStatus) -> None:
-    """Raise MechanismWithdrawn if the release's mechanism is withdrawn."""
-    if current.withdrawn is not None:
-        name = current.release.mechanism
-        raise MechanismWithdrawn(f"{name} is withdrawn and makes no new release: make a draft with another mechanism")
 
 
 def _cautions_about_noise(spec: wire.StudyCreate, mechanism: Mechanism, rows: ScaledRows) -> list[wire.Caution]:

@@ -13,7 +13,6 @@ from curator_service import store
 from curator_service.datasets.statistics import Statistics
 from curator_service.made_up_rows import draw_blocks, draw_persons
 from curator_service.release.registry import choice_of
-from curator_service.use_cases.studies.advisories import names
 from curator_service.use_cases.studies.datasets import dataset_view
 from curator_service.use_cases.studies.releases import Releases
 from curator_service.use_cases.studies.studies import fitted, owner_view
@@ -110,7 +109,7 @@ class Sandboxes:
 
     def _add_study(self, db: Connection, source: str, spec: wire.StudyCreate) -> Effect:
         spec = fitted(spec, dataset_view(store.find(db, store.datasets, spec.dataset_id)))
-        choice_of(spec, names(db))
+        choice_of(spec)
         identity, text = new_id("std"), spec.model_dump_json()
         now = stamp(self._context.clock())
         values = {"dataset_id": spec.dataset_id, "state": "draft", "spec": text, "created_at": now}

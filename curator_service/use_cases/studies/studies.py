@@ -13,10 +13,11 @@ from curator_service.release.registry import choice_of
 from curator_service.settings import Settings
 from curator_service.store import jobs
 from curator_service.store import ledger as lines
-from curator_service.use_cases.studies.advisories import Reasons, names, reasons, release_status
+from curator_service.store.advisories import Reasons, reasons
 from curator_service.use_cases.studies.dataset_losses import DatasetLosses
 from curator_service.use_cases.studies.dataset_outlook import outlook
 from curator_service.use_cases.studies.datasets import dataset_view
+from curator_service.use_cases.studies.release_status import release_status
 from curator_service.vault import new_id
 from service_kit.context.context import ServiceContext
 from service_kit.context.housekeeping import Housekeeping
@@ -108,12 +109,12 @@ class Studies:
     def _fitted(self, db: Connection, study: wire.StudyCreate) -> wire.StudyCreate:
         """The study with what follows from its dataset.
 
-        Raises Invalid, StateConflict or MechanismWithdrawn if it cannot be made.
+        Raises Invalid or StateConflict if it cannot be made.
         """
         spec = fitted(study, dataset_view(store.find(db, store.datasets, study.dataset_id)))
         if isinstance(spec.measurement, wire.WebhookMeasurement) and not self._has_measurer:
             raise Invalid(NO_MEASURER, [{"field": "measurement.source", "message": NO_MEASURER}])
-        choice_of(spec, names(db))
+        choice_of(spec)
         return spec
 
     def view(self, identity: str) -> wire.StudyOwnerView:
@@ -194,18 +195,22 @@ def view_of(db: Connection, row: Any, release: Any, withdrawn: Reasons, dataset:
     report = wire.ReleaseReport.model_validate_json(release.report) if release else None
     current = release_status(db, spec, report, withdrawn, dataset)
     promise = current.promise(spec)
-    gaps = not_protected(spec, current.release, withdrawn=current.withdrawn is not None)
+    gaps = not_protected(spec, current.claimed)
     if report is not None:  # the view says what holds now, not what held when the report was written
-        status = "withdrawn" if current.withdrawn is not None else report.status
         features = report.features
-        if current.withdrawn is not None:  # no change of any size is protected any more
+        if current.status == "withdrawn":  # no change of any size is protected any more
             features = [feature.model_copy(update={"sensitivity": None, "confused": None}) for feature in features]
-        whole_record = whole(spec, current.release)
-        said = belief(current.release, withdrawn=current.withdrawn is not None, record=whole_record)
-        price = accounting.current_price(spec, current.release, report.price, withdrawn=current.withdrawn is not None)
+        said = belief(current.claimed, record=whole(spec, current.release))
+        price = accounting.current_price(spec, current.claimed, report.price)
         warned = cautions.of_released(spec, report.cautions, price, is_public=current.public)
-        holds = {"status": status, "guarantee": promise, "not_protected": gaps, "features": features, "belief": said}
-        report = report.model_copy(update=holds | {"price": price, "cautions": warned})
+        holds = {
+            "status": current.status,
+            "guarantee": promise,
+            "not_protected": gaps,
+            "features": features,
+            "belief": said,
+        }
+        report = report.model_copy(update=holds | {"belief": said, "price": price, "cautions": warned})
     return wire.StudyOwnerView(
         id=row.id,
         state=row.state,

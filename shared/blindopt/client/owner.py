@@ -273,14 +273,6 @@ class OwnerClient(ServiceClient):
         """What a study has cost so far, by the sum and tightly at ``delta``."""
         return self._get(f"/v1/studies/{study_id}/accounting", wire.Accounting, delta=delta)
 
-    def withdraw(self, advisory: wire.AdvisoryCreate, *, key: str | None = None) -> wire.AdvisoryView:
-        """Withdraw a version of a release mechanism, for good."""
-        return self._post("/v1/advisories", wire.AdvisoryView, advisory, key)
-
-    def advisories(self) -> list[wire.AdvisoryView]:
-        """The first thousand withdrawn mechanisms, with the studies that used them."""
-        return self._get("/v1/advisories", wire.AdvisoryPage, page_size=1_000).advisories
-
     def checkpoint(self, grant_id: str | None = None) -> wire.Checkpoint:
         """The signed head of the log, or of the shared one of a grant."""
         return self._get("/v1/audit/checkpoint", wire.Checkpoint, grant_id=grant_id)

@@ -1,4 +1,4 @@
-"""Privacy reports, signed by the curator: what was promised and spent. Withdrawals of mechanisms."""
+"""Privacy reports, signed by the curator: what was promised and spent."""
 
 from datetime import datetime
 from typing import Literal
@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from blindopt.wire.answers import Answers
-from blindopt.wire.base import Caution, Page, Reply, Request, Sha256
+from blindopt.wire.base import Caution, Reply, Sha256
 from blindopt.wire.datasets import ColumnChoice
 from blindopt.wire.ledgers import Accounting, DatasetAccount
 from blindopt.wire.releases import Finding, Price, Status
@@ -80,30 +80,3 @@ class SignedPrivacyReport(Reply):
 
     report: PrivacyReport = Field(description="The report.")
     signature: str = Field(description="A C2SP signed note: title and SHA-256 of the canonical JSON of report.")
-
-
-class AdvisoryCreate(Request):
-    """Withdraw a release mechanism: no new release uses it from now on."""
-
-    mechanism: str = Field(min_length=1, max_length=100, description="Name of the release mechanism.")
-    version: int = Field(ge=1, lt=2**31, description="Version of the mechanism; later versions are not affected.")
-    reason: str = Field(
-        min_length=1, max_length=2_000, description="Why it is withdrawn; modelers and auditors read it too."
-    )
-
-
-class AdvisoryView(Reply):
-    """A withdrawn mechanism and the studies that it affects."""
-
-    id: str = Field(description="adv_...")
-    mechanism: str = Field(description="Name of the release mechanism.")
-    version: int = Field(description="Version of the mechanism.")
-    reason: str = Field(description="Why it was withdrawn.")
-    created_at: datetime = Field(description="When it was withdrawn: no later release uses it.")
-    affected: list[str] = Field(description="Ids of the studies whose release used it: std_...")
-
-
-class AdvisoryPage(Page):
-    """A page of advisories."""
-
-    advisories: list[AdvisoryView] = Field(description="In the order of their creation.")

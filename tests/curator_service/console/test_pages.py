@@ -120,11 +120,11 @@ def _links(html):
 
 
 def test_pages_of_a_section_share_one_entry_of_the_menu(owner):
-    head, _, rest = owner.get("/mechanisms").text.partition("</header>")
-    assert [name for *_, name in _links(head)] == ["Home", "Data", "Studies", "Inbox", "Budget", "Audit", "Settings"]
-    assert [path for path, current, _ in _links(head) if current] == ["/mechanisms"]
+    head, _, rest = owner.get("/studies").text.partition("</header>")
+    assert [name for *_, name in _links(head)] == ["Home", "Data", "Studies", "Inbox", "Budget", "Audit", "Notices"]
+    assert [path for path, current, _ in _links(head) if current] == ["/studies"]
     section = _links(rest.partition('aria-label="Section"')[2].partition("</nav>")[0])
-    assert [(path, bool(current)) for path, current, _ in section] == [("/mechanisms", True), ("/notices", False)]
+    assert [(path, bool(current)) for path, current, _ in section] == [("/studies", True), ("/tunings", False)]
     assert 'aria-label="Section"' not in owner.get("/").text
 
 
@@ -778,7 +778,6 @@ LISTINGS = {
     "/studies/{study}/forecasts": None,
     "/inbox/told": "question",
     "/notices": None,
-    "/mechanisms": None,
     "/tunings": None,
 }
 

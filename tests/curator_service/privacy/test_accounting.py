@@ -270,14 +270,14 @@ def test_a_release_of_public_records_costs_0_and_the_answers_cost_what_they_cost
 
 
 @pytest.mark.parametrize("release", [GAUSSIAN, PLANAR, PROJECTION, AUTO], ids=lambda r: r.mechanism)
-def test_nothing_bounds_what_a_withdrawn_release_costs_and_its_caps_count_what_they_counted(release):
+def test_nothing_bounds_what_a_refuted_release_costs_and_its_caps_count_what_they_counted(release):
     spec = study(release, laplace("0.5"), epsilon_per_row="3")
-    before, after = (accounting.report(spec, {0: 2, 3: 1}, 3, 1e-5, withdrawn=w) for w in (False, True))
+    before, after = (accounting.report(spec, {0: 2, 3: 1}, 3, 1e-5, release=ran) for ran in (None, REFUTED))
     assert [row.epsilon for row in before.rows] == ["1", "2.5"]
     assert [(row.epsilon, row.tight_epsilon) for row in (*after.rows, after.study)] == [(None, None)] * 3
     assert "without a bound" in after.sentence
     assert "without a bound" not in before.sentence
-    sound, priced = (accounting.price(spec, withdrawn=w) for w in (False, True))
+    sound, priced = (accounting.price(spec, ran) for ran in (None, REFUTED))
     assert (sound.release_epsilon, sound.row_epsilon) == ("1", "3")
     assert (priced.release_epsilon, priced.row_epsilon, priced.tight_row_epsilon) == (None, None, None)
     assert priced.answer_epsilon == "0.5"  # y has a promise of its own

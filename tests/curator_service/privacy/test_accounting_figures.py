@@ -127,7 +127,7 @@ def test_each_release_is_counted_by_the_pair_that_dominates_it(release, d, part)
     assert costs.failure == (1e-5 if release in (GAUSSIAN, PROJECTION) else 0.0)
     assert costs.black_box == (release is PROJECTION)
     assert costs.centres == (250_000_000_000 if release.mechanism == "groups" else 0)
-    assert accounting.Costs.of(study(release, d=d), withdrawn=True).release is None
+    assert accounting.Costs.of(study(release, d=d), REFUTED).release is None
 
 
 # --- answers of other persons -----------------------------------------------------------------------
@@ -155,11 +155,11 @@ def test_answers_about_other_persons_are_priced_as_released_once():
 
 
 @pytest.mark.parametrize(
-    ("release", "answers", "withdrawn"),
-    [(REFUTED, laplace(), False), (GAUSSIAN, NONE, False), (PLANAR, laplace(), True)],
+    ("release", "answers", "ran"),
+    [(REFUTED, laplace(), None), (GAUSSIAN, NONE, None), (PLANAR, laplace(), REFUTED)],
 )
-def test_without_a_bound_on_either_a_person_behind_an_answer_has_none(release, answers, withdrawn):
-    (row,) = accounting.report(of_another(release, answers), {4: 1}, 4, 1e-5, withdrawn=withdrawn).rows
+def test_without_a_bound_on_either_a_person_behind_an_answer_has_none(release, answers, ran):
+    (row,) = accounting.report(of_another(release, answers), {4: 1}, 4, 1e-5, release=ran).rows
     assert (row.epsilon, row.tight_epsilon) == (None, None)
 
 
@@ -203,7 +203,7 @@ def test_groups_without_a_bound_on_something_have_none(missing):
     costs = accounting.Costs.of(groups.study("0.5", "0.5"))
     assert costs.loss_in_group(2, 1, 1e-6).epsilon == "1.25"
     assert replace(costs, **{missing: None}).loss_in_group(2, 1, 1e-6) == NOTHING
-    report = accounting.report(groups.study("0.5", "0.5"), {0: 1, 2: 1}, 2, 1e-6, withdrawn=True)
+    report = accounting.report(groups.study("0.5", "0.5"), {0: 1, 2: 1}, 2, 1e-6, release=REFUTED)
     assert [(row.epsilon, row.tight_epsilon) for row in report.rows] == [(None, None)] * 2
 
 
@@ -313,9 +313,9 @@ def test_a_price_says_what_answers_about_different_groups_cost_a_record(caps, nu
         assert sentence.endswith(" The caps allow 2 answers about each group.")
 
 
-def test_what_answers_about_groups_cost_with_a_withdrawn_release_is_not_stated():
+def test_what_answers_about_groups_cost_with_a_refuted_release_is_not_stated():
     """It was stated as what one answer costs, as if the release had cost nothing."""
-    price = accounting.price(groups.study("0.5", "0.75"), withdrawn=True)
+    price = accounting.price(groups.study("0.5", "0.75"), REFUTED)
     assert (price.release_epsilon, price.row_epsilon) == (None, None)
     assert price.sentence.startswith("The release has no finite epsilon")
     assert figures(price.sentence) == ["0.75"]
@@ -345,16 +345,16 @@ def test_a_price_is_that_of_the_release_that_ran(ran, part, failure):
     assert accounting.current_price(spec, ran, accounting.price(study())) == price
 
 
-def test_the_price_of_a_released_study_is_that_of_its_release_until_caps_change_or_it_is_withdrawn():
+def test_the_price_of_a_released_study_is_that_of_its_release_until_caps_change_or_it_is_refuted():
     spec = study(GAUSSIAN, laplace("0.2"), epsilon_per_row="9", queries=100)
     before = accounting.price(spec).model_copy(update={"sentence": "as it was"})
     assert accounting.current_price(spec, GAUSSIAN, before) is before
     for caps in ({"epsilon_per_row": "5", "queries": 100}, {"epsilon_per_row": "9", "queries": 99}):
         changed = study(GAUSSIAN, laplace("0.2"), **caps)
         assert accounting.current_price(changed, GAUSSIAN, before) == accounting.price(changed) != before
-    withdrawn = accounting.current_price(spec, GAUSSIAN, before, withdrawn=True)
-    assert withdrawn == accounting.price(spec, GAUSSIAN, withdrawn=True)
-    assert (withdrawn.release_epsilon, withdrawn.row_epsilon, withdrawn.tight_row_epsilon) == (None, None, None)
+    refuted = accounting.current_price(spec, REFUTED, before)
+    assert refuted == accounting.price(spec, REFUTED)
+    assert (refuted.release_epsilon, refuted.row_epsilon, refuted.tight_row_epsilon) == (None, None, None)
 
 
 def test_answers_about_other_persons_are_priced_tightly_at_the_delta_of_the_study():

@@ -88,7 +88,6 @@ def test_the_sentence_says_what_is_proved_and_no_more():
     spread = pure.model_copy(update={"delta": 1e-6})
     assert guarantees.belief(spread) == f"{said}, except for events that delta allows. Answers come on top."
     assert "practically certain" in guarantees.belief(pure.model_copy(update={"epsilon": "20"}))
-    assert guarantees.belief(pure, withdrawn=True) is None
     refuted = wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1", delta=1e-6, r=1, acknowledge_refuted=True)
     assert guarantees.belief(refuted) is None
     cells = wire.GridCells(kind="grid", parts=[2])

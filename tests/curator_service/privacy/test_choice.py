@@ -97,21 +97,6 @@ def test_a_person_with_several_rows_counts_in_the_choice():
     assert f"planar Laplace {3 / float(each):.4g})" in why
 
 
-def test_auto_passes_over_what_is_withdrawn_and_says_so():
-    draft = study(2)
-    assert "withdrawn" not in concrete(draft)[1]
-    release, why = concrete(draft, {"planar_laplace"})
-    assert release.mechanism == "gaussian"
-    assert why.endswith(" Withdrawn: planar_laplace.")
-    release, why = concrete(draft, {"planar_laplace", "gaussian"})
-    assert release.mechanism == "planar_laplace"
-    assert why.startswith("Chosen: planar Laplace")
-    assert "no other choice" in why
-    taken = choice_of(draft, {"planar_laplace"})
-    assert taken.mechanism.name == "gaussian"
-    assert taken.why.endswith(" Withdrawn: planar_laplace.")
-
-
 def test_a_release_that_ran_is_made_again_whatever_auto_would_take_today():
     draft = study(2, epsilon="0.7", sensitivity=0.3)
     planar, gaussian = (as_run(draft, name) for name in ("planar_laplace", "gaussian"))

@@ -178,7 +178,7 @@ def test_planar_laplace_with_a_delta_is_stated_as_the_pair():
 
 def test_auto_promises_what_it_takes_and_a_study_what_ran():
     assert text_of(AUTO) == text_of(PLANAR)  # at d = 3 the smaller noise
-    assert guarantee(study(AUTO), None, GAUSSIAN) == text_of(GAUSSIAN)
+    assert guarantee(study(AUTO), GAUSSIAN) == text_of(GAUSSIAN)
 
 
 @pytest.mark.parametrize("answers", ANSWERS[1:], ids=lambda a: a.mechanism)
@@ -192,7 +192,7 @@ def test_each_answer_mechanism_is_stated_with_its_epsilon(answers):
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda r: r.mechanism)
 def test_a_withdrawn_mechanism_is_stated_first_with_its_reason(release):
-    text = guarantee(study(release, answers=LAPLACE), "its proof has a hole.")
+    text = guarantee(study(release, answers=LAPLACE), withdrawn="its proof has a hole.")
     assert text.startswith("Withdrawn: its proof has a hole. Do not rely on")
     assert "until its owner closes it" in text
     assert "Each released y is 0.75-differentially private" in text  # that promise stands by itself
@@ -203,7 +203,7 @@ def test_a_withdrawn_mechanism_is_stated_first_with_its_reason(release):
 @pytest.mark.parametrize("unit", ["row", "answer"])
 def test_every_guarantee_fits_what_the_protocol_allows(release, answers, unit):
     """StudyView.guarantee has 4,000 characters, and a reason 2,000."""
-    longest = guarantee(study(release, 1_000, answers, unit, "123456.123456789012"), "x" * 2_000)
+    longest = guarantee(study(release, 1_000, answers, unit, "123456.123456789012"), withdrawn="x" * 2_000)
     assert len(longest) <= 4_000
 
 
@@ -290,7 +290,7 @@ def test_answers_of_groups_are_promised_up_to_the_lower_cap_and_with_the_release
     def of(cap=None, total=None, withdrawn=None, **more):
         budget = Budget(epsilon_per_row=cap, epsilon_total=total)
         spec = study(GROUPS, answers=LAPLACE).model_copy(update={"budget": budget} | more)
-        return guarantee(spec, withdrawn)
+        return guarantee(spec, withdrawn=withdrawn)
 
     assert "Laplace noise: 0.75-differentially private for what stays" in of()
     assert of().endswith("however many others were queried: the study sets no cap on it.")
@@ -336,12 +336,8 @@ def test_what_is_not_protected_follows_from_the_study():
         assert headings(release, answers=LAPLACE, cap="3", pace=50) == ALWAYS | bare
 
 
-def test_a_withdrawn_release_protects_no_features():
-    spec = study(GAUSSIAN)
-    gaps = {text.partition(":")[0] for text in not_protected(spec, withdrawn=True)}
-    assert gaps == headings(IDENTITY)
-    assert gaps - headings(GAUSSIAN) == {"Features"}
-    assert not_protected(spec, IDENTITY) == not_protected(study(IDENTITY))  # the release that ran
+def test_the_release_that_ran_decides_whether_features_are_protected():
+    assert not_protected(study(GAUSSIAN), IDENTITY) == not_protected(study(IDENTITY))
 
 
 def test_a_declared_number_of_rows_multiplies_what_a_person_loses():

@@ -6,8 +6,8 @@ import pytest
 from blindopt import wire
 from curator_service.release.registry import mechanism_of
 from curator_service.scaling import ScaledRows
-from curator_service.use_cases.studies.advisories import ReleaseStatus
 from curator_service.use_cases.studies.release_report import report_of
+from curator_service.use_cases.studies.release_status import ReleaseStatus
 
 LAW = {"epsilon": "1", "delta": 1e-5, "sensitivity": 0.5}
 PLAIN = wire.GaussianRelease(mechanism="gaussian", **LAW)
@@ -27,7 +27,7 @@ def test_noise_has_a_feature_s_unit_only_where_a_column_is_a_feature(release):
     )
     rows = ScaledRows(np.zeros((20, 13)), list(range(13)), features, np.arange(20))
     mechanism = mechanism_of(spec, release)
-    report = report_of(spec, rows, mechanism, ReleaseStatus(release, None, None), mechanism.assess(rows))
+    report = report_of(spec, rows, mechanism, ReleaseStatus(release, None, "sound", None), mechanism.assess(rows))
     assert [feature.sensitivity for feature in report.features] == [0.5 * (1 + j) for j in range(13)]
     expected = [None] * 13 if release is PROJECTION else [report.noise_sd * (1 + j) for j in range(13)]
     assert [feature.noise_sd for feature in report.features] == expected

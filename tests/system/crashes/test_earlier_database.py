@@ -1,4 +1,4 @@
-"""A database that its server or a snapshot of its disk put back: nothing is served or deleted until it is accepted."""
+"""Earlier databases: one that was put back serves nothing until it is accepted; a stored withdrawal still counts."""
 
 import shutil
 from collections.abc import Callable
@@ -11,9 +11,16 @@ import httpx
 import pytest
 
 from blindopt import wire
+from blindopt.audit.merkle_log import sha256
 from blindopt.client import OwnerClient, StudyClient
-from blindopt.errors import BlindoptError, Remote
+from blindopt.errors import BlindoptError, LogBroken, Remote
+from curator_service import store
+from curator_service.release.gaussian import GaussianMechanism
+from curator_service.store import advisories
+from service_kit.store import audit_log
+from service_kit.store.base import stamp
 from tests import beside
+from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 from tests.system.audit.tampering import Party
 from tests.system.crashes import crash_checks as checks
 
@@ -195,3 +202,152 @@ def test_a_modeler_goes_on_with_an_earlier_state(make_service, tmp_path):
     assert earlier.command("audit", "verify")[0] == 0
     with closing(beside.connect(earlier.database)) as db:
         assert db.execute("SELECT count(*) FROM log").fetchall()[0][0] == len(earlier.records())
+
+
+# --- a withdrawal of a mechanism, as versions up to 0.3.0 stored it ---------------------------------
+
+WHY = "its proof has a hole"
+GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=0.1)
+AUTO = wire.AutoRelease(mechanism="auto", epsilon="1", delta=0.1)  # takes the Gaussian for two features
+IDENTITY = wire.IdentityRelease(mechanism="identity")
+LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.5", value_bound=1.0)
+
+
+def _withdraw(curator: InProcessCurator) -> None:
+    def work(db: Any) -> None:
+        row, now = {"mechanism": "gaussian", "version": GaussianMechanism.version}, curator.context.clock()
+        store.insert(db, advisories.advisories, id="adv_1", **row, reason=WHY, created_at=stamp(now))
+        details = {"advisory_id": "adv_1", **row, "reason_sha256": sha256(WHY.encode())}
+        audit_log.append(db, "mechanism.withdrawn", actor="owner", now=now, details=details)
+
+    curator.context.database.write(work)
+
+
+class Withdrawn:
+    """A curator with studies that released before the Gaussian was withdrawn, and one that did not."""
+
+    def __init__(self, folder: Path, small: Any) -> None:
+        self.curator, self._small = InProcessCurator(folder), small
+        self.studies = [self._open(GAUSSIAN, LAPLACE), self._open(AUTO, LAPLACE), self._open(IDENTITY, wire.NONE)]
+        self.before = self.view(0)
+        _withdraw(self.curator)
+
+    def spec(self, dataset: str, release: Any = GAUSSIAN, answers: Any = wire.NONE) -> wire.StudyCreate:
+        return wire.StudyCreate(
+            name="s",
+            dataset_id=dataset,
+            features=self._small.features,
+            measurement=wire.ColumnMeasurement(column=self._small.names[2], direction="maximize"),
+            release=release,
+            answers=answers,
+            budget=wire.Budget() if answers is wire.NONE else wire.Budget(epsilon_per_row="3"),
+        )
+
+    def _open(self, release: Any, answers: Any) -> tuple[str, str]:
+        csv = self._small.csv + b"\n" * (release is IDENTITY)  # an account of its own
+        study = self.curator.open(csv, lambda dataset: self.spec(dataset, release, answers))
+        return study, self.curator.tokens["modeler"]
+
+    def view(self, index: int) -> Any:
+        study, self.curator.tokens["modeler"] = self.studies[index]
+        return self.curator.call("modeler", "GET", f"/v1/studies/{study}")
+
+    def of_owner(self, index: int, about: str = "") -> Any:
+        return self.curator.call("owner", "GET", f"/v1/studies/{self.studies[index][0]}{about}")
+
+    def draft(self) -> str:
+        spec = self.spec(self.of_owner(0)["spec"]["dataset_id"]).model_dump(mode="json")
+        return str(self.curator.call("owner", "POST", "/v1/studies", json=spec)["id"])
+
+
+@pytest.fixture
+def withdrawn(tmp_path, small):
+    curator_and_studies = Withdrawn(tmp_path, small)
+    yield curator_and_studies
+    curator_and_studies.curator.close()
+
+
+def test_studies_of_a_withdrawn_mechanism_say_so_and_go_on_without_a_bound(withdrawn):
+    """Candidates were published, so to refuse queries would protect no record. Private answers keep their promise."""
+    assert (withdrawn.before["status"], withdrawn.before["epsilon"]) == ("sound", "1")
+    for index in (0, 1):
+        view, owned = withdrawn.view(index), withdrawn.of_owner(index)
+        assert (view["state"], view["status"], view["mechanism"]) == ("open", "withdrawn", "gaussian")
+        assert [view[name] for name in ("epsilon", "delta", "sensitivity")] == [None] * 3
+        assert view["guarantee"].startswith(f"Withdrawn: {WHY}.")
+        assert view["guarantee"].endswith("Answers about one row add up to 3 at most.")
+        assert any(gap.startswith("Features:") for gap in view["not_protected"])
+        report = owned["report"]
+        assert (report["status"], report["version"], report["belief"]) == ("withdrawn", GaussianMechanism.version, None)
+        assert owned["guarantee"] == report["guarantee"] == view["guarantee"]
+        assert owned["not_protected"] == report["not_protected"] == view["not_protected"]
+        assert {(meaning["sensitivity"], meaning["confused"]) for meaning in report["features"]} == {(None, None)}
+        assert (report["price"]["release_epsilon"], report["price"]["row_epsilon"]) == (None, None)
+        withdrawn.curator.ask(withdrawn.studies[index][0], [1], plays=4)
+        body = {"rows": [{"row": 1, "plays": 1}]}
+        over = withdrawn.curator.send("modeler", "POST", f"/v1/studies/{view['id']}/queries", json=body)
+        assert "3 of 3 spent" in over.text  # the caps go on counting the charge of the release
+    assert withdrawn.before["answers"] == withdrawn.view(0)["answers"]
+    assert (withdrawn.view(2)["status"], "Withdrawn" in withdrawn.view(2)["guarantee"]) == ("unprotected", False)
+
+
+@pytest.mark.parametrize(("index", "epsilon"), [(0, None), (1, None), (2, "0")])
+def test_no_figure_counts_a_withdrawn_release(withdrawn, index, epsilon):
+    dataset = withdrawn.of_owner(index)["spec"]["dataset_id"]
+    accounting, balance = withdrawn.of_owner(index, "/accounting"), withdrawn.of_owner(index, "/account")
+    assert accounting["rows"][0]["epsilon"] == balance["release_epsilon"] == epsilon
+    assert ("without a bound" in accounting["sentence"]) == (epsilon is None)
+    lines = withdrawn.of_owner(index, "/ledger")["entries"]
+    assert [line["epsilon"] for line in lines if line["kind"] == "release"] == [epsilon]
+    account = withdrawn.curator.call("owner", "GET", f"/v1/datasets/{dataset}/account")
+    assert account["epsilon"] == epsilon
+    assert all("its mechanism gaussian is withdrawn" in use["unbounded"] for use in account["unbounded"])
+    report = withdrawn.curator.call("owner", "POST", f"/v1/studies/{withdrawn.studies[index][0]}:report")["report"]
+    assert report["studies"][0]["status"] == ("unprotected" if epsilon else "withdrawn")
+    assert report["studies"][0]["price"]["release_epsilon"] == epsilon
+    listed = withdrawn.curator.call("owner", "GET", "/v1/accounts")["accounts"]
+    assert [each["release_epsilon"] for each in listed] == [None, None, "0"]
+
+
+def test_a_withdrawn_mechanism_makes_no_new_release(withdrawn):
+    draft = withdrawn.draft()
+    preview = withdrawn.curator.call("owner", "POST", f"/v1/studies/{draft}:preview")
+    assert (preview["status"], preview["price"]["release_epsilon"]) == ("withdrawn", None)
+    refused = withdrawn.curator.send("owner", "POST", f"/v1/studies/{draft}:release")
+    assert (refused.status_code, refused.json()["code"]) == (409, "state_conflict")
+    assert withdrawn.curator.call("owner", "GET", f"/v1/studies/{draft}/ledger")["entries"] == []
+
+
+def test_a_corrected_mechanism_releases_again_and_its_earlier_version_stays_withdrawn(withdrawn, monkeypatch):
+    monkeypatch.setattr(GaussianMechanism, "version", GaussianMechanism.version + 1)
+    released = withdrawn.curator.call("owner", "POST", f"/v1/studies/{withdrawn.draft()}:release")
+    assert (released["report"]["status"], released["report"]["price"]["release_epsilon"]) == ("sound", "1")
+    assert (withdrawn.view(0)["status"], withdrawn.of_owner(0)["report"]["status"]) == ("withdrawn", "withdrawn")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (None, None),
+        ("UPDATE advisories SET reason = 'never mind'", "is not what the log says"),
+        ("UPDATE advisories SET version = 9", "is not what the log says"),
+        ("DELETE FROM advisories", "is missing"),
+        (
+            "INSERT INTO advisories SELECT 9, 'adv_x', 'identity', 1, reason, created_at FROM advisories",
+            "is not what the log says",
+        ),
+    ],
+)
+def test_a_stored_withdrawal_is_what_the_log_says(withdrawn, change, says):
+    if change is None:
+        withdrawn.curator.check()
+        return
+    with closing(beside.connect(withdrawn.curator.context.database.path)) as db:
+        with pytest.raises(Exception, match="append-only"):
+            db.execute("DELETE FROM advisories")
+        db.rollback()
+        beside.drop_triggers(db)
+        db.execute(change)
+        db.commit()
+    with pytest.raises(LogBroken, match=says):
+        withdrawn.curator.check()

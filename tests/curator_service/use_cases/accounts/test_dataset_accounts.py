@@ -111,16 +111,6 @@ def test_a_use_without_a_finite_bound_is_named_and_no_cap_can_be_declared(file, 
     assert study in refused.json()["detail"]
 
 
-def test_a_withdrawn_mechanism_has_no_finite_bound(file):
-    file.study()
-    advisory = {"mechanism": "planar_laplace", "version": 1, "reason": "wrong"}
-    versions = {m["name"]: m["version"] for m in file.in_process.call("owner", "GET", "/v1/meta")["mechanisms"]}
-    advisory["version"] = versions["planar_laplace"]
-    file.in_process.call("owner", "POST", "/v1/advisories", json=advisory)
-    assert file.account().epsilon is None
-    assert "withdrawn" in file.account().unbounded[0].unbounded
-
-
 def test_public_records_cost_nothing(tmp_path):
     file = FileOfRecords(tmp_path, public=True)
     study = file.study(release=IDENTITY, answers=EXACT)

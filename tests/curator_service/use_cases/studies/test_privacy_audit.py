@@ -16,7 +16,7 @@ from curator_service.release import private_centres as of_centres
 from curator_service.release.registry import mechanism_of
 from curator_service.use_cases.studies import privacy_audit
 from tests.curator_service.replaced_noise import replace_answer_mechanism, replace_integer_laplace
-from tests.curator_service.routes.test_api_advisories import InProcess
+from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 
 RELEASE = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1")
 ANSWERS = wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=1.0)
@@ -30,20 +30,28 @@ PRIVATE = wire.GroupsRelease(
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, small):
     """A curator's folder without any file of records, its studies by what they promise."""
-    data = tmp_path_factory.mktemp("audited")
-    service = InProcess(data, small)
-    ids = {}
+    data, ids = tmp_path_factory.mktemp("audited"), {}
+    service = InProcessCurator(data)
+    files, form = {"file": ("a.csv", small.csv)}, {"name": "d", "public": "true"}
+    dataset = service.call("owner", "POST", "/v1/datasets", files=files, data=form)["id"]
     for name, release, answers in (
         ("private", RELEASE, ANSWERS),
         ("groups", GROUPS, ANSWERS),
         ("centres", PRIVATE, ANSWERS),
         ("public", wire.IdentityRelease(mechanism="identity"), wire.NoAnswerNoise(mechanism="none")),
     ):
-        service.spec = service.spec.model_copy(update={"release": release, "answers": answers})
-        ids[name] = service.draft(name)
+        spec = wire.StudyCreate(
+            name="s",
+            dataset_id=dataset,
+            features=small.features,
+            measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
+            release=release,
+            answers=answers,
+        )
+        ids[name] = service.call("owner", "POST", "/v1/studies", json=spec.model_dump(mode="json"))["id"]
     service.curator.context.close()
-    shutil.rmtree(data / "files")
-    return data, ids
+    shutil.rmtree(data / "data" / "files")
+    return data / "data", ids
 
 
 def run(folder, name, *options, draws="400"):

@@ -37,7 +37,6 @@ ONE_BIT = {**LAPLACE, "mechanism": "one_bit", "plays": "mean"}
 PIECEWISE = {**LAPLACE, "mechanism": "piecewise", "centre": -7.5}
 AUTO_ANSWERS = {**LAPLACE, "mechanism": "auto"}
 HEAVY = {"alpha": 0.5, "value_bound": 4.0, "noise_moment": 2.0}
-ADVISORY = {"mechanism": "gaussian", "version": 1, "reason": "its proof has a hole"}
 RUN = {"curator_url": "http://curator:8000", "study_id": "std_0123456789abcdef", "token": SECRET}
 PRIOR = {"lengthscale": 0.2, "one_minus_k1": 1e-4}
 PAST = {"row": 3, "y": 0.5}
@@ -109,7 +108,6 @@ REQUESTS = [
         wire.ForecastCreate,
         {"epsilons": ["1", "2"], "mechanisms": ["auto", "identity"], "functions": 5, "rows_max": 100},
     ),
-    (wire.AdvisoryCreate, ADVISORY),
     (wire.Budget, {"epsilon_per_row": "1.5", "epsilon_total": "2", "queries": 9}),
     (wire.StudyCreate, STUDY),
     (wire.StudyCreate, STUDY | {"answers": LAPLACE, "privacy_unit": "answer", "budget": {"epsilon_total": "10"}}),
@@ -302,9 +300,6 @@ OUTSIDE = [
     (wire.PlanarLaplaceRelease, PLANAR, "delta", [0, 0.11, 1e-19]),
     (wire.GaussianProjectionRelease, PROJECTION, "r", [0, -1, 1_001, 2.0, "2", True]),
     (wire.AutoAnswers, LAPLACE | {"mechanism": "auto"}, "plays", ["both", None, 1]),
-    (wire.AdvisoryCreate, ADVISORY, "version", [0, -1, 2**31, 1.0, "1", True]),
-    (wire.AdvisoryCreate, ADVISORY, "reason", ["", "x" * 2_001, None]),
-    (wire.AdvisoryCreate, ADVISORY, "mechanism", ["", "x" * 101, None]),
     (wire.ForecastCreate, {}, "epsilons", [[], ["0"], ["1"] * 21, [1.0]]),
     (wire.ForecastCreate, {}, "mechanisms", [[], ["laplace"], ["auto"] * 7]),
     (wire.ForecastCreate, {}, "functions", [1, 201, 2.0, True]),

@@ -20,6 +20,7 @@ CHANGED_IN_0_3_0 = {
         "GET /metrics 400.budget.cap: null is new",
         "GET /metrics 400.budget.limit: null is new",
         "GET /v1/audit/entries: kind: string is gone",  # several kinds may be named; one is written as before
+        "GET /v1/advisories is gone",
         "GET /v1/datasets/{dataset_id}/ledger is gone",
         "GET /v1/studies/{study_id}/forecasts 200.forecasts[].spec.rows: Rows is new",
         "GET /v1/studies/{study_id}/forecasts 200.forecasts[].spec.rows: integer is gone",
@@ -27,6 +28,7 @@ CHANGED_IN_0_3_0 = {
         "GET /v1/tunings 200.tunings[].report.warnings is gone",
         "GET /v1/tunings 200.tunings[].report.warnings: not always there",
         "GET /v1/tunings 200.tunings[].spec.caps.delta: null is new",
+        "POST /v1/advisories is gone",
         "POST /v1/studies request.answers: required",
         "POST /v1/studies/{study_id}/forecasts request.rows: integer is gone",
         "POST /v1/studies/{study_id}:release request: null is gone",  # no body is still a body that is left out

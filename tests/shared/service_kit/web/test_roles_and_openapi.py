@@ -151,8 +151,6 @@ ALLOWED = {
         "GET /v1/audit/verification": READERS,
         "GET /v1/certificates": READERS,
         "POST /v1/audit:verify": READERS,
-        "GET /v1/advisories": READERS,
-        "POST /v1/advisories": OWNER,
         **{f"{method} {STUDY}/forecasts": OWNER for method in ("GET", "POST")},
         f"GET {STUDY}/forecasts/{{forecast_id}}": OWNER,
         f"POST {STUDY}/forecasts/{{forecast_id}}:cancel": OWNER,
