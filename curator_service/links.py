@@ -26,7 +26,7 @@ from curator_service.settings import Settings
 from service_kit.certificates import WARN_BEFORE
 from service_kit.context.context import ServiceContext
 from service_kit.web import problems
-from service_kit.web.gauges import Gauge
+from service_kit.web.metrics import Figures, gauge
 
 if TYPE_CHECKING:
     from blindopt.client.link import LinkConnection
@@ -80,18 +80,18 @@ class Links:
         """The state of each link."""
         return [link.status() for link in self._links.values()]
 
-    def gauges(self) -> Iterator[Gauge]:
+    def gauges(self) -> Figures:
         """The number of links in each state."""
         counts: dict[tuple[str, ...], float] = {("connected",): 0, ("trying",): 0}
         for link in self._links.values():
             counts[link.status().state,] += 1
-        yield Gauge("blindopt_links", "Links to modelers by state.", counts, ("state",))
+        yield gauge("blindopt_links", "Links to modelers by state.", counts, ("state",))
         ends = [end for link in self._links.values() if (end := link.certificate_end()) is not None]
         first: dict[tuple[str, ...], float] = {}
         if ends:
             first[()] = round((min(ends) - self._context.clock()).total_seconds())
         about = "Seconds until the first client certificate of a link expires; negative once it has."
-        yield Gauge("blindopt_link_certificate_expires_seconds", about, first)
+        yield gauge("blindopt_link_certificate_expires_seconds", about, first)
 
     async def _watch(self) -> None:
         while True:

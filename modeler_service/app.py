@@ -17,7 +17,7 @@ from service_kit import app as serving
 from service_kit.context.retention import Retention, common
 from service_kit.notices.delivery import NoticeDelivery
 from service_kit.notices.receiver import Receiver
-from service_kit.web.gauges import of_commits
+from service_kit.web.metrics import of_commits
 
 DESCRIPTION = """\
 Optimizes over a curator's records without seeing them: fetches transformed candidates, chooses rows, asks.

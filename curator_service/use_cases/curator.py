@@ -1,7 +1,6 @@
 """All of the curator's use cases, wired."""
 
 import json
-from collections.abc import Iterator
 
 from blindopt import wire
 from curator_service import store
@@ -42,7 +41,7 @@ from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.store.base import states
 from service_kit.store.database import Connection
-from service_kit.web.gauges import Gauge, Histogram, of_commits
+from service_kit.web.metrics import Figures, of_commits
 from service_kit.web.wakeups import Wakeups
 
 
@@ -97,7 +96,7 @@ class Curator:
         with self.context.database.read() as db:
             return {"tuning": states(db, jobs.tunings), "forecast": states(db, jobs.forecasts)}
 
-    def gauges(self) -> Iterator[Gauge | Histogram]:
+    def gauges(self) -> Figures:
         """Its figures. How long commits take is left out while an open study hides how long its answers take."""
         yield from self.budget_shares.gauges()
         with self.context.database.read() as db:

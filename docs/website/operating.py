@@ -39,7 +39,7 @@ def metrics_page() -> str:
 
 
 def _metrics_table(curator: Metrics, modeler: Metrics) -> str:
-    labels = {gauge.name: ", ".join(map(code, gauge.labels)) for gauge in curator.gauges()}
+    labels = {figure.name: ", ".join(map(code, vars(figure)["_labelnames"])) for figure in curator.gauges()}
     curator.count_request("GET", "/v1/studies", 200, 0.001)
     text = bytes(curator.exposition().body).decode()
     both = {gauge.name for gauge in modeler.gauges()}

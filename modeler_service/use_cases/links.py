@@ -1,13 +1,11 @@
 """Links to curators that only open connections."""
 
-from collections.abc import Iterator
-
 from blindopt import wire
 from blindopt.client.mailbox import SCHEME
 from modeler_service.runs.curator_session import MAILBOXES
 from service_kit.context.context import ServiceContext
 from service_kit.store.tokens import is_live
-from service_kit.web.gauges import Gauge
+from service_kit.web.metrics import Figures, gauge
 
 
 def address_of(link: str) -> str:
@@ -23,12 +21,12 @@ def views(context: ServiceContext) -> list[wire.LinkView]:
     return [_view(link, name, is_open=link in live) for link, name in names.items()]
 
 
-def gauges(context: ServiceContext) -> Iterator[Gauge]:
+def gauges(context: ServiceContext) -> Figures:
     """The number of links in each state."""
     counts: dict[tuple[str, ...], float] = {("connected",): 0, ("absent",): 0, ("revoked",): 0}
     for view in views(context):
         counts[view.state,] += 1
-    yield Gauge("blindopt_links", "Links to curators by state.", counts, ("state",))
+    yield gauge("blindopt_links", "Links to curators by state.", counts, ("state",))
 
 
 def _view(link: str, name: str, *, is_open: bool) -> wire.LinkView:

@@ -28,8 +28,7 @@ from service_kit.notices.delivery import NoticeDelivery
 from service_kit.settings import ServiceSettings
 from service_kit.store import schema
 from service_kit.web import audit_routes, certificate_routes, notice_routes, openapi, problems
-from service_kit.web.gauges import Gauges, Jobs, of_certificates, of_service
-from service_kit.web.metrics import Metrics
+from service_kit.web.metrics import Figures, Jobs, Metrics, of_certificates, of_service
 from service_kit.web.metrics import router as metrics_router
 from service_kit.web.middleware import HotRoutes, RequestMiddleware, serve_hot
 from service_kit.web.rate_limit import RateLimit
@@ -52,7 +51,7 @@ def build(
     auditors: tuple[Role, ...],
     monitors: tuple[Role, ...] = (),
     jobs: Jobs = dict,
-    gauges: Gauges = tuple,
+    gauges: Callable[[], Figures] = tuple,
     delivery: NoticeDelivery | None = None,
     noticed: tuple[Role, ...] = (),
     hot: Sequence[Route] = (),

@@ -167,7 +167,7 @@ def test_a_client_certificate_of_a_link_that_ends_soon_is_named_and_counted(file
         _, gauge = links.gauges()
         (link,) = links.status()
         await links.stop()
-        return round(gauge.samples[()] / 86_400), link.problem
+        return round(gauge.samples[0].value / 86_400), link.problem
 
     tls.issue(tmp_path, "client", None, 9)
     days, words = asyncio.run(shown())

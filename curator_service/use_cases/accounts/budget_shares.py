@@ -12,7 +12,7 @@ from curator_service.store import dataset_accounts, ledger
 from curator_service.use_cases.studies.dataset_losses import DatasetLosses, StudyLoss
 from service_kit.context.context import ServiceContext
 from service_kit.store.database import Connection
-from service_kit.web.gauges import Gauge
+from service_kit.web.metrics import Figures, gauge
 
 
 class BudgetShares:
@@ -23,14 +23,14 @@ class BudgetShares:
         self._losses = losses
         self._computed: tuple[Any, float] = (None, 0.0)
 
-    def gauges(self) -> Iterator[Gauge]:
+    def gauges(self) -> Figures:
         """The largest share of any cap, of studies that are open and of files, rounded up to a tenth."""
         with self._context.database.read() as db:
             state = ledger.last_line(db), dataset_accounts.last_line(db), tuple(store.open_specs(db))
             if state != self._computed[0]:
                 self._computed = state, _rounded(max(self._shares(db), default=Fraction(0)))
         about = "Largest share of a cap that is spent, of open studies and files, rounded up to a tenth."
-        yield Gauge("blindopt_budget_share_max", about, {(): self._computed[1]})
+        yield gauge("blindopt_budget_share_max", about, self._computed[1])
 
     def _shares(self, db: Connection) -> Iterator[Fraction]:
         opened = {study for study, _ in store.open_specs(db)}

@@ -4,16 +4,17 @@ import ipaddress
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from blindopt.errors import Invalid, StateConflict
 from service_kit.cli.program import Program, S, plain_errors
-
-if TYPE_CHECKING:
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 CA_DAYS = 3_650
 _BACKDATED = timedelta(hours=1)
@@ -53,8 +54,6 @@ def build(program: Program[S]) -> typer.Typer:
     @cli.command()
     def renew(folder: Folder = Path("tls"), days: Days = 397) -> None:
         """Make the certificates of tls init anew, with new keys, by the same authority. Services take them up."""
-        from cryptography import x509
-
         with plain_errors():
             server = x509.load_pem_x509_certificate((folder / "server.crt").read_bytes())
             names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -67,10 +66,8 @@ def build(program: Program[S]) -> typer.Typer:
     return cli
 
 
-def alternatives(names: list[str]) -> "x509.SubjectAlternativeName":
+def alternatives(names: list[str]) -> x509.SubjectAlternativeName:
     """The names and addresses of a server, and localhost. Raises Invalid for what is neither."""
-    from cryptography import x509
-
     listed: list[x509.GeneralName] = []
     for name in dict.fromkeys([*names, "localhost"]):
         try:
@@ -84,91 +81,65 @@ def alternatives(names: list[str]) -> "x509.SubjectAlternativeName":
 
 def make_authority(folder: Path) -> None:
     """Write the certificate and the key of a private authority, ``ca.crt`` and ``ca.key``."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
-
-    key = ec.generate_private_key(ec.SECP256R1())
     # The serial number tells authorities of the same name apart where a file holds several.
-    name = x509.Name(
-        [
-            x509.NameAttribute(NameOID.COMMON_NAME, "blindopt private authority"),
-            x509.NameAttribute(NameOID.SERIAL_NUMBER, os.urandom(8).hex()),
-        ]
-    )
-    builder = _begun(name, key, CA_DAYS).issuer_name(name)
-    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    builder = builder.add_extension(_usage(is_ca=True), critical=True)
-    _write(folder, "ca", key, builder, key)
+    serial = x509.NameAttribute(NameOID.SERIAL_NUMBER, os.urandom(8).hex())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "blindopt private authority"), serial])
+    key, builder = _new_certificate(name, CA_DAYS, is_ca=True)
+    _write(folder, "ca", key, builder.issuer_name(name), key)
 
 
-def issue(folder: Path, kind: str, names: "x509.SubjectAlternativeName | None", days: int) -> None:
+def issue(folder: Path, kind: str, names: x509.SubjectAlternativeName | None, days: int) -> None:
     """Write the certificate and the key of a server, or of a client (without ``names``)."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
     authority = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
     authority_key = load_pem_private_key((folder / "ca.key").read_bytes(), None)
     assert isinstance(authority_key, ec.EllipticCurvePrivateKey)
-    key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"blindopt {kind}")])
-    builder = _begun(name, key, days).issuer_name(authority.subject)
-    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    builder = builder.add_extension(_usage(is_ca=False), critical=True)
+    key, builder = _new_certificate(name, days, is_ca=False)
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
-    builder = builder.add_extension(issuer, critical=False)
     purpose = ExtendedKeyUsageOID.CLIENT_AUTH if names is None else ExtendedKeyUsageOID.SERVER_AUTH
+    builder = builder.issuer_name(authority.subject).add_extension(issuer, critical=False)
     builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
     if names is not None:
         builder = builder.add_extension(names, critical=False)
     _write(folder, kind, key, builder, authority_key)
 
 
-def _begun(name: "x509.Name", key: "EllipticCurvePrivateKey", days: int) -> "x509.CertificateBuilder":
-    from cryptography import x509
-
-    now = datetime.now(UTC)
-    return (
+def _new_certificate(
+    name: x509.Name, days: int, *, is_ca: bool
+) -> tuple[ec.EllipticCurvePrivateKey, x509.CertificateBuilder]:
+    """A new key, and its certificate without an issuer."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only")
+    usage = x509.KeyUsage(
+        digital_signature=not is_ca,
+        key_cert_sign=is_ca,
+        crl_sign=is_ca,
+        decipher_only=False,
+        **dict.fromkeys(unused, False),
+    )
+    builder = (
         x509.CertificateBuilder(subject_name=name, public_key=key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _BACKDATED)
         .not_valid_after(now + timedelta(days=days))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.BasicConstraints(ca=is_ca, path_length=0 if is_ca else None), critical=True)
+        .add_extension(usage, critical=True)
     )
-
-
-def _usage(*, is_ca: bool) -> "x509.KeyUsage":
-    from cryptography import x509
-
-    return x509.KeyUsage(
-        digital_signature=not is_ca,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=is_ca,
-        crl_sign=is_ca,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    return key, builder
 
 
 def _write(
     folder: Path,
     name: str,
-    key: "EllipticCurvePrivateKey",
-    builder: "x509.CertificateBuilder",
-    signer: "EllipticCurvePrivateKey",
+    key: ec.EllipticCurvePrivateKey,
+    builder: x509.CertificateBuilder,
+    signer: ec.EllipticCurvePrivateKey,
 ) -> None:
     """Sign the certificate; write it and its key (mode 0600), each file whole."""
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     certificate = builder.sign(signer, SHA256()).public_bytes(Encoding.PEM)
-    for file, data in ((folder / f"{name}.key", private), (folder / f"{name}.crt", certificate)):
+    for file, data in ((folder / f"{name}.key", secret), (folder / f"{name}.crt", certificate)):
         partial = file.with_name(f"{file.name}.part")
         partial.unlink(missing_ok=True)
         with os.fdopen(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as opened:
@@ -180,7 +151,7 @@ def _next_steps(program: Program[S], folder: Path, name: str, days: int) -> str:
     prefix = program.service.replace("-", "_").upper()
     port = 8410 if program.main_role == "owner" else 8420
     host = f"[{name}]" if ":" in name else name
-    lines = [
+    steps = [
         f"Made an authority and certificates of a server and a client in {folder}, valid for {days} days.",
         "",
         "On this machine, set:",
@@ -191,7 +162,7 @@ def _next_steps(program: Program[S], folder: Path, name: str, days: int) -> str:
         f"  {prefix}_TLS_CLIENT_CA={folder / 'ca.crt'}",
     ]
     if program.main_role == "owner":
-        lines += [
+        steps += [
             "",
             f"Copy {', '.join(_COPIED)} to the modeler's machine, over a channel that nobody else can read.",
             "There, set:",
@@ -200,5 +171,5 @@ def _next_steps(program: Program[S], folder: Path, name: str, days: int) -> str:
             "  BLINDOPT_MODELER_CURATOR_CLIENT_KEY=client.key",
         ]
     else:
-        lines += ["", f"Clients need ca.crt; where TLS_CLIENT_CA is set, also {_COPIED[1]} and {_COPIED[2]}."]
-    return "\n".join([*lines, "", "Keep ca.key here: anyone who has it can make certificates that both sides trust."])
+        steps += ["", f"Clients need ca.crt; where TLS_CLIENT_CA is set, also {_COPIED[1]} and {_COPIED[2]}."]
+    return "\n".join([*steps, "", "Keep ca.key here: anyone who has it can make certificates that both sides trust."])

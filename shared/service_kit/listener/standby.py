@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from blindopt.errors import BlindoptError, Standby, StorageUnavailable
 from service_kit.certificates import Certificates
 from service_kit.web import problems
-from service_kit.web.gauges import NOT_LEADING
+from service_kit.web.metrics import NOT_LEADING
 
 log = logging.getLogger("blindopt.standby")
 _BEAT_S = 0.5

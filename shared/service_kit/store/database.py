@@ -4,6 +4,7 @@ import asyncio
 import logging
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -13,13 +14,12 @@ from typing import Any, TypeVar, Union, cast
 from sqlalchemy import Connection, MetaData
 
 from blindopt.errors import AuditUnavailable, StateConflict
-from service_kit.durations import Durations
 from service_kit.store import backends, schema
 from service_kit.store.copying import copy_tables
 from service_kit.store.driver_errors import StoreFault, converted, is_open, reading, savepoint
 from service_kit.store.prepared_statement import Ahead, Driver, PreparedStatement, raw, remember_rows
 
-__all__ = ["Connection", "Database", "StoreFault", "is_open", "savepoint"]
+__all__ = ["Connection", "Database", "Durations", "StoreFault", "is_open", "savepoint"]
 
 log = logging.getLogger("blindopt.database")
 T = TypeVar("T")
@@ -27,6 +27,23 @@ GROUP_MAX = 64
 QUICK_SECONDS = 0.005
 """After a commit that took no longer, the next one is made by the thread that wrote: a hand-over costs more."""
 _ENDING = "the service is going down"
+
+
+class Durations:
+    """Counts durations by bucket. For one thread at a time."""
+
+    BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.0)
+    """Upper ends of the buckets, in seconds."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(self.BOUNDS) + 1)
+        self.total_s = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count a duration, to the millisecond: what is finer might depend on what was written."""
+        rounded = round(seconds, 3)
+        self.counts[bisect_left(self.BOUNDS, rounded)] += 1
+        self.total_s += rounded
 
 
 class Database:

@@ -1,23 +1,26 @@
-"""Metrics for Prometheus: the number of requests, their durations, and the gauges of the service.
+"""Metrics for Prometheus: requests and their durations, jobs, notices, the log's checkpoint, the disk.
 
 Labels are route templates, methods, classes of statuses, kinds and states: a fixed, short list of each. No id, key,
 token, name or value is a label, and no metric depends on what was measured, drawn or scored. Durations are those of
 the access log: where replies keep a deadline, they end at it.
 """
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from itertools import accumulate
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter
-from starlette.responses import Response
-
 from blindopt.errors import StateConflict
+from service_kit.certificates import Certificates
+from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Role
-from service_kit.web.dependencies import api_router
-from service_kit.web.gauges import Gauges, Histogram
+from service_kit.store import notices
 
 if TYPE_CHECKING:
+    from fastapi import APIRouter
     from prometheus_client.metrics_core import Metric
+    from starlette.responses import Response
 
 PATH = "/metrics"
 MISSING = "METRICS needs the package prometheus-client: install blindopt-services[metrics]"
@@ -25,12 +28,80 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 CLASSES = frozenset({1, 2, 3, 4, 5})
 SECONDS = (0.001, 0.0025, 0.01, 0.05, 0.25, 1.0, 5.0, 30.0)
 """Upper ends of the buckets."""
+_LEADER = "blindopt_leader"
+NOT_LEADING = f"# TYPE {_LEADER} gauge\n{_LEADER} 0\n"
+"""The metrics of a standby."""
+_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Labels = tuple[str, ...]
+Jobs = Callable[[], Mapping[str, Mapping[str, int]]]
+"""Returns how many jobs of each kind are in each state now."""
+
+
+Figures = Iterable["Metric"]
+"""Figures of a service, read now."""
+
+
+def gauge(name: str, about: str, samples: Mapping[Labels, float] | float, labels: Labels = ()) -> "Metric":
+    """A figure as it is now, one for each combination of its labels; ``about`` is one sentence."""
+    from prometheus_client.metrics_core import GaugeMetricFamily
+
+    family = GaugeMetricFamily(name, about, labels=labels)
+    for values, amount in samples.items() if isinstance(samples, Mapping) else [((), samples)]:
+        family.add_metric(values, amount)
+    return family
+
+
+def of_service(context: ServiceContext, data_dir: Path, jobs: Jobs, check_ready: Callable[[], None]) -> Figures:
+    """The gauges that both services have."""
+    is_ready = True
+    try:
+        check_ready()
+    except Exception:  # each is a reason not to be ready
+        is_ready = False
+    yield gauge("blindopt_ready", "1 if /readyz answers 200, else 0.", is_ready)
+    by_state: dict[Labels, float] = {(kind, state): n for kind, states in jobs().items() for state, n in states.items()}
+    yield gauge(_LEADER, "1: this process serves; 0: it is a standby, which waits to lead (PostgreSQL).", 1)
+    behind_bytes = context.database.server.replicas_behind()
+    yield gauge("blindopt_replicas", "Replicas of PostgreSQL that are connected to its server.", len(behind_bytes))
+    lag = max((replica for replica in behind_bytes if replica is not None), default=0)
+    yield gauge("blindopt_replication_lag_bytes", "What the replica that is behind most has not replayed.", lag)
+    yield gauge("blindopt_jobs", "Jobs by kind and state.", by_state, ("kind", "state"))
+    with context.database.read() as db:
+        written: dict[Labels, float] = {(state,): count for state, count in notices.states(db).items()}
+    yield gauge("blindopt_notices", "Notices by state; failed ones were given up.", written, ("state",))
+    yield gauge("blindopt_log_sound", "1 if the audit log verifies, else 0.", context.audit_trail.is_sound)
+    about = "How much older the checkpoint outside the database is than the log's last record."
+    yield gauge("blindopt_log_checkpoint_age_seconds", about, context.audit_trail.checkpoint_age())
+    yield gauge("blindopt_database_bytes", "Size of the database.", context.database.size_bytes())
+    disk = shutil.disk_usage(data_dir)
+    yield gauge("blindopt_disk_bytes", "Size of the disk with the data folder.", disk.total)
+    yield gauge("blindopt_disk_free_bytes", "Free bytes on the disk with the data folder.", disk.free)
+
+
+def of_commits(context: ServiceContext) -> "Metric":
+    """How long the commits of the database took."""
+    from prometheus_client.metrics_core import HistogramMetricFamily
+
+    commits, about = context.database.commits, "How long a commit took until it was durable."
+    ends = [*map(str, commits.BOUNDS), "+Inf"]
+    buckets = list(zip(ends, accumulate(commits.counts), strict=True))
+    return HistogramMetricFamily("blindopt_commit_seconds", about, buckets=buckets, sum_value=commits.total_s)
+
+
+def of_certificates(certificates: Certificates) -> "Metric":
+    """When the certificates of a service expire."""
+    ends: dict[Labels, float] = {
+        (setting,): round(seconds) for setting, seconds in certificates.remaining_seconds().items()
+    }
+    about = "Seconds until the certificate of a setting expires; negative once it has."
+    return gauge("blindopt_certificate_expires_seconds", about, ends, ("setting",))
 
 
 class Metrics:
     """The metrics of one process. Raises StateConflict where prometheus-client is not installed."""
 
-    def __init__(self, gauges: Gauges) -> None:
+    def __init__(self, gauges: Callable[[], Figures]) -> None:
         try:
             import prometheus_client as prometheus
         except ImportError:
@@ -53,7 +124,7 @@ class Metrics:
         self._login_failed = prometheus.Counter(
             "blindopt_login_failed", "Logins that were refused: wrong, or throttled.", registry=self._registry
         )
-        self._registry.register(_Collected(gauges))
+        self._registry.register(self)
         self._prometheus = prometheus
 
     def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -68,40 +139,27 @@ class Metrics:
         """Count a login that was refused."""
         self._login_failed.inc()
 
-    def exposition(self) -> Response:
+    def describe(self) -> list[Any]:
+        """Return no metrics, so that no gauge is read when this collector is registered."""
+        return []
+
+    def collect(self) -> Figures:
+        """The gauges, read now."""
+        return self.gauges()
+
+    def exposition(self) -> "Response":
         """All metrics, in the text format of Prometheus."""
+        from starlette.responses import Response
+
         return Response(self._prometheus.generate_latest(self._registry), media_type=_MEDIA_TYPE)
 
 
-_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-class _Collected:
-    """Gauges that are read when they are collected."""
-
-    def __init__(self, gauges: Gauges) -> None:
-        self._gauges = gauges
-
-    def describe(self) -> list[Any]:
-        """Return no metrics, so that nothing is counted when this collector is registered."""
-        return []
-
-    def collect(self) -> Iterator["Metric"]:
-        from prometheus_client.metrics_core import GaugeMetricFamily, HistogramMetricFamily
-
-        for gauge in self._gauges():
-            if isinstance(gauge, Histogram):
-                counted = gauge.durations
-                yield HistogramMetricFamily(gauge.name, gauge.help, buckets=counted.buckets, sum_value=counted.total_s)
-                continue
-            family = GaugeMetricFamily(gauge.name, gauge.help, labels=gauge.labels)
-            for values, amount in gauge.samples.items():
-                family.add_metric(values, amount)
-            yield family
-
-
-def router(metrics: Metrics, readers: tuple[Role, ...]) -> APIRouter:
+def router(metrics: Metrics, readers: tuple[Role, ...]) -> "APIRouter":
     """/metrics, for ``readers``."""
+    from starlette.responses import Response
+
+    from service_kit.web.dependencies import api_router  # late: commands do not serve, and start faster
+
     routes = api_router("health", *readers)
 
     @routes.get(

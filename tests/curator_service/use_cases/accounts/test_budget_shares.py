@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import pytest
 
-from service_kit.web.gauges import of_service
+from service_kit.web.metrics import of_service
 from tests.curator_service.use_cases.accounts.file_of_records import CSV, FileOfRecords
 
 PERSONS = b"pid,a,b,y\n0,0,0,0\n0,1,1,1\n1,2,0,2\n1,0,1,3\n1,1,0,0\n2,2,1,1\n"
@@ -15,7 +15,7 @@ CHANGED = CSV.replace(b"2,1,1", b"0,0,3")
 def _share(file):
     (gauge,) = file.in_process.curator.budget_shares.gauges()
     assert gauge.name == "blindopt_budget_share_max"
-    return gauge.samples[()]
+    return gauge.samples[0].value
 
 
 def _up_to_a_tenth(share):
