@@ -6,10 +6,8 @@ Times are processor times of one thread: wall time on a busy machine includes ot
 """
 
 import mmap
-import sys
 import time
 import tracemalloc
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -22,12 +20,10 @@ from threadpoolctl import threadpool_limits
 from benchmarks import botorch_loop
 from benchmarks.table import Cell, Table
 from blindopt.arrays import Matrix, Vector
-from blindopt.gp import compiled
 from blindopt.gp.acquisition import beta, choose_maximum, upper_confidence_bound
 from blindopt.gp.candidates import Precision
 from blindopt.gp.kernels import SquaredExponential
 from blindopt.gp.posterior import Posterior
-from blindopt.gp.updates import THRESHOLDS, Thresholds
 
 STEPS = 50
 NOISE_VARIANCE = 1e-4
@@ -80,26 +76,16 @@ def cloud(name: str, n: int) -> Problem:
     return Problem(f"{name}: n = {n:,}, r = 15", z, 4.0, np.sin(z).sum(axis=1) / 4)
 
 
-def ours(problem: Problem, dtype: Precision = np.float64, thresholds: Thresholds = THRESHOLDS) -> Iterator[int]:
+def ours(problem: Problem, dtype: Precision = np.float64) -> Iterator[int]:
     """Yield the rows that the modeler's engine chooses."""
     kernel, ties = SquaredExponential(problem.lengthscale), np.random.default_rng(0)
     posterior = Posterior(
-        problem.candidates,
-        kernel,
-        noise_variance=NOISE_VARIANCE,
-        capacity=problem.steps,
-        dtype=dtype,
-        thresholds=thresholds,
+        problem.candidates, kernel, noise_variance=NOISE_VARIANCE, capacity=problem.steps, dtype=dtype
     )
     for step in range(1, problem.steps + 1):
         row = posterior.choose(problem.weight(step), lambda: ties).row
         posterior.observe(row, float(problem.outcomes[row]))
         yield row
-
-
-def interpreted(problem: Problem, dtype: Precision = np.float64) -> Iterator[int]:
-    """Yield the rows of the same engine without compiled loops, as if numba were absent."""
-    yield from ours(problem, dtype, Thresholds(compiled_min=sys.maxsize))
 
 
 def plain(problem: Problem) -> Iterator[int]:
@@ -204,8 +190,6 @@ LOOPS: dict[str, Loop] = {
     "plain numpy": plain,
     "blindopt": ours,
     "blindopt, float32": partial(ours, dtype=np.float32),
-    "blindopt, no numba": interpreted,
-    "blindopt, no numba, float32": partial(interpreted, dtype=np.float32),
     "scikit-learn": scikit_learn,
 }
 if botorch_loop.INSTALLED:
@@ -217,9 +201,6 @@ def whole(problem: Problem, repeats: int) -> Table:
     """Time the loop of 50 choices: the median of interleaved repeats."""
     times: dict[str, list[float]] = {name: [] for name in LOOPS}
     rows: dict[str, list[int]] = {}
-    compiled.compiled()  # a modeler loads them at the first run that is large enough
-    for dtype in (np.float64, np.float32):  # compiled once a machine and loaded once a process: not timed
-        deque(ours(problem, dtype), maxlen=0)
     for repeat in range(repeats):
         for name, loop in LOOPS.items():
             if name not in SLOW or repeat < 2:

@@ -14,7 +14,6 @@ from threadpoolctl import threadpool_limits
 from benchmarks.choosing import DELTA_PRIME, NOISE_VARIANCE, Problem, problems
 from benchmarks.table import Cell, Table
 from blindopt import wire
-from blindopt.gp import compiled
 from blindopt.gp.acquisition import beta, choose_maximum
 from blindopt.gp.fitting import fit
 from blindopt.optimizer.algorithms.gp.gp_ucb import GpUcb
@@ -79,9 +78,7 @@ def refit_table(problem: Problem, ard: Ard) -> Table:
     """Medians of interleaved runs; ``ard`` as in ``wire.Fit``: both have one length-scale, or one for each column."""
     loops: dict[str, Callable[[Problem, Ard], list[float]]] = {"blindopt": ours, "scikit-learn": scikit_learn}
     times: dict[str, list[list[float]]] = {name: [] for name in loops}
-    compiled.compiled()
     with threadpool_limits(1):
-        ours(problem, ard)  # compiled loops are loaded once a process, and not timed
         for _ in range(REPEATS):
             for name, loop in loops.items():
                 times[name].append(loop(problem, ard))

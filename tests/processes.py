@@ -357,7 +357,7 @@ def _import_packages() -> None:
     """Import every module of the services, and build the validators that models build at their first use."""
     for package in map(import_module, ("curator_service", "modeler_service", "service_kit", "blindopt")):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if module.name.endswith((".__main__", ".compiled_loops")):  # numba is for the few runs that need it
+            if module.name.endswith(".__main__"):
                 continue
             with suppress(ModuleNotFoundError) if ".store.postgres" in module.name else nullcontext():  # an extra
                 import_module(module.name)

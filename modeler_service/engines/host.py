@@ -21,7 +21,6 @@ from blindopt.gp.acquisition import Acquisition
 from blindopt.gp.observations import Observations
 from blindopt.gp.partitions.engines import edges, split
 from blindopt.gp.partitions.part import Answer, Law, Part, Question
-from blindopt.gp.updates import Floor
 from service_kit.dask_cluster import versions
 
 PACKED_MIN = 1_000
@@ -73,7 +72,6 @@ class Message:
     quantum: float
     centre: float
     hidden: Rows
-    floor: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +124,7 @@ class PartHost:
         with self._used():
             if not self._take(message.news, message.largest):
                 return None
-            floor = Floor(message.floor)
-            question = Question(message.acquisition, message.quantum, message.centre, message.hidden, floor)
+            question = Question(message.acquisition, message.quantum, message.centre, message.hidden)
             answers = self._map(lambda part: part.answer(question), self._parts)
             answer = answers[0] if len(answers) == 1 else Answer(*map(np.concatenate, zip(*answers, strict=True)))
             return packed(answer, range(self._spec.first, self._spec.last))

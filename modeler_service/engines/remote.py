@@ -135,7 +135,6 @@ class RemoteEngine:
                     question.quantum,
                     question.centre,
                     question.hidden[first:last].copy(),
-                    question.floor.value,
                 ),
             )
 

@@ -108,22 +108,14 @@ class Acquisition(Protocol):
         """Lower bounds (m,) of the values of candidates that are up to date, less the slack."""
         ...
 
-    def upper(self, mean: Vector, variance: Vector, growth: float | Vector, tolerance: Tolerance, out: Vector) -> None:
-        """Write upper bounds of m values into ``out`` (m,).
-
-        They hold too once the candidates are up to date with later observations, none of them at these candidates
-        unless ``nugget`` is 0, whose squared weights add up to ``growth``.
-        """
+    def upper(self, mean: Vector, variance: Vector, tolerance: Tolerance, out: Vector) -> None:
+        """Write upper bounds of the values of candidates that are up to date into ``out`` (m,)."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class UpperConfidenceBound:
-    """Mean + sqrt(weight (variance - nugget)).
-
-    Upper bound: let v fall to v' while the mean rises by at most sqrt((v - v') W) (see ``Part``). By
-    Cauchy-Schwarz sqrt(W) sqrt(v - v') + sqrt(weight) sqrt(v' - nugget) <= sqrt(W + weight) sqrt(v - nugget).
-    """
+    """Mean + sqrt(weight (variance - nugget))."""
 
     weight: float
     nugget: float = 0.0
@@ -154,22 +146,15 @@ class UpperConfidenceBound:
         values = self(mean - tolerance.mean, np.maximum(variance - tolerance.variance, 0.0))
         return values - self.slack if self.slack else values
 
-    def upper(self, mean: Vector, variance: Vector, growth: float | Vector, tolerance: Tolerance, out: Vector) -> None:
+    def upper(self, mean: Vector, variance: Vector, tolerance: Tolerance, out: Vector) -> None:
         """Write upper bounds of the values."""
         np.add(variance, tolerance.variance - self.nugget, out=out)
         if self.nugget:
             np.maximum(out, 0.0, out=out)
-        out *= self.weight + growth
+        out *= self.weight
         np.sqrt(out, out=out)
         out += mean
         out += tolerance.mean
-
-
-def plain_weight(acquisition: Acquisition) -> float | None:
-    """The weight of a confidence bound that leaves nothing out of the variance; None for any other rule."""
-    if isinstance(acquisition, UpperConfidenceBound) and not acquisition.nugget:
-        return acquisition.weight
-    return None
 
 
 def learnable(variance: Vector, nugget: float) -> Vector:
@@ -185,8 +170,8 @@ class ExpectedImprovement:
     can be learned counts as optimism, as in a confidence bound; the nugget counts as luck alone. In the logarithm of
     the unit of the outcome. ``least_variance`` is below what rounding leaves of a variance: s^2 is at least as large.
 
-    Upper bound: s falls, and M is bounded as in ``UpperConfidenceBound``. So that only few candidates need a logarithm,
-    tangents of two concave functions are taken at some candidates (s_0, t_0): with t = (M - best) / s,
+    Upper bound: so that only few candidates need a logarithm, tangents of two concave functions are taken at some
+    candidates (s_0, t_0): with t = (M - best) / s,
     log s + log h(t) <= log s_0 + s / s_0 - 1 + log h(t_0) + (t - t_0) Phi(t_0) / h(t_0). (h is the integral of Phi,
     which is log-concave, and so is log-concave: Prekopa, 1973.) Each is taken where those before it leave the largest
     bound.
@@ -209,7 +194,7 @@ class ExpectedImprovement:
 
     def __call__(self, mean: Vector, variance: Vector) -> Vector:
         """Values (m,)."""
-        spread, t = self._standardized(mean, variance, 0.0)
+        spread, t = self._standardized(mean, variance)
         values: Vector = np.log(spread) + log_improvement(t)
         return values
 
@@ -224,18 +209,17 @@ class ExpectedImprovement:
         values = self(mean - tolerance.mean, np.maximum(variance - tolerance.variance, 0.0))
         return values - _ROUNDING * (10.0 + np.abs(values)) - self.slack
 
-    def upper(self, mean: Vector, variance: Vector, growth: float | Vector, tolerance: Tolerance, out: Vector) -> None:
+    def upper(self, mean: Vector, variance: Vector, tolerance: Tolerance, out: Vector) -> None:
         """Write upper bounds of the values."""
         for start in range(0, len(out), _TOGETHER):
             part = slice(start, start + _TOGETHER)
-            own = growth[part] if isinstance(growth, np.ndarray) else growth
-            spread, t = self._standardized(mean[part] + tolerance.mean, variance[part] + tolerance.variance, own)
+            spread, t = self._standardized(mean[part] + tolerance.mean, variance[part] + tolerance.variance)
             _cut(spread, t, out[part])
 
-    def _standardized(self, mean: Vector, variance: Vector, growth: float | Vector) -> tuple[Vector, Vector]:
+    def _standardized(self, mean: Vector, variance: Vector) -> tuple[Vector, Vector]:
         """Spreads s (m,) and standardized improvements t (m,)."""
         spread = np.sqrt(np.maximum(variance, self.least_variance))
-        t = np.sqrt((self.weight + growth) * learnable(variance, self.nugget))
+        t = np.sqrt(self.weight * learnable(variance, self.nugget))
         t += mean
         t -= self.best
         t /= spread

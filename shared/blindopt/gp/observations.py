@@ -11,8 +11,6 @@ from blindopt.gp.lower_triangle import combined_rows
 from blindopt.gp.single_thread_blas import left_product
 
 OUTCOME_MAX = 1e150  # its square is still a number
-LoopArguments = tuple[Matrix, Rows, Matrix, Vector, int]
-"""What compiled loops read: duals (t or more, q + 2), rows, factor, weights, and t."""
 T = TypeVar("T", bound=np.generic)
 
 
@@ -133,23 +131,17 @@ class LocalObservations:
             rows, new = self.of_all.rows[since:t], slice(since, t)
             self._serials[new] = self.of_all.serials[new]
             if len(self._own) == len(self._everything):
-                self.rows[new] = own = self._candidates.positions(rows)
-                self.dual[:, new] = self._candidates.dual(own)
+                self.rows[new] = rows
+                self.dual[:, new] = self._candidates.dual(rows)
             else:
                 is_own = (rows >= self._own.start) & (rows < self._own.stop)
                 local = np.full(len(rows), -1)
-                local[is_own] = self._candidates.positions(rows[is_own] - self._own.start)
+                local[is_own] = rows[is_own] - self._own.start
                 self.rows[new] = local
                 self.dual[:, since:t][:, is_own] = self._candidates.dual(local[is_own])
                 if not is_own.all():
                     self.dual[:, since:t][:, ~is_own] = self._candidates.dual_of(self._everything[rows[~is_own]])
         self.count = t
-
-    @property
-    def own_rows(self) -> Rows:
-        """The own candidates that were observed, rising, each once."""
-        rows = np.unique(self.rows[: self.count])
-        return rows[rows >= 0]
 
     @property
     def factor(self) -> Matrix:
@@ -171,19 +163,13 @@ class LocalObservations:
         """Sums of the squares of w."""
         return self.of_all.weight_sq_cumsum
 
-    def covariance(self, index: Rows | slice, rows: Rows, since: int) -> Matrix:
-        """Covariances (m, t - since), nugget included, of candidates with observations ``since`` .. t - 1.
-
-        ``rows`` (m,) are the candidates' numbers and ``index`` selects the same ones, as an array or a slice.
-        """
-        covariance: Matrix = self._candidates.covariance(index, self.dual[:, since : self.count])
+    def covariance(self, rows: slice, since: int) -> Matrix:
+        """Covariances (m, t - since), nugget included, of own candidates with observations ``since`` .. t - 1."""
+        covariance: Matrix = self._candidates.covariance(rows, self.dual[:, since : self.count])
         if self._nugget:
-            covariance += self._nugget * (rows[:, None] == self.rows[since : self.count])
+            numbers = np.arange(rows.start, rows.stop)
+            covariance += self._nugget * (numbers[:, None] == self.rows[since : self.count])
         return covariance
-
-    def loop_arguments(self) -> LoopArguments:
-        """Return views of the arrays for the compiled loops."""
-        return self.dual.T, self.rows, self.factor, self.weights, self.count
 
 
 def _grown(old: NDArray[T], *shape: int) -> NDArray[T]:

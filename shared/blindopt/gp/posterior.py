@@ -12,7 +12,6 @@ from blindopt.gp.kernels import Kernel
 from blindopt.gp.partitions import engines
 from blindopt.gp.partitions.part import Law
 from blindopt.gp.partitions.partitioned import Partitioned
-from blindopt.gp.updates import THRESHOLDS, Thresholds
 from blindopt.wire.algorithms.plans import Engine
 
 _LEAST = 1e-16  # share of the prior variance: what is less is lost to rounding
@@ -22,8 +21,8 @@ class Posterior(ExactGP):
     """Posterior mean and variance of f at all n candidates, and the one to choose next.
 
     ``Part`` brings the moments of candidates up to date, and ``Partitioned`` says when candidates are equal by each
-    version (``engine``). Choices depend on the observations alone, to the last bit: not on ``dtype``, ``thresholds``,
-    numba, restarts, earlier choices, or on ``parts``, the engine that holds the candidates in parts (one part in this
+    version (``engine``). Choices depend on the observations alone, to the last bit: not on ``dtype``,
+    restarts, earlier choices, or on ``parts``, the engine that holds the candidates in parts (one part in this
     process without it). Holds n (capacity + rank of Z + 7) numbers of ``dtype``: float32 takes half the memory.
     """
 
@@ -39,7 +38,6 @@ class Posterior(ExactGP):
         dtype: Precision = np.float64,
         frame: Frame | None = None,
         scales: Vector | None = None,
-        thresholds: Thresholds = THRESHOLDS,
         engine: Engine = 2,
         parts: engines.Engine | None = None,
     ) -> None:
@@ -55,7 +53,7 @@ class Posterior(ExactGP):
         self.frame = frame_of(candidates) if frame is None else frame
         """Spares another posterior of the same candidates two passes over them."""
         lift = Lift.of(candidates, kernel, self.frame, scales)
-        law = Law(kernel, nugget, self._prior_mean, capacity, dtype, lift, thresholds)
+        law = Law(kernel, nugget, self._prior_mean, capacity, dtype, lift)
         self.parts = parts or engines.LocalEngine()
         self.maximum = Partitioned(self.parts, candidates, law, self.observations, engine)
         self._hidden: Rows = np.empty(0, dtype=np.intp)

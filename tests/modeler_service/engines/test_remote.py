@@ -19,14 +19,14 @@ from blindopt.gp.partitions.part import Answer
 from modeler_service.engines.host import Packed, PartHost, packed, unpacked
 from modeler_service.engines.remote import TRIES, RemoteEngine
 from tests.modeler_service.engines.fake_cluster import FakeCluster, sections
-from tests.shared.blindopt.gp.test_partitions import TOGETHER, grid, walk
+from tests.shared.blindopt.gp.test_partitions import grid, walk
 
 CASES = ("plain", "nugget", "hidden", "batch")
 
 
 @cache
 def whole(case="plain"):
-    return walk(grid(), case=case, thresholds=TOGETHER, steps=8)
+    return walk(grid(), case=case, steps=8)
 
 
 @pytest.fixture

@@ -1,51 +1,23 @@
 """One part of the candidates: the moments of its rows, and those of its rows whose acquisition may be the largest."""
 
-import sys
 from dataclasses import dataclass
 from math import sqrt
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from blindopt.arrays import Mask, Matrix, Rows, Vector
 from blindopt.gp.acquisition import Acquisition, Tolerance
-from blindopt.gp.candidates import Candidates, Lift, Precision, empty_columns, order_of, precision_of
-from blindopt.gp.compiled import NORM_MAX, CompiledUpdates, loops_for
-from blindopt.gp.hot_set import HotSetUpdates
+from blindopt.gp.candidates import Candidates, Lift, Precision, precision_of
 from blindopt.gp.kernels import Kernel
 from blindopt.gp.observations import LocalObservations, Observations
-from blindopt.gp.updates import (
-    EPSILON,
-    Floor,
-    Moments,
-    SeparateUpdates,
-    Thresholds,
-    TogetherUpdates,
-    Updates,
-    blocks,
-)
+from blindopt.gp.updates import Moments
 
+_EPSILON = float(np.finfo(np.float64).eps)
+_FEW = 64  # rows of which comparing the bounds saves nothing
 _RESIDUAL = 1 / 16
 """Residual of a rounded whitened row, as a share of the tolerance."""
 _LEAST, _MOST = np.array([-np.inf]), np.array([np.inf])
-
-
-_interpreted_work = [0.0]
-"""Candidates times capacity squared of what this process built without compiled loops."""
-
-
-def uses_compiled_loops(n: int, kernel: Kernel, capacity: int, thresholds: Thresholds) -> bool:
-    """Whether n candidates are left to compiled loops: numba is installed, knows the kernel, and saves time.
-
-    It is loaded once that would have saved time: by one large run, or after several smaller ones.
-    """
-    if not thresholds.compiled_min <= n <= thresholds.compiled_max:
-        return False
-    if "blindopt.gp.compiled_loops" not in sys.modules:
-        _interpreted_work[0] += n * capacity**2
-        if _interpreted_work[0] < thresholds.compiled_work_min:
-            return False
-    return loops_for(kernel) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +30,6 @@ class Law:
     capacity: int
     dtype: Precision
     lift: Lift
-    thresholds: Thresholds
 
     @property
     def prior_variance(self) -> float:
@@ -81,7 +52,6 @@ class Question:
     quantum: float
     centre: float
     hidden: Rows
-    floor: Floor
 
     def counted(self, values: Vector) -> Vector:
         """Values, or bounds of them, as they are compared."""
@@ -103,39 +73,17 @@ class Answer(NamedTuple):
 
 
 class Part:
-    """Moments of the candidates of consecutive ``rows``, brought up to date where a bound may be the largest.
-
-    Let candidate i be up to date with the first s of t observations. By Cauchy-Schwarz on what its whitened row v_i
-    will gain, its mean gains at most sqrt((variance_i(s) - variance_i(t)) W) with W = w_s^2 + ... + w_(t-1)^2, so that
-
-        mean_i(t) + sqrt(beta variance_i(t)) <= mean_i(s) + sqrt(variance_i(s) (beta + W)).
-
-    A candidate whose right-hand side is below a bound already reached, of any part, cannot be the maximum, and waits.
-    (Of a variance that holds a nugget, only the rest can shrink while the candidate itself is not observed: see
-    ``acquisition`` for the bounds of other rules.) The others are brought up to date many observations at a time, with
-    matrix products. In the worst case, when none can wait, a step costs O(n (t + r)), as if each were updated at each
-    observation.
-
-    The moments are computed by compiled loops, where numba is installed (the extra ``fast``) and pays; plain
-    numpy on all candidates together, where they are few; the same from time to time, and on a hot set near the maximum
-    in between, where they are more; plain numpy on each when it is needed, where they are many.
+    """Moments of the candidates of consecutive ``rows``, and those of them whose acquisition may be the largest.
 
     Reads ``candidates`` (n, r), of which the part has ``rows``, and ``observations``, which it changes in no way.
     """
 
-    updates: Updates
-    """The way of computing for so many candidates."""
-
     def __init__(self, candidates: Matrix, rows: range, law: Law, observations: Observations) -> None:
         self.rows, self._law, self._is_whole = rows, law, len(rows) == len(candidates)
-        is_compiled = uses_compiled_loops(len(rows), law.kernel, law.capacity, law.thresholds)
-        own = candidates[rows.start : rows.stop]
-        order, loops = None, loops_for(law.kernel) if is_compiled else None
-        if is_compiled:
-            order = law.lift.frame.order if self._is_whole else order_of(own)
-        self._candidates = Candidates(own, law.kernel, law.dtype, law.lift, loops=loops, order=order)
+        self._candidates = Candidates(candidates[rows.start : rows.stop], law.kernel, law.dtype, law.lift)
         self._observations = LocalObservations(observations, candidates, rows, self._candidates, law.nugget)
         self._hidden, self._mask = np.empty(0, dtype=np.intp), np.zeros(len(rows), dtype=np.bool_)
+        self._upper: Vector = np.empty(len(rows))
 
     @property
     def largest(self) -> float:
@@ -144,35 +92,25 @@ class Part:
 
     def begin(self, largest: float) -> None:
         """Get ready for answers, with the largest squared norm of the candidates of all parts."""
-        candidates, law, n = self._candidates, self._law, len(self.rows)
+        candidates, law = self._candidates, self._law
         candidates.compare(largest)
         self.tol = law.tolerance(largest)
-        thresholds, observations = law.thresholds, self._observations
-        shape, is_compiled = (n, law.capacity), candidates.column_major and candidates.cov_rounding <= NORM_MAX
-        # Candidates that are updated together grow by columns; many grow by rows, each when it is needed.
-        order: Literal["C", "F"] = "F" if n <= max(thresholds.together_max, thresholds.hot_set_max) else "C"
-        whitened: Matrix = empty_columns(*shape, law.dtype) if is_compiled else np.empty(shape, law.dtype, order=order)
-        self._moments = Moments(whitened, law.prior_mean, law.prior_variance, self.tol * law.prior_variance)
-        if is_compiled:
-            self.updates = CompiledUpdates(
-                candidates, law.kernel, law.nugget, observations, self._moments, thresholds.tile
-            )
-        elif n <= thresholds.together_max:
-            self.updates = TogetherUpdates(candidates, law.nugget, observations, self._moments, thresholds)
-        elif n <= thresholds.hot_set_max:
-            self.updates = HotSetUpdates(candidates, law.nugget, observations, self._moments, thresholds)
-        else:
-            self.updates = SeparateUpdates(observations, self._moments, thresholds)
+        self._var_tol = self.tol * law.prior_variance
+        self._moments = Moments(
+            candidates,
+            self._observations,
+            prior_mean=law.prior_mean,
+            prior_variance=law.prior_variance,
+            nugget=law.nugget,
+            capacity=law.capacity,
+            dtype=law.dtype,
+        )
 
     @np.errstate(invalid="ignore")  # as of answer
     def moments(self, rows: Rows | None = None) -> tuple[Vector, Vector]:
         """Means and variances (m,) of the part's candidates ``rows`` (numbers among all), or of all of them."""
         self._sync()
-        if rows is None:
-            self.updates.refresh()
-            return self._candidates.ordered(self._moments.mean), self._candidates.ordered(self._moments.variance)
-        own = self._candidates.positions(rows - self.rows.start)
-        self.updates.refresh(own)
+        own = slice(None) if rows is None else rows - self.rows.start
         return self._moments.mean[own], self._moments.variance[own]
 
     # BLAS computes small products in vectors with unused entries, and what is left in these may raise the flag.
@@ -185,30 +123,40 @@ class Part:
             return Answer(self._hidden[:0], np.empty(0), np.empty(0))
         acquisition, mean_tol = question.acquisition, self._mean_tol()
         slack = acquisition.with_slack(question.quantum)
-        rows, mean, variance = self.updates.contenders(slack, mean_tol, hidden, question.floor)
-        if self._candidates.order is not None:
-            rows = self._candidates.order[rows]
-            if len(rows) > 1:
-                by = np.argsort(rows)
-                rows, mean, variance = rows[by], mean[by], variance[by]
+        rows, mean, variance = self._highest(slack, Tolerance(mean_tol, self._var_tol), hidden)
         if self._is_whole and len(rows) == 1:  # there is nothing to compare it with
             return Answer(rows, _LEAST, _MOST)
         bounds = acquisition.interval(mean, variance, self._tolerance(mean_tol, variance))
         low, high = (question.counted(bound) for bound in bounds)
-        if len(rows) > self._law.thresholds.leaders:
+        if len(rows) > _FEW:
             kept = high >= low.max()
             rows, low, high = np.compress(kept, rows), low[kept], high[kept]
         return Answer(rows + self.rows.start, low, high)
 
+    def _highest(
+        self, acquisition: Acquisition, tolerance: Tolerance, hidden: Mask | None
+    ) -> tuple[Rows, Vector, Vector]:
+        """Rows (m,) whose value may be the largest of the part, less the slack, with their rounded moments (m,)."""
+        mean, variance, upper = self._moments.mean, self._moments.variance, self._upper
+        acquisition.upper(mean, variance, tolerance, upper)
+        if hidden is not None:
+            upper[hidden] = -np.inf
+        top = slice(int(upper.argmax()), int(upper.argmax()) + 1)
+        rows = np.flatnonzero(upper >= acquisition.lower(mean[top], variance[top], tolerance))  # none at NaN
+        mean, variance = mean[rows], variance[rows]
+        if acquisition.is_tight or len(rows) < 2:
+            return rows, mean, variance
+        values = acquisition(mean + tolerance.mean, variance + tolerance.variance)
+        kept = values >= acquisition.lower(mean, variance, tolerance).max()
+        return rows[kept], mean[kept], variance[kept]
+
     def _sync(self) -> None:
-        """Take over the observations; go back where some were retracted."""
-        observed, updates, moments = self._observations, self.updates, self._moments
+        """Take over the observations, and go back where some were retracted."""
+        observed = self._observations
         if (count := observed.common()) < observed.count:
-            weights = observed.weights[:count].astype(moments.whitened.dtype, copy=False)
-            for rows in blocks(updates.ahead_of(count), self._law.thresholds.block(count)):
-                moments.restore(rows, weights)
-            updates.retract(count)
+            self._moments.retract(count)
         observed.sync(count)
+        self._moments.refresh()
 
     def _hide(self, hidden: Rows) -> Mask | None:
         """The part's hidden candidates (n,); None without any."""
@@ -216,7 +164,7 @@ class Part:
             return None
         self._mask[self._hidden] = False
         first, last = np.searchsorted(hidden, [self.rows.start, self.rows.stop])
-        self._hidden = self._candidates.positions(hidden[first:last] - self.rows.start)
+        self._hidden = hidden[first:last] - self.rows.start
         self._mask[self._hidden] = True
         return self._mask if len(self._hidden) else None
 
@@ -228,11 +176,11 @@ class Part:
         observations explain of its variance. Only the sums themselves round what is already there.
         """
         observed, prior = self._observations, self._law.prior_variance
-        rounding = 2 * EPSILON * observed.count
+        rounding = 2 * _EPSILON * observed.count
         explained = np.maximum(prior - variance, 0.0) + rounding * prior
         share = np.minimum(np.sqrt(explained * observed.of_all.variance_max) / prior, 1.0)
         return Tolerance(
-            mean_tol * share + rounding * abs(self._law.prior_mean), self._moments.var_tol * share + rounding * prior
+            mean_tol * share + rounding * abs(self._law.prior_mean), self._var_tol * share + rounding * prior
         )
 
     def _mean_tol(self) -> float:

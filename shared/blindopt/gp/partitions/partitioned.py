@@ -1,22 +1,21 @@
 """The candidate of the largest acquisition of all parts: the same one, however the candidates are divided."""
 
 from collections.abc import Callable
-from math import isfinite, isnan, sqrt
+from math import isnan, sqrt
 from typing import NamedTuple
 
 import numpy as np
 
 from blindopt.arrays import Matrix, Rows, Vector
 from blindopt.errors import NumericalFailure
-from blindopt.gp.acquisition import Acquisition, Choice, Tolerance
+from blindopt.gp.acquisition import Acquisition, Choice
 from blindopt.gp.observations import Observations
 from blindopt.gp.partitions.engines import Engine
-from blindopt.gp.partitions.part import Answer, Law, Question, mean_tolerance
-from blindopt.gp.updates import Floor
+from blindopt.gp.partitions.part import Law, Question, mean_tolerance
 from blindopt.wire.algorithms.plans import Engine as Version
 
-LEADERS = 8
-"""Rows of the largest values of the last choice that the floor of the next one is computed from."""
+_FEW = 64  # rows that are solved for together at once
+_SOLVED_MAX = 1 << 12  # rows that are solved for together
 
 
 class Solution(NamedTuple):
@@ -50,7 +49,6 @@ class Partitioned:
         self._observations, self._version = observations, version
         self._tol = law.tolerance(engine.build(candidates, law, observations))
         self._prior = np.array([law.prior_mean]), np.array([law.prior_variance])
-        self._leaders: list[int] = []
 
     def moments(self, rows: Rows | None = None) -> tuple[Vector, Vector]:
         """Means and variances (m,) of candidates ``rows``, or of all."""
@@ -81,16 +79,15 @@ class Partitioned:
         """Rows, rising, that are equal and the largest."""
         quantum = 0.0 if self._version == 1 else acquisition.quantum(self._law.prior_variance)
         centre = float(acquisition(*self._prior)[0])
-        question = Question(acquisition, quantum, centre, hidden, self._floor(acquisition, quantum, hidden, solve))
+        question = Question(acquisition, quantum, centre, hidden)
         answers = list(self.engine.step(question))
         rows, low, high = answers[0]
         if len(answers) > 1:
-            self._lead(answers)
             rows, low, high = (np.concatenate(values) for values in zip(*answers, strict=True))
         if len(rows) == 1:
             return rows
         is_settled = low == high if quantum else np.zeros(len(rows), dtype=np.bool_)
-        size = 1 if len(rows) > self._law.thresholds.leaders else len(rows)  # the first rules out most of very many
+        size = 1 if len(rows) > _FEW else len(rows)  # the first rules out most of very many
         while True:
             kept = high >= low.max(initial=-np.inf)
             rows, low, high, is_settled = np.compress(kept, rows), low[kept], high[kept], is_settled[kept]
@@ -101,23 +98,7 @@ class Partitioned:
             first = unsettled[np.argsort(-high[unsettled], kind="stable")[:size]]
             solution = solve(rows[first])
             low[first] = high[first] = question.counted(acquisition(solution.mean, solution.variance))
-            is_settled[first], size = True, self._law.thresholds.solve_block
-
-    def _lead(self, answers: list[Answer]) -> None:
-        """Note the first row of each part, for the floor of the next choice."""
-        new = [int(rows[high.argmax()]) for rows, _, high in answers if len(rows)]
-        self._leaders = [*(row for row in self._leaders if row not in new), *new][-LEADERS:]
-
-    def _floor(self, acquisition: Acquisition, quantum: float, hidden: Rows, solve: Solve) -> Floor:
-        """A lower bound of the largest value less a quantum, by the exact values of rows that led before."""
-        if not self._leaders:  # as with one part
-            return Floor()
-        rows = np.setdiff1d(np.array(self._leaders, dtype=np.intp), hidden)
-        if not len(rows):
-            return Floor()
-        _, _, mean, variance = solve(rows)
-        reached = float(acquisition.interval(mean, variance, Tolerance(0.0, 0.0))[0].max()) - quantum
-        return Floor(reached) if isfinite(reached) else Floor()
+            is_settled[first], size = True, _SOLVED_MAX
 
     def best(self, rows: Rows, weight: float, solve: Solve) -> tuple[int, float, float]:
         """The first of ``rows`` (rising, not empty) with the largest mean - sqrt(weight variance), and its moments."""
@@ -126,7 +107,7 @@ class Partitioned:
         var_tol = self._tol * self._law.prior_variance
         low = mean - np.sqrt(weight * (variance + var_tol)) - mean_tol
         high = mean - np.sqrt(weight * np.maximum(variance - var_tol, 0.0)) + mean_tol
-        contenders = rows[high >= low.max()][: self._law.thresholds.solve_block]  # of very many equal ones, the first
+        contenders = rows[high >= low.max()][:_SOLVED_MAX]  # of very many equal ones, the first
         _, _, mean, variance = solve(contenders)
         index = int((mean - np.sqrt(weight * variance)).argmax())
         return int(contenders[index]), float(mean[index]), float(variance[index])

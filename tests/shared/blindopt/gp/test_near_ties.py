@@ -1,7 +1,5 @@
 """Near ties: which candidates are equal by each version of the engine, against all values computed one by one."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -9,7 +7,7 @@ from blindopt.gp.acquisition import Tolerance, UpperConfidenceBound
 from blindopt.gp.kernels import SquaredExponential
 from blindopt.gp.partitions.part import Part
 from blindopt.gp.posterior import Posterior
-from tests.shared.blindopt.gp.test_posterior import WAYS, in_long_double
+from tests.shared.blindopt.gp.test_posterior import PRECISIONS, in_long_double
 
 KERNEL, NOISE, MEAN, STEPS = SquaredExponential(0.5, 4.0), 1e-4, 3.0, 24
 QUANTUM = 1e-10 * 2.0  # prior standard deviations
@@ -29,9 +27,8 @@ def close():
     return z, np.sin(4 * z).sum(axis=1)
 
 
-def build(z, way="together", dtype=np.float64, **options):
-    thresholds = replace(WAYS[way][1], next_batch=16, scan=100, block_numbers=500)
-    options = {"capacity": STEPS + 1, "nugget": 0.0, "thresholds": thresholds} | options
+def build(z, dtype=np.float64, **options):
+    options = {"capacity": STEPS + 1, "nugget": 0.0} | options
     return Posterior(z, KERNEL, noise_variance=NOISE, prior_mean=MEAN, dtype=dtype, **options)
 
 
@@ -69,12 +66,11 @@ def walk(posterior, y, rule=by_bound):
 @pytest.mark.slow(every=3)
 @pytest.mark.parametrize("rule", [by_bound, by_improvement])
 @pytest.mark.parametrize(("problem", "nugget"), [(dispersed, 0.0), (dispersed, 0.3), (close, 0.0)])
-def test_the_equal_ones_are_those_of_the_largest_number_of_quanta_in_every_way_of_computing(rule, problem, nugget):
+def test_the_equal_ones_are_those_of_the_largest_number_of_quanta_in_each_precision(rule, problem, nugget):
     z, y = problem()
     expected, _ = walk(build(z, nugget=nugget), y, rule)
-    for way in WAYS:
-        for dtype in (np.float64, np.float32):
-            assert walk(build(z, way, dtype, nugget=nugget), y, rule)[0] == expected
+    for dtype in PRECISIONS:
+        assert walk(build(z, dtype, nugget=nugget), y, rule)[0] == expected
     assert max(choice.ties for choice in expected) > (100 if problem is dispersed else 1)
     slow = build(z, nugget=nugget)
     slow.observe(7, float(y[7]))
@@ -112,4 +108,4 @@ def test_a_bound_on_rounding_that_is_too_small_is_caught(monkeypatch):
     z, y = close()
     expected, _ = walk(build(z), y)
     monkeypatch.setattr(Part, "_tolerance", lambda *_: Tolerance(0.0, 0.0))
-    assert walk(build(z, "separate", np.float32), y)[0] != expected
+    assert walk(build(z, np.float32), y)[0] != expected

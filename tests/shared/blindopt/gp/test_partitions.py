@@ -8,18 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindopt.errors import NumericalFailure
 from blindopt.gp.acquisition import beta
 from blindopt.gp.kernels import Matern12, SquaredExponential
 from blindopt.gp.partitions.engines import LocalEngine, edges
 from blindopt.gp.partitions.part import Answer
 from blindopt.gp.posterior import Posterior
-from blindopt.gp.updates import Floor, Thresholds
 
-LAZY = Thresholds(compiled_min=10**9, together_max=0, hot_set_max=0, leaders=4, next_batch=8, scan=64)
-HOT = Thresholds(compiled_min=10**9, together_max=0, hot_set_max=10**9, leaders=4)
-TOGETHER = Thresholds(compiled_min=10**9)
-COMPILED = Thresholds(compiled_min=1, compiled_work_min=0, tile=16)
 N = 900
 
 
@@ -34,14 +28,20 @@ def cloud():
     return np.random.default_rng(6).normal(size=(N, 4))
 
 
-def walk(z, engine=None, *, dtype=np.float64, thresholds=LAZY, case="plain", version=2, steps=14):
+def walk(z, engine=None, *, dtype=np.float64, case="plain", version=2, steps=14):
     """Rows, ties and acquisitions of a run over ``z`` that repeats, hides, supposes or learns by improvement."""
     kernel = (Matern12 if case == "rough" else SquaredExponential)(0.2 if z.shape[1] == 2 else 1.5)
     nugget = 0.05 if case in ("nugget", "improvement") else 0.0
     posterior = Posterior(
-        z, kernel, noise_variance=1e-3, nugget=nugget, capacity=4 * steps, dtype=dtype, thresholds=thresholds,
-        engine=version, parts=engine,
-    )  # fmt: skip
+        z,
+        kernel,
+        noise_variance=1e-3,
+        nugget=nugget,
+        capacity=4 * steps,
+        dtype=dtype,
+        engine=version,
+        parts=engine,
+    )
     y, chosen = np.sin(5 * z).sum(axis=1), []
     for step in range(1, steps + 1):
         rng = lambda step=step: np.random.default_rng([3, step])  # noqa: E731
@@ -65,8 +65,8 @@ def walk(z, engine=None, *, dtype=np.float64, thresholds=LAZY, case="plain", ver
 
 @cache
 def whole_of(z, case="plain", version=2):
-    """The choices of one part, which brings all candidates up to date at each choice."""
-    return walk(z(), case=case, version=version, thresholds=TOGETHER)
+    """The choices of one part."""
+    return walk(z(), case=case, version=version)
 
 
 @pytest.mark.slow(every=5)
@@ -78,11 +78,10 @@ def test_the_number_of_parts_changes_no_bit_of_a_choice(case, parts, dtype):
         assert walk(z(), LocalEngine(lambda n: parts), dtype=dtype, case=case) == whole_of(z, case)
 
 
-@pytest.mark.parametrize("thresholds", [HOT, TOGETHER, COMPILED, LAZY])
 @pytest.mark.parametrize("version", [1, 2])
-def test_every_way_of_computing_divides_into_parts_and_threads(thresholds, version):
+def test_each_version_divides_into_parts_and_threads(version):
     engine = LocalEngine(lambda n: 3, threads=2)
-    assert walk(grid(), engine, version=version, thresholds=thresholds) == whole_of(grid, version=version)
+    assert walk(grid(), engine, version=version) == whole_of(grid, version=version)
     assert len(engine.parts) == 3
     engine.drop()
 
@@ -90,7 +89,7 @@ def test_every_way_of_computing_divides_into_parts_and_threads(thresholds, versi
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(cuts=st.sets(st.integers(1, N - 1), max_size=8), order=st.randoms(use_true_random=False))
 def test_any_edges_and_any_order_of_work_give_the_same_choices(cuts, order):
-    """Parts may have one row only, or wait for others with a floor that these have raised."""
+    """Parts may have one row only."""
 
     class Anyhow(LocalEngine):
         def _map(self, work, items):
@@ -108,7 +107,6 @@ class Repeated(LocalEngine):
 
     def step(self, question):
         super().step(question)
-        question.floor.value = Floor().value
         return super().step(question)
 
 
@@ -149,17 +147,6 @@ def test_the_comparison_finds_a_part_that_answers_wrongly(fault):
     assert walk(grid(), Faulty(lambda n: 3)) != whole
 
 
-def test_the_comparison_finds_a_floor_that_is_too_high(monkeypatch):
-    whole = whole_of(cloud)
-    high = Floor.raised
-    monkeypatch.setattr(Floor, "raised", lambda floor, value: high(floor, value + 0.05 * abs(value)))
-    try:
-        chosen = walk(cloud(), LocalEngine(lambda n: 3))
-    except NumericalFailure:  # no row reaches the floor
-        chosen = []
-    assert chosen != whole
-
-
 def test_parts_have_almost_equal_sizes_and_none_is_empty():
     for n in (1, 2, 7, 100):
         for parts in range(1, 9):
@@ -174,9 +161,7 @@ def test_moments_of_parts_are_those_of_the_whole():
     z = cloud()
     moments = []
     for engine in (LocalEngine(), LocalEngine(lambda n: 5)):
-        posterior = Posterior(
-            z, SquaredExponential(1.5), noise_variance=1e-3, capacity=5, thresholds=LAZY, parts=engine
-        )
+        posterior = Posterior(z, SquaredExponential(1.5), noise_variance=1e-3, capacity=5, parts=engine)
         for row in (3, 500, 3, 899):
             posterior.observe(row, float(row % 7))
         moments.append(np.stack([*posterior.moments(np.array([899, 3, 3, 450])), *posterior.moments(np.arange(4))]))

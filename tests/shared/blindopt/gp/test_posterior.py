@@ -1,10 +1,8 @@
 """The incremental posterior, against the textbook's O(t^3) one."""
 
-import inspect
 import itertools
 import math
 import tracemalloc
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,12 +12,9 @@ from scipy.linalg import cho_factor, cho_solve
 
 from blindopt.errors import NumericalFailure
 from blindopt.gp.candidates import Candidates, Lift, frame_of
-from blindopt.gp.compiled import CompiledUpdates, compiled
-from blindopt.gp.hot_set import HotSetUpdates
 from blindopt.gp.kernels import Matern52, SquaredExponential
 from blindopt.gp.observations import OUTCOME_MAX
 from blindopt.gp.posterior import Posterior
-from blindopt.gp.updates import SeparateUpdates, Thresholds, TogetherUpdates
 from tests.interventions import act_before
 
 
@@ -214,17 +209,7 @@ def test_the_candidates_are_not_changed():
 # --- choosing --------------------------------------------------------------------------------------
 
 WEIGHTS = [20.0 + 2 * math.log(step) for step in range(1, 41)]
-NEVER = 10**9
-WAYS = {
-    "compiled": (CompiledUpdates, Thresholds(compiled_min=0, compiled_work_min=0, tile=16)),
-    "together": (TogetherUpdates, Thresholds(compiled_min=NEVER, together_max=NEVER)),
-    "hot set": (
-        HotSetUpdates,
-        Thresholds(compiled_min=NEVER, together_max=0, hot_set_max=NEVER, hot_set_share=0.5, leaders=8),
-    ),
-    "separate": (SeparateUpdates, Thresholds(compiled_min=NEVER, together_max=0, hot_set_max=0)),
-}
-PATHS = list(itertools.product(WAYS, [np.float64, np.float32]))
+PRECISIONS = [np.float64, np.float32]
 
 
 def in_long_double(candidates, kernel, rows, outcomes, weight, *, noise, mean=0.0, nugget=0.0):
@@ -257,27 +242,18 @@ def in_long_double(candidates, kernel, rows, outcomes, weight, *, noise, mean=0.
     return mu + np.sqrt(long(weight) * variance)
 
 
-@pytest.fixture
-def path(request):
-    """Arguments of a posterior: how its candidates are updated, in small blocks, and in which precision."""
-    way, dtype = request.param
-    thresholds = replace(WAYS[way][1], next_batch=16, scan=100, block_numbers=500)
-    return {"thresholds": thresholds, "dtype": dtype}
-
-
 def first():
     return np.random.default_rng(0)
 
 
 @pytest.mark.slow(every=3)
-@pytest.mark.parametrize("path", PATHS, indirect=True, ids=str)
 @pytest.mark.parametrize("kernel", [SquaredExponential(0.8, 2.0), Matern52(1.5, 2.0)], ids=repr)
 @pytest.mark.parametrize("nugget", [0.0, 0.5])
-def test_the_chosen_row_has_the_true_maximum_at_every_step(path, kernel, nugget):
-    """40 steps of 300 candidates on each way of computing, also in single precision: the gap is below 1e-9."""
+def test_the_chosen_row_has_the_true_maximum_at_every_step(dtype, kernel, nugget):
+    """40 steps of 300 candidates, also in single precision: the gap is below 1e-9."""
     z = np.random.default_rng(0).uniform(0, 4, size=(300, 2))
     y = np.sin(2 * z[:, 0]) + np.cos(3 * z[:, 1]) * z[:, 0] / 2
-    posterior = Posterior(z, kernel, noise_variance=1e-3, prior_mean=0.3, nugget=nugget, capacity=41, **path)
+    posterior = Posterior(z, kernel, noise_variance=1e-3, prior_mean=0.3, nugget=nugget, capacity=41, dtype=dtype)
     rows = [7]
     posterior.observe(7, float(y[7]))
     for weight in WEIGHTS:
@@ -303,27 +279,23 @@ def walk(posterior, y, *, steps=40, after=lambda posterior: None):
     return choices
 
 
-def test_every_way_of_computing_chooses_the_same_to_the_last_bit():
+def test_single_precision_chooses_the_same_to_the_last_bit():
     z = np.random.default_rng(1).uniform(0, 4, size=(500, 3))
     y = np.sin(2 * z).sum(axis=1)
-    runs = []
-    for (updates, thresholds), dtype in itertools.product(WAYS.values(), [np.float64, np.float32]):
-        posterior = Posterior(
-            z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50, dtype=dtype, thresholds=thresholds
-        )
-        assert isinstance(posterior.parts.parts[0].updates, updates)
-        runs.append(walk(posterior, y))
-    assert all(choices == runs[0] for choices in runs)
+    runs = [
+        walk(Posterior(z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50, dtype=dtype), y)
+        for dtype in PRECISIONS
+    ]
+    assert runs[0] == runs[1]
 
 
-@pytest.mark.parametrize(("updates", "thresholds"), WAYS.values(), ids=list(WAYS))
-def test_a_flag_that_blas_leaves_stops_no_choice(updates, thresholds, monkeypatch):
+def test_a_flag_that_blas_leaves_stops_no_choice(monkeypatch):
     """Unused entries of its vectors may be signalling numbers; the results are right all the same."""
     z = np.random.default_rng(1).uniform(0, 4, size=(500, 3))
     y = np.sin(2 * z).sum(axis=1)
 
     def posterior():
-        return Posterior(z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50, thresholds=thresholds)
+        return Posterior(z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50)
 
     expected = walk(posterior(), y, steps=5)
 
@@ -337,31 +309,17 @@ def test_a_flag_that_blas_leaves_stops_no_choice(updates, thresholds, monkeypatc
     posterior().moments(np.arange(3))
 
 
-def test_a_posterior_without_observations_compiles_nothing():
-    """The loops are compiled for arrays of one layout, which takes seconds; an empty one has another."""
-    loops = compiled()
-    thresholds = WAYS["compiled"][1]
-    posterior = Posterior(
-        np.zeros((500, 3)), SquaredExponential(1.0), noise_variance=1e-4, capacity=50, thresholds=thresholds
-    )
-    mean, variance = posterior.moments(np.arange(3))
-    np.testing.assert_array_equal((mean, variance), ([0.0] * 3, [1.0] * 3))
-    at = [*inspect.signature(loops.refresh.py_func).parameters].index("duals")
-    assert {signature[at].layout for signature in loops.refresh.signatures} <= {"F"}
-
-
 @pytest.mark.slow(every=3)
-@pytest.mark.parametrize("path", PATHS, indirect=True, ids=str)
-def test_a_run_that_goes_on_after_a_crash_makes_the_same_choices(path):
+def test_a_run_that_goes_on_after_a_crash_makes_the_same_choices(dtype):
     """Given all outcomes without choosing once, it chooses the same row with the same bits; duplicates tie."""
     z = np.repeat(np.random.default_rng(2).uniform(0, 4, size=(150, 2)), 2, axis=0)
     y = np.sin(2 * z).sum(axis=1)
-    through = Posterior(z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50, **path)
+    through = Posterior(z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50, dtype=dtype)
     rows = [7]
     through.observe(7, float(y[7]))
     for weight in WEIGHTS:
         choice = through.choose(weight, first)
-        restarted = Posterior(z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50, **path)
+        restarted = Posterior(z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50, dtype=dtype)
         for row in rows:
             restarted.observe(row, float(y[row]))
         assert restarted.choose(weight, first) == choice
@@ -370,32 +328,11 @@ def test_a_run_that_goes_on_after_a_crash_makes_the_same_choices(path):
         through.observe(choice.row, float(y[choice.row]))
 
 
-@pytest.mark.parametrize(("way", "waiting"), [("separate", 0.3), ("hot set", 0.9), ("compiled", 0.1)])
-def test_candidates_wait_and_a_bound_that_forgets_the_weights_is_caught(way, waiting):
-    """The negative control: without w^2 in the bound the wrong rows wait, and other rows are chosen."""
-    z = np.random.default_rng(3).uniform(0, 4, size=(2_000, 3))
-    y = 4 * np.sin(2 * z).sum(axis=1)
-    thresholds = WAYS[way][1]
-
-    def build():
-        return Posterior(z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50, thresholds=thresholds)
-
-    honest, broken = build(), build()
-    choices = walk(honest, y)
-    assert len(honest.parts.parts[0].updates.ahead_of(honest.count - 6)) < (1 - waiting) * len(z)
-
-    def forget(posterior):
-        posterior.observations.weight_sq_cumsum[:] = 0.0
-
-    assert walk(broken, y, after=forget) != choices
-
-
-@pytest.mark.parametrize("path", PATHS, indirect=True, ids=str)
-def test_the_variance_is_never_negative_however_small_the_noise(path):
+def test_the_variance_is_never_negative_however_small_the_noise(dtype):
     """Rows far closer than the lengthscale, so nearly singular: after each outcome, and after ten together."""
     candidates = np.linspace(0, 1, 50).reshape(-1, 1)
     for together in (1, 10):
-        posterior = Posterior(candidates, SquaredExponential(1.0), noise_variance=1e-12, capacity=60, **path)
+        posterior = Posterior(candidates, SquaredExponential(1.0), noise_variance=1e-12, capacity=60, dtype=dtype)
         for t in range(60):
             posterior.observe(t % 50, math.sin(t % 50))
             assert posterior.choose(1.0, first).sd >= 0.0  # without a root of a negative number, which would warn
@@ -404,12 +341,11 @@ def test_the_variance_is_never_negative_however_small_the_noise(path):
 
 
 @pytest.mark.slow(every=3)
-@pytest.mark.parametrize("path", PATHS, indirect=True, ids=str)
-def test_any_hidden_rows_leave_a_choice_among_the_others(path):
-    """Hide all but one row, whole stripes, the leaders, or none: a choice ends, and is the best row shown."""
+def test_any_hidden_rows_leave_a_choice_among_the_others(dtype):
+    """Hide all but one row, whole stripes, the best, or none: a choice ends, and is the best row shown."""
     z = np.random.default_rng(10).uniform(0, 4, size=(300, 2))
     y = np.sin(2 * z[:, 0]) + np.cos(3 * z[:, 1])
-    posterior = Posterior(z, SquaredExponential(0.8), noise_variance=1e-3, capacity=60, **path)
+    posterior = Posterior(z, SquaredExponential(0.8), noise_variance=1e-3, capacity=60, dtype=dtype)
     posterior.observe(7, float(y[7]))
     rows = [7]
     for step in range(40):
@@ -424,12 +360,11 @@ def test_any_hidden_rows_leave_a_choice_among_the_others(path):
         posterior.observe(choice.row, float(y[choice.row]))
 
 
-@pytest.mark.parametrize("path", PATHS, indirect=True, ids=str)
-def test_moments_of_all_are_the_textbooks_whenever_they_are_asked_for(path):
+def test_moments_of_all_are_the_textbooks_whenever_they_are_asked_for(dtype):
     z = np.random.default_rng(4).normal(size=(300, 3))
     y = np.sin(z).sum(axis=1)
-    posterior = Posterior(z, SquaredExponential(1.2, 2.0), noise_variance=0.01, capacity=50, **path)
-    rows, tolerance = [], 1e-9 if path["dtype"] is np.float64 else 3e-4
+    posterior = Posterior(z, SquaredExponential(1.2, 2.0), noise_variance=0.01, capacity=50, dtype=dtype)
+    rows, tolerance = [], 1e-9 if dtype is np.float64 else 3e-4
     for step in range(30):
         if step % 3:
             posterior.choose(9.0, first)
@@ -443,13 +378,12 @@ def test_moments_of_all_are_the_textbooks_whenever_they_are_asked_for(path):
             np.testing.assert_allclose(posterior.variance, variance, atol=tolerance)
 
 
-@pytest.mark.parametrize("path", PATHS, indirect=True, ids=str)
-def test_each_answer_may_have_its_own_noise(path):
+def test_each_answer_may_have_its_own_noise(dtype):
     rng = np.random.default_rng(5)
     z, noise = rng.normal(size=(200, 2)), rng.uniform(1e-3, 2.0, size=40)
     y = np.sin(z).sum(axis=1)
     rows = rng.integers(0, 60, size=40)
-    posterior = Posterior(z, SquaredExponential(1.2), noise_variance=1e-3, capacity=41, **path)
+    posterior = Posterior(z, SquaredExponential(1.2), noise_variance=1e-3, capacity=41, dtype=dtype)
     for row, own in zip(rows, noise, strict=True):
         posterior.observe(int(row), float(y[row]), float(own))
     bound = in_long_double(z, SquaredExponential(1.2), rows, y[rows], 9.0, noise=noise)

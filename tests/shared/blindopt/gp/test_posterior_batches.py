@@ -5,21 +5,17 @@ import pytest
 
 from blindopt.gp.kernels import Matern52, SquaredExponential
 from blindopt.gp.posterior import Posterior
-from blindopt.gp.updates import Thresholds
 
 N, NOISE, MEAN = 300, 1e-2, 0.3
 KERNEL = SquaredExponential(0.8, 2.0)
 
 
-@pytest.fixture(params=["together", "hot set", "separate"])
-def build(request):
-    """Build a posterior of candidates that are updated this way, in small blocks."""
-    sizes = {"together": (10**9, 0), "hot set": (0, 10**9), "separate": (0, 0)}[request.param]
-    small = {"next_batch": 16, "scan": 100, "block_numbers": 500, "leaders": 8, "solve_block": 64, "hot_set_share": 0.5}
-    thresholds = Thresholds(compiled_min=10**9, together_max=sizes[0], hot_set_max=sizes[1], **small)
+@pytest.fixture
+def build(small_blocks):
+    """Build a posterior of candidates that are updated in small blocks."""
 
     def posterior(z, capacity=80, kernel=KERNEL, **more):
-        options = {"prior_mean": MEAN, "capacity": capacity, "thresholds": thresholds, **more}
+        options = {"prior_mean": MEAN, "capacity": capacity, **more}
         return Posterior(z, kernel, noise_variance=NOISE, **options)
 
     return posterior

@@ -42,7 +42,7 @@ async def first_reply(app):
 
 print(asyncio.run(first_reply(build(Settings()))), json.dumps(sorted(sys.modules)))
 """
-LATE = {"opendp", "dp_accounting", "scipy", "numba", "pyarrow", "sklearn", "matplotlib", "pandas"}
+LATE = {"opendp", "dp_accounting", "scipy", "pyarrow", "sklearn", "matplotlib", "pandas"}
 CLIENT = {"httpx", "rich", "pygments"}
 """What only a client loads: httpx, and what httpx loads for its command line."""
 NOISE = "curator_service.privacy"

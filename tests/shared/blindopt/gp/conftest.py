@@ -1,0 +1,16 @@
+import numpy as np
+import pytest
+
+from blindopt.gp import updates
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """A few hundred candidates are updated in several blocks, as very many are."""
+    monkeypatch.setattr(updates, "COLUMN_ROWS", 100)
+    monkeypatch.setattr(updates, "BLOCK_NUMBERS", 500)
+
+
+@pytest.fixture(params=[np.float64, np.float32], ids=str)
+def dtype(request, small_blocks):
+    return request.param
