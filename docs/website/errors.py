@@ -3,9 +3,7 @@
 import re
 from typing import NamedTuple
 
-from blindopt import errors, loop_errors
-
-_MODULES = (errors.__name__, loop_errors.__name__)
+from blindopt import errors
 
 
 class Code(NamedTuple):
@@ -24,12 +22,9 @@ def known_codes() -> dict[str, Code]:
     from service_kit.web.problems import HTTP_CODES
 
     codes = {code: Code(status, HTTPStatus(status).phrase, status == 408, "") for status, code in HTTP_CODES.items()}
-    kinds = [errors.BlindoptError]
+    kinds: list[type[errors.BlindoptError]] = [errors.BlindoptError, *errors.TABLE]
     for kind in kinds:
-        kinds += [each for each in kind.__subclasses__() if each.__module__ in _MODULES]
         codes[kind.code] = Code(kind.status, kind.title, kind.retryable, kind.what_to_do)
-    base = errors.BlindoptError
-    codes["internal"] = Code(500, base.title, False, base.what_to_do)  # that of Remote is another party's code
     return codes
 
 

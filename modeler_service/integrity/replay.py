@@ -233,9 +233,9 @@ class _History:
 
     def chooser_before(self, number: int) -> RowChooser:
         """Return the chooser that chose trial ``number``, to be used before the next call."""
-        known = [version for version in self._versions if version.after < number]
+        arrived = [version for version in self._versions if version.after < number]
         self._versions = [version for version in self._versions if version.after >= number]
-        for version in known:
+        for version in arrived:
             self._answers |= enumerate(version.answers or [], start=version.first)
             if version.first <= self._chooser.seen:  # it corrects what the chooser was shown
                 self._chooser = self._build_chooser()

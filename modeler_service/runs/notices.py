@@ -1,7 +1,6 @@
 """Notices to the vendor by webhook: ids, counts and codes; no y, no row, no text of a curator."""
 
 import json
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,14 +10,7 @@ from service_kit.context.outbox import Outbox
 from service_kit.store.base import moment
 from service_kit.store.database import Connection
 
-
-def _codes(kind: type[errors.BlindoptError]) -> Iterator[str]:
-    yield kind.code
-    for inner in kind.__subclasses__():
-        yield from _codes(inner)
-
-
-_CODES = {*_codes(errors.BlindoptError), "out_of_memory"}
+_CODES = {"internal", "out_of_memory", *errors.BY_CODE}
 """The codes that are passed on: a curator may answer with any code."""
 
 

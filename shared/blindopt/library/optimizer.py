@@ -9,10 +9,9 @@ from pydantic import BaseModel
 
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
-from blindopt.errors import Invalid, NumericalFailure
+from blindopt.errors import Invalid, LoopEnded, NumericalFailure
 from blindopt.library import display
 from blindopt.library.checks import candidate_number, checked
-from blindopt.loop_errors import LoopEnded
 from blindopt.optimizer.choosing.chooser import Proposal, RowChooser
 from blindopt.optimizer.choosing.defaults import PublicCandidates, Study
 from blindopt.optimizer.choosing.estimates import Over, points_of, recommendation_of

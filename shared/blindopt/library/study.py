@@ -22,14 +22,22 @@ from blindopt.client import Reply, StudyClient, query_body
 from blindopt.client.answers import answers_of
 from blindopt.client.study import check_same_study
 from blindopt.client.witness import Witness
-from blindopt.errors import Invalid, NumericalFailure, ProtocolViolated, Remote, StateConflict, Unreachable
+from blindopt.errors import (
+    Declined,
+    Invalid,
+    NumericalFailure,
+    ProtocolViolated,
+    Remote,
+    StateConflict,
+    StillMeasured,
+    Unreachable,
+)
 from blindopt.formats import npy_files, release_files
 from blindopt.library import display
 from blindopt.library.checks import candidate_number
 from blindopt.library.optimizer import Optimizer
 from blindopt.library.service import Service
 from blindopt.library.study_log import LogCopy, StoredQuery, StudyLog
-from blindopt.loop_errors import Declined, StillMeasured
 
 COUNTERSIGN_EVERY = 50
 """Answers between two countersignatures; another one when the study is closed."""

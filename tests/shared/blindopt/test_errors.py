@@ -4,24 +4,18 @@ import http
 import re
 
 from blindopt import errors
-from blindopt.audit import merkle_log
-from blindopt.errors import BlindoptError, DatasetInvalid, Invalid, Remote
+from blindopt.errors import TABLE, BlindoptError, DatasetInvalid, Invalid, Remote
 
 
-def descendants(kind: type[BlindoptError]) -> list[type[BlindoptError]]:
-    return [kind, *(d for child in kind.__subclasses__() for d in descendants(child))]
-
-
-KINDS = [kind for kind in descendants(BlindoptError) if kind.__module__ in (errors.__name__, merkle_log.__name__)]
-
-
-def test_every_error_has_a_status_a_title_and_a_code_of_its_own():
-    """Except Remote, which carries the code of the other party."""
-    assert len(KINDS) > 30
-    assert [kind for kind in KINDS if not 400 <= http.HTTPStatus(kind.status) <= 599 or not kind.title] == []
-    assert [kind.code for kind in KINDS if not re.fullmatch(r"[a-z]+(_[a-z]+)*", kind.code)] == []
-    codes = [kind.code for kind in KINDS if kind is not Remote]
-    assert len(codes) == len(set(codes))
+def test_every_error_is_in_the_table_with_a_status_a_title_advice_and_a_code_of_its_own():
+    """Except the root, and Remote, which carries the code of the other party."""
+    kinds = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BlindoptError)}
+    assert kinds - {BlindoptError, Remote} == set(TABLE)
+    assert [kind for kind in kinds if not 400 <= http.HTTPStatus(kind.status) <= 599 or not kind.title] == []
+    assert [kind for kind in kinds if not kind.what_to_do.endswith(".")] == []
+    codes = [kind.code for kind in TABLE]
+    assert [code for code in codes if not re.fullmatch(r"[a-z]+(_[a-z]+)*", code)] == []
+    assert len({*codes, BlindoptError.code}) == len(codes) + 1
 
 
 def test_an_invalid_request_says_where():

@@ -5,8 +5,7 @@ import pytest
 import blindopt as bo
 from blindopt import wire
 from blindopt.client import OwnerClient, VendorClient
-from blindopt.errors import Remote
-from blindopt.loop_errors import StillMeasured
+from blindopt.errors import Remote, StillMeasured
 from tests.given_settings import GP_UCB
 from tests.system.crashes import crash_checks as checks
 

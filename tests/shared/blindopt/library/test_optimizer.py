@@ -5,8 +5,7 @@ import pytest
 
 import blindopt as bo
 from blindopt import wire
-from blindopt.errors import Invalid, NumericalFailure
-from blindopt.loop_errors import LoopEnded
+from blindopt.errors import Invalid, LoopEnded, NumericalFailure
 from blindopt.optimizer.choosing.chooser import RowChooser
 from tests.shared.blindopt.optimizer.choosing.small_runs import KERNEL, candidates, outcome_of, spec, study
 

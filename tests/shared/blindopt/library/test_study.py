@@ -12,8 +12,7 @@ import pytest
 import blindopt as bo
 from blindopt import wire
 from blindopt.client import StudyClient
-from blindopt.errors import Invalid, LogBroken, ProtocolViolated, StateConflict
-from blindopt.loop_errors import Declined, StillMeasured
+from blindopt.errors import Declined, Invalid, LogBroken, ProtocolViolated, StateConflict, StillMeasured
 from tests.interventions import fail_at
 from tests.modeler_service.lying_curator import FakeCurator, receipt
 from tests.modeler_service.runs.human_measured_curator import HumanMeasuredCurator
