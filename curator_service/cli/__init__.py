@@ -4,7 +4,6 @@ A command imports what it needs when it runs: `token` and `audit` do without the
 """
 
 import json
-import sys
 import textwrap
 from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
@@ -28,8 +27,6 @@ from service_kit.store.database import Connection
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
-
-    from curator_service.use_cases.studies.privacy_audit import PartAudit
 
 
 def _build(settings: Settings) -> "FastAPI":
@@ -129,67 +126,40 @@ def _table(view: wire.StudyOwnerView, findings: list[wire.Finding]) -> str:
 @app.command("audit-privacy")
 def audit_privacy(
     study: Annotated[str, typer.Argument(help="Study id: a draft, or one that was released.")],
-    draws: Annotated[int, typer.Option(min=100, max=10_000_000, help="Draws of each neighbour that judge.")] = 20_000,
-    confidence: Annotated[
-        float, typer.Option(min=0.5, max=0.999999999, help="Probability that a bound is right, each by itself.")
-    ] = 0.999,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the bounds as JSON.")] = False,
+    draws: Annotated[int, typer.Option(min=1_000, max=1_000_000, help="Draws of each law.")] = 20_000,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the signed transcript.")] = False,
 ) -> None:
-    """Compare what a study's mechanisms promise with what they draw, on two neighbours made of public values.
+    """Compare the noise that a study's release and answers draw with the laws that they promise.
 
-    Reads no record and changes nothing; the service may be running. Exits with 3 where the draws contradict a promise.
+    Reads no record and changes nothing; the service may be running. Exits with 3 if what was drawn contradicts a law.
     """
     from curator_service.use_cases.studies import privacy_audit
 
     with plain_errors():
         chosen = PROGRAM.existing()
         with open_context(chosen) as context:
-            view, parts = privacy_audit.on_study(
-                context.database, study, draws=draws, confidence=confidence, on_progress=_on_terminal
-            )
-    if as_json:
-        typer.echo(json.dumps({"study_id": view.id, "audits": [_audit_fields(part) for part in parts]}, indent=2))
-    else:
-        typer.echo("\n".join(_audit_in_words(part) for part in parts))
-    if any(part.audit is not None and part.audit.exceeds for part in parts):
-        raise typer.Exit(_FALSE_CLAIM)
+            signed = privacy_audit.audit_study(context, study, draws)
+    transcript = signed["transcript"]
+    typer.echo(json.dumps(signed, indent=2) if as_json else "\n".join(map(_audit_in_words, transcript["parts"])))
+    if transcript["contradicts"]:
+        raise typer.Exit(_FALSE_LAW)
 
 
-_FALSE_CLAIM = 3
-"""The exit status of an audit that contradicts a promise; 1 and 2 are those of errors."""
+_FALSE_LAW = 3
+"""The exit status of an audit that contradicts a law; 1 and 2 are those of errors."""
 
 
-def _on_terminal(part: str, share: float) -> None:
-    if sys.stderr.isatty():
-        typer.echo(f"\r{part} {share:4.0%}", nl=share >= 1, err=True)
-
-
-def _audit_fields(part: "PartAudit") -> dict[str, object]:
-    fields: dict[str, object] = {"part": part.part, "mechanism": part.mechanism, "version": part.version}
-    if part.audit is None:
-        return fields | {"claimed": None}
-    return fields | {
-        "claimed": {"epsilon": str(part.audit.claim.epsilon), "delta": part.audit.claim.delta},
-        "epsilon_at_least": part.audit.bound,
-        "most_that_could_be_seen": part.audit.most,
-        "draws": part.audit.draws,
-        "confidence": part.audit.confidence,
-        "contradicts": part.audit.exceeds,
-    }
-
-
-def _audit_in_words(part: "PartAudit") -> str:
-    version = "" if part.version is None else f", version {part.version}"
-    name = f"{part.part} ({part.mechanism}{version})"
-    if part.audit is None:
+def _audit_in_words(part: Json) -> str:
+    version = f", version {part['version']}" if "version" in part else ""
+    name = f"{part['part']} ({part['mechanism']}{version})"
+    if "claimed" not in part:
         return f"{name}: nothing is promised, so there is nothing to check."
-    claim = f"epsilon {part.audit.claim.epsilon}"
-    claim += f" at delta {part.audit.claim.delta:g}" if part.audit.claim.delta else ""
-    verdict = "THE PROMISE IS FALSE" if part.audit.exceeds else "no contradiction, which proves nothing"
+    worst = min(part["statistics"], key=lambda each: each["p"])
+    verdict = "WHAT WAS DRAWN CONTRADICTS THE LAW" if part["contradicts"] else "what was drawn fits the law"
+    delta = f" with delta {part['claimed']['delta']:g}" if part["claimed"]["delta"] else ""
     text = (
-        f"{name}: {claim} is promised; {part.audit.draws:,} draws of each of two neighbours imply at least "
-        f"{part.audit.bound:.3g}, with confidence {100 * part.audit.confidence:g} %: {verdict}. So many draws show "
-        f"a loss of {part.audit.most:.3g} at most."
+        f"{name}: epsilon {part['claimed']['epsilon']}{delta} is promised, and {verdict}. "
+        f"The smallest p of {len(part['statistics'])} statistics is {worst['p']:.2g} ({worst['statistic']})."
     )
     return textwrap.fill(text, 100, subsequent_indent="    ")
 

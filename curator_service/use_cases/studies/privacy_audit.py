@@ -1,66 +1,61 @@
-"""A black-box audit of a study's own mechanisms. It reads the study's settings alone, never a record."""
+"""A signed transcript of whether a study's noise has the law that it promises. It reads settings, never a record."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from blindopt import wire
-from curator_service.attacks import audit
+from blindopt.audit import signed_documents
+from blindopt.audit.merkle_log import Json
+from curator_service.attacks import fit
 from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.choice import failure
 from curator_service.release.registry import mechanism_of
 from curator_service.use_cases.studies.release_status import release_status
 from curator_service.use_cases.studies.studies import owner_view
-from service_kit.store.database import Database
-
-Part = Literal["release", "answers"]
-OnProgress = Callable[[Part, float], None]
+from service_kit.context.context import ServiceContext
 
 
-@dataclass(frozen=True, slots=True)
-class PartAudit:
-    """One of the two mechanisms of a study, and its audit; None where it promises nothing that could be checked."""
-
-    part: Part
-    mechanism: str
-    version: int | None
-    audit: audit.Audit | None
-
-
-def on_study(
-    database: Database, identity: str, *, draws: int, confidence: float, on_progress: OnProgress
-) -> tuple[wire.StudyOwnerView, list[PartAudit]]:
-    """Audit the release mechanism of a study and its answers, as this program would draw them now.
-
-    Each bound is wrong with probability 1 - ``confidence`` at most. Raises ValueError for bad parameters.
-    """
-    with database.read() as db:
-        view = owner_view(db, identity)
+def audit_study(context: ServiceContext, study_id: str, draws: int) -> Json:
+    """Draw the noise of a study's release and answers as this program would now, and sign how it fits its laws."""
+    with context.database.read() as db:
+        view = owner_view(db, study_id)
         current = release_status(db, view.spec, view.report)
-    spec, release, answers = view.spec, current.release, concrete_answers(view.spec.answers)
-    mechanism = mechanism_of(spec, release)
-    on_release = on_answers = None
-    if isinstance(release, wire.SoundRelease) and current.status == "sound":
-        claim = audit.Claim(wire.amount(release.epsilon), failure(release))
-        on_release = audit.audit_release(
-            spec,
-            mechanism,
-            claim,
-            rows=spec.protected_rows,
-            draws=draws,
-            confidence=confidence,
-            on_progress=lambda share: on_progress("release", share),
-        )
+    spec, answers = view.spec, concrete_answers(view.spec.answers)
+    mechanism = mechanism_of(spec, current.release)
+    release: dict[str, Any] = {"part": "release", "mechanism": mechanism.name, "version": mechanism.version}
+    if isinstance(current.release, wire.SoundRelease) and current.status == "sound":
+        claim = {"epsilon": current.release.epsilon, "delta": failure(current.release)}
+        release |= {"claimed": claim} | _in_fields(fit.of_release(spec, mechanism, draws))
+    answered: dict[str, Any] = {"part": "answers", "mechanism": answers.mechanism}
     if not isinstance(answers, wire.NoAnswerNoise):
-        on_answers = audit.audit_answers(
-            spec,
-            audit.Claim(wire.amount(answers.epsilon)),
-            draws=draws,
-            confidence=confidence,
-            on_progress=lambda share: on_progress("answers", share),
-        )
-    parts = [
-        PartAudit("release", mechanism.name, mechanism.version, on_release),
-        PartAudit("answers", answers.mechanism, None, on_answers),
-    ]
-    return view, parts
+        claim = {"epsilon": answers.epsilon, "delta": 0.0}
+        answered |= {"claimed": claim} | _in_fields(fit.of_answers(spec, draws))
+    trail = context.audit_trail
+    transcript = {
+        "study_id": view.id,
+        "spec_sha256": view.spec_sha256,
+        "made_at": context.clock().isoformat(),
+        "log_key": context.signer.verifier.vkey,
+        "checkpoint": trail.sign(trail.head()),
+        "versions": {name: _version(name) for name in ("blindopt-services", "opendp", "dp-accounting", "numpy")}
+        | {"python": platform.python_version()},
+        "draws": draws,
+        "p_min": fit.P_MIN,
+        "parts": [release, answered],
+        "contradicts": release.get("contradicts", False) or answered.get("contradicts", False),
+    }
+    signature = signed_documents.sign(context.signer, wire.AUDIT_TITLE, transcript)
+    return {"transcript": transcript, "signature": signature}
+
+
+def _in_fields(fits: list[fit.Fit]) -> dict[str, Any]:
+    statistics = [{"statistic": each.statistic, "p": each.p} for each in fits]
+    return {"statistics": statistics, "contradicts": any(each.contradicts for each in fits)}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # a checkout on the path
+        return "checkout"

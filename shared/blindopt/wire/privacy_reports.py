@@ -14,6 +14,8 @@ from blindopt.wire.studies import Budget
 
 REPORT_TITLE = "blindopt privacy report, version 1"
 """The title under which a report is signed."""
+AUDIT_TITLE = "blindopt audit of drawn noise, version 1"
+"""The title under which the transcript of an audit is signed."""
 
 
 class ReportedDataset(Reply):
