@@ -12,6 +12,7 @@ from curator_service.attacks import averaging
 from curator_service.measurement.column import measure
 from curator_service.measurement.privatize import passport_of
 from curator_service.privacy.ledger import Balance, charge_answers, charge_release, units
+from tests.builders import EXACT, a_study
 from tests.curator_service.privacy import test_cost_of_groups as groups
 from tests.curator_service.seeded_noise import seed_answers
 from tests.interventions import fail_at
@@ -21,15 +22,7 @@ Y = np.random.default_rng(0).uniform(-5, 5, size=300)
 
 
 def spec(answers=None, noise_variance=0.0, **more):
-    return wire.StudyCreate(
-        name="s",
-        dataset_id="dst_1",
-        features=[wire.Feature(column="a", lower=0.0, upper=1.0)],
-        measurement=wire.ColumnMeasurement(column="y", direction="maximize", noise_variance=noise_variance),
-        release=more.pop("release", GAUSSIAN),
-        answers=answers or wire.NoAnswerNoise(mechanism="none"),
-        **more,
-    )
+    return a_study(more.pop("release", GAUSSIAN), answers or EXACT, variance=noise_variance, **more)
 
 
 def laplace(epsilon="0.5", bound=5.0):

@@ -14,18 +14,11 @@ from curator_service.release.mechanism import Assessment
 from curator_service.release.registry import mechanism_of
 from curator_service.scaling import ScaledRows
 from curator_service.use_cases.studies import attack_preview
+from tests.builders import a_study, group_release, laplace
 
 
 def spec(epsilon, queries=None):
-    return wire.StudyCreate(
-        name="g",
-        dataset_id="ds_0",
-        features=[wire.Feature(column="x", lower=0.0, upper=1.0)],
-        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
-        release=wire.GroupsRelease(mechanism="groups", epsilon=epsilon, cells=wire.GridCells(kind="grid", parts=[3])),
-        answers=wire.LaplaceAnswers(mechanism="laplace", epsilon=epsilon, value_bound=1.0),
-        budget=wire.Budget(queries=queries),
-    )
+    return a_study(group_release(epsilon), laplace(epsilon), queries=queries)
 
 
 def findings(epsilon, queries=None):

@@ -15,6 +15,7 @@ from curator_service.attacks.scene import draw
 from curator_service.privacy import entropy
 from curator_service.release.registry import choice_of
 from curator_service.scaling import ScaledRows
+from tests.builders import a_study
 from tests.curator_service.attacks.attack_data import king_county
 
 EVERY = ["known_rows", "known_rows_noisy", "linkage", "column_space", "membership", "averaging"]
@@ -45,16 +46,9 @@ def fixed(monkeypatch):
     monkeypatch.setattr(entropy, "choose_rows", lambda n, count: rng.permutation(n)[:count])
 
 
-def study(release, d=3, answers=None, budget=None):
-    return wire.StudyCreate(
-        name="s",
-        dataset_id="dst_1",
-        features=[wire.Feature(column=f"c{j}", lower=-200.0, upper=200.0, scale=1.0) for j in range(d)],
-        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
-        release=RELEASES[release] if isinstance(release, str) else release,
-        answers=answers or wire.NoAnswerNoise(mechanism="none"),
-        budget=budget or wire.Budget(),
-    )
+def study(release, d=3, **more):
+    release = RELEASES[release] if isinstance(release, str) else release
+    return a_study(release, d=d, lower=-200.0, upper=200.0, scale=1.0, **more)
 
 
 def tried(x, release, seconds=1.0, row_seconds=IDLE, **more):

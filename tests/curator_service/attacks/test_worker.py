@@ -66,7 +66,7 @@ def test_attacks_that_need_more_rows_are_named_and_answers_that_no_cap_allows_ar
 def test_what_cannot_be_released_is_refused_in_the_mechanism_s_words(job):
     x = np.random.default_rng(0).normal(size=(60, 3))
     x[:, 1] = 7.25
-    with pytest.raises(ReleaseImpossible, match="leave out one of c1"):
+    with pytest.raises(ReleaseImpossible, match="leave out one of x1"):
         attempt(job(x=x), LONG)
 
 

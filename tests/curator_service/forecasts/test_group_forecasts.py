@@ -13,27 +13,15 @@ from curator_service.forecasts.public_inputs import uniform_rows
 from curator_service.forecasts.simulation import simulate
 from curator_service.privacy.groups import GroupAnswers
 from curator_service.scaling import ScaledRows
+from tests.builders import a_study, group_release, laplace
 from tests.interventions import record_calls
 
 FORECAST = wire.ForecastCreate(epsilons=["0.01", "1", "1000"], functions=20, queries=12, rows_max=60)
 
 
 def study(cells=None, **more):
-    values = {
-        "name": "g",
-        "dataset_id": "ds_0",
-        "features": [wire.Feature(column=name, lower=0.0, upper=2.0) for name in "ab"],
-        "measurement": wire.ColumnMeasurement(column="y", direction="maximize"),
-        "release": wire.GroupsRelease(
-            mechanism="groups",
-            epsilon="0.5",
-            cells=cells or wire.GridCells(kind="grid", parts=[7, 7]),
-            min_count=20,
-        ),
-        "answers": wire.LaplaceAnswers(mechanism="laplace", epsilon="0.25", value_bound=1.0),
-        "budget": wire.Budget(epsilon_per_row="1"),
-    }
-    return wire.StudyCreate(**values | more)
+    release = group_release("0.5", (7, 7), 20, cells=cells)
+    return a_study(release, laplace("0.25"), d=2, upper=2.0, **({"epsilon_per_row": "1"} | more))
 
 
 def forecast_of(draft, records, seed=1, **more):

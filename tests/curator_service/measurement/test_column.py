@@ -7,22 +7,16 @@ import pytest
 from scipy import stats
 
 from blindopt.errors import NumericalFailure
-from blindopt.wire import NONE, ColumnMeasurement, Feature, IdentityRelease, NoisePassport, RowPlays, StudyCreate
+from blindopt.wire import NoisePassport, RowPlays, StudyCreate
 from curator_service.measurement.column import measure
+from tests.builders import a_study
 from tests.curator_service.replaced_noise import replace_measurement_noise
 
 MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hundreds in a run of all tests
 
 
 def study(noise_variance: float) -> StudyCreate:
-    return StudyCreate(
-        name="s",
-        dataset_id="ds_1",
-        features=[Feature(column="x", lower=0.0, upper=1.0)],
-        measurement=ColumnMeasurement(column="y", direction="maximize", noise_variance=noise_variance),
-        release=IdentityRelease(mechanism="identity"),
-        answers=NONE,
-    )
+    return a_study(variance=noise_variance)
 
 
 def test_every_play_gives_one_answer_in_the_order_asked():

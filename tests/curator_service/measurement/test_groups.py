@@ -8,22 +8,14 @@ import pytest
 from blindopt import wire
 from curator_service.measurement.groups import clipped_mean, measure_groups
 from curator_service.privacy import groups as of_answers
+from tests.builders import a_study, group_release
 
 ANSWERS = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.5", value_bound=2.0, noise_bound=0.5, centre=3.0)
 """Values are clipped to 0.5 to 5.5."""
 
 
 def spec():
-    return wire.StudyCreate(
-        name="groups",
-        dataset_id="ds_0",
-        features=[wire.Feature(column="x", lower=0.0, upper=3.0)],
-        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
-        release=wire.GroupsRelease(
-            mechanism="groups", epsilon="0.25", cells=wire.GridCells(kind="grid", parts=[3]), min_count=1
-        ),
-        answers=ANSWERS,
-    )
+    return a_study(group_release("0.25", (3,), 1), ANSWERS, upper=3.0)
 
 
 def test_each_play_of_each_group_is_a_draw_with_the_description_of_its_number(monkeypatch):

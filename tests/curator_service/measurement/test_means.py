@@ -11,6 +11,7 @@ from blindopt.errors import NumericalFailure
 from curator_service.measurement.column import measure
 from curator_service.measurement.privatize import Measured, passport_of, release, releases_mean
 from curator_service.privacy.answers import mechanism_of
+from tests.builders import a_study
 from tests.curator_service.replaced_noise import replace_answer_release
 from tests.scale import scaled
 
@@ -19,14 +20,7 @@ KINDS = {"laplace": wire.LaplaceAnswers, "one_bit": wire.OneBitAnswers, "piecewi
 
 def study(kind="laplace", plays="mean", variance=0.0, centre=0.0, epsilon="1"):
     parameters = {"epsilon": epsilon, "value_bound": 1.0, "centre": centre, "plays": plays}
-    return wire.StudyCreate(
-        name="s",
-        dataset_id="ds_",
-        features=[wire.Feature(column="a", lower=0, upper=1)],
-        measurement=wire.ColumnMeasurement(column="y", direction="maximize", noise_variance=variance),
-        release=wire.IdentityRelease(mechanism="identity"),
-        answers=KINDS[kind](mechanism=kind, **parameters),
-    )
+    return a_study(answers=KINDS[kind](mechanism=kind, **parameters), variance=variance)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from curator_service.measurement.privatize import Measured, mechanism_for, passp
 from curator_service.privacy.answers import mechanism_of
 from curator_service.privacy.guarantees import guarantee
 from curator_service.privacy.noise import bounded, laplace, lattice
+from tests.builders import BY_HAND, COLUMN, a_study
 from tests.scale import scaled
 
 KINDS = {"laplace": wire.LaplaceAnswers, "one_bit": wire.OneBitAnswers, "piecewise": wire.PiecewiseAnswers}
@@ -22,17 +23,9 @@ EPSILONS = ["0.05", "1", "4.5"]
 
 
 def study(kind, epsilon="1", unit="answer", source="inbox"):
-    column = wire.ColumnMeasurement(column="y", direction="maximize")
-    inbox = wire.InboxMeasurement(direction="maximize", question="?", shown=["a"], unit="mg")
-    return wire.StudyCreate(
-        name="s",
-        dataset_id="ds_",
-        features=[wire.Feature(column="a", lower=0, upper=1)],
-        measurement=inbox if source == "inbox" else column,
-        release=wire.IdentityRelease(mechanism="identity"),
-        answers=KINDS[kind](mechanism=kind, epsilon=epsilon, value_bound=C, plays="mean"),
-        privacy_unit=unit,
-    )
+    measurement = BY_HAND if source == "inbox" else COLUMN
+    answers = KINDS[kind](mechanism=kind, epsilon=epsilon, value_bound=C, plays="mean")
+    return a_study(answers=answers, unit=unit, measurement=measurement)
 
 
 def exp(epsilon: str, *, up: bool) -> Fraction:

@@ -5,6 +5,7 @@ import pytest
 from blindopt import wire
 from curator_service.measurement.column import added_variance, is_exact
 from curator_service.measurement.privatize import Measured, passport_of, release
+from tests.builders import a_study
 from tests.curator_service.replaced_noise import replace_answer_release
 
 EXACT = wire.NoAnswerNoise(mechanism="none")
@@ -12,16 +13,8 @@ LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="2", value_bound=1.0,
 
 
 def study(answers, variance=0.0):
-    return wire.StudyCreate(
-        name="s",
-        dataset_id="ds_",
-        features=[wire.Feature(column="a", lower=0, upper=1)],
-        measurement=wire.WebhookMeasurement(
-            direction="maximize", lower=-10.0, upper=10.0, unit="kg", noise_variance=variance
-        ),
-        release=wire.IdentityRelease(mechanism="identity"),
-        answers=answers,
-    )
+    system = wire.WebhookMeasurement(direction="maximize", lower=-10.0, upper=10.0, unit="kg", noise_variance=variance)
+    return a_study(answers=answers, measurement=system)
 
 
 @pytest.mark.parametrize("answers", [EXACT, LAPLACE], ids=["exact", "private"])

@@ -23,37 +23,19 @@ from curator_service.privacy.composition import Part, distribution_epsilon, reny
 from curator_service.privacy.dataset_account import release_delta
 from curator_service.privacy.ledger import Balance, RowBalance, charge_answers, charge_corrections, charge_release
 from curator_service.privacy.planar_slope import planar_slope
+from tests.builders import BY_HAND, COLUMN, IDENTITY, a_study, laplace
 from tests.scale import scaled
 
 GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5)
 PLANAR = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1")
 PROJECTION = wire.GaussianProjectionRelease(mechanism="gaussian_projection", epsilon="1", delta=1e-5, r=1)
 REFUTED = wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1", delta=1e-5, r=1, acknowledge_refuted=True)
-IDENTITY = wire.IdentityRelease(mechanism="identity")
 AUTO = wire.AutoRelease(mechanism="auto", epsilon="1", delta=1e-5)
 NONE = wire.NoAnswerNoise(mechanism="none")
 
 
-def laplace(epsilon="0.2", **more):
-    return wire.LaplaceAnswers(mechanism="laplace", epsilon=epsilon, value_bound=1.0, **more)
-
-
-COLUMN = wire.ColumnMeasurement(column="y", direction="maximize")
-BY_HAND = wire.InboxMeasurement(question="How much?", direction="maximize")
-
-
-def study(release=GAUSSIAN, answers=laplace(), d=2, unit="row", measurement=None, **caps):
-    """Answers of other persons are measured by people: a column has one value behind all of them."""
-    return wire.StudyCreate(
-        name="s",
-        dataset_id="ds_1",
-        features=[wire.Feature(column=f"x{i}", lower=0.0, upper=1.0) for i in range(d)],
-        measurement=measurement or (COLUMN if unit == "row" else BY_HAND),
-        release=release,
-        answers=answers,
-        privacy_unit=unit,
-        budget=wire.Budget(**caps),
-    )
+def study(release=GAUSSIAN, answers=laplace("0.2"), unit="row", *, d=2, **more):
+    return a_study(release, answers, unit, d=d, **more)
 
 
 # --- other ways to the same number ----------------------------------------------------------------
@@ -230,7 +212,7 @@ RELEASES = st.builds(
 def test_a_report_never_exceeds_pure_composition(release, epsilon, kind, answers, delta, unit, d):
     name = {"LaplaceAnswers": "laplace", "OneBitAnswers": "one_bit", "PiecewiseAnswers": "piecewise"}
     given = kind(mechanism=name.get(kind.__name__, "auto"), epsilon=epsilon, value_bound=1.0)
-    spec = study(release, given, d, unit)
+    spec = study(release, given, unit, d=d)
     report = accounting.report(spec, {0: 5, answers: 1}, answers, delta)
     for loss in (*report.rows, report.study):
         assert 0 <= loss.tight_epsilon <= float(loss.epsilon)

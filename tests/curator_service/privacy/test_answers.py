@@ -16,6 +16,7 @@ from curator_service.measurement.privatize import passport_of
 from curator_service.privacy import noise
 from curator_service.privacy.guarantees import guarantee
 from curator_service.privacy.noise import add_laplace, laplace_scale
+from tests.builders import IDENTITY, a_study
 from tests.curator_service.privacy.epsilon_audit import lower_bound
 from tests.curator_service.replaced_noise import forget_the_clip, replace_discrete_laplace
 from tests.scale import scaled
@@ -30,19 +31,8 @@ def answers(epsilon="1", value_bound=0.75, noise_bound=0.25):
     return wire.LaplaceAnswers(mechanism="laplace", epsilon=epsilon, value_bound=value_bound, noise_bound=noise_bound)
 
 
-def study(said=None, variance=0.0, release=None, unit="row", **caps):
-    return wire.StudyCreate(
-        name="s",
-        dataset_id="ds_",
-        features=[wire.Feature(column="a", lower=0, upper=1)],
-        measurement=wire.ColumnMeasurement(column="y", direction="maximize", noise_variance=variance)
-        if unit == "row"
-        else wire.InboxMeasurement(question="How much?", direction="maximize"),
-        release=release or wire.IdentityRelease(mechanism="identity"),
-        answers=said or answers(),
-        privacy_unit=unit,
-        budget=wire.Budget(**caps),
-    )
+def study(said=None, variance=0.0, release=IDENTITY, unit="row", **caps):
+    return a_study(release, said or answers(), unit, variance=variance, **caps)
 
 
 def ask(y, count, spec):

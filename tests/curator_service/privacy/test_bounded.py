@@ -22,6 +22,7 @@ from curator_service.measurement.privatize import passport_of
 from curator_service.privacy.answers import concrete_answers, faults, mechanism_of
 from curator_service.privacy.noise import bounded
 from curator_service.privacy.noise.bounded import OneBit, Piecewise, one_bit, piecewise
+from tests.builders import a_study
 from tests.curator_service.privacy.epsilon_audit import lower_bound
 from tests.curator_service.replaced_noise import forget_the_clip, replace_opendp_maker, replace_secrets
 from tests.scale import scaled
@@ -34,15 +35,8 @@ MAKERS = {"one_bit": one_bit, "piecewise": piecewise}
 
 
 def study(kind, epsilon="1", variance=0.0, **more):
-    more = {"value_bound": C, "centre": 0.0} | more
-    return wire.StudyCreate(
-        name="s",
-        dataset_id="ds_",
-        features=[wire.Feature(column="a", lower=0, upper=1)],
-        measurement=wire.ColumnMeasurement(column="y", direction="maximize", noise_variance=variance),
-        release=wire.IdentityRelease(mechanism="identity"),
-        answers=KINDS[kind](mechanism=kind, epsilon=epsilon, **more),
-    )
+    answers = KINDS[kind](mechanism=kind, epsilon=epsilon, **({"value_bound": C, "centre": 0.0} | more))
+    return a_study(answers=answers, variance=variance)
 
 
 def ask(y, count, spec):

@@ -8,6 +8,7 @@ from curator_service.privacy.accounting import price
 from curator_service.privacy.cautions import mean_spacing, of_categories, of_released, of_study
 from curator_service.privacy.choice import concrete
 from curator_service.privacy.record_cautions import of_bounds
+from tests.builders import a_study
 
 CAREFUL = {
     "release": wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1", sensitivity=0.25),
@@ -18,13 +19,7 @@ EXACT = wire.NoAnswerNoise(mechanism="none")
 
 
 def study(**changed):
-    spec = {
-        "name": "s",
-        "dataset_id": "ds_1",
-        "features": [wire.Feature(column=c, lower=0.0, upper=20.0) for c in "ab"],
-        "measurement": wire.ColumnMeasurement(column="y", direction="maximize"),
-    }
-    return wire.StudyCreate(**(spec | CAREFUL | changed))
+    return a_study(**({"features": [wire.Feature(column=c, lower=0.0, upper=20.0) for c in "ab"]} | CAREFUL | changed))
 
 
 def cautions(spec, n=500, is_public=False):

@@ -12,18 +12,11 @@ from curator_service.privacy.choice import as_run, concrete
 from curator_service.privacy.noise import PLANAR_FEATURES_MAX
 from curator_service.privacy.planar_slope import planar_slope
 from curator_service.release.registry import choice_of
+from tests.builders import a_study
 
 
 def study(d: int, **release) -> wire.StudyCreate:
-    spec = wire.AutoRelease(mechanism="auto", **({"epsilon": "1", "delta": 1e-5} | release))
-    return wire.StudyCreate(
-        name="n",
-        dataset_id="ds",
-        features=[wire.Feature(column=f"c{j}", lower=0.0, upper=1.0) for j in range(d)],
-        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
-        release=spec,
-        answers=wire.NONE,
-    )
+    return a_study(wire.AutoRelease(mechanism="auto", **({"epsilon": "1", "delta": 1e-5} | release)), d=d)
 
 
 @pytest.mark.slow(every=4)

@@ -11,6 +11,7 @@ from blindopt import wire
 from blindopt.errors import BudgetExhausted
 from curator_service.privacy import accounting, cautions
 from curator_service.privacy.ledger import Balance, RowBalance, charge_answers, text, worst_pair
+from tests.builders import a_study, group_release, laplace
 
 GROUPS = 4
 
@@ -21,15 +22,8 @@ def study(numbers, answer, centres=None, cap=None):
     if centres is not None:
         cells = wire.PrivateCells(kind="private", number=GROUPS, epsilon=centres)
     of_release = wire.amount(numbers) + (wire.amount(centres) if centres else 0)
-    return wire.StudyCreate(
-        name="g",
-        dataset_id="ds_0000000000000000",
-        features=[wire.Feature(column="x", lower=0.0, upper=1.0, scale=1.0)],
-        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
-        release=wire.GroupsRelease(mechanism="groups", epsilon=str(of_release), cells=cells, min_count=1),
-        answers=wire.LaplaceAnswers(mechanism="laplace", epsilon=answer, value_bound=1.0),
-        budget=wire.Budget(epsilon_per_row=cap),
-    )
+    release = group_release(str(of_release), cells=cells, min_count=1)
+    return a_study(release, laplace(answer), scale=1.0, epsilon_per_row=cap)
 
 
 def largest(numbers, answer, centres, counts):

@@ -15,6 +15,7 @@ from curator_service.privacy.dataset_account import (
     release_is_unbounded,
 )
 from curator_service.privacy.ledger import Balance
+from tests.builders import a_study, laplace
 
 UNIT = 10**12
 IDENTITY = wire.IdentityRelease(mechanism="identity")
@@ -24,15 +25,7 @@ PEOPLE = wire.WebhookMeasurement(source="webhook", direction="maximize")
 
 
 def study(epsilon="0.5", **more):
-    values = {
-        "name": "s",
-        "dataset_id": "ds_1",
-        "features": [wire.Feature(column="x", lower=0.0, upper=1.0)],
-        "measurement": wire.ColumnMeasurement(column="y", direction="maximize"),
-        "release": GAUSSIAN,
-        "answers": wire.LaplaceAnswers(mechanism="laplace", epsilon=epsilon, value_bound=1.0),
-    }
-    return wire.StudyCreate(**values | more)
+    return a_study(**({"release": GAUSSIAN, "answers": laplace(epsilon)} | more))
 
 
 def test_answers_of_other_persons_cost_everybody_the_one_that_was_released_most_often_if_that_is_more():

@@ -8,21 +8,11 @@ from blindopt import wire
 from blindopt.errors import BudgetExhausted
 from curator_service.privacy import ledger
 from curator_service.privacy.ledger import Balance, RowBalance, units
+from tests.builders import IDENTITY, a_study, laplace
 
 
-def study(answers_epsilon="0.25", unit="row", release=None, **caps):
-    return wire.StudyCreate(
-        name="s",
-        dataset_id="ds_",
-        features=[wire.Feature(column="a", lower=0, upper=1)],
-        measurement=wire.ColumnMeasurement(column="y", direction="maximize")
-        if unit == "row"
-        else wire.InboxMeasurement(question="How much?", direction="maximize"),
-        release=release or wire.IdentityRelease(mechanism="identity"),
-        answers=wire.LaplaceAnswers(mechanism="laplace", epsilon=answers_epsilon, value_bound=1.0),
-        privacy_unit=unit,
-        budget=wire.Budget(**caps),
-    )
+def study(answers_epsilon="0.25", unit="row", release=IDENTITY, **caps):
+    return a_study(release, laplace(answers_epsilon), unit, **caps)
 
 
 def refusal(charge, *arguments):

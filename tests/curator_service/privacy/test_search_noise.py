@@ -10,17 +10,11 @@ from curator_service.privacy import search_noise
 from curator_service.privacy.search_noise import CHANCE, CHANCE_OF_RECORDS, CLEAR
 from curator_service.release.registry import choice_of
 from curator_service.scaling import ScaledRows
+from tests.builders import a_study
 
 
 def study(features, **release):
-    return wire.StudyCreate(
-        name="s",
-        dataset_id="ds_1",
-        features=features,
-        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
-        release=wire.AutoRelease(**({"epsilon": "1"} | release)),
-        answers=wire.NoAnswerNoise(mechanism="none"),
-    )
+    return a_study(wire.AutoRelease(**({"epsilon": "1"} | release)), features=features)
 
 
 def ratio_of(spec):

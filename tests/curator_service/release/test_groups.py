@@ -11,6 +11,7 @@ from curator_service.release import groups
 from curator_service.release.groups import NO_CANDIDATE, WITHHELD, Groups, faults
 from curator_service.release.mechanism import Assessment
 from curator_service.scaling import ScaledRows
+from tests.builders import a_study, group_release
 
 BOX = [
     wire.Feature(column="a", lower=-1.0, upper=3.0, scale=0.5),
@@ -124,15 +125,8 @@ def test_private_centres_are_sought_first_and_take_eight_of_nine_parts_of_the_ti
 
 
 def draft(cells=GRID, epsilon="0.5", features=BOX, **more):
-    values = {
-        "name": "g",
-        "dataset_id": "ds_1",
-        "features": features,
-        "measurement": wire.ColumnMeasurement(column="y", direction="maximize"),
-        "release": wire.GroupsRelease(mechanism="groups", epsilon=epsilon, cells=cells),
-        "answers": wire.LaplaceAnswers(mechanism="laplace", epsilon="0.5", value_bound=1.0),
-    }
-    return wire.StudyCreate(**values | more)
+    values = {"release": group_release(epsilon, cells=cells), "answers": laplace("0.5"), "features": features}
+    return a_study(**values | more)
 
 
 def many(d, **more):

@@ -20,6 +20,7 @@ from curator_service.release.planar_laplace import PlanarLaplaceMechanism
 from curator_service.release.po_gp_ucb import PoGpUcb
 from curator_service.release.registry import MECHANISMS, choice_of
 from curator_service.scaling import BLOCK_ROWS, ScaledRows
+from tests.builders import a_study
 
 SPECS = {
     "planar_laplace": ('{"mechanism": "planar_laplace", "epsilon": "1.5", "sensitivity": 0.5}', "sound"),
@@ -43,7 +44,7 @@ EXPECTED = {
     "gaussian_projection": GaussianProjection(Decimal("1.5"), 1e-6, 0.5, 3),
     "gaussian": GaussianMechanism(Decimal("1.5"), 1e-6, 0.5),
     "groups": Groups(
-        [Feature(column=f"c{j}", lower=0.0, upper=8.0) for j in range(2)],
+        [Feature(column=f"x{j}", lower=0.0, upper=8.0) for j in range(2)],
         wire.GridCells(kind="grid", parts=[2, 3]),
         Decimal("1.5"),
         5,
@@ -67,11 +68,7 @@ WIDTH = {"gaussian_projection": 13}
 
 
 def study_of(release, d: int = 2, **bounds):
-    features = [wire.Feature(column=f"c{j}", **({"lower": 0.0, "upper": 8.0} | bounds)) for j in range(d)]
-    measurement = wire.ColumnMeasurement(column="y", direction="maximize")
-    return wire.StudyCreate(
-        name="n", dataset_id="ds", features=features, measurement=measurement, release=release, answers=wire.NONE
-    )
+    return a_study(release, d=d, **({"upper": 8.0} | bounds))
 
 
 def test_a_delta_that_doubles_cannot_tell_apart_is_refused():
@@ -114,7 +111,7 @@ def test_a_draw_fills_every_number_of_the_matrix_it_promises(name):
     n, d = BLOCK_ROWS + 10, WIDTH.get(name, 2)
     x = np.random.default_rng(0).uniform(0, 1, size=(n, d))
     before = x.copy()
-    features = [Feature(column=f"c{j}", lower=0.0, upper=1.0) for j in range(d)]
+    features = [Feature(column=f"x{j}", lower=0.0, upper=1.0) for j in range(d)]
     rows = ScaledRows(x, list(range(d)), features, np.arange(n))
     out = np.full((n, EXPECTED[name].columns(d)), np.nan)
     shares: list[float] = []

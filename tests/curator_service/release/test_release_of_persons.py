@@ -17,23 +17,14 @@ from curator_service.privacy.guarantees import guarantee, not_protected
 from curator_service.release.gaussian import GaussianMechanism
 from curator_service.release.planar_laplace import PlanarLaplaceMechanism
 from curator_service.release.registry import choice_of
+from tests.builders import a_study
 from tests.curator_service.privacy.epsilon_audit import lower_bound
 
 DELTA = 0.3
 
 
-def study(release, k=3, d=2, *, column=True, answers=None, **caps):
-    return wire.StudyCreate(
-        name="s",
-        dataset_id="ds_1",
-        features=[wire.Feature(column=f"x{i}", lower=0.0, upper=1.0) for i in range(d)],
-        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
-        release=release,
-        answers=answers or wire.NONE,
-        rows_per_person=k,
-        person_column=column,
-        budget=wire.Budget(**caps),
-    )
+def study(release, k=3, d=2, *, column=True, **more):
+    return a_study(release, d=d, rows_per_person=k, person_column=column, **more)
 
 
 def planar(epsilon="1"):

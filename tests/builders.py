@@ -1,0 +1,54 @@
+"""What tests begin with, in one vocabulary: a study, its releases and its answers. Changes are arguments."""
+
+from typing import Any
+
+from blindopt import wire
+
+IDENTITY = wire.IdentityRelease(mechanism="identity")
+EXACT = wire.NoAnswerNoise(mechanism="none")
+COLUMN = wire.ColumnMeasurement(column="y", direction="maximize")
+BY_HAND = wire.InboxMeasurement(question="How much?", direction="maximize")
+
+
+def laplace(epsilon: str = "1", value_bound: float = 1.0, **more: Any) -> wire.LaplaceAnswers:
+    """Private answers with Laplace noise."""
+    return wire.LaplaceAnswers(mechanism="laplace", epsilon=epsilon, value_bound=value_bound, **more)
+
+
+def group_release(
+    epsilon: str = "0.5", parts: tuple[int, ...] = (3,), min_count: int | None = None, **more: Any
+) -> wire.GroupsRelease:
+    """A release of groups, by default of equal parts."""
+    least = {} if min_count is None else {"min_count": min_count}
+    cells = more.pop("cells", None) or wire.GridCells(kind="grid", parts=list(parts))
+    return wire.GroupsRelease(mechanism="groups", epsilon=epsilon, cells=cells, **least, **more)
+
+
+def a_study(
+    release: wire.ReleaseSpec = IDENTITY,
+    answers: wire.Answers = EXACT,
+    unit: str = "row",
+    *,
+    d: int = 1,
+    variance: float = 0.0,
+    lower: float = 0.0,
+    upper: float = 1.0,
+    **more: Any,
+) -> wire.StudyCreate:
+    """A study of ``d`` features x0, x1, ... with the same bounds, and caps by their names.
+
+    Answers of other persons are measured by people: a column has one value behind all of them.
+    """
+    caps = {name: more.pop(name) for name in wire.Budget.model_fields.keys() & more.keys()}
+    scale = {"scale": more.pop("scale")} if "scale" in more else {}
+    values: dict[str, Any] = {
+        "name": "s",
+        "dataset_id": "ds_0000000000000000",
+        "features": [wire.Feature(column=f"x{i}", lower=lower, upper=upper, **scale) for i in range(d)],
+        "measurement": COLUMN.model_copy(update={"noise_variance": variance}) if unit == "row" else BY_HAND,
+        "release": release,
+        "answers": answers,
+        "privacy_unit": unit,
+        "budget": wire.Budget(**caps),
+    }
+    return wire.StudyCreate(**values | more)
