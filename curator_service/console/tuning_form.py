@@ -1,148 +1,128 @@
-"""The form of a tuning, with fields of their own for each method and score, and the tuning that it makes."""
+"""The form of a tuning, with an input for each field of its method, and the tuning that it makes."""
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain
 from typing import Any
 
+from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from service_kit.console import Form
+from service_kit.console.words import words
 
 AXES = 6
 """Most hyper-parameters that the API takes."""
-SCORES = (
-    (
-        "logistic",
-        "Built in: logistic regression",
-        "For each lambda it is trained on public records, and scored on the private ones, one by one.",
-    ),
-    (
-        "http",
-        "My own program, over HTTP",
-        (
-            "Any model, with up to six hyper-parameters. The program runs inside your network, at the address that the "
-            "curator's settings name (SCORER_URL)."
-        ),
-    ),
-)
-METHODS = (
-    (
-        "grid_exponential",
-        "Grid, exponential mechanism",
-        "Scores every value and draws one. Worst-case promise: the one to take, unless you know why not.",
-    ),
-    (
-        "gp_design",
-        "Gaussian process, fixed design",
-        (
-            "Scores a sequence fixed beforehand. The promise holds on average over a declared prior: from epsilon "
-            "1 or 5, depending on it."
-        ),
-    ),
-    (
-        "gp_ucb_simulated",
-        "GP-UCB, simulated neighbours",
-        "Searches by GP-UCB. The same kind of promise, measured in simulation: from epsilon 5 to 10.",
-    ),
-    (
-        "kusner_1",
-        "Kusner et al. (2015), Algorithm 1",
-        "To compare with the paper: of no use below epsilon 10. The same kind of promise.",
-    ),
-    (
-        "kusner_2",
-        "Kusner et al. (2015), Algorithm 2",
-        "Releases the best score alone. The same kind of promise, with two constants that nothing public determines.",
-    ),
-    (
-        "kusner_3",
-        "Kusner et al. (2015), Algorithm 3",
-        (
-            "Releases the best score alone. Worst-case promise, built-in score: useful only where every lambda is 1 "
-            "or more and epsilon 10 or more."
-        ),
-    ),
-    (
-        "public_weights",
-        "Public weights",
-        (
-            "Releases the best score alone. Worst-case promise, built-in score: for trained weights that are close "
-            "together."
-        ),
-    ),
-)
-ASSUMING = ("gp_design", "gp_ucb_simulated", "kusner_1", "kusner_2")
+METHODS = wire.TUNING_METHODS
+ASSUMING = [name for name, method in METHODS.items() if "prior" in method.model_fields]
 """Rest on a declared prior, and are private but for a delta."""
-LIPSCHITZ = ("kusner_3", "public_weights")
+LIPSCHITZ = [name for name, method in METHODS.items() if "search" in method.model_fields]
 """Rest on convex training: for the built-in score alone, with a loss that has a slope."""
-VALUE_ALONE = ("kusner_2", *LIPSCHITZ)
-LOSSES = (
-    ("zero_one", "Share of wrong labels (zero-one)"),
-    ("ramp", "Ramp: (1 - margin) / 2"),
-    ("clipped_logistic", "Logistic, clipped"),
-)
-KERNELS = (
-    ("squared_exponential", "squared exponential"),
-    ("matern_52", "Matérn 5/2"),
-    ("matern_32", "Matérn 3/2"),
-    ("matern_12", "Matérn 1/2"),
-)
-ESTIMATED = ("one_minus_k1", "lengthscale", "scaling", "noise_sd")
-_CHOICES = {
-    "grid_exponential": ("selection",),
-    "gp_design": ("selection", "value_at"),
-    "gp_ucb_simulated": ("selection", "value_at"),
-    "kusner_1": ("q", "delta_split", "index_bound"),
-    "kusner_3": ("form",),
-}
 Body = dict[str, Any]
+_NEEDED = object()
+"""The default of a field that has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """The input of a field of the API: its name is its label, and its description is its help."""
+
+    name: str
+    kind: str
+    """Its type in JSON Schema, or ``choice`` if it has options."""
+    options: list[str]
+    help: str
+    default: Any
+
+    @property
+    def label(self) -> str:
+        """The name in words; symbols as they are."""
+        return words(self.name).capitalize() if len(self.name) > 3 else self.name
+
+    def read(self, form: Form) -> Any:
+        """The value that was typed, ticked or chosen. A field whose default is null may stay empty."""
+        if self.kind == "choice":
+            return form.get(self.name) or self.default
+        if self.kind == "array":
+            return [part for part in self.options if form.has(f"{self.name}_{part}")]
+        if self.kind == "string":
+            return form.text(self.name)
+        if self.kind == "boolean":
+            return form.has(self.name)
+        return (form.integer if self.kind == "integer" else form.real)(self.name, needed=self.default is not None)
+
+
+@cache
+def inputs(model: type[wire.Request]) -> list[Input]:
+    """An input for each field of a wire model, but for constants and nested models."""
+    fields = []
+    for name, schema in model.model_json_schema()["properties"].items():
+        schema |= schema.get("anyOf", [{}])[0]
+        options = schema.get("enum") or schema.get("items", {}).get("enum", [])
+        kind = "choice" if "enum" in schema else schema.get("type", "")
+        if kind and "const" not in schema:
+            fields.append(Input(name, kind, options, schema["description"], schema.get("default", _NEEDED)))
+    return fields
+
+
+def score_inputs(score: str) -> list[Input]:
+    """The inputs of a kind of score, but for the columns of records."""
+    if score == "http":
+        return inputs(wire.HttpScore)
+    return [field for field in inputs(wire.LogisticScore) if field.name in ("threshold", "loss", "clip")]
+
+
+def process_inputs(method: str) -> dict[str, list[Input]]:
+    """The inputs of a method's Gaussian process, by its field; empty without one."""
+    models = {"prior": wire.TuningPrior, "search": wire.TuningSearch}
+    return {name: inputs(model) for name, model in models.items() if name in METHODS[method].model_fields}
 
 
 def defaults(method: str, score: str) -> dict[str, object]:
     """The initial values of a form. Assumptions of a guarantee are left empty: only the owner can know them."""
+    fields = [*score_inputs(score), *inputs(METHODS[method]), *chain(*process_inputs(method).values())]
+    # Simulated neighbours must be 7 / delta or more.
+    delta = 0.005 if method == "gp_ucb_simulated" else 1e-6
     return {
         **({"values_0": "0.001, 0.01, 0.1, 1, 10", "scale_0": "log10"} if score == "logistic" else {}),
-        "threshold": 0.5,
-        "loss": "zero_one",
-        "clip": 1.0,
-        "reply": "mean",
-        "selection": "permute_and_flip",
-        "value_at": "chosen",
-        "pairs": 2_000,
-        "seed": 0,
-        "q": "corrected",
-        "delta_split": "corrected",
-        "index_bound": "paper",
-        "form": "corrected",
-        "kernel": "squared_exponential",
+        **_shown({field.name: field.default for field in fields if field.default is not _NEEDED}),
+        **({"loss": "ramp"} if method in LIPSCHITZ else {}),
         "lengthscale": 1.0,
-        "noise_sd": 0.1,
-        "noise": "added",
-        "evaluations": 100,
         "epsilon": "1",
         "index_share": "0.5",
         "cap_epsilon": "2",
-        **({"loss": "ramp"} if method in LIPSCHITZ else {}),
-        # Simulated neighbours must be 7 / delta or more.
-        "delta": 0.005 if method == "gp_ucb_simulated" else 1e-6,
-        "cap_delta": 0.01 if method == "gp_ucb_simulated" else 2e-6 if method in ASSUMING else None,
+        "delta": delta,
+        "cap_delta": 2 * delta if method in ASSUMING else None,
     }
+
+
+def _shown(fields: Mapping[str, Any]) -> dict[str, object]:
+    """Values of the API as the form shows them: a box that is ticked has ``yes``."""
+    shown: dict[str, object] = {}
+    for name, value in fields.items():
+        if isinstance(value, list):
+            shown |= {f"{name}_{part}": "yes" for part in value}
+        else:
+            shown[name] = value if not isinstance(value, bool) else "yes" if value else None
+    return shown
 
 
 def body_of(form: Form) -> Body:
     """The tuning as the API takes it; faults are added to ``form.errors``."""
     method, is_http = form.get("method"), form.get("score") == "http"
-    assumes = method in ASSUMING
-    share = None if method in VALUE_ALONE else form.get("index_share") or None
+    share = form.get("index_share") or None if METHODS[method].releases_choice else None
+    process = {name: _read(form, fields) for name, fields in process_inputs(method).items()}
     return {
         "name": form.text("name", "A name"),
         "grid": _grid(form) if is_http else [_axis(form, 0, "lambda")],
-        "score": _http(form) if is_http else _logistic(form),
+        "score": _read(form, score_inputs(form.get("score"))) | ({"kind": "http"} if is_http else _logistic(form)),
         "validation_dataset_id": form.text("validation", "A dataset"),
-        "method": _method(form, method),
+        "method": {"name": method, **_read(form, inputs(METHODS[method])), **process},
         "budget": {
             "epsilon": form.text("epsilon", "epsilon"),
-            "delta": _delta(form) if assumes else 0.0,
+            "delta": form.real("delta") if method in ASSUMING else 0.0,
             "index_share": share,
         },
         "caps": {
@@ -152,16 +132,13 @@ def body_of(form: Form) -> Body:
     }
 
 
+def _read(form: Form, fields: Iterable[Input]) -> Body:
+    return {field.name: field.read(form) for field in fields}
+
+
 def digest(body: Body) -> str:
     """A digest of a tuning as it was typed, so that only the tuning that was shown is started."""
     return sha256(json.dumps(body, sort_keys=True).encode())
-
-
-def _delta(form: Form) -> float | None:
-    delta = form.real("delta")
-    if delta is not None and delta <= 0:
-        form.wrong("delta", "This method is private but for a delta: write one larger than 0")
-    return delta
 
 
 # --- the grid ---------------------------------------------------------------------------------------
@@ -202,65 +179,20 @@ def _logistic(form: Form) -> Body:
         features.append({"column": form.get(f"column_{i}"), "lower": lower, "upper": upper})
     if not features:
         form.wrong("use_0", "Choose at least one feature")
-    loss = form.get("loss") or "zero_one"
-    if loss == "zero_one" and (form.get("method") in LIPSCHITZ or form.has("use_weights")):
+    if form.get("loss") == "zero_one" and (form.get("method") in LIPSCHITZ or form.has("use_weights")):
         form.wrong("loss", "This needs a loss that has a slope: ramp, or clipped logistic")
-    body: Body = {
+    return {
         "kind": "logistic",
         "training_dataset_id": form.text("training", "A public dataset"),
         "features": features,
         "label": form.text("label", "A column"),
-        "threshold": form.real("threshold"),
-        "loss": loss,
     }
-    return body | ({"clip": form.real("clip")} if loss == "clipped_logistic" else {})
-
-
-def _http(form: Form) -> Body:
-    lower, upper = form.interval("lower", "upper", "the smallest")
-    body = {"kind": "http", "model": form.text("model", "A name"), "reply": form.get("reply") or "mean"}
-    return body | {"lower": lower, "upper": upper}
 
 
 def used(form: Form) -> list[int]:
     """Indices of the columns that are features, in ascending order."""
     indices = (name.removeprefix("use_") for name in form.values if name.startswith("use_"))
     return sorted(int(index) for index in indices if index.isdecimal())
-
-
-# --- the method -------------------------------------------------------------------------------------
-
-
-def _method(form: Form, name: str) -> Body:
-    body: Body = {"name": name} | {key: chosen for key in _CHOICES.get(name, ()) if (chosen := form.get(key))}
-    if name in ASSUMING:
-        body["prior"] = _search(form) | {
-            "one_minus_k1": form.real("one_minus_k1"),
-            "noise": form.get("noise") or "added",
-            "estimated": [part for part in ESTIMATED if form.has(f"estimated_{part}")],
-        }
-    if name in LIPSCHITZ:
-        body["search"] = _search(form)
-    if name == "grid_exponential":
-        body["use_weights"] = form.has("use_weights")
-    if name == "gp_ucb_simulated":
-        body |= {"pairs": form.integer("pairs"), "seed": form.integer("seed")}
-    if name == "kusner_2" and form.has("whole_grid"):
-        body["whole_grid"] = True
-    elif name == "kusner_2":
-        body |= {"a": form.real("a"), "tau": form.real("tau"), "last": form.integer("last")}
-    return body
-
-
-def _search(form: Form) -> Body:
-    return {
-        "kernel": form.get("kernel") or "squared_exponential",
-        "lengthscale": form.real("lengthscale"),
-        "noise_sd": form.real("noise_sd"),
-        "centre": form.real("centre", needed=False),
-        "scale": form.real("scale", needed=False),
-        "evaluations": form.integer("evaluations"),
-    }
 
 
 # --- from a field of the API to one of the form -----------------------------------------------------
@@ -310,8 +242,5 @@ def like(spec: Mapping[str, Any], columns: Sequence[str]) -> dict[str, object]:
         if feature["column"] in columns:
             i = columns.index(feature["column"])
             initial |= {f"use_{i}": "yes", f"lower_{i}": feature["lower"], f"upper_{i}": feature["upper"]}
-    steering = method.pop("prior", None) or method.pop("search", None) or {}
-    initial |= {f"estimated_{part}": "yes" for part in steering.pop("estimated", [])}
-    for name in ("use_weights", "whole_grid"):
-        initial[name] = "yes" if method.pop(name, False) else None
-    return initial | method | steering
+    process = method.pop("prior", None) or method.pop("search", None) or {}
+    return initial | _shown(method | process)

@@ -39,16 +39,19 @@ async def new(page: Page) -> Response:
         form = Form.blank(**{"score": "logistic", "method": "grid_exponential"} | chosen)
         if page.query.get("go") is None:
             return _choice(page, form, datasets)
-        form.values.update(Form.blank(**tuning_form.defaults(form.get("method"), form.get("score"))).values)
     _check_choice(form, datasets)
-    return _form(page, form, datasets) if form.ok else _choice(page, form, datasets)
+    if not form.ok:
+        return _choice(page, form, datasets)
+    if other is None:
+        form.values.update(Form.blank(**tuning_form.defaults(form.get("method"), form.get("score"))).values)
+    return _form(page, form, datasets)
 
 
 def _check_choice(form: Form, datasets: Datasets) -> None:
     """Add the faults of the first step to the form."""
     if form.get("validation") not in datasets:
         form.wrong("validation", "Choose the private records")
-    if form.get("method") not in [name for name, _, _ in tuning_form.METHODS]:
+    if form.get("method") not in tuning_form.METHODS:
         form.wrong("method", "Choose a method")
     if form.get("score") == "http":
         if form.get("method") in tuning_form.LIPSCHITZ:
@@ -79,7 +82,7 @@ def _shared(datasets: Datasets, validation: str | None, training: str | None) ->
 
 
 def _choice(page: Page, form: Form, datasets: Datasets) -> Response:
-    context = {"datasets": list(datasets.values()), "scores": tuning_form.SCORES, "methods": tuning_form.METHODS}
+    context = {"datasets": list(datasets.values()), "methods": tuning_form.METHODS}
     status = 200 if form.ok else 422
     return page.show("tuning_new.html", title="New tuning", trail=_TRAIL, status=status, form=form, **context)
 
@@ -87,7 +90,7 @@ def _choice(page: Page, form: Form, datasets: Datasets) -> Response:
 def _form(page: Page, form: Form, datasets: Datasets, status: int = 200, **preview: Any) -> Response:
     """The form of the method; ``preview`` may hold a report, and the digest of the tuning that it is about."""
     chosen = {name: form.get(name) for name in _CHOSEN}
-    title = next((title for name, title, _ in tuning_form.METHODS if name == chosen["method"]), "")
+    title = tuning_form.METHODS[chosen["method"]].title
     context: dict[str, Any] = {
         "private": datasets.get(chosen["validation"], {}),
         "public": datasets.get(chosen["training"], {}),
@@ -135,7 +138,7 @@ async def tuning(page: Page) -> Response:
         return page.stream(_path(page))
     view = await page.api.get(_path(page))
     dataset = await page.api.get(f"/v1/datasets/{view['validation_dataset_id']}")
-    title = next(title for name, title, _ in tuning_form.METHODS if name == view["spec"]["method"]["name"])
+    title = tuning_form.METHODS[view["spec"]["method"]["name"]].title
     context = {"tuning": view, "dataset": dataset, "method_title": title}
     return page.show("tuning.html", title=view["name"], trail=_TRAIL, **context)
 

@@ -1,7 +1,7 @@
 """Private hyper-parameter tuning: which method, what it assumes, and what it may spend."""
 
 from decimal import Decimal
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -9,14 +9,19 @@ from blindopt.wire.base import DecimalString, Epsilon, PositiveFloat, Request, S
 
 TUNING_GRID_MAX = 2_000
 """Most hyper-parameters that a tuning may choose from."""
-Evaluations = Annotated[int, Field(ge=1, le=2_000, description="T: number of scores that the search evaluates.")]
-Selection = Literal["permute_and_flip", "exponential"]
-ValueAt = Literal["chosen", "maximum"]
-_SELECTION = "Mechanism that draws lambda~; permute_and_flip is never worse than exponential."
-_VALUE_AT = (
-    "chosen: v~ is the posterior mean at lambda~, or at the maximum if lambda~ is not released; maximum: the largest "
-    "posterior mean. Both have the same noise."
-)
+Selection = Annotated[
+    Literal["permute_and_flip", "exponential"],
+    Field(description="Mechanism that draws lambda~; permute_and_flip is never worse than exponential."),
+]
+ValueAt = Annotated[
+    Literal["chosen", "maximum"],
+    Field(
+        description=(
+            "chosen: v~ is the posterior mean at lambda~, or at the maximum if lambda~ is not released; maximum: the "
+            "largest posterior mean. Both have the same noise."
+        )
+    ),
+]
 
 
 def _share(text: str) -> str:
@@ -52,17 +57,17 @@ class TuningSearch(Request):
     kernel: Literal["squared_exponential", "matern_12", "matern_32", "matern_52"] = Field(
         "squared_exponential", description="k2, with k2(l, l) = 1."
     )
-    lengthscale: PositiveFloat = Field(description="Length-scale, in units of the grid's coordinates.")
+    lengthscale: PositiveFloat = Field(description="In units of the grid's coordinates.")
     noise_sd: float = Field(
-        0.1, ge=1e-4, le=100, description="sigma, the noise standard deviation of one score, in scaled units."
+        0.1, ge=1e-4, le=100, description="sigma, in scaled units: those of the prior standard deviation."
     )
     centre: float | None = Field(
-        None, ge=-1e50, le=1e50, description="Prior mean, in units of the score; null: the middle of its range."
+        None, ge=-1e50, le=1e50, description="In units of the score; null (empty): the middle of its range."
     )
     scale: PositiveFloat | None = Field(
-        None, description="Prior standard deviation, in units of the score; null: a quarter of its range."
+        None, description="In units of the score; null (empty): a quarter of its range."
     )
-    evaluations: Evaluations = 100
+    evaluations: int = Field(100, ge=1, le=2_000, description="T: number of scores that the search evaluates.")
 
 
 class TuningPrior(TuningSearch):
@@ -80,7 +85,7 @@ class TuningPrior(TuningSearch):
         "added",
         description=(
             "added: the curator adds fresh Gaussian noise of noise_sd to each score; own: scores already contain such "
-            "noise, fresh at each evaluation."
+            "noise, fresh at each evaluation. The built-in score contains none."
         ),
     )
     estimated: list[Literal["one_minus_k1", "lengthscale", "scaling", "noise_sd"]] = Field(
@@ -88,81 +93,120 @@ class TuningPrior(TuningSearch):
     )
 
 
-class GridExponential(Request):
-    """Score the whole grid, draw lambda~, and release its score with noise. Pure, worst-case differential privacy."""
+class _Method(Request):
+    """A method. Its title, docstring and fields make its form in the console, and its line in docs/tuning.md."""
 
+    title: ClassVar[str]
+    releases_choice: ClassVar[bool] = True
+    is_published: ClassVar[bool] = False
+    """Whether it is here to compare with the paper that published it."""
+
+    @classmethod
+    def summary(cls) -> str:
+        """What it does and promises."""
+        return " ".join((cls.__doc__ or "").split())
+
+
+class GridExponential(_Method):
+    """Scores every value and draws one.
+
+    Worst-case promise, of use from epsilon 0.1 on for 2,000 records: the one to take, unless you know why not.
+    """
+
+    title = "Grid, exponential mechanism"
     name: Literal["grid_exponential"] = Field(description="Name of the method.")
-    selection: Selection = Field("permute_and_flip", description=_SELECTION)
-    use_weights: bool = Field(
-        False, description="Use the smaller sensitivity that public trained weights and a Lipschitz score allow."
-    )
+    selection: Selection = "permute_and_flip"
+    use_weights: bool = Field(False, description="Needs a loss that has a slope: ramp, or clipped logistic.")
 
 
-class GpDesign(Request):
-    """Score a fixed sequence; release from the posterior mean, whose sensitivity is exact: evaluation noise cancels."""
+class GpDesign(_Method):
+    """Scores a sequence that is fixed beforehand.
 
+    The promise holds on average over a declared prior. Of use from epsilon 0.1 if 1 - k1 <= 1e-6, from 1 if it is
+    <= 1e-4, from 5 if it is <= 1e-2.
+    """
+
+    title = "Gaussian process, fixed design"
     name: Literal["gp_design"] = Field(description="Name of the method.")
     prior: TuningPrior = Field(description="Assumption 1.")
-    selection: Selection = Field("permute_and_flip", description=_SELECTION)
-    value_at: ValueAt = Field("chosen", description=_VALUE_AT)
+    selection: Selection = "permute_and_flip"
+    value_at: ValueAt = "chosen"
 
 
-class GpUcbSimulated(Request):
-    """GP-UCB, with a sensitivity measured on simulated neighbours, without private data."""
+class GpUcbSimulated(_Method):
+    """Searches by GP-UCB.
 
+    The same kind of promise, with a sensitivity measured on simulated neighbours. Of use from epsilon 5 to 10, if
+    1 - k1 <= 1e-2.
+    """
+
+    title = "GP-UCB, simulated neighbours"
     name: Literal["gp_ucb_simulated"] = Field(description="Name of the method.")
     prior: TuningPrior = Field(description="Assumption 1.")
-    selection: Selection = Field("permute_and_flip", description=_SELECTION)
-    value_at: ValueAt = Field("chosen", description=_VALUE_AT)
+    selection: Selection = "permute_and_flip"
+    value_at: ValueAt = "chosen"
     pairs: int = Field(
         2_000, ge=200, le=100_000, description="Number of simulated pairs of neighbours: 7 / delta or more."
     )
-    seed: Seed = Field(0, description="Public seed of the simulation. The tuning's id is mixed in.")
+    seed: Seed = Field(
+        0,
+        description="Public. The tuning's id is mixed in, so that figures differ a little from those of a preview.",
+    )
 
 
-class Kusner1(Request):
-    """Algorithm 1 of Kusner et al. (2015), with its own constants or corrected ones."""
+class Kusner1(_Method):
+    """Searches by GP-UCB with the paper's constants, or corrected ones.
 
+    The same kind of promise. Of no use up to epsilon 10.
+    """
+
+    title = "Kusner et al. (2015), Algorithm 1"
+    is_published = True
     name: Literal["kusner_1"] = Field(description="Name of the method.")
     prior: TuningPrior = Field(description="Assumption 1.")
     q: Literal["corrected", "paper"] = Field(
         "corrected",
-        description="Bound on the noise of the largest score. corrected: of T draws; paper: as printed, of one.",
+        description="corrected: of T draws; paper: as printed, of one, with which nothing proves the promise.",
     )
     delta_split: Literal["corrected", "paper"] = Field(
         "corrected",
         description=(
-            "Split of delta. corrected: into four events; paper: as printed, with parts that add up to 5/3 delta."
+            "corrected: into four events; paper: as printed, with parts that add up to 5/3 delta, which is charged."
         ),
     )
     index_bound: Literal["paper", "tight", "clip"] = Field(
         "paper",
         description=(
-            "Sensitivity for lambda~. paper: Theorem 1; tight: without its t^2; clip: at most the width to which mu_T "
-            "is clipped."
+            "paper: Theorem 1; tight: without its t^2; clip: at most the width to which the posterior mean is clipped."
         ),
     )
 
 
-class Kusner2(Request):
-    """The release step of Algorithm 2 of Kusner et al. (2015): scores without noise. Releases only v~."""
+class Kusner2(_Method):
+    """Releases the best score of a search without noise.
 
+    The same kind of promise, on two constants that nothing public determines, or on none if the whole grid is scored.
+    """
+
+    title = "Kusner et al. (2015), Algorithm 2"
+    releases_choice = False
+    is_published = True
     name: Literal["kusner_2"] = Field(description="Name of the method.")
     prior: TuningPrior = Field(description="Assumption 1; noise_sd is ignored.")
     whole_grid: bool = Field(
-        False, description="Score every hyper-parameter and release the maximum: needs neither a nor tau."
+        False, description="Score every hyper-parameter and release the largest score: needs none of a, tau and last."
     )
     a: PositiveFloat | None = Field(
-        None, description="A of de Freitas et al. (2012), Theorem 2, in scaled units. No public value determines it."
+        None, description="Of de Freitas et al. (2012), Theorem 2, in scaled units. No public value determines it."
     )
     tau: PositiveFloat | None = Field(
-        None, description="tau of the same theorem, which depends on the objective near its maximum."
+        None, description="Of the same theorem. It depends on the objective near its maximum."
     )
     last: int | None = Field(
         None,
         ge=0,
         lt=TUNING_GRID_MAX,
-        description="Grid index of lambda_T, the end of the caller's own search: private, like its scores.",
+        description="Grid index of lambda_T, from 0, the last hyper-parameter fastest: private, like the scores.",
     )
 
     @model_validator(mode="after")
@@ -175,20 +219,34 @@ class Kusner2(Request):
         return self
 
 
-class Kusner3(Request):
-    """Algorithm 3 of Kusner et al. (2015): convex training, a Lipschitz score, no prior. Releases only v~."""
+class Kusner3(_Method):
+    """Releases the best score of a search, by Theorem 7 for convex training.
 
+    Worst-case promise, for the built-in score. Of use only if every lambda is 1 or more, from epsilon 10 on.
+    """
+
+    title = "Kusner et al. (2015), Algorithm 3"
+    releases_choice = False
+    is_published = True
     name: Literal["kusner_3"] = Field(description="Name of the method.")
     search: TuningSearch = Field(description="Parameters of the search; the guarantee does not depend on them.")
     form: Literal["corrected", "paper"] = Field(
         "corrected",
-        description="Second term of Theorem 7. corrected: 2 L / l_min; paper: as printed, L / l_min.",
+        description=(
+            "corrected: 2 L / l_min; paper: as printed, L / l_min, which is too small in general: the epsilon that it "
+            "keeps is charged."
+        ),
     )
 
 
-class PublicWeights(Request):
-    """Algorithm 3, with the sensitivity of the trained weights, which are public. Releases only v~."""
+class PublicWeights(_Method):
+    """Releases the best score of a search, by the trained weights, which are public.
 
+    Worst-case promise, for the built-in score. Of use if trained weights are close together.
+    """
+
+    title = "Public weights"
+    releases_choice = False
     name: Literal["public_weights"] = Field(description="Name of the method.")
     search: TuningSearch = Field(description="Parameters of the search; the guarantee does not depend on them.")
 
@@ -197,6 +255,10 @@ TuningMethod = Annotated[
     GridExponential | GpDesign | GpUcbSimulated | Kusner1 | Kusner2 | Kusner3 | PublicWeights,
     Field(discriminator="name"),
 ]
+TUNING_METHODS: dict[str, type[_Method]] = {
+    get_args(method.model_fields["name"].annotation)[0]: method for method in get_args(get_args(TuningMethod)[0])
+}
+"""The methods by name."""
 
 
 class TuningSpec(Request):

@@ -230,7 +230,7 @@ WRONG = [
     ("gp_design", {"delta": "0"}, "delta"),
     ("gp_design", {"evaluations": "5000"}, "evaluations"),
     ("gp_ucb_simulated", {"pairs": "200", "delta": "0.005"}, "pairs"),
-    ("kusner_2", {"a": "2", "tau": "", "last": "1"}, "tau"),
+    ("kusner_2", {"a": "2", "tau": "", "last": "1"}, "whole_grid"),
     ("kusner_2", {"a": "2", "tau": "1", "last": "5"}, "last"),
     ("kusner_3", {"loss": "zero_one"}, "loss"),
     ("grid_exponential", {"loss": "zero_one", "use_weights": "yes"}, "loss"),
@@ -302,3 +302,7 @@ def test_the_first_step_says_what_does_not_go_together(owner, case):
     owner.get(f"/tunings/new?validation={case.validation.id}")
     assert owner.status == 200
     assert f'<option value="{case.validation.id}" selected>' in owner.text
+    usual, folded = owner.text.split("<summary>As published, for comparison</summary>")
+    assert {name: (f'value="{name}"' in usual, f'value="{name}"' in folded) for name in FORMS} == {
+        name: (not name.startswith("kusner"), name.startswith("kusner")) for name in FORMS
+    }

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from pydantic import ValidationError
 from scipy import stats
 
 from blindopt.errors import TuningFailed, TuningImpossible
-from blindopt.wire import TuningBudget, TuningSpec
+from blindopt.wire import TUNING_METHODS, TuningBudget, TuningSpec
 from curator_service.tuning import Facts, Plan, Problem, plan_of
 from curator_service.tuning.budget import split_events
 from curator_service.tuning.grid_exponential import worst_gap
@@ -75,6 +76,7 @@ def test_a_plan_says_what_it_costs_and_promises_and_runs(name):
     assert (tuning.cost.delta == 0) is pure
     assert tuning.cost.delta <= sum(cost.delta for cost in parts)
     assert (tuning.index_cost is None) is (tuning.noise.index_scale is None) is alone
+    assert TUNING_METHODS[tuning.spec.method.name].releases_choice is not alone
     if "literal" not in name or not pure:  # which is charged for more than its noise was made for
         assert tuning.noise.value_scale == pytest.approx(
             tuning.noise.value_sensitivity / float(tuning.value_cost.epsilon)
@@ -91,6 +93,15 @@ def test_a_plan_says_what_it_costs_and_promises_and_runs(name):
     assert shares[-1] == 1
     assert len(shares) == outcome.evaluations
     assert outcome.clipped == 0
+
+
+def test_the_page_on_tuning_has_the_table_of_methods():
+    lines = [
+        f"| `{name}` | {'lambda~, v~' if method.releases_choice else 'v~'} | {method.summary()} |"
+        for name, method in TUNING_METHODS.items()
+    ]
+    page = Path(__file__).parents[3] / "docs" / "tuning.md"
+    assert "\n".join(lines) in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", METHODS)
