@@ -140,7 +140,7 @@ async def follow_inbox(
     seconds: Annotated[float, Query(ge=0, le=600, description="When the stream ends.")] = 300.0,
 ) -> Response:
     """Server-sent events: `inbox` now and after each change of the inbox. Open the stream again when it ends."""
-    stream = await curator.streams.follow(request.state.principal.id, seconds)
+    stream = await curator.inbox.follow(request.state.principal.id, seconds)
     return StreamingResponse(stream, media_type="text/event-stream")
 
 

@@ -154,7 +154,7 @@ def sweep_notes(db: Connection, before: str) -> list[int]:
     return seqs
 
 
-def batch(db: Connection, first: int, last: int) -> list[dict[str, Any]]:
+def batch(db: Connection, first: int, last: int) -> list[inbox.Entry]:
     """The entries from one to another, in order."""
     query = select(inbox.entries).where(inbox.entries.c.seq.between(first, last)).order_by(inbox.entries.c.seq)
-    return [row._asdict() for row in db.execute(query)]
+    return [inbox.Entry(*row) for row in db.execute(query)]

@@ -1,7 +1,9 @@
 """Tables of measurements by people and systems: requests, entries about them, and the published answer versions."""
 
+import json
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import (
     Column,
@@ -11,7 +13,6 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     PrimaryKeyConstraint,
-    Row,
     Table,
     Text,
     UniqueConstraint,
@@ -23,6 +24,8 @@ from sqlalchemy import (
     update,
 )
 
+from blindopt import wire
+from blindopt.audit.merkle_log import sha256
 from blindopt.errors import NotFound
 from curator_service.store.base import METADATA
 from service_kit.store.base import ERASABLE
@@ -47,7 +50,6 @@ inquiries = Table(
     Index("inquiries_owed", "seq", sqlite_where=text("version < begun")),
     Index("inquiries_due", "due_at", sqlite_where=text("open > 0")),
 )
-"""The state of each query. ``begun`` and ``version``: the last version that was begun, and that was published."""
 LOST, GONE = 1, 2
 """Why a query gets no more versions: the curator was restored from a backup, or the query's dataset was erased."""
 measurements = Table(
@@ -74,12 +76,6 @@ measurements = Table(
     Index("measurements_to_post", "next_at", sqlite_where=text("next_at IS NOT NULL")),
     Index("measurements_left", "state", "problem", "seq", sqlite_where=text(_GIVEN_UP_OR_LATER)),
 )
-"""One for each play of each item of a query; ``place`` is the item's index. ``entry``: the last entry about it.
-
-``attempts``, ``next_at``, ``problem``: how often the owner's system was called, when it will be called again, and what
-was wrong at the last call. An open measurement with neither a time nor a problem, after an attempt: the system said
-that it answers later.
-"""
 entries = Table(
     "entries",
     METADATA,
@@ -96,7 +92,6 @@ entries = Table(
     Column("salt", Text, nullable=False, info=ERASABLE),
     Column("created_at", Text, nullable=False),
 )
-"""Append-only: each answer (``version`` is the number of answers so far), decline, and expiry of a deadline."""
 rounds = Table(
     "rounds",
     METADATA,
@@ -107,7 +102,6 @@ rounds = Table(
     Column("created_at", Text, nullable=False),
     PrimaryKeyConstraint("query_id", "version"),
 )
-"""Append-only: versions that were begun, from the entries up to ``basis``; ``fresh``: the units released anew."""
 revisions = Table(
     "revisions",
     METADATA,
@@ -122,13 +116,109 @@ revisions = Table(
 )
 """Append-only: published versions as they were sent, in the order in which each grant got them."""
 
-LATEST = PreparedStatement(
-    select(revisions.c.version, revisions.c.body)
-    .where(revisions.c.query_id == bindparam("query"))
-    .order_by(revisions.c.version.desc())
-    .limit(1)
+_LATEST = PreparedStatement(
+    select(revisions).where(revisions.c.query_id == bindparam("query")).order_by(revisions.c.version.desc()).limit(1)
 )
-_INQUIRY = PreparedStatement(select(inquiries).where(inquiries.c.query_id == bindparam("query")))
+_QUERY = PreparedStatement(select(inquiries).where(inquiries.c.query_id == bindparam("query")))
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredQuery:
+    """The state of a query (a row of ``inquiries``).
+
+    ``open``: how many of its measurements are. ``begun`` and ``version``: the last version that was begun, and that was
+    published. ``lost``: LOST, GONE, or 0 if it gets more versions.
+    """
+
+    seq: int
+    query_id: str
+    study_id: str
+    grant_id: str
+    due_at: str | None
+    open: int
+    begun: int
+    version: int
+    lost: int
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A play of an item of a query (a row of ``measurements``).
+
+    ``place``: the item's index. ``version``: the number of answers so far. ``entry``: the last entry about it.
+    ``attempts``, ``next_at``, ``problem``: how often the owner's system was called, when it will be called again, and
+    what was wrong at the last call. An open one with neither a time nor a problem, after an attempt: it answers later.
+    """
+
+    seq: int
+    id: str
+    query_id: str
+    study_id: str
+    place: int
+    row: int
+    play: int
+    plays: int
+    state: str
+    version: int
+    entry: int | None
+    attempts: int
+    next_at: str | None
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Entry:
+    """An answer, a decline, or the expiry of a deadline (a row of ``entries``); ``version``: as of a measurement."""
+
+    seq: int
+    measurement_id: str
+    query_id: str
+    kind: str
+    version: int
+    value: float | None
+    reason: wire.DeclineReason | None
+    note: str | None
+    actor: str
+    name: str
+    salt: str
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerVersion:
+    """A version of a query's answer that was begun (a row of ``rounds``), from the entries up to ``basis``."""
+
+    query_id: str
+    version: int
+    basis: int
+    fresh: str
+    created_at: str
+
+    @property
+    def units(self) -> list[tuple[int, int]]:
+        """The units that it releases anew, in order: index of an item and play."""
+        return [(index, play) for index, play in json.loads(self.fresh)]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PublishedVersion:
+    """A version as it was sent (a row of ``revisions``); ``seq``: its place among those of its grant."""
+
+    grant_id: str
+    seq: int
+    query_id: str
+    version: int
+    body: bytes
+    created_at: str
+
+
+class InboxRow(NamedTuple):
+    """A measurement with the last entry about it, and its query."""
+
+    measurement: Measurement
+    entry: Entry | None
+    query: MeasuredQuery
 
 
 CallState = Literal["waiting", "expected", "given_up"]
@@ -140,32 +230,40 @@ CALL_STATES: dict[CallState, Any] = {
 }
 
 
-def add_inquiry(db: Connection, values: dict[str, Any], requested: Sequence[dict[str, Any]]) -> None:
+def add_query(db: Connection, values: dict[str, Any], requested: Sequence[dict[str, Any]]) -> None:
     """Record a query with the measurements that it requests."""
     db.execute(inquiries.insert(), {"begun": 0, "version": 0, "lost": 0, "open": len(requested), **values})
     db.execute(measurements.insert(), [{"state": "open", "version": 0, "attempts": 0, **row} for row in requested])
 
 
-def inquiry(db: Connection, query_id: str) -> Any:
+def find_query(db: Connection, query_id: str) -> MeasuredQuery | None:
     """The state of a query, or None if it is not measured by people or a system."""
-    return _INQUIRY.row(db, query=query_id)
+    row = _QUERY.row(db, query=query_id)
+    return None if row is None else MeasuredQuery(*row)
 
 
-def change_inquiry(db: Connection, query_id: str, **values: Any) -> None:
+def query(db: Connection, query_id: str) -> MeasuredQuery:
+    """The state of a query that people or a system measure. Raises NotFound."""
+    if (found := find_query(db, query_id)) is None:
+        raise NotFound("there is no such query")
+    return found
+
+
+def change_query(db: Connection, query_id: str, **values: Any) -> None:
     """Change the state of a query."""
     db.execute(update(inquiries).where(inquiries.c.query_id == query_id).values(**values))
 
 
-def of_query(db: Connection, query_id: str) -> list[Row[Any]]:
+def of_query(db: Connection, query_id: str) -> list[Measurement]:
     """The measurements of a query in their order."""
     where = measurements.c.query_id == query_id
-    return list(db.execute(select(measurements).where(where).order_by(measurements.c.seq)))
+    return [Measurement(*row) for row in db.execute(select(measurements).where(where).order_by(measurements.c.seq))]
 
 
-def measurements_by_id(db: Connection, identities: Sequence[str]) -> dict[str, Row[Any]]:
+def measurements_by_id(db: Connection, measurement_ids: Sequence[str]) -> dict[str, Measurement]:
     """The existing measurements among these ids, by id."""
-    rows = db.execute(select(measurements).where(measurements.c.id.in_(identities)))
-    return {row.id: row for row in rows}
+    rows = db.execute(select(measurements).where(measurements.c.id.in_(measurement_ids)))
+    return {row.id: Measurement(*row) for row in rows}
 
 
 def page(
@@ -177,7 +275,7 @@ def page(
     asking: CallState | None = None,
     after: int,
     limit: int,
-) -> list[Row[Any]]:
+) -> list[InboxRow]:
     """Measurements as they are shown, in the order of their requests."""
     where: list[Any] = [measurements.c.seq > after]
     if asking is not None:
@@ -187,46 +285,40 @@ def page(
     if query_id is not None:
         where.append(measurements.c.query_id == query_id)
     # One query for each state, so that an index gives its order: few are open among many that were answered.
-    parts = [
-        select(measurements.c.seq)
-        .where(*where, measurements.c.state == state)
-        .order_by(measurements.c.seq)
-        .limit(limit)
-        for state in states
-    ]
-    chosen = sorted(seq for part in parts for seq in db.execute(part).scalars())[:limit]
-    return views(db, measurements.c.seq.in_(chosen))
+    ordered = select(measurements.c.seq).where(*where).order_by(measurements.c.seq).limit(limit)
+    seqs = sorted(seq for state in states for seq in db.execute(ordered.where(measurements.c.state == state)).scalars())
+    return views(db, measurements.c.seq.in_(seqs[:limit]))
 
 
-def views(db: Connection, where: Any) -> list[Row[Any]]:
-    """Measurements as they are shown: each with its last entry, and the time and deadline of its query."""
+def views(db: Connection, where: Any) -> list[InboxRow]:
+    """Measurements as they are shown."""
     joined = measurements.join(inquiries, inquiries.c.query_id == measurements.c.query_id).outerjoin(
         entries, entries.c.seq == measurements.c.entry
     )
-    last = entries.c.kind, entries.c.value, entries.c.reason, entries.c.note, entries.c.name
-    columns = (
-        *last,
-        entries.c.created_at.label("changed_at"),
-        *(inquiries.c[n] for n in ("due_at", "created_at", "begun")),
-    )
-    query = select(measurements, *columns).select_from(joined).where(where).order_by(measurements.c.seq)
-    return list(db.execute(query))
+    query = select(measurements, entries, inquiries).select_from(joined).where(where).order_by(measurements.c.seq)
+    first, last = len(measurements.c), len(measurements.c) + len(entries.c)
+    return [
+        InboxRow(
+            Measurement(*row[:first]),
+            None if row[first] is None else Entry(*row[first:last]),
+            MeasuredQuery(*row[last:]),
+        )
+        for row in db.execute(query)
+    ]
 
 
-def view(db: Connection, identity: str) -> Row[Any]:
+def view(db: Connection, measurement_id: str) -> InboxRow:
     """One measurement as it is shown. Raises NotFound."""
-    rows = views(db, measurements.c.id == identity)
+    rows = views(db, measurements.c.id == measurement_id)
     if not rows:
         raise NotFound("there is no such measurement")
     return rows[0]
 
 
-def answers_about(db: Connection, study_id: str, rows: Collection[int]) -> list[Row[Any]]:
-    """Measurements of these rows in a study that have a value, newest first: row, seq, value, changed_at."""
-    joined = measurements.join(entries, entries.c.seq == measurements.c.entry)
+def answers_about(db: Connection, study_id: str, rows: Collection[int]) -> list[tuple[Measurement, Entry]]:
+    """Measurements of these rows in a study that have a value, newest first, each with its last entry."""
     where = (measurements.c.study_id == study_id) & measurements.c.row.in_(rows) & (measurements.c.state == "answered")
-    columns = measurements.c.row, measurements.c.seq, entries.c.value, entries.c.created_at.label("changed_at")
-    return list(db.execute(select(*columns).select_from(joined).where(where).order_by(measurements.c.seq.desc())))
+    return [(row.measurement, row.entry) for row in reversed(views(db, where)) if row.entry is not None]
 
 
 def unanswered_queries(db: Connection, study_id: str, rows: Sequence[int]) -> list[str]:
@@ -234,8 +326,8 @@ def unanswered_queries(db: Connection, study_id: str, rows: Sequence[int]) -> li
     joined = measurements.join(inquiries, inquiries.c.query_id == measurements.c.query_id)
     where = (measurements.c.study_id == study_id) & (inquiries.c.begun == 0)
     waiting = select(measurements.c.query_id, measurements.c.row).select_from(joined).where(where)
-    requested, wanted = db.execute(waiting.order_by(measurements.c.seq)), set(rows)
-    return list(dict.fromkeys(query_id for query_id, row in requested if row in wanted))
+    requested, of_rows = db.execute(waiting.order_by(measurements.c.seq)), set(rows)
+    return list(dict.fromkeys(query_id for query_id, row in requested if row in of_rows))
 
 
 def count_open(db: Connection) -> int:
@@ -255,21 +347,32 @@ def count_changes(db: Connection) -> int:
     return int(sum(ends))
 
 
-def add_entries(db: Connection, added: Sequence[dict[str, Any]]) -> tuple[int, int]:
-    """Add entries, and set the state of each measurement; the sequence numbers of the first and the last."""
-    last = int(db.execute(select(func.max(entries.c.seq))).scalar_one() or 0)
-    numbered = [{"seq": seq, **entry} for seq, entry in enumerate(added, start=last + 1)]
-    db.execute(entries.insert(), numbered)
+def add_entries(db: Connection, added: Sequence[Entry]) -> list[Entry]:
+    """Add entries, and set the state of each measurement; the entries as they are numbered."""
+    first = int(db.execute(select(func.max(entries.c.seq))).scalar_one() or 0) + 1
+    numbered = [replace(entry, seq=seq) for seq, entry in enumerate(added, start=first)]
+    db.execute(entries.insert(), [asdict(entry) for entry in numbered])
     changed = update(measurements).where(measurements.c.id == bindparam("of"))
     changed = changed.values(
         state=bindparam("to"), version=bindparam("now_has"), entry=bindparam("last"), next_at=None, problem=None
     )
     states = [
-        {"of": entry["measurement_id"], "to": entry["kind"], "now_has": entry["version"], "last": entry["seq"]}
+        {"of": entry.measurement_id, "to": entry.kind, "now_has": entry.version, "last": entry.seq}
         for entry in numbered
     ]
     db.execute(changed, states)
-    return last + 1, last + len(numbered)
+    return numbered
+
+
+BATCHES = ("measurement.answered", "measurement.declined", "measurement.corrected", "measurement.overdue")
+"""Kinds of the log's records that have the digest of a batch of entries."""
+
+
+def digest(batch: Sequence[Entry]) -> str:
+    """The digest of a batch of entries in the audit log. Each has a salt, so it reveals nothing about their values."""
+    rows = [asdict(entry) | {"value": None if entry.value is None else float(entry.value).hex()} for entry in batch]
+    without_seq = [list(row.values())[1:] for row in rows]
+    return sha256(json.dumps(without_seq, ensure_ascii=True, separators=(",", ":")).encode())
 
 
 def values(db: Connection, query_id: str, basis: int) -> dict[tuple[int, int], float]:
@@ -294,14 +397,16 @@ def last_entry(db: Connection, query_id: str) -> int:
 # --- versions ---------------------------------------------------------------------------------------
 
 
-def begin_round(db: Connection, **values: Any) -> None:
+def begin_version(db: Connection, version: AnswerVersion) -> None:
     """Record a version that is charged and not drawn yet."""
-    db.execute(rounds.insert(), values)
+    db.execute(rounds.insert(), asdict(version))
+    change_query(db, version.query_id, begun=version.version)
 
 
-def rounds_of(db: Connection, query_id: str) -> list[Row[Any]]:
+def versions_of(db: Connection, query_id: str) -> list[AnswerVersion]:
     """The versions of a query that were begun, in order."""
-    return list(db.execute(select(rounds).where(rounds.c.query_id == query_id).order_by(rounds.c.version)))
+    query = select(rounds).where(rounds.c.query_id == query_id).order_by(rounds.c.version)
+    return [AnswerVersion(*row) for row in db.execute(query)]
 
 
 def corrected(db: Connection, study_id: str) -> list[tuple[str, int, str]]:
@@ -330,30 +435,33 @@ def owed(db: Connection) -> list[str]:
     return list(db.execute(select(inquiries.c.query_id).where(where).order_by(inquiries.c.seq)).scalars())
 
 
-def revision(db: Connection, query_id: str, version: int) -> Any:
-    """A published version, or None."""
+def published(db: Connection, query_id: str, version: int) -> PublishedVersion:
+    """A published version."""
     where = (revisions.c.query_id == query_id) & (revisions.c.version == version)
-    return db.execute(select(revisions).where(where)).one_or_none()
+    return PublishedVersion(*db.execute(select(revisions).where(where)).one())
 
 
-def latest(db: Connection, query_id: str) -> Any:
+def latest(db: Connection, query_id: str) -> PublishedVersion | None:
     """The latest published version, or None."""
-    return LATEST.row(db, query=query_id)
+    row = _LATEST.row(db, query=query_id)
+    return None if row is None else PublishedVersion(*row)
 
 
-def add_revision(db: Connection, grant_id: str, query_id: str, version: int, body: bytes, at: str) -> None:
+def publish(db: Connection, grant_id: str, query_id: str, version: int, body: bytes, at: str) -> None:
     """Publish a version."""
     last = db.execute(select(func.max(revisions.c.seq)).where(revisions.c.grant_id == grant_id)).scalar_one()
-    key = {"grant_id": grant_id, "seq": int(last or 0) + 1}
-    db.execute(revisions.insert(), {**key, "query_id": query_id, "version": version, "body": body, "created_at": at})
-    change_inquiry(db, query_id, version=version)
+    added = PublishedVersion(grant_id, int(last or 0) + 1, query_id, version, body, at)
+    db.execute(revisions.insert(), asdict(added))
+    change_query(db, query_id, version=version)
 
 
-def revisions_of(db: Connection, grant_id: str, *, after: int, limit: int) -> list[Row[Any]]:
-    """The published versions of a grant, in order, without their bodies."""
-    columns = revisions.c.seq, revisions.c.query_id, revisions.c.version
-    where = (revisions.c.grant_id == grant_id) & (revisions.c.seq > after)
-    return list(db.execute(select(*columns).where(where).order_by(revisions.c.seq).limit(limit)))
+def versions_after(db: Connection, grant_id: str, seq: int, *, limit: int) -> list[wire.Revision]:
+    """The published versions of a grant after ``seq``, in order."""
+    query = select(revisions.c.seq, revisions.c.query_id, revisions.c.version)
+    rows = db.execute(
+        query.where(revisions.c.grant_id == grant_id, revisions.c.seq > seq).order_by(revisions.c.seq).limit(limit)
+    )
+    return [wire.Revision(seq=row.seq, query_id=row.query_id, version=row.version) for row in rows]
 
 
 # --- deadlines -----------------------------------------------------------------------------
@@ -379,12 +487,75 @@ def lose(db: Connection) -> None:
     db.execute(update(measurements).where(called).values(attempts=0, next_at=None, problem=None))
 
 
+# --- calls of the owner's system ----------------------------------------------------------------------
+
+_STILL_OPEN = measurements.c.state.concat("") == "open"
+"""No index by state is used for it: many more are open than are due at a time."""
+
+
+def next_calls(db: Connection, *, limit: int) -> list[tuple[str, str]]:
+    """Measurements for which the owner's system is to be called, the earliest first: id, and when."""
+    query = select(measurements.c.id, measurements.c.next_at).where(measurements.c.next_at.is_not(None), _STILL_OPEN)
+    return [(row.id, row.next_at) for row in db.execute(query.order_by(measurements.c.next_at).limit(limit))]
+
+
+def record_attempt(
+    db: Connection, measurement_id: str, attempts: int, next_at: str | None, problem: str | None
+) -> None:
+    """Record a call of the owner's system, unless the measurement was made meanwhile."""
+    where = (measurements.c.id == measurement_id) & (measurements.c.state == "open")
+    db.execute(update(measurements).where(where).values(attempts=attempts, next_at=next_at, problem=problem))
+
+
+def call_again(db: Connection, now: str, *, limit: int) -> int:
+    """Let the owner's system be called now for measurements that wait or were given up; how many.
+
+    First for those whose next attempt is nearest, then for those that were given up. Their attempts count from 0.
+    """
+    seq = select(measurements.c.seq)
+    later = seq.where(measurements.c.next_at > now, _STILL_OPEN).order_by(measurements.c.next_at)
+    count = _restart(db, now, later.limit(limit))
+    return count + _restart(db, now, seq.where(CALL_STATES["given_up"]).limit(limit - count))
+
+
+def call_measurement_again(db: Connection, now: str, identity: str) -> int:
+    """The same for one measurement, in any state at the system; 0 if it is not open."""
+    where = (measurements.c.id == identity) & (measurements.c.state == "open")
+    return _restart(db, now, select(measurements.c.seq).where(where))
+
+
+def _restart(db: Connection, now: str, seqs: Any) -> int:
+    change = update(measurements).where(measurements.c.seq.in_(seqs)).values(attempts=0, next_at=now)
+    return db.execute(change).rowcount
+
+
+def give_up_old(db: Connection, before: str, problem: str, *, limit: int) -> int:
+    """Call the owner's system no more for measurements that were requested ``before``; how many, ``limit`` at most.
+
+    The problem of an earlier attempt stays.
+    """
+    joined = measurements.join(inquiries, inquiries.c.query_id == measurements.c.query_id)
+    where = measurements.c.next_at.is_not(None) & _STILL_OPEN & (inquiries.c.created_at < before)
+    seqs = select(measurements.c.seq).select_from(joined).where(where).limit(limit)
+    given_up = {"next_at": None, "problem": func.coalesce(measurements.c.problem, problem)}
+    return db.execute(update(measurements).where(measurements.c.seq.in_(seqs)).values(**given_up)).rowcount
+
+
+def count_calls(db: Connection) -> dict[CallState, int]:
+    """How many open measurements are in each state at the owner's system."""
+    return {
+        name: int(db.execute(select(func.count()).select_from(measurements).where(where)).scalar_one())
+        for name, where in CALL_STATES.items()
+    }
+
+
 # --- for `audit verify` -----------------------------------------------------------------------------
 
 
-def every_revision(db: Connection) -> Iterable[Row[Any]]:
+def every_published(db: Connection) -> Iterable[PublishedVersion]:
     """Every published version; streamed."""
-    columns = [column for column in revisions.c if column.name != "body"]
     # Cast: a row that was changed by hand may hold something else than bytes.
-    query = select(*columns, cast(revisions.c.body, LargeBinary).label("body"))
-    return db.execute(query.order_by(revisions.c.grant_id, revisions.c.seq))
+    columns = [cast(column, LargeBinary) if column.name == "body" else column for column in revisions.c]
+    return (
+        PublishedVersion(*row) for row in db.execute(select(*columns).order_by(revisions.c.grant_id, revisions.c.seq))
+    )

@@ -15,7 +15,6 @@ from curator_service.use_cases.accounts.messages import Messages
 from curator_service.use_cases.accounts.overviews import Overviews
 from curator_service.use_cases.guard.study_guard import StudyGuard
 from curator_service.use_cases.inbox.deadlines import Deadlines
-from curator_service.use_cases.inbox.events import Streams
 from curator_service.use_cases.inbox.inbox import Inbox
 from curator_service.use_cases.inbox.webhook_measurer import WebhookMeasurer
 from curator_service.use_cases.inbox.withholding import Withholding
@@ -75,7 +74,6 @@ class Curator:
         decline = self.inbox.decline_withheld
         self.queries = Queries(context, vault, self.limits, self.released, decline, self.wakeups, guard)
         self.withholding = Withholding(context, vault, self.released, self.inbox)
-        self.streams = Streams(self.inbox, self.wakeups)
         self.deadlines = Deadlines(context, self.inbox, versions, self.wakeups)
         self.webhook_measurer = WebhookMeasurer(context, self.inbox, self.wakeups, settings)
         self.accounts = Accounts(context, self.released)

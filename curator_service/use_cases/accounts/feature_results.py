@@ -19,7 +19,7 @@ from blindopt.gp.fitting import ANSWERS_MIN, fit, suggest_hyper, typical_distanc
 from blindopt.gp.marginal_likelihood import Evidence
 from curator_service import store
 from curator_service.measurement.groups import clipped_mean
-from curator_service.store import inbox as table
+from curator_service.store import inbox as inbox_store
 from curator_service.use_cases.studies.groups import centres
 from curator_service.use_cases.studies.release_cache import Released, ReleasedStudies
 from service_kit.context.context import ServiceContext
@@ -117,8 +117,8 @@ def _answered(db: Connection, study_id: str) -> _Answered:
 
 def _body(db: Connection, query: Any) -> bytes | None:
     """The last answer to a query as it was released; None while there is none."""
-    if (revision := table.latest(db, query.id)) is not None:
-        return bytes(revision.body)
+    if (version := inbox_store.latest(db, query.id)) is not None:
+        return bytes(version.body)
     reply = stored_replies.find(db, query.grant_id, query.idempotency_key, None)
     return reply.reply.body if reply is not None and reply.reply.status == 201 else None
 
@@ -133,8 +133,9 @@ def _measured(db: Connection, study_id: str, released: Released, rows: list[int]
             return {row: mean for row, mean in means.items() if mean is not None}
         return dict(zip(rows, released.values_of(released.order[rows]).tolist(), strict=True)) if rows else {}
     entered: dict[int, list[float]] = defaultdict(list)
-    for entry in table.answers_about(db, study_id, set(rows)):
-        entered[entry.row].append(entry.value)
+    for measurement, entry in inbox_store.answers_about(db, study_id, set(rows)):
+        if entry.value is not None:
+            entered[measurement.row].append(entry.value)
     return {row: float(np.mean(values)) for row, values in entered.items()}
 
 

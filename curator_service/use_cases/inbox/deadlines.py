@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import partial
 
 from blindopt.errors import AuditUnavailable, BlindoptError, StorageUnavailable
-from curator_service.store import inbox as table
+from curator_service.store import inbox as inbox_store
 from curator_service.use_cases.inbox.inbox import Inbox
 from curator_service.use_cases.queries.answer_versions import AnswerVersions
 from service_kit.context.context import ServiceContext
@@ -59,10 +59,10 @@ class Deadlines:
     def look(self) -> float:
         """Publish versions that were begun, decline what is past its deadline; the seconds until the next look."""
         with self._context.database.read() as db:
-            owed, late = table.owed(db), table.overdue(db, stamp(self._context.clock()))
+            owed, late = inbox_store.owed(db), inbox_store.overdue(db, stamp(self._context.clock()))
         successes = [self._settle(owed), *(self._try(query_id, self._expire) for query_id in late)]
         with self._context.database.read() as db:
-            due = table.next_due(db)
+            due = inbox_store.next_due(db)
         if not all(successes):
             return AGAIN_SECONDS
         if due is None:
@@ -77,7 +77,7 @@ class Deadlines:
         except (AuditUnavailable, StorageUnavailable):
             raise
         except Exception:
-            successes = [self._try(query_id, lambda identity: self._versions.settle([identity])) for query_id in owed]
+            successes = [self._try(query_id, lambda name: self._versions.settle([name])) for query_id in owed]
             return all(successes)
         return True
 

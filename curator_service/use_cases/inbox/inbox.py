@@ -1,24 +1,23 @@
 """The inbox: open measurements, and the answers, declines and corrections of people and systems."""
 
+import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from threading import Lock
 from typing import Any, Literal
 
+from starlette.concurrency import run_in_threadpool
+
 from blindopt import wire
-from blindopt.errors import BudgetExhausted, Busy, Invalid, NotFound, StateConflict
-from curator_service.store import inbox as table
+from blindopt.errors import BudgetExhausted, Busy, Invalid, StateConflict
+from curator_service.store import inbox as inbox_store
+from curator_service.store.inbox import InboxRow, MeasuredQuery, Measurement
 from curator_service.use_cases.inbox import spreadsheet
 from curator_service.use_cases.queries import measurement_entries
-from curator_service.use_cases.queries.answer_versions import AnswerVersions, BegunVersion, check_not_lost
-from curator_service.use_cases.queries.measurement_entries import (
-    Act,
-    Author,
-    MeasurementEntry,
-    costs_again,
-    system_of,
-)
-from curator_service.use_cases.queries.released_units import held_back
+from curator_service.use_cases.queries.answer_versions import AnswerVersions, check_not_lost
+from curator_service.use_cases.queries.measurement_entries import CURATOR, Act, Author, NewEntry, costs_again, system_of
+from curator_service.use_cases.queries.released_units import ReleasedUnits
 from curator_service.use_cases.studies.release_cache import ReleasedStudies, withheld_rows
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
@@ -27,14 +26,17 @@ from service_kit.store import audit_log
 from service_kit.store.base import moment
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
+from service_kit.web.server_sent_events import BEAT_SECONDS, Batches, EventStreams, event
 from service_kit.web.wakeups import INBOX, Wakeups
 
 Filter = Literal["open", "answered", "declined", "overdue", "all"]
 EARLIER_MAX = 3
 """Earlier values of its record that a measurement shows."""
 STATES = ("open", "answered", "declined", "overdue")
-_COLUMNS = ("seq", "id", "query_id", "study_id", "play", "plays", "state", "version", "reason", "note")
-"""Columns that an item of the inbox shows as they are."""
+_COLUMNS = ("seq", "id", "query_id", "study_id", "play", "plays", "state", "version")
+"""Columns of a measurement that its item shows as they are."""
+_Earlier = tuple[int, wire.EarlierMeasurement]
+"""A value of a record, after the number of its measurement."""
 _DONE: dict[Act, str] = {"answer": "answered", "decline": "declined", "correct": "corrected"}
 
 
@@ -55,6 +57,7 @@ class Inbox:
         self._versions = versions
         self._wakeups = wakeups
         self._importing = Lock()
+        self._streams = EventStreams()
 
     # --- looking ----------------------------------------------------------------------------------
 
@@ -70,52 +73,77 @@ class Inbox:
         """Measurements, oldest first, and how many are open in all studies."""
         states = STATES if state == "all" else (state,)
         with self._context.database.read() as db:
-            rows = table.page(
+            rows = inbox_store.page(
                 db, states=states, study_id=study_id, query_id=query_id, asking=system, after=after, limit=limit
             )
-            held: dict[str, set[int]] = {}
-            earlier = _earlier(db, rows)
-            return [self._view(db, row, held, earlier[row.seq]) for row in rows], table.count_open(db)
+            return self._views(db, rows), inbox_store.count_open(db)
 
-    def view(self, identity: str) -> wire.InboxItem:
+    def view(self, measurement_id: str) -> wire.InboxItem:
         """A measurement. Raises NotFound."""
         with self._context.database.read() as db:
-            row = table.view(db, identity)
-            return self._view(db, row, {}, _earlier(db, [row])[row.seq])
+            return self._views(db, [inbox_store.view(db, measurement_id)])[0]
 
     def news(self) -> wire.InboxNews:
         """How many measurements are open, and a number that grows with each change."""
         with self._context.database.read() as db:
-            return wire.InboxNews(open=table.count_open(db), seq=table.count_changes(db))
+            return wire.InboxNews(open=inbox_store.count_open(db), seq=inbox_store.count_changes(db))
+
+    async def follow(self, principal_id: str, seconds: float) -> AsyncIterator[str]:
+        """Stream news to a principal for ``seconds``: neither a thread nor a connection waits. Raises RateLimited."""
+        return await self._streams.open(principal_id, self._batches(time.monotonic() + seconds))
+
+    async def _batches(self, end: float) -> Batches:
+        last: wire.InboxNews | None = None
+        with self._wakeups.listening(INBOX) as changed:
+            while True:
+                changed.clear()
+                news = await run_in_threadpool(self.news)
+                yield [] if news == last else [event("inbox", news.model_dump_json())]
+                last = news
+                remaining = end - time.monotonic()
+                if remaining <= 0 or self._wakeups.closing:
+                    return
+                await self._wakeups.wait(changed, min(remaining, BEAT_SECONDS))
+
+    def _views(self, db: Connection, rows: Sequence[InboxRow]) -> list[wire.InboxItem]:
+        held: dict[str, set[int]] = {}
+        earlier = _earlier(db, [row.measurement for row in rows])
+        for measurement, _, query in rows:
+            if measurement.state != "open" and query.query_id not in held:
+                spec = self._studies.of(db, query.study_id).spec
+                held[query.query_id] = ReleasedUnits.of(db, query.query_id, spec).held_back()
+        return [self._view(db, row, held.get(row.query.query_id, set()), earlier) for row in rows]
 
     def _view(
-        self, db: Connection, row: Any, held: dict[str, set[int]], earlier: list[wire.EarlierMeasurement]
+        self, db: Connection, row: InboxRow, held: set[int], earlier: dict[tuple[str, int], list[_Earlier]]
     ) -> wire.InboxItem:
-        """``held``: the items of each query whose mean is held back, as far as they were read before."""
-        released = self._studies.of(db, row.study_id)
-        measurement = released.spec.measurement
-        assert not isinstance(measurement, wire.ColumnMeasurement)
-        if row.state != "open" and row.query_id not in held:
-            held[row.query_id] = held_back(db, row.query_id, released.spec)
+        """``held``: the items of its query whose mean is held back."""
+        shown, entry, query = row
+        released = self._studies.of(db, query.study_id)
+        spec = released.spec.measurement
+        assert not isinstance(spec, wire.ColumnMeasurement)
+        others = [(seq, value) for seq, value in earlier[query.study_id, shown.row] if seq != shown.seq]
         return wire.InboxItem(
             study=released.spec.name,
-            question=measurement.question if isinstance(measurement, wire.InboxMeasurement) else None,
-            unit=measurement.unit,
-            lower=measurement.lower,
-            upper=measurement.upper,
-            record=released.record(row.row),
-            shown=released.shown(row.row),
-            asked_at=moment(row.created_at),
-            due_at=moment(row.due_at) if row.due_at else None,
-            value=row.value if row.kind == "answered" else None,
-            changed_at=moment(row.changed_at) if row.changed_at else None,
-            changed_by=row.name,
-            problem=row.problem if row.next_at is None else None,
-            earlier=earlier,
-            costs_again=costs_again(row, released.spec),
-            mean_held_back=row.place in held.get(row.query_id, ()),
-            system=system_of(row),
-            **{name: getattr(row, name) for name in _COLUMNS},
+            question=spec.question if isinstance(spec, wire.InboxMeasurement) else None,
+            unit=spec.unit,
+            lower=spec.lower,
+            upper=spec.upper,
+            record=released.record(shown.row),
+            shown=released.shown(shown.row),
+            asked_at=moment(query.created_at),
+            due_at=moment(query.due_at) if query.due_at else None,
+            value=entry.value if entry is not None and entry.kind == "answered" else None,
+            reason=entry.reason if entry is not None else None,
+            note=entry.note if entry is not None else None,
+            changed_at=moment(entry.created_at) if entry is not None else None,
+            changed_by=entry.name if entry is not None else None,
+            problem=shown.problem if shown.next_at is None else None,
+            earlier=[value for _, value in others][:EARLIER_MAX],
+            costs_again=costs_again(query, released.spec),
+            mean_held_back=shown.place in held,
+            system=system_of(shown),
+            **{name: getattr(shown, name) for name in _COLUMNS},
         )
 
     # --- entering ---------------------------------------------------------------------------------
@@ -131,16 +159,15 @@ class Inbox:
         undone and was replaced, or whose private answer has left.
         """
 
-        def corrects(db: Connection) -> list[MeasurementEntry]:
-            if corrections.undo_version is not None:
-                inquiry = table.inquiry(db, query_id)
-                if costs_again(inquiry, self._studies.of(db, inquiry.study_id).spec):
-                    raise StateConflict("nothing was stored: a private answer of the query has left")
+        def corrects(db: Connection) -> list[NewEntry]:
+            query = inbox_store.query(db, query_id)
+            if corrections.undo_version is not None and costs_again(query, self._studies.of(db, query.study_id).spec):
+                raise StateConflict("nothing was stored: a private answer of the query has left")
             return measurement_entries.corrections_of(corrections)
 
         return self._enter(request, query_id, "correct", corrects)
 
-    def release_means(self, request: RequestContext, query_id: str, chosen: wire.MeanRelease) -> StoredReply:
+    def release_means(self, request: RequestContext, query_id: str, means: wire.MeanRelease) -> StoredReply:
         """Release means that are held back, over the measurements that are left, for a charge.
 
         Raises Invalid, StateConflict where no mean is held back or its record is withheld, and BudgetExhausted: then
@@ -148,36 +175,36 @@ class Inbox:
         """
 
         def effect(db: Connection) -> Effect:
-            if (inquiry := table.inquiry(db, query_id)) is None:
-                raise NotFound("there is no such query")
-            released, measurements = self._studies.of(db, inquiry.study_id), table.of_query(db, query_id)
-            withheld = withheld_rows(db, self._vault, released, {row.row for row in measurements})
-            held = held_back(db, query_id, released.spec) - {row.place for row in measurements if row.row in withheld}
-            places = {row.id: row.place for row in measurements}
-            if foreign := [i for i, identity in enumerate(chosen.measurement_ids) if identity not in places]:
-                message = "is no measurement of this query"
-                faults: list[dict[str, object]] = [
-                    {"field": f"measurement_ids.{i}", "message": message} for i in foreign
-                ]
+            query = inbox_store.query(db, query_id)
+            released, measurements = self._studies.of(db, query.study_id), inbox_store.of_query(db, query_id)
+            withheld = withheld_rows(db, self._vault, released, {one.row for one in measurements})
+            held = ReleasedUnits.of(db, query_id, released.spec).held_back()
+            held -= {one.place for one in measurements if one.row in withheld}
+            places = {one.id: one.place for one in measurements}
+            faults: list[dict[str, object]] = [
+                {"field": f"measurement_ids.{index}", "message": "is no measurement of this query"}
+                for index, measurement_id in enumerate(means.measurement_ids)
+                if measurement_id not in places
+            ]
+            if faults:
                 raise Invalid("nothing was released: errors says what is wrong", faults)
-            rest = {places[identity] for identity in chosen.measurement_ids} or held
-            if not rest or rest - held:
+            requested = {places[measurement_id] for measurement_id in means.measurement_ids} or held
+            if not requested or requested - held:
                 raise StateConflict("no mean of these measurements is held back, or its record is withheld")
-            begun = self._versions.begin(db, query_id, actor=request.principal.actor, rest=rest)
-            details = {"study_id": inquiry.study_id, "query_id": query_id, "version": begun.version}
-            return Effect(_state_of(query_id, begun), "query.mean_released", details, 200)
+            begun = self._versions.begin(db, query_id, actor=request.principal.actor, rest=requested)
+            details = {"study_id": query.study_id, "query_id": query_id, "version": begun.version}
+            return Effect(begun, "query.mean_released", details, 200)
 
         return self._once(request, effect, [query_id])
 
     def decline(self, request: RequestContext, query_id: str, decline: wire.DeclineCreate) -> StoredReply:
         """Record that some measurements, or all that are open, will not be made."""
 
-        def declines(db: Connection) -> list[MeasurementEntry]:
-            still_open = [row.id for row in table.of_query(db, query_id) if row.state == "open"]
-            chosen = decline.measurement_ids or still_open
-            if not chosen:
+        def declines(db: Connection) -> list[NewEntry]:
+            still_open = [one.id for one in inbox_store.of_query(db, query_id) if one.state == "open"]
+            if not (declined := decline.measurement_ids or still_open):
                 raise StateConflict("nothing of this query is open")
-            return [MeasurementEntry(identity, reason=decline.reason, note=decline.note) for identity in chosen]
+            return [NewEntry(name, reason=decline.reason, note=decline.note) for name in declined]
 
         return self._enter(request, query_id, "decline", declines)
 
@@ -186,14 +213,13 @@ class Inbox:
         request: RequestContext,
         query_id: str,
         act: Act,
-        entries_of: Callable[[Connection], list[MeasurementEntry]],
+        entries_of: Callable[[Connection], list[NewEntry]],
     ) -> StoredReply:
         def effect(db: Connection) -> Effect:
-            if table.inquiry(db, query_id) is None:
-                raise NotFound("there is no such query")
+            inbox_store.query(db, query_id)
             author = Author(request.principal.actor, request.principal.name)
             begun, details = self.enter(db, query_id, act, entries_of(db), author)
-            return Effect(_state_of(query_id, begun), f"measurement.{_DONE[act]}", details, 200)
+            return Effect(begun, f"measurement.{_DONE[act]}", details, 200)
 
         return self._once(request, effect, [query_id])
 
@@ -202,14 +228,18 @@ class Inbox:
         try:
             reply = self._context.idempotency.once(request, effect)
         except BudgetExhausted as refusal:
-            self._record_refusal(request, queries[-1], refusal)
+            with self._context.database.read() as db:
+                study_id = inbox_store.query(db, queries[-1]).study_id
+            details = {"study_id": study_id, "query_id": queries[-1], **refusal.budget}
+            note = partial(audit_log.append, kind="correction.refused", actor=request.principal.actor, details=details)
+            self._context.database.write(partial(note, now=self._context.clock()))
             raise
         self.publish(queries)
         return reply
 
     def enter(
-        self, db: Connection, query_id: str, act: Act, entries: Sequence[MeasurementEntry], author: Author
-    ) -> tuple[BegunVersion, dict[str, Any]]:
+        self, db: Connection, query_id: str, act: Act, entries: Sequence[NewEntry], author: Author
+    ) -> tuple[wire.QueryMeasurements, dict[str, Any]]:
         """Check and store entries about a query, and begin the version that follows; with details for the audit log.
 
         Raises Invalid, NotFound, StateConflict, BudgetExhausted; the caller's transaction then changes nothing.
@@ -218,19 +248,18 @@ class Inbox:
         return self._versions.begin(db, query_id, actor=author.actor), details
 
     def _store(
-        self, db: Connection, query_id: str, act: Act, entries: Sequence[MeasurementEntry], author: Author
+        self, db: Connection, query_id: str, act: Act, entries: Sequence[NewEntry], author: Author
     ) -> dict[str, Any]:
-        inquiry = table.inquiry(db, query_id)
-        check_not_lost(inquiry)
-        rows = {row.id: row for row in table.of_query(db, query_id)}
-        released = self._studies.of(db, inquiry.study_id)
-        spec = released.spec
-        latest = measurement_entries.latest_values(db, query_id, rows) if act == "correct" else {}
-        measurement_entries.check(act, entries, rows, spec, latest)
-        with_rows = [(entry, rows[entry.measurement_id]) for entry in entries]
-        if withheld_rows(db, self._vault, released, {row.row for entry, row in with_rows if entry.value is not None}):
+        query = inbox_store.query(db, query_id)
+        check_not_lost(query)
+        measurements = {one.id: one for one in inbox_store.of_query(db, query_id)}
+        released = self._studies.of(db, query.study_id)
+        latest = measurement_entries.latest_values(db, query_id, measurements) if act == "correct" else {}
+        measurement_entries.check(act, entries, measurements, released.spec, latest)
+        pairs = [(entry, measurements[entry.measurement_id]) for entry in entries]
+        if withheld_rows(db, self._vault, released, {one.row for entry, one in pairs if entry.value is not None}):
             raise StateConflict("nothing was stored: a record among these is withheld, so it takes no more values")
-        return measurement_entries.append(db, inquiry, with_rows, author, self._context.clock())
+        return measurement_entries.append(db, query, pairs, author, self._context.clock())
 
     def fault_of(self, study_id: str, value: float) -> str | None:
         """Why a value cannot be a measurement of a study, or None."""
@@ -239,29 +268,35 @@ class Inbox:
 
     def expire(self, db: Connection, query_id: str) -> None:
         """Decline the open measurements of a query past its deadline."""
-        inquiry, now = table.inquiry(db, query_id), self._context.clock()
-        still_open = [(MeasurementEntry(row.id), row) for row in table.of_query(db, query_id) if row.state == "open"]
-        if not still_open or inquiry.lost:
-            return
-        details = measurement_entries.append(db, inquiry, still_open, measurement_entries.CURATOR, now, kind="overdue")
-        audit_log.append(db, "measurement.overdue", actor=measurement_entries.CURATOR.actor, now=now, details=details)
-        self._versions.begin(db, query_id, actor=measurement_entries.CURATOR.actor)
+        still_open = [one for one in inbox_store.of_query(db, query_id) if one.state == "open"]
+        self._decline(db, inbox_store.query(db, query_id), still_open, "overdue")
 
     def decline_withheld(self, db: Connection, query_id: str) -> None:
         """Decline the measurements of a query whose record is withheld, before anything of the query is released.
 
         One that was answered while others are open is declined too: its value does not leave.
         """
-        inquiry, now = table.inquiry(db, query_id), self._context.clock()
-        still_open = [row for row in table.of_query(db, query_id) if row.state in ("open", "answered")]
-        released = self._studies.of(db, inquiry.study_id)
-        rows = withheld_rows(db, self._vault, released, {row.row for row in still_open})
-        entries = [(MeasurementEntry(row.id), row) for row in still_open if row.row in rows]
-        if not entries or inquiry.lost or inquiry.begun:
+        query = inbox_store.query(db, query_id)
+        measurements = [one for one in inbox_store.of_query(db, query_id) if one.state in ("open", "answered")]
+        released = self._studies.of(db, query.study_id)
+        rows = withheld_rows(db, self._vault, released, {one.row for one in measurements})
+        if not query.begun:
+            self._decline(db, query, [one for one in measurements if one.row in rows], "declined")
+
+    def _decline(
+        self,
+        db: Connection,
+        query: MeasuredQuery,
+        measurements: list[Measurement],
+        kind: Literal["overdue", "declined"],
+    ) -> None:
+        """Decline measurements by the curator itself, and begin the version that follows."""
+        if not measurements or query.lost:
             return
-        details = measurement_entries.append(db, inquiry, entries, measurement_entries.CURATOR, now)
-        audit_log.append(db, "measurement.declined", actor=measurement_entries.CURATOR.actor, now=now, details=details)
-        self._versions.begin(db, query_id, actor=measurement_entries.CURATOR.actor)
+        now, entries = self._context.clock(), [(NewEntry(one.id), one) for one in measurements]
+        details = measurement_entries.append(db, query, entries, CURATOR, now, kind)
+        audit_log.append(db, f"measurement.{kind}", actor=CURATOR.actor, now=now, details=details)
+        self._versions.begin(db, query.query_id, actor=CURATOR.actor)
 
     # --- spreadsheets -----------------------------------------------------------------------------
 
@@ -293,9 +328,9 @@ class Inbox:
         answered = 0
         with self._context.database.read() as db:
             for query_id, acts in self._by_query(db, sheet).items():
-                check_not_lost(table.inquiry(db, query_id))
+                check_not_lost(inbox_store.query(db, query_id))
                 entered = {entry.measurement_id for entries in acts.values() for entry in entries}
-                answered += {row.id for row in table.of_query(db, query_id) if row.state == "open"} <= entered
+                answered += {one.id for one in inbox_store.of_query(db, query_id) if one.state == "open"} <= entered
         return _import_view(sheet, answered, dry_run=True)
 
     def _import_sheet(self, request: RequestContext, sheet: spreadsheet.Sheet) -> StoredReply:
@@ -315,38 +350,28 @@ class Inbox:
 
         return self._once(request, effect, queries)
 
-    def _by_query(self, db: Connection, sheet: spreadsheet.Sheet) -> dict[str, dict[Act, list[MeasurementEntry]]]:
+    def _by_query(self, db: Connection, sheet: spreadsheet.Sheet) -> dict[str, dict[Act, list[NewEntry]]]:
         """The entries of a file by query and act. Raises Invalid, which names each line that is wrong."""
-        rows = table.measurements_by_id(db, [entry.measurement_id for _, entry in sheet.entries])
-        by_query: dict[str, dict[Act, list[MeasurementEntry]]] = {}
+        measurements = inbox_store.measurements_by_id(db, [entry.measurement_id for _, entry in sheet.entries])
+        by_query: dict[str, dict[Act, list[NewEntry]]] = {}
         for line, entry in sheet.entries:
             act: Act = "answer" if entry.value is not None else "decline"
-            if (row := rows.get(entry.measurement_id)) is None:
+            if (one := measurements.get(entry.measurement_id)) is None:
                 sheet.blame(line, "measurement_id", "there is no such measurement")
                 continue
-            spec = self._studies.of(db, row.study_id).spec
+            spec = self._studies.of(db, one.study_id).spec
             column = "value" if entry.value is not None else "decline_reason"
-            if row.state not in measurement_entries.FROM[act]:
-                sheet.blame(line, column, f"the measurement is {row.state}: {measurement_entries.INSTEAD[row.state]}")
+            if one.state not in measurement_entries.FROM[act]:
+                sheet.blame(line, column, f"the measurement is {one.state}: {measurement_entries.INSTEAD[one.state]}")
             elif entry.value is not None and (message := measurement_entries.fault_of(entry.value, spec)):
                 sheet.blame(line, column, message)
             else:
-                by_query.setdefault(row.query_id, {}).setdefault(act, []).append(entry)
+                by_query.setdefault(one.query_id, {}).setdefault(act, []).append(entry)
         if sheet.faults:
             raise Invalid("nothing was stored: errors says which lines to mend", sheet.faults)
         if len(by_query) > wire.IMPORT_QUERIES_MAX:  # all of them are one transaction, which others wait for
             raise Invalid(f"a file may hold measurements of {wire.IMPORT_QUERIES_MAX} queries at most: split it")
         return by_query
-
-    def _record_refusal(self, request: RequestContext, query_id: str, refusal: BudgetExhausted) -> None:
-        actor, now = request.principal.actor, self._context.clock()
-
-        def note(db: Connection) -> None:
-            study_id = table.inquiry(db, query_id).study_id
-            details = {"study_id": study_id, "query_id": query_id, **refusal.budget}
-            audit_log.append(db, "correction.refused", actor=actor, now=now, details=details)
-
-        self._context.database.write(note)
 
     def publish(self, query_ids: Sequence[str]) -> None:
         """After a commit: publish the versions that it began, and notify those who watch the inbox."""
@@ -356,33 +381,18 @@ class Inbox:
             self._wakeups.notify(INBOX)
 
 
-def _earlier(db: Connection, rows: Sequence[Any]) -> dict[int, list[wire.EarlierMeasurement]]:
-    """The latest other values of the record of each measurement, by its sequence number."""
-    records: dict[str, set[int]] = defaultdict(set)
-    for row in rows:
-        records[row.study_id].add(row.row)
-    answers = defaultdict(list)
-    for study_id, chosen in records.items():
-        for answer in table.answers_about(db, study_id, chosen):
-            answers[study_id, answer.row].append(answer)
-    return {
-        row.seq: [
-            wire.EarlierMeasurement(value=answer.value, at=moment(answer.changed_at))
-            for answer in answers[row.study_id, row.row]
-            if answer.seq != row.seq
-        ][:EARLIER_MAX]
-        for row in rows
-    }
-
-
-def _state_of(query_id: str, begun: BegunVersion) -> wire.QueryMeasurements:
-    return wire.QueryMeasurements(
-        query_id=query_id,
-        state="answered" if begun.version else "pending",
-        version=begun.version,
-        open=begun.open,
-        charged=begun.charged,
-    )
+def _earlier(db: Connection, measurements: Sequence[Measurement]) -> dict[tuple[str, int], list[_Earlier]]:
+    """The values about the records of these measurements, by study and row, newest first."""
+    rows: dict[str, set[int]] = defaultdict(set)
+    for one in measurements:
+        rows[one.study_id].add(one.row)
+    earlier: dict[tuple[str, int], list[_Earlier]] = defaultdict(list)
+    for study_id in rows:
+        for one, entry in inbox_store.answers_about(db, study_id, rows[study_id]):
+            assert entry.value is not None
+            view = wire.EarlierMeasurement(value=entry.value, at=moment(entry.created_at))
+            earlier[study_id, one.row].append((one.seq, view))
+    return earlier
 
 
 def _import_view(sheet: spreadsheet.Sheet, queries: int, *, dry_run: bool) -> wire.InboxImport:

@@ -4,7 +4,7 @@ from typing import Any
 
 from curator_service.settings import Settings
 from curator_service.store import erasures, jobs
-from curator_service.use_cases.queries.batch_digests import BATCHES, digest
+from curator_service.store.inbox import BATCHES, digest
 from service_kit.context.retention import Sweep, common
 from service_kit.store import audit_log
 from service_kit.store.database import Connection

@@ -12,7 +12,7 @@ from blindopt.errors import Invalid
 from blindopt.formats.numbers import decimal, readings
 from blindopt.formats.safe_csv import plain
 from blindopt.formats.tables import SmallTable
-from curator_service.use_cases.queries.measurement_entries import MeasurementEntry
+from curator_service.use_cases.queries.measurement_entries import NewEntry
 
 COLUMNS = ("measurement_id", "study", "record", "question", "unit", "value", "decline_reason", "note")
 NEEDED = ("measurement_id", "value")
@@ -33,7 +33,7 @@ _FORM = "the first line must name the columns, measurement_id and value among th
 class Sheet:
     """The entries of a file, each with its line; the number of lines without one; the faults."""
 
-    entries: list[tuple[int, MeasurementEntry]] = field(default_factory=list)
+    entries: list[tuple[int, NewEntry]] = field(default_factory=list)
     blank: int = 0
     faults: list[dict[str, object]] = field(default_factory=list)
     commas: Commas | None = None
@@ -105,9 +105,7 @@ def _line(sheet: Sheet, line: int, header: list[str], cells: list[str], seen: se
     elif len(note) > CELL_MAX or _CONTROL.search(note):
         sheet.blame(line, "note", f"must be text of {CELL_MAX} characters at most")
     else:
-        entry = MeasurementEntry(
-            identity, value=meanings[0] if number else None, reason=_reason(reason), note=note or None
-        )
+        entry = NewEntry(identity, value=meanings[0] if number else None, reason=_reason(reason), note=note or None)
         sheet.entries.append((line, entry))
     seen.add(identity)
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from blindopt import wire
 from blindopt.errors import BlindoptError, ProtocolViolated, StateConflict, Unreachable
 from curator_service.settings import Settings
-from curator_service.store import inbox as table
-from curator_service.store import webhook_calls
+from curator_service.store import inbox as inbox_store
+from curator_service.store.inbox import InboxRow, Measurement
 from curator_service.use_cases.inbox.inbox import Inbox
 from curator_service.use_cases.queries import measurement_entries
-from curator_service.use_cases.queries.measurement_entries import MeasurementEntry
+from curator_service.use_cases.queries.measurement_entries import NewEntry
 from curator_service.use_cases.studies.studies import NO_MEASURER
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
@@ -89,7 +89,7 @@ class WebhookMeasurer:
     def system(self) -> wire.MeasuringSystem:
         """The state of the owner's system, and how many measurements wait for it."""
         with self._context.database.read() as db:
-            counts = webhook_calls.count_states(db)
+            counts = inbox_store.count_calls(db)
         with self._changed:
             failures, problem, at = self._circuit.failures, self._circuit.problem, self._circuit.opens_at
         state: Literal["none", "asked", "held"] = "asked" if at is None else "held"
@@ -109,11 +109,11 @@ class WebhookMeasurer:
         def effect(db: Connection) -> Effect:
             now = stamp(self._context.clock())
             if measurement_id is None:
-                count = webhook_calls.try_again(db, now, limit=wire.MEASUREMENTS_MAX)
+                count = inbox_store.call_again(db, now, limit=wire.MEASUREMENTS_MAX)
                 details: dict[str, Any] = {"measurements": count}
             else:
-                _check_retriable(table.view(db, measurement_id))
-                count = webhook_calls.try_measurement_again(db, now, measurement_id)
+                _check_retriable(inbox_store.view(db, measurement_id).measurement)
+                count = inbox_store.call_measurement_again(db, now, measurement_id)
                 details = {"measurements": count, "measurement_id": measurement_id}
             return Effect(wire.TriedAgain(measurements=count), "measurement.tried_again", details, 200)
 
@@ -163,7 +163,7 @@ class WebhookMeasurer:
         now, wake_at = self._context.clock(), self._circuit.opens_at
         if self._circuit.may_call(now, len(self._under_way)):
             with self._context.database.read() as db:
-                calls = webhook_calls.next_calls(db, limit=AT_ONCE)
+                calls = inbox_store.next_calls(db, limit=AT_ONCE)
             measurement_id, next_at = next((call for call in calls if call[0] not in self._under_way), ("", ""))
             if measurement_id and next_at <= stamp(now):
                 self._under_way.add(measurement_id)
@@ -182,7 +182,7 @@ class WebhookMeasurer:
                 return
             self._old_at = now + timedelta(seconds=self._look_seconds)
         give_up = partial(
-            webhook_calls.give_up_old, before=stamp(now - self._retries.tried_for), problem=problem, limit=1_000
+            inbox_store.give_up_old, before=stamp(now - self._retries.tried_for), problem=problem, limit=1_000
         )
         while not self._closing and (count := self._context.database.write(give_up)):  # a few: others write, too
             log.warning("given up", extra={"fields": {"measurements": count}})
@@ -190,8 +190,8 @@ class WebhookMeasurer:
 
     def _call(self, client: "WebhookClient", measurement_id: str) -> None:
         with self._context.database.read() as db:
-            row = table.view(db, measurement_id)
-        if row.state != "open":
+            row = inbox_store.view(db, measurement_id)
+        if row.measurement.state != "open":
             return
         retry_after_s = 0.0
         try:
@@ -202,10 +202,10 @@ class WebhookMeasurer:
             self._record_failure(row, error, retry_after_s)
             return
         self._record_success()
-        if entry is None or not self._enter(row.query_id, entry):
-            self._record_attempt(row, None, None)
+        if entry is None or not self._enter(row.query.query_id, entry):
+            self._record_attempt(row.measurement, None, None)
 
-    def _read(self, row: Any, reply: "WebhookReply") -> MeasurementEntry | None:
+    def _read(self, row: InboxRow, reply: "WebhookReply") -> NewEntry | None:
         """The entry that a reply makes; None if the system answers later.
 
         Raises Unreachable for a failure of the system, ProtocolViolated for a reply that concerns this measurement
@@ -216,12 +216,12 @@ class WebhookMeasurer:
         if reply.status != 200:
             failure = ProtocolViolated if reply.status in _OF_BODY else Unreachable
             raise failure(f"the other party answered {reply.status}")
-        entry = read_reply(row.id, reply.body)
-        if entry.value is not None and (fault := self._inbox.fault_of(row.study_id, entry.value)) is not None:
+        entry = read_reply(row.measurement.id, reply.body)
+        if entry.value is not None and (fault := self._inbox.fault_of(row.query.study_id, entry.value)) is not None:
             raise ProtocolViolated(f'"value" {fault}')
         return entry
 
-    def _enter(self, query_id: str, entry: MeasurementEntry) -> bool:
+    def _enter(self, query_id: str, entry: NewEntry) -> bool:
         """Store an entry; False if somebody was quicker, or the query gets no more versions."""
         act: measurement_entries.Act = "decline" if entry.value is None else "answer"
         kind = "measurement.declined" if entry.value is None else "measurement.answered"
@@ -246,30 +246,30 @@ class WebhookMeasurer:
             log.info("the measurer is back")
             self._look_again()
 
-    def _record_failure(self, row: Any, error: BlindoptError, retry_after_s: float) -> None:
+    def _record_failure(self, row: InboxRow, error: BlindoptError, retry_after_s: float) -> None:
         """Record a failed call and the time of the next; Unreachable: any measurement would have failed."""
-        now, attempts = self._context.clock(), row.attempts + 1
+        now, attempts = self._context.clock(), row.measurement.attempts + 1
         if not isinstance(error, Unreachable):
             self._record_success()
         with self._changed:
             if isinstance(error, Unreachable):
                 self._circuit.record_failure(now, str(error), retry_after_s)
             enough = 1 if self._circuit.is_down(now) else ATTEMPTS_MIN
-        gives_up = self._retries.are_over(attempts, moment(row.created_at), now, enough)
+        gives_up = self._retries.are_over(attempts, moment(row.query.created_at), now, enough)
         seconds = max(self._retries.wait_s(attempts, webhooks.chance()), min(retry_after_s, RESPECTED_SECONDS))
         next_at = None if gives_up else stamp(now + timedelta(seconds=seconds))
         log.log(
             logging.WARNING if gives_up else logging.INFO,
             "given up" if gives_up else "not measured",
-            extra={"fields": {"measurement_id": row.id, "attempts": attempts}},
+            extra={"fields": {"measurement_id": row.measurement.id, "attempts": attempts}},
         )
-        self._record_attempt(row, next_at, str(error))
+        self._record_attempt(row.measurement, next_at, str(error))
         if gives_up:
             self._inbox.publish([])
 
-    def _record_attempt(self, row: Any, next_at: str | None, problem: str | None) -> None:
-        attempt = {"attempts": row.attempts + 1, "next_at": next_at, "problem": problem}
-        self._context.database.write(lambda db: webhook_calls.record_attempt(db, row.id, **attempt))
+    def _record_attempt(self, measurement: Measurement, next_at: str | None, problem: str | None) -> None:
+        attempt = measurement.id, measurement.attempts + 1, next_at, problem
+        self._context.database.write(lambda db: inbox_store.record_attempt(db, *attempt))
 
 
 def body_of(item: wire.InboxItem) -> bytes:
@@ -287,21 +287,21 @@ def body_of(item: wire.InboxItem) -> bytes:
     return json.dumps(body, allow_nan=False).encode()
 
 
-def read_reply(measurement_id: str, body: bytes) -> MeasurementEntry:
+def read_reply(measurement_id: str, body: bytes) -> NewEntry:
     """The entry that a reply makes about a measurement. Raises ProtocolViolated, which does not quote the reply."""
     members = webhooks.json_object(body)
     if ("value" in members) == ("declined" in members):
         raise ProtocolViolated('the reply must be a JSON object with either "value" or "declined"')
     if "value" in members:
-        return MeasurementEntry(measurement_id, value=webhooks.json_number(members["value"], '"value"'))
+        return NewEntry(measurement_id, value=webhooks.json_number(members["value"], '"value"'))
     if members["declined"] not in _REASONS:
         raise ProtocolViolated(f'"declined" must be one of {", ".join(_REASONS)}')
-    return MeasurementEntry(measurement_id, reason=members["declined"])
+    return NewEntry(measurement_id, reason=members["declined"])
 
 
-def _check_retriable(row: Any) -> None:
+def _check_retriable(measurement: Measurement) -> None:
     """Raise StateConflict if there is nothing to call the owner's system for."""
-    if row.state != "open":
-        raise StateConflict(f"the measurement is {row.state}: there is nothing to ask")
-    if measurement_entries.system_of(row) is None:
+    if measurement.state != "open":
+        raise StateConflict(f"the measurement is {measurement.state}: there is nothing to ask")
+    if measurement_entries.system_of(measurement) is None:
         raise StateConflict("no system measures this one: answer or decline it")

@@ -9,7 +9,8 @@ from blindopt import wire
 from blindopt.errors import Invalid
 from curator_service import store
 from curator_service.persons import PersonColumn
-from curator_service.store import dataset_accounts, inbox, withheld
+from curator_service.store import dataset_accounts, withheld
+from curator_service.store.inbox import unanswered_queries
 from curator_service.use_cases.inbox.inbox import Inbox
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
 from curator_service.use_cases.studies.salted_digests import salted_digest
@@ -86,7 +87,7 @@ class Withholding:
         for study_id, dataset_id in store.released_studies(db, dataset.sha256):
             order = self._studies.of(db, study_id).order
             rows = np.flatnonzero(np.isin(order, withheld_records(db, self._vault, dataset_id))).tolist()
-            queries += inbox.unanswered_queries(db, study_id, rows)
+            queries += unanswered_queries(db, study_id, rows)
         for query_id in queries:
             self._inbox.decline_withheld(db, query_id)
         return queries

@@ -1,18 +1,18 @@
 """Check the tables of measurements against the audit log: part of `audit verify`."""
 
-import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from itertools import starmap
+from typing import ClassVar
 
 from blindopt import wire
 from blindopt.audit.merkle_log import Json, sha256
 from blindopt.errors import LogBroken
 from curator_service import store
 from curator_service.store import erasures
-from curator_service.store import inbox as table
+from curator_service.store import inbox as inbox_store
+from curator_service.store.inbox import BATCHES, AnswerVersion, Entry, MeasuredQuery, Measurement, digest
 from curator_service.use_cases.integrity.erasure_checks import ErasureLogSummary
-from curator_service.use_cases.queries.batch_digests import BATCHES, digest
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import is_erased
 
@@ -71,23 +71,23 @@ class InboxLogSummary:
         last = self._check_entries(db)
         waiting = self._check_measurements(db, last)
         released = _released(db)
-        self._check_inquiries(db, waiting, released)
-        self._check_revisions(db, released)
+        self._check_queries(db, waiting, released)
+        self._check_published(db, released)
 
-    def _check_entries(self, db: Connection) -> dict[str, Any]:
+    def _check_entries(self, db: Connection) -> dict[str, Entry]:
         """Check each entry against the digest of its batch; return the last entry about each measurement."""
-        last: dict[str, Any] = {}
+        last: dict[str, Entry] = {}
         answers: Counter[str] = Counter()
-        batch: list[dict[str, Any]] = []
+        batch: list[Entry] = []
         batches = iter(self.batches)
         current = next(batches, None)
-        for seq, row in enumerate(store.every(db, table.entries), start=1):
+        for seq, row in enumerate(starmap(Entry, store.every(db, inbox_store.entries)), start=1):
             if current is None or row.seq != seq:
                 raise LogBroken(f"entry {row.seq} of the inbox is not in the log, or the one before it is missing")
             answers[row.measurement_id] += row.kind == "answered"
             if row.query_id != current[1] or row.version != answers[row.measurement_id]:
                 raise LogBroken(f"entry {row.seq} of the inbox is not what the log says: it was changed")
-            batch.append(row._asdict())
+            batch.append(row)
             last[row.measurement_id] = row
             if seq == current[0]:
                 if digest(batch) != current[2] and not self._is_erased(current[1]):
@@ -97,11 +97,11 @@ class InboxLogSummary:
             raise LogBroken(f"the inbox lacks entry {current[0]}, which is in the log")
         return last
 
-    def _check_measurements(self, db: Connection, last: dict[str, Any]) -> Counter[str]:
+    def _check_measurements(self, db: Connection, last: dict[str, Entry]) -> Counter[str]:
         """Check each measurement against its last entry and its query; return how many of each query are open."""
         waiting: Counter[str] = Counter()
         stored: dict[str, list[tuple[int, int, int, int]]] = defaultdict(list)
-        for row in store.every(db, table.measurements):
+        for row in starmap(Measurement, store.every(db, inbox_store.measurements)):
             entry = last.pop(row.id, None)
             state = ("open", 0, None) if entry is None else (entry.kind, entry.version, entry.seq)
             state = (erasures.ERASED, *state[1:]) if self._is_erased(row.query_id) else state
@@ -124,17 +124,17 @@ class InboxLogSummary:
                 )
         return waiting
 
-    def _check_inquiries(
+    def _check_queries(
         self, db: Connection, waiting: Counter[str], released: dict[str, list[list[tuple[int, int]]]]
     ) -> None:
         missing = set(self.queries.keys())
-        for row in store.every(db, table.inquiries):
+        for row in starmap(MeasuredQuery, store.every(db, inbox_store.inquiries)):
             if row.query_id not in missing:
                 raise LogBroken(f"query {row.query_id} waits for measurements, and the log does not say so")
             missing.discard(row.query_id)
             begun = released.get(row.query_id, [])
-            lost = table.LOST if row.query_id in self.lost else 0
-            lost = table.GONE if self._is_erased(row.query_id) else lost
+            lost = inbox_store.LOST if row.query_id in self.lost else 0
+            lost = inbox_store.GONE if self._is_erased(row.query_id) else lost
             state = (waiting.get(row.query_id, 0), len(begun), len(self.versions[row.query_id]), lost)
             if (row.open, row.begun, row.version, row.lost) != state:
                 raise LogBroken(f"the state of query {row.query_id} is not what the log says")
@@ -144,7 +144,7 @@ class InboxLogSummary:
         for name in missing:
             raise LogBroken(f"query {name} waits for measurements, and its table lacks it")
 
-    def _check_charges(self, db: Connection, row: Any, begun: list[list[tuple[int, int]]]) -> None:
+    def _check_charges(self, db: Connection, row: MeasuredQuery, begun: list[list[tuple[int, int]]]) -> None:
         """Check that each answer that was released again was charged, and that versions release what the log says."""
         for version, (fresh, (_, count)) in enumerate(zip(begun, self.versions[row.query_id], strict=False), start=1):
             if len(fresh) != count:
@@ -155,11 +155,11 @@ class InboxLogSummary:
         if again != self.corrections[row.query_id]:
             raise LogBroken(f"query {row.query_id} released {again} answers anew and was not charged so many")
 
-    def _check_revisions(self, db: Connection, released: dict[str, list[list[tuple[int, int]]]]) -> None:
+    def _check_published(self, db: Connection, released: dict[str, list[list[tuple[int, int]]]]) -> None:
         """Check that the published versions are those in the log, byte for byte."""
         grant_counts: Counter[str] = Counter()
         query_counts: Counter[str] = Counter()
-        for row in table.every_revision(db):
+        for row in inbox_store.every_published(db):
             grant_counts[row.grant_id] += 1
             versions = self.versions.get(row.query_id, [])
             if row.seq != grant_counts[row.grant_id] or not 1 <= row.version <= len(versions):
@@ -177,8 +177,8 @@ class InboxLogSummary:
 def _released(db: Connection) -> dict[str, list[list[tuple[int, int]]]]:
     """By query, the units that each begun version releases anew. Raises LogBroken if a version is missing."""
     released: dict[str, list[list[tuple[int, int]]]] = defaultdict(list)
-    for row in store.every(db, table.rounds):
+    for row in starmap(AnswerVersion, store.every(db, inbox_store.rounds)):
         if row.version != len(released[row.query_id]) + 1:
             raise LogBroken(f"version {row.version} of query {row.query_id} was begun out of order")
-        released[row.query_id].append([(index, play) for index, play in json.loads(row.fresh)])
+        released[row.query_id].append(row.units)
     return released

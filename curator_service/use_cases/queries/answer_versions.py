@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Literal
 
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
@@ -22,18 +22,12 @@ from blindopt.errors import Erased, StateConflict
 from curator_service import store
 from curator_service.measurement.privatize import draws_nothing, release
 from curator_service.privacy import ledger
-from curator_service.store import inbox as table
+from curator_service.store import inbox as inbox_store
 from curator_service.store import ledger as lines
+from curator_service.store.inbox import AnswerVersion, MeasuredQuery
 from curator_service.use_cases import notices
 from curator_service.use_cases.guard.study_guard import StudyGuard
-from curator_service.use_cases.queries.released_units import (
-    Unit,
-    fresh_units,
-    measurements_of,
-    published_units,
-    release_counts,
-    units_to_release,
-)
+from curator_service.use_cases.queries.released_units import ReleasedUnits, Unit, measurements_of
 from curator_service.use_cases.studies import dataset_caps
 from curator_service.use_cases.studies.release_cache import ReleasedStudies, withheld_rows
 from service_kit.context.context import ServiceContext
@@ -44,15 +38,6 @@ from service_kit.web.wakeups import Wakeups
 
 LOST = "the curator was restored from a backup after this query: later answers are lost, so it gets no more"
 _TOGETHER = 64
-
-
-@dataclass(frozen=True, slots=True)
-class BegunVersion:
-    """A version that will be published: its number, how many measurements are still open, what was charged."""
-
-    version: int
-    open: int
-    charged: str | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -76,88 +61,68 @@ class AnswerVersions:
         self._studies = studies
         self._wakeups = wakeups
 
-    def begin(self, db: Connection, query_id: str, *, actor: str, rest: Collection[int] = ()) -> BegunVersion:
+    def begin(self, db: Connection, query_id: str, *, actor: str, rest: Collection[int] = ()) -> wire.QueryMeasurements:
         """Begin a version if no measurement is open and any has changed, in the transaction of that change.
 
         ``rest``: indices of items whose mean, which was held back, is released over what is left. Where answers have no
         noise the version is published at once. Raises BudgetExhausted if a correction costs more than remains,
         StateConflict if the query gets no more versions.
         """
-        inquiry = table.inquiry(db, query_id)
-        check_not_lost(inquiry)
-        waiting = table.count_open_of(db, query_id)
-        table.change_inquiry(db, query_id, open=waiting)
+        query = inbox_store.query(db, query_id)
+        check_not_lost(query)
+        waiting = inbox_store.count_open_of(db, query_id)
+        inbox_store.change_query(db, query_id, open=waiting)
         if waiting:
-            return BegunVersion(inquiry.begun, waiting)
-        earlier = table.rounds_of(db, query_id)
-        basis, spec = table.last_entry(db, query_id), self._studies.of(db, inquiry.study_id).spec
-        fresh, again, is_less = self.changed_units(db, query_id, spec, earlier, basis, rest)
-        if earlier and not fresh and not is_less:
-            return BegunVersion(inquiry.begun, 0)
-        version = len(earlier) + 1
-        charged = self._charge(db, inquiry, spec, version, again, earlier, actor)
-        table.begin_round(
-            db,
-            query_id=query_id,
-            version=version,
-            basis=basis,
-            fresh=json.dumps(fresh),
-            created_at=stamp(self._context.clock()),
-        )
-        table.change_inquiry(db, query_id, begun=version)
+            return _state(query_id, query.begun, waiting)
+        spec, basis = self._studies.of(db, query.study_id).spec, inbox_store.last_entry(db, query_id)
+        earlier = ReleasedUnits.of(db, query_id, spec)
+        fresh, again, is_less = self.changed_units(earlier, basis, rest)
+        if earlier.versions and not fresh and not is_less:
+            return _state(query_id, query.begun)
+        number, created_at = len(earlier.versions) + 1, stamp(self._context.clock())
+        charged = self._charge(db, query, earlier, again, actor)
+        inbox_store.begin_version(db, AnswerVersion(query_id, number, basis, json.dumps(fresh), created_at))
         if draws_nothing(spec):
             while (drawn := self._next(db, query_id)) is not None:
                 self._publish(db, drawn)
-        return BegunVersion(version, 0, charged)
+        return _state(query_id, number, charged=charged)
 
     def changed_units(
-        self,
-        db: Connection,
-        query_id: str,
-        spec: wire.StudyCreate,
-        earlier: list[Any],
-        basis: int,
-        rest: Collection[int],
+        self, earlier: ReleasedUnits, basis: int, rest: Collection[int]
     ) -> tuple[list[Unit], list[Unit], bool]:
         """Units to release anew, in order; those of them that were released before; and whether any answer is gone."""
-        fresh, is_less = units_to_release(db, query_id, spec, earlier, basis, rest)
+        fresh, is_less = earlier.to_release(basis, rest)
         # Not of the last version alone: an answer that was void meanwhile was released all the same.
-        released = release_counts(earlier)
+        released = earlier.release_counts()
         return fresh, [unit for unit in fresh if unit in released], is_less
 
     def _charge(
-        self,
-        db: Connection,
-        inquiry: Any,
-        spec: wire.StudyCreate,
-        version: int,
-        again: list[Unit],
-        earlier: list[Any],
-        actor: str,
+        self, db: Connection, query: MeasuredQuery, earlier: ReleasedUnits, again: list[Unit], actor: str
     ) -> str | None:
         """Charge every answer that is released again. The first release of each was charged with the query."""
+        spec = earlier.spec
         if not again or draws_nothing(spec):
             return None
         releases_by_item = Counter(index for index, _ in again)
-        rows = [(table.row_at(db, inquiry.query_id, index), n) for index, n in releases_by_item.items()]
-        counts, released = release_counts(earlier), self._studies.of(db, inquiry.study_id)
+        rows = [(inbox_store.row_at(db, query.query_id, index), n) for index, n in releases_by_item.items()]
+        counts, released = earlier.release_counts(), self._studies.of(db, query.study_id)
         most = max(counts[unit] for unit in again)
-        self._guard.check(db, inquiry.study_id)
-        spent, of_persons = lines.balance(db, inquiry.study_id), released.rows_of_persons(row for row, _ in rows)
-        balances = lines.row_balances(db, inquiry.study_id, of_persons)
-        self._guard.check_balances(db, inquiry.study_id, spent, of_persons, balances)
+        self._guard.check(db, query.study_id)
+        spent, of_persons = lines.balance(db, query.study_id), released.rows_of_persons(row for row, _ in rows)
+        balances = lines.row_balances(db, query.study_id, of_persons)
+        self._guard.check_balances(db, query.study_id, spent, of_persons, balances)
         charges = ledger.charge_corrections(spec, spent, rows, balances, most, released.rows_of_person)
         dataset_caps.check_answers(
-            db, self._context, self._guard, self._studies.losses, inquiry.study_id, spec, released.id, charges, most + 1
+            db, self._context, self._guard, self._studies.losses, query.study_id, spec, released.id, charges, most + 1
         )
         now = self._context.clock()
-        lines.add(db, inquiry.study_id, "correction", charges, query_id=inquiry.query_id, at=stamp(now))
-        notices.spent(db, self._context.outbox, inquiry.study_id, spec, charges, most + 1)
+        lines.add(db, query.study_id, "correction", charges, query_id=query.query_id, at=stamp(now))
+        notices.spent(db, self._context.outbox, query.study_id, spec, charges, most + 1)
         cost = ledger.text(sum(charge.cost for charge in charges))
         details = {
-            "study_id": inquiry.study_id,
-            "query_id": inquiry.query_id,
-            "version": version,
+            "study_id": query.study_id,
+            "query_id": query.query_id,
+            "version": len(earlier.versions) + 1,
             "epsilon": cost,
             "rows": [list(row) for row in rows],
         }
@@ -174,7 +139,7 @@ class AnswerVersions:
             while drawn := self._next_of(group):  # one version of each query: the next one copies answers of it
                 self._context.database.write(partial(self._publish_all, drawn))
             with self._context.database.read() as db:
-                grants = {inquiry.grant_id for name in group if (inquiry := table.inquiry(db, name)) is not None}
+                grants = {query.grant_id for name in group if (query := inbox_store.find_query(db, name)) is not None}
             for name in (*group, *grants):
                 self._wakeups.notify(name)
 
@@ -184,28 +149,26 @@ class AnswerVersions:
 
     def _next(self, db: Connection, query_id: str) -> _DrawnVersion | None:
         """The next version of a query that was begun and not published, drawn now; None if there is none."""
-        inquiry = table.inquiry(db, query_id)
-        if inquiry is None or inquiry.version == inquiry.begun or inquiry.lost:
+        query = inbox_store.find_query(db, query_id)
+        if query is None or query.version == query.begun or query.lost:
             return None
-        spec, items = self._studies.of(db, inquiry.study_id).spec, request_of(db, query_id)
-        versions = table.rounds_of(db, query_id)[: inquiry.version + 1]
-        units = published_units(db, query_id, spec, versions)
-        fresh = fresh_units(versions[-1])
+        spec, items = self._studies.of(db, query.study_id).spec, request_of(db, query_id)
+        released = ReleasedUnits.of(db, query_id, spec, query.version + 1)
+        units, fresh = released.published(), released.versions[-1].units
+        answers = self._published(ReleasedUnits.of(db, query_id, spec, query.version), items)
         drawn = release([measurements_of(items, unit, units[unit]) for unit in fresh], spec)
-        answers = self._published(db, query_id, spec, versions[:-1]) | dict(zip(fresh, drawn, strict=True))
+        answers |= dict(zip(fresh, drawn, strict=True))
         # A unit without an answer is of a record that was withheld before an earlier version was published.
-        released = [answers[unit] for unit in units if unit in answers]
-        return _DrawnVersion(query_id, len(versions), released, [items[index].row for index, _ in fresh])
+        answered = [answers[unit] for unit in units if unit in answers]
+        return _DrawnVersion(query_id, query.version + 1, answered, [items[index].row for index, _ in fresh])
 
-    def _published(
-        self, db: Connection, query_id: str, spec: wire.StudyCreate, versions: list[Any]
-    ) -> dict[Unit, wire.Answer]:
+    def _published(self, units: ReleasedUnits, items: list[wire.RowPlays]) -> dict[Unit, wire.Answer]:
         """The answers of the last of these versions, which is published; none without a version."""
-        if not versions:
+        if not units.versions:
             return {}
-        items, units = request_of(db, query_id), published_units(db, query_id, spec, versions)
-        reply = wire.QueryReply.model_validate_json(table.revision(db, query_id, len(versions)).body)
-        answered = [unit for unit in units if items[unit[0]].row not in reply.declined]
+        body = inbox_store.published(units.db, units.query_id, len(units.versions)).body
+        reply = wire.QueryReply.model_validate_json(body)
+        answered = [unit for unit in units.published() if items[unit[0]].row not in reply.declined]
         return dict(zip(answered, reply.answers, strict=True))
 
     def _publish_all(self, versions: list[_DrawnVersion], db: Connection) -> None:
@@ -217,17 +180,17 @@ class AnswerVersions:
 
         A row with an answer that is released anew is declined if its record is withheld, whenever that was measured.
         """
-        inquiry = table.inquiry(db, drawn.query_id)
-        if inquiry.lost or inquiry.version != drawn.version - 1:
+        query = inbox_store.query(db, drawn.query_id)
+        if query.lost or query.version != drawn.version - 1:
             return
-        now, released = self._context.clock(), self._studies.of(db, inquiry.study_id)
+        now, released = self._context.clock(), self._studies.of(db, query.study_id)
         withheld = withheld_rows(db, self._studies.vault, released, drawn.fresh)
         answers = [answer for answer in drawn.answers if answer.row not in withheld]
         answered = {answer.row for answer in answers}
         rows = dict.fromkeys(item.row for item in request_of(db, drawn.query_id))
         reply = wire.QueryReply(
             id=drawn.query_id,
-            study_id=inquiry.study_id,
+            study_id=query.study_id,
             state="answered",
             version=drawn.version,
             created_at=now,
@@ -236,9 +199,9 @@ class AnswerVersions:
             salt=secrets.token_hex(16),
         )
         body = reply.model_dump_json().encode()
-        table.add_revision(db, inquiry.grant_id, drawn.query_id, drawn.version, body, stamp(now))
+        inbox_store.publish(db, query.grant_id, drawn.query_id, drawn.version, body, stamp(now))
         details = {
-            "study_id": inquiry.study_id,
+            "study_id": query.study_id,
             "query_id": drawn.query_id,
             "version": drawn.version,
             "released": len(drawn.fresh),
@@ -247,11 +210,16 @@ class AnswerVersions:
         audit_log.append(db, "query.answered", actor="curator", now=now, details=details)
 
 
-def check_not_lost(inquiry: Any) -> None:
+def _state(query_id: str, version: int, waiting: int = 0, charged: str | None = None) -> wire.QueryMeasurements:
+    state: Literal["answered", "pending"] = "answered" if version else "pending"
+    return wire.QueryMeasurements(query_id=query_id, state=state, version=version, open=waiting, charged=charged)
+
+
+def check_not_lost(query: MeasuredQuery) -> None:
     """Raise StateConflict or Erased for a query that gets no more versions."""
-    if inquiry.lost == table.GONE:
+    if query.lost == inbox_store.GONE:
         raise Erased("the study was erased by its owner: its queries get no more answers")
-    if inquiry.lost:
+    if query.lost:
         raise StateConflict(LOST)
 
 

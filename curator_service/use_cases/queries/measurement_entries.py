@@ -10,8 +10,8 @@ from blindopt import wire
 from blindopt.errors import Invalid, StateConflict
 from blindopt.formats.numbers import grouped
 from curator_service.measurement.privatize import draws_nothing
-from curator_service.store import inbox as table
-from curator_service.use_cases.queries.batch_digests import digest
+from curator_service.store import inbox as inbox_store
+from curator_service.store.inbox import Entry, MeasuredQuery, Measurement
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection
 
@@ -25,7 +25,7 @@ INSTEAD = {"open": "answer or decline it", "answered": "correct it", "declined":
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class MeasurementEntry:
+class NewEntry:
     """What a person or system enters for one measurement: a value, or the reason why there is none."""
 
     measurement_id: str
@@ -50,64 +50,67 @@ SYSTEM = Author("curator", "the owner's system")
 
 def append(
     db: Connection,
-    inquiry: Any,
-    entries: Sequence[tuple[MeasurementEntry, Any]],
+    query: MeasuredQuery,
+    entries: Sequence[tuple[NewEntry, Measurement]],
     author: Author,
     now: datetime,
     kind: str = "",
 ) -> dict[str, Any]:
-    """Store entries, each with the row of its measurement, all of one query.
+    """Store entries, each with its measurement, all of one query.
 
     Returns the details for the audit log: the first and last sequence number, and a salted digest of the entries.
     """
-    stored = [
-        {
-            "measurement_id": row.id,
-            "query_id": inquiry.query_id,
-            "kind": kind or ("declined" if entry.value is None else "answered"),
-            "version": row.version + (entry.value is not None),
-            "value": entry.value,
-            "reason": entry.reason,
-            "note": entry.note,
-            "actor": author.actor,
-            "name": author.name,
-            "salt": secrets.token_hex(16),
-            "created_at": stamp(now),
-        }
-        for entry, row in entries
-    ]
-    first, last = table.add_entries(db, stored)
-    details = {"study_id": inquiry.study_id, "query_id": inquiry.query_id, "first": first, "last": last}
-    return {**details, "sha256": digest(stored)}
+    stored = inbox_store.add_entries(
+        db,
+        [
+            Entry(
+                seq=0,  # numbered in the store
+                measurement_id=measurement.id,
+                query_id=query.query_id,
+                kind=kind or ("declined" if entry.value is None else "answered"),
+                version=measurement.version + (entry.value is not None),
+                value=entry.value,
+                reason=entry.reason,
+                note=entry.note,
+                actor=author.actor,
+                name=author.name,
+                salt=secrets.token_hex(16),
+                created_at=stamp(now),
+            )
+            for entry, measurement in entries
+        ],
+    )
+    ends = {"first": stored[0].seq, "last": stored[-1].seq}
+    return {"study_id": query.study_id, "query_id": query.query_id, **ends, "sha256": inbox_store.digest(stored)}
 
 
-def values_of(request: wire.AnswerCreate | wire.CorrectCreate) -> list[MeasurementEntry]:
+def values_of(request: wire.AnswerCreate | wire.CorrectCreate) -> list[NewEntry]:
     """The entries with a value of a request."""
     return [
-        MeasurementEntry(item.measurement_id, item.value, note=request.note, expected_version=item.expected_version)
+        NewEntry(item.measurement_id, item.value, note=request.note, expected_version=item.expected_version)
         for item in request.values
     ]
 
 
-def corrections_of(request: wire.CorrectCreate) -> list[MeasurementEntry]:
+def corrections_of(request: wire.CorrectCreate) -> list[NewEntry]:
     """The entries of a correction: other values first, then answers that are declared void."""
     void = [
-        MeasurementEntry(identity, reason=request.reason, note=request.note, expected_version=request.undo_version)
-        for identity in request.void
+        NewEntry(measurement_id, reason=request.reason, note=request.note, expected_version=request.undo_version)
+        for measurement_id in request.void
     ]
     return values_of(request) + void
 
 
-def latest_values(db: Connection, query_id: str, rows: dict[str, Any]) -> dict[str, float]:
+def latest_values(db: Connection, query_id: str, measurements: dict[str, Measurement]) -> dict[str, float]:
     """The latest value of each measurement of a query that has one, by measurement id."""
-    values = table.values(db, query_id, table.last_entry(db, query_id))
-    return {row.id: values[row.place, row.play] for row in rows.values() if (row.place, row.play) in values}
+    values = inbox_store.values(db, query_id, inbox_store.last_entry(db, query_id))
+    return {one.id: values[one.place, one.play] for one in measurements.values() if (one.place, one.play) in values}
 
 
 def check(
     act: Act,
-    entries: Sequence[MeasurementEntry],
-    rows: dict[str, Any],
+    entries: Sequence[NewEntry],
+    measurements: dict[str, Measurement],
     spec: wire.StudyCreate,
     latest: dict[str, float],
 ) -> None:
@@ -117,26 +120,26 @@ def check(
     seen: set[str] = set()
     values = sum(entry.value is not None for entry in entries)  # they come first
     for index, entry in enumerate(entries):
-        part = "values" if entry.value is not None else "measurement_ids" if act == "decline" else "void"
-        field = f"{part}.{index - values if part == 'void' else index}"
-        message = identity = ""
+        if entry.value is not None:
+            field, id_field = f"values.{index}", f"values.{index}.measurement_id"
+        else:
+            field = id_field = f"measurement_ids.{index}" if act == "decline" else f"void.{index - values}"
+        measurement = measurements.get(entry.measurement_id)
         if entry.measurement_id in seen:
-            identity = "is there twice"
-        elif entry.measurement_id not in rows:
-            identity = "is no measurement of this query"
-        elif (state := rows[entry.measurement_id].state) not in FROM[act]:
-            stale.append(f"{field} is {state}: {INSTEAD[state]}")
-        elif entry.expected_version not in (None, rows[entry.measurement_id].version):
+            faults.append({"field": id_field, "message": "is there twice"})
+        elif measurement is None:
+            faults.append({"field": id_field, "message": "is no measurement of this query"})
+        elif measurement.state not in FROM[act]:
+            stale.append(f"{field} is {measurement.state}: {INSTEAD[measurement.state]}")
+        elif entry.expected_version not in (None, measurement.version):
             stale.append(f"{field} was answered again meanwhile: look again")
         elif entry.value is not None:
-            message = fault_of(entry.value, spec) or ""
-            if entry.measurement_id in latest and latest[entry.measurement_id] == entry.value:
+            message = fault_of(entry.value, spec)
+            if latest.get(measurement.id) == entry.value:
                 message = "is the value that is stored already: nothing to correct"
+            if message:
+                faults.append({"field": f"{field}.value", "message": message})
         seen.add(entry.measurement_id)
-        if identity:
-            faults.append({"field": f"{field}.measurement_id" if part == "values" else field, "message": identity})
-        if message:
-            faults.append({"field": f"{field}.value", "message": message})
     if faults:
         raise Invalid("nothing was stored: errors says what is wrong", faults[:1_000])
     if stale:
@@ -160,12 +163,12 @@ def _with_unit(value: float, unit: str | None) -> str:
     return f"{grouped(value)} {unit}" if unit else grouped(value)
 
 
-def costs_again(inquiry: Any, spec: wire.StudyCreate) -> bool:
+def costs_again(query: MeasuredQuery, spec: wire.StudyCreate) -> bool:
     """Whether a private answer of a query has left (its version is drawn): another value is charged as a correction."""
-    return inquiry.begun > 0 and not draws_nothing(spec)
+    return query.begun > 0 and not draws_nothing(spec)
 
 
-def system_of(row: Any) -> wire.SystemAsked | None:
+def system_of(row: Measurement) -> wire.SystemAsked | None:
     """The state of a measurement at the owner's system; None if people measure it or it is not open."""
     if row.state != "open" or (row.next_at is None and row.problem is None and not row.attempts):
         return None
@@ -193,32 +196,14 @@ def ask(
     now: datetime,
 ) -> None:
     """Add one open measurement for each play of each row of a query, in the transaction that charges it."""
-    due_at = due(spec, now)
-    inquiry = {
-        "query_id": query_id,
-        "study_id": study_id,
-        "grant_id": grant_id,
-        "due_at": stamp(due_at) if due_at else None,
-        "created_at": stamp(now),
-    }
-    shared = {
-        "query_id": query_id,
-        "study_id": study_id,
-        "next_at": stamp(now) if spec.measurement.source == "webhook" else None,
-    }
-    table.add_inquiry(
-        db,
-        inquiry,
-        [
-            {
-                "id": f"msr_{secrets.token_hex(8)}",
-                "place": index,
-                "row": item.row,
-                "play": play,
-                "plays": item.plays,
-                **shared,
-            }
-            for index, item in enumerate(rows)
-            for play in range(1, item.plays + 1)
-        ],
-    )
+    due_at, shared = due(spec, now), {"query_id": query_id, "study_id": study_id}
+    query = {"grant_id": grant_id, "due_at": stamp(due_at) if due_at else None, "created_at": stamp(now)}
+    next_at = stamp(now) if spec.measurement.source == "webhook" else None
+    requested = [
+        shared
+        | {"id": f"msr_{secrets.token_hex(8)}", "place": index, "row": item.row}
+        | {"play": play, "plays": item.plays, "next_at": next_at}
+        for index, item in enumerate(rows)
+        for play in range(1, item.plays + 1)
+    ]
+    inbox_store.add_query(db, shared | query, requested)

@@ -25,7 +25,7 @@ from blindopt.formats.release_files import Section
 from curator_service import store
 from curator_service.measurement.column import is_exact, measure
 from curator_service.privacy import ledger
-from curator_service.store import inbox as inbox_table
+from curator_service.store import inbox as inbox_store
 from curator_service.store import ledger as lines
 from curator_service.use_cases import notices
 from curator_service.use_cases.guard.study_guard import StudyGuard
@@ -307,22 +307,22 @@ class Queries:
             row = store.find(db, store.queries, identity)
             if (row.study_id, row.grant_id) != (study_id, principal.id):
                 raise NotFound("there is no such query")
-            inquiry = inbox_table.inquiry(db, identity)
-            latest = None if inquiry is None else inbox_table.latest(db, identity)
+            measured = inbox_store.find_query(db, identity)
+            latest = None if measured is None else inbox_store.latest(db, identity)
             key = row.idempotency_key
-            if (stored := stored_replies.find(db, row.grant_id, key, None) if inquiry is None else None) is not None:
+            if (stored := stored_replies.find(db, row.grant_id, key, None) if measured is None else None) is not None:
                 self._context.audit_trail.check_reply(db, principal, key, stored.log_seq, stored.reply)
-        if inquiry is None and stored is None:
+        if measured is None and stored is None:
             raise StillRunning("the query was charged and not answered: send it again under its key")
         if stored is not None and version <= 1:
             return StoredReply(200, stored.reply.body)
-        if inquiry is not None and inquiry.lost == inbox_table.GONE:
+        if measured is not None and measured.lost == inbox_store.GONE:
             raise Erased("the study was erased by its owner, with its answers")
         if latest is not None and latest.version >= version:
             return StoredReply(200, latest.body)
-        if inquiry is not None and inquiry.lost:
+        if measured is not None and measured.lost:
             raise StudyNotOpen("the curator was restored from a backup after this query: it gets no answer any more")
-        due_at = None if inquiry is None or inquiry.due_at is None else moment(inquiry.due_at)
+        due_at = None if measured is None or measured.due_at is None else moment(measured.due_at)
         reply = wire.QueryPending(
             id=identity, study_id=study_id, state="pending", created_at=moment(row.created_at), due_at=due_at
         )
@@ -356,8 +356,7 @@ class Queries:
     def _revisions(self, principal: Principal, after: int, limit: int) -> list[wire.Revision]:
         with self._context.database.read() as db:
             self._context.authentication.check_live(db, principal)  # it may have been revoked while it waited
-            rows = inbox_table.revisions_of(db, principal.id, after=after, limit=limit)
-        return [wire.Revision(seq=row.seq, query_id=row.query_id, version=row.version) for row in rows]
+            return inbox_store.versions_after(db, principal.id, after, limit=limit)
 
     def _check(self, caller: RequestContext, identity: str, request: wire.QueryRequest) -> Released:
         """The released study, if the request fits its public limits; nothing is written."""

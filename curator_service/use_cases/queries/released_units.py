@@ -4,14 +4,14 @@ Which units a version has follows from the entries and from what was released an
 from which a measurement was taken back is held back: none of its later versions has it, until it is released anew.
 """
 
-import json
 from collections import Counter
 from collections.abc import Collection, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from blindopt import wire
 from curator_service.measurement.privatize import Measured, releases_mean
-from curator_service.store import inbox as table
+from curator_service.store import inbox as inbox_store
+from curator_service.store.inbox import AnswerVersion
 from service_kit.store.database import Connection
 
 Unit = tuple[int, int]
@@ -20,70 +20,68 @@ Units = dict[Unit, tuple[tuple[int, float], ...]]
 """Each unit with play and value of the measurements behind it, in the order of the query."""
 
 
-def measured_units(db: Connection, query_id: str, spec: wire.StudyCreate, basis: int) -> Units:
-    """The units that have a measurement, by the entries up to ``basis``."""
-    mean = releases_mean(spec)
-    units: Units = {}
-    for (index, play), value in table.values(db, query_id, basis).items():
-        unit = (index, 0 if mean else play)
-        units[unit] = (*units.get(unit, ()), (play, value))
-    return units
+@dataclass(frozen=True, slots=True)
+class ReleasedUnits:
+    """The units of a query's answer, from its entries and from the versions that were begun."""
 
+    db: Connection
+    query_id: str
+    spec: wire.StudyCreate
+    versions: Sequence[AnswerVersion]
 
-def published_units(db: Connection, query_id: str, spec: wire.StudyCreate, versions: Sequence[Any]) -> Units:
-    """The units of the last of these versions, which are all up to that one; none without a version."""
-    if not releases_mean(spec):  # every play that changed was released anew
-        return measured_units(db, query_id, spec, versions[-1].basis) if versions else {}
-    published: Units = {}
-    for version in versions:
-        fresh, now = set(fresh_units(version)), measured_units(db, query_id, spec, version.basis)
-        published = {unit: values for unit, values in now.items() if unit in fresh or published.get(unit) == values}
-    return published
+    @classmethod
+    def of(cls, db: Connection, query_id: str, spec: wire.StudyCreate, last: int | None = None) -> "ReleasedUnits":
+        """Those of all versions of a query, or of those up to ``last``."""
+        return cls(db, query_id, spec, inbox_store.versions_of(db, query_id)[:last])
 
+    def measured(self, basis: int) -> Units:
+        """The units that have a measurement, by the entries up to ``basis``."""
+        mean = releases_mean(self.spec)
+        units: Units = {}
+        for (index, play), value in inbox_store.values(self.db, self.query_id, basis).items():
+            unit = (index, 0 if mean else play)
+            units[unit] = (*units.get(unit, ()), (play, value))
+        return units
 
-def units_to_release(
-    db: Connection,
-    query_id: str,
-    spec: wire.StudyCreate,
-    versions: Sequence[Any],
-    basis: int,
-    rest: Collection[int],
-) -> tuple[list[Unit], bool]:
-    """Units that the next version releases anew, in order; and whether it lacks a unit that the last one has.
+    def published(self) -> Units:
+        """The units of the last version; none without a version."""
+        if not releases_mean(self.spec):  # every play that changed was released anew
+            return self.measured(self.versions[-1].basis) if self.versions else {}
+        published: Units = {}
+        for version in self.versions:
+            fresh, measured = set(version.units), self.measured(version.basis)
+            published = {
+                unit: values for unit, values in measured.items() if unit in fresh or published.get(unit) == values
+            }
+        return published
 
-    A unit that was released before is released anew for a value that was entered since, and for the items of ``rest``;
-    not for values that were taken back.
-    """
-    now, last = measured_units(db, query_id, spec, basis), published_units(db, query_id, spec, versions)
-    before = measured_units(db, query_id, spec, versions[-1].basis) if versions else {}
-    released = release_counts(versions)
+    def release_counts(self) -> Counter[Unit]:
+        """How often each unit was released."""
+        return Counter(unit for version in self.versions for unit in version.units)
 
-    def is_due(unit: Unit, values: tuple[tuple[int, float], ...]) -> bool:
-        entered = bool(set(values) - set(before.get(unit, ())))
-        return last.get(unit) != values and (unit not in released or entered or unit[0] in rest)
+    def to_release(self, basis: int, rest: Collection[int]) -> tuple[list[Unit], bool]:
+        """Units that the next version releases anew, in order; and whether it lacks a unit that the last one has.
 
-    fresh = {unit: values for unit, values in now.items() if is_due(unit, values)}
-    return list(fresh), any(unit not in fresh and now.get(unit) != values for unit, values in last.items())
+        A unit that was released before is released anew for a value that was entered since, and for the items of
+        ``rest``; not for values that were taken back.
+        """
+        measured, last = self.measured(basis), self.published()
+        before = self.measured(self.versions[-1].basis) if self.versions else {}
+        released = self.release_counts()
 
+        def is_due(unit: Unit, values: tuple[tuple[int, float], ...]) -> bool:
+            entered = bool(set(values) - set(before.get(unit, ())))
+            return last.get(unit) != values and (unit not in released or entered or unit[0] in rest)
 
-def held_back(db: Connection, query_id: str, spec: wire.StudyCreate) -> set[int]:
-    """Indices of the items whose mean is held back since one of its measurements was taken back."""
-    if not releases_mean(spec):
-        return set()
-    versions = table.rounds_of(db, query_id)
-    now = measured_units(db, query_id, spec, table.last_entry(db, query_id))
-    published, released = published_units(db, query_id, spec, versions), release_counts(versions)
-    return {index for index, play in now if (index, play) in released and (index, play) not in published}
+        fresh = {unit: values for unit, values in measured.items() if is_due(unit, values)}
+        return list(fresh), any(unit not in fresh and measured.get(unit) != values for unit, values in last.items())
 
-
-def fresh_units(version: Any) -> list[Unit]:
-    """The units that a version releases anew, in order."""
-    return [(index, play) for index, play in json.loads(version.fresh)]
-
-
-def release_counts(versions: Sequence[Any]) -> Counter[Unit]:
-    """How often each unit was released by these versions."""
-    return Counter(unit for version in versions for unit in fresh_units(version))
+    def held_back(self) -> set[int]:
+        """Indices of the items whose mean is held back since one of its measurements was taken back."""
+        if not releases_mean(self.spec):
+            return set()
+        measured = self.measured(inbox_store.last_entry(self.db, self.query_id))
+        return {index for index, play in measured.keys() & self.release_counts().keys() - self.published().keys()}
 
 
 def measurements_of(items: Sequence[wire.RowPlays], unit: Unit, values: tuple[tuple[int, float], ...]) -> Measured:

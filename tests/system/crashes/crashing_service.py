@@ -240,7 +240,7 @@ def curator(gun: Gun) -> Callable[[], None]:
     commits = Commits(gun)
     commits.watch()
     commits.mark(store, "begin_query", "charge", lambda db, **values: str(values["idempotency_key"]))
-    commits.mark(measurement_entries, "append", "entered", lambda db, inquiry, *_, **__: str(inquiry.query_id))
+    commits.mark(measurement_entries, "append", "entered", lambda db, query, *_, **__: str(query.query_id))
     commits.mark(answer_versions.AnswerVersions, "_publish", "told", lambda self, db, drawn: str(drawn.query_id))
     _call(gun, answer_versions, "release", "version.draw")
     commits.mark(queries.Queries, "_settle", "answer", lambda self, db, caller, *_: str(caller.key))

@@ -1,6 +1,5 @@
 """Versions of answers: their law, recovery after a crash, and their checks, which find broken ones."""
 
-import json
 from contextlib import closing
 from dataclasses import replace
 
@@ -10,7 +9,7 @@ from scipy import stats
 
 from blindopt import wire
 from blindopt.errors import LogBroken
-from curator_service.store import inbox as table
+from curator_service.store import inbox as inbox_store
 from curator_service.use_cases.integrity import log_checks
 from curator_service.use_cases.integrity.restore import close_after_restore
 from curator_service.use_cases.queries.answer_versions import AnswerVersions
@@ -117,10 +116,10 @@ def test_a_correction_keeps_what_did_not_change_bit_for_bit(in_process, small, d
 class DrawsAllAnew(AnswerVersions):
     """Releases every answer of a query again when any is corrected."""
 
-    def changed_units(self, db, query_id, spec, earlier, *rest):
-        fresh, again, is_less = super().changed_units(db, query_id, spec, earlier, *rest)
-        whole, *_ = super().changed_units(db, query_id, spec, [], *rest)
-        return (whole if earlier else fresh), again, is_less
+    def changed_units(self, earlier, *rest):
+        fresh, again, is_less = super().changed_units(earlier, *rest)
+        whole, *_ = super().changed_units(replace(earlier, versions=[]), *rest)
+        return (whole if earlier.versions else fresh), again, is_less
 
 
 def test_a_curator_that_draws_all_anew_or_charges_nothing_is_found(in_process, small, draft_of):
@@ -221,9 +220,9 @@ def test_an_answer_in_the_place_of_a_void_one_is_drawn_anew_and_charged_whatever
 class ForgetsVoidAnswers(AnswerVersions):
     """Charges again only what the last version released."""
 
-    def changed_units(self, db, query_id, spec, earlier, *rest):
-        fresh, again, is_less = super().changed_units(db, query_id, spec, earlier, *rest)
-        last = {tuple(unit) for unit in json.loads(earlier[-1].fresh)} if earlier else set()
+    def changed_units(self, earlier, *rest):
+        fresh, again, is_less = super().changed_units(earlier, *rest)
+        last = earlier.versions[-1].units if earlier.versions else []
         return fresh, [unit for unit in again if unit in last], is_less
 
 
@@ -374,7 +373,7 @@ def test_a_mean_held_back_stays_so_through_a_crash_and_is_drawn_once_when_it_is_
     bodies = [in_process.call("modeler", "GET", f"{path}{version}") for version in (2, 3, 4)]
     assert {body["version"] for body in bodies} == {4}
     with in_process.context.database.read() as db:
-        stored = [wire.QueryReply.model_validate_json(table.revision(db, query, v).body) for v in (2, 3, 4)]
+        stored = [wire.QueryReply.model_validate_json(inbox_store.published(db, query, v).body) for v in (2, 3, 4)]
     assert [reply.declined for reply in stored] == [[3], [], [3]]
     assert [len(reply.answers) for reply in stored] == [1, 2, 1]
     assert {reply.answers[-1].model_dump_json() for reply in stored} == {before.answers[1].model_dump_json()}

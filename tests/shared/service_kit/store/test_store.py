@@ -126,7 +126,7 @@ def _fill(database, context):
         account = dataset_accounts.Account()
         dataset_accounts.add(db, "ds_1", "tuning", after=account, at=stamp(NOW), subject="tun_1")
         withheld.withhold(db, "ds_1", withheld.record_unit(1), "s", stamp(NOW))
-        inquiry = {"query_id": "qry_1", "study_id": "std_1", **created}
+        measured_query = {"query_id": "qry_1", "study_id": "std_1", **created}
         measured = {
             "id": "msr_1",
             "query_id": "qry_1",
@@ -136,7 +136,7 @@ def _fill(database, context):
             "play": 1,
             "plays": 1,
         }
-        inbox.add_inquiry(db, {**inquiry, "grant_id": "grt_1"}, [measured])
+        inbox.add_query(db, {**measured_query, "grant_id": "grt_1"}, [measured])
         entry = {
             "measurement_id": "msr_1",
             "query_id": "qry_1",
