@@ -6,15 +6,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.http_receiver import Answer, Receiver
 from tests.shared.service_kit.notices.notice_receiver import documented_check
 
 KEY = "a secret of thirty-two characters"
-Reply = tuple[int, bytes, dict[str, str]]
 
 
 @dataclass
@@ -32,7 +31,7 @@ class Call:
 class OwnersSystem:
     """Keeps its port from one ``open`` to the next, and never forgets its results, as a database would."""
 
-    fails: Callable[[dict[str, Any], int], Reply | None] = lambda body, before: None
+    fails: Callable[[dict[str, Any], int], Answer | None] = lambda body, before: None
     """The reply in place of a measurement, or None; ``before``: how many calls for that measurement came before."""
     port: int = 0
     calls: list[Call] = field(default_factory=list)
@@ -41,7 +40,7 @@ class OwnersSystem:
     worked: Counter[str] = field(default_factory=Counter)
     """How often each measurement was made."""
     forged: int = 0
-    _server: ThreadingHTTPServer | None = None
+    _receiver: Receiver | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _busy: int = 0
 
@@ -55,38 +54,16 @@ class OwnersSystem:
 
     def open(self) -> None:
         """Listen, on the port that it had before."""
-        system = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                status, reply, headers = system.answer(self.headers, body)
-                with suppress(BrokenPipeError, ConnectionResetError):  # the caller has gone
-                    self.send_response(status)
-                    for name, value in {**headers, "Content-Length": str(len(reply))}.items():
-                        self.send_header(name, value)
-                    self.end_headers()
-                    self.wfile.write(reply)
-
-            def log_message(self, *message: Any) -> None:
-                pass
-
-        class Server(ThreadingHTTPServer):
-            allow_reuse_address = True
-            daemon_threads = True
-
-        self._server = Server(("127.0.0.1", self.port), Handler)
-        self.port = self._server.server_address[1]
-        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+        self._receiver = Receiver(lambda request, body: self.answer(request.headers, body), self.port)
+        self.port = self._receiver.port
 
     def close(self) -> None:
         """Refuse connections."""
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-            self._server = None
+        if self._receiver is not None:
+            self._receiver.close()
+            self._receiver = None
 
-    def answer(self, headers: Any, body: bytes) -> Reply:
+    def answer(self, headers: Any, body: bytes) -> Answer:
         """The reply to a call: 401 for a wrong signature, else as ``fails`` says, else the measurement."""
         if not documented_check()(headers["Blindopt-Signature"], body, KEY.encode(), math.inf):
             self.forged += 1

@@ -2,16 +2,16 @@
 
 import re
 import ssl
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 from blindopt import wire
+from tests.http_receiver import Answer, receiving
 
 KEY = b"a secret of thirty-two characters"
 DOCUMENT = Path(__file__).parents[4] / "docs" / "operations.md"
@@ -76,36 +76,12 @@ def listening(
     """A receiver at ``port``, or at one of its own. ``act`` answers in its place."""
     listener = Listener(status)
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            listener.got.append(Got(dict(self.headers), body))
-            with suppress(BrokenPipeError, ConnectionResetError):
-                if act is not None:
-                    return act(self)
-                self.send_response(listener.status(len(listener.got)))
-                if listener.moved_to:
-                    self.send_header("Location", listener.moved_to)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-            return None
+    def answer(request: BaseHTTPRequestHandler, body: bytes) -> Answer | None:
+        listener.got.append(Got(dict(request.headers), body))
+        if act is not None:
+            return act(request)
+        return listener.status(len(listener.got)), b"", {"Location": listener.moved_to} if listener.moved_to else {}
 
-        def log_message(self, *arguments: Any) -> None:
-            pass
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-
-        def handle_error(self, *arguments: Any) -> None:
-            pass
-
-    server = Server(("127.0.0.1", port), Handler)
-    if tls is not None:
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
-    listener.url = f"http{'s' if tls else ''}://127.0.0.1:{server.server_address[1]}/notices"
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    try:
+    with receiving(answer, port, tls) as receiver:
+        listener.url = receiver.url
         yield listener
-    finally:
-        server.shutdown()
-        server.server_close()
