@@ -9,7 +9,7 @@ from starlette.responses import Response, StreamingResponse
 
 from blindopt import wire
 from blindopt.errors import Invalid
-from modeler_service.store.trial_lists import TrialFilter
+from modeler_service.store import TrialFilter
 from modeler_service.use_cases import exports, imports
 from modeler_service.use_cases.modeler import Modeler
 from service_kit.web.bodies import body_of
@@ -64,11 +64,11 @@ def start_run(run: wire.RunCreate, caller: RequestContextDep, modeler: ModelerDe
 def list_runs(
     modeler: ModelerDep,
     paging: PagingDep,
-    chosen: ListFilterDep,
+    list_filter: ListFilterDep,
     order: Order = "oldest",
 ) -> wire.RunPage:
     """Runs in the order of their creation, or the newest first."""
-    numbered = modeler.runs(paging.token, paging.limit, newest=order == "newest", chosen=chosen)
+    numbered = modeler.runs(paging.token, paging.limit, newest=order == "newest", list_filter=list_filter)
     numbered, token = paging.cut(numbered, lambda pair: pair[0])
     runs = [run for _, run in numbered]
     return wire.RunPage(runs=runs, counts=modeler.counts(), tags=modeler.housekeeping.tags(), next_page_token=token)
@@ -155,7 +155,7 @@ def list_trials(
     run_id: RunId,
     modeler: ModelerDep,
     paging: PagingDep,
-    chosen: Annotated[TrialFilter, Depends(_trial_filter)],
+    trial_filter: Annotated[TrialFilter, Depends(_trial_filter)],
     order: Order = "oldest",
     sort: Annotated[
         Literal["number", "row", "mean", "sd", "acquisition", "y"],
@@ -171,10 +171,10 @@ def list_trials(
     if offset is not None:
         if paging.token is not None:
             raise Invalid("a request has an offset or a page_token, not both")
-        return modeler.sorted_trials(run_id, chosen, sort=sort, largest=newest, offset=offset, limit=paging.size)
+        return modeler.sorted_trials(run_id, trial_filter, sort=sort, largest=newest, offset=offset, limit=paging.size)
     if sort != "number":
         raise Invalid("trials sorted by a field other than their number are read with an offset")
-    trials = modeler.trials(run_id, paging.token, paging.limit, newest=newest, chosen=chosen)
+    trials = modeler.trials(run_id, paging.token, paging.limit, newest=newest, trial_filter=trial_filter)
     trials, token = paging.cut(trials, lambda trial: trial.number)
     return wire.TrialPage(trials=trials, next_page_token=token)
 

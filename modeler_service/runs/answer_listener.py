@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable
 
-from blindopt import wire
 from modeler_service import store
 from modeler_service.runs.curator_session import connect
 from modeler_service.runs.query_keys import is_run_query
@@ -38,57 +37,56 @@ class AnswerListener:
         """Wake no run any more."""
         self._closing.set()
 
-    def listen(self, identity: str) -> None:
+    def listen(self, run_id: str) -> None:
         """Listen for answers to a run that waits for people, unless it is listened for already or too many are."""
         with self._lock:
-            if identity in self._listening or identity in self._without_waits or len(self._listening) >= LISTENERS_MAX:
+            if run_id in self._listening or run_id in self._without_waits or len(self._listening) >= LISTENERS_MAX:
                 return
-            self._listening.add(identity)
-        threading.Thread(target=self._serve, args=(identity,), daemon=True, name="listen").start()
+            self._listening.add(run_id)
+        threading.Thread(target=self._serve, args=(run_id,), daemon=True, name="listen").start()
 
-    def _serve(self, identity: str) -> None:
+    def _serve(self, run_id: str) -> None:
         is_news = is_over = False
         try:
-            is_news = self._follow(identity)
+            is_news = self._follow(run_id)
             is_over = not is_news
         except Exception as error:  # the run looks by itself later, and reports what is wrong
-            log.info("listening for answers failed", extra={"fields": {"run": identity, "kind": type(error).__name__}})
+            log.info("listening for answers failed", extra={"fields": {"run": run_id, "kind": type(error).__name__}})
         finally:
             with self._lock:
-                self._listening.discard(identity)
+                self._listening.discard(run_id)
         if self._closing.is_set():
             return
         if is_news:
-            self._wake(identity)
-        elif is_over and self._waits(identity):  # it began to wait again just before this listener ended
-            self.listen(identity)
+            self._wake(run_id)
+        elif is_over and self._waits(run_id):  # it began to wait again just before this listener ended
+            self.listen(run_id)
 
-    def _waits(self, identity: str) -> bool:
+    def _waits(self, run_id: str) -> bool:
         with self._context.database.read() as db:
-            row = store.run(db, identity)
+            row = store.find_run(db, run_id)
         return (row.state, row.waiting_for) == ("waiting", "people")
 
-    def _follow(self, identity: str) -> bool:
+    def _follow(self, run_id: str) -> bool:
         """Wait until an answer to the run is published; False if it waits for people no longer."""
         with self._context.database.read() as db:
-            row = store.run(db, identity)
-        spec = wire.RunSpec.model_validate_json(row.spec)
-        token = self._context.seal.open(row.sealed_token).decode()
-        witness = Witness(self._context, spec.study_id, identity, is_run_query)
-        seen = max(row.revision, self._seen.get(identity, 0))
+            row = store.find_run(db, run_id)
+        spec, token = row.settings, self._context.seal.open(row.sealed_token).decode()
+        witness = Witness(self._context, spec.study_id, run_id, is_run_query)
+        seen = max(row.revision, self._seen.get(run_id, 0))
         with connect(self._settings, spec, token, witness, cancelled=self._closing.is_set) as curator:
             while not self._closing.is_set():
                 with self._context.database.read() as db:
-                    pending = store.pending_queries(db, identity)
-                if not self._waits(identity):
+                    pending = store.pending_queries(db, run_id)
+                if not self._waits(run_id):
                     return False
                 began = time.monotonic()
                 page = curator.news(seen, wait_s=LISTEN_SECONDS)
                 if page is not None:
                     if not page.revisions and time.monotonic() - began < AT_ONCE_SECONDS:
-                        self._without_waits.add(identity)
+                        self._without_waits.add(run_id)
                         return False
-                    seen = self._seen[identity] = max([seen, *(revision.seq for revision in page.revisions)])
+                    seen = self._seen[run_id] = max([seen, *(revision.seq for revision in page.revisions)])
                     if any(revision.query_id in pending for revision in page.revisions):
                         return True
                 self._closing.wait(max(0.0, began + AT_ONCE_SECONDS - time.monotonic()))

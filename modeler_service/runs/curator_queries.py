@@ -4,19 +4,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 from blindopt import wire
 from blindopt.client import Reply, StudyClient
 from blindopt.client.answers import answers_of
 from blindopt.errors import ProtocolViolated, Remote
 from modeler_service import store
-from modeler_service.runs.answers import values_of
 from modeler_service.runs.interrupts import Pending
 from modeler_service.runs.lease import RunLease
 from modeler_service.runs.query_keys import query_of
-from modeler_service.runs.record import answer_in
 from modeler_service.runs.witness import Witness
+from modeler_service.store import TrialRow
 from service_kit.store.base import stamp
 from service_kit.store.database import Connection
 
@@ -37,11 +35,11 @@ REFUSED_IN_A_ROW = 3
 
 @dataclass(frozen=True, slots=True)
 class _Query:
-    """A query of trials from ``first`` on; ``identity`` is its id at the curator, once that has accepted it."""
+    """A query of trials from ``first`` on; ``query_id`` is its id at the curator, once that has accepted it."""
 
     first: int
     rows: list[int]
-    identity: str | None
+    query_id: str | None
 
 
 class CuratorQueries:
@@ -56,17 +54,17 @@ class CuratorQueries:
         """Whether people measure the records of the study."""
         self.has_common_cap = True
         """Whether a cap of the study counts answers about all rows together."""
-        row = lease.read(lambda db: store.run(db, lease.identity))
-        self._waited, self._revision = row.waits > 0, row.revision
+        run = lease.read(lambda db: store.find_run(db, lease.run_id))
+        self._waited, self._revision = run.waits > 0, run.revision
         self._unstored: Callable[[Connection], None] | None = None
         """Stores the last answer, which comes with the next choice."""
         self._overdue_at = 0.0
-        self.trials: list[Any] = []
+        self.trials: list[TrialRow] = []
         self.reload()
 
     def reload(self) -> None:
         """Read the trials again."""
-        self.trials = self._lease.read(lambda db: store.trial_page(db, self._lease.identity))
+        self.trials = self._lease.read(lambda db: store.trial_page(db, self._lease.run_id))
 
     @property
     def settled(self) -> int:
@@ -124,7 +122,7 @@ class CuratorQueries:
     def _split(self, first: int, count: int) -> None:
         """Store that each of these trials is queried alone from now on, after a kill too."""
         now = stamp(self._lease.now)
-        self.store(lambda db: store.ask_trials(db, self._lease.identity, first, count, asked_at=now, query_id=None))
+        self.store(lambda db: store.ask_trials(db, self._lease.run_id, first, count, asked_at=now, query_id=None))
         self.reload()
 
     def _is_alone(self, first: int) -> bool:
@@ -142,7 +140,7 @@ class CuratorQueries:
             return False
         if error.cap is not None:
             return error.row == rows[0]
-        before = self._lease.read(lambda db: store.trial_page(db, self._lease.identity))[: first - 1]
+        before = self._lease.read(lambda db: store.trial_page(db, self._lease.run_id))[: first - 1]
         last = before[-(REFUSED_IN_A_ROW - 1) :]
         all_refused = len(last) == REFUSED_IN_A_ROW - 1 and all(trial.declined for trial in last)
         return not (self.has_common_cap and all_refused)
@@ -151,7 +149,7 @@ class CuratorQueries:
         """Store that no answer about a row is allowed: the trial is declined, without a version."""
 
         def work(db: Connection) -> None:
-            store.answer_trial(db, self._lease.identity, first, answered_at=stamp(self._lease.now), declined=1)
+            store.answer_trial(db, self._lease.run_id, first, None, answered_at=stamp(self._lease.now))
             if self._waited:
                 self._begin_wait(db, looked_at=None)
 
@@ -159,11 +157,11 @@ class CuratorQueries:
         self._waited = False
 
     def _ask_alone(self, curator: StudyClient, first: int, rows: list[int]) -> list[wire.Answer | None]:
-        answers = {number: answer_in(trial) for number, trial in self._settled_from(first, len(rows))}
+        answers = {number: trial.answer for number, trial in self._settled_from(first, len(rows))}
         pending: list[_Query] = []
         is_refused = False
         for query in self._open_queries(first, rows):
-            if query.identity is None:
+            if query.query_id is None:
                 try:
                     answered, reply = self._send(curator, query.first, query.rows)
                 except Remote as error:
@@ -178,7 +176,7 @@ class CuratorQueries:
                 if isinstance(answered, wire.QueryReply):
                     answers |= enumerate(self._store(answered, reply, query.first, query.rows), start=query.first)
                     continue
-                query = replace(query, identity=self._store_pending(answered, reply, query.first, query.rows))
+                query = replace(query, query_id=self._store_pending(answered, reply, query.first, query.rows))
             pending.append(query)
         self._await(curator, pending, answers)
         if is_refused:
@@ -188,9 +186,9 @@ class CuratorQueries:
     def _send(
         self, curator: StudyClient, first: int, rows: list[int]
     ) -> tuple[wire.QueryReply | wire.QueryPending, Reply]:
-        return self._lease.retry(lambda: curator.ask(query_of(rows), key=f"{self._lease.identity}:{first}"))
+        return self._lease.retry(lambda: curator.ask(query_of(rows), key=f"{self._lease.run_id}:{first}"))
 
-    def _settled_from(self, first: int, count: int) -> list[tuple[int, Any]]:
+    def _settled_from(self, first: int, count: int) -> list[tuple[int, TrialRow]]:
         """Those of ``count`` trials from ``first`` on that are answered or declined, with their numbers."""
         trials = self.trials[first - 1 : first - 1 + count]
         return [(trial.number, trial) for trial in trials if trial.answered_at is not None]
@@ -200,13 +198,13 @@ class CuratorQueries:
         queries: list[_Query] = []
         settled = dict(self._settled_from(first, len(rows)))
         for number, row in enumerate(rows, start=first):
-            identity = self.trials[number - 1].query_id if number <= len(self.trials) else None
+            query_id = self.trials[number - 1].query_id if number <= len(self.trials) else None
             if number in settled:
                 continue
-            if queries and identity is not None and queries[-1].identity == identity:
+            if queries and query_id is not None and queries[-1].query_id == query_id:
                 queries[-1].rows.append(row)
             else:
-                queries.append(_Query(number, [row], identity))
+                queries.append(_Query(number, [row], query_id))
         return queries
 
     def _await(self, curator: StudyClient, pending: list["_Query"], answers: dict[int, wire.Answer | None]) -> None:
@@ -239,7 +237,7 @@ class CuratorQueries:
         """Fetch the answers to pending queries, before any work that costs more. Raises Pending if any has none."""
         first = self.settled + 1
         queries = self._open_queries(first, self.chosen(first)) if first <= len(self.trials) else []
-        pending = [query for query in queries if query.identity is not None]
+        pending = [query for query in queries if query.query_id is not None]
         if not pending:
             return
         try:
@@ -255,17 +253,17 @@ class CuratorQueries:
         self, curator: StudyClient, query: "_Query", wait_s: float, *, others: bool
     ) -> list[wire.Answer | None] | None:
         """Fetch and store the answers to a query; None while it is pending. ``others``: whether others are, too."""
-        identity = query.identity
-        assert identity is not None, "it was accepted"
-        parsed, reply = self._lease.retry(lambda: curator.query(identity, wait_s=wait_s))
+        query_id = query.query_id
+        assert query_id is not None, "it was accepted"
+        parsed, reply = self._lease.retry(lambda: curator.query(query_id, wait_s=wait_s))
         if isinstance(parsed, wire.QueryPending):
             return None
-        return self._store(parsed, reply, query.first, query.rows, query_id=identity, others=others)
+        return self._store(parsed, reply, query.first, query.rows, query_id=query_id, others=others)
 
     def revise(self, curator: StudyClient) -> bool:
         """Read the answers that were corrected, or came late, since the last call; return whether there were any."""
-        queries: dict[str, list[Any]] = {}
-        for trial in self._lease.read(lambda db: store.trial_page(db, self._lease.identity)):
+        queries: dict[str | None, list[TrialRow]] = {}
+        for trial in self._lease.read(lambda db: store.trial_page(db, self._lease.run_id)):
             queries.setdefault(trial.query_id, []).append(trial)
         changed, before = False, self._revision
         for _ in range(PAGES_MAX):
@@ -277,26 +275,26 @@ class CuratorQueries:
             for revision in page.revisions:
                 trials = queries.get(revision.query_id)  # None for a query of another run
                 if trials and revision.version > (trials[0].version or 0):
-                    changed |= self._fetch_correction(curator, trials, revision.version)
+                    changed |= self._fetch_correction(curator, trials, revision.query_id, revision.version)
             self._revision = numbers[-1]
             if page.next_page_token is None or len(numbers) == 1:
                 break
         if self._revision > before:
-            self._lease.write(lambda db: store.change_run(db, self._lease.identity, revision=self._revision))
+            self._lease.write(lambda db: store.change_run(db, self._lease.run_id, revision=self._revision))
         if changed:
             self.reload()
         return changed
 
-    def _fetch_correction(self, curator: StudyClient, trials: list[Any], version: int) -> bool:
+    def _fetch_correction(self, curator: StudyClient, trials: list[TrialRow], query_id: str, version: int) -> bool:
         """Fetch and store a later version of a query's answer; False if it is stored already."""
-        query_id, first = trials[0].query_id, trials[0].number
-        row = self._lease.read(lambda db: store.trial(db, self._lease.identity, first))
+        first = trials[0].number
+        row = self._lease.read(lambda db: store.find_trial(db, self._lease.run_id, first))
         if row is None or (row.version or 0) >= version:
             return False
         parsed, reply = self._lease.retry(lambda: curator.query(query_id, version=version))
         if isinstance(parsed, wire.QueryPending):
             raise ProtocolViolated("the curator announced an answer that it does not send")
-        rows = [int(trial.row) for trial in trials]
+        rows = [trial.row for trial in trials]
         self._store(parsed, reply, first, rows, query_id=query_id, least=version)
         return True
 
@@ -306,8 +304,8 @@ class CuratorQueries:
 
         def work(db: Connection) -> None:
             self._lease.check(db)
-            store.ask_trials(db, self._lease.identity, first, len(rows), asked_at=now, query_id=pending.id)
-            store.add_version(db, self._lease.identity, first, 0, at=now, reply=reply.body)
+            store.ask_trials(db, self._lease.run_id, first, len(rows), asked_at=now, query_id=pending.id)
+            store.add_version(db, self._lease.run_id, first, 0, at=now, reply=reply.body)
             self._begin_wait(db, looked_at=now)
             self._witness.record_within(db, reply.exchange, reply.receipt)
 
@@ -342,12 +340,19 @@ class CuratorQueries:
 
         def work(db: Connection) -> None:
             if has_versions:
-                store.add_version(db, self._lease.identity, first, parsed.version, at=now, reply=reply.body)
+                store.add_version(db, self._lease.run_id, first, parsed.version, at=now, reply=reply.body)
             for number, answer in enumerate(answers, start=first):
-                values = values_of(answer, parsed) | {"query_id": parsed.id}
-                # The log has the reply's digest, so that a later change of y is detected.
-                values["reply"] = reply.body if number == first else None
-                store.answer_trial(db, self._lease.identity, number, answered_at=now, **values)
+                store.answer_trial(
+                    db,
+                    self._lease.run_id,
+                    number,
+                    answer,
+                    answered_at=now,
+                    query_id=parsed.id,
+                    version=parsed.version,
+                    # The log has the reply's digest, so that a later change of y is detected.
+                    reply=reply.body if number == first else None,
+                )
             if self._waited or query_id is not None:
                 self._begin_wait(db, looked_at=now if others else None)
             self._witness.record_within(db, reply.exchange, reply.receipt)
@@ -361,4 +366,4 @@ class CuratorQueries:
     def _begin_wait(self, db: Connection, looked_at: str | None) -> None:
         """Reset the wait: the curator has answered, and the next wait is a new one."""
         values = {"waits": 0, "waiting_since": None, "waiting_for": None, "looked_at": looked_at}
-        store.change_run(db, self._lease.identity, **values)
+        store.change_run(db, self._lease.run_id, **values)

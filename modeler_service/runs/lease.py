@@ -25,9 +25,9 @@ class RunLease:
     """The right of one worker to write a run, as long as ``number`` is the run's latest lease."""
 
     def __init__(
-        self, context: ServiceContext, settings: Settings, identity: str, number: int, interrupt: Interrupt
+        self, context: ServiceContext, settings: Settings, run_id: str, number: int, interrupt: Interrupt
     ) -> None:
-        self.context, self.settings, self.identity, self.interrupt = context, settings, identity, interrupt
+        self.context, self.settings, self.run_id, self.interrupt = context, settings, run_id, interrupt
         self._number = number
 
     @property
@@ -55,7 +55,7 @@ class RunLease:
 
     def check(self, db: Connection) -> None:
         """Raise Interrupted if the run was given to another worker meanwhile."""
-        if not store.beat(db, self.identity, self._number, stamp(self.now)):
+        if not store.beat(db, self.run_id, self._number, stamp(self.now)):
             raise Interrupted
 
     def read(self, work: Callable[[Connection], T]) -> T:

@@ -6,6 +6,7 @@ from typing import Any
 
 from blindopt import errors, wire
 from modeler_service import store
+from modeler_service.store import RunRow
 from service_kit.context.outbox import Outbox
 from service_kit.store.base import moment
 from service_kit.store.database import Connection
@@ -14,7 +15,7 @@ _CODES = {"internal", "out_of_memory", *errors.BY_CODE}
 """The codes that are passed on: a curator may answer with any code."""
 
 
-def notify_ended(db: Connection, outbox: Outbox, row: Any, ending: dict[str, Any]) -> None:
+def notify_ended(db: Connection, outbox: Outbox, row: RunRow, ending: dict[str, Any]) -> None:
     """Send the notice that a run has ended; ``row`` is its row before that."""
     event: wire.NoticeEvent = "run_failed" if ending["state"] == "failed" else "run_ended"
     if outbox.wants(event):
@@ -22,7 +23,7 @@ def notify_ended(db: Connection, outbox: Outbox, row: Any, ending: dict[str, Any
 
 
 def notify_waiting(
-    db: Connection, outbox: Outbox, row: Any, ending: dict[str, Any], now: datetime, longer_than: timedelta
+    db: Connection, outbox: Outbox, row: RunRow, ending: dict[str, Any], now: datetime, longer_than: timedelta
 ) -> None:
     """Send a notice once for each time that a run waits for its curator (not for people) ``longer_than`` this."""
     if ending.get("waiting_for", "curator") != "curator":
@@ -47,9 +48,8 @@ def notify_disputed(db: Connection, outbox: Outbox, study_id: str) -> None:
     outbox.add(db, "log_disputed", wire.NoticeSubject(study_id=study_id))
 
 
-def _subject(row: Any, ending: dict[str, Any]) -> wire.NoticeSubject:
+def _subject(row: RunRow, ending: dict[str, Any]) -> wire.NoticeSubject:
     problem = json.loads(ending["problem"])["code"] if ending.get("problem") else None
     if problem not in (None, *_CODES):
         problem = "another_code"
-    study_id = wire.RunSpec.model_validate_json(row.spec).study_id
-    return wire.NoticeSubject(run_id=row.id, study_id=study_id, problem=problem)
+    return wire.NoticeSubject(run_id=row.id, study_id=row.settings.study_id, problem=problem)

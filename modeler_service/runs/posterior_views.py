@@ -56,7 +56,7 @@ class PosteriorViews:
         self._lock = threading.Lock()
         self._kept: tuple[str, int, int, int, RowChooser] | None = None
 
-    def recommendation(self, identity: str, over: Over) -> wire.Recommendation:
+    def recommendation(self, run_id: str, over: Over) -> wire.Recommendation:
         """Return the recommended row. Raises StateConflict before the first outcome."""
 
         def rows_needed(run: Outline) -> int:
@@ -65,11 +65,11 @@ class PosteriorViews:
             return run.begun.n if over == "all" else min(run.begun.n, run.outcomes)
 
         with self._database.read() as db:
-            outline = Outline.of(db, identity)
+            outline = Outline.of(db, run_id)
             self._check(outline, rows_needed(outline))  # a recommendation is one of all outcomes, or none
-            record = Record.of(db, identity)
+            record = Record.of(db, run_id)
         with self._alone():
-            recommendation = recommendation_of(self._state(identity, record, rows_needed(record.outline)), over)
+            recommendation = recommendation_of(self._state(run_id, record, rows_needed(record.outline)), over)
         if recommendation is None:
             raise Invalid(
                 f"{record.plan.algorithm.name} estimates nothing: only queried rows can be compared, by two "
@@ -77,21 +77,21 @@ class PosteriorViews:
             )
         return recommendation
 
-    def posterior(self, identity: str, after: int, limit: int) -> tuple[int, list[wire.PosteriorPoint]]:
+    def posterior(self, run_id: str, after: int, limit: int) -> tuple[int, list[wire.PosteriorPoint]]:
         """Return the number of outcomes, and the posterior of ``limit`` rows from row ``after`` on."""
-        record = self._record(identity, lambda run: max(0, min(limit, run.begun.n - after)))
+        record = self._record(run_id, lambda run: max(0, min(limit, run.begun.n - after)))
         rows = np.arange(after, min(after + limit, record.begun.n))
         with self._alone():
-            return record.outcomes, points_of(self._state(identity, record, len(rows)), rows)
+            return record.outcomes, points_of(self._state(run_id, record, len(rows)), rows)
 
-    def top(self, identity: str, count: int, by: By = "mean") -> tuple[int, list[wire.PosteriorPoint]]:
+    def top(self, run_id: str, count: int, by: By = "mean") -> tuple[int, list[wire.PosteriorPoint]]:
         """Return the ``count`` rows of the best means, or of the largest expected improvements, the best first.
 
         The smaller row of equals comes first.
         """
-        record = self._record(identity, lambda run: run.begun.n)
+        record = self._record(run_id, lambda run: run.begun.n)
         with self._alone():
-            chooser = self._state(identity, record, record.begun.n)
+            chooser = self._state(run_id, record, record.begun.n)
             mean, variance = learner_of(chooser).moments(np.arange(record.begun.n))
             best = chooser.best("asked")
             gains = None if best is None else improvements(mean, variance, chooser.sign * best.mean)
@@ -102,13 +102,13 @@ class PosteriorViews:
             points = [p.model_copy(update={"improvement": float(gains[p.row])}) for p in points]
         return record.outcomes, points
 
-    def slices(self, identity: str, count: int) -> wire.PosteriorSlices:
+    def slices(self, run_id: str, count: int) -> wire.PosteriorSlices:
         """Return slices of the posterior mean along the axes of Z, over about ``count`` candidates spread evenly."""
-        record = self._record(identity, lambda run: min(run.begun.n, count))
+        record = self._record(run_id, lambda run: min(run.begun.n, count))
         n, candidates = record.begun.n, record.candidates(self._folder)
         rows = np.arange(n) if n <= count else np.unique(np.linspace(0, n - 1, count).astype(np.intp))
         with self._alone():
-            chooser = self._state(identity, record, len(rows))
+            chooser = self._state(run_id, record, len(rows))
             means = chooser.sign * learner_of(chooser).moments(rows)[0]
         by: Literal["column", "principal_axis"]
         if record.begun.mechanism in ROTATED:
@@ -121,17 +121,17 @@ class PosteriorViews:
         axes.sort(key=lambda axis: -axis.relevance)
         return wire.PosteriorSlices(outcomes=record.outcomes, by=by, axes=axes)
 
-    def map(self, identity: str, count: int) -> wire.PosteriorMap:
+    def map(self, run_id: str, count: int) -> wire.PosteriorMap:
         """Return rows on the first two principal axes of Z: those queried, and about ``count`` others spread evenly."""
-        record = self._record(identity, lambda run: min(run.begun.n, count))  # the rows queried are checked below
-        queried = Counter(outcome.row for outcome in [*record.observations, *record.trials])
+        record = self._record(run_id, lambda run: min(run.begun.n, count))  # the rows queried are checked below
+        queried = Counter([*(past.row for past in record.observations), *(trial.row for trial in record.trials)])
         n = record.begun.n
         spread = np.arange(n) if n <= count else np.linspace(0, n - 1, count).astype(np.intp)
         rows = np.union1d(spread, np.array(sorted(queried), dtype=np.intp))
         coordinates, shares = on_axes(record.candidates(self._folder), rows)
         points: list[wire.PosteriorPoint] | None
         with self._alone():
-            chooser = self._state(identity, record, len(rows))
+            chooser = self._state(run_id, record, len(rows))
             points = None if chooser.learner is None else points_of(chooser, rows)
         return wire.PosteriorMap(
             outcomes=record.outcomes,
@@ -155,17 +155,17 @@ class PosteriorViews:
         refusal = StillRunning("another posterior is being computed: try again")
         return exclusive(self._lock, WAIT_SECONDS, refusal)
 
-    def _record(self, identity: str, rows: Callable[[Outline], int]) -> Record:
+    def _record(self, run_id: str, rows: Callable[[Outline], int]) -> Record:
         """Read a run's record for a view of ``rows``: its last outcomes alone if all of them would take too much.
 
         Raises Invalid before reading it if these would take too much, too.
         """
         with self._database.read() as db:
-            outline = Outline.of(db, identity)
+            outline = Outline.of(db, run_id)
             shortened = replace(outline, outcomes=min(outline.outcomes, self._last_outcomes))
             is_short = not self._fits(outline, rows(outline)) and shortened != outline
             self._check(shortened if is_short else outline, rows(outline))
-            return Record.of(db, identity, last=self._last_outcomes if is_short else None)
+            return Record.of(db, run_id, last=self._last_outcomes if is_short else None)
 
     def _fits(self, run: Outline, rows: int) -> bool:
         return work_of(run, rows) <= self._work_max and run.memory <= self._memory_max
@@ -177,10 +177,10 @@ class PosteriorViews:
                 "take fewer rows, or the export of the run"
             )
 
-    def _state(self, identity: str, record: Record, rows: int) -> RowChooser:
+    def _state(self, run_id: str, record: Record, rows: int) -> RowChooser:
         """Return the state after the answers so far, for a view of so many rows."""
         self._check(record.outline, rows)
-        key = identity, record.outcomes, record.trials[-1].number if record.trials else 0, record.last_version
+        key = run_id, record.outcomes, record.trials[-1].number if record.trials else 0, record.last_version
         if self._kept is not None and self._kept[:4] == key:
             return self._kept[4]
         self._kept = None  # free its memory first

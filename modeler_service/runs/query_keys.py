@@ -6,7 +6,6 @@ from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.client import query_body
 from modeler_service import store
-from modeler_service.store import deletion
 from service_kit.store import audit_log
 from service_kit.store.database import Connection
 
@@ -31,12 +30,12 @@ def _digests(db: Connection, key: str) -> list[str]:
     """Digests of the bodies that a stored run may have sent under a key."""
     run_id, _, number = key.rpartition(":")
     if number.startswith("m") and number[1:].isdecimal() and len(number) < 10:
-        body = store.messages.body_of(db, run_id, int(number[1:]))
+        body = store.message_body(db, run_id, int(number[1:]))
         return [] if body is None else [sha256(body.encode())]
     if not (number.isdecimal() and len(number) < 10):
         return []
     choices = [store.query_rows(db, run_id, int(number))]
-    trial = store.trial(db, run_id, int(number))
+    trial = store.find_trial(db, run_id, int(number))
     if trial is not None and (trial.asked_at is not None or store.takes_time(db, run_id)):
         choices.append([trial.row])  # where people measure, and after a refusal, each candidate is queried alone
     return [sha256(query_body(query_of(rows))) for rows in choices if rows]
@@ -57,7 +56,7 @@ def unanswered(db: Connection, run_id: str) -> dict[str, list[str]]:
 
     The curator's log may have them, and this side's log does not: a witness needs them after the run is deleted.
     """
-    numbers = {number for trial in deletion.unanswered_trials(db, run_id) for number in (trial.query, trial.number)}
+    numbers = {number for trial in store.unanswered_trials(db, run_id) for number in (trial.query, trial.number)}
     keys = [f"{run_id}:{number}" for number in sorted(numbers)]
-    keys += [message_key(run_id, row.number) for row in store.messages.page(db, run_id, 0, -1) if row.reply is None]
+    keys += [message_key(run_id, row.number) for row in store.message_page(db, run_id, 0, -1) if row.reply is None]
     return {key: digests for key in keys if (digests := _digests(db, key))}

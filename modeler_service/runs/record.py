@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
 
 from blindopt import wire
 from blindopt.arrays import Matrix
@@ -15,22 +14,9 @@ from blindopt.optimizer.choosing.chooser import RowChooser, memory_needed
 from blindopt.optimizer.choosing.defaults import plan_for
 from modeler_service import store
 from modeler_service.runs.candidates import is_stored, path_of
+from modeler_service.store import TrialRow
 from service_kit.store.base import moment
 from service_kit.store.database import Connection
-
-
-class _Trial(Protocol):
-    """A trial, as it is stored or exported."""
-
-    @property
-    def number(self) -> int: ...
-    @property
-    def query(self) -> int: ...
-    @property
-    def query_id(self) -> str | None: ...
-
-
-T = TypeVar("T", bound=_Trial)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +40,6 @@ class _RunOfStudy:
         return self.stored_plan or plan_for(self.spec, self.begun)
 
 
-def _of_row(row: Any) -> tuple[wire.RunSpec, wire.StudyView | None, wire.Plan | None]:
-    study = wire.StudyView.model_validate_json(row.study) if row.study else None
-    return wire.RunSpec.model_validate_json(row.spec), study, plan_of(row)
-
-
-def plan_of(row: Any) -> wire.Plan | None:
-    """Return the stored plan of a run; None before the first contact, and in a run from before there were plans."""
-    return wire.Plan.model_validate_json(row.plan) if row.plan else None
-
-
 @dataclass(frozen=True, slots=True)
 class Outline(_RunOfStudy):
     """Settings and study of a run, and its number of answers and past measurements, read without reading these."""
@@ -71,10 +47,11 @@ class Outline(_RunOfStudy):
     outcomes: int
 
     @classmethod
-    def of(cls, db: Connection, identity: str) -> "Outline":
+    def of(cls, db: Connection, run_id: str) -> "Outline":
         """The outline of a run. Raises NotFound."""
-        row = store.run(db, identity)
-        return cls(*_of_row(row), store.observation_count(db, identity) + store.answered(db, identity))
+        run = store.find_run(db, run_id)
+        outcomes = store.observation_count(db, run_id) + store.answered(db, run_id)
+        return cls(run.settings, run.study_view, run.stored_plan, outcomes)
 
     @property
     def memory(self) -> int:
@@ -91,19 +68,20 @@ class Record(_RunOfStudy):
     """
 
     observations: list[wire.Observation]
-    trials: list[Any]
+    trials: list[TrialRow]
     last_version: int
 
     @classmethod
-    def of(cls, db: Connection, identity: str, *, last: int | None = None) -> "Record":
+    def of(cls, db: Connection, run_id: str, *, last: int | None = None) -> "Record":
         """The record of a run, or of its ``last`` outcomes alone. Raises NotFound."""
-        row, observations = store.run(db, identity), observations_of(db, identity)
-        before = None if last is None else store.before_last_answers(db, identity, last)
-        trials = [trial for trial in store.trial_page(db, identity, position=before) if trial.answered_at is not None]
+        run, observations = store.find_run(db, run_id), store.observations_of(db, run_id)
+        before = None if last is None else store.before_last_answers(db, run_id, last)
+        trials = [trial for trial in store.trial_page(db, run_id, position=before) if trial.answered_at is not None]
         if last is not None:
             answered = sum(trial.y is not None for trial in trials)
             observations = observations[max(0, len(observations) + answered - last) :]
-        return cls(*_of_row(row), observations, trials, store.last_version(db, identity))
+        last_version = store.last_version(db, run_id)
+        return cls(run.settings, run.study_view, run.stored_plan, observations, trials, last_version)
 
     @property
     def outcomes(self) -> int:
@@ -127,11 +105,16 @@ class Record(_RunOfStudy):
         past = self.observations
         chooser = RowChooser(self.spec, self.begun, candidates, past, plan=self.plan, outcomes=self.outcomes)
         for trial in self.trials:
-            if trial.y is None:
-                chooser.decline(trial.row)
-            else:
-                chooser.observe(trial.row, trial.y, wire.NoisePassport.model_validate_json(trial.passport))
+            show(chooser, trial.row, trial.answer)
         return chooser
+
+
+def show(chooser: RowChooser, row: int, answer: wire.Answer | None) -> None:
+    """Let a chooser take the answer of its next trial into account; None: it was declined."""
+    if answer is None:
+        chooser.decline(row)
+    else:
+        chooser.observe(row, answer.y, answer.passport)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,36 +149,54 @@ class Version:
         ]
 
 
-def versions_of(db: Connection, identity: str) -> list[Version]:
+def versions_of(db: Connection, run_id: str) -> list[Version]:
     """Return all answer versions of a run, in the order of their arrival."""
-    queries = queries_of(store.trial_page(db, identity))
+    queries = queries_of(store.trial_page(db, run_id))
     versions = []
-    for row in store.version_page(db, identity):
+    for row in store.version_page(db, run_id):
         rows = [trial.row for trial in queries.get(row.query, [])]
         answers = answers_in(row.reply, rows, row.version) if row.version else []
         versions.append(Version(row.query, row.version, row.after, moment(row.at), answers, row.reply))
     return versions
 
 
-def queries_of(trials: Iterable[T]) -> dict[int, list[T]]:
+def every_version(
+    versions: Iterable[Version], trials: Iterable[TrialRow], *, has_replies: bool = True
+) -> dict[int, list[Version]]:
+    """Return the versions by query, with the answers of queries that were answered at once: these have no others.
+
+    Without replies, as in an export, such an answer is what its trials say.
+    """
+    complete: dict[int, list[Version]] = {}
+    for version in versions:
+        complete.setdefault(version.first, []).append(version)
+    trials = list(trials)
+    ends = {trial.query: trial.number for trial in trials}
+    for first, query in queries_of(trials).items():
+        if first in complete or not any(trial.is_settled for trial in query):
+            continue
+        number, rows = query[0].version or 1, [trial.row for trial in query]
+        reply = (query[0].reply or b"") if has_replies and not query[0].is_refused else None
+        answers = [trial.answer for trial in query] if reply is None else answers_in(reply, rows, number)
+        at = moment(query[0].answered_at or query[0].chosen_at)
+        complete[first] = [Version(first, number, ends[query[0].query], at, answers, reply)]
+    return complete
+
+
+def queries_of(trials: Iterable[TrialRow]) -> dict[int, list[TrialRow]]:
     """Group the trials of a run by query, each by the number of its first trial.
 
     A query asks all candidates that were chosen together, or where people measure each of them alone. So does one of a
     candidate that a cap refused.
     """
-    queries: dict[int, list[T]] = {}
+    queries: dict[int, list[TrialRow]] = {}
     last, first = None, 0
     for trial in trials:
-        of = trial.query, trial.number if is_refused(trial) else trial.query_id
-        first = first if of == last else trial.number
+        key = trial.query, trial.number if trial.is_refused else trial.query_id
+        first = first if key == last else trial.number
         queries.setdefault(first, []).append(trial)
-        last = of
+        last = key
     return queries
-
-
-def is_refused(trial: Any) -> bool:
-    """Whether a cap allowed no answer about the row of a trial: it is declined without a version."""
-    return bool(trial.declined) and trial.version is None and trial.y is None
 
 
 def answers_in(reply: bytes, rows: list[int], version: int) -> list[wire.Answer | None] | None:
@@ -205,30 +206,3 @@ def answers_in(reply: bytes, rows: list[int], version: int) -> list[wire.Answer 
         return answers_of(parsed, rows) if parsed.version == version else None
     except (ValueError, ProtocolViolated):
         return None
-
-
-def observations_of(db: Connection, identity: str) -> list[wire.Observation]:
-    """Return the past measurements that a run begins with, in order."""
-    return [
-        wire.Observation(
-            row=row.row,
-            y=row.y,
-            noise_variance=row.noise_variance,
-            passport=wire.NoisePassport.model_validate_json(row.passport) if row.passport else None,
-        )
-        for row in store.observation_page(db, identity)
-    ]
-
-
-def answer_as_observation(trial: Any) -> wire.Observation:
-    """Return the answer of a trial as a past measurement of another run of its study."""
-    passport = wire.NoisePassport.model_validate_json(trial.passport) if trial.passport else None
-    return wire.Observation(row=trial.row, y=trial.y, passport=passport)
-
-
-def answer_in(trial: Any) -> wire.Answer | None:
-    """Return the stored answer of a trial; None if it was declined."""
-    if trial.y is None:
-        return None
-    passport = wire.NoisePassport.model_validate_json(trial.passport)
-    return wire.Answer(row=trial.row, play=1, plays=trial.plays, y=trial.y, passport=passport)

@@ -22,6 +22,7 @@ from modeler_service.runs.lease import can_retry
 from modeler_service.runs.settings_check import check_settings
 from modeler_service.runs.worker import Ending, MakeWorker, RunWorker
 from modeler_service.settings import Settings
+from modeler_service.store import RunRow
 from service_kit.context.context import ServiceContext
 from service_kit.context.outbox import Outbox
 from service_kit.store import audit_log
@@ -94,7 +95,7 @@ class RunScheduler:
     def start(self) -> None:
         """Take up unfinished runs, and work from now on."""
         with self._context.database.read() as db:
-            unfinished = store.unfinished(db)
+            unfinished = store.unfinished_runs(db)
         for row in unfinished:
             if row.state == "waiting" and row.stop_asked_at is None and row.pause_asked_at is None:
                 self._wait(row)
@@ -104,9 +105,9 @@ class RunScheduler:
             self._add_worker()
         threading.Thread(target=self._watch, daemon=True, name="watch").start()
 
-    def _wait(self, row: Any) -> None:
+    def _wait(self, row: RunRow) -> None:
         """Let a run wait without a worker: until its time, or for people until they have measured."""
-        self._waiting[row.id] = moment(row.waits_until)
+        self._waiting[row.id] = moment(row.waits_until or row.created_at)
         if row.waiting_for == "people":
             self._listener.listen(row.id)
 
@@ -121,19 +122,19 @@ class RunScheduler:
         """Whether no run waits for a worker."""
         return self._queue.empty()
 
-    def submit(self, identity: str) -> None:
+    def submit(self, run_id: str) -> None:
         """Queue a stored run."""
-        self._waiting.pop(identity, None)
-        self._queue.put(identity)
+        self._waiting.pop(run_id, None)
+        self._queue.put(run_id)
 
-    def wake(self, identity: str) -> None:
+    def wake(self, run_id: str) -> None:
         """Let a waiting run go on now, and an active one once more when its worker leaves it."""
-        if identity in self._waiting or identity in self._active:
-            self.submit(identity)
+        if run_id in self._waiting or run_id in self._active:
+            self.submit(run_id)
 
-    def halt(self, identity: str) -> None:
+    def halt(self, run_id: str) -> None:
         """Ask the worker of a run to leave it after the query under way, since the stored run has changed."""
-        if (active := self._active.get(identity)) is not None:
+        if (active := self._active.get(run_id)) is not None:
             active.interrupt.halt()
 
     def close(self) -> None:
@@ -151,113 +152,111 @@ class RunScheduler:
     # --- workers ----------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        while (identity := self._queue.get()) and not self._closing.is_set():
+        while (run_id := self._queue.get()) and not self._closing.is_set():
             try:
-                self._work(identity)
+                self._work(run_id)
             except Exception as error:
                 # A run whose end could not be stored is taken up again.
                 log.error("the end of a run could not be stored", extra={"fields": {"kind": type(error).__name__}})
             if threading.current_thread() not in self._threads:
                 return  # it was replaced while it was stuck
 
-    def _work(self, identity: str) -> None:
+    def _work(self, run_id: str) -> None:
         self._context.audit_trail.check_sound()  # no query is sent that could not be logged
-        self._context.audit_trail.check_unchanged(identity)
+        self._context.audit_trail.check_unchanged(run_id)
         with self._context.database.read() as db:
-            check_settings(db, self._context.audit_trail, identity)
+            check_settings(db, self._context.audit_trail, run_id)
         # It is active before the stored run is read, so that every later change of the run interrupts the worker.
         active = _ActiveRun(Interrupt(), threading.current_thread())
         with self._active_lock:
-            if (other := self._active.setdefault(identity, active)) is not active:
+            if (other := self._active.setdefault(run_id, active)) is not active:
                 other.resubmitted = True  # the other worker reads the stored run when it leaves it
                 return
         stored = False
         try:
-            active.lease = self._context.database.write(lambda db: self._take(db, identity))
+            active.lease = self._context.database.write(lambda db: self._take(db, run_id))
             if active.lease is not None:
-                self._end(identity, active.lease, self._outcome(identity, active.lease, active.interrupt))
+                self._end(run_id, active.lease, self._outcome(run_id, active.lease, active.interrupt))
             stored = True
         finally:
-            self._leave(identity, active, stored=stored)
+            self._leave(run_id, active, stored=stored)
 
-    def _take(self, db: Connection, identity: str) -> int | None:
+    def _take(self, db: Connection, run_id: str) -> int | None:
         """Take the lease of a run; None if it has ended, is paused, or must stop or pause now."""
-        row, now = store.run(db, identity), stamp(self._context.clock())
+        row, now = store.find_run(db, run_id), stamp(self._context.clock())
         if row.ended_at is not None or row.state == "paused":
             return None
         if (halted := halted_state(row)) is not None:
-            end(db, self._context.outbox, identity, halted, self._context.clock())
+            end(db, self._context.outbox, run_id, halted, self._context.clock())
             return None
         started = row.started_at or now
-        store.change_run(db, identity, state="running", started_at=started, waits_until=None, problem=None)
-        return store.take(db, identity, now)
+        store.change_run(db, run_id, state="running", started_at=started, waits_until=None, problem=None)
+        return store.take_lease(db, run_id, now)
 
-    def _leave(
-        self, identity: str, active: _ActiveRun, *, stored: bool, then: Callable[[], None] = lambda: None
-    ) -> None:
+    def _leave(self, run_id: str, active: _ActiveRun, *, stored: bool, then: Callable[[], None] = lambda: None) -> None:
         """Remove an active run, unless another worker has it by now, and queue it again if its stored state says so.
 
         A run whose state could not be ``stored`` waits first: most likely the disk is full. ``then`` is called after
         the removal.
         """
         with self._active_lock:
-            if self._active.get(identity) is not active:
+            if self._active.get(run_id) is not active:
                 return
-            del self._active[identity]
+            del self._active[run_id]
         then()
-        self._on_leave(identity)
+        self._on_leave(run_id)
         if self._closing.is_set():
             return
         soon = self._context.clock() + timedelta(seconds=self._settings.wait_seconds_first)
         try:
             with self._context.database.read() as db:
-                row = store.run(db, identity)
+                row = store.find_run(db, run_id)
         except Exception:
-            self._waiting[identity] = soon  # its stored state could not be read: try again
+            self._waiting[run_id] = soon  # its stored state could not be read: try again
             raise
         if row.state == "waiting" and not active.resubmitted:
             self._wait(row)
         elif row.state in ("queued", "running") and not stored:
-            self._waiting[identity] = soon
+            self._waiting[run_id] = soon
         elif row.state in ("queued", "waiting"):
-            self.submit(identity)
+            self.submit(run_id)
 
-    def _outcome(self, identity: str, lease: int, interrupt: Interrupt) -> Ending | None:
+    def _outcome(self, run_id: str, lease: int, interrupt: Interrupt) -> Ending | None:
         """Work on a run; return how it ended, or None if it only halted."""
         try:
             crowded = lambda: not self.is_queue_empty  # noqa: E731
-            worker = self._make_worker(self._context, self._settings, self._folder, identity, lease, interrupt, crowded)
+            worker = self._make_worker(self._context, self._settings, self._folder, run_id, lease, interrupt, crowded)
             return worker.work()
         except Interrupted:
             return None
         except Pending:
-            return self._waits_for_people(identity)
+            return self._waits_for_people(run_id)
         except Remote as error:
             problem = _problem(error.remote_code, str(error))
             if error.remote_code in REFUSALS:
                 return {"state": "completed", "ended_because": "refused", "problem": problem}
-            return self._waits(identity, problem) if can_retry(error) else _failed(problem)
+            return self._waits(run_id, problem) if can_retry(error) else _failed(problem)
         except BlindoptError as error:
             problem = _problem(error.code, str(error))
             is_local = isinstance(error, StorageUnavailable | AuditUnavailable | EngineUnavailable)
             what = "engine" if isinstance(error, EngineUnavailable) else "curator"
-            return self._waits(identity, problem, what, is_local=is_local) if can_retry(error) else _failed(problem)
+            return self._waits(run_id, problem, what, is_local=is_local) if can_retry(error) else _failed(problem)
         except OSError as error:
             if (unavailable := StorageUnavailable.of(error)) is None:
-                return self._fault(identity, error)
-            return self._waits(identity, _problem(unavailable.code, str(unavailable)), is_local=True)
+                return self._fault(run_id, error)
+            return self._waits(run_id, _problem(unavailable.code, str(unavailable)), is_local=True)
         except MemoryError as error:
             detail = str(error) or "the run needs more memory than there is: ask for fewer queries"
             return _failed(_problem("out_of_memory", detail))
         except Exception as error:
-            return self._fault(identity, error)
+            return self._fault(run_id, error)
 
     @staticmethod
-    def _fault(identity: str, error: Exception) -> Ending:
-        log.exception("a run failed", extra={"fields": {"run": identity}})
+    def _fault(run_id: str, error: Exception) -> Ending:
+        log.exception("a run failed", extra={"fields": {"run": run_id}})
         return _failed(_problem("internal", f"a fault on our side ({type(error).__name__})"))
 
-    def _waits(self, identity: str, problem: str, what: str = "curator", *, is_local: bool = False) -> Ending:
+    def _waits(self, run_id: str, problem: str, what: str = "curator", *, is_local: bool = False) -> Ending:
         """Wait for a curator (or an engine) that does not answer; fail at the first contact, and after too long a wait.
 
         A problem that ``is_local``, such as a full disk, fails no run at the first contact.
@@ -265,7 +264,7 @@ class RunScheduler:
         A run whose query is pending waits for days, from the last time that its curator confirmed it.
         """
         with self._context.database.read() as db:
-            row = store.run(db, identity)
+            row = store.find_run(db, run_id)
         now, settings = self._context.clock(), self._settings
         waiting = self._waiting_state(row, what, settings.wait_seconds_first, settings.wait_seconds_max)
         since, longest = moment(waiting["waiting_since"]), timedelta(hours=settings.wait_hours)
@@ -278,14 +277,14 @@ class RunScheduler:
             return _failed(problem)
         return waiting | {"problem": problem}
 
-    def _waits_for_people(self, identity: str) -> Ending:
+    def _waits_for_people(self, run_id: str) -> Ending:
         """Wait for people to measure; each answer of the curator that the query is pending extends the wait."""
         with self._context.database.read() as db:
-            row = store.run(db, identity)
+            row = store.find_run(db, run_id)
         waiting = self._waiting_state(row, "people", self._settings.people_seconds, self._settings.people_seconds_max)
         return waiting | {"problem": None, "looked_at": stamp(self._context.clock())}
 
-    def _waiting_state(self, row: Any, what: str, first: float, longest: float) -> Ending:
+    def _waiting_state(self, row: RunRow, what: str, first: float, longest: float) -> Ending:
         """Return the columns of a wait, twice as long each time; a wait for something else begins anew."""
         now, goes_on = self._context.clock(), row.waiting_for == what
         waits = row.waits if goes_on else 0
@@ -299,27 +298,27 @@ class RunScheduler:
             "waits": waits + 1,
         }
 
-    def _end(self, identity: str, lease: int, ending: Ending | None) -> None:
+    def _end(self, run_id: str, lease: int, ending: Ending | None) -> None:
         """Store how a worker left a run. A run that ended by itself stays ended if it was to halt meanwhile."""
         if ending is None and self._closing.is_set():
             return
         now = self._context.clock()
 
         def work(db: Connection) -> None:
-            row = store.run(db, identity)
+            row = store.find_run(db, run_id)
             if row.lease != lease or row.ended_at is not None:
                 return
             waits = ending is not None and ending["state"] == "waiting"
             halted = halted_state(row) if ending is None or waits else None
             if halted is not None:
-                end(db, self._context.outbox, identity, halted, now)
+                end(db, self._context.outbox, run_id, halted, now)
             elif ending is None:  # its token was replaced, or it was resumed
-                store.change_run(db, identity, state="queued")
+                store.change_run(db, run_id, state="queued")
             elif waits:
-                store.change_run(db, identity, **ending)
+                store.change_run(db, run_id, **ending)
                 notices.notify_waiting(db, self._context.outbox, row, ending, now, self._notify_after)
             else:
-                end(db, self._context.outbox, identity, ending, now)
+                end(db, self._context.outbox, run_id, ending, now)
 
         self._context.database.write(work)
 
@@ -336,34 +335,34 @@ class RunScheduler:
     def _wake(self) -> None:
         """Queue the runs whose wait is over."""
         now = self._context.clock()
-        for identity, until in list(self._waiting.items()):
+        for run_id, until in list(self._waiting.items()):
             if until <= now:
-                self.submit(identity)
+                self.submit(run_id)
 
     def _free(self) -> None:
         """Take runs from workers that make no progress, and replace these workers."""
-        for identity, active in list(self._active.items()):
+        for run_id, active in list(self._active.items()):
             late = time.monotonic() - active.interrupt.last_step > self._settings.lease_seconds
             if late and active.lease is not None:
                 active.interrupt.halt()
-                ending = self._waits(identity, _problem("unreachable", STUCK))
-                self._end(identity, active.lease, ending)
-                self._context.database.write(partial(store.take, identity=identity, now=stamp(self._context.clock())))
-                self._leave(identity, active, stored=True, then=partial(self._replace, active.thread))
+                ending = self._waits(run_id, _problem("unreachable", STUCK))
+                self._end(run_id, active.lease, ending)
+                self._context.database.write(partial(store.take_lease, run_id=run_id, at=stamp(self._context.clock())))
+                self._leave(run_id, active, stored=True, then=partial(self._replace, active.thread))
 
     def _replace(self, stuck: threading.Thread) -> None:
         self._threads.remove(stuck)  # if it ever goes on, it ends
         self._add_worker()
 
 
-def halted_state(row: Any) -> Ending | None:
+def halted_state(row: RunRow) -> Ending | None:
     """Return the state of a run that is to stop or to pause; None for any other."""
     if row.stop_asked_at is not None:
         return {"state": "stopped", "ended_because": "stopped"}
     return {"state": "paused"} if row.pause_asked_at is not None else None
 
 
-def is_cut_off(row: Any) -> bool:
+def is_cut_off(row: RunRow) -> bool:
     """Whether a run failed because its curator could not be reached, so that it can be resumed."""
     if row.state != "failed" or row.problem is None or row.archived_at is not None:
         return False
@@ -373,16 +372,16 @@ def is_cut_off(row: Any) -> bool:
     )
 
 
-def end(db: Connection, outbox: Outbox, identity: str, ending: Ending, now: datetime) -> None:
+def end(db: Connection, outbox: Outbox, run_id: str, ending: Ending, now: datetime) -> None:
     """Store a state that needs no worker, with its record in the log and its notice."""
     none = dict.fromkeys(("waits_until", "waiting_since", "waiting_for", "problem"))
     values: dict[str, Any] = {**none, "waits": 0, **ending}
     if ending["state"] != "paused":
         values["ended_at"] = stamp(now)
-        notices.notify_ended(db, outbox, store.run(db, identity), ending)
-    store.change_run(db, identity, **values)
+        notices.notify_ended(db, outbox, store.find_run(db, run_id), ending)
+    store.change_run(db, run_id, **values)
     kind = "run.paused" if ending["state"] == "paused" else "run.ended"
-    details = {"run_id": identity, "state": ending["state"], "because": ending.get("ended_because")}
+    details = {"run_id": run_id, "state": ending["state"], "because": ending.get("ended_because")}
     audit_log.append(db, kind, actor="modeler", now=now, details=details)
 
 

@@ -10,7 +10,7 @@ from service_kit.store.database import Connection
 
 def check_settings(db: Connection, audit_trail: AuditTrail, run_id: str) -> None:
     """Raise RecordChanged if the settings or the plan of a run are not those that the log records."""
-    run = store.run(db, run_id)
+    run = store.find_run(db, run_id)
     logged: dict[str, str] = {}
     for record in audit_log.of_kind(db, "run.created", "run.planned", about=run_id):
         logged |= record["details"]

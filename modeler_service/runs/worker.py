@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,10 @@ from modeler_service.runs.interrupts import Interrupt
 from modeler_service.runs.lease import RunLease, can_retry
 from modeler_service.runs.notices import notify_warned
 from modeler_service.runs.query_keys import is_run_query
-from modeler_service.runs.record import answer_in, observations_of, plan_of
+from modeler_service.runs.record import show
 from modeler_service.runs.witness import Witness
 from modeler_service.settings import Settings
+from modeler_service.store import TrialRow
 from service_kit.context.context import ServiceContext
 from service_kit.store import audit_log
 from service_kit.store.base import stamp
@@ -46,27 +48,25 @@ class RunWorker:
         context: ServiceContext,
         settings: Settings,
         folder: Path,
-        identity: str,
+        run_id: str,
         lease_number: int,
         interrupt: Interrupt,
         crowded: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._settings, self._folder, self._identity, self._interrupt = settings, folder, identity, interrupt
-        self._lease = lease = RunLease(context, settings, identity, lease_number, interrupt)
-        row = lease.read(lambda db: store.run(db, identity))
-        last = lease.read(lambda db: store.last_fit(db, identity))
-        self._observations = lease.read(lambda db: observations_of(db, identity))
-        self._stored_fit = _values(wire.Fitted.model_validate_json(last)) if last else None
-        self._stored_warnings = json.loads(row.warnings) if row.warnings else None
-        self._spec = wire.RunSpec.model_validate_json(row.spec)
-        self._begun = wire.StudyView.model_validate_json(row.study) if row.study else None
-        self._plan = plan_of(row)
-        self._token = context.seal.open(row.sealed_token).decode()
-        self._witness = Witness(context, self._spec.study_id, identity, is_run_query)
+        self._settings, self._folder, self._run_id, self._interrupt = settings, folder, run_id, interrupt
+        self._lease = lease = RunLease(context, settings, run_id, lease_number, interrupt)
+        run = lease.read(lambda db: store.find_run(db, run_id))
+        last_fit = lease.read(lambda db: store.last_fit(db, run_id))
+        self._observations = lease.read(lambda db: store.observations_of(db, run_id))
+        self._stored_fit = _values(last_fit) if last_fit else None
+        self._stored_warnings = json.loads(run.warnings) if run.warnings else None
+        self._spec, self._begun, self._plan = run.settings, run.study_view, run.stored_plan
+        self._token = context.seal.open(run.sealed_token).decode()
+        self._witness = Witness(context, self._spec.study_id, run_id, is_run_query)
         self._queries = CuratorQueries(lease, self._witness, crowded)
         self._chooser: RowChooser | None = None
         self._engine: RunEngine | None = None
-        self._stored_engine = row.engine
+        self._stored_engine = run.engine
 
     def work(self) -> Ending:
         """Work on the run; return how it ended. Raises Interrupted, Pending, and errors that may pass later."""
@@ -118,7 +118,7 @@ class RunWorker:
 
     def _begin(self, study: wire.StudyView) -> wire.Plan:
         """Store the study, and at the first contact the plan: later versions of the defaults do not change the run."""
-        values, details = {"study": study.model_dump_json()}, {"run_id": self._identity}
+        values, details = {"study": study.model_dump_json()}, {"run_id": self._run_id}
         if (plan := self._plan) is None:
             had_none = self._begun is not None
             plan = self._plan = plan_of_run(self._spec, study, self._observations, had_none=had_none)
@@ -126,9 +126,9 @@ class RunWorker:
             details["plan_sha256"] = sha256(values["plan"].encode())  # a replay starts from this plan
 
         def work(db: Connection) -> None:
-            store.change_run(db, self._identity, **values)
+            store.change_run(db, self._run_id, **values)
             if "plan" in values:
-                audit_log.append(db, "run.planned", actor=self._identity, now=self._lease.now, details=details)
+                audit_log.append(db, "run.planned", actor=self._run_id, now=self._lease.now, details=details)
 
         self._lease.write(work)
         return plan
@@ -142,7 +142,7 @@ class RunWorker:
         path = path_of(self._folder, study.release_sha256).absolute()
         self._engine = engine_of(self._settings, plan, study, path, memory, self._tick)
         if (view := self._engine.view.model_dump_json()) != self._stored_engine:
-            self._lease.write(lambda db: store.change_run(db, self._identity, engine=view))
+            self._lease.write(lambda db: store.change_run(db, self._run_id, engine=view))
         most = self._settings.candidates_max_bytes
         # The file is reread once for a run, and not each time that a run looks for the answers of people.
         reread = self._begun is None
@@ -185,7 +185,7 @@ class RunWorker:
                 self._settle(curator, study)
             for row, answer in zip(rows, answers, strict=True):
                 self._tick()
-                _observe(chooser, row, answer)
+                show(chooser, row, answer)
             self._interrupt.progress()
 
     def _ending(self, because: str | None, problem: str | None = None) -> Ending:
@@ -205,7 +205,7 @@ class RunWorker:
         chooser = RowChooser(self._spec, study, candidates, past, plan=plan, tick=self._tick, parts=parts)
         for trial in self._queries.trials[: self._queries.settled]:
             self._tick()
-            _observe(chooser, trial.row, answer_in(trial))
+            show(chooser, trial.row, trial.answer)
         return chooser
 
     def _tick(self) -> None:
@@ -237,9 +237,9 @@ class RunWorker:
 
         def work(db: Connection) -> None:
             for number, proposal in enumerate(proposals, start=first):
-                values = {name: getattr(proposal, name) for name in Proposal.__slots__}
-                values["fitted"] = new_fit if number == first else None
-                store.add_trial(db, run_id=self._identity, number=number, query=first, chosen_at=now, **values)
+                fitted = new_fit if number == first else None
+                trial = TrialRow(self._run_id, number, first, chosen_at=now, fitted=fitted, **asdict(proposal))
+                store.add_trial(db, trial)
 
         self._queries.store(work)
         return [proposal.row for proposal in proposals]
@@ -251,9 +251,9 @@ class RunWorker:
         codes = [warning.code for warning in chooser.run_warnings]
 
         def work(db: Connection) -> None:
-            store.change_run(db, self._identity, warnings=json.dumps(warnings))
+            store.change_run(db, self._run_id, warnings=json.dumps(warnings))
             for code in codes:
-                notify_warned(db, self._lease.context.outbox, self._identity, self._spec.study_id, code)
+                notify_warned(db, self._lease.context.outbox, self._run_id, self._spec.study_id, code)
 
         self._queries.store(work)
         self._stored_warnings = warnings
@@ -264,13 +264,6 @@ class RunWorker:
             return None
         self._stored_fit = _values(fitted)
         return fitted.model_dump_json()
-
-
-def _observe(chooser: RowChooser, row: int, answer: wire.Answer | None) -> None:
-    if answer is None:
-        chooser.decline(row)
-    else:
-        chooser.observe(row, answer.y, answer.passport)
 
 
 def _values(fitted: wire.Fitted) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from blindopt.errors import Invalid, NotFound
 from blindopt.formats.numbers import decimal
 from blindopt.formats.tables import SmallTable
 from modeler_service import store
-from modeler_service.runs.record import answer_as_observation, observations_of
 from service_kit.store.database import Connection
 
 COLUMNS = ("row", "y", "noise_variance")
@@ -121,12 +120,13 @@ def with_earlier(db: Connection, spec: wire.RunCreate) -> list[wire.Observation]
     if spec.continue_from is None:
         return spec.observations
     try:
-        row = store.run(db, spec.continue_from)
+        run = store.find_run(db, spec.continue_from)
     except NotFound:
         raise _wrong_run("there is no such run") from None
-    past = observations_of(db, row.id)
-    past += [answer_as_observation(trial) for trial in store.trial_page(db, row.id) if trial.y is not None]
-    if wire.RunSpec.model_validate_json(row.spec).study_id != spec.study_id:
+    answers = (trial.answer for trial in store.trial_page(db, run.id))
+    past = store.observations_of(db, run.id)
+    past += [wire.Observation(row=a.row, y=a.y, passport=a.passport) for a in answers if a is not None]
+    if run.settings.study_id != spec.study_id:
         raise _wrong_run("is a run of another study: its answers are about other candidates")
     if not past:
         raise _wrong_run("has no answers yet")

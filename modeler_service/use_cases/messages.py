@@ -17,7 +17,7 @@ from modeler_service import store
 from modeler_service.runs.curator_session import open_session
 from modeler_service.runs.query_keys import is_run_query, message_key
 from modeler_service.settings import Settings
-from modeler_service.store import messages
+from modeler_service.store import MessageRow
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
 from service_kit.store import stored_replies
@@ -57,8 +57,8 @@ class RunMessages:
     def page(self, run_id: str, after: int, limit: int) -> list[wire.RunMessage]:
         """Messages of a run after a number. Raises NotFound."""
         with self._context.database.read() as db:
-            store.run(db, run_id)
-            return [_view(row) for row in messages.page(db, run_id, after, limit)]
+            store.find_run(db, run_id)
+            return [_view(row) for row in store.message_page(db, run_id, after, limit)]
 
     def send(self, request: RequestContext, run_id: str, wish: wire.RunMessageCreate) -> StoredReply:
         """Store a message and send it. A retry under the key sends the same.
@@ -78,11 +78,11 @@ class RunMessages:
         author = f"{request.principal.id} {key}"
 
         def earlier(db: Connection) -> int | None:
-            store.run(db, run_id)
-            if (row := messages.written(db, run_id, author)) is None:
+            store.find_run(db, run_id)
+            if (row := store.written_message(db, run_id, author)) is None:
                 return None
             stored_replies.check_same_request(row.request_sha256, digest)
-            return int(row.number)
+            return row.number
 
         with self._context.database.read() as db:
             if (number := earlier(db)) is not None:
@@ -92,8 +92,8 @@ class RunMessages:
         def work(db: Connection) -> int:
             if (number := earlier(db)) is not None:
                 return number
-            values = {"author_key": author, "request_sha256": digest, "body": message.model_dump_json()}
-            return messages.add(db, run_id=run_id, created_at=stamp(self._context.clock()), **values)
+            body, at = message.model_dump_json(), stamp(self._context.clock())
+            return store.add_message(db, run_id, author_key=author, request_sha256=digest, body=body, created_at=at)
 
         return self._context.database.write(work)
 
@@ -121,12 +121,11 @@ class RunMessages:
             raise Busy("another message of this run is being sent: try again in a moment", seconds=5)
         try:
             with self._context.database.read() as db:
-                run, row = store.run(db, run_id), messages.find(db, run_id, number)
-            spec = wire.RunSpec.model_validate_json(run.spec)
-            token = self._context.seal.open(run.sealed_token).decode()
-            actor = request.principal.actor
+                run, row = store.find_run(db, run_id), store.find_message(db, run_id, number)
+            token, actor = self._context.seal.open(run.sealed_token).decode(), request.principal.actor
+            opened = self._session(self._context, self._settings, run.settings, token, actor, is_run_query)
             try:
-                with self._session(self._context, self._settings, spec, token, actor, is_run_query) as (curator, _):
+                with opened as (curator, _):
                     reply = _exchange(curator, row)
             except BlindoptError as error:
                 refusal = _refusal(error)
@@ -136,10 +135,10 @@ class RunMessages:
         finally:
             del self._sending[run_id]
 
-    def _keep(self, run_id: str, number: int, **values: Any) -> wire.RunMessage:
+    def _keep(self, run_id: str, number: int, *, problem: str | None, **values: bytes) -> wire.RunMessage:
         def work(db: Connection) -> wire.RunMessage:
-            messages.change(db, run_id, number, **values)
-            return _view(messages.find(db, run_id, number))
+            store.change_message(db, run_id, number, problem=problem, **values)
+            return _view(store.find_message(db, run_id, number))
 
         return self._context.database.write(work)
 
@@ -151,13 +150,13 @@ def _refusal(error: BlindoptError) -> BlindoptError:
     return StateConflict(_WHY[error.remote_code]) if error.remote_code in _WHY else CuratorRefused(error)
 
 
-def _exchange(curator: StudyClient, row: Any) -> bytes:
+def _exchange(curator: StudyClient, row: MessageRow) -> bytes:
     if row.reply is None:
         return curator.send_message(_CONTENT.validate_json(row.body), key=message_key(row.run_id, row.number))
     return curator.message(wire.MessageView.model_validate_json(row.reply).id)
 
 
-def _view(row: Any) -> wire.RunMessage:
+def _view(row: MessageRow) -> wire.RunMessage:
     reply = None if row.reply is None else wire.MessageView.model_validate_json(row.reply)
     return wire.RunMessage(
         run_id=row.run_id,

@@ -20,13 +20,11 @@ from modeler_service.runs.addresses import check_curator
 from modeler_service.runs.curator_session import open_session
 from modeler_service.runs.posterior_views import PosteriorViews
 from modeler_service.runs.query_keys import is_run_query
-from modeler_service.runs.record import observations_of, plan_of, versions_of
+from modeler_service.runs.record import versions_of
 from modeler_service.runs.scheduler import RunScheduler, end, halted_state, is_cut_off
-from modeler_service.runs.trial_views import trial_view
 from modeler_service.runs.worker import MakeWorker, RunWorker
 from modeler_service.settings import Settings
-from modeler_service.store import run_counts, trial_lists
-from modeler_service.store.trial_lists import TrialFilter
+from modeler_service.store import RunRow, TrialFilter
 from modeler_service.use_cases import connections, imports
 from modeler_service.use_cases.housekeeping import RunHousekeeping
 from modeler_service.use_cases.imports import Import, misfits, report
@@ -88,88 +86,87 @@ class Modeler:
             observations = imports.with_earlier(db, spec)
         past = Import(list(enumerate(observations, start=1)), [])
         _check_fits(misfits(past, spec, 2**53))  # the number of rows is known only when the run begins
-        identity = f"run_{secrets.token_hex(8)}"
+        run_id = f"run_{secrets.token_hex(8)}"
         settings = spec.model_dump_json(exclude={"token", "observations", "hold"})
 
         def effect(db: Connection) -> Effect:
             store.add_run(
                 db,
-                id=identity,
+                run_id,
                 state="paused" if spec.hold else "queued",
                 spec=settings,
                 sealed_token=self.context.seal.close(spec.token.encode()),
                 created_at=stamp(self.context.clock()),
                 pause_asked_at=stamp(self.context.clock()) if spec.hold else None,
             )
-            store.add_observations(db, identity, observations)
+            store.add_observations(db, run_id, observations)
             details: dict[str, object] = {
-                "run_id": identity,
+                "run_id": run_id,
                 "study_id": spec.study_id,
                 "algorithm": spec.algorithm.name,
                 "spec_sha256": sha256(settings.encode()),  # a replay starts from these settings
             }
             if spec.continue_from is not None:
                 details |= {"continues": spec.continue_from, "observations": len(observations)}
-            return Effect(self._view(db, identity), "run.created", details)
+            return Effect(self._view(db, run_id), "run.created", details)
 
         reply = self.context.idempotency.once(request, effect)
         if not reply.replayed and not spec.hold:
-            self.scheduler.submit(identity)
+            self.scheduler.submit(run_id)
         return reply
 
-    def check_import(self, request: RequestContext, identity: str, past: Import) -> wire.ImportReport:
+    def check_import(self, request: RequestContext, run_id: str, past: Import) -> wire.ImportReport:
         """Return the report of an import, and store nothing. Requests the study from the curator."""
         self.context.idempotency.key_of(request)  # a dry run is refused whenever the import would be
-        spec, before, n = self._importing(identity)
+        spec, before, n = self._importing(run_id)
         faults = misfits(past, spec, n)
         if before + len(past.observations) > wire.OBSERVATIONS_MAX:
             line = past.observations[wire.OBSERVATIONS_MAX - before][0]
             faults.append(wire.ImportFault(line=line, field="line", message=_too_many(before)))
         return report(past, faults, before=before, dry_run=True)
 
-    def observe(self, request: RequestContext, identity: str, past: Import) -> StoredReply:
+    def observe(self, request: RequestContext, run_id: str, past: Import) -> StoredReply:
         """Add past measurements to a run that was not started. Raises Invalid with the faults by line."""
         if (earlier := self.context.idempotency.earlier(request)) is not None:
             return earlier
-        spec, _, n = self._importing(identity)
+        spec, _, n = self._importing(run_id)
         _check_fits(misfits(past, spec, n))
 
         def effect(db: Connection) -> Effect:
-            _check_not_started(store.run(db, identity))
-            before = store.observation_count(db, identity)
+            _check_not_started(store.find_run(db, run_id))
+            before = store.observation_count(db, run_id)
             if before + len(past.observations) > wire.OBSERVATIONS_MAX:
                 raise Invalid(_too_many(before))
-            store.add_observations(db, identity, [observation for _, observation in past.observations])
-            details = {"run_id": identity, "observations": len(past.observations)}
+            store.add_observations(db, run_id, [observation for _, observation in past.observations])
+            details = {"run_id": run_id, "observations": len(past.observations)}
             return Effect(report(past, [], before=before, dry_run=False), "run.observations_imported", details)
 
         return self.context.idempotency.once(request, effect)
 
-    def _importing(self, identity: str) -> tuple[wire.RunSpec, int, int]:
+    def _importing(self, run_id: str) -> tuple[wire.RunSpec, int, int]:
         """Return settings, number of past measurements and number of candidates of a run that was not started."""
         with self.context.database.read() as db:
-            row, before = store.run(db, identity), store.observation_count(db, identity)
+            row, before = store.find_run(db, run_id), store.observation_count(db, run_id)
         _check_not_started(row)
-        spec = wire.RunSpec.model_validate_json(row.spec)
-        token = self.context.seal.open(row.sealed_token).decode()
+        spec, token = row.settings, self.context.seal.open(row.sealed_token).decode()
         try:
-            with open_session(self.context, self._settings, spec, token, identity, is_run_query) as (_, study):
+            with open_session(self.context, self._settings, spec, token, run_id, is_run_query) as (_, study):
                 return spec, before, study.n
         except Remote as error:
             raise StateConflict(f"the curator did not describe the study: {error}") from None
 
-    def update(self, identity: str, after: int, mark: tuple[Any, ...] | None) -> RunUpdate:
+    def update(self, run_id: str, after: int, mark: tuple[Any, ...] | None) -> RunUpdate:
         """Return answered trials after trial ``after``, and the run if its state is not that of ``mark``."""
         with self.context.database.read() as db:
-            now = run_counts.progress(db, identity)
-            rows = store.trial_page(db, identity, position=after, limit=TRIALS_MAX) if now[-1] > after else []
+            now = store.run_progress(db, run_id)
+            rows = store.trial_page(db, run_id, position=after, limit=TRIALS_MAX) if now[-1] > after else []
             # In order: of candidates that were chosen together, a later one may be answered before an earlier one.
-            trials = [trial_view(row) for row in takewhile(lambda row: row.answered_at is not None, rows)]
+            trials = [trial.view for trial in takewhile(lambda trial: trial.answered_at is not None, rows)]
             # A client that connects again may have missed corrections: it gets all of them.
             sent, last = mark[-2] if mark is not None else 0, now[-2]
-            corrected = store.corrected(db, identity, since=sent, until=after) if last > sent else []
-            run = self._view(db, identity) if now != mark else None
-            return RunUpdate(trials, run, now, [trial_view(row) for row in corrected])
+            corrected = store.corrected_trials(db, run_id, since=sent, until=after) if last > sent else []
+            run = self._view(db, run_id) if now != mark else None
+            return RunUpdate(trials, run, now, [trial.view for trial in corrected])
 
     def try_connection(self, access: wire.StudyAccess, principal: Principal) -> wire.ConnectionReport:
         """Test whether a run could be started on a study; nothing but log records is stored.
@@ -184,168 +181,160 @@ class Modeler:
         finally:
             lock.release()
 
-    def stop(self, request: RequestContext, identity: str) -> StoredReply:
+    def stop(self, request: RequestContext, run_id: str) -> StoredReply:
         """End a run after the query under way, or at once. Durable. Raises StateConflict if it has ended by itself."""
-        return self._halt(request, identity, "stop", ended=("stopped",))
+        return self._halt(request, run_id, "stop", ended=("stopped",))
 
-    def pause(self, request: RequestContext, identity: str) -> StoredReply:
+    def pause(self, request: RequestContext, run_id: str) -> StoredReply:
         """Pause a run after the query under way, or at once if there is none. Durable.
 
         Raises StateConflict if the run has ended.
         """
-        return self._halt(request, identity, "pause", ended=())
+        return self._halt(request, run_id, "pause", ended=())
 
-    def _halt(self, request: RequestContext, identity: str, what: str, *, ended: tuple[str, ...]) -> StoredReply:
+    def _halt(self, request: RequestContext, run_id: str, what: str, *, ended: tuple[str, ...]) -> StoredReply:
         def effect(db: Connection) -> Effect:
-            row, now = store.run(db, identity), self.context.clock()
+            row, now = store.find_run(db, run_id), self.context.clock()
             if row.ended_at is not None and row.state not in ended:
                 raise StateConflict("the run has ended already")
             if row.ended_at is None:
-                store.change_run(db, identity, **{f"{what}_asked_at": stamp(now)})
-                halted = halted_state(store.run(db, identity))
+                store.change_run(db, run_id, **{f"{what}_asked_at": stamp(now)})
+                halted = halted_state(store.find_run(db, run_id))
                 if row.state != "running" and halted is not None and row.state != halted["state"]:
-                    end(db, self.context.outbox, identity, halted, now)
-            return Effect(self._view(db, identity), f"run.{what}_asked", {"run_id": identity}, 200)
+                    end(db, self.context.outbox, run_id, halted, now)
+            return Effect(self._view(db, run_id), f"run.{what}_asked", {"run_id": run_id}, 200)
 
         reply = self.context.idempotency.once(request, effect)
-        self.scheduler.halt(identity)
-        self.wakeups.notify(identity)
+        self.scheduler.halt(run_id)
+        self.wakeups.notify(run_id)
         return reply
 
-    def resume(self, request: RequestContext, identity: str) -> StoredReply:
+    def resume(self, request: RequestContext, run_id: str) -> StoredReply:
         """Resume a paused run, end the wait of a waiting one, or take up one that could not reach its curator.
 
         Raises StateConflict if the run has ended otherwise.
         """
 
         def effect(db: Connection) -> Effect:
-            row = store.run(db, identity)
+            row = store.find_run(db, run_id)
             if (row.ended_at is not None and not is_cut_off(row)) or row.stop_asked_at is not None:
                 raise StateConflict("the run has ended, or is to end: it cannot be resumed")
             state = row.state if row.state == "running" else "queued"
             looked_at = row.looked_at and stamp(self.context.clock())  # the pause does not count as a wait
             values = {"pause_asked_at": None, "waits_until": None, "looked_at": looked_at}
             values |= dict.fromkeys(("ended_at", "ended_because", "problem") if row.ended_at else ())
-            store.change_run(db, identity, state=state, **values)
-            return Effect(self._view(db, identity), "run.resumed", {"run_id": identity}, 200)
+            store.change_run(db, run_id, state=state, **values)
+            return Effect(self._view(db, run_id), "run.resumed", {"run_id": run_id}, 200)
 
         reply = self.context.idempotency.once(request, effect)
         if not reply.replayed:
-            self.scheduler.submit(identity)
+            self.scheduler.submit(run_id)
         return reply
 
-    def replace_token(self, request: RequestContext, identity: str, replacement: wire.TokenReplacement) -> StoredReply:
+    def replace_token(self, request: RequestContext, run_id: str, replacement: wire.TokenReplacement) -> StoredReply:
         """Store another token of the grant for a run. Raises StateConflict if it has ended and cannot be resumed."""
 
         def effect(db: Connection) -> Effect:
-            row = store.run(db, identity)
+            row = store.find_run(db, run_id)
             if row.ended_at is not None and not is_cut_off(row):
                 raise StateConflict("the run has ended: start another")
-            store.change_run(db, identity, sealed_token=self.context.seal.close(replacement.token.encode()))
-            return Effect(self._view(db, identity), "run.token_replaced", {"run_id": identity}, 200)
+            store.change_run(db, run_id, sealed_token=self.context.seal.close(replacement.token.encode()))
+            return Effect(self._view(db, run_id), "run.token_replaced", {"run_id": run_id}, 200)
 
         reply = self.context.idempotency.once(request, effect)
-        self.scheduler.halt(identity)  # its worker takes it up again, with the new token
-        self.scheduler.wake(identity)
+        self.scheduler.halt(run_id)  # its worker takes it up again, with the new token
+        self.scheduler.wake(run_id)
         return reply
 
-    def run(self, identity: str) -> wire.RunView:
+    def run(self, run_id: str) -> wire.RunView:
         """Return a run."""
         with self.context.database.read() as db:
-            return self._view(db, identity)
+            return self._view(db, run_id)
 
-    async def halted(self, identity: str, wait_s: float) -> wire.RunView:
+    async def halted(self, run_id: str, wait_s: float) -> wire.RunView:
         """Return a run as soon as it has ended or is paused, or after ``wait_s``; no thread waits."""
         deadline = time.monotonic() + wait_s
-        with self.wakeups.listening(identity) as event:
+        with self.wakeups.listening(run_id) as event:
             while True:
                 event.clear()
-                view = await run_in_threadpool(self.run, identity)
+                view = await run_in_threadpool(self.run, run_id)
                 is_halted = view.ended_at is not None or view.state == "paused"
                 if is_halted or not await self.wakeups.wait(event, deadline - time.monotonic()):
                     return view
 
     def runs(
-        self, after: int | None, limit: int, *, newest: bool = False, chosen: ListFilter = EVERYTHING
+        self, after: int | None, limit: int, *, newest: bool = False, list_filter: ListFilter = EVERYTHING
     ) -> list[tuple[int, wire.RunView]]:
         """Return runs with their sequence numbers: those after ``after``, or before it with the ``newest`` first."""
         with self.context.database.read() as db:
-            page = store.run_page(db, position=after, newest=newest, limit=limit, chosen=chosen)
+            page = store.run_page(db, position=after, newest=newest, limit=limit, list_filter=list_filter)
             return [(row.seq, self._view_of(db, row)) for row in page]
 
     def counts(self) -> wire.RunCounts:
         """Count the runs in each state."""
         counts: Counter[str] = Counter()
         with self.context.database.read() as db:
-            for state, waits, count in store.states(db):
+            for state, waits, count in store.run_states(db):
                 counts[f"waiting_for_{waits or 'curator'}" if state == "waiting" else state] += count
         return wire.RunCounts(**counts)
 
     def trials(
-        self, identity: str, after: int | None, limit: int, *, newest: bool, chosen: TrialFilter
+        self, run_id: str, after: int | None, limit: int, *, newest: bool, trial_filter: TrialFilter
     ) -> list[wire.TrialView]:
         """Return trials of a run: those after number ``after`` in order, or before it with the ``newest`` first."""
         with self.context.database.read() as db:
-            store.run(db, identity)
-            page = trial_lists.filtered_trials(db, identity, chosen, position=after, newest=newest, limit=limit)
-            return [trial_view(row) for row in page]
+            store.find_run(db, run_id)
+            page = store.trial_page(db, run_id, trial_filter, position=after, newest=newest, limit=limit)
+            return [trial.view for trial in page]
 
     def sorted_trials(
-        self, identity: str, chosen: TrialFilter, *, sort: str, largest: bool, offset: int, limit: int
+        self, run_id: str, trial_filter: TrialFilter, *, sort: str, largest: bool, offset: int, limit: int
     ) -> wire.TrialPage:
         """Return ``limit`` trials from ``offset`` on, sorted, and how many there are."""
         with self.context.database.read() as db:
-            store.run(db, identity)
+            store.find_run(db, run_id)
             order: dict[str, Any] = {"sort": sort, "largest": largest, "offset": offset, "limit": limit}
-            total, rows = trial_lists.sorted_trials(db, identity, chosen, **order)
-        return wire.TrialPage(trials=[trial_view(row) for row in rows], total=total)
+            total, rows = store.sorted_trials(db, run_id, trial_filter, **order)
+        return wire.TrialPage(trials=[trial.view for trial in rows], total=total)
 
-    def curve(self, identity: str, points: int, first: int, last: int | None) -> wire.RunCurve:
+    def curve(self, run_id: str, points: int, first: int, last: int | None) -> wire.RunCurve:
         """Return the course of a run from trial ``first`` to ``last``, for a chart."""
         with self.context.database.read() as db:
-            row = store.run(db, identity)
-            study = wire.StudyView.model_validate_json(row.study) if row.study else None
+            study = store.find_run(db, run_id).study_view
             largest = study is None or study.direction == "maximize"
-            count, rows = store.curve(db, identity, points, largest=largest, first=first, last=last)
-        is_random = study is not None and not isinstance(study.answers, wire.NoAnswerNoise)
-        shown = [
-            wire.CurvePoint(number=p.number, y=p.y, best=None if is_random else p.best, mean=p.mean, sd=p.sd)
-            for p in rows
-        ]
-        return wire.RunCurve(trials=count, points=shown)
+            count, curve = store.curve(db, run_id, points, largest=largest, first=first, last=last)
+        if study is not None and not isinstance(study.answers, wire.NoAnswerNoise):
+            curve = [point.model_copy(update={"best": None}) for point in curve]
+        return wire.RunCurve(trials=count, points=curve)
 
-    def recommendation(self, identity: str, over: Over) -> wire.Recommendation:
+    def recommendation(self, run_id: str, over: Over) -> wire.Recommendation:
         """Return the recommended row: as stored at the run's end, or computed now."""
         with self.context.database.read() as db:
-            stored = store.run(db, identity).recommendation
+            stored = store.find_run(db, run_id).recommendation
         if stored is not None and over == "asked":
             return wire.Recommendation.model_validate_json(stored)
-        return self.posteriors.recommendation(identity, over)
+        return self.posteriors.recommendation(run_id, over)
 
-    def export(self, identity: str) -> wire.RunExport:
+    def export(self, run_id: str) -> wire.RunExport:
         """Return all that is needed to repeat a run, but for the release."""
         with self.context.database.read() as db:
-            trials = [trial_view(row) for row in store.trial_page(db, identity)]
-            run, past = self._view(db, identity), observations_of(db, identity)
-            versions = [view for version in versions_of(db, identity) for view in version.view]
+            trials = [trial.view for trial in store.trial_page(db, run_id)]
+            run, past = self._view(db, run_id), store.observations_of(db, run_id)
+            versions = [view for version in versions_of(db, run_id) for view in version.view]
             return wire.RunExport(run=run, trials=trials, observations=past, versions=versions)
 
-    def _view(self, db: Connection, identity: str) -> wire.RunView:
-        return self._view_of(db, store.run(db, identity))
+    def _view(self, db: Connection, run_id: str) -> wire.RunView:
+        return self._view_of(db, store.find_run(db, run_id))
 
-    def _view_of(self, db: Connection, row: Any) -> wire.RunView:
-        counted = run_counts.counts(db, row.id)
-        spec = wire.RunSpec.model_validate_json(row.spec)
-        study = wire.StudyView.model_validate_json(row.study) if row.study else None
-        plan = plan_of(row)
-        last = store.last_fit(db, row.id) if spec.fit else None
-        fitted = wire.Fitted.model_validate_json(last) if last else None
+    def _view_of(self, db: Connection, row: RunRow) -> wire.RunView:
+        counted = store.run_counts(db, row.id)
+        spec, study, plan = row.settings, row.study_view, row.stored_plan
+        fitted = store.last_fit(db, row.id) if spec.fit else None
         warnings = json.loads(row.warnings) if row.warnings else []
-        recommendation = row.recommendation
         waits_for = row.waiting_for if row.state == "waiting" else None
         since = counted.pending_since if waits_for == "people" else row.waiting_since if waits_for else None
         is_exact = study is not None and isinstance(study.answers, wire.NoAnswerNoise)  # else the best is the luckiest
-        best = store.best(db, row.id, largest=study.direction == "maximize") if study and is_exact else None
+        best = store.best_trial(db, row.id, largest=study.direction == "maximize") if study and is_exact else None
         return wire.RunView(
             id=row.id,
             state=row.state,
@@ -357,7 +346,7 @@ class Modeler:
             trials=counted.answered,
             declined=counted.declined,
             engine=wire.RunEngine.model_validate_json(row.engine) if row.engine else None,
-            best=wire.Best(trial=best.number, row=best.row, y=best.y) if best else None,
+            best=wire.Best(trial=best.number, row=best.row, y=best.y) if best and best.y is not None else None,
             created_at=moment(row.created_at),
             started_at=moment(row.started_at) if row.started_at else None,
             heartbeat_at=moment(row.heartbeat_at) if row.heartbeat_at else None,
@@ -372,12 +361,12 @@ class Modeler:
             warnings=[*warnings, fitted.problem] if fitted and fitted.problem else warnings,
             fitted=fitted,
             observations=counted.observations,
-            recommendation=recommendation and wire.Recommendation.model_validate_json(recommendation),
+            recommendation=wire.Recommendation.model_validate_json(row.recommendation) if row.recommendation else None,
             **{name: getattr(spec, name) for name in _SETTINGS},
         )
 
 
-def _check_not_started(row: Any) -> None:
+def _check_not_started(row: RunRow) -> None:
     if row.started_at is not None or row.ended_at is not None:
         raise StateConflict("the run has started: past measurements come before the first choice (create it with hold)")
     if row.pause_asked_at is None:

@@ -8,10 +8,9 @@ from sqlalchemy import text
 from modeler_service import store
 from modeler_service.context import open_context
 from modeler_service.settings import Settings
-from modeler_service.store import run_counts, trial_lists
-from modeler_service.store.trial_lists import TrialFilter
+from modeler_service.store import TrialFilter
+from tests.modeler_service.stored_trials import add_run, chosen_trial
 
-AT = "2026-11-21T00:00:00Z"
 OUTCOMES = [None, 3.0, 1.0, None, 7.0, 2.0, 7.0, -1.0, 9.0, 0.0, 4.0, None, 8.0]
 
 
@@ -20,12 +19,10 @@ def database(tmp_path):
     with open_context(Settings(data_dir=tmp_path / "data")) as context:
 
         def work(db):
-            nothing = dict.fromkeys(("mean", "sd", "acquisition", "fitted"))
             for run in ("run_1", "run_2"):
-                store.add_run(db, id=run, state="running", spec="{}", sealed_token=b"", created_at=AT)
+                add_run(db, run)
                 for number, y in enumerate(OUTCOMES, start=1):
-                    values = {"query": number, "phase": "initial", "row": number, "ties": 1, "chosen_at": AT}
-                    store.add_trial(db, run_id=run, number=number, **values, **nothing)
+                    store.add_trial(db, chosen_trial(run, number))
                     sign = 1 if run == "run_1" else -1
                     if y is not None:
                         db.execute(
@@ -65,7 +62,7 @@ def test_a_part_of_a_run_has_the_best_of_all_trials_until_then(database, first, 
         _, whole = store.curve(db, "run_1", 100, largest=True)
         count, part = store.curve(db, "run_1", 100, largest=True, first=first, last=last)
     assert count == len(OUTCOMES)
-    assert [tuple(row) for row in part] == [tuple(row) for row in whole if first <= row.number <= last]
+    assert part == [point for point in whole if first <= point.number <= last]
 
 
 SORTS = ("number", "row", "mean", "y")
@@ -93,10 +90,10 @@ def test_trials_are_filtered_and_sorted_as_python_does_page_by_page(database, na
     with database.read() as db:
         for offset in range(0, len(OUTCOMES) + 4, 4):
             order = {"sort": sort, "largest": largest, "offset": offset, "limit": 4}
-            total, rows = trial_lists.sorted_trials(db, "run_1", chosen, **order)
+            total, rows = store.sorted_trials(db, "run_1", chosen, **order)
             assert total == len(expected)
             shown += [row.number for row in rows]
-        walked = trial_lists.filtered_trials(db, "run_1", chosen, position=None, newest=True, limit=50)
+        walked = store.trial_page(db, "run_1", chosen, newest=True, limit=50)
     assert shown == expected
     assert [row.number for row in walked] == sorted(expected, reverse=True)
 
@@ -105,8 +102,8 @@ def test_trials_are_filtered_and_sorted_as_python_does_page_by_page(database, na
     "look",
     [
         lambda db: store.answered(db, "run_1"),
-        lambda db: run_counts.counts(db, "run_1"),
-        lambda db: store.best(db, "run_1", largest=True),
+        lambda db: store.run_counts(db, "run_1"),
+        lambda db: store.best_trial(db, "run_1", largest=True),
         lambda db: store.last_fit(db, "run_1"),
         lambda db: store.curve(db, "run_1", 5, largest=True),
     ],
@@ -129,12 +126,12 @@ def test_runs_are_counted_by_state_however_many_there_are(database):
     def work(db):
         states = {"paused": None, "waiting": "people", "completed": "people", "failed": None}
         for number, (state, waits) in enumerate([*states.items(), ("waiting", "curator"), ("waiting", "people")]):
-            values = {"spec": "{}", "sealed_token": b"", "created_at": AT}
-            store.add_run(db, id=f"run_x{number}", state=state, waiting_for=waits, **values)
+            add_run(db, f"run_x{number}")
+            store.change_run(db, f"run_x{number}", state=state, waiting_for=waits)
 
     database.write(work)
     with database.read() as db:
-        counted = store.states(db)
+        counted = store.run_states(db)
     assert sorted(counted, key=str) == sorted(
         [
             ("completed", "people", 1),

@@ -10,11 +10,9 @@ from blindopt.errors import NotFound, StateConflict
 from modeler_service import store
 from modeler_service.integrity.log_checks import findings
 from modeler_service.runs.query_keys import is_run_query, query_of
-from modeler_service.store import deletion
 from service_kit.store import audit_log
 from tests.modeler_service.in_process_modeler import modeler_at_work, request_of, start
-
-AT = "2026-01-02T03:04:05.000000Z"
+from tests.modeler_service.stored_trials import ANSWER, AT, chosen_trial
 
 
 def digest_of(row):
@@ -32,9 +30,8 @@ def ended_run(modeler, release):
         store.change_run(db, run, study=json.dumps({"release_sha256": release}))
         audit_log.append(db, "exchange", actor=run, now=modeler.context.clock(), exchange=exchange.body)
         for number, row in ((1, 7), (2, 8)):
-            values = {"run_id": run, "number": number, "query": number, "row": row, "ties": 1, "chosen_at": AT}
-            store.add_trial(db, phase="initial", mean=None, sd=None, acquisition=None, fitted=None, **values)
-        store.answer_trial(db, run, 1, answered_at=AT, y=0.5, declined=0)
+            store.add_trial(db, chosen_trial(run, number, row=row))
+        store.answer_trial(db, run, 1, ANSWER, answered_at=AT)
         store.add_version(db, run, 2, 0, at=AT, reply=b"pending")
 
     modeler.context.database.write(work)
@@ -95,7 +92,7 @@ def test_a_run_that_is_missing_without_a_record_of_its_deletion_is_a_fault(tmp_p
             with modeler.context.database.read() as db:
                 return check(db, [entry.record for entry in audit_log.walk(db)])
 
-        modeler.context.database.write(lambda db: deletion.delete_run(db, run))
+        modeler.context.database.write(lambda db: store.delete_run(db, run))
         with pytest.raises(LogBroken, match="lacks the answer"):
             faults()
         run = ended_run(modeler, "a" * 64)

@@ -60,7 +60,7 @@ def test_a_run_is_taken_up_again_where_it_could_not_be_read_as_its_worker_left_i
             return ending
 
     with modeler_at_work(tmp_path, worker=Worker) as modeler:
-        act_before(monkeypatch, store, "run", not_yet)
+        act_before(monkeypatch, store, "find_run", not_yet)
         run = start(modeler)
         until(lambda: not endings)
         until(lambda: modeler.run(run).state == "completed")

@@ -14,6 +14,7 @@ from modeler_service.settings import Settings
 from service_kit.context.outbox import view
 from service_kit.store import notices as outbox
 from service_kit.store.base import stamp
+from tests.modeler_service.stored_trials import add_run
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 RUN, STUDY = "run_0123456789abcdef", "std_0123456789abcdef"
@@ -25,8 +26,7 @@ def context(tmp_path):
     settings = Settings(data_dir=tmp_path, notify_url="http://127.0.0.1:1/", notify_secret_file=tmp_path / "key")
     spec = wire.RunSpec(name="a name", curator_url="http://127.0.0.1:2", study_id=STUDY)
     with open_context(settings, lambda: NOW) as opened:
-        values = {"id": RUN, "state": "running", "spec": spec.model_dump_json(), "sealed_token": b""}
-        opened.database.write(lambda db: store.add_run(db, **values, created_at=stamp(NOW)))
+        opened.database.write(lambda db: add_run(db, RUN, spec=spec.model_dump_json()))
         yield opened
 
 
@@ -40,7 +40,7 @@ def sent(context):
 
 
 def _with_run(context, act):
-    context.database.write(lambda db: act(db, context.outbox, store.run(db, RUN)))
+    context.database.write(lambda db: act(db, context.outbox, store.find_run(db, RUN)))
 
 
 def _problem(code):

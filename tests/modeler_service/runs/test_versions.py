@@ -12,8 +12,7 @@ from modeler_service import store
 from modeler_service.context import open_context
 from modeler_service.settings import Settings
 from service_kit.store.database import StoreFault
-
-AT = "2026-11-21T00:00:00Z"
+from tests.modeler_service.stored_trials import AT, add_run, chosen_trial
 
 
 def reply(*rows, declined=()):
@@ -68,20 +67,9 @@ def database(tmp_path):
     with open_context(Settings(data_dir=tmp_path / "data")) as context:
 
         def work(db):
-            store.add_run(db, id="run_1", state="running", spec="{}", sealed_token=b"", created_at=AT)
+            add_run(db, "run_1")
             for number in (1, 2):
-                values = dict.fromkeys(("mean", "sd", "acquisition", "fitted"))
-                store.add_trial(
-                    db,
-                    run_id="run_1",
-                    number=number,
-                    query=1,
-                    phase="initial",
-                    row=number,
-                    ties=1,
-                    chosen_at=AT,
-                    **values,
-                )
+                store.add_trial(db, chosen_trial("run_1", number, query=1))
             store.add_version(db, "run_1", 1, 0, at=AT, reply=b"pending")
             store.add_version(db, "run_1", 1, 1, at=AT, reply=b"first")
 

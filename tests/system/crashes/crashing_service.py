@@ -357,10 +357,10 @@ def modeler(gun: Gun) -> Callable[[], None]:
 
     commits = Commits(gun)
     commits.watch()
-    commits.mark(store, "add_run", "created", lambda db, **values: str(values["id"]))
+    commits.mark(store, "add_run", "created", lambda db, run_id, **_: str(run_id))
     commits.mark(checkpoints, "pin", "pinned")
-    commits.mark(store, "add_trial", "chosen", lambda db, **values: f"{values['run_id']}:{values['number']}")
-    commits.mark(store, "answer_trial", "answered", lambda db, run_id, number, **_: f"{run_id}:{number}")
+    commits.mark(store, "add_trial", "chosen", lambda db, trial: f"{trial.run_id}:{trial.number}")
+    commits.mark(store, "answer_trial", "answered", lambda db, run_id, number, *_, **__: f"{run_id}:{number}")
     commits.mark(store, "ask_trials", "pending", lambda db, run_id, first, *_, **__: f"{run_id}:{first}")
     commits.mark(store, "add_version", "version", lambda db, run_id, first, *_, **__: f"{run_id}:{first}")
     commits.mark(Witness, "add_entries", "taken")

@@ -12,6 +12,7 @@ from service_kit.store.base import stamp
 from service_kit.web.listings import Paging, Time
 from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 from tests.modeler_service.in_process_modeler import SPEC, modeler_at_work
+from tests.modeler_service.stored_trials import ANSWER, add_run, chosen_trial
 from tests.shared.service_kit.store.test_store import NOW
 
 
@@ -77,22 +78,12 @@ def _run(modeler, number):
 
     def work(db):
         at = stamp(NOW)
-        store.add_run(db, id=run, state="paused", spec=settings, sealed_token=b"", created_at=at, pause_asked_at=at)
+        add_run(db, run, state="paused", spec=settings, at=at, pause_asked_at=at)
         kinds = ["y"] * number + ["declined"] * (number // 2) + ["asked"] * (number % 2)
         for position, kind in enumerate(kinds, start=1):
-            answered = {"answered_at": None if kind == "asked" else at, "declined": int(kind == "declined")}
-            trial = {
-                "run_id": run,
-                "number": position,
-                "query": position,
-                "phase": "initial",
-                "row": position,
-                "ties": 1,
-            }
-            done = {"chosen_at": at, "mean": None, "sd": None, "acquisition": None, "fitted": None}
-            store.add_trial(db, **trial, **done)
+            store.add_trial(db, chosen_trial(run, position, chosen_at=at))
             if kind != "asked":
-                store.answer_trial(db, run, position, **answered, y=1.0 if kind == "y" else None)
+                store.answer_trial(db, run, position, ANSWER if kind == "y" else None, answered_at=at)
             else:
                 store.ask_trials(db, run, position, 1, asked_at=at, query_id="qry_1")
         store.add_observations(db, run, [wire.Observation(row=0, y=0.0)] * (3 * number))

@@ -1,0 +1,769 @@
+"""The modeler's tables: runs, trials, answer versions and past observations. SQL is in this package alone."""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+from sqlalchemy import (
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    Select,
+    Table,
+    Text,
+    UniqueConstraint,
+    bindparam,
+    func,
+    select,
+    text,
+    true,
+    update,
+)
+
+from blindopt import wire
+from blindopt.errors import NotFound
+from service_kit.store.base import moment, page_of
+from service_kit.store.database import Connection
+from service_kit.store.labels import EVERYTHING, ListFilter, remove
+from service_kit.store.prepared_statement import PreparedStatement
+from service_kit.store.schema import Migrations
+
+METADATA = MetaData()
+MIGRATIONS: Migrations = {
+    7: [],
+    8: ["ALTER TABLE runs ADD COLUMN plan TEXT"],
+    9: [
+        "ALTER TABLE runs ADD COLUMN archived_at TEXT",
+        "ALTER TABLE observations ADD COLUMN passport TEXT",
+        "DROP INDEX IF EXISTS trials_of_curve",  # it has more columns now
+    ],
+    10: ["ALTER TABLE runs ADD COLUMN note TEXT", "ALTER TABLE runs ADD COLUMN tags TEXT"],
+    12: ["ALTER TABLE runs ADD COLUMN engine TEXT"],
+}
+APPEND_ONLY = ("versions",)
+
+runs = Table(
+    "runs",
+    METADATA,
+    Column("seq", Integer, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("state", Text, nullable=False),
+    Column("spec", Text, nullable=False),
+    Column("sealed_token", LargeBinary, nullable=False),
+    Column("study", Text),
+    Column("created_at", Text, nullable=False),
+    Column("started_at", Text),
+    Column("lease", Integer, nullable=False, default=0),
+    Column("heartbeat_at", Text),
+    Column("stop_asked_at", Text),
+    Column("pause_asked_at", Text),
+    Column("waiting_since", Text),
+    Column("waits", Integer, nullable=False, default=0),
+    Column("waits_until", Text),
+    Column("waiting_for", Text),  # of the present wait, or the last one
+    Column("looked_at", Text),  # while a query is pending: when its curator last confirmed it
+    Column("revision", Integer, nullable=False, default=0),  # the last revision of the curator that was read
+    Column("ended_at", Text),
+    Column("ended_because", Text),
+    Column("problem", Text),
+    Column("warnings", Text),
+    Column("recommendation", Text),
+    Column("plan", Text),  # with the study: how rows are chosen; null in runs from before version 8
+    Column("engine", Text),  # what its candidates were last computed with: for information, no choice depends on it
+    Column("archived_at", Text),
+    Column("note", Text),
+    Column("tags", Text),  # a JSON list; null: none
+)
+trials = Table(
+    "trials",
+    METADATA,
+    Column("run_id", Text, ForeignKey("runs.id"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("query", Integer, nullable=False),  # number of the first trial that was chosen with it
+    Column("phase", Text, nullable=False),
+    Column("row", Integer, nullable=False),
+    Column("mean", Float),
+    Column("sd", Float),
+    Column("acquisition", Float),
+    Column("ties", Integer, nullable=False),
+    Column("chosen_at", Text, nullable=False),
+    Column("asked_at", Text),  # when the query was accepted, to be answered later, or refused for some of its rows
+    Column("answered_at", Text),
+    Column("query_id", Text),
+    Column("y", Float),
+    Column("declined", Integer, nullable=False, default=0),
+    Column("version", Integer),
+    Column("plays", Integer),
+    Column("passport", Text),
+    Column("reply", LargeBinary),  # of the query, in the row of its first trial
+    Column("fitted", Text),  # the hyper-parameters of the choice, if they are new
+    PrimaryKeyConstraint("run_id", "number"),
+    # Pages of long runs read these alone, and not the replies beside them.
+    Index("trials_by_y", "run_id", "y", "number"),
+    Index("trials_of_curve", "run_id", "number", "y", "mean", "sd", "row", "acquisition", "phase", "declined"),
+    Index("trials_declined", "run_id", sqlite_where=text("declined = 1")),
+    Index("trials_pending", "run_id", "asked_at", sqlite_where=text("asked_at IS NOT NULL AND answered_at IS NULL")),
+    Index("trials_fitted", "run_id", "number", sqlite_where=text("fitted IS NOT NULL")),
+)
+versions = Table(
+    "versions",
+    METADATA,
+    Column("seq", Integer, primary_key=True),
+    Column("run_id", Text, ForeignKey("runs.id"), nullable=False),
+    Column("query", Integer, nullable=False),  # number of its first trial
+    Column("version", Integer, nullable=False),  # 0: it is pending
+    Column("after", Integer, nullable=False),  # how many trials were chosen by then
+    Column("at", Text, nullable=False),
+    Column("reply", LargeBinary, nullable=False),
+    UniqueConstraint("run_id", "query", "version"),
+)
+"""Every version of the replies to queries that people answer; a trial has the last version alone."""
+observations = Table(
+    "observations",
+    METADATA,
+    Column("run_id", Text, ForeignKey("runs.id"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("row", Integer, nullable=False),
+    Column("y", Float, nullable=False),
+    Column("noise_variance", Float),
+    Column("passport", Text),  # of an answer of an earlier run that this one continues
+    PrimaryKeyConstraint("run_id", "number"),
+)
+messages = Table(
+    "messages",
+    METADATA,
+    Column("run_id", Text, ForeignKey("runs.id"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("author_key", Text, nullable=False),  # who wrote it, under which idempotency key
+    Column("request_sha256", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("created_at", Text, nullable=False),
+    Column("reply", LargeBinary),  # the curator's last one
+    Column("problem", Text),
+    PrimaryKeyConstraint("run_id", "number"),
+    UniqueConstraint("run_id", "author_key"),
+)
+"""Messages to the owners of studies."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A stored run."""
+
+    id: str
+    seq: int
+    state: wire.RunState
+    spec: str
+    sealed_token: bytes
+    study: str | None
+    plan: str | None
+    created_at: str
+    started_at: str | None
+    lease: int
+    heartbeat_at: str | None
+    stop_asked_at: str | None
+    pause_asked_at: str | None
+    waiting_since: str | None
+    waits: int
+    waits_until: str | None
+    waiting_for: Literal["curator", "people", "engine"] | None
+    looked_at: str | None
+    revision: int
+    ended_at: str | None
+    ended_because: wire.EndedBecause | None
+    problem: str | None
+    warnings: str | None
+    recommendation: str | None
+    engine: str | None
+    archived_at: str | None
+    note: str | None
+    tags: str | None
+
+    @property
+    def settings(self) -> wire.RunSpec:
+        """The settings of the run."""
+        return wire.RunSpec.model_validate_json(self.spec)
+
+    @property
+    def study_view(self) -> wire.StudyView | None:
+        """The curator's view of the study; None before the first contact."""
+        return wire.StudyView.model_validate_json(self.study) if self.study else None
+
+    @property
+    def stored_plan(self) -> wire.Plan | None:
+        """The plan; None before the first contact, and in a run from before there were plans."""
+        return wire.Plan.model_validate_json(self.plan) if self.plan else None
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow:
+    """A stored trial."""
+
+    run_id: str
+    number: int
+    query: int
+    phase: Literal["initial", "algorithm"]
+    row: int
+    mean: float | None
+    sd: float | None
+    acquisition: float | None
+    ties: int
+    chosen_at: str
+    fitted: str | None
+    asked_at: str | None = None
+    answered_at: str | None = None
+    query_id: str | None = None
+    y: float | None = None
+    declined: int = 0
+    version: int | None = None
+    plays: int | None = None
+    passport: str | None = None
+    reply: bytes | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it has a y, or was declined."""
+        return self.y is not None or bool(self.declined)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a cap allowed no answer about its row: it is declined without a version."""
+        return bool(self.declined) and self.version is None and self.y is None
+
+    @property
+    def answer(self) -> wire.Answer | None:
+        """Its answer; None if it has none, or was declined. Raises ValueError for a y without its noise."""
+        if self.y is None:
+            return None
+        if self.plays is None or self.passport is None:
+            raise ValueError(f"trial {self.number} has a y without its noise")
+        passport = wire.NoisePassport.model_validate_json(self.passport)
+        return wire.Answer(row=self.row, play=1, plays=self.plays, y=self.y, passport=passport)
+
+    @property
+    def view(self) -> wire.TrialView:
+        """The trial on the wire."""
+        values = {name: getattr(self, name) for name in wire.TrialView.model_fields}
+        values |= {name: moment(values[name]) for name in ("chosen_at", "asked_at", "answered_at") if values[name]}
+        fitted = wire.Fitted.model_validate_json(self.fitted) if self.fitted else None
+        passport = wire.NoisePassport.model_validate_json(self.passport) if self.passport else None
+        return wire.TrialView(**values | {"declined": bool(self.declined), "fitted": fitted, "passport": passport})
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRow:
+    """A stored version of a reply."""
+
+    seq: int
+    run_id: str
+    query: int
+    version: int
+    after: int
+    at: str
+    reply: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRow:
+    """A stored message."""
+
+    run_id: str
+    number: int
+    author_key: str
+    request_sha256: str
+    body: str
+    created_at: str
+    reply: bytes | None
+    problem: str | None
+
+
+def _select(table: Table, kind: type[Any]) -> Select[Any]:
+    """Select the columns of a table that a row of this class has, in its order."""
+    return select(*(table.c[field.name] for field in fields(kind)))
+
+
+_RUNS, _TRIALS = _select(runs, RunRow), _select(trials, TrialRow)
+_VERSIONS, _MESSAGES = _select(versions, VersionRow), _select(messages, MessageRow)
+
+
+def _trials(db: Connection, query: Select[Any]) -> list[TrialRow]:
+    return [TrialRow(*row) for row in db.execute(query)]
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+_RUN = PreparedStatement(_RUNS.where(runs.c.id == bindparam("run_id")))
+_BEAT = PreparedStatement(
+    update(runs)
+    .where((runs.c.id == bindparam("run_id")) & (runs.c.lease == bindparam("number")))
+    .values(heartbeat_at=bindparam("at"))
+)
+
+
+def add_run(
+    db: Connection,
+    run_id: str,
+    *,
+    state: str,
+    spec: str,
+    sealed_token: bytes,
+    created_at: str,
+    pause_asked_at: str | None = None,
+) -> None:
+    """Add one run."""
+    values = {"id": run_id, "state": state, "spec": spec, "sealed_token": sealed_token, "created_at": created_at}
+    db.execute(runs.insert(), values | {"pause_asked_at": pause_asked_at})
+
+
+def change_run(db: Connection, run_id: str, **values: Any) -> None:
+    """Change the run with this id."""
+    db.execute(update(runs).where(runs.c.id == run_id).values(**values))
+
+
+def find_run(db: Connection, run_id: str) -> RunRow:
+    """The run with this id. Raises NotFound."""
+    row = _RUN.row(db, run_id=run_id)
+    if row is None:
+        raise NotFound("there is no such run")
+    return RunRow(*row)
+
+
+def run_page(
+    db: Connection, *, position: int | None, newest: bool, limit: int, list_filter: ListFilter = EVERYTHING
+) -> list[RunRow]:
+    """Runs after a sequence number in order, or before it with the newest first; None: from the first or the last."""
+    query = _RUNS.where(*list_filter.of(runs))
+    page = page_of(query, runs.c.seq, position=position, newest=newest, limit=limit)
+    return [RunRow(*row) for row in db.execute(page)]
+
+
+def run_states(db: Connection) -> list[tuple[str, str | None, int]]:
+    """Count the runs that are not archived by state, and by what they wait for or last waited for."""
+    query = select(runs.c.state, runs.c.waiting_for, func.count()).where(runs.c.archived_at.is_(None))
+    query = query.group_by(runs.c.state, runs.c.waiting_for)
+    return [(state, waits, count) for state, waits, count in db.execute(query)]
+
+
+def unfinished_runs(db: Connection) -> list[RunRow]:
+    """Runs that are queued, under way or waiting, oldest first."""
+    where = runs.c.state.in_(("queued", "running", "waiting"))
+    return [RunRow(*row) for row in db.execute(_RUNS.where(where).order_by(runs.c.seq))]
+
+
+def take_lease(db: Connection, run_id: str, at: str) -> int:
+    """Give the run a new lease, and return its number. The worker with the lease before can write no more."""
+    lease = find_run(db, run_id).lease + 1
+    change_run(db, run_id, lease=lease, heartbeat_at=at)
+    return lease
+
+
+def beat(db: Connection, run_id: str, lease: int, at: str) -> bool:
+    """Note that the worker with this lease is alive; return False if the run has another lease."""
+    return _BEAT.run(db, run_id=run_id, number=lease, at=at) == 1
+
+
+def run_specs(db: Connection) -> Iterator[tuple[str, str]]:
+    """Stream id and settings of every run."""
+    return ((run_id, spec) for run_id, spec in db.execute(select(runs.c.id, runs.c.spec).order_by(runs.c.seq)))
+
+
+def takes_time(db: Connection, run_id: str) -> bool:
+    """Whether people or a system measure for the study of a run."""
+    study = find_run(db, run_id).study
+    return study is not None and json.loads(study).get("measurement_source", "column") != "column"
+
+
+def delete_run(db: Connection, run_id: str) -> None:
+    """Delete a run with its trials, versions of answers, past measurements and messages."""
+    for rows in (trials, versions, observations, messages):
+        remove(db, rows, rows.c.run_id == run_id)
+    remove(db, runs, runs.c.id == run_id)
+
+
+def run_ids(db: Connection) -> set[str]:
+    """Ids of all runs."""
+    return set(db.execute(select(runs.c.id)).scalars())
+
+
+def release_digests(db: Connection) -> set[str]:
+    """Digests of the releases of all runs that have seen their study."""
+    digest = func.json_extract(runs.c.study, "$.release_sha256")
+    return set(db.execute(select(digest).where(runs.c.study.is_not(None)).distinct()).scalars())
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Numbers of a run's trials with an answer, declined, and waiting to be measured; of its past measurements."""
+
+    answered: int
+    declined: int
+    pending: int
+    pending_since: str | None
+    """When the first pending query was accepted."""
+    observations: int
+
+
+def _number(rows: Table, where: Any, of: Any = func.count()) -> Any:
+    return select(of).select_from(rows).where(rows.c.run_id == bindparam("run_id"), where).scalar_subquery()
+
+
+_WAITS = trials.c.asked_at.is_not(None) & trials.c.answered_at.is_(None)
+_COUNTS = PreparedStatement(  # each part reads a single index
+    select(
+        _number(trials, trials.c.y.is_not(None)).label("answered"),
+        _number(trials, text("declined = 1")).label("declined"),  # exactly as in its index
+        _number(trials, _WAITS).label("pending"),
+        _number(trials, _WAITS, func.min(trials.c.asked_at)).label("pending_since"),
+        _number(observations, true()).label("observations"),
+    )
+)
+
+
+def run_counts(db: Connection, run_id: str) -> Counts:
+    """Return the counts of a run."""
+    return Counts(*_COUNTS.row(db, run_id=run_id))
+
+
+def run_progress(db: Connection, run_id: str) -> tuple[Any, ...]:
+    """Return what changes with each event of a run: states, last version, settled trials. Raises NotFound."""
+    run, counts, version = find_run(db, run_id), run_counts(db, run_id), last_version(db, run_id)
+    states = run.state, run.ended_at, run.ended_because, run.problem, run.waits_until
+    return *states, version, counts.answered + counts.declined
+
+
+# --- trials ---------------------------------------------------------------------------------------
+
+_ANSWERS = ("answered_at", "query_id", "y", "declined", "version", "plays", "passport", "reply")
+_ANSWER_TRIAL = PreparedStatement(
+    update(trials)
+    .where((trials.c.run_id == bindparam("run_id")) & (trials.c.number == bindparam("trial")))
+    .values({name: bindparam(f"new_{name}") for name in _ANSWERS})
+)
+_CHOICE = [
+    "run_id", "number", "query", "phase", "row", "mean", "sd", "acquisition", "ties", "chosen_at", "fitted", "declined",
+]  # fmt: skip
+_ADD_TRIAL = PreparedStatement(trials.insert(), _CHOICE)
+
+
+@dataclass(frozen=True, slots=True)
+class TrialFilter:
+    """Which trials of a run are listed; None: all."""
+
+    first: int | None = None
+    last: int | None = None
+    row: int | None = None
+    phase: str | None = None
+    state: str | None = None
+    """``answered``, ``declined`` or ``open``."""
+
+    def of(self, run_id: str) -> Any:
+        """The condition, over columns of the index ``trials_of_curve`` alone."""
+        where: Any = trials.c.run_id == run_id
+        if self.first is not None:
+            where &= trials.c.number >= self.first
+        if self.last is not None:
+            where &= trials.c.number <= self.last
+        if self.row is not None:
+            where &= trials.c.row == self.row
+        if self.phase is not None:
+            where &= trials.c.phase == self.phase
+        match self.state:
+            case "answered":
+                where &= trials.c.y.is_not(None)
+            case "declined":
+                where &= (trials.c.declined == 1) & trials.c.y.is_(None)
+            case "open":
+                where &= (trials.c.declined == 0) & trials.c.y.is_(None)
+        return where
+
+
+EVERY_TRIAL = TrialFilter()
+
+
+def add_trial(db: Connection, trial: TrialRow) -> None:
+    """Add one trial, not yet answered."""
+    values = asdict(trial)
+    _ADD_TRIAL.run(db, **{name: values[name] for name in _CHOICE})
+
+
+def answer_trial(
+    db: Connection,
+    run_id: str,
+    number: int,
+    answer: wire.Answer | None,
+    *,
+    answered_at: str,
+    query_id: str | None = None,
+    version: int | None = None,
+    reply: bytes | None = None,
+) -> None:
+    """Store the answer of a trial. None: it was declined, or refused if there is no ``version``."""
+    _ANSWER_TRIAL.run(
+        db,
+        run_id=run_id,
+        trial=number,
+        new_answered_at=answered_at,
+        new_query_id=query_id,
+        new_y=None if answer is None else answer.y,
+        new_declined=int(answer is None),
+        new_version=version,
+        new_plays=None if answer is None else answer.plays,
+        new_passport=None if answer is None else answer.passport.model_dump_json(),
+        new_reply=reply,
+    )
+
+
+def ask_trials(db: Connection, run_id: str, first: int, count: int, *, asked_at: str, query_id: str | None) -> None:
+    """Store that the curator accepted the query of ``count`` trials from ``first`` on; None: that it refused it."""
+    where = (trials.c.run_id == run_id) & trials.c.number.between(first, first + count - 1)
+    db.execute(update(trials).where(where).values(asked_at=asked_at, query_id=query_id))
+
+
+def find_trial(db: Connection, run_id: str, number: int) -> TrialRow | None:
+    """One trial, or None."""
+    row = db.execute(_TRIALS.where((trials.c.run_id == run_id) & (trials.c.number == number))).one_or_none()
+    return None if row is None else TrialRow(*row)
+
+
+def trial_page(
+    db: Connection,
+    run_id: str,
+    trial_filter: TrialFilter = EVERY_TRIAL,
+    *,
+    position: int | None = None,
+    newest: bool = False,
+    limit: int = -1,
+) -> list[TrialRow]:
+    """Trials after a number in order, or before it with the newest first; None: from the first or the last."""
+    query = _TRIALS.where(trial_filter.of(run_id))
+    return _trials(db, page_of(query, trials.c.number, position=position, newest=newest, limit=limit))
+
+
+def sorted_trials(
+    db: Connection, run_id: str, trial_filter: TrialFilter, *, sort: str, largest: bool, offset: int, limit: int
+) -> tuple[int, list[TrialRow]]:
+    """Return how many trials match, and ``limit`` of them from ``offset`` on, sorted by a column of their index.
+
+    Equals are in the order of their numbers, and trials without a value come last.
+    """
+    where, by = trial_filter.of(run_id), trials.c[sort]
+    count = db.execute(select(func.count()).select_from(trials).where(where)).scalar_one()
+    order = (by.is_(None), by.desc() if largest else by, trials.c.number)
+    # The numbers first, from the index alone: the replies beside the trials are large.
+    numbers = select(trials.c.number).where(where).order_by(*order).limit(limit).offset(offset)
+    rank = {number: i for i, number in enumerate(db.execute(numbers).scalars())}
+    page = _trials(db, _TRIALS.where((trials.c.run_id == run_id) & trials.c.number.in_(rank)))
+    return int(count), sorted(page, key=lambda trial: rank[trial.number])
+
+
+def answered_trials(db: Connection) -> Iterator[TrialRow]:
+    """Every answered trial of every run, and those declined, in order; streamed."""
+    query = _TRIALS.where(trials.c.answered_at.is_not(None)).order_by(trials.c.run_id, trials.c.number)
+    return (TrialRow(*row) for row in db.execute(query))
+
+
+def unanswered_trials(db: Connection, run_id: str) -> list[TrialRow]:
+    """Trials of a run without an answer, in order."""
+    where = (trials.c.run_id == run_id) & trials.c.answered_at.is_(None)
+    return _trials(db, _TRIALS.where(where).order_by(trials.c.number))
+
+
+def query_rows(db: Connection, run_id: str, first: int) -> list[int]:
+    """The rows of the choice whose first trial has this number, in order; none where no choice begins there."""
+    where = (trials.c.run_id == run_id) & (trials.c.query == first)
+    return list(db.execute(select(trials.c.row).where(where).order_by(trials.c.number)).scalars())
+
+
+def pending_queries(db: Connection, run_id: str) -> set[str]:
+    """Ids of the queries of a run that wait to be measured."""
+    return set(db.execute(select(trials.c.query_id).where((trials.c.run_id == run_id) & _WAITS)).scalars())
+
+
+def curve(
+    db: Connection, run_id: str, points: int, *, largest: bool, first: int = 1, last: int | None = None
+) -> tuple[int, list[wire.CurvePoint]]:
+    """Return the number of trials of a run, and at most ``points`` evenly spaced trials with the best y so far.
+
+    The points are from trial ``first`` to ``last``; the best is that of all trials until then.
+    """
+    of_run = trials.c.run_id == run_id
+    count = db.execute(select(func.count()).select_from(trials).where(of_run)).scalar_one()
+    best_y = (func.max if largest else func.min)(trials.c.y).over(order_by=trials.c.number)
+    columns = (trials.c[name] for name in ("number", "y", "mean", "sd"))
+    rows = select(*columns, best_y.label("best")).where(of_run).subquery()
+    last = count if last is None else min(last, count)
+    every = max(1, -(-(last - first + 1) // (points - 1)))
+    where = rows.c.number.between(first, last) & (((rows.c.number - first) % every == 0) | (rows.c.number == last))
+    page = db.execute(select(rows).where(where).order_by(rows.c.number))
+    return int(count), [wire.CurvePoint(**row._mapping) for row in page]
+
+
+def answered(db: Connection, run_id: str) -> int:
+    """Count the trials of a run that have an answer."""
+    where = (trials.c.run_id == run_id) & trials.c.y.is_not(None)
+    return int(db.execute(select(func.count()).select_from(trials).where(where)).scalar_one())
+
+
+def before_last_answers(db: Connection, run_id: str, count: int) -> int | None:
+    """The number of the trial before the last ``count`` answered ones; None if there are not more."""
+    where = (trials.c.run_id == run_id) & trials.c.y.is_not(None)
+    query = select(trials.c.number).where(where).order_by(trials.c.number.desc()).offset(count).limit(1)
+    number: int | None = db.execute(query).scalar()
+    return number
+
+
+_ANSWERED = _TRIALS.where((trials.c.run_id == bindparam("run_id")) & trials.c.y.is_not(None)).limit(1)
+_BEST = {
+    largest: PreparedStatement(_ANSWERED.order_by(order, trials.c.number))
+    for largest, order in ((True, trials.c.y.desc()), (False, trials.c.y.asc()))
+}
+
+
+def best_trial(db: Connection, run_id: str, *, largest: bool) -> TrialRow | None:
+    """The answered trial of largest or smallest y, the earliest of equals; None without an answer."""
+    row = _BEST[largest].row(db, run_id=run_id)
+    return None if row is None else TrialRow(*row)
+
+
+_LAST_FIT = PreparedStatement(
+    select(trials.c.fitted)
+    .where((trials.c.run_id == bindparam("run_id")) & trials.c.fitted.is_not(None))
+    .order_by(trials.c.number.desc())
+    .limit(1)
+)
+
+
+def last_fit(db: Connection, run_id: str) -> wire.Fitted | None:
+    """The last fit of hyper-parameters in a run."""
+    row = _LAST_FIT.row(db, run_id=run_id)
+    return None if row is None else wire.Fitted.model_validate_json(row.fitted)
+
+
+# --- versions of answers --------------------------------------------------------------------------
+
+
+def add_version(db: Connection, run_id: str, first: int, version: int, *, at: str, reply: bytes) -> None:
+    """Store a version of the reply to the query that begins with trial ``first``."""
+    after = db.execute(select(func.max(trials.c.number)).where(trials.c.run_id == run_id)).scalar_one()
+    values = {"run_id": run_id, "query": first, "version": version, "after": after, "at": at, "reply": reply}
+    db.execute(versions.insert(), values)
+
+
+def version_page(db: Connection, run_id: str) -> list[VersionRow]:
+    """All versions of a run's replies, in the order of arrival."""
+    query = _VERSIONS.where(versions.c.run_id == run_id).order_by(versions.c.seq)
+    return [VersionRow(*row) for row in db.execute(query)]
+
+
+def runs_with_versions(db: Connection) -> list[str]:
+    """Runs that have versions of a reply."""
+    return list(db.execute(select(versions.c.run_id).distinct().order_by(versions.c.run_id)).scalars())
+
+
+def last_version(db: Connection, run_id: str) -> int:
+    """The sequence number of the last version of a run's replies; 0 if there is none."""
+    return int(db.execute(select(func.max(versions.c.seq)).where(versions.c.run_id == run_id)).scalar() or 0)
+
+
+def corrected_trials(db: Connection, run_id: str, *, since: int, until: int) -> list[TrialRow]:
+    """Trials up to number ``until`` with another version of their answer after sequence number ``since``."""
+    earlier = versions.alias()
+    before = (earlier.c.run_id == run_id) & (earlier.c.query == versions.c.query) & (earlier.c.version > 0)
+    again = select(versions.c.query).where(
+        (versions.c.run_id == run_id)
+        & (versions.c.seq > since)
+        & select(earlier.c.seq).where(before & (earlier.c.seq < versions.c.seq)).exists()
+    )
+    of_run = select(trials.c.query_id).where(trials.c.run_id == run_id, trials.c.number.in_(again))
+    where = (trials.c.run_id == run_id) & (trials.c.number <= until) & trials.c.query_id.in_(of_run)
+    return _trials(db, _TRIALS.where(where).order_by(trials.c.number))
+
+
+# --- past measurements ----------------------------------------------------------------------------
+
+
+def add_observations(db: Connection, run_id: str, past: Iterable[wire.Observation]) -> None:
+    """Add past measurements to those that a run begins with."""
+    count = observation_count(db, run_id)
+    rows = [
+        observation.model_dump(exclude={"passport"})
+        | {"passport": observation.passport and observation.passport.model_dump_json(), "run_id": run_id, "number": n}
+        for n, observation in enumerate(past, start=count + 1)
+    ]
+    if rows:
+        db.execute(observations.insert(), rows)
+
+
+def observation_count(db: Connection, run_id: str) -> int:
+    """Count the past measurements that a run begins with."""
+    where = observations.c.run_id == run_id
+    return int(db.execute(select(func.count()).select_from(observations).where(where)).scalar_one())
+
+
+def observations_of(db: Connection, run_id: str) -> list[wire.Observation]:
+    """Return the past measurements that a run begins with, in order."""
+    columns = (observations.c[name] for name in ("row", "y", "noise_variance", "passport"))
+    query = select(*columns).where(observations.c.run_id == run_id).order_by(observations.c.number)
+    read = wire.NoisePassport.model_validate_json
+    return [
+        wire.Observation(row=row, y=y, noise_variance=variance, passport=read(passport) if passport else None)
+        for row, y, variance, passport in db.execute(query)
+    ]
+
+
+# --- messages to owners ---------------------------------------------------------------------------
+
+
+def add_message(
+    db: Connection, run_id: str, *, author_key: str, request_sha256: str, body: str, created_at: str
+) -> int:
+    """Add a message; return its number."""
+    last = db.execute(select(func.max(messages.c.number)).where(messages.c.run_id == run_id)).scalar()
+    number = int(last or 0) + 1
+    message = MessageRow(run_id, number, author_key, request_sha256, body, created_at, reply=None, problem=None)
+    db.execute(messages.insert(), asdict(message))
+    return number
+
+
+def written_message(db: Connection, run_id: str, author_key: str) -> MessageRow | None:
+    """The message that was written under this key, or None."""
+    where = (messages.c.run_id == run_id) & (messages.c.author_key == author_key)
+    row = db.execute(_MESSAGES.where(where)).one_or_none()
+    return None if row is None else MessageRow(*row)
+
+
+def find_message(db: Connection, run_id: str, number: int) -> MessageRow:
+    """A message. Raises NotFound."""
+    where = (messages.c.run_id == run_id) & (messages.c.number == number)
+    if (row := db.execute(_MESSAGES.where(where)).one_or_none()) is None:
+        raise NotFound("there is no such message")
+    return MessageRow(*row)
+
+
+def message_body(db: Connection, run_id: str, number: int) -> str | None:
+    """What a message says, as it is sent; None where there is no such message."""
+    where = (messages.c.run_id == run_id) & (messages.c.number == number)
+    return db.execute(select(messages.c.body).where(where)).scalar()
+
+
+def message_page(db: Connection, run_id: str, after: int = 0, limit: int = -1) -> list[MessageRow]:
+    """Messages of a run after a number, in order."""
+    where = (messages.c.run_id == run_id) & (messages.c.number > after)
+    return [MessageRow(*row) for row in db.execute(_MESSAGES.where(where).order_by(messages.c.number).limit(limit))]
+
+
+def change_message(db: Connection, run_id: str, number: int, *, problem: str | None, **values: bytes) -> None:
+    """Store what came of sending a message."""
+    where = (messages.c.run_id == run_id) & (messages.c.number == number)
+    db.execute(update(messages).where(where).values(problem=problem, **values))
+
+
+def every_message(db: Connection) -> list[MessageRow]:
+    """All messages of all runs."""
+    return [MessageRow(*row) for row in db.execute(_MESSAGES.order_by(messages.c.run_id, messages.c.number))]
