@@ -15,7 +15,7 @@ from curator_service.attacks.intervals import ALPHA, median_interval
 from curator_service.measurement.column import added_variance, is_exact, measure
 from curator_service.privacy.answers import mechanism_of
 from curator_service.privacy.groups import LEVELS, GroupAnswers, steps
-from curator_service.privacy.ledger import Prices, answers_about_one_group, answers_add_up, is_groups, text, units
+from curator_service.privacy.prices import GroupPrices, Prices, is_groups, text, units
 
 DRAWN_MAX = 100
 """Up to so many answers about a row are drawn; of more, the law of their mean is used."""
@@ -85,16 +85,12 @@ def answers_about_a_row(spec: StudyCreate) -> int | None:
     """
     if is_exact(spec):
         return 1
-    prices, budget = Prices.of(spec), spec.budget
-    limits = [] if budget.queries is None else [budget.queries]
-    if prices.answer:
-        if budget.epsilon_total is not None:
-            limits.append((units(budget.epsilon_total) - prices.release) // prices.answer)
-        if budget.epsilon_per_row is not None and is_groups(spec):
-            limits.append(answers_about_one_group(spec, units(budget.epsilon_per_row)))
-        elif budget.epsilon_per_row is not None and answers_add_up(spec):
-            limits.append((units(budget.epsilon_per_row) - prices.release) // prices.answer)
-    return max(0, min(limits)) if limits else None
+    prices, cap = Prices.of(spec), spec.budget.epsilon_per_row
+    of_study, of_row = prices.within(spec.budget)
+    if not isinstance(prices, GroupPrices) or cap is None:
+        return of_row
+    of_group = max(0, prices.allowed(units(cap)))
+    return of_group if of_study is None else min(of_study, of_group)
 
 
 def law_of_mean(spec: StudyCreate, truths: Vector, k: int) -> tuple[Vector, Vector]:

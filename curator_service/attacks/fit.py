@@ -17,8 +17,8 @@ from blindopt.wire import LaplaceAnswers, OneBitAnswers, StudyCreate, amount
 from curator_service.measurement.privatize import Measured, release, releases_mean
 from curator_service.privacy.answers import ConcreteAnswers, concrete_answers
 from curator_service.privacy.groups import COUNT_MOVE, LEVELS, GroupAnswers, steps
-from curator_service.privacy.ledger import answers_add_up, is_groups
 from curator_service.privacy.noise.lattice import lattice
+from curator_service.privacy.prices import answers_add_up, is_groups
 from curator_service.release.grid import PublicGrid
 from curator_service.release.groups import Groups
 from curator_service.release.mechanism import Mechanism

@@ -21,7 +21,7 @@ from blindopt.wire import (
     amount,
 )
 from curator_service.privacy.groups import GroupAnswers
-from curator_service.privacy.ledger import UNITS, exact
+from curator_service.privacy.prices import UNITS, exact
 from curator_service.release import groups
 from curator_service.release.gaussian_projection import PROJECTED_FEATURES_MIN
 from curator_service.release.mechanism import Mechanism

@@ -9,7 +9,7 @@ import numpy as np
 from blindopt.arrays import Vector
 from blindopt.wire import Answer, ColumnMeasurement, NoAnswerNoise, NoisePassport, StudyCreate
 from curator_service.privacy.answers import AnswerMechanism, mechanism_of
-from curator_service.privacy.ledger import answers_add_up
+from curator_service.privacy.prices import answers_add_up
 
 
 @dataclass(frozen=True, slots=True, repr=False)

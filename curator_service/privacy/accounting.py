@@ -33,18 +33,9 @@ from curator_service.privacy.calibration import gaussian_sd
 from curator_service.privacy.choice import Concrete, concrete, failure
 from curator_service.privacy.composition import Part, tight_epsilon
 from curator_service.privacy.dataset_account import group_delta
-from curator_service.privacy.ledger import (
-    Prices,
-    answers_add_up,
-    centres_cost,
-    exact,
-    is_groups,
-    most_in_groups,
-    text,
-    units,
-)
 from curator_service.privacy.noise import LATTICE_BITS
 from curator_service.privacy.planar_slope import slope_of_row
+from curator_service.privacy.prices import GroupPrices, Prices, answers_add_up, exact, is_groups, text, units
 
 DELTA = 1e-6
 """The delta of a report where a study has none of its own."""
@@ -79,7 +70,7 @@ class Costs:
             answer_part=_answer_part(spec),
             failure=failure(release),
             black_box=isinstance(release, GaussianProjectionRelease),
-            centres=centres_cost(spec),
+            centres=prices.centres,
         )
 
     def loss(self, answers: int, delta: float, *, alone: bool = False, again: int = 1) -> Loss:
@@ -192,14 +183,14 @@ def price(spec: StudyCreate, release: Concrete | None = None) -> Price:
     """The price of a study: what its release and answers cost, and how many answers its caps allow."""
     costs, prices = Costs.of(spec, release), Prices.of(spec)
     alone = not answers_add_up(spec)
-    of_study, of_row = _answers_allowed(spec, prices)
+    of_study, of_row = prices.within(spec.budget)
     bounded = costs.release is not None and costs.answer is not None
     full = None
     delta = getattr(spec.release, "delta", None) if bounded else None
     if bounded and (of_row is not None or alone):
         full = costs.loss(1 if of_row is None else of_row, delta or DELTA, alone=alone)
-        if is_groups(spec) and (cap := spec.budget.epsilon_per_row) is not None:  # more answers fit about one or two
-            most = max(units(full.epsilon or "0"), most_in_groups(spec, units(cap), of_study))
+        if isinstance(prices, GroupPrices) and (cap := spec.budget.epsilon_per_row) is not None:
+            most = max(units(full.epsilon or "0"), prices.most(units(cap), of_study))  # more fit about one or two
             full = full.model_copy(update={"epsilon": text(most)})
     return Price(
         release_epsilon=None if costs.release is None else text(costs.release),
@@ -216,22 +207,9 @@ def price(spec: StudyCreate, release: Concrete | None = None) -> Price:
 def current_price(spec: StudyCreate, release: Concrete, before: Price) -> Price:
     """The price of a released study with its caps of now. ``before``: that of its release, kept where it holds."""
     is_refuted = isinstance(release, PoGpUcbRelease)
-    if not is_refuted and _answers_allowed(spec, Prices.of(spec)) == (before.answers, before.answers_per_row):
+    if not is_refuted and Prices.of(spec).within(spec.budget) == (before.answers, before.answers_per_row):
         return before
     return price(spec, release)
-
-
-def _answers_allowed(spec: StudyCreate, prices: Prices) -> tuple[int | None, int | None]:
-    """Answers that the caps allow about the study, and about one row, after the release; None without a cap."""
-    budget = spec.budget
-
-    def fit(cap: str | None, spent: int) -> list[int]:
-        return [max(0, units(cap) - spent) // prices.answer] if cap is not None and prices.answer else []
-
-    of_study = fit(budget.epsilon_total, prices.release)
-    of_study += [budget.queries] if budget.queries is not None else []
-    of_row = fit(budget.epsilon_per_row, prices.release) if answers_add_up(spec) else []
-    return min(of_study, default=None), min(of_study + of_row, default=None)
 
 
 def _price_in_words(spec: StudyCreate, costs: Costs, of_row: int | None, of_study: int | None) -> str:
@@ -270,8 +248,8 @@ def _corrections_cost_more(spec: StudyCreate, of_row: int | None) -> bool:
     """Whether corrections can cost a person more than her answers that the caps allow: they are no further queries."""
     if isinstance(spec.measurement, ColumnMeasurement):
         return False
-    uncounted = spec.model_copy(update={"budget": spec.budget.model_copy(update={"queries": None})})
-    return not answers_add_up(spec) or _answers_allowed(uncounted, Prices.of(spec))[1] != of_row
+    prices, uncounted = Prices.of(spec), spec.budget.model_copy(update={"queries": None})
+    return not prices.adds_up or prices.within(uncounted)[1] != of_row
 
 
 def _allowed(of_row: int | None, of_study: int | None, unit: str) -> str:

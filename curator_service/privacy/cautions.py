@@ -20,7 +20,7 @@ from blindopt.wire import (
 )
 from curator_service.privacy import search_noise
 from curator_service.privacy.choice import Concrete, failure
-from curator_service.privacy.ledger import answers_add_up
+from curator_service.privacy.prices import answers_add_up
 
 EPSILON_LARGE = Decimal(10)
 PUBLISHED_LARGE = 0.01

@@ -16,23 +16,10 @@ from blindopt.wire import (
 )
 from curator_service.privacy.amounts import times
 from curator_service.privacy.choice import Concrete, failure
-from curator_service.privacy.ledger import Balance, Prices, answers_add_up
 
 _EXP = Context(prec=30)
 _DIGITS = Context(prec=6, rounding=ROUND_CEILING)
 _EXPONENT_MAX = 10_000
-
-
-def for_everyone(spec: StudyCreate, balance: Balance, again: int) -> int:
-    """The amount that a study has charged every record, in the ledger's units; answers that add up by row come on top.
-
-    Where each answer is another person's, nobody loses by the release and by an answer, but anybody may be behind the
-    answer that was released most often: ``again`` times, corrections included. Groups have ``worst_pair``.
-    """
-    if balance.total == balance.release:
-        return balance.release
-    answers = max(again, 1) * Prices.of(spec).answer
-    return balance.release if answers_add_up(spec) else max(balance.release, answers)
 
 
 def release_delta(release: Concrete) -> Decimal:

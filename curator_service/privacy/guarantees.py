@@ -23,7 +23,7 @@ from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.belief import surest
 from curator_service.privacy.choice import Concrete, concrete, failure
 from curator_service.privacy.dataset_account import group_delta
-from curator_service.privacy.ledger import answers_add_up, exact, is_groups
+from curator_service.privacy.prices import answers_add_up, exact, is_groups
 
 EXACT_ANSWERS = (
     "The measurement y of each queried row is released without privacy noise, and the number of rows is public."

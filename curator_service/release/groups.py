@@ -28,8 +28,8 @@ from blindopt.wire import (
     amount,
 )
 from curator_service.privacy.groups import COUNT_MOVE, LEVELS, numbers_epsilon
-from curator_service.privacy.ledger import exact
 from curator_service.privacy.noise import OnProgress, add_integer_laplace, ignore_progress, least_epsilon
+from curator_service.privacy.prices import exact
 from curator_service.release.mechanism import Assessment
 from curator_service.release.private_centres import PrivateCentres, nearest
 from curator_service.scaling import ScaledRows

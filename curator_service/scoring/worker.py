@@ -17,7 +17,7 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.errors import TuningFailed
 from blindopt.formats import npy_files
 from curator_service import child
-from curator_service.privacy.ledger import exact
+from curator_service.privacy.prices import exact
 from curator_service.scaling import ScaledRows
 from curator_service.scoring.logistic import Records, train
 from curator_service.scoring.losses import loss_of

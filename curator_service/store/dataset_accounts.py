@@ -9,7 +9,7 @@ from sqlalchemy import Column, Index, Integer, Table, Text, bindparam, func, sel
 from blindopt import wire
 from blindopt.errors import BudgetExhausted
 from curator_service.privacy import amounts
-from curator_service.privacy.ledger import exact
+from curator_service.privacy.prices import exact
 from curator_service.store import datasets, studies
 from curator_service.store.base import METADATA
 from service_kit.store.database import Connection

@@ -6,7 +6,8 @@ from typing import Any
 
 from sqlalchemy import Column, ForeignKey, Index, Integer, Table, Text, bindparam, func, select, true
 
-from curator_service.privacy.ledger import Balance, Charge, RowBalance, text, units
+from curator_service.privacy.ledger import Balance, Charge, RowBalance
+from curator_service.privacy.prices import text, units
 from curator_service.store import ahead_of, queries
 from curator_service.store.base import METADATA
 from service_kit.store import stored_replies

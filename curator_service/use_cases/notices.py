@@ -8,7 +8,8 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from blindopt import wire
-from curator_service.privacy.ledger import Charge, Prices, answers_add_up, units
+from curator_service.privacy.ledger import Charge
+from curator_service.privacy.prices import units
 from curator_service.store.dataset_accounts import Account
 from service_kit.context.outbox import Outbox
 from service_kit.store.database import Connection
@@ -22,23 +23,17 @@ def pending(db: Connection, outbox: Outbox, study_id: str, query_id: str, measur
     outbox.add(db, "query_pending", subject, wire.NoticeCounts(measurements=measurements))
 
 
-def spent(
-    db: Connection, outbox: Outbox, study_id: str, spec: wire.StudyCreate, charges: list[Charge], again: int = 1
-) -> None:
+def spent(db: Connection, outbox: Outbox, study_id: str, spec: wire.StudyCreate, charges: list[Charge]) -> None:
     """Charges were added: write a notice for each cap of the study that is 80 % spent, once, and again once it rose.
 
     If answers compose by person, the notice of epsilon_per_row is for the first person who spends so much; it names
-    nobody. ``again``: how often the answer of these which was released most often will have been. Where each answer is
-    another person's, what she loses is the release or the answer with its corrections.
+    nobody.
     """
     if not outbox.wants("budget_80") or not charges:
         return
     budget, after = spec.budget, charges[-1].after
-    of_answer = again * Prices.of(spec).answer if charges[-1].row is not None else 0
-    most = max(charge.person_total for charge in charges)
-    of_person = after.release + most if answers_add_up(spec) else max(after.release, of_answer)
     for cap, amount, limit in (
-        ("epsilon_per_row", of_person, _units(budget.epsilon_per_row)),
+        ("epsilon_per_row", max(charge.used for charge in charges), _units(budget.epsilon_per_row)),
         ("epsilon_total", after.total, _units(budget.epsilon_total)),
         ("queries", after.plays, budget.queries),
     ):

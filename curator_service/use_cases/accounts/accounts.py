@@ -8,15 +8,7 @@ from blindopt import wire
 from blindopt.errors import Erased, StateConflict
 from curator_service import store
 from curator_service.privacy import accounting
-from curator_service.privacy.ledger import (
-    Prices,
-    alone,
-    answers_add_up,
-    answers_by_record,
-    group_cost,
-    is_groups,
-    text,
-)
+from curator_service.privacy.prices import Prices, alone, is_groups, text
 from curator_service.store import ledger as lines
 from curator_service.use_cases.studies.groups import group_entries
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
@@ -74,18 +66,15 @@ class Accounts:
             of_person = self._studies.persons(db, study_id) if page else alone
             others = {other for row in page for other in of_person(row.row)}
             totals = {row: of_row.total for row, of_row in lines.row_balances(db, study_id, others).items()}
-            costs = lines.row_totals(db, study_id) if is_groups(spec) else {}
+            costs = lines.row_totals(db, study_id) if prices.of_pairs else {}
         bounded = prices.release_bounded and prices.answers_bounded
 
         def spent(row: Any) -> str | None:
             if not bounded:
                 return None
-            if is_groups(spec):
-                other = max((cost for group, cost in costs.items() if group != row.row), default=0)
-                return text(group_cost(spec, costs[row.row], other))
-            if not answers_add_up(spec):
-                return text(max(now.release, again.get(row.row, 1) * prices.answer))
-            return text(now.release + sum(totals.get(other, 0) for other in of_person(row.row)))
+            own = sum(totals.get(of_same, 0) for of_same in of_person(row.row))
+            other = max((cost for group, cost in costs.items() if group != row.row), default=0)
+            return text(prices.used(now.release, own, other, again.get(row.row, 1)))
 
         rows = [
             wire.RowExposure(
@@ -120,7 +109,7 @@ class Accounts:
         with self._context.database.read() as db:
             row = store.find(db, store.studies, study_id)
             spec = wire.StudyCreate.model_validate_json(row.spec)
-            by_person = spec.person_column and answers_by_record(spec)
+            by_person = spec.person_column and Prices.of(spec).by_record
             dataset = store.find(db, store.datasets, row.dataset_id)
             n, of_release = int(dataset.persons if by_person else dataset.rows), store.report_of(db, study_id)
             if is_groups(spec):  # answers are about candidates, of which a record is behind one

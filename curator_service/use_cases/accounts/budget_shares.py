@@ -7,7 +7,7 @@ from typing import Any
 
 from blindopt import wire
 from curator_service import store
-from curator_service.privacy.ledger import units
+from curator_service.privacy.prices import units
 from curator_service.store import dataset_accounts, ledger
 from curator_service.use_cases.studies.dataset_losses import DatasetLosses, StudyLoss
 from service_kit.context.context import ServiceContext

@@ -7,7 +7,7 @@ import numpy as np
 from blindopt import wire
 from curator_service import store
 from curator_service.privacy import amounts
-from curator_service.privacy.ledger import exact, is_groups, text
+from curator_service.privacy.prices import exact, is_groups, text
 from curator_service.store import dataset_accounts as table
 from curator_service.store import ledger as lines
 from curator_service.use_cases.guard.study_guard import StudyGuard

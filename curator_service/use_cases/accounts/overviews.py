@@ -10,7 +10,8 @@ from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.belief import strength, surest
 from curator_service.privacy.choice import epsilon_of
 from curator_service.privacy.guarantees import whole
-from curator_service.privacy.ledger import Balance, Prices, answers_add_up, is_groups, text
+from curator_service.privacy.ledger import Balance
+from curator_service.privacy.prices import Prices, text
 from curator_service.release.registry import mechanism_of
 from curator_service.store import advisories, inbox
 from curator_service.store import ledger as lines
@@ -136,10 +137,9 @@ class Overviews:
             most = self._most_of_person(db, row.id)
         bounded = prices.release_bounded and prices.answers_bounded
         again = max(most_by_row(db, row.id).values(), default=1) if is_corrected else 1
-        alone = max(now.release, again * prices.answer if now.plays else 0)
-        of_row = now.release + most if answers_add_up(spec) else alone
-        if is_groups(spec):
-            of_row = cost_for_everyone(db, row.id, spec, now)
+        of_row = (
+            cost_for_everyone(db, row.id, spec, now) if prices.of_pairs else prices.used(now.release, most, again=again)
+        )
         return wire.StudyAccount(
             study_id=row.id,
             dataset_id=row.dataset_id,

@@ -7,7 +7,8 @@ from typing import Any
 from blindopt.audit.merkle_log import Json, sha256
 from blindopt.errors import LogBroken
 from curator_service import store
-from curator_service.privacy.ledger import Balance, Prices, RowBalance, text, units
+from curator_service.privacy.ledger import Balance, RowBalance
+from curator_service.privacy.prices import Prices, text, units
 from service_kit.store.database import Connection
 
 STUDY_KINDS = (

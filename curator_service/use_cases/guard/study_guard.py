@@ -12,7 +12,8 @@ from typing import Any, Protocol
 from blindopt.audit.merkle_log import Json, sha256
 from blindopt.errors import LogBroken, RecordChanged
 from curator_service import store
-from curator_service.privacy.ledger import Balance, Prices, RowBalance
+from curator_service.privacy.ledger import Balance, RowBalance
+from curator_service.privacy.prices import Prices
 from curator_service.store import dataset_accounts, ledger
 from curator_service.use_cases.guard.logged_accounts import ACCOUNT_KINDS, AccountLogSummary
 from curator_service.use_cases.guard.logged_studies import STUDY_KINDS, Account, StudyLogSummary

@@ -11,7 +11,8 @@ from typing import Any
 from blindopt.audit.merkle_log import Json, sha256
 from blindopt.errors import LogBroken, NotFound
 from curator_service import store
-from curator_service.privacy.ledger import Prices, RowBalance, text
+from curator_service.privacy.ledger import RowBalance
+from curator_service.privacy.prices import Prices, text
 from curator_service.store import advisories, messages, withheld
 from curator_service.store import ledger as lines
 from curator_service.use_cases.guard.logged_accounts import AccountLogSummary

@@ -6,7 +6,7 @@ from typing import Any
 from blindopt.audit.merkle_log import Json, sha256
 from blindopt.errors import LogBroken
 from curator_service import store
-from curator_service.privacy.ledger import exact
+from curator_service.privacy.prices import exact
 from curator_service.store import dataset_accounts, jobs
 from curator_service.use_cases.guard.logged_accounts import ACCOUNT_KINDS, AccountLogSummary
 from curator_service.use_cases.integrity.erasure_checks import ErasureLogSummary

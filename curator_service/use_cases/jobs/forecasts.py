@@ -17,7 +17,7 @@ from curator_service.forecasts.public_inputs import kernels_of
 from curator_service.forecasts.worker import Job, Reply, Worker
 from curator_service.privacy import entropy
 from curator_service.privacy.guarantees import CHOOSING
-from curator_service.privacy.ledger import is_groups
+from curator_service.privacy.prices import is_groups
 from curator_service.settings import Settings
 from curator_service.store.jobs import forecasts
 from curator_service.use_cases import notices

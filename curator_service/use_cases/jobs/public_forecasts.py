@@ -16,7 +16,7 @@ from blindopt.errors import Invalid, StateConflict
 from curator_service import store
 from curator_service.forecasts.cells import GROUP_ROWS, ROWS_MIN
 from curator_service.forecasts.worker import Job, Worker
-from curator_service.privacy.ledger import is_groups
+from curator_service.privacy.prices import is_groups
 from curator_service.use_cases.studies.datasets import dataset_view
 from curator_service.use_cases.studies.studies import fitted
 from service_kit.context.context import ServiceContext

@@ -11,7 +11,7 @@ from blindopt import wire
 from blindopt.arrays import Vector
 from blindopt.errors import BudgetExhausted, Invalid, NotFound, StateConflict, TuningFailed
 from curator_service import store
-from curator_service.privacy.ledger import exact
+from curator_service.privacy.prices import exact
 from curator_service.scoring import logistic, problems
 from curator_service.scoring.worker import Ended, Job, Reply, Scorer, Source, Worker
 from curator_service.settings import Settings

@@ -21,7 +21,7 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Erased, StateConflict
 from curator_service import store
 from curator_service.measurement.privatize import draws_nothing, release
-from curator_service.privacy import ledger
+from curator_service.privacy import ledger, prices
 from curator_service.store import inbox as inbox_store
 from curator_service.store import ledger as lines
 from curator_service.store.inbox import AnswerVersion, MeasuredQuery
@@ -117,8 +117,8 @@ class AnswerVersions:
         )
         now = self._context.clock()
         lines.add(db, query.study_id, "correction", charges, query_id=query.query_id, at=stamp(now))
-        notices.spent(db, self._context.outbox, query.study_id, spec, charges, most + 1)
-        cost = ledger.text(sum(charge.cost for charge in charges))
+        notices.spent(db, self._context.outbox, query.study_id, spec, charges)
+        cost = prices.text(sum(charge.cost for charge in charges))
         details = {
             "study_id": query.study_id,
             "query_id": query.query_id,

@@ -24,7 +24,7 @@ from blindopt.errors import (
 from blindopt.formats.release_files import Section
 from curator_service import store
 from curator_service.measurement.column import is_exact, measure
-from curator_service.privacy import ledger
+from curator_service.privacy import ledger, prices
 from curator_service.store import inbox as inbox_store
 from curator_service.store import ledger as lines
 from curator_service.use_cases import notices
@@ -170,7 +170,7 @@ class Queries:
         except BudgetExhausted as refusal:
             self._refuse(db, caller, identity, released.spec, rows, refusal)
             return refusal_for_grant(db, identity, caller.principal.id, released.spec, rows)
-        query_id, cost = new_id("qry"), ledger.text(sum(charge.cost for charge in charges))
+        query_id, cost = new_id("qry"), prices.text(sum(charge.cost for charge in charges))
         details = {"epsilon": cost, "query_id": query_id, "rows": [list(row) for row in rows], "study_id": identity}
         at = audit_log.append(db, "charge", actor=caller.principal.actor, now=now, details=details).at
         lines.add(db, identity, "answers", charges, query_id=query_id, at=at)
@@ -197,9 +197,9 @@ class Queries:
         refusal: BudgetExhausted,
     ) -> None:
         now = self._context.clock()
-        row, prices = refusal.row, ledger.Prices.of(spec)
+        row, of_study = refusal.row, prices.Prices.of(spec)
         of_cap = [n for r, n in rows if row in (None, r)]
-        cost = sum(map(prices.cost, of_cap))
+        cost = sum(map(of_study.cost, of_cap))
         cap = str(refusal.budget["cap"])
         lines.refuse(db, identity, cap=cap, row=row, plays=sum(of_cap), cost=cost, at=stamp(now))
         details = {"study_id": identity, **refusal.budget, "rows": [list(row) for row in rows]}

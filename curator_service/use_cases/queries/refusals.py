@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from blindopt import wire
 from blindopt.errors import BudgetExhausted
 from curator_service.privacy import ledger
-from curator_service.privacy.ledger import Prices, is_groups, text, units
+from curator_service.privacy.prices import Prices, text, units
 from curator_service.store import ledger as lines
 from service_kit.store.database import Connection
 
@@ -18,8 +18,8 @@ def refusal_for_grant(
     It is the same whatever other grants queried. Where the grant's own spending leaves room for the query, it names no
     cap. Rows are counted one by one, so that it does not show either which rows have the same person.
     """
-    own, of_rows = lines.of_grant(db, study_id, grant_id, None if is_groups(spec) else [row for row, _ in rows])
     prices, plays = Prices.of(spec), sum(n for _, n in rows)
+    own, of_rows = lines.of_grant(db, study_id, grant_id, None if prices.of_pairs else [row for row, _ in rows])
     try:
         ledger.charge_answers(spec, own, rows, of_rows)
     except BudgetExhausted as refusal:

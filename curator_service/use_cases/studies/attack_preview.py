@@ -13,7 +13,7 @@ from curator_service import attacks, store
 from curator_service.attacks import groups, harm
 from curator_service.attacks.worker import Job, PreviewResult, Published, attempt
 from curator_service.privacy.choice import Concrete
-from curator_service.privacy.ledger import is_groups
+from curator_service.privacy.prices import is_groups
 from curator_service.release.mechanism import Assessment
 from curator_service.release.registry import mechanism_of
 from curator_service.use_cases.studies import dataset_rows

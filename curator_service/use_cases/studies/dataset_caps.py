@@ -14,7 +14,8 @@ from blindopt.errors import BudgetExhausted, Invalid, StateConflict
 from curator_service import store
 from curator_service.privacy import amounts, dataset_account
 from curator_service.privacy.choice import Concrete
-from curator_service.privacy.ledger import Charge, Prices, answers_by_record, exact, text
+from curator_service.privacy.ledger import Charge
+from curator_service.privacy.prices import Prices, exact, text
 from curator_service.store import dataset_accounts as table
 from curator_service.store import ledger as lines
 from curator_service.store.dataset_accounts import Account
@@ -185,7 +186,7 @@ def check_answers(
         raise _refusal(cap, text(sum(charge.cost for charge in charges)), Decimal(0), limit)
     if account.cap_epsilon is None:
         return
-    if answers_by_record(spec):
+    if Prices.of(spec).by_record:
         most = _check_units(db, guard, losses, dataset, account.cap_epsilon, release_id, charges)
     else:
         most = _check_everyone(db, losses, dataset, account.cap_epsilon, study_id, spec, charges, again)

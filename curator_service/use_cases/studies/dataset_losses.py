@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from blindopt import wire
 from curator_service import store
 from curator_service.privacy import amounts, dataset_account
-from curator_service.privacy.ledger import Balance, answers_by_record
+from curator_service.privacy.ledger import Balance
+from curator_service.privacy.prices import Prices
 from curator_service.store import dataset_accounts as table
 from curator_service.store import ledger as lines
 from curator_service.store.dataset_accounts import Account
@@ -227,7 +228,7 @@ class DatasetLosses:
         for row in charged:
             column, spec, balance = column_of[row.dataset_id], _spec_of(row.spec), balances[row.id]
             release, most = store.release_of(db, row.id), 0
-            by_row, answered = answers_by_record(spec), balance.plays > 0
+            by_row, answered = Prices.of(spec).by_record, balance.plays > 0
             everyone = 0
             if row.dataset_id in erased:
                 everyone = _most_of_a_person(db, row.id, spec) if by_row else 0
@@ -266,7 +267,7 @@ class DatasetLosses:
         total = 0
         for row in table.studies_of(db, dataset.sha256):
             spec, balance = _spec_of(row.spec), lines.balance(db, row.id)
-            if row.dataset_id in erased and answers_by_record(spec):
+            if row.dataset_id in erased and Prices.of(spec).by_record:
                 total += _most_of_a_person(db, row.id, spec)
             total += cost_for_everyone(db, row.id, spec, balance)
         account = table.account_of(db, table.account_name(db, dataset))
@@ -287,7 +288,7 @@ class DatasetLosses:
         for row in table.studies_of(db, dataset.sha256):
             spec, balance = _spec_of(row.spec), lines.balance(db, row.id)
             spent = balance.total > balance.release
-            if not spent or row.dataset_id not in units.numbers or not answers_by_record(spec):
+            if not spent or row.dataset_id not in units.numbers or not Prices.of(spec).by_record:
                 continue
             release = store.release_id_of(db, row.id)
             assert release is not None  # it has answered

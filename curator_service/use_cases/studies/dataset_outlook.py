@@ -7,7 +7,7 @@ from blindopt.errors import BudgetExhausted, StateConflict
 from curator_service import store
 from curator_service.privacy import amounts, dataset_account
 from curator_service.privacy.choice import Concrete
-from curator_service.privacy.ledger import Prices, exact
+from curator_service.privacy.prices import Prices, exact
 from curator_service.store import dataset_accounts as table
 from curator_service.use_cases.studies.dataset_caps import allow_release
 from curator_service.use_cases.studies.dataset_losses import DatasetLosses, FileLosses

@@ -6,7 +6,7 @@ from blindopt import wire
 from blindopt.arrays import Matrix
 from blindopt.formats import npy_files
 from curator_service.measurement.groups import clipped_mean, measure_groups
-from curator_service.privacy.ledger import text
+from curator_service.privacy.prices import text
 from curator_service.release.groups import Groups
 from curator_service.release.registry import mechanism_of
 from curator_service.store import ledger as lines

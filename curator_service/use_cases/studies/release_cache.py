@@ -18,7 +18,7 @@ from blindopt.errors import Erased, NotFound, RecordChanged, StateConflict, Stud
 from blindopt.formats.release_files import Section, sections_of
 from curator_service import store
 from curator_service.persons import RowsOfPersons, numbers_of
-from curator_service.privacy.ledger import alone, is_groups
+from curator_service.privacy.prices import alone, is_groups
 from curator_service.store import dataset_accounts, withheld
 from curator_service.store import ledger as lines
 from curator_service.use_cases.studies.dataset_losses import DatasetLosses

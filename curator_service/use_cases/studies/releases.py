@@ -21,7 +21,7 @@ from blindopt.errors import (
     StorageUnavailable,
 )
 from curator_service import store
-from curator_service.privacy import entropy, ledger, search_noise
+from curator_service.privacy import entropy, ledger, prices, search_noise
 from curator_service.privacy.guarantees import CHOOSING
 from curator_service.privacy.noise import OnProgress
 from curator_service.release.groups import WITHHELD, Groups
@@ -294,7 +294,7 @@ class Releases:
         charge = ledger.charge_release(spec, lines.balance(db, identity))
         lines.add(db, identity, "release", [charge], query_id=None, at=stamp(self._context.clock()))
         notices.spent(db, self._context.outbox, identity, spec, [charge])
-        cost = ledger.text(charge.cost)
+        cost = prices.text(charge.cost)
         self._log(db, "charge", request.principal.actor, study_id=identity, epsilon=cost, rows="all")
 
     def _refuse(self, request: RequestContext, identity: str, refusal: BudgetExhausted) -> None:
@@ -302,7 +302,7 @@ class Releases:
 
         def note(db: Connection) -> None:
             spec = store.spec_of(db, identity)
-            cap, cost = str(refusal.budget["cap"]), ledger.Prices.of(spec).release
+            cap, cost = str(refusal.budget["cap"]), prices.Prices.of(spec).release
             now = stamp(self._context.clock())
             lines.refuse(db, identity, cap=cap, row=None, plays=0, cost=cost, at=now)
             details = {"study_id": identity, **refusal.budget, "rows": "all"}
@@ -315,7 +315,7 @@ class Releases:
     ) -> Effect:
         spec = owner_view(db, identity).spec  # a record may have been withheld since the draw began
         order, withheld = self._vault.order(release_id), withheld_records(db, self._vault, spec.dataset_id)
-        if np.any(order[withheld] != WITHHELD) if ledger.is_groups(spec) else _any_of(withheld, order):
+        if np.any(order[withheld] != WITHHELD) if prices.is_groups(spec) else _any_of(withheld, order):
             raise StateConflict(
                 "a record was withheld while the release was drawn, so nothing was released: release it again, which "
                 "charges nothing more"

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from blindopt.wire import StudyCreate
-from curator_service.privacy import dataset_account
-from curator_service.privacy.ledger import Balance, Charge, answers_by_record, is_groups, worst_pair
+from curator_service.privacy.ledger import Balance, Charge
+from curator_service.privacy.prices import GroupPrices, Prices
 from curator_service.store import inbox as table
 from curator_service.store import ledger as lines
 from service_kit.store.database import Connection
@@ -25,13 +25,12 @@ def cost_for_everyone(
     ``charges`` are counted too, which are not stored yet; ``again``: how often the answer of these which was released
     most often will have been.
     """
-    if balance.total == balance.release and not charges:
+    prices = Prices.of(spec)
+    if prices.by_record or (balance.total == balance.release and not charges):
         return balance.release
-    if is_groups(spec):
-        return worst_pair(spec, group_costs(db, study_id, charges).values())
-    if not answers_by_record(spec):
-        again = max(again, *most_by_row(db, study_id).values(), 1)
-    return dataset_account.for_everyone(spec, charges[-1].after if charges else balance, again)
+    if isinstance(prices, GroupPrices):
+        return prices.worst(group_costs(db, study_id, charges).values())
+    return max(balance.release, max(again, *most_by_row(db, study_id).values(), 1) * prices.answer)
 
 
 def group_costs(db: Connection, study_id: str, charges: Sequence[Charge] = ()) -> dict[int, int]:

@@ -6,7 +6,7 @@ from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Invalid, StateConflict
 from curator_service import store
-from curator_service.privacy import accounting, answers, cautions, ledger
+from curator_service.privacy import accounting, answers, cautions, ledger, prices
 from curator_service.privacy.guarantees import belief, not_protected, whole
 from curator_service.release import groups
 from curator_service.release.registry import choice_of
@@ -242,7 +242,7 @@ def check_changeable(db: Connection, row: Any) -> None:
 def _forecasts_alike(old: wire.StudyCreate, new: wire.StudyCreate) -> bool:
     """Whether a forecast of the old draft holds for the new one."""
     apart = {"name", "budget", "reply_after_ms"}
-    if ledger.is_groups(new) and old.budget.epsilon_per_row != new.budget.epsilon_per_row:  # levels are shares of it
+    if prices.is_groups(new) and old.budget.epsilon_per_row != new.budget.epsilon_per_row:  # levels are shares of it
         return False
     return old.model_dump(exclude=apart) == new.model_dump(exclude=apart)
 

@@ -14,7 +14,7 @@ from blindopt.arrays import Matrix, Vector
 from blindopt.wire import StudyCreate
 from curator_service.attacks.intervals import epsilon_bound
 from curator_service.measurement.privatize import Measured, release, releases_mean
-from curator_service.privacy.ledger import answers_add_up
+from curator_service.privacy.prices import answers_add_up
 from curator_service.release.mechanism import Mechanism
 from curator_service.scaling import ScaledRows
 

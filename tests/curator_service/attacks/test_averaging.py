@@ -11,7 +11,8 @@ from blindopt.errors import BudgetExhausted
 from curator_service.attacks import averaging
 from curator_service.measurement.column import measure
 from curator_service.measurement.privatize import passport_of
-from curator_service.privacy.ledger import Balance, charge_answers, charge_release, units
+from curator_service.privacy.ledger import Balance, charge_answers, charge_release
+from curator_service.privacy.prices import units
 from tests.builders import EXACT, a_study
 from tests.curator_service.privacy import test_cost_of_groups as groups
 from tests.curator_service.seeded_noise import seed_answers

@@ -10,7 +10,8 @@ import pytest
 from blindopt import wire
 from blindopt.errors import BudgetExhausted
 from curator_service.privacy import accounting, cautions
-from curator_service.privacy.ledger import Balance, RowBalance, charge_answers, text, worst_pair
+from curator_service.privacy.ledger import Balance, RowBalance, charge_answers
+from curator_service.privacy.prices import Prices, text
 from tests.builders import a_study, group_release, laplace
 
 GROUPS = 4
@@ -53,10 +54,10 @@ def test_the_cost_is_that_of_the_worst_pair_for_every_history_and_each_charge_ad
     spec, exact = study(*epsilons), amounts(*epsilons)
     release = Fraction(spec.release.epsilon)
     for counts in itertools.product(range(4), repeat=3):
-        cost = worst_pair(spec, [int(n * exact[1] * 10**12) for n in counts])
+        cost = Prices.of(spec).worst([int(n * exact[1] * 10**12) for n in counts])
         assert Fraction(cost, 10**12) == largest(*exact, counts)
         assert Fraction(cost, 10**12) <= release + max(counts) * exact[1]
-        more = worst_pair(spec, [int(n * exact[1] * 10**12) for n in (counts[0] + 1, *counts[1:])])
+        more = Prices.of(spec).worst([int(n * exact[1] * 10**12) for n in (counts[0] + 1, *counts[1:])])
         assert cost <= more <= cost + int(exact[1] * 10**12)
 
 
@@ -73,7 +74,7 @@ def test_a_cost_that_forgets_something_is_found(fault):
 
 def test_half_a_unit_is_rounded_up():
     spec = study("0.5", "0.000001000001")
-    assert text(worst_pair(spec, [1_000_001])) == "0.500000500001"
+    assert text(Prices.of(spec).worst([1_000_001])) == "0.500000500001"
 
 
 @pytest.mark.parametrize("epsilons", EPSILONS, ids=repr)
@@ -104,7 +105,7 @@ def test_a_query_of_several_groups_is_charged_as_they_come_one_after_the_other()
     with pytest.raises(BudgetExhausted):
         charge_answers(spec, Balance(), [(0, 1), (1, 2)], {})
     charges = charge_answers(spec, Balance(5 * 10**11, 5 * 10**11, 0), [(0, 1), (1, 1)], {})
-    assert [charge.person_total for charge in charges] == [25 * 10**10, 5 * 10**11]
+    assert [charge.used for charge in charges] == [75 * 10**10, 10**12]
     with pytest.raises(BudgetExhausted):
         charge_answers(spec, charges[-1].after, [(2, 2)], {row: RowBalance(1, 1, 5 * 10**11) for row in (0, 1)})
 

@@ -9,12 +9,11 @@ from blindopt import wire
 from curator_service.privacy import amounts
 from curator_service.privacy.dataset_account import (
     answers_are_unbounded,
-    for_everyone,
     group_delta,
     release_delta,
     release_is_unbounded,
 )
-from curator_service.privacy.ledger import Balance
+from curator_service.privacy.prices import Prices
 from tests.builders import a_study, laplace
 
 UNIT = 10**12
@@ -30,13 +29,11 @@ def study(epsilon="0.5", **more):
 
 def test_answers_of_other_persons_cost_everybody_the_one_that_was_released_most_often_if_that_is_more():
     others = study(privacy_unit="answer", measurement=PEOPLE)
-    spent = Balance(release=125 * UNIT // 100, total=3 * UNIT, plays=9)
-    charged = {again: for_everyone(others, spent, again) for again in (0, 1, 2, 3, 7)}
-    assert charged == {0: 1.25 * UNIT, 1: 1.25 * UNIT, 2: 1.25 * UNIT, 3: 1.5 * UNIT, 7: 3.5 * UNIT}
-    cheap = Balance(release=UNIT // 4, total=UNIT, plays=1)
-    assert for_everyone(others, cheap, 0) == for_everyone(others, cheap, 1) == UNIT // 2
-    assert for_everyone(others, Balance(release=UNIT // 4, total=UNIT // 4), 7) == UNIT // 4  # nothing was answered
-    assert for_everyone(study(), spent, 7) == 1.25 * UNIT  # answers about a record are charged to it
+    prices, release, answers = Prices.of(others), 125 * UNIT // 100, 175 * UNIT // 100
+    used = {again: prices.used(release, answers, again=again) for again in (1, 2, 3, 7)}
+    assert used == {1: 1.25 * UNIT, 2: 1.25 * UNIT, 3: 1.5 * UNIT, 7: 3.5 * UNIT}
+    assert prices.used(UNIT // 4, answers) == UNIT // 2
+    assert prices.used(UNIT // 4, 0, again=7) == UNIT // 4  # nothing was answered
 
 
 def test_the_delta_of_a_release_is_what_it_spends():

@@ -28,8 +28,9 @@ from blindopt.errors import (
 )
 from curator_service import store
 from curator_service.context import open_context
-from curator_service.privacy import ledger
-from curator_service.privacy.ledger import Balance, charge_answers, charge_release, faults, text, units
+from curator_service.privacy import ledger, prices
+from curator_service.privacy.ledger import Balance, charge_answers, charge_release, faults
+from curator_service.privacy.prices import text, units
 from curator_service.settings import Settings
 from curator_service.store import ledger as lines
 from curator_service.use_cases.curator import Curator
@@ -153,7 +154,7 @@ AMOUNTS = st.from_regex(r"\A[0-9]{1,6}(\.[0-9]{1,12})?\Z")
 @settings(deadline=None, derandomize=True)
 @given(AMOUNTS)
 def test_an_amount_is_the_number_that_its_text_says_and_comes_back_as_that(amount):
-    assert Fraction(units(amount), ledger.UNITS) == Fraction(amount)
+    assert Fraction(units(amount), prices.UNITS) == Fraction(amount)
     again = text(units(amount))
     assert Fraction(again) == Fraction(amount)
     assert units(again) == units(amount)

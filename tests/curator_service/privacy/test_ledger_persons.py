@@ -2,8 +2,9 @@
 
 import pytest
 
-from curator_service.privacy import ledger
-from curator_service.privacy.ledger import Balance, RowBalance, units
+from curator_service.privacy import ledger, prices
+from curator_service.privacy.ledger import Balance, RowBalance
+from curator_service.privacy.prices import units
 from tests.curator_service.privacy import test_cost_of_groups as of_groups
 from tests.curator_service.privacy.test_ledger_refusals import refusal, study
 
@@ -18,12 +19,12 @@ def charge(spec, rows):
 
 
 def test_what_a_person_has_spent_is_the_sum_over_all_rows_and_all_of_the_query():
-    """By hand: person A had 1 in rows 2 and 5, person C 0.5 in row 3, and B nothing; an answer costs 0.25."""
+    """By hand: the release cost 1, A had 1 in rows 2 and 5, C 0.5 in row 3, and B nothing; an answer costs 0.25."""
     charges = charge(study(), [(0, 1), (3, 2), (2, 1), (1, 1), (4, 1), (0, 2)])
-    assert [(each.row, ledger.text(each.person_total)) for each in charges] == [
-        (0, "1.25"), (3, "1"), (2, "1.5"), (1, "0.25"), (4, "1.25"), (0, "2"),
+    assert [(each.row, prices.text(each.used)) for each in charges] == [
+        (0, "2.25"), (3, "2"), (2, "2.5"), (1, "1.25"), (4, "2.25"), (0, "3"),
     ]  # fmt: skip
-    assert [ledger.text(each.row_after.total) for each in charges] == ["0.25", "1", "0.5", "0.25", "0.25", "0.75"]
+    assert [prices.text(each.row_after.total) for each in charges] == ["0.25", "1", "0.5", "0.25", "0.25", "0.75"]
     assert charges[-1].after == Balance(units("1"), units("4.5"), 14)
 
 
@@ -52,10 +53,9 @@ def test_the_cap_counts_release_and_answers_about_all_rows_of_a_person(rows, cap
 
 def test_only_answers_about_single_records_are_charged_to_the_record_behind_them():
     groups = of_groups.study("0.5", "0.5")
-    assert ledger.answers_by_record(study())
-    assert not ledger.answers_by_record(study(unit="answer"))
-    assert not ledger.answers_by_record(groups)
-    assert ledger.answers_add_up(groups)
+    of_each = [prices.Prices.of(spec) for spec in (study(), study(unit="answer"), groups)]
+    assert [each.by_record for each in of_each] == [True, False, False]
+    assert [each.adds_up for each in of_each] == [True, False, True]
 
 
 def test_a_refusal_about_groups_names_the_cap_the_group_and_what_the_worst_record_had_lost():
@@ -69,5 +69,5 @@ def test_a_refusal_about_groups_names_the_cap_the_group_and_what_the_worst_recor
 
 def test_without_any_answer_a_record_of_a_group_has_lost_the_release_alone():
     spec = of_groups.study("0.5", "0.5")
-    assert ledger.worst_pair(spec, []) == units("0.5")
-    assert ledger.worst_pair(spec, [units("0.5")]) == units("0.75")
+    assert prices.Prices.of(spec).worst([]) == units("0.5")
+    assert prices.Prices.of(spec).worst([units("0.5")]) == units("0.75")

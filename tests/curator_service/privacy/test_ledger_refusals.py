@@ -6,8 +6,9 @@ import pytest
 
 from blindopt import wire
 from blindopt.errors import BudgetExhausted
-from curator_service.privacy import ledger
-from curator_service.privacy.ledger import Balance, RowBalance, units
+from curator_service.privacy import ledger, prices
+from curator_service.privacy.ledger import Balance, RowBalance
+from curator_service.privacy.prices import units
 from tests.builders import IDENTITY, a_study, laplace
 
 
@@ -27,8 +28,8 @@ def refusal(charge, *arguments):
      ("0.10", "0.1"), ("10.01", "10.01")],
 )  # fmt: skip
 def test_an_amount_is_written_without_an_exponent_or_zeros_at_its_end(amount, text):
-    assert ledger.exact(Decimal(amount)) == text
-    assert ledger.text(units(amount)) == text
+    assert prices.exact(Decimal(amount)) == text
+    assert prices.text(units(amount)) == text
 
 
 def test_a_refused_correction_names_the_cap_the_row_and_what_was_spent():
@@ -49,10 +50,10 @@ def test_a_correction_adds_its_cost_to_the_row_and_the_sum_and_no_measurement():
     before, balances = Balance(units("0.5"), units("2"), 6), {7: RowBalance(2, 4, units("1"))}
     first, second = ledger.charge_corrections(study(), before, [(7, 2), (9, 1)], balances, 1)
     assert first == ledger.Charge(
-        7, 0, units("0.5"), Balance(units("0.5"), units("2.5"), 6), RowBalance(2, 4, units("1.5")), units("1.5")
+        7, 0, units("0.5"), Balance(units("0.5"), units("2.5"), 6), RowBalance(2, 4, units("1.5")), units("2")
     )
     assert second == ledger.Charge(
-        9, 0, units("0.25"), Balance(units("0.5"), units("2.75"), 6), RowBalance(0, 0, units("0.25")), units("0.25")
+        9, 0, units("0.25"), Balance(units("0.5"), units("2.75"), 6), RowBalance(0, 0, units("0.25")), units("0.75")
     )
     assert balances == {7: RowBalance(2, 4, units("1"))}
 
@@ -89,7 +90,7 @@ def test_a_release_is_refused_under_the_cap_that_it_passes():
             "cap": cap, "row": None, "requested": "2", "spent": "0.75", "limit": "2.5",
         }  # fmt: skip
     line = ledger.charge_release(study(release=release, epsilon_total="9"), Balance(units("0.5"), units("3"), 6))
-    assert line == ledger.Charge(None, 0, units("2"), Balance(units("2.5"), units("5"), 6))
+    assert line == ledger.Charge(None, 0, units("2"), Balance(units("2.5"), units("5"), 6), used=units("2.5"))
     assert line.row_after == RowBalance(0, 0, 0)
 
 

@@ -106,7 +106,7 @@ def test_an_answer_of_another_person_counts_as_often_as_it_was_released(context,
     released = ledger.charge_release(spec, Balance())
     charges = ledger.charge_corrections(spec, released.after, [(3, 1)], {}, releases - 1)
     context.database.write(lambda db: notices.spent(db, context.outbox, STUDY, spec, [released]))
-    context.database.write(lambda db: notices.spent(db, context.outbox, STUDY, spec, charges, releases))
+    context.database.write(lambda db: notices.spent(db, context.outbox, STUDY, spec, charges))
     assert [n.counts.percent for n in outbox() if n.subject.cap == "epsilon_per_row"] == percent
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from blindopt import wire
 from blindopt.errors import BudgetExhausted
-from curator_service.privacy.ledger import exact
+from curator_service.privacy.prices import exact
 from curator_service.store.dataset_accounts import Account
 from curator_service.use_cases.studies.salted_digests import salted_digest
 
