@@ -18,13 +18,13 @@ from benchmarks import botorch_loop
 from benchmarks.choosing import DELTA_PRIME, LARGE, NOISE_VARIANCE, STEPS, Problem, botorch, scikit_learn, worst_gap
 from benchmarks.choosing import ours as engine
 from benchmarks.exchange import LAPLACE
-from benchmarks.floor import Vendor
+from benchmarks.floor import FloorVendor
 from benchmarks.release import Memory, watched
 from benchmarks.server import Failed, Server, curator, floor, modeler, scratch
 from benchmarks.table import Cell, Table
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
-from blindopt.client import OwnerClient, StudyClient, VendorClient
+from blindopt.client import Owner, StudyClient, Vendor
 from blindopt.formats import npy_files
 
 BOTH, FLOOR = "both services", "floor: an exchange's parts alone, one at a time"
@@ -57,8 +57,8 @@ class Parties:
 
     curator: Server
     modeler: Server
-    owner: OwnerClient
-    vendor: VendorClient
+    owner: Owner
+    vendor: Vendor
     folder: Path
 
     def register(self, file: bytes) -> str:
@@ -83,11 +83,11 @@ class Parties:
         return study, self.owner.grant(study, wire.GrantCreate(name="bench")).token
 
     @contextmanager
-    def floor(self, token: str) -> Iterator[tuple[Server, Callable[[], Vendor]]]:
+    def floor(self, token: str) -> Iterator[tuple[Server, Callable[[], FloorVendor]]]:
         """Start ``benchmarks.floor``; yield it and what makes a new client of it, with the token of a grant."""
         model = self.folder / "curator-data" / "curator.sqlite"
         with floor(self.folder) as server:
-            yield server, lambda: Vendor(server.port, token, self.folder, model)
+            yield server, lambda: FloorVendor(server.port, token, self.folder, model)
 
     def candidates(self, study: str, token: str) -> Matrix:
         """Download Z as a modeler does."""
@@ -116,8 +116,8 @@ def parties() -> Iterator[Parties]:
         curator_service, owner = stack.enter_context(curator(folder, {}))
         modeler_service, vendor = stack.enter_context(modeler(folder, {}))
         clients = (
-            stack.enter_context(OwnerClient(curator_service.url, owner, timeout_s=7_200)),
-            stack.enter_context(VendorClient(modeler_service.url, vendor, timeout_s=7_200)),
+            stack.enter_context(Owner(curator_service.url, owner, timeout_s=7_200)),
+            stack.enter_context(Vendor(modeler_service.url, vendor, timeout_s=7_200)),
         )
         yield Parties(curator_service, modeler_service, *clients, folder)
 

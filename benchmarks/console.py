@@ -20,7 +20,7 @@ from benchmarks.server import Failed, Server, curator, environment, modeler, scr
 from benchmarks.table import Cell, Table
 from blindopt import wire
 from blindopt.audit.verification import verify_export
-from blindopt.client import VendorClient
+from blindopt.client import Vendor
 from service_kit.console import Console
 
 QUERIES = 100_000
@@ -156,7 +156,7 @@ def tables() -> list[Table]:
                 f"{account}/exposure?newer=500",
             ]
             of_curator = _timed(curator_server, [*paths, *more], lambda path: _plain(path, {}))
-            with modeler(folder, {}) as (server, token), VendorClient(server.url, token) as vendor:
+            with modeler(folder, {}) as (server, token), Vendor(server.url, token) as vendor:
                 spec = wire.RunCreate(
                     name="bench",
                     curator_url=curator_server.url,

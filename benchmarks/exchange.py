@@ -13,7 +13,7 @@ from benchmarks.load import Load, Target, run
 from benchmarks.server import Failed, Server, bare, curator, floor, scratch
 from benchmarks.table import Cell, Table
 from blindopt import wire
-from blindopt.client import OwnerClient, StudyClient
+from blindopt.client import Owner, StudyClient
 from blindopt.client.connection import Client
 from demo.property_data import KERNEL
 
@@ -102,7 +102,7 @@ def study_of(url: str, token: str, grants: int, answers: wire.Answers = wire.NON
     """Release a study of 1,000 random rows; return its id and the tokens of its grants."""
     cells = np.random.default_rng(0).normal(size=(1_000, 3))
     text = "a,b,y\n" + "\n".join(",".join(map(repr, row)) for row in cells.tolist())
-    with OwnerClient(url, token) as owner:
+    with Owner(url, token) as owner:
         dataset = owner.register("bench", text.encode(), public=True)
         spec = wire.StudyCreate(
             name="bench",
@@ -120,7 +120,7 @@ def study_of(url: str, token: str, grants: int, answers: wire.Answers = wire.NON
 
 def count_queries(url: str, token: str) -> int:
     """Count the answered queries in the curator's log."""
-    with OwnerClient(url, token) as owner:
+    with Owner(url, token) as owner:
         exchanges = (json.loads(entry.body).get("exchange") for entry in owner.audit())
         return sum(exchange is not None and exchange["status"] == 201 for exchange in exchanges)
 

@@ -3,7 +3,7 @@
 An ASGI function without a framework, which writes the rows of the curator's own tables (of the same sizes, with their
 indexes) and commits them with synchronous=FULL before it replies; requests that arrive together share a commit. It
 checks no budget, no state and no log, draws nothing, and forgets what it did. So it bounds what any curator with these
-parts (uvicorn, httptools, SQLite, Ed25519, pydantic) can reach. ``Vendor`` is the same for the modeler.
+parts (uvicorn, httptools, SQLite, Ed25519, pydantic) can reach. ``FloorVendor`` is the same for the modeler.
 """
 
 import asyncio
@@ -172,7 +172,7 @@ class Curator:
             done.set_result(result)
 
 
-class Vendor:
+class FloorVendor:
     """Queries of one client of ``Curator``, each checked, and stored durably before the next."""
 
     def __init__(self, port: int, token: str, folder: Path, model: Path) -> None:

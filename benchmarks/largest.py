@@ -24,7 +24,7 @@ from benchmarks.both import LARGE_COLUMNS, Parties, outcome
 from benchmarks.server import Failed, curator, modeler, scratch
 from benchmarks.table import Cell, Table
 from blindopt import wire
-from blindopt.client import OwnerClient, VendorClient
+from blindopt.client import Owner, Vendor
 
 STEPS, BLOCK = 20, 100_000
 _MIB = 2**20
@@ -94,7 +94,7 @@ def main() -> None:
         limits = {"UPLOAD_LIMIT_BYTES": str(8 << 30), "IMPORT_DIR": str(folder)}
         settings = {f"BLINDOPT_CURATOR_{name}": value for name, value in limits.items()}
         owners, token = stack.enter_context(curator(folder, settings))
-        owner = stack.enter_context(OwnerClient(owners.url, token, timeout_s=14_400))
+        owner = stack.enter_context(Owner(owners.url, token, timeout_s=14_400))
         lines: list[list[Cell]] = []
 
         def step(name: str, pids: Pids, do: Callable[[], Any]) -> Any:
@@ -109,7 +109,7 @@ def main() -> None:
             return result
 
         own: Pids = {"curator": lambda: [owners.pid], "its worker": lambda: children(owners.pid)}
-        parties = Parties(owners, owners, owner, stack.enter_context(VendorClient(owners.url, token)), folder)
+        parties = Parties(owners, owners, owner, stack.enter_context(Vendor(owners.url, token)), folder)
         dataset = step("register the Parquet file", own, lambda: _registered(owners.url, token))
         study, _ = step("draw and publish Z", own, lambda: parties.release(dataset, LARGE_COLUMNS, 4.0))
         rows: list[list[int]] = []
@@ -150,7 +150,7 @@ def _with(engine: str, folder: Path, parties: Parties, study: str, grant: str, s
         inside.mkdir(exist_ok=True)
         given = {f"BLINDOPT_MODELER_{name}": value for name, value in settings.items()}
         service, token = stack.enter_context(modeler(inside, given))
-        vendor = stack.enter_context(VendorClient(service.url, token, timeout_s=14_400))
+        vendor = stack.enter_context(Vendor(service.url, token, timeout_s=14_400))
         both = Parties(parties.curator, service, parties.owner, vendor, folder)
         algorithm = wire.GpUcb(name="gp_ucb", delta_ucb=0.05, noise_aware=False, precision="single")
         every: Pids = {"modeler": lambda: [service.pid], "curator": lambda: [parties.curator.pid], **pids}

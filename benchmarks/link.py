@@ -12,7 +12,7 @@ from benchmarks.exchange import SETTINGS, study_of
 from benchmarks.server import Failed, Server, curator, environment, modeler, scratch
 from benchmarks.table import Cell, Table
 from blindopt import wire
-from blindopt.client import OwnerClient, VendorClient
+from blindopt.client import Owner, Vendor
 
 ROUNDS = 6
 QUERIES = 200
@@ -30,7 +30,7 @@ def _linked(folder: Path, owner: Server, token: str, vendor: Server) -> str:
         command = [sys.executable, "-m", f"{name}_service", *words]
         subprocess.run(command, env=environment(settings) | own_folder, cwd=folder, check=True, capture_output=True)
     deadline = time.monotonic() + 30
-    with OwnerClient(owner.url, token) as client:
+    with Owner(owner.url, token) as client:
         while b'"connected"' not in client._send("GET", "/v1/links").body:
             if time.monotonic() > deadline:
                 raise Failed("the link is not connected")
@@ -38,7 +38,7 @@ def _linked(folder: Path, owner: Server, token: str, vendor: Server) -> str:
     return f"link://{json.loads((folder / 'link.json').read_text())['id']}"
 
 
-def _measured(log: Path, vendor: VendorClient, access: wire.StudyAccess, queries: int) -> list[float]:
+def _measured(log: Path, vendor: Vendor, access: wire.StudyAccess, queries: int) -> list[float]:
     """Milliseconds of each query of a run, as the modeler's log has them."""
     begin = log.stat().st_size
     spec = wire.RunCreate(
@@ -65,7 +65,7 @@ def tables() -> list[Table]:
         study, (grant,) = study_of(owner.url, token, 1)
         ways = {"socket": owner.url, "link": _linked(folder, owner, token, vendor)}
         times: dict[str, list[list[float]]] = {way: [] for way in ways}
-        with VendorClient(vendor.url, own, timeout_s=60) as client:
+        with Vendor(vendor.url, own, timeout_s=60) as client:
             for number in range(ROUNDS + 1):
                 for way, url in ways.items() if number % 2 else reversed(ways.items()):
                     access = wire.StudyAccess(curator_url=url, study_id=study, token=grant)

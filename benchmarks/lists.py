@@ -8,7 +8,7 @@ from benchmarks.server import curator, scratch
 from benchmarks.table import Cell, Table
 from blindopt import wire
 from blindopt.audit.verification import verify_export
-from blindopt.client import OwnerClient
+from blindopt.client import Owner
 
 STUDIES, QUERIES = 200, 250
 _ROUNDS = 5
@@ -34,7 +34,7 @@ def tables() -> list[Table]:
     """Time each list, a page of 1,000 at once."""
     with scratch() as folder:
         study = _filled(folder / "curator-data")
-        with curator(folder, {}) as (server, token), OwnerClient(server.url, token) as owner:
+        with curator(folder, {}) as (server, token), Owner(server.url, token) as owner:
             paths = {
                 "/v1/accounts": STUDIES,
                 "/v1/studies": STUDIES,

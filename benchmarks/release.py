@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from benchmarks.server import curator, scratch
 from benchmarks.table import Cell, Table
 from blindopt import wire
-from blindopt.client import OwnerClient, StudyClient
+from blindopt.client import Owner, StudyClient
 from blindopt.formats import npy_files
 
 ROWS = 1_000_000
@@ -132,7 +132,7 @@ def tables(rows: int = ROWS) -> list[Table]:
         idle.sample(server.pid)
         sizes = [size / _MIB for size in (idle.resident, 0, idle.proportional, idle.anonymous)]
         cells.append(["idle", None, *sizes, None, None])
-        with OwnerClient(server.url, token, timeout_s=7_200) as owner:
+        with Owner(server.url, token, timeout_s=7_200) as owner:
             send = partial(owner.register, "bench", file, filename="bench.parquet")
             dataset = step("register the Parquet file", server.pid, send)
             draft = owner.create_study(study(dataset.id)).id

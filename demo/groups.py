@@ -19,7 +19,7 @@ from rich.table import Table
 
 from blindopt import wire
 from blindopt.arrays import Vector
-from blindopt.client import OwnerClient, VendorClient
+from blindopt.client import Owner, Vendor
 from demo import report
 from demo.parties import start_services, status_of
 from demo.property_data import FEATURES, OUTCOME, csv_bytes
@@ -122,7 +122,7 @@ class Sales:
 
 
 def play(
-    owner: OwnerClient, vendor: VendorClient, curator_url: str, seeds: range, watch: Callable[[str], None]
+    owner: Owner, vendor: Vendor, curator_url: str, seeds: range, watch: Callable[[str], None]
 ) -> Iterator[tuple[Method, list[float]]]:
     """The regret of each method's recommendation, by seed. Every run has a study, and so a draw, of its own."""
     sales, columns = Sales(), [*(feature.column for feature in BOX), OUTCOME]
@@ -153,13 +153,13 @@ def _run(method: Method, curator_url: str, study_id: str, token: str, seed: int)
     )
 
 
-def _chosen(owner: OwnerClient, vendor: VendorClient, study_id: str, spec: wire.RunCreate) -> list[float]:
+def _chosen(owner: Owner, vendor: Vendor, study_id: str, spec: wire.RunCreate) -> list[float]:
     """The place that a run recommends: a group's centre, or a record's."""
     run = vendor.wait(vendor.start(spec).id, timeout_s=SECONDS)
     if run.state != "completed" or run.recommendation is None:
         raise RuntimeError(f"run {run.id} ({run.name}) is {run.state}: {run.problem}")
     row = run.recommendation.row
-    if owner.study(study_id).spec.release.mechanism == GROUPS:
+    if owner.study(study_id).view.spec.release.mechanism == GROUPS:
         return owner.open_group(study_id, row).centre
     record = {column.column: column.value for column in owner.open_record(study_id, row).columns}
     return [float(record[feature.column]) for feature in BOX]
@@ -180,8 +180,8 @@ def main(arguments: list[str] | None = None) -> int:
         with (
             tempfile.TemporaryDirectory(prefix="blindopt-groups-") as folder,
             start_services(Path(folder)) as (curator, modeler),
-            OwnerClient(curator.url, curator.token, timeout_s=300) as owner,
-            VendorClient(modeler.url, modeler.token) as vendor,
+            Owner(curator.url, curator.token, timeout_s=300) as owner,
+            Vendor(modeler.url, modeler.token) as vendor,
             console.status("starting ...") as status,
         ):
             seeds = range(chosen.seed, chosen.seed + chosen.runs)

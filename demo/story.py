@@ -10,7 +10,8 @@ from functools import cache
 import numpy as np
 
 from blindopt import wire
-from blindopt.client import OwnerClient, VendorClient
+from blindopt.client import Owner, Vendor
+from blindopt.client.vendor import Run
 from demo.parties import Party
 from demo.property_data import FEATURES, KERNEL, OUTCOME, csv_bytes
 
@@ -53,7 +54,7 @@ class Outcome:
     regrets: list[float]
 
 
-def prepare(owner: OwnerClient) -> list[Method]:
+def prepare(owner: Owner) -> list[Method]:
     """The owner's part: register the data, preview the attacks on each release, release it in four ways."""
     columns = [*(feature.column for feature in FEATURES), OUTCOME]
     dataset = owner.register("King County house sales", csv_bytes(), public=True, columns=columns)
@@ -104,7 +105,7 @@ def _rebuilt(report: wire.ReleaseReport) -> wire.Finding | None:
     return next((finding for finding in report.attacks if finding.attack == "known_rows"), None)
 
 
-def start(owner: OwnerClient, vendor: VendorClient, curator_url: str, method: Method, seed: int) -> wire.RunView:
+def start(owner: Owner, vendor: Vendor, curator_url: str, method: Method, seed: int) -> Run:
     """Grant access as the owner, start a run as the vendor."""
     grant = owner.grant(method.study_id, wire.GrantCreate(name=f"vendor: {method.name}"))
     # Random rows do not wait for answers: one query for all.
@@ -132,8 +133,8 @@ def play(
 ) -> dict[Method, list[Outcome]]:
     """Run both parts to the end, once per seed. ``watch`` is called with a method and its answered queries."""
     with (
-        OwnerClient(curator.url, curator.token, timeout_s=300) as owner,
-        VendorClient(modeler.url, modeler.token) as vendor,
+        Owner(curator.url, curator.token, timeout_s=300) as owner,
+        Vendor(modeler.url, modeler.token) as vendor,
     ):
         methods = prepare(owner)
         for method in methods:
@@ -146,18 +147,18 @@ def play(
         return {method: [_outcome(vendor, identity) for identity in runs[method]] for method in methods}
 
 
-def _wait(vendor: VendorClient, runs: dict[Method, list[str]], watch: Callable[[str, int], None]) -> None:
+def _wait(vendor: Vendor, runs: dict[Method, list[str]], watch: Callable[[str, int], None]) -> None:
     deadline = time.monotonic() + RUN_SECONDS
     ended = False
     while not ended and time.monotonic() < deadline:
-        now = {run.id: run for run in vendor.runs()}
+        now = {run.id: run.view for run in vendor.runs()}
         for method, identities in runs.items():
             watch(method.name, sum(now[identity].trials for identity in identities))
         ended = all(now[identity].ended_at for identities in runs.values() for identity in identities)
         time.sleep(0.3)
 
 
-def _outcome(vendor: VendorClient, run_id: str) -> Outcome:
+def _outcome(vendor: Vendor, run_id: str) -> Outcome:
     export = vendor.export(run_id)
     run = export.run
     if run.state != "completed" or run.started_at is None or run.ended_at is None:

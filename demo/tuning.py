@@ -16,7 +16,7 @@ from rich.table import Table
 
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
-from blindopt.client import OwnerClient
+from blindopt.client import Owner
 from demo.parties import StartFailed, curator_alone, status_of
 from demo.report import console as wide_console
 
@@ -125,7 +125,7 @@ def main(arguments: list[str] | None = None) -> int:
         with (
             tempfile.TemporaryDirectory(prefix="blindopt-tuning-") as folder,
             curator_alone(Path(folder)) as curator,
-            OwnerClient(curator.url, curator.token, timeout_s=120) as owner,
+            Owner(curator.url, curator.token, timeout_s=120) as owner,
         ):
             datasets = (
                 owner.register("public", public.csv(names), public=True).id,

@@ -18,14 +18,24 @@ from modeler_service.context import open_context
 from modeler_service.settings import Settings
 from service_kit.cli.main import build
 from service_kit.cli.program import Program, plain_errors, read_json
-from service_kit.cli.remote import AsJson, TokenFile, Url, access_token, address_of, connected, show, table, tls_of
+from service_kit.cli.remote import (
+    AsJson,
+    TokenFile,
+    Url,
+    access_token,
+    address_of,
+    client_options,
+    connected,
+    show,
+    table,
+)
 from service_kit.context.context import ServiceContext
 from service_kit.store.database import Connection
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from blindopt.client import VendorClient
+    from blindopt.client import Vendor
 
 
 def _build(settings: Settings) -> "FastAPI":
@@ -77,7 +87,7 @@ def start_run(
 
     Example: blindopt-modeler run --grant grant.json --queries 30
     """
-    from blindopt.client import VendorClient
+    from blindopt.client import Vendor
     from blindopt.client.connection import wait_until_ended
     from modeler_service.runs.addresses import check_address
 
@@ -85,7 +95,7 @@ def start_run(
 
     def progress() -> wire.RunView:
         nonlocal shown
-        run = client.run(run_id, wait_s=0.2)
+        run = started.refresh(wait_s=0.2).view
         waits = f" for {run.waiting_for}" if run.waiting_for else ""
         if (line := f"{run.state}{waits}, {run.trials} answers") != shown:
             typer.echo(line, err=True)
@@ -99,9 +109,10 @@ def start_run(
         check_address(address, "url", plain_http=Settings().allow_plain_http)
         with (
             access_token(PROGRAM, token_file, "run", days=_RUN_DAYS) as token,
-            VendorClient(address, token, **tls_of(PROGRAM)) as client,
+            Vendor(address, token, **client_options(PROGRAM)) as client,
         ):
-            run_id = client.start(body).id
+            started = client.start(body)
+            run_id = started.id
             typer.echo(f"{run_id}: {address}/console/runs/{run_id}", err=True)
             ended = wait_until_ended(progress, run_id, timeout_s=_RUN_DAYS * 86_400, poll_s=0.2)
     if (best := ended.recommendation) is None:
@@ -155,7 +166,7 @@ def list_runs(url: Url = None, token_file: TokenFile = None, as_json: AsJson = F
     Example: blindopt-modeler runs --json
     """
     with _vendor(url, token_file) as client:
-        runs = client.runs()
+        runs = [run.view for run in client.runs()]
     rows = [[run.id, run.state, run.trials, f"{run.created_at:%Y-%m-%d %H:%M}", run.name] for run in runs]
     show(runs, table(["run", "state", "answers", "made", "name"], rows), as_json)
 
@@ -179,10 +190,10 @@ def recommendation(
     show(best, _in_words(best), as_json)
 
 
-def _vendor(url: str | None, token_file: Path | None) -> AbstractContextManager["VendorClient"]:
-    from blindopt.client import VendorClient
+def _vendor(url: str | None, token_file: Path | None) -> AbstractContextManager["Vendor"]:
+    from blindopt.client import Vendor
 
-    return connected(PROGRAM, VendorClient, url, token_file)
+    return connected(PROGRAM, Vendor, url, token_file)
 
 
 @app.command()

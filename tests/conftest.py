@@ -33,9 +33,11 @@ from typer.testing import CliRunner
 
 from blindopt import wire
 from blindopt.audit import merkle_log
-from blindopt.client import OwnerClient, StudyClient, VendorClient, is_ready
+from blindopt.client import Client, Owner, StudyClient, Vendor, is_ready
 from tests import beside, postgres, processes, slow
 from tests.given_settings import GIVEN
+
+Client.patience_s = 0.0  # a test sees the first reply
 
 gc.disable()  # until everything is collected: that makes hardly any garbage
 processes.keep_commands()
@@ -242,7 +244,7 @@ class Service:
 
     def records(self) -> list[dict[str, Any]]:
         """The audit log over REST, verified."""
-        client = OwnerClient if self.name == "curator" else VendorClient
+        client = Owner if self.name == "curator" else Vendor
         with client(self.url, self.token) as reader:
             entries = [as_entry(entry) for entry in reader.audit()]
         merkle_log.verify(entries)
@@ -377,19 +379,19 @@ def modeler(make_service: Callable[..., Service], tmp_path_factory: pytest.TempP
 
 
 @pytest.fixture(scope="session")
-def owner(curator: Service) -> Iterator[OwnerClient]:
-    with OwnerClient(curator.url, curator.token, timeout_s=240) as client:
+def owner(curator: Service) -> Iterator[Owner]:
+    with Owner(curator.url, curator.token, timeout_s=240) as client:
         yield client
 
 
 @pytest.fixture(scope="session")
-def vendor(modeler: Service) -> Iterator[VendorClient]:
-    with VendorClient(modeler.url, modeler.token, timeout_s=240) as client:
+def vendor(modeler: Service) -> Iterator[Vendor]:
+    with Vendor(modeler.url, modeler.token, timeout_s=240) as client:
         yield client
 
 
 @pytest.fixture(scope="session")
-def dataset(owner: OwnerClient, small: Small) -> wire.DatasetView:
+def dataset(owner: Owner, small: Small) -> wire.DatasetView:
     """The small data, declared public."""
     return owner.register("small", small.csv, public=True)
 
@@ -399,7 +401,7 @@ def open_study(small: Small) -> Callable[..., Opened]:
     """Creates a study on the small data, releases it and grants it to a modeler."""
 
     def make(
-        owner: OwnerClient,
+        owner: Owner,
         dataset: wire.DatasetView,
         release: wire.ReleaseSpec = IDENTITY,
         kernel: wire.Kernel | None = small.kernel,
@@ -431,7 +433,7 @@ def open_study(small: Small) -> Callable[..., Opened]:
 
 
 @pytest.fixture(scope="session")
-def opened(owner: OwnerClient, dataset: wire.DatasetView, open_study: Callable[..., Opened]) -> Opened:
+def opened(owner: Owner, dataset: wire.DatasetView, open_study: Callable[..., Opened]) -> Opened:
     """An open identity study with a kernel."""
     return open_study(owner, dataset)
 

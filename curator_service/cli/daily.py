@@ -16,22 +16,22 @@ from service_kit.cli.program import Program, S, plain_errors, read_json
 from service_kit.cli.remote import AsJson, TokenFile, Url, Yes, address_of, confirm, connected, facts, show, table
 
 if TYPE_CHECKING:
-    from blindopt.client import MeasurerClient, OwnerClient
+    from blindopt.client import Measurer, Owner
 
-Owner = Callable[[str | None, Path | None], AbstractContextManager["OwnerClient"]]
+ConnectOwner = Callable[[str | None, Path | None], AbstractContextManager["Owner"]]
 StudyId = Annotated[str, typer.Argument(help="std_...", metavar="STUDY")]
 Note = Annotated[str | None, typer.Option(help="Note for the owner only.")]
 REASONS: tuple[wire.DeclineReason, ...] = get_args(wire.DeclineReason)
 _TIMEOUT_SECONDS = 120.0
 
 
-def owner_of(program: Program[S]) -> Owner:
+def owner_of(program: Program[S]) -> ConnectOwner:
     """A function that connects an owner to the running curator."""
 
-    def connect(url: str | None, token_file: Path | None) -> AbstractContextManager["OwnerClient"]:
-        from blindopt.client import OwnerClient
+    def connect(url: str | None, token_file: Path | None) -> AbstractContextManager["Owner"]:
+        from blindopt.client import Owner
 
-        return connected(program, partial(OwnerClient, timeout_s=_TIMEOUT_SECONDS), url, token_file)
+        return connected(program, partial(Owner, timeout_s=_TIMEOUT_SECONDS), url, token_file)
 
     return connect
 
@@ -46,7 +46,7 @@ def add(cli: typer.Typer, program: Program[S]) -> None:
     cli.add_typer(links.build(program), name="link")
 
 
-def _studies(owner: Owner) -> typer.Typer:
+def _studies(owner: ConnectOwner) -> typer.Typer:
     cli = typer.Typer(no_args_is_help=True, help="Studies at a running curator.")
 
     @cli.command("list")
@@ -67,7 +67,7 @@ def _studies(owner: Owner) -> typer.Typer:
         Example: blindopt-curator study show std_0123456789abcdef
         """
         with owner(url, token_file) as client:
-            view = client.study(study)
+            view = client.study(study).view
             account = client.study_account(study)
         show(view, _study_in_words(view, account), as_json)
 
@@ -114,10 +114,10 @@ def _studies(owner: Owner) -> typer.Typer:
         Example: blindopt-curator study release std_0123456789abcdef --yes
         """
         with owner(url, token_file) as client:
-            draft = client.study(study)
+            draft = client.study(study).view
             confirm(f"{draft.guarantee}\nRelease {draft.spec.name}? This cannot be undone.", yes)
-            wanted = wire.ReleaseAsked(spec_sha256=draft.spec_sha256, confirm_high_risk=confirm_high_risk)
-            view = client.release(study, wanted=wanted)
+            request = wire.ReleaseAsked(spec_sha256=draft.spec_sha256, confirm_high_risk=confirm_high_risk)
+            view = client.release(study, request=request)
         show(view, f"{view.id} is {view.state}\n{view.guarantee}", as_json)
 
     @cli.command()
@@ -136,7 +136,7 @@ def _studies(owner: Owner) -> typer.Typer:
     return cli
 
 
-def _datasets(owner: Owner) -> typer.Typer:
+def _datasets(owner: ConnectOwner) -> typer.Typer:
     cli = typer.Typer(no_args_is_help=True, help="Datasets at a running curator.")
     dataset_id = Annotated[str, typer.Argument(help="ds_...", metavar="DATASET")]
 
@@ -170,7 +170,7 @@ def _datasets(owner: Owner) -> typer.Typer:
         Example: blindopt-curator dataset erase ds_0123456789abcdef --yes
         """
         with owner(url, token_file) as client:
-            view = client.dataset(dataset)
+            view = client.dataset(dataset).view
             confirm(f"Erase {view.name} ({view.rows} records), with all answers about it? This cannot be undone.", yes)
             done = client.erase_dataset(dataset)
         counts = f"{len(done.studies)} studies, {done.replies} replies, {done.measurements} entries of measurements"
@@ -203,7 +203,7 @@ def _preview_in_words(report: wire.ReleaseReport) -> str:
     return "\n".join([*lines, *filter(None, [report.not_tried, report.choosing])])
 
 
-def _grants(owner: Owner, program: Program[S]) -> typer.Typer:
+def _grants(owner: ConnectOwner, program: Program[S]) -> typer.Typer:
     cli = typer.Typer(no_args_is_help=True, help="Grants of a study at a running curator: who may query it.")
 
     @cli.command("list")
@@ -262,10 +262,10 @@ def _inbox(program: Program[S]) -> typer.Typer:
     cli = typer.Typer(no_args_is_help=True, help="Measurements that people make, at a running curator.")
     measurement = Annotated[str, typer.Argument(help="msr_...", metavar="MEASUREMENT")]
 
-    def measurer(url: str | None, token_file: Path | None) -> AbstractContextManager["MeasurerClient"]:
-        from blindopt.client import MeasurerClient
+    def measurer(url: str | None, token_file: Path | None) -> AbstractContextManager["Measurer"]:
+        from blindopt.client import Measurer
 
-        return connected(program, MeasurerClient, url, token_file)
+        return connected(program, Measurer, url, token_file)
 
     @cli.command("list")
     def listed(
@@ -279,7 +279,7 @@ def _inbox(program: Program[S]) -> typer.Typer:
         Example: blindopt-curator inbox list --token-file measurer-token
         """
         with measurer(url, token_file) as client:
-            items = list(client.inbox(study_id=study))
+            items = list(client.measurements(study_id=study))
         rows = [[item.id, item.record, _shown(item), f"{item.question or ''}{_unit(item)}"] for item in items]
         show(items, table(["measurement", "record", "shown", "question"], rows), as_json)
 

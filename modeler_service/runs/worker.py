@@ -10,7 +10,7 @@ from blindopt import wire
 from blindopt.arrays import Matrix
 from blindopt.audit.merkle_log import sha256
 from blindopt.client import StudyClient
-from blindopt.client.study import check_same_study
+from blindopt.client.study_client import check_same_study
 from blindopt.errors import ProtocolViolated, Remote, Unreachable
 from blindopt.optimizer.choosing.chooser import Proposal, RowChooser, memory_needed, memory_problem
 from blindopt.optimizer.choosing.defaults import plan_of_run

@@ -1,15 +1,14 @@
 """blindopt: what a data owner's curator and a vendor's modeler share.
 
 - ``blindopt.wire``: the types of all requests and replies.
-- ``blindopt.client``: HTTP clients of both services, for vendors, owners, measurers and data scientists.
-- ``blindopt.library``: objects for notebooks, which hold such a client.
+- ``blindopt.client``: both services from Python, for owners, vendors, people who measure and auditors.
 - ``blindopt.gp``: Gaussian processes over finite candidates, with the notation table of the mathematics.
 - ``blindopt.optimizer``: plans, initial designs and algorithms: which candidate to query next.
 - ``blindopt.audit``: verification of the append-only audit logs of both services.
 - ``blindopt.formats``: tables as CSV and NumPy files.
 - ``blindopt.errors``: the errors of all of these.
 
-Everything except ``blindopt.client`` and ``blindopt.library`` is pure: no HTTP, no database, no clock, no environment.
+Everything except ``blindopt.client`` is pure: no HTTP, no database, no clock, no environment.
 
 The names below can be imported from here. Each is loaded when it is first used: ``import blindopt`` loads nothing else.
 """
@@ -20,16 +19,15 @@ from typing import TYPE_CHECKING
 from blindopt.version import VERSION
 
 if TYPE_CHECKING:
-    from blindopt.client import MeasurerClient, OwnerClient, StudyClient, VendorClient
+    from blindopt.client.auditing import reconcile, verify_log
+    from blindopt.client.measurer import Measurer
+    from blindopt.client.owner import Owner
+    from blindopt.client.study import Study
+    from blindopt.client.vendor import Run, Vendor
     from blindopt.errors import BlindoptError, ProtocolViolated, Remote, Unreachable
     from blindopt.gp.kernels import Matern12, Matern32, Matern52, SquaredExponential
     from blindopt.gp.posterior import Posterior
-    from blindopt.library.auditing import reconcile, verify_log
-    from blindopt.library.measurer import Measurer
-    from blindopt.library.optimizer import Optimizer
-    from blindopt.library.owner import Owner
-    from blindopt.library.study import Study
-    from blindopt.library.vendor import Run, Vendor
+    from blindopt.optimizer.optimizer import Optimizer
 
 __version__ = VERSION
 __all__ = [
@@ -38,34 +36,29 @@ __all__ = [
     "Matern32",
     "Matern52",
     "Measurer",
-    "MeasurerClient",
     "Optimizer",
     "Owner",
-    "OwnerClient",
     "Posterior",
     "ProtocolViolated",
     "Remote",
     "Run",
     "SquaredExponential",
     "Study",
-    "StudyClient",
     "Unreachable",
     "Vendor",
-    "VendorClient",
     "reconcile",
     "verify_log",
 ]
 _NAMES = {
-    "blindopt.client": ["MeasurerClient", "OwnerClient", "StudyClient", "VendorClient"],
+    "blindopt.client.auditing": ["reconcile", "verify_log"],
+    "blindopt.client.measurer": ["Measurer"],
+    "blindopt.client.owner": ["Owner"],
+    "blindopt.client.study": ["Study"],
+    "blindopt.client.vendor": ["Run", "Vendor"],
     "blindopt.errors": ["BlindoptError", "ProtocolViolated", "Remote", "Unreachable"],
     "blindopt.gp.kernels": ["Matern12", "Matern32", "Matern52", "SquaredExponential"],
     "blindopt.gp.posterior": ["Posterior"],
-    "blindopt.library.auditing": ["reconcile", "verify_log"],
-    "blindopt.library.optimizer": ["Optimizer"],
-    "blindopt.library.measurer": ["Measurer"],
-    "blindopt.library.owner": ["Owner"],
-    "blindopt.library.study": ["Study"],
-    "blindopt.library.vendor": ["Run", "Vendor"],
+    "blindopt.optimizer.optimizer": ["Optimizer"],
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 

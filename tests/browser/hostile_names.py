@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from blindopt import wire
-from blindopt.client import MeasurerClient, OwnerClient, VendorClient
+from blindopt.client import Measurer, Owner, Vendor
 from tests.browser.two_services import BothServices
 from tests.conftest import _until as until
 from tests.curator_service import tuning_case
@@ -82,9 +82,9 @@ def furnished(services: BothServices) -> Ids:
     made = services.curator.run_in_process("token", "create", "--role", "measurer", "--name", FORMULA)
     assert made.returncode == 0, made.stderr
     with (
-        OwnerClient(services.curator.url, services.curator.token, timeout_s=120) as owner,
-        VendorClient(services.modeler.url, services.modeler.token, timeout_s=120) as vendor,
-        MeasurerClient(services.curator.url, made.stdout.strip(), timeout_s=120) as measurer,
+        Owner(services.curator.url, services.curator.token, timeout_s=120) as owner,
+        Vendor(services.modeler.url, services.modeler.token, timeout_s=120) as vendor,
+        Measurer(services.curator.url, made.stdout.strip(), timeout_s=120) as measurer,
     ):
         dataset = owner.register(script(DATASET), csv()).id
         column = wire.ColumnMeasurement(column=COLUMNS[2], direction="maximize")
@@ -113,8 +113,8 @@ def furnished(services: BothServices) -> Ids:
 
 def _ran(
     services: BothServices,
-    owner: OwnerClient,
-    vendor: VendorClient,
+    owner: Owner,
+    vendor: Vendor,
     study: str,
     name: str,
     *,
@@ -136,9 +136,7 @@ def _ran(
     return run
 
 
-def _measured(
-    services: BothServices, owner: OwnerClient, vendor: VendorClient, measurer: MeasurerClient, dataset: str
-) -> str:
+def _measured(services: BothServices, owner: Owner, vendor: Vendor, measurer: Measurer, dataset: str) -> str:
     """A study by hand: one measurement answered, one declined, two open; which one was declined."""
     by_hand = wire.InboxMeasurement(
         direction="minimize", question=f"{script(QUESTION)} {TURNED}", unit=markup(QUESTION), shown=list(COLUMNS)
@@ -146,7 +144,7 @@ def _measured(
     study = owner.create_study(spec(dataset, by_hand)).id
     owner.release(study)
     _ran(services, owner, vendor, study, "-1+1|cmd", wait=False)
-    items = until(lambda: len(waiting_items := list(measurer.inbox(study_id=study))) == 4 and waiting_items)
+    items = until(lambda: len(waiting_items := list(measurer.measurements(study_id=study))) == 4 and waiting_items)
     value = wire.Measured(measurement_id=items[0].id, value=1e49)
     measurer.answer(items[0].query_id, wire.AnswerCreate(values=[value], note=FORMULA))
     decline = wire.DeclineCreate(
@@ -159,12 +157,12 @@ def _measured(
 def waiting(services: BothServices) -> tuple[str, str]:
     """A study by hand, and a run of two queries that waits for its first: their ids."""
     with (
-        OwnerClient(services.curator.url, services.curator.token, timeout_s=120) as owner,
-        VendorClient(services.modeler.url, services.modeler.token, timeout_s=120) as vendor,
+        Owner(services.curator.url, services.curator.token, timeout_s=120) as owner,
+        Vendor(services.modeler.url, services.modeler.token, timeout_s=120) as vendor,
     ):
         by_hand = wire.InboxMeasurement(direction="maximize", question="How much?")
         study = owner.create_study(spec(owner.register("to wait for", csv()).id, by_hand)).id
         owner.release(study)
         run = _ran(services, owner, vendor, study, "patient", wait=False, initial_rows=1, iterations=1, batch_size=1)
-        until(lambda: vendor.run(run).open_measurements == 1)
+        until(lambda: vendor.run(run).view.open_measurements == 1)
         return study, run

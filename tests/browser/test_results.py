@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 from blindopt import wire
-from blindopt.client import OwnerClient, VendorClient
+from blindopt.client import Owner, Vendor
 from tests.browser import hostile_names
 from tests.browser.conftest import Visitor
 from tests.browser.two_services import PASSWORD, opened
@@ -43,8 +43,8 @@ def enter(services, browser, request):
 def spent(services):
     """A run that used up the four measurements of its study, and what it recommends."""
     with (
-        OwnerClient(services.curator.url, services.curator.token, timeout_s=120) as owner,
-        VendorClient(services.modeler.url, services.modeler.token, timeout_s=120) as vendor,
+        Owner(services.curator.url, services.curator.token, timeout_s=120) as owner,
+        Vendor(services.modeler.url, services.modeler.token, timeout_s=120) as vendor,
     ):
         column = wire.ColumnMeasurement(column=hostile_names.COLUMNS[2], direction="maximize")
         dataset = owner.register("houses", hostile_names.csv(), public=True).id

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from blindopt import wire
-from blindopt.client import OwnerClient
+from blindopt.client import Owner
 
 NAMES = ("zt_age", "zt_dose", "zt_class")
 FEATURES = [wire.Feature(column=c, lower=-2.0, upper=2.0, scale=2.0) for c in NAMES[:2]]
@@ -58,7 +58,7 @@ class Case:
         return spec.model_copy(update={"grid": axes, "score": score} | changed)
 
 
-def registered(owner: OwnerClient, m: int = 200, seed: int = 2) -> Case:
+def registered(owner: Owner, m: int = 200, seed: int = 2) -> Case:
     """A case on datasets of its own: each seed is another file, and another account."""
     return Case(
         owner.register("training", csv_of(rows_of(150, 1)), public=True),

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from blindopt import wire
-from blindopt.client import OwnerClient, VendorClient
+from blindopt.client import Owner, Vendor
 from blindopt.client.transport import _Transport as LocalhostTransport
 from tests.conftest import _free_port
 
@@ -113,11 +113,11 @@ def test_behind_a_proxy_that_ends_tls_all_goes_as_without_it(kind, machine, smal
     folder, curator, modeler = machine
     with proxied(kind, folder, curator.port, until) as url:
         ca = str(folder / "tls" / "ca.crt")
-        with OwnerClient(url, curator.token, verify=ca, timeout_s=120) as owner:
+        with Owner(url, curator.token, verify=ca, timeout_s=120) as owner:
             large = b"a,b,y\n" + b"".join(b"%d.25,%d.5,0.125\n" % (i, i) for i in range(200_000))  # of 4 MB
             assert owner.register(f"large {kind}", large, public=True).rows == 200_000
             opened = open_study(owner, owner.register("small", small.csv, public=True))
-        with VendorClient(modeler.url, modeler.token) as vendor:
+        with Vendor(modeler.url, modeler.token) as vendor:
             run = vendor.wait(vendor.start(run_of(url, opened, iterations=5)).id, timeout_s=120)
             assert (run.state, run.problem) == ("completed", None)
         with _client(url, curator.token) as http:
@@ -155,7 +155,7 @@ def test_a_link_holds_its_long_poll_through_the_modeler_s_proxy(kind, machine, s
         assert added.returncode == 0, added.stderr
         with curator.http() as http:
             until(lambda: [each["state"] for each in http.get("/v1/links").json()["links"]] == ["connected"])
-        with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
+        with Owner(curator.url, curator.token) as owner, Vendor(modeler.url, modeler.token) as vendor:
             opened = open_study(owner, owner.register("small", small.csv, public=True))
             run = vendor.start(run_of(f"link://{link['id']}", opened, iterations=5))
             assert vendor.wait(run.id, timeout_s=120).state == "completed"
@@ -178,7 +178,7 @@ def test_a_proxy_that_passes_tls_through_leaves_client_certificates_to_the_servi
     curator.start()
     until(lambda: (curator.folder / "first-token").exists())
     with proxied("passthrough", folder, curator.port, until) as url:
-        with OwnerClient(url, curator.token, verify=ca, client_cert=tuple(own), patience_s=60) as owner:
+        with Owner(url, curator.token, verify=ca, client_cert=tuple(own), patience_s=60) as owner:
             assert owner.studies() == []
         with _client(url, curator.token) as http:  # the control: without a certificate
             refused = http.get("/v1/studies", headers={"X-Forwarded-For": "192.0.2.1"})

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import blindopt as bo
 from blindopt import wire
-from blindopt.client import OwnerClient, StudyClient, new_key
+from blindopt.client import Owner, StudyClient, new_key
 from tests.curator_service.test_daily_commands import by_hand
 from tests.docs.snippets import ROOT, run_blocks, run_by
 
@@ -73,7 +73,7 @@ def quiet(make_service, tmp_path_factory):
 
 def test_the_commands_of_each_day_run_at_a_curator(quiet, small, tmp_path, monkeypatch):
     curator = quiet
-    with OwnerClient(curator.url, curator.token) as owner:
+    with Owner(curator.url, curator.token) as owner:
         dataset = owner.register("small", small.csv, public=True)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "study.json").write_text(by_hand(dataset, small).model_dump_json())
@@ -104,14 +104,14 @@ def test_the_python_of_owners_and_measurers_runs(quiet, small, tmp_path, monkeyp
     assert names["study"].view.state == "open"
     assert names["study"].account().budget.queries == 200
 
-    with OwnerClient(curator.url, curator.token) as owner:
+    with Owner(curator.url, curator.token) as owner:
         dataset = owner.register("small", small.csv, public=True)
         study = owner.release(owner.create_study(by_hand(dataset, small)).id)
     grant = bo.Owner(curator.url, curator.token).study(study.id).grant("Bolt").save(tmp_path / "by-hand.json")
     query(grant, [5, 6])
     exec(compile(measured, PYTHON, "exec"), {"bo": bo, "token": curator.token})
-    with OwnerClient(curator.url, curator.token) as owner:
-        assert owner.study(study.id).state == "open"
+    with Owner(curator.url, curator.token) as owner:
+        assert owner.study(study.id).view.state == "open"
     with bo.Measurer(curator.url, curator.token) as measurer:
         assert list(measurer.inbox) == []
 
@@ -127,7 +127,7 @@ def test_past_measurements_are_checked_by_the_command_of_the_page(curator, model
         ["bash", "-euc", script], env=os.environ | names, capture_output=True, text=True, cwd=tmp_path, timeout=120
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert vendor.run(run.id).observations == 0
+    assert vendor.run(run.id).view.observations == 0
     vendor.stop(run.id)
 
 

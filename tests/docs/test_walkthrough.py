@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import blindopt as bo
-from blindopt.client import VendorClient
-from blindopt.library.owner import ReleasedStudy
+from blindopt.client import Vendor
+from blindopt.client.owner import ReleasedStudy
 from tests import beside, postgres, processes
 from tests.conftest import Service
 from tests.docs.snippets import COMMANDS, DOCUMENTS, GRANT, OWNER, VENDOR, run_blocks
@@ -96,8 +96,8 @@ def test_what_the_documents_say_to_run_runs_as_it_is_written(tmp_path, make_serv
         )
         assert done.returncode == 0, done.stdout + done.stderr
         output += done.stdout
-    with VendorClient(modeler.url, modeler.token) as client:
-        (run,) = client.runs()
+    with Vendor(modeler.url, modeler.token) as client:
+        run = client.runs()[0].view
     study = (tmp_path / "for-the-vendor").read_text().partition("STUDY=")[2].split()[0]
     run_python(bo.Owner(curator.url, curator.token).study(study), modeler, tmp_path)
     for service in (modeler, curator):

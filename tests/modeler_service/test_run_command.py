@@ -36,7 +36,7 @@ def test_a_grant_file_becomes_a_recommendation_and_its_token_is_shown_nowhere(gr
     done = run(modeler, tmp_path, json.dumps(json.loads(grant) | {"curator_url": named}))
     assert done.returncode == 0, done.stderr
     first, *progress = done.stderr.splitlines()
-    made = vendor.run(first.partition(":")[0])
+    made = vendor.run(first.partition(":")[0]).view
     assert f"{modeler.url}/console/runs/{made.id}" in first
     assert progress[-1] == f"completed, {made.trials} answers"
     assert made.curator_url == named

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from blindopt import wire
-from blindopt.client import OwnerClient
+from blindopt.client import Owner
 from tests.conftest import Service
 from tests.system.crashes import crash_checks as checks
 from tests.system.crashes.soak import small
@@ -158,7 +158,7 @@ class Load:
     def begin(self) -> None:
         """Start it, and open a study."""
         self.curator = Service("curator", self.folder / "curator", fresh=self.fresh).start()
-        with OwnerClient(self.curator.url, self.curator.token, timeout_s=240) as owner:
+        with Owner(self.curator.url, self.curator.token, timeout_s=240) as owner:
             data = small()
             dataset = owner.register("small", data.csv, public=True).id
             self.study = owner.create_study(checks.draft(data, dataset, epsilon="0.1", answers=10**6)).id

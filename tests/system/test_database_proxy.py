@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from blindopt import wire
-from blindopt.client import OwnerClient, StudyClient
+from blindopt.client import Owner, StudyClient
 from tests import postgres
 from tests.postgres_proxy import PostgresProxy
 from tests.system.crashes import crash_checks as checks
@@ -32,7 +32,7 @@ def behind(make_service, proxy, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def study(behind, small):
-    with OwnerClient(behind.url, behind.token, timeout_s=240) as owner:
+    with Owner(behind.url, behind.token, timeout_s=240) as owner:
         dataset = owner.register("small", small.csv, public=True).id
         made = owner.create_study(checks.draft(small, dataset, epsilon="0.1", answers=300))
         owner.release(made.id)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from blindopt import wire
 from blindopt.audit import merkle_log, reconciliation
 from blindopt.audit.checkpoints import Checkpoint, Signer, Verifier
-from blindopt.client import OwnerClient, StudyClient, VendorClient
+from blindopt.client import Owner, StudyClient, Vendor
 from blindopt.errors import Remote
 from curator_service.cli import app as curator_cli
 from service_kit.context.keys import signer
@@ -34,13 +34,13 @@ def modeler(make_service, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def owner(curator):
-    with OwnerClient(curator.url, curator.token, timeout_s=240) as client:
+    with Owner(curator.url, curator.token, timeout_s=240) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def vendor(modeler):
-    with VendorClient(modeler.url, modeler.token, timeout_s=240) as client:
+    with Vendor(modeler.url, modeler.token, timeout_s=240) as client:
         yield client
 
 
@@ -491,7 +491,7 @@ def test_a_modeler_sees_by_name_what_auto_does_to_answers(epsilon, family, curat
         answered, _ = modeler.ask(wire.QueryRequest(rows=[wire.RowPlays(row=1)]), key="one")
     assert view.answers.mechanism == answered.answers[0].passport.privacy.family == family
     assert view.answers.model_dump(exclude={"mechanism"}) == said.model_dump(exclude={"mechanism"})
-    assert owner.study(study.id).spec.answers == said  # auto, as the owner chose
+    assert owner.study(study.id).view.spec.answers == said  # auto, as the owner chose
 
 
 def test_a_modeler_sees_of_private_answers_what_is_listed_here_and_nothing_else(curator, owner, dataset, open_study):

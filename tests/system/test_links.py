@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from blindopt import wire
-from blindopt.client import OwnerClient, VendorClient
+from blindopt.client import Owner, Vendor
 from tests.plain_browser import Browser
 from tests.system.meddler import between, cut, late, refused, repeated, truncated
 
@@ -57,7 +57,7 @@ def linked(parties, tmp_path_factory, until):
 def undisturbed(parties, linked, open_study, small, run_of):
     """The study, and the rows that each seed chooses over a socket of the curator's."""
     curator, modeler = parties
-    with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
+    with Owner(curator.url, curator.token) as owner, Vendor(modeler.url, modeler.token) as vendor:
         opened = open_study(owner, owner.register("small", small.csv, public=True))
         started = [vendor.start(run_of(curator.url, opened, iterations=ITERATIONS, seed=s)).id for s in range(RUNS)]
         assert [vendor.wait(run, timeout_s=240).state for run in started] == ["completed"] * RUNS
@@ -69,7 +69,7 @@ def _play(parties, linked, undisturbed, run_of):
     curator, modeler = parties
     opened, expected = undisturbed
     address = f"link://{linked[0].id}"
-    with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
+    with Owner(curator.url, curator.token) as owner, Vendor(modeler.url, modeler.token) as vendor:
         before = owner.balance(opened.id).total_plays
         started = [vendor.start(run_of(address, opened, iterations=ITERATIONS, seed=s)).id for s in range(RUNS)]
         ended = [vendor.wait(run, timeout_s=240) for run in started]
@@ -118,7 +118,7 @@ def test_both_home_pages_show_the_link_and_its_state(parties, linked, tmp_path):
 
 def test_a_new_grant_has_the_address_of_the_only_link(parties, linked, undisturbed):
     curator, _ = parties
-    with OwnerClient(curator.url, curator.token) as owner:
+    with Owner(curator.url, curator.token) as owner:
         grant = owner.grant(undisturbed[0].id, wire.GrantCreate(name="acme"))
     assert grant.url == f"link://{linked[0].id}"
 
@@ -138,18 +138,18 @@ def test_a_bad_network_under_a_link_changes_no_choice_and_no_charge(parties, lin
 def test_a_kill_in_the_middle_changes_no_choice_and_no_charge(parties, linked, undisturbed, run_of, until, party):
     opened, expected = undisturbed
     curator, modeler = parties
-    with VendorClient(modeler.url, modeler.token) as vendor:
+    with Vendor(modeler.url, modeler.token) as vendor:
         settings = run_of(f"link://{linked[0].id}", opened, iterations=40, seed=1)
         run = vendor.start(settings).id
-        until(lambda: vendor.run(run).trials >= 8)
+        until(lambda: vendor.run(run).view.trials >= 8)
         parties[party].kill()
         parties[party].start()
-    with VendorClient(modeler.url, modeler.token) as vendor:
+    with Vendor(modeler.url, modeler.token) as vendor:
         ended = vendor.wait(run, timeout_s=240)
         assert (ended.state, ended.problem) == ("completed", None)
         rows = [t.row for t in vendor.export(run).trials]
     assert rows[: len(expected[1])] == expected[1]
-    with OwnerClient(curator.url, curator.token) as owner:
+    with Owner(curator.url, curator.token) as owner:
         assert owner.balance(opened.id).total_plays >= len(rows)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from blindopt.client import OwnerClient, VendorClient
+from blindopt.client import Owner, Vendor
 from tests.system.meddler import between, cut, in_turn, late, middlebox, refused, reordered, repeated
 
 RUNS, ITERATIONS = 3, 12
@@ -24,7 +24,7 @@ def parties(make_service, tmp_path_factory):
 def undisturbed(parties, open_study, small, run_of):
     """The study, and the outcomes that each seed chooses on a good network."""
     curator, modeler = parties
-    with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
+    with Owner(curator.url, curator.token) as owner, Vendor(modeler.url, modeler.token) as vendor:
         opened = open_study(owner, owner.register("small", small.csv, public=True))
         started = [vendor.start(run_of(curator.url, opened, iterations=ITERATIONS, seed=s)).id for s in range(RUNS)]
         assert [vendor.wait(run, timeout_s=240).state for run in started] == ["completed"] * RUNS
@@ -36,7 +36,7 @@ def undisturbed(parties, open_study, small, run_of):
 def test_a_bad_network_changes_no_choice_and_no_charge(parties, undisturbed, run_of, fault):
     curator, modeler = parties
     opened, expected = undisturbed
-    with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
+    with Owner(curator.url, curator.token) as owner, Vendor(modeler.url, modeler.token) as vendor:
         before = owner.balance(opened.id).total_plays
         with between(curator, fault) as net:
             started = [vendor.start(run_of(net.url, opened, iterations=ITERATIONS, seed=s)).id for s in range(RUNS)]

@@ -6,7 +6,7 @@ from contextlib import ExitStack, closing
 import pytest
 
 from blindopt import wire
-from blindopt.client import OwnerClient, StudyClient, VendorClient
+from blindopt.client import Owner, StudyClient, Vendor
 from blindopt.errors import Remote
 from tests import beside
 from tests.conftest import _free_port
@@ -40,7 +40,7 @@ def parties(make_service, tmp_path_factory):
 @pytest.fixture
 def own(parties):
     curator, modeler = parties
-    with OwnerClient(curator.url, curator.token, timeout_s=240) as owner, VendorClient(modeler.url, modeler.token) as v:
+    with Owner(curator.url, curator.token, timeout_s=240) as owner, Vendor(modeler.url, modeler.token) as v:
         yield owner, v
 
 
@@ -162,7 +162,7 @@ def test_runs_that_end_fail_and_wait_send_notices(parties, own, small, open_stud
         bad = vendor.wait(vendor.start(run_of("http://127.0.0.1:1", study, **named)).id, timeout_s=240)
         until(lambda: len(listener.got) == 2)
         long = vendor.start(run_of(curator.url, study, iterations=150, random=True, **named))
-        until(lambda: vendor.run(long.id).trials > 3)
+        until(lambda: vendor.run(long.id).view.trials > 3)
         curator.kill()
         until(lambda: len(listener.got) == 3)
         waits = "SELECT waits FROM runs WHERE id = ?"

@@ -26,7 +26,7 @@ from starlette.responses import JSONResponse
 
 from blindopt import wire
 from blindopt.audit.checkpoints import Signer
-from blindopt.client import MeasurerClient, OwnerClient, StudyClient, VendorClient
+from blindopt.client import Measurer, Owner, StudyClient, Vendor
 from blindopt.errors import Remote
 from tests.curator_service.tuning_case import registered
 from tests.curator_service.use_cases.inbox.measured_study import draft as inbox_draft
@@ -350,14 +350,14 @@ def modeler(make_service, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def opened(curator, small, open_study):
-    with OwnerClient(curator.url, curator.token) as owner:
+    with Owner(curator.url, curator.token) as owner:
         return open_study(owner, owner.register("small", small.csv, public=True))
 
 
 @pytest.fixture(scope="module")
 def at_curator(curator, opened, small) -> World:
     witness = Signer.of("modeler", bytes(range(32)))
-    with OwnerClient(curator.url, curator.token) as owner, StudyClient(curator.url, opened.token, opened.id) as study:
+    with Owner(curator.url, curator.token) as owner, StudyClient(curator.url, opened.token, opened.id) as study:
         query, _ = study.ask(wire.QueryRequest(rows=[wire.RowPlays(row=3)]), key="first")
         sent = study.send_message(wire.RecommendationMessage(row=3), key="sent")
         capped = opened.view.spec.model_copy(update={"budget": wire.Budget(queries=1)})
@@ -376,7 +376,7 @@ def at_curator(curator, opened, small) -> World:
             for n, dataset in enumerate(erased):
                 http.post(f"/v1/datasets/{dataset}:archive", headers={"Idempotency-Key": f"e {n}"}).raise_for_status()
             http.post(f"/v1/studies/{shelved}:archive", headers={"Idempotency-Key": "shelved"}).raise_for_status()
-        read = owner.study(changed).spec_sha256
+        read = owner.study(changed).view.spec_sha256
         owner.release(closed)
         lines = small.csv.splitlines(keepends=True)
         # Another file: attacks on it take no time, and no answer about it left without noise.
@@ -389,7 +389,7 @@ def at_curator(curator, opened, small) -> World:
         uploads = [_uploaded(curator) for _ in range(2)]
         draft = inbox_draft(small, opened.view.spec.dataset_id)
         inbox = [_query_of(curator, owner, draft) for _ in range(4)]
-        with MeasurerClient(curator.url, curator.token) as measurer:
+        with Measurer(curator.url, curator.token) as measurer:
             answered = wire.Measured(measurement_id=inbox[2][1], value=1.0)
             measurer.answer(inbox[2][0], wire.AnswerCreate(values=[answered]))
         case = registered(owner, m=20)
@@ -483,9 +483,9 @@ def _query_of(curator, owner, draft) -> tuple[str, str]:
     study = owner.create_study(draft).id
     owner.release(study)
     token = owner.grant(study, wire.GrantCreate(name="m")).token
-    with StudyClient(curator.url, token, study) as modeler, MeasurerClient(curator.url, curator.token) as measurer:
+    with StudyClient(curator.url, token, study) as modeler, Measurer(curator.url, curator.token) as measurer:
         query, _ = modeler.ask(wire.QueryRequest(rows=[wire.RowPlays(row=3)]), key="first")
-        return query.id, next(measurer.inbox(query_id=query.id)).id
+        return query.id, next(measurer.measurements(query_id=query.id)).id
 
 
 def _value(measurement_id: str) -> dict[str, Any]:
@@ -522,9 +522,9 @@ def _drafts(owner, opened, number):
 @pytest.fixture(scope="module")
 def at_modeler(curator, opened, modeler, run_of, issue) -> World:
     issue(modeler, "link")
-    with OwnerClient(curator.url, curator.token) as owner:  # a grant is one modeler's: others' queries are a dispute
+    with Owner(curator.url, curator.token) as owner:  # a grant is one modeler's: others' queries are a dispute
         opened = replace(opened, token=owner.grant(opened.id, wire.GrantCreate(name="modeler")).token)
-    with VendorClient(modeler.url, modeler.token) as vendor, socket.create_server(("127.0.0.1", 0)) as silent:
+    with Vendor(modeler.url, modeler.token) as vendor, socket.create_server(("127.0.0.1", 0)) as silent:
         run = vendor.wait(vendor.start(run_of(curator.url, opened, iterations=2)).id, timeout_s=240)
         nowhere = f"http://127.0.0.1:{silent.getsockname()[1]}"  # where soon nobody listens
         vendor.start(run_of(nowhere, opened))  # keeps the next one in the queue

@@ -150,7 +150,7 @@ def test_a_study_is_released_and_charged_once(curator, owner, opened, dataset):
     (line,) = owner.ledger(draft.id)
     assert (line.kind, line.epsilon) == ("release", "0.2")
     (done,) = [reply.json() for reply in replies if reply.is_success]
-    assert owner.study(draft.id).release_sha256 == done["release_sha256"]
+    assert owner.study(draft.id).view.release_sha256 == done["release_sha256"]
 
 
 def test_a_study_that_is_closed_meanwhile_answers_nothing_after(curator, owner, opened_with):

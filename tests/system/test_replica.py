@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from blindopt.client import OwnerClient
+from blindopt.client import Owner
 from tests import postgres
 
 
@@ -34,7 +34,7 @@ def test_what_a_replica_has_not_replayed_is_a_metric(servers, make_service, tmp_
     until(lambda: gauge(service, "replication_lag_bytes") < 10_000)  # commits go on: the heartbeat of the leader
     replica.signal(signal.SIGSTOP)
     try:
-        with OwnerClient(service.url, service.token) as owner:
+        with Owner(service.url, service.token) as owner:
             for n in range(5):
                 owner.register(f"small {n}", small.csv + b"\n" * n, public=True)
         behind = gauge(service, "replication_lag_bytes")

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from blindopt import wire
-from blindopt.client import OwnerClient, StudyClient
+from blindopt.client import Owner, StudyClient
 from blindopt.client.transport import is_ready
 
 PEERS = int(os.environ.get("BLINDOPT_SLOW_PEERS", "120"))
@@ -40,7 +40,7 @@ def curator(make_service, tmp_path):
 
 @pytest.fixture
 def asking(curator, small, open_study):
-    with OwnerClient(curator.url, curator.token, timeout_s=240) as owner:
+    with Owner(curator.url, curator.token, timeout_s=240) as owner:
         opened = open_study(owner, owner.register("small", small.csv, public=True))
     rows = itertools.count()
 

@@ -17,7 +17,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.certificates import look_again
-from blindopt.client import OwnerClient, VendorClient
+from blindopt.client import Owner, Vendor
 from blindopt.errors import BlindoptError
 from curator_service import link_file
 from curator_service.context import open_context as open_curator
@@ -62,7 +62,7 @@ class SecureService(Service):
 
     def client(self):
         own = (str(self.certificates / "client.crt"), str(self.certificates / "client.key"))
-        return OwnerClient(self.url, self.token, verify=str(self.certificates / "ca.crt"), client_cert=own)
+        return Owner(self.url, self.token, verify=str(self.certificates / "ca.crt"), client_cert=own)
 
     def served(self):
         """The certificate that a new connection gets."""
@@ -181,7 +181,7 @@ def test_what_is_no_name_of_a_machine_makes_nothing(machine, tmp_path, name):
 def test_a_run_over_tls_with_client_certificates_completes(curator, copied, opened, run_of, make_service, tmp_path):
     settings = {name.upper(): str(path) for name, path in of_vendor(copied).items()}
     modeler = make_service("modeler", tmp_path, **settings).start()
-    with VendorClient(modeler.url, modeler.token) as vendor:
+    with Vendor(modeler.url, modeler.token) as vendor:
         run = vendor.start(run_of(curator.url, opened, iterations=3))
         assert vendor.wait(run.id, timeout_s=60).state == "completed"
 
@@ -189,7 +189,7 @@ def test_a_run_over_tls_with_client_certificates_completes(curator, copied, open
 def test_a_run_without_a_client_certificate_says_so(curator, copied, opened, run_of, make_service, tmp_path):
     settings = {"curator_ca": str(copied / "ca.crt"), "retry_attempts": "1"}
     modeler = make_service("modeler", tmp_path, **settings).start()
-    with VendorClient(modeler.url, modeler.token) as vendor:
+    with Vendor(modeler.url, modeler.token) as vendor:
         run = vendor.wait(vendor.start(run_of(curator.url, opened, iterations=3)).id, timeout_s=60)
     assert (run.problem.code, "requires a client certificate" in run.problem.detail) == ("unreachable", True)
 
@@ -267,7 +267,7 @@ def test_certificates_renewed_under_load_fail_no_exchange(curator, until):
 
     def ask(number):
         with curator.client() as client:
-            client._http.headers["Connection"] = "close"
+            client._connection.http.headers["Connection"] = "close"
             while not over.is_set():
                 try:
                     client.studies()
@@ -353,12 +353,10 @@ def test_an_exchange_over_a_forward_proxy_can_be_cut_at_its_deadline(curator, co
     files = of_vendor(copied)
     own_files = str(files["curator_client_cert"]), str(files["curator_client_key"])
     url = f"https://curator.example:{curator.port}"
-    with OwnerClient(
-        url, curator.token, verify=str(files["curator_ca"]), client_cert=own_files, proxy=proxy.url
-    ) as owner:
+    with Owner(url, curator.token, verify=str(files["curator_ca"]), client_cert=own_files, proxy=proxy.url) as owner:
         owner.studies()
-        (sock,) = [sock for sock in owner._sockets._open if sock.fileno() >= 0]
-        owner._sockets.cut()
+        (sock,) = [sock for sock in owner._connection.sockets._open if sock.fileno() >= 0]
+        owner.cut()
         assert sock.recv(1) == b""
 
 

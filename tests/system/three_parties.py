@@ -5,7 +5,7 @@ from collections import defaultdict
 from contextlib import contextmanager, suppress
 
 from blindopt import wire
-from blindopt.client import MeasurerClient, OwnerClient, VendorClient
+from blindopt.client import Measurer, Owner, Vendor
 from blindopt.errors import Unreachable
 from tests.curator_service.use_cases.inbox.measured_study import answers_for
 from tests.given_settings import GP_UCB
@@ -26,11 +26,11 @@ class ThreeParties:
 
     def __init__(self, curator, modeler, small):
         self.curator, self.modeler, self.small = curator, modeler, small
-        self.owner = OwnerClient(self.curator.url, self.curator.token, timeout_s=240)
-        self.vendor = VendorClient(self.modeler.url, self.modeler.token, timeout_s=240)
+        self.owner = Owner(self.curator.url, self.curator.token, timeout_s=240)
+        self.vendor = Vendor(self.modeler.url, self.modeler.token, timeout_s=240)
         made = self.curator.run("token", "create", "--role", "measurer", "--name", "Ms M")
         self.measurer_token = made.stdout.strip()
-        self.measurer = MeasurerClient(self.curator.url, self.measurer_token)
+        self.measurer = Measurer(self.curator.url, self.measurer_token)
         self.data = self.owner.register("small", small.csv, public=True).id
 
     def opened(self, **chosen):
@@ -59,7 +59,7 @@ class ThreeParties:
             client.close()
 
     def open_items(self, study):
-        return list(self.measurer.inbox(study_id=study))
+        return list(self.measurer.measurements(study_id=study))
 
     @contextmanager
     def somebody(self, study, *, declines=lambda item: False):
@@ -67,7 +67,7 @@ class ThreeParties:
         done, faults = threading.Event(), []
 
         def work():
-            with MeasurerClient(self.curator.url, self.measurer_token) as measurer:
+            with Measurer(self.curator.url, self.measurer_token) as measurer:
                 while not done.wait(0.05):
                     with suppress(Unreachable):  # it may be down for a moment
                         self._answer(measurer, study, declines)
@@ -87,7 +87,7 @@ class ThreeParties:
 
     def _answer(self, measurer, study, declines):
         queries = defaultdict(list)
-        for item in measurer.inbox(study_id=study):
+        for item in measurer.measurements(study_id=study):
             queries[item.query_id].append(item)
         for query, items in queries.items():
             no = [item for item in items if declines(item)]

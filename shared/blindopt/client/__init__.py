@@ -1,21 +1,21 @@
 """HTTP clients of both services. The only package that imports httpx."""
 
 from blindopt.client.connection import Client, Reply, is_recorded, new_key
-from blindopt.client.measurer import MeasurerClient
-from blindopt.client.owner import OwnerClient
-from blindopt.client.study import StudyClient, query_body
+from blindopt.client.measurer import Measurer
+from blindopt.client.owner import Owner
+from blindopt.client.study_client import StudyClient, query_body
 from blindopt.client.transport import REPLY_MAX_BYTES, is_ready
-from blindopt.client.vendor import VendorClient
+from blindopt.client.vendor import Vendor
 from blindopt.client.webhook import WebhookClient
 
 __all__ = [
     "REPLY_MAX_BYTES",
     "Client",
-    "MeasurerClient",
-    "OwnerClient",
+    "Measurer",
+    "Owner",
     "Reply",
     "StudyClient",
-    "VendorClient",
+    "Vendor",
     "WebhookClient",
     "is_ready",
     "is_recorded",

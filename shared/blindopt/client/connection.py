@@ -1,32 +1,39 @@
 """A client of a service: how requests are sent, replies read, and exchanges observed.
 
-Each client keeps one synchronous httpx.Client open: it is faster than the asynchronous one. Every exchange is passed
-to ``observe``, for the caller's audit log.
+Each thread of a client keeps one synchronous httpx.Client open: it is faster than the asynchronous one. Every exchange
+is passed to ``observe``, for the caller's audit log.
 """
 
+import math
 import random
 import re
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol, Self, TypeVar
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
 from blindopt import wire
+from blindopt.addresses import is_plain_abroad
 from blindopt.audit.merkle_log import Exchange, sha256
 from blindopt.client.exchanges import exchange_of, log_exchange
 from blindopt.client.strangers import check_writer
 from blindopt.client.transport import REPLY_MAX_BYTES, ClientCertificate, Connection, transport_errors
-from blindopt.errors import ProtocolViolated, Remote, Unreachable
+from blindopt.errors import Invalid, ProtocolViolated, Remote, StillRunning, Unreachable
 
 R = TypeVar("R", bound=BaseModel)
 P = TypeVar("P", bound=wire.Page)
 DETAIL_MAX = 300
 FAULTS_MAX = 20
+PATIENCE_S = 60.0
 FIRST_PAUSE_S, PAUSE_MAX_S = 0.1, 5.0
 """Pauses before a request is repeated: each is twice as long as the one before."""
 _CODE = re.compile(r"[a-z_]{1,60}")
@@ -36,6 +43,9 @@ Observe = Callable[[Exchange, str | None], None]
 
 class _Job(Protocol):
     """A view of a job, such as a run."""
+
+    @property
+    def state(self) -> str: ...
 
     @property
     def ended_at(self) -> datetime | None: ...
@@ -99,48 +109,88 @@ class Reply:
         return None
 
 
-class Client(Connection):
-    """A client with a token, over one connection. ``observe`` gets each exchange, with its receipt.
+class Client:
+    """A client with a token. Threads may share it: each has a connection of its own.
 
-    For ``patience_s`` a request is repeated, with the same idempotency key, while a repetition may help: the connection
-    failed, another machine answered, or the reply says so. ``client_cert`` are files in PEM, a certificate and its key,
-    for a service that requires one. ``proxy`` is the address of an HTTP proxy; none is taken from the environment.
+    ``verify`` is a file of certificate authorities, or False for no check of the certificate; ``client_cert`` are files
+    in PEM, a certificate and its key, for a service that requires one. ``timeout_s`` bounds one reply. For
+    ``patience_s`` a request is repeated, with the same idempotency key, while that may help: the connection failed,
+    another machine answered, or the reply says so. ``proxy`` is the address of an HTTP proxy; none is taken from the
+    environment, because it would read the token. ``observe`` gets each exchange, with its receipt.
+
+    Raises Invalid for plain http to another machine, unless ``plain_http`` allows it.
     """
 
     party = "the service"
     """Whom it asks, in words."""
+    patience_s: ClassVar[float] = PATIENCE_S
+    """Seconds of patience, unless a client is given its own."""
 
     def __init__(
         self,
-        base_url: str,
+        url: str,
         token: str,
         *,
         timeout_s: float = 30.0,
-        verify: str | bool = True,
+        patience_s: float | None = None,
+        verify: str | Path | bool = True,
+        client_cert: ClientCertificate | None = None,
+        proxy: str | None = None,
+        plain_http: bool = False,
+        transport: httpx.BaseTransport | None = None,
         observe: Observe | None = None,
         cancelled: Callable[[], bool] = lambda: False,
         progress: Callable[[], None] = lambda: None,
         reply_max_bytes: int = REPLY_MAX_BYTES,
-        proxy: str | None = None,
-        transport: httpx.BaseTransport | None = None,
-        patience_s: float = 0.0,
-        client_cert: ClientCertificate | None = None,
     ) -> None:
-        super().__init__(
-            base_url,
+        if not plain_http and is_plain_abroad(url):
+            raise Invalid(f"a token is not sent over plain http to another machine: use https for {url}")
+        self.url = url.rstrip("/")
+        self._connect = partial(
+            Connection,
+            url,
             headers={"Authorization": f"Bearer {token}"},
             timeout_s=timeout_s,
-            verify=verify,
+            verify=str(verify) if isinstance(verify, Path) else verify,
             reply_max_bytes=reply_max_bytes,
             proxy=proxy,
             client_cert=client_cert,
             transport=transport,
         )
-        self._patience_s = patience_s
-        self._allowed_s = timeout_s
+        self._connections = {threading.get_ident(): self._connect()}
+        self._patience_s = self.patience_s if patience_s is None else patience_s
+        self._timeout_s = self._allowed_s = timeout_s
         self._cancelled = cancelled
         self._progress = progress
         self._observe = observe or (lambda exchange, receipt: None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url})"
+
+    def close(self) -> None:
+        """Close the connections. A later request opens one again."""
+        while self._connections:
+            self._connections.popitem()[1].close()
+
+    def cut(self) -> None:
+        """End the requests that are under way, and those that begin now; from any thread."""
+        for connection in list(self._connections.values()):
+            connection.sockets.cut()
+
+    @property
+    def _connection(self) -> Connection:
+        """The connection of this thread."""
+        thread = threading.get_ident()
+        connection = self._connections.get(thread)
+        if connection is None:
+            connection = self._connections[thread] = self._connect()
+        return connection
 
     def _extend_timeout(self, seconds: float) -> None:
         """From now on, wait for a reply so much longer than the timeout."""
@@ -185,17 +235,17 @@ class Client(Connection):
             headers["Idempotency-Key"] = key
         if body is not None:
             headers["Content-Type"] = media
-        allowed_s = self._allowed_s + longer_s
+        connection, allowed_s = self._connection, self._allowed_s + longer_s
         if params or multipart or data:
             form: dict[str, Any] = {"params": params, "files": multipart, "data": data, "timeout": allowed_s}
-            traced = {"trace": self._sockets.trace}
-            sent = self._http.stream(method, path, content=body, headers=headers, extensions=traced, **form)
+            traced = {"trace": connection.sockets.trace}
+            sent = connection.http.stream(method, path, content=body, headers=headers, extensions=traced, **form)
         else:
-            sent = self._exchanged(method, path, headers, body, allowed_s)
+            sent = connection.exchange(method, path, headers, body, allowed_s)
         try:
-            with self._sockets.within(allowed_s), transport_errors(), sent as response:
+            with connection.sockets.within(allowed_s), transport_errors(), sent as response:
                 status = response.status_code
-                received = self._read_body(response)
+                received = received_of(connection, response)
         finally:
             log_exchange(headers, method, path, status, began)
         exchange, receipt = exchange_of(response, path, study_id, key, sha256(body or b""), sha256(received))
@@ -206,12 +256,6 @@ class Client(Connection):
         ):
             self._observe(exchange, receipt)
         return reply
-
-    def _read_body(self, response: httpx.Response) -> bytes:
-        try:
-            return self._body(response)
-        except ProtocolViolated as error:  # too long: nobody has signed it
-            raise Unreachable(str(error)) from None
 
     def _check_writer(self, reply: Reply) -> None:
         """Raise Unreachable for a reply that the service did not write."""
@@ -235,6 +279,10 @@ class Client(Connection):
         reply = self._send("POST", path, body=content, key=key or new_key())
         return reply.check().read(model)
 
+    def _put(self, path: str, model: type[R], body: BaseModel, key: str | None = None) -> R:
+        content = body.model_dump_json().encode()
+        return self._send("PUT", path, body=content, key=key or new_key()).check().read(model)
+
 
 class ServiceClient(Client):
     """What both services offer the people who run them: notices and the audit log."""
@@ -253,18 +301,27 @@ class ServiceClient(Client):
             yield from page.entries
 
 
-def wait_until_ended(get: Callable[[], J], name: str, *, timeout_s: float, poll_s: float) -> J:
-    """Read a job until it has ended. Raises Unreachable after ``timeout_s``.
+def received_of(connection: Connection, response: httpx.Response) -> bytes:
+    """Read the body of a reply. Raises Unreachable if it is too long: nobody has signed it."""
+    try:
+        return connection.body_of(response)
+    except ProtocolViolated as error:
+        raise Unreachable(str(error)) from None
+
+
+def wait_until_ended(get: Callable[[], J], name: str, *, timeout_s: float | None, poll_s: float) -> J:
+    """Read a job until it has ended. Raises StillRunning after ``timeout_s``.
 
     Reads begin ``poll_s`` apart, later a tenth of the time that was waited, at most a second or ``poll_s``; one that
     the service held for longer is followed by the next at once.
     """
+    limit_s = math.inf if timeout_s is None else timeout_s
     begin = sent_at = time.monotonic()
     while (job := get()).ended_at is None:
         now = time.monotonic()
-        if (waited := now - begin) > timeout_s:
-            raise Unreachable(f"{name} has not ended within {timeout_s} s")
-        pause = min(max(poll_s, min(waited / 10, 1.0)), max(timeout_s - waited, poll_s))
+        if (waited := now - begin) > limit_s:
+            raise StillRunning(f"{name} is {job.state} after {timeout_s} s")
+        pause = min(max(poll_s, min(waited / 10, 1.0)), max(limit_s - waited, poll_s))
         time.sleep(max(0.0, pause - (now - sent_at)))
         sent_at = time.monotonic()
     return job

@@ -1,16 +1,32 @@
-"""A client of the inbox, for people who measure and programs that do."""
+"""People who measure, and programs that do: the inbox of a curator.
+
+>>> import blindopt as bo
+>>> for item in bo.Measurer("https://curator.example", token).inbox:  # doctest: +SKIP
+...     item.answer(44.25)
+"""
 
 from collections.abc import Iterator
 from typing import Any
 
 from blindopt import wire
 from blindopt.client.connection import Client, new_key
+from blindopt.display import table
+from blindopt.wire.base import checked
 
 
-class MeasurerClient(Client):
-    """A curator's inbox, as people and systems that measure see it."""
+class Measurer(Client):
+    """The inbox of a curator, by its address and a measurer's token. ``Client`` describes the parameters."""
 
-    def inbox(
+    @property
+    def inbox(self) -> list["Item"]:
+        """Open measurements, oldest first, as they are now."""
+        return [Item(self, view) for view in self.measurements()]
+
+    def _repr_html_(self) -> str:
+        rows = [[item.view.record, item.question, item.view.unit] for item in self.inbox]
+        return table(["Record", "Question", "Unit"], rows, caption=f"{len(rows)} open measurements")
+
+    def measurements(
         self, *, study_id: str | None = None, state: str | None = None, query_id: str | None = None
     ) -> Iterator[wire.InboxItem]:
         """Requested measurements, oldest first; only the open ones unless ``state`` says otherwise."""
@@ -23,8 +39,8 @@ class MeasurerClient(Client):
 
     def try_again(self, measurement_id: str | None = None, *, key: str | None = None) -> wire.TriedAgain:
         """Send measurements to the owner's system now: one, or all that wait or were given up."""
-        what = "system" if measurement_id is None else f"measurements/{measurement_id}"
-        return self._post(f"/v1/inbox/{what}:try_again", wire.TriedAgain, key=key)
+        path = "/v1/inbox/system" if measurement_id is None else f"/v1/inbox/measurements/{measurement_id}"
+        return self._post(f"{path}:try_again", wire.TriedAgain, key=key)
 
     def inbox_page(self, *, page_size: int = 1_000, **params: Any) -> wire.InboxPage:
         """A page of the inbox, with the number of open measurements."""
@@ -49,11 +65,11 @@ class MeasurerClient(Client):
         return self._post(f"/v1/queries/{query_id}:correct", wire.QueryMeasurements, correction, key)
 
     def release_mean(
-        self, query_id: str, chosen: wire.MeanRelease | None = None, *, key: str | None = None
+        self, query_id: str, means: wire.MeanRelease | None = None, *, key: str | None = None
     ) -> wire.QueryMeasurements:
         """Release means that are held back since a measurement was taken back; for owners."""
-        body = chosen or wire.MeanRelease()
-        return self._post(f"/v1/queries/{query_id}:release_mean", wire.QueryMeasurements, body, key)
+        means = means or wire.MeanRelease()
+        return self._post(f"/v1/queries/{query_id}:release_mean", wire.QueryMeasurements, means, key)
 
     def export_csv(self, *, study_id: str | None = None) -> bytes:
         """Open measurements as CSV, to be filled in."""
@@ -64,3 +80,27 @@ class MeasurerClient(Client):
         params = {"dry_run": "true" if dry_run else "false"}
         reply = self._send("POST", "/v1/inbox:import", params=params, body=file, media="text/csv", key=key or new_key())
         return reply.check().read(wire.InboxImport)
+
+
+class Item:
+    """A measurement to make. ``view`` holds all of it; ``shown`` the values of the record that the study shows."""
+
+    def __init__(self, measurer: Measurer, view: wire.InboxItem) -> None:
+        self.measurer, self.view = measurer, view
+        self.id, self.record, self.question = view.id, view.record, view.question or ""
+        self.shown = {shown.column: shown.value for shown in view.shown}
+
+    def answer(self, value: float, *, note: str | None = None) -> wire.QueryMeasurements:
+        """Enter the measured value. Raises Invalid if it is not finite."""
+        with checked():
+            body = wire.AnswerCreate(values=[wire.Measured(measurement_id=self.id, value=float(value))], note=note)
+        return self.measurer.answer(self.view.query_id, body)
+
+    def decline(self, reason: wire.DeclineReason, *, note: str | None = None) -> wire.QueryMeasurements:
+        """Say that it will not be made, and why. The vendor learns only that the candidate has no answer."""
+        with checked():
+            body = wire.DeclineCreate(measurement_ids=[self.id], reason=reason, note=note)
+        return self.measurer.decline(self.view.query_id, body)
+
+    def __repr__(self) -> str:
+        return f"<measurement {self.id}: record {self.record}, {self.question}>"

@@ -1,14 +1,95 @@
-"""A data owner's client of the curator."""
+"""The owner's side: upload a dataset, draft a study, look at what a release would show, release it, grant it.
+
+>>> import blindopt as bo
+>>> owner = bo.Owner("https://curator.example", token)  # doctest: +SKIP
+>>> dataset = owner.upload("houses.csv", name="houses")  # doctest: +SKIP
+>>> draft = dataset.study("prices", features={"area": (30, 250, 20)}, outcome="price",
+...                       privacy=3, answers={"epsilon": 1, "centre": 500, "value_bound": 500})  # doctest: +SKIP
+>>> draft.preview()  # doctest: +SKIP
+>>> draft.release().grant("Acme").save("grant.json")  # doctest: +SKIP
+"""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
 
 from blindopt import wire
+from blindopt.client import reports
 from blindopt.client.connection import ServiceClient, new_key, wait_until_ended
+from blindopt.client.drafts import (
+    Columns,
+    Outcome,
+    Privacy,
+    Tuning,
+    columns_of,
+    decimal,
+    study_of,
+    tuning_of,
+    undecided,
+)
+from blindopt.display import facts, table
+from blindopt.errors import Invalid, Remote
+from blindopt.formats.secret_files import save_secret
+from blindopt.wire.base import checked
+
+WAIT_S = 7 * 86_400.0
+"""The longest that a forecast or a tuning is waited for, in seconds."""
 
 
-class OwnerClient(ServiceClient):
-    """A data owner's view of a curator."""
+class Owner(ServiceClient):
+    """A data owner's curator, by its address and an owner's token: every request there is.
+
+    ``upload``, ``dataset``, ``draft`` and ``study`` return objects that hold what the curator said, with acts of their
+    own. ``Client`` describes the parameters.
+    """
+
+    def upload(
+        self,
+        data: Any,
+        *,
+        name: str,
+        columns: Columns | None = None,
+        person: str | None = None,
+        rows_per_person: int | None = None,
+        public: bool = False,
+    ) -> "Dataset":
+        """Register a table: a DataFrame, the path of a CSV or Parquet file, or the bytes of a CSV file.
+
+        ``columns`` are names, or choices such as ``{"column": "cut", "kind": "one_hot", "values": ["Good", "Ideal"]}``;
+        None: all, as numbers. ``person`` is the column that says whose a row is, with the most rows of one person that
+        are kept. ``public`` declares that nobody in the table needs protection.
+
+        Raises Remote ``dataset_invalid`` where something has to be decided first. Its notes say what, by column.
+        """
+        file, filename = _file(data)
+        choices = None if columns is None else columns_of(columns)
+        try:
+            view = self.register(
+                name,
+                file,
+                filename=filename,
+                public=public,
+                columns=choices,
+                person=person,
+                rows_per_person=rows_per_person,
+            )
+        except Remote as error:
+            if error.code == "dataset_invalid":
+                for line in self._undecided(file, filename, choices):
+                    error.add_note(line)
+            raise
+        return Dataset(self, view)
+
+    def _undecided(self, file: bytes, filename: str, choices: Sequence[str | wire.ColumnChoice] | None) -> list[str]:
+        """What has to be decided about a file that was refused; nothing where it cannot be read at all."""
+        with suppress(Remote):
+            upload = self.start_upload(file, filename=filename)
+            survey = self.pending_upload(upload.id)
+            self.discard_upload(upload.id)
+            return undecided(survey.columns, choices)
+        return []
 
     def register(
         self,
@@ -28,8 +109,8 @@ class OwnerClient(ServiceClient):
         """
         data = {"name": name, "public": "true" if public else "false"}
         if columns is not None:
-            plain = [each if isinstance(each, str) else each.model_dump(mode="json") for each in columns]
-            data["columns"] = json.dumps(plain)
+            choices = [column if isinstance(column, str) else column.model_dump(mode="json") for column in columns]
+            data["columns"] = json.dumps(choices)
         if person is not None:
             data["person"] = person
         if rows_per_person is not None:
@@ -43,7 +124,7 @@ class OwnerClient(ServiceClient):
         reply = self._send("POST", "/v1/uploads", key=key or new_key(), multipart={"file": (filename, file)})
         return reply.check().read(wire.UploadCreated)
 
-    def upload(self, upload_id: str) -> wire.PendingUpload:
+    def pending_upload(self, upload_id: str) -> wire.PendingUpload:
         """What the columns of a pending file hold."""
         return self._get(f"/v1/uploads/{upload_id}", wire.PendingUpload)
 
@@ -51,18 +132,18 @@ class OwnerClient(ServiceClient):
         """Delete a pending file."""
         return self._post(f"/v1/uploads/{upload_id}:discard", wire.UploadDiscarded, None, key)
 
-    def dataset(self, dataset_id: str) -> wire.DatasetView:
-        """A dataset with its columns."""
-        return self._get(f"/v1/datasets/{dataset_id}", wire.DatasetView)
+    def dataset(self, dataset_id: str) -> "Dataset":
+        """A registered dataset, by its id."""
+        return Dataset(self, self._get(f"/v1/datasets/{dataset_id}", wire.DatasetView))
 
     def datasets(self) -> list[wire.DatasetView]:
         """Every dataset, in the order of registration."""
         return [dataset for page in self._pages("/v1/datasets", wire.DatasetPage) for dataset in page.datasets]
 
-    def report(self, identity: str) -> wire.SignedPrivacyReport:
+    def report(self, study_or_dataset_id: str) -> wire.SignedPrivacyReport:
         """The signed privacy report of a study (std_...), or of a dataset (ds_...)."""
-        kind = "datasets" if identity.startswith("ds_") else "studies"
-        return self._post(f"/v1/{kind}/{identity}:report", wire.SignedPrivacyReport)
+        kind = "datasets" if study_or_dataset_id.startswith("ds_") else "studies"
+        return self._post(f"/v1/{kind}/{study_or_dataset_id}:report", wire.SignedPrivacyReport)
 
     def archive_dataset(self, dataset_id: str, *, key: str | None = None) -> wire.DatasetView:
         """Refuse new studies on a dataset. Existing ones go on."""
@@ -79,12 +160,12 @@ class OwnerClient(ServiceClient):
         self, dataset_id: str, record: int | None = None, *, person: str | None = None, key: str | None = None
     ) -> wire.WithheldReply:
         """Measure and release a record (its number in the file, from 1), or a person's records, no more."""
-        wanted = wire.WithholdCreate(record=record, person=person)
-        return self._post(f"/v1/datasets/{dataset_id}:withhold", wire.WithheldReply, wanted, key)
+        body = wire.WithholdCreate(record=record, person=person)
+        return self._post(f"/v1/datasets/{dataset_id}:withhold", wire.WithheldReply, body, key)
 
-    def find_bounds(self, dataset_id: str, wanted: wire.BoundsCreate, *, key: str | None = None) -> wire.PrivateBounds:
+    def find_bounds(self, dataset_id: str, bounds: wire.BoundsCreate, *, key: str | None = None) -> wire.PrivateBounds:
         """Find quantiles of columns privately; charged to the account of the dataset's file."""
-        return self._post(f"/v1/datasets/{dataset_id}:bounds", wire.PrivateBounds, wanted, key)
+        return self._post(f"/v1/datasets/{dataset_id}:bounds", wire.PrivateBounds, bounds, key)
 
     def bounds(self, dataset_id: str) -> list[wire.PrivateBounds]:
         """The first thousand private bounds of a dataset's file."""
@@ -96,19 +177,17 @@ class OwnerClient(ServiceClient):
 
     def change_study(self, study_id: str, change: wire.StudyChange, *, key: str | None = None) -> wire.StudyOwnerView:
         """Replace a draft that was never charged."""
-        content = change.model_dump_json().encode()
-        reply = self._send("PUT", f"/v1/studies/{study_id}", body=content, key=key or new_key())
-        return reply.check().read(wire.StudyOwnerView)
+        return self._put(f"/v1/studies/{study_id}", wire.StudyOwnerView, change, key)
 
-    def preview(self, study_id: str) -> wire.ReleaseReport:
+    def preview(self, study_id: str) -> reports.Preview:
         """Preview a release and run the attacks on a trial of it. Raises Remote ``busy`` during another preview."""
-        return self._post(f"/v1/studies/{study_id}:preview", wire.ReleaseReport)
+        return self._post(f"/v1/studies/{study_id}:preview", reports.Preview)
 
     def release(
-        self, study_id: str, *, wanted: wire.ReleaseAsked | None = None, key: str | None = None
+        self, study_id: str, *, request: wire.ReleaseAsked | None = None, key: str | None = None
     ) -> wire.StudyOwnerView:
-        """Draw and publish Z; the study is then open. ``wanted``: the draft that was read, and a confirmed risk."""
-        return self._post(f"/v1/studies/{study_id}:release", wire.StudyOwnerView, wanted, key)
+        """Draw and publish Z; the study is then open. ``request``: the draft that was read, and a confirmed risk."""
+        return self._post(f"/v1/studies/{study_id}:release", wire.StudyOwnerView, request, key)
 
     def make_sandbox(self, study_id: str, *, key: str | None = None) -> wire.StudyOwnerView:
         """A released study on made-up rows, with the settings of a draft or an open study."""
@@ -118,21 +197,28 @@ class OwnerClient(ServiceClient):
         """Refuse further queries."""
         return self._post(f"/v1/studies/{study_id}:close", wire.StudyOwnerView, None, key)
 
-    def check(self, study: wire.StudyCreate) -> wire.StudyCheck:
+    def check(self, study: wire.StudyCreate) -> reports.Check:
         """Guarantee, cost and cautions of a draft, before it is made. Changes nothing."""
         body = study.model_dump_json().encode()
-        return self._send("POST", "/v1/studies:check", body=body).check().read(wire.StudyCheck)
+        return self._send("POST", "/v1/studies:check", body=body).check().read(reports.Check)
 
     def studies(self) -> list[wire.StudyOwnerView]:
         """Every study, in the order of creation."""
         return [study for page in self._pages("/v1/studies", wire.StudyPage) for study in page.studies]
 
-    def study_account(self, study_id: str) -> wire.StudyAccount:
+    def study_account(self, study_id: str) -> reports.StudyAccount:
         """What a study has spent, beside its caps."""
-        return self._get(f"/v1/studies/{study_id}/account", wire.StudyAccount)
+        return self._get(f"/v1/studies/{study_id}/account", reports.StudyAccount)
 
-    def study(self, study_id: str) -> wire.StudyOwnerView:
-        """A study with its report."""
+    def draft(self, study_id: str) -> "Draft":
+        """A draft, by its id."""
+        return Draft(self, self._study(study_id))
+
+    def study(self, study_id: str) -> "ReleasedStudy":
+        """A study, by its id: its ``view`` is what the curator says of it. Sends no request."""
+        return ReleasedStudy(self, study_id)
+
+    def _study(self, study_id: str) -> wire.StudyOwnerView:
         return self._get(f"/v1/studies/{study_id}", wire.StudyOwnerView)
 
     def grant(self, study_id: str, grant: wire.GrantCreate, *, key: str | None = None) -> wire.GrantReply:
@@ -159,37 +245,41 @@ class OwnerClient(ServiceClient):
 
     def start_forecast(
         self, study_id: str, forecast: wire.ForecastCreate, *, key: str | None = None
-    ) -> wire.ForecastView:
+    ) -> reports.Forecast:
         """Start to simulate what each privacy level would cost in quality."""
-        return self._post(f"/v1/studies/{study_id}/forecasts", wire.ForecastView, forecast, key)
+        return self._post(f"/v1/studies/{study_id}/forecasts", reports.Forecast, forecast, key)
 
-    def forecast(self, study_id: str, forecast_id: str) -> wire.ForecastView:
+    def forecast(self, study_id: str, forecast_id: str) -> reports.Forecast:
         """A forecast, with its points once it is completed."""
-        return self._get(f"/v1/studies/{study_id}/forecasts/{forecast_id}", wire.ForecastView)
+        return self._get(f"/v1/studies/{study_id}/forecasts/{forecast_id}", reports.Forecast)
 
     def forecasts(self, study_id: str) -> list[wire.ForecastView]:
         """Every forecast of a study, in order of creation."""
         pages = self._pages(f"/v1/studies/{study_id}/forecasts", wire.ForecastPage)
         return [forecast for page in pages for forecast in page.forecasts]
 
-    def cancel_forecast(self, study_id: str, forecast_id: str, *, key: str | None = None) -> wire.ForecastView:
+    def cancel_forecast(self, study_id: str, forecast_id: str, *, key: str | None = None) -> reports.Forecast:
         """End a forecast now."""
-        return self._post(f"/v1/studies/{study_id}/forecasts/{forecast_id}:cancel", wire.ForecastView, None, key)
+        return self._post(f"/v1/studies/{study_id}/forecasts/{forecast_id}:cancel", reports.Forecast, None, key)
 
     def wait_forecast(
         self, study_id: str, forecast_id: str, *, timeout_s: float, poll_s: float = 0.1
-    ) -> wire.ForecastView:
-        """Poll until the forecast has ended; Unreachable after ``timeout_s``."""
+    ) -> reports.Forecast:
+        """Wait until the forecast has ended. Raises StillRunning after ``timeout_s``."""
         name = f"forecast {forecast_id}"
         return wait_until_ended(lambda: self.forecast(study_id, forecast_id), name, timeout_s=timeout_s, poll_s=poll_s)
 
-    def preview_tuning(self, tuning: wire.TuningCreate) -> wire.TuningReport:
-        """What a tuning would cost and promise, and its expected accuracy. Spends nothing."""
-        return self._post("/v1/tunings:preview", wire.TuningReport, tuning)
+    def preview_tuning(self, tuning: Tuning) -> wire.TuningReport:
+        """What a private tuning would cost and promise, and its expected accuracy. Spends nothing."""
+        return self._post("/v1/tunings:preview", wire.TuningReport, tuning_of(tuning))
 
-    def start_tuning(self, tuning: wire.TuningCreate, *, key: str | None = None) -> wire.TuningView:
+    def start_tuning(self, tuning: Tuning, *, key: str | None = None) -> wire.TuningView:
         """Charge a tuning and start it."""
-        return self._post("/v1/tunings", wire.TuningView, tuning, key)
+        return self._post("/v1/tunings", wire.TuningView, tuning_of(tuning), key)
+
+    def tune(self, tuning: Tuning) -> wire.TuningView:
+        """Charge a private tuning, run it, and wait for its result."""
+        return self.wait_tuning(self.start_tuning(tuning).id, timeout_s=WAIT_S)
 
     def tuning(self, tuning_id: str) -> wire.TuningView:
         """A tuning, with its result once it is completed."""
@@ -204,13 +294,13 @@ class OwnerClient(ServiceClient):
         return self._post(f"/v1/tunings/{tuning_id}:cancel", wire.TuningView, None, key)
 
     def wait_tuning(self, tuning_id: str, *, timeout_s: float, poll_s: float = 0.1) -> wire.TuningView:
-        """Poll until the tuning has ended; Unreachable after ``timeout_s``."""
+        """Wait until the tuning has ended. Raises StillRunning after ``timeout_s``."""
         name = f"tuning {tuning_id}"
         return wait_until_ended(lambda: self.tuning(tuning_id), name, timeout_s=timeout_s, poll_s=poll_s)
 
-    def account(self, dataset_id: str) -> wire.DatasetAccount:
+    def account(self, dataset_id: str) -> reports.DatasetAccount:
         """The account of a dataset's file, with the first uses."""
-        return self._get(f"/v1/datasets/{dataset_id}/account", wire.DatasetAccount)
+        return self._get(f"/v1/datasets/{dataset_id}/account", reports.DatasetAccount)
 
     def uses(self, dataset_id: str) -> list[wire.DatasetUse]:
         """Every use of a dataset's file, and every change of its account."""
@@ -219,13 +309,11 @@ class OwnerClient(ServiceClient):
 
     def change_caps(self, dataset_id: str, caps: wire.DatasetCaps, *, key: str | None = None) -> wire.DatasetAccount:
         """Declare, lower or raise the caps of the account of a dataset's file."""
-        path, body = f"/v1/datasets/{dataset_id}/account/caps", caps.model_dump_json().encode()
-        return self._send("PUT", path, body=body, key=key or new_key()).check().read(wire.DatasetAccount)
+        return self._put(f"/v1/datasets/{dataset_id}/account/caps", wire.DatasetAccount, caps, key)
 
     def raise_caps(self, study_id: str, change: wire.BudgetRaise, *, key: str | None = None) -> wire.StudyOwnerView:
         """Raise caps of an open study."""
-        path, body = f"/v1/studies/{study_id}/budget", change.model_dump_json().encode()
-        return self._send("PUT", path, body=body, key=key or new_key()).check().read(wire.StudyOwnerView)
+        return self._put(f"/v1/studies/{study_id}/budget", wire.StudyOwnerView, change, key)
 
     def messages(self, *, study_id: str | None = None, only_open: bool = False) -> list[wire.MessageView]:
         """Messages of vendors: recommendations, and requests for more budget."""
@@ -280,3 +368,216 @@ class OwnerClient(ServiceClient):
     def consistency(self, first: int, second: int, grant_id: str | None = None) -> wire.Consistency:
         """Proof that the log has only grown between two sizes."""
         return self._get("/v1/audit/consistency", wire.Consistency, first=first, second=second, grant_id=grant_id)
+
+
+class Dataset:
+    """A registered table. ``view`` says what it holds: for its owner alone."""
+
+    def __init__(self, owner: Owner, view: wire.DatasetView) -> None:
+        self.owner, self.view = owner, view
+
+    @property
+    def id(self) -> str:
+        """ds_..."""
+        return self.view.id
+
+    def study(
+        self,
+        name: str,
+        *,
+        features: Mapping[str, Sequence[float]] | Sequence[wire.Feature],
+        outcome: Outcome,
+        privacy: Privacy,
+        answers: wire.Answers | Mapping[str, Any] | Literal["exact"],
+        direction: Literal["maximize", "minimize"] = "maximize",
+        budget: wire.Budget | Mapping[str, Any] | None = None,
+        kernel: wire.Kernel | Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> "Draft":
+        """Make a draft. Nothing is drawn, charged or released, and all of this must be public knowledge.
+
+        ``features``: for each column its lower and upper bound, and the change of one record that is to be hidden, in
+        the column's unit; without one its whole range is. ``outcome``: the column to optimize, or an
+        InboxMeasurement where people measure. ``privacy``: epsilon of the release, or its fields, such as
+        ``{"epsilon": 3, "delta": 1e-5}``; "public" for a public dataset; ``{"mechanism": "groups", "epsilon": 0.25,
+        "cells": {"kind": "grid", "parts": [20, 20]}, "min_count": 20}`` to look for the best group of records, which
+        hides everything about a record. ``answers``: "exact", or the fields of
+        noise, such as ``{"epsilon": 0.5, "centre": 45, "value_bound": 45}``. ``budget`` holds caps: queries,
+        epsilon_per_row, epsilon_total. ``more``: further fields of StudyCreate.
+
+        Raises Invalid, naming the field, for what cannot be right.
+        """
+        body = study_of(
+            {"name": name, "dataset_id": self.id, "budget": budget or {}, "kernel": kernel, **more},
+            features=features,
+            outcome=outcome,
+            direction=direction,
+            privacy=privacy,
+            answers=answers,
+        )
+        return Draft(self.owner, self.owner.create_study(body))
+
+    def erase(self) -> wire.DatasetErased:
+        """Archive the dataset, and erase it for good: its records, and candidates and answers of its studies.
+
+        Ids, sizes, charges, the ledger and the logs stay, and vendors keep what they received. Raises Remote
+        ``state_conflict`` while a study on it is open or drawn, and names it; the dataset is archived then.
+        """
+        self.owner.archive_dataset(self.id)
+        return self.owner.erase_dataset(self.id)
+
+    def account(self) -> reports.DatasetAccount:
+        """What all studies and tunings have cost the records of this file."""
+        return self.owner.account(self.id)
+
+    def __repr__(self) -> str:
+        return f"<dataset {self.view.name} ({self.id}): {self.view.rows} records, {len(self.view.columns)} columns>"
+
+    def _repr_html_(self) -> str:
+        rows = [[column.name, column.minimum, column.maximum] for column in self.view.columns]
+        caption = f"{self.view.name}: {self.view.rows} records. Smallest and largest values are for you alone."
+        return table(["Column", "Smallest", "Largest"], rows, caption=caption)
+
+
+class Draft:
+    """A draft of a study: nothing has left. ``view`` is the draft as it was read last."""
+
+    def __init__(self, owner: Owner, view: wire.StudyOwnerView) -> None:
+        self.owner, self.view = owner, view
+
+    @property
+    def id(self) -> str:
+        """std_..."""
+        return self.view.id
+
+    def check(self) -> reports.Check:
+        """Guarantee, cost and cautions, from public values: choose by it as you like."""
+        return self.owner.check(self.view.spec)
+
+    def preview(self) -> reports.Preview:
+        """Attack a trial release, which is thrown away. Do not choose public values by it: that leaks."""
+        return self.owner.preview(self.id)
+
+    def forecast(
+        self,
+        epsilons: Sequence[float | str] = (0.5, 1, 2, 4, 8),
+        **options: Any,
+    ) -> reports.Forecast:
+        """Simulate what each epsilon costs in quality, on public rows. ``options`` are fields of ForecastCreate."""
+        with checked():
+            request = wire.ForecastCreate(epsilons=[decimal(epsilon) for epsilon in epsilons], **options)
+        return self.owner.wait_forecast(self.id, self.owner.start_forecast(self.id, request).id, timeout_s=WAIT_S)
+
+    def release(self, *, confirm_high_risk: bool = False) -> "ReleasedStudy":
+        """Draw and publish the candidates, once: this cannot be undone. The draft must be as it was read last."""
+        request = wire.ReleaseAsked(spec_sha256=self.view.spec_sha256, confirm_high_risk=confirm_high_risk)
+        return ReleasedStudy(self.owner, self.owner.release(self.id, request=request).id)
+
+    def __repr__(self) -> str:
+        return f"<draft {self.view.spec.name} ({self.id})>"
+
+    def _repr_html_(self) -> str:
+        values = {"Draft": self.view.spec.name, "Id": self.id, "Guarantee": self.view.guarantee}
+        return facts(values | {"Not protected": " ".join(self.view.not_protected)})
+
+
+class ReleasedStudy:
+    """A released study."""
+
+    def __init__(self, owner: Owner, study_id: str) -> None:
+        self.owner, self.id = owner, study_id
+
+    @property
+    def view(self) -> wire.StudyOwnerView:
+        """The study as it is now."""
+        return self.owner._study(self.id)
+
+    def grant(self, name: str, *, days: int = 90) -> "Grant":
+        """Let a vendor query the study."""
+        with checked():
+            request = wire.GrantCreate(name=name, expires_in_days=days)
+        reply = self.owner.grant(self.id, request)
+        return Grant(reply, reply.url or self.owner.url)
+
+    def account(self) -> reports.StudyAccount:
+        """What the study has spent, beside its caps."""
+        return self.owner.study_account(self.id)
+
+    def report(self) -> wire.SignedPrivacyReport:
+        """The signed privacy report, which ``blindopt-curator report verify`` checks."""
+        return self.owner.report(self.id)
+
+    @property
+    def messages(self) -> list["Message"]:
+        """What vendors sent: recommendations, and requests for more budget."""
+        return [Message(self, view) for view in self.owner.messages(study_id=self.id)]
+
+    def open_record(self, candidate: int) -> dict[str, float]:
+        """The record behind a candidate, by column. The log says that one was opened."""
+        return {shown.column: shown.value for shown in self.owner.open_record(self.id, candidate).columns}
+
+    def groups(self) -> list[wire.GroupEntry]:
+        """The groups of a groups study: where each is, its noisy number of records, and what its answers have cost."""
+        return list(self.owner.groups(self.id))
+
+    def open_group(self, candidate: int) -> wire.GroupView:
+        """The group behind a candidate of a groups study, with its records. The log says that one was opened."""
+        return self.owner.open_group(self.id, candidate)
+
+    def close(self) -> wire.StudyOwnerView:
+        """Refuse further queries, for good."""
+        return self.owner.close_study(self.id)
+
+    def __repr__(self) -> str:
+        return f"<study {self.id}>"
+
+    def _repr_html_(self) -> str:
+        view = self.view
+        return facts({"ReleasedStudy": view.spec.name, "Id": view.id, "State": view.state, "Guarantee": view.guarantee})
+
+
+class Grant:
+    """A new grant with its token, which is a secret. Neither ``repr`` nor a notebook shows it."""
+
+    def __init__(self, reply: wire.GrantReply, address: str) -> None:
+        self.id, self.name, self.expires_at = reply.id, reply.name, reply.expires_at
+        self.file = wire.GrantFile.of(reply, address)
+
+    def save(self, path: str | Path) -> Path:
+        """Write grant.json, which only you can read, to send over a private channel. Never overwrites a file."""
+        save_secret(path, self.file.model_dump_json(indent=2))
+        return Path(path)
+
+    def __repr__(self) -> str:
+        return f"<grant {self.id} for {self.name}, until {self.expires_at:%Y-%m-%d}>"
+
+
+class Message:
+    """A message of a vendor. ``view`` holds its content and state."""
+
+    def __init__(self, study: ReleasedStudy, view: wire.MessageView) -> None:
+        self.study, self.view = study, view
+
+    def decide(
+        self,
+        decision: Literal["accepted", "rejected", "measured", "approved", "declined"],
+        word: str | None = None,
+    ) -> None:
+        """Decide about it; the vendor reads the decision and your words."""
+        with checked():
+            request = wire.MessageDecision(decision=decision, word=word)
+        self.view = self.study.owner.decide(self.view.id, request)
+
+    def __repr__(self) -> str:
+        return f"<{self.view.message.kind} of {self.view.name}: {self.view.state}>"
+
+
+def _file(data: Any) -> tuple[bytes, str]:
+    """The bytes of a table, and a name that says their format."""
+    if isinstance(data, bytes):
+        return data, "data.csv"
+    if isinstance(data, str | Path):
+        return Path(data).read_bytes(), Path(data).name
+    if not hasattr(data, "to_csv"):
+        raise Invalid("a table is a DataFrame, the path of a CSV or Parquet file, or the bytes of a CSV file")
+    return str(data.to_csv(index=False)).encode(), "data.csv"

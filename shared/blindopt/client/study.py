@@ -1,321 +1,313 @@
-"""A modeler's client of one study at a curator."""
+"""A loop of one's own over a curator's study: candidates, queries, receipts, and the log shared with the curator."""
 
-import os
-import re
-import secrets
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial as bound
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from types import TracebackType
+from typing import Any, Self
 
-import httpx
-from pydantic import BaseModel
+import numpy as np
 
-from blindopt import wire
-from blindopt.audit.merkle_log import RECEIPT_HEADER, Exchange, sha256
-from blindopt.client.connection import Client, Reply, is_recorded
-from blindopt.client.downloads import Piece, each_in_threads, pieces_of, unfinished
-from blindopt.client.exchanges import exchange_of, log_exchange
-from blindopt.client.strangers import check_writer
-from blindopt.client.transport import require_identity, transport_errors
-from blindopt.errors import ProtocolViolated, Remote, Unreachable
-from blindopt.formats.npy_files import MEDIA_TYPE
+from blindopt import display, wire
+from blindopt.arrays import Matrix
+from blindopt.audit import reconciliation
+from blindopt.client.answers import answers_of
+from blindopt.client.connection import PATIENCE_S, Reply
+from blindopt.client.log_copy import LogCopy, StoredQuery, StudyLog
+from blindopt.client.study_client import StudyClient, check_same_study, query_body
+from blindopt.client.vendor import read_grant
+from blindopt.client.witness import Witness
+from blindopt.errors import (
+    Declined,
+    NumericalFailure,
+    ProtocolViolated,
+    Remote,
+    StateConflict,
+    StillMeasured,
+    Unreachable,
+)
+from blindopt.formats import npy_files, release_files
+from blindopt.optimizer.optimizer import Optimizer, candidate_number
 
-EMPTY_SHA256 = sha256(b"")
-DOWNLOAD_ATTEMPTS = 5
-STUDY_REPLY_MAX_BYTES = 8 << 20
-PROGRESS_BYTES = 1 << 20
-SLOWEST = 10
-"""Timeouts within which PROGRESS_BYTES of the candidates must arrive."""
-STOPPED = "stopped while fetching the candidates"
-_OF_CURATOR = (Unreachable, Remote, ProtocolViolated)
-_UNRECORDED = ("/v1/audit/", "/v1/meta")
-_WITHOUT_RECEIPT = (401, 408, 429, *range(500, 600))
-"""Statuses that a curator also sends before it has recorded anything."""
-SETTLED = (
-    "release_sha256", "n", "r", "direction", "kernel", "measurement_noise_variance", "answers", "noise", "privacy_unit",
-    "measurement_source",
-)  # fmt: skip
-"""The fields of a study that the choices of a run depend on: they may not change during the run."""
-
-
-class _Meta(BaseModel):
-    service: str
+COUNTERSIGN_EVERY = 50
+"""Answers between two countersignatures; another one when the study is closed."""
+REFUSALS = ("study_not_open", "privacy_budget_exhausted", "unknown_row", "erased")
+"""Codes of a query that was not made, and will not be."""
+LOOK_SECONDS, LEAST_SECONDS = 20.0, 0.2
+"""The longest wait of one request for people who measure, and the shortest time between two."""
 
 
-class StudyClient(Client):
-    """A modeler's view of one study at a curator.
+class Study:
+    """A study under a grant, with a loop of one's own. ``from_grant`` opens it; use it in a ``with`` block.
 
-    A reply that the curator would have recorded and that comes without a receipt is not the curator's: Unreachable.
+    Every answer is checked as the modeler checks it: its receipt against the curator's key and this side's copy of the
+    shared log, which is countersigned. A query is stored before it is sent, and its answer before it is returned. A
+    query that was cut off is repeated under its key, so that it is charged once. Start no run of a modeler under the
+    same grant: it would dispute queries that it did not make. Threads may query at the same time.
     """
 
-    party = "the curator"
+    def __init__(self, grant: wire.GrantFile, log: StudyLog, url: str, **options: Any) -> None:
+        self.grant, self._log = grant, log
+        self._witness = Witness(log, grant.study_id, log.signer, lambda: datetime.now(UTC))
+        self._client = StudyClient(url, grant.token, grant.study_id, observe=self._witness.record, **options)
+        self._settling = threading.Lock()
+        self._unsettled = 0
+        with self._disputing():
+            self.view = self._open()
+            for query in self._queries("sent"):
+                self._repeat(query)
 
-    def __init__(self, base_url: str, token: str, study_id: str, **options: Any) -> None:
-        super().__init__(base_url, token, reply_max_bytes=STUDY_REPLY_MAX_BYTES, **options)
-        self._another = bound(StudyClient, base_url, token, study_id, **options)
-        self._study_id = study_id
-        self._path = f"/v1/studies/{study_id}"
+    @classmethod
+    def from_grant(
+        cls,
+        grant: str | Path | wire.GrantFile,
+        *,
+        log: str | Path | None = None,
+        url: str | None = None,
+        patience_s: float = PATIENCE_S,
+        plain_http: bool = False,
+        **options: Any,
+    ) -> Self:
+        """Open the study of a grant file. ``url`` reaches the curator at another address than the grant's.
 
-    def study(self, trust: Callable[[wire.StudyView, str | None], None] = lambda view, note: None) -> wire.StudyView:
-        """Return the study; later requests wait longer by the delay of its replies (``reply_after_ms``).
-
-        ``trust`` checks its key, with the note of the receipt, before the exchange is observed.
+        ``log`` is the SQLite file that keeps queries, answers and logs. None keeps them in memory, with a warning: a
+        later session cannot prove these queries, and needs another grant. ``Client`` describes the rest: ``options``
+        are ``verify``, ``client_cert``, ``timeout_s`` and ``proxy``. Queries that were cut off are repeated. Raises
+        Invalid, StateConflict, Unreachable, Remote, ProtocolViolated.
         """
-        reply = self._send("GET", self._path, study_id=self._study_id, record=False).check()
-        view = reply.read(wire.StudyView)
-        trust(view, reply.receipt)
-        self._observe(reply.exchange, reply.receipt)
-        self._extend_timeout((view.reply_after_ms or 0) / 1000)
-        return view
-
-    def is_curator(self) -> bool:
-        """Whether the service at this address says that it is a curator: it does so without a token."""
-        try:
-            return self._send_unrecorded("GET", "/v1/meta").read(_Meta).service == "blindopt-curator"
-        except (Remote, Unreachable):
-            return False
-
-    def _check_writer(self, reply: Reply) -> None:
-        check_writer(reply.status, reply.headers, reply.body, self.party, always_json=True)
-        self._check_receipt(reply)
-
-    def _check_receipt(self, reply: Reply) -> None:
-        """Raise Unreachable for a reply to another request, or one without the receipt that it must have."""
-        exchange = reply.exchange
-        if reply.headers.get("X-Request-ID", exchange.request_id) != exchange.request_id:
-            raise Unreachable(
-                "the reply to another request arrived: something between you and the curator repeats replies, or "
-                "changes the header X-Request-ID"
+        file = read_grant(grant)
+        if log is None:
+            warnings.warn(
+                "log=None keeps queries and logs in memory: after this session they are lost, and a later one needs "
+                "another grant",
+                stacklevel=2,
             )
-        has_receipt = reply.receipt is not None or exchange.path.startswith(_UNRECORDED)
-        if not has_receipt and is_recorded(exchange.method, reply.status) and reply.status not in _WITHOUT_RECEIPT:
-            raise Unreachable(
-                f"a reply ({reply.status}) arrived without the curator's receipt: something between you and the "
-                f"curator wrote it, or removes the header {RECEIPT_HEADER}"
-            )
+        study_log = StudyLog(None if log is None else Path(log))
+        options |= {"patience_s": patience_s, "plain_http": plain_http}
+        return cls(file, study_log, url or file.curator_url, **options)
 
-    def ask(self, query: wire.QueryRequest, *, key: str) -> tuple[wire.QueryReply | wire.QueryPending, Reply]:
-        """Send a query: the reply is answered, or pending until somebody has measured.
+    def _open(self) -> wire.StudyView:
+        with self._log.read() as copy:
+            fact = copy.fact("study")
+        first = None if fact is None else wire.StudyView.model_validate_json(fact)
+        if first is not None and first.id != self.grant.study_id:
+            raise StateConflict(f"{self._log.path} is the log of another study")
 
-        The caller records the exchange, in one transaction with what it stores of the reply.
-        """
-        body = query_body(query)
-        reply = self._send("POST", f"{self._path}/queries", body=body, key=key, study_id=self._study_id, record=False)
-        return self._answer(reply), reply
+        def trust(study: wire.StudyView, note: str | None) -> None:
+            if first is not None:
+                check_same_study(first, study)
+            self._witness.trust(study, self.grant.log_key, note)
 
-    def query(
-        self, query_id: str, *, wait_s: float = 0.0, version: int | None = None
-    ) -> tuple[wire.QueryReply | wire.QueryPending, Reply]:
-        """Return the latest answer of a query (of ``version`` or later); the curator waits for one for up to 60 s.
+        study = self._client.study(trust)
+        if first is None:
+            self._log.write(lambda copy: copy.remember("study", study.model_dump_json().encode()))
+        return study
 
-        The caller records the exchange of an answer, together with the answer; no log records a pending reply.
-        """
-        params: dict[str, Any] = {"wait": wait_s} | ({} if version is None else {"version": version})
-        path = f"{self._path}/queries/{query_id}"
-        reply = self._send("GET", path, study_id=self._study_id, params=params, longer_s=wait_s, record=False)
-        return self._answer(reply), reply
-
-    def _answer(self, reply: Reply) -> wire.QueryReply | wire.QueryPending:
+    def _repeat(self, query: StoredQuery) -> None:
+        """Send a query again that was cut off, unless the curator refuses it now: then it was never made."""
         try:
-            reply.check()
-            return reply.read(wire.QueryPending) if reply.status == 202 else reply.read(wire.QueryReply)
-        except ProtocolViolated:
-            if is_recorded(reply.exchange.method, reply.status):
-                self._observe(reply.exchange, reply.receipt)
-            raise
-
-    def revisions(self, after: int = 0, *, page_size: int = 1_000) -> wire.RevisionPage:
-        """Return answers to pending queries of this grant, and corrections, after the revision ``after``."""
-        params = {"page_size": page_size} | ({"page_token": str(after)} if after else {})
-        path = f"{self._path}/revisions"
-        return self._send("GET", path, study_id=self._study_id, params=params).check().read(wire.RevisionPage)
-
-    def news(self, after: int, *, wait_s: float) -> wire.RevisionPage | None:
-        """Return revisions after ``after`` as soon as there is one; None if none came within ``wait_s``.
-
-        A curator of an earlier version does not wait, and returns an empty page at once.
-        """
-        params: dict[str, Any] = {"wait": wait_s} | ({"page_token": str(after)} if after else {})
-        path = f"{self._path}/revisions"
-        reply = self._send("GET", path, study_id=self._study_id, params=params, longer_s=wait_s).check()
-        return None if reply.status == 202 else reply.read(wire.RevisionPage)
-
-    def send_message(self, message: wire.RecommendationMessage | wire.BudgetMessage, *, key: str) -> bytes:
-        """Send the owner a message; return the reply, a MessageView, as it came."""
-        path, body = f"{self._path}/messages", message.model_dump_json().encode()
-        return self._message(self._send("POST", path, body=body, key=key, study_id=self._study_id))
-
-    def message(self, identity: str) -> bytes:
-        """Return a message of this grant with the owner's decision, a MessageView, as it came."""
-        return self._message(self._send("GET", f"{self._path}/messages/{identity}", study_id=self._study_id))
-
-    @staticmethod
-    def _message(reply: Reply) -> bytes:
-        reply.check().read(wire.MessageView)
-        return reply.body
-
-    def checkpoint(self) -> wire.Checkpoint:
-        """Return the curator's signed head of the shared log."""
-        return self._send_unrecorded("GET", "/v1/audit/checkpoint").read(wire.Checkpoint)
-
-    def shared_entries(self, after: int) -> list[wire.AuditEntry]:
-        """Return up to 1,000 entries of the shared log after position ``after`` (-1: from the first).
-
-        Reports progress, since there may be many pages. Raises Unreachable once the client is to give up.
-        """
-        if self._cancelled():
-            raise Unreachable("stopped while fetching the shared log")
-        params: dict[str, Any] = {"page_size": 1_000} | ({"page_token": str(after)} if after >= 0 else {})
-        page = self._send_unrecorded("GET", "/v1/audit/entries", params=params).read(wire.AuditPage)
-        self._progress()
-        return page.entries
-
-    def countersign(self, countersigning: wire.Countersigning, *, key: str) -> wire.Countersigned:
-        """Send the curator a countersigned checkpoint."""
-        body = countersigning.model_dump_json().encode()
-        return self._send_unrecorded("POST", "/v1/audit/countersignatures", body=body, key=key).read(wire.Countersigned)
-
-    def _send_unrecorded(self, method: str, path: str, **options: Any) -> Reply:
-        """Send a request about the log, which the log does not record."""
-        return self._send(method, path, study_id=self._study_id, record=False, **options).check()
-
-    def download(
-        self, target: Path, expected_sha256: str, *, max_bytes: int, parts: Sequence[wire.ReleasePart] = ()
-    ) -> None:
-        """Stream the candidates to ``target``, which then holds exactly what the digest, or those of all parts, say.
-
-        Parts are fetched side by side. A broken transfer is resumed by Range; parts that an interrupted call fetched
-        are not fetched again, unless a fault on this side, such as a full disk, ended it. Raises Unreachable if the
-        bytes that arrive do not match, or are more than ``max_bytes``, and ProtocolViolated if the curator signs
-        another digest.
-        """
-        pieces = pieces_of(f"{self._path}/candidates", expected_sha256, parts, max_bytes)
-        with unfinished(target, resumed=bool(parts)) as partial:
-            missing = pieces
-            if partial.stat().st_size:  # left by a call that was interrupted
-                missing = [piece for piece in pieces if not piece.section.is_in(partial)]
-            try:
-                if len(missing) > 1:
-                    self._fetch_in_threads(partial, missing)
-                else:
-                    self._fetch_pieces(partial, missing)
-                os.truncate(partial, sum(part.bytes for part in parts) or pieces[0].received)
-                partial.replace(target)
-            except BaseException as error:
-                has_whole = len(missing) < len(pieces) or any(piece.is_whole for piece in pieces)
-                is_ours = isinstance(error, Exception) and not isinstance(error, _OF_CURATOR)
-                if is_ours or not has_whole:  # a full disk is not kept full
-                    partial.unlink(missing_ok=True)
+            self._send(query)
+        except Remote as error:
+            if error.code not in REFUSALS:
                 raise
 
-    def _fetch_in_threads(self, partial: Path, pieces: list[Piece]) -> None:
-        """Fetch pieces over connections of their own; what is observed is observed in this thread."""
-        clients: list[StudyClient] = []
-        stopped = threading.Event()
+    # --- what there is ----------------------------------------------------------------------------
 
-        def fetch(turns: Iterator[Piece], call: Callable[[Callable[[], None]], None]) -> None:
-            def observe(exchange: Exchange, receipt: str | None) -> None:
-                call(lambda: self._observe(exchange, receipt))
+    @property
+    def noise(self) -> wire.NoiseLaw:
+        """The law of the noise in the candidates."""
+        return self.view.noise
 
-            given: dict[str, Any] = {"observe": observe, "cancelled": stopped.is_set}
-            with self._another(progress=lambda: call(self._progress), **given) as client:
-                clients.append(client)
-                client._fetch_pieces(partial, turns)
+    @cached_property
+    def candidates(self) -> Matrix:
+        """Z (n, r), checked by the digest of its release; kept in a file beside the log."""
+        view, path = self.view, self._log.path
+        size = 8 * view.n * view.r + wire.NPY_HEADER_MAX
+        with tempfile.TemporaryDirectory() as folder, self._disputing():
+            target = Path(folder) / "z.npy" if path is None else path.with_name(f"{path.name}.npy")
+            if not (target.exists() and release_files.digest(target, view.parts) == view.release_sha256):
+                self._client.download(target, view.release_sha256, max_bytes=size, parts=view.parts)
+            z = np.array(npy_files.load(target)) if path is None else npy_files.load(target)
+        if z.shape != (view.n, view.r):
+            raise NumericalFailure(f"the candidates are {z.shape}, the study says {(view.n, view.r)}")
+        return z
 
-        def check() -> None:
-            if self._cancelled():
-                raise Unreachable(STOPPED)
+    @property
+    def history(self) -> list[tuple[int, wire.Answer | None]]:
+        """Each queried candidate with its latest answer, in order; None if it was declined."""
+        return [(query.candidate, query.answer) for query in self._queries("answered")]
 
-        def stop() -> None:
-            stopped.set()
-            for client in clients:
-                client._sockets.cut()
+    @property
+    def answers(self) -> list[wire.Answer]:
+        """The latest answers, in the order of the queries."""
+        return [answer for _, answer in self.history if answer is not None]
 
-        each_in_threads(pieces, fetch, check, stop)
+    def _queries(self, *states: str) -> list[StoredQuery]:
+        with self._log.read() as copy:
+            return copy.queries(*states)
 
-    def _fetch_pieces(self, partial: Path, pieces: Iterable[Piece]) -> None:
-        for piece in pieces:
-            for remaining in reversed(range(DOWNLOAD_ATTEMPTS)):
-                try:
-                    self._fetch(partial, piece)
-                    break
-                except Unreachable:
-                    if not remaining or self._cancelled():
-                        raise
-            if piece.section.size is None:
-                os.truncate(partial, piece.received)
-            piece.is_whole = piece.section.is_in(partial)
-            if not piece.is_whole:
-                raise Unreachable("the candidates that arrived do not match the digest of their release")
+    def optimizer(self, **settings: Any) -> Optimizer:
+        """Return an Optimizer for the study, with all answers so far; ``settings`` are its own."""
+        optimizer = Optimizer(self.candidates, study=self.view, **settings)
+        for candidate, answer in self.history:
+            if answer is None:
+                optimizer.decline(candidate)
+            else:
+                optimizer.tell(candidate, answer.y, passport=answer.passport)
+        return optimizer
 
-    def _fetch(self, partial: Path, piece: Piece) -> None:
-        """Write the missing bytes of a piece to ``partial``; a broken connection leaves those that arrived."""
-        headers = {"X-Request-ID": secrets.token_hex(16), "Accept": MEDIA_TYPE}
-        if piece.received:
-            headers |= {"Range": f"bytes={piece.received}-", "If-Range": f'"sha256-{piece.section.sha256}"'}
-        path = piece.path
-        traced = {"trace": self._sockets.trace}
-        began = time.perf_counter()
-        with (
-            self._sockets.within(self._timeout_s) as deadline,
-            transport_errors(),
-            self._http.stream("GET", path, headers=headers, extensions=traced) as response,
-        ):
-            log_exchange(headers, "GET", path, response.status_code, began)
-            etag = response.headers.get("ETag", "").strip('"').removeprefix("sha256-")
-            if response.status_code not in (200, 206) or not re.fullmatch("[0-9a-f]{64}", etag):
-                self._refuse_candidates(response, path)
-            require_identity(response)
-            exchange, receipt = exchange_of(response, path, self._study_id, None, EMPTY_SHA256, etag)
-            self._check_receipt(Reply(response.status_code, response.headers, b"", exchange, receipt))
-            deadline.extend(SLOWEST * self._timeout_s)
-            unreported = 0
-            piece.received *= response.status_code == 206
-            with partial.open("r+b") as file:
-                file.seek(piece.section.first + piece.received)
-                for chunk in response.iter_raw():
-                    if self._cancelled():
-                        raise Unreachable(STOPPED)
-                    if piece.received + len(chunk) > piece.most:
-                        piece.received = 0
-                        raise Unreachable("the candidates that arrived are larger than their study says")
-                    file.write(chunk)
-                    piece.received += len(chunk)
-                    if (unreported := unreported + len(chunk)) >= PROGRESS_BYTES:
-                        unreported = 0
-                        deadline.extend(SLOWEST * self._timeout_s)
-                        self._progress()
-            self._observe(exchange, receipt)
-            if etag != piece.section.sha256:
-                raise ProtocolViolated("the curator's candidates are not those of their release")
+    # --- queries ----------------------------------------------------------------------------------
 
-    def _refuse_candidates(self, response: httpx.Response, path: str) -> NoReturn:
-        """Raise for a reply that brings no candidates: Remote for a refusal, else Unreachable."""
-        is_page = response.headers.get("Content-Type", "").startswith("text/html")
-        if response.status_code in (200, 206) and not is_page:
-            raise Unreachable("the candidates came without a digest: something on the way removes the header ETag")
-        body = self._read_body(response)
-        exchange, receipt = exchange_of(response, path, self._study_id, None, EMPTY_SHA256, sha256(body))
-        reply = Reply(response.status_code, response.headers, body, exchange, receipt)
-        self._check_writer(reply)
-        self._observe(exchange, receipt)
-        reply.check()
-        raise Unreachable(f"the reply to a request for candidates brings none ({reply.status})")
+    def query(self, candidate: int, *, wait_s: float = 3600.0) -> wire.Answer:
+        """Query one measurement of a candidate, and return its answer when that is stored.
 
+        A query of the candidate that has no answer yet is continued; an answered candidate is queried again, and
+        charged again. Raises StillMeasured if people have not measured it within ``wait_s``, Declined if they will not,
+        Remote for a refusal, such as a used-up budget, ProtocolViolated, and Unreachable.
+        """
+        candidate = candidate_number(candidate, self.view.n)
+        body = query_body(wire.QueryRequest(rows=[wire.RowPlays(row=candidate, plays=1)]))
+        with self._disputing():
+            query = self._send(self._log.write(lambda copy: copy.open_query(candidate, body)))
+            query = self._await(query, time.monotonic() + wait_s)
+        if self._unsettled >= COUNTERSIGN_EVERY:
+            with suppress(Remote, Unreachable):  # the next countersignature covers it
+                self.settle()
+        if (answer := query.answer) is None:
+            raise Declined(candidate)
+        return answer
 
-def query_body(query: wire.QueryRequest) -> bytes:
-    """Return the exact bytes of a query, as sent."""
-    return query.model_dump_json().encode()
+    def refresh(self) -> int:
+        """Read corrected and late answers; return how many. They take the place of the earlier ones in ``history``."""
+        changed = 0
+        with self._disputing():
+            queries = {query.query_id: query for query in self._queries("answered", "pending")}
+            after, more = 0, True
+            while more:
+                page = self._client.revisions(after)
+                for revision in page.revisions:
+                    query = queries.get(revision.query_id)
+                    if query is not None and revision.version > (query.version or 0):
+                        parsed, reply = self._client.query(revision.query_id, version=revision.version)
+                        self._store(query, parsed, reply, least=revision.version)
+                        changed += 1
+                    if revision.seq <= after:
+                        raise ProtocolViolated("the curator's revisions are not in order")
+                    after = revision.seq
+                more = page.next_page_token is not None and bool(page.revisions)
+        return changed
 
+    def _send(self, query: StoredQuery) -> StoredQuery:
+        if query.state != "sent":
+            return query
+        request = wire.QueryRequest.model_validate_json(query.body)
+        try:
+            parsed, reply = self._client.ask(request, key=query.key)
+        except Remote as error:
+            if error.code in REFUSALS or error.remote_status == 422:
+                self._log.write(lambda copy: copy.change_query(query.number, "refused"))
+            raise
+        return self._store(query, parsed, reply)
 
-def check_same_study(begun: wire.StudyView, study: wire.StudyView) -> None:
-    """Raise ProtocolViolated if a study is not the one that a run, or a loop, began with."""
-    if begun.grant_id != study.grant_id:
-        # Its idempotency keys mean other requests there: a query that was charged would be charged again.
-        raise ProtocolViolated("the token is of another grant than the one that the run began with")
-    for name in SETTLED:
-        if getattr(begun, name) != getattr(study, name):
-            raise ProtocolViolated(f"the study's {name} is not what it was when the run began")
+    def _await(self, query: StoredQuery, until: float) -> StoredQuery:
+        while query.state == "pending":
+            assert query.query_id is not None
+            began = time.monotonic()
+            parsed, reply = self._client.query(query.query_id, wait_s=max(0.0, min(until - began, LOOK_SECONDS)))
+            if isinstance(parsed, wire.QueryReply):
+                return self._store(query, parsed, reply)
+            if time.monotonic() >= until:
+                raise StillMeasured(query.candidate)
+            time.sleep(max(0.0, began + LEAST_SECONDS - time.monotonic()))
+        return query
+
+    def _store(
+        self, query: StoredQuery, parsed: wire.QueryReply | wire.QueryPending, reply: Reply, *, least: int = 1
+    ) -> StoredQuery:
+        """Store a reply in one transaction with its exchange, after checks. Raises ProtocolViolated."""
+        fault = None
+        if query.query_id not in (None, parsed.id):
+            fault = "the curator answered another query than was sent"
+        elif isinstance(parsed, wire.QueryReply):
+            try:
+                answers_of(parsed, [query.candidate])
+            except ProtocolViolated as error:
+                fault = str(error)
+            if parsed.version < least:
+                fault = "the curator sent an older version than it announced"
+        if fault is not None:
+            self._witness.record(reply.exchange, reply.receipt)
+            raise ProtocolViolated(fault)
+        version = parsed.version if isinstance(parsed, wire.QueryReply) else None
+
+        def work(copy: LogCopy) -> StoredQuery:
+            self._witness.record_in(copy, reply.exchange, reply.receipt)
+            state = "pending" if version is None else "answered"
+            return copy.change_query(query.number, state, query_id=parsed.id, version=version, reply=reply.body)
+
+        self._unsettled += 1
+        return self._log.write(work)
+
+    # --- the shared log ---------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Bring the copy of the shared log up to the curator's, check it, and countersign it."""
+        with self._settling, self._disputing():
+            self._witness.settle(self._client, self.view.grant_id)
+            self._unsettled = 0
+
+    def export(self, path: str | Path) -> None:
+        """Write this side's logs and signatures to a file, for ``bo.verify_log`` and ``bo.reconcile``."""
+        with Path(path).open("w", encoding="utf-8") as file:
+            file.writelines(reconciliation.write(self._log.export()))
+
+    @contextmanager
+    def _disputing(self) -> Iterator[None]:
+        try:
+            yield
+        except ProtocolViolated as error:
+            self._witness.dispute(str(error))
+            raise
+
+    def close(self) -> None:
+        """Countersign the shared log if the curator can be reached, and close connections and file."""
+        try:
+            with suppress(Remote, Unreachable):
+                self.settle()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self._client.close()
+        self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if isinstance(error, ProtocolViolated):
+            self._end()
+        else:
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"Study({self.view.id}: {self.view.n} candidates, {len(self.history)} answers)"
+
+    def _repr_html_(self) -> str:
+        view = self.view
+        shown: dict[str, object] = {
+            "Study": view.id,
+            "Candidates": f"{view.n} x {view.r}",
+            "Release": view.mechanism,
+            "State": view.state,
+            "Largest number of queries": view.budget.queries,
+            "Answers so far": len(self.history),
+            "Guarantee": view.guarantee,
+        }
+        return display.facts(shown)

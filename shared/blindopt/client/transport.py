@@ -120,7 +120,7 @@ class Connection:
             )
         with transport_errors():
             self._transport = transport or _transport(verify, base_url, proxy, client_cert)
-            self._http = httpx.Client(
+            self.http = httpx.Client(
                 base_url=base_url,
                 headers={"Accept-Encoding": "identity", "User-Agent": f"blindopt/{VERSION}"} | (headers or {}),
                 timeout=timeout_s,
@@ -128,8 +128,8 @@ class Connection:
                 trust_env=False,  # a proxy of the environment would read the token
             )
         self._url_of = lru_cache(maxsize=16)(lambda path: httpx.URL(f"{base_url.rstrip('/')}{path}"))
-        self._sockets = Sockets()
-        self._timeout_s = timeout_s
+        self.sockets = Sockets()
+        self.timeout_s = timeout_s
         self._reply_max_bytes = reply_max_bytes
 
     def __enter__(self) -> Self:
@@ -140,10 +140,10 @@ class Connection:
 
     def close(self) -> None:
         """Close the connection."""
-        self._http.close()
+        self.http.close()
 
     @contextmanager
-    def _exchanged(
+    def exchange(
         self, method: str, path: str, headers: dict[str, str], content: bytes | None, timeout_s: float
     ) -> Iterator[httpx.Response]:
         """Send a request by the client's transport, without what ``httpx.Client`` does before and after.
@@ -154,9 +154,9 @@ class Connection:
         request = httpx.Request(
             method,
             self._url_of(path),
-            headers=[*self._http.headers.raw, *((name.encode(), value.encode()) for name, value in headers.items())],
+            headers=[*self.http.headers.raw, *((name.encode(), value.encode()) for name, value in headers.items())],
             content=content,
-            extensions={"timeout": timeout, "trace": self._sockets.trace},
+            extensions={"timeout": timeout, "trace": self.sockets.trace},
         )
         try:
             response = self._transport.handle_request(request)
@@ -169,7 +169,7 @@ class Connection:
         finally:
             response.close()
 
-    def _body(self, response: httpx.Response) -> bytes:
+    def body_of(self, response: httpx.Response) -> bytes:
         """Read the body. Raises Unreachable if it is encoded, ProtocolViolated if it is too long."""
         require_identity(response)
         body = bytearray()

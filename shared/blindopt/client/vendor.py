@@ -1,33 +1,81 @@
-"""A vendor's client of the modeler."""
+"""A vendor's runs at a modeler: start, wait, look, compare, hand over."""
 
+import math
 import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-from blindopt import wire
+from pydantic import BaseModel, ValidationError
+
+from blindopt import display, wire
+from blindopt.client import plots
 from blindopt.client.connection import ServiceClient, new_key, wait_until_ended
+from blindopt.errors import Invalid
+from blindopt.wire.base import checked
 
 HELD_S = 20.0
 """How long one request waits for the end of a run: less than what proxies allow."""
+SHOWN_S, POLL_S = 0.5, 0.05
+"""How often the progress of a run is shown, and the least time between two reads of one that does not wait."""
+TRIAL_COLUMNS = ("number", "phase", "row", "y", "mean", "sd", "acquisition", "declined", "answered_at")
 
 
-class VendorClient(ServiceClient):
-    """A vendor's view of a modeler."""
+def read_grant(grant: str | Path | wire.GrantFile) -> wire.GrantFile:
+    """Read the file grant.json that an owner sent. Raises Invalid if it is something else."""
+    if isinstance(grant, wire.GrantFile):
+        return grant
+    try:
+        return wire.GrantFile.model_validate_json(Path(grant).read_bytes())
+    except (ValidationError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not what a curator writes"
+        raise Invalid(f"{grant} is no grant file: {reason}") from None
 
-    def start(self, run: wire.RunCreate, *, key: str | None = None) -> wire.RunView:
-        """Queue a run."""
-        return self._post("/v1/runs", wire.RunView, run, key)
 
-    def run(self, run_id: str, *, wait_s: float = 0.0) -> wire.RunView:
-        """A run and its progress; with ``wait_s`` (up to 60), as soon as it has ended or is paused, or after so long.
+class Vendor(ServiceClient):
+    """A modeler, by its address and a vendor's token: every request there is. ``Client`` describes the parameters."""
 
-        A modeler of an earlier version does not wait.
+    def start(
+        self,
+        grant: str | Path | wire.GrantFile | wire.RunCreate,
+        *,
+        iterations: int = 50,
+        algorithm: str | wire.AlgorithmChoice = "auto",
+        seed: int | None = None,
+        name: str = "run",
+        curator_url: str | None = None,
+        key: str | None = None,
+        **settings: Any,
+    ) -> "Run":
+        """Start a run under a grant file. ``settings`` are further ones of ``POST /v1/runs``, such as ``stop``.
+
+        ``iterations`` is the number of queries after the initial ones; ``curator_url`` reaches the curator at another
+        address than the grant's. A RunCreate in place of the grant says all of this by itself. Raises Invalid for
+        settings that no run has, Remote, and Unreachable.
         """
-        params = {"wait": wait_s} if wait_s else None
-        return self._send("GET", f"/v1/runs/{run_id}", params=params, longer_s=wait_s).check().read(wire.RunView)
+        if isinstance(grant, wire.RunCreate):
+            return Run(self, self._post("/v1/runs", wire.RunView, grant, key))
+        file = read_grant(grant)
+        named = {"name": algorithm} if isinstance(algorithm, str) else algorithm
+        settings |= {"algorithm": named, "iterations": iterations, "seed": seed, "name": name}
+        access = {"curator_url": curator_url or file.curator_url, "study_id": file.study_id, "token": file.token}
+        with checked():
+            spec = wire.RunCreate.model_validate(
+                access | {"log_key": file.log_key} | {field: _plain(value) for field, value in settings.items()}
+            )
+        return Run(self, self._post("/v1/runs", wire.RunView, spec, key))
 
-    def runs(self) -> list[wire.RunView]:
+    def run(self, run_id: str) -> "Run":
+        """A run, by its id, such as one that was started earlier."""
+        return Run(self, self._read(run_id))
+
+    def runs(self) -> list["Run"]:
         """All runs, oldest first."""
-        return [run for page in self._pages("/v1/runs", wire.RunPage) for run in page.runs]
+        return [Run(self, view) for page in self._pages("/v1/runs", wire.RunPage) for view in page.runs]
+
+    def compare(self, *runs: "Run") -> "Comparison":
+        """Several runs beside each other."""
+        return Comparison(runs)
 
     def stop(self, run_id: str) -> wire.RunView:
         """End a run after its current query."""
@@ -45,24 +93,36 @@ class VendorClient(ServiceClient):
         """Continue a run with another token of its grant."""
         return self._post(f"/v1/runs/{run_id}:replace_token", wire.RunView, wire.TokenReplacement(token=token))
 
-    def wait(self, run_id: str, *, timeout_s: float, poll_s: float = 0.05) -> wire.RunView:
-        """Wait until the run has ended; Unreachable after ``timeout_s``. ``poll_s``: for a modeler that cannot wait."""
-        until = time.monotonic() + timeout_s
+    def wait(self, run_id: str, *, timeout_s: float) -> wire.RunView:
+        """Wait until a run has ended. Raises StillRunning after ``timeout_s``."""
+        return self._wait(run_id, timeout_s, lambda view: None, held_s=HELD_S)
+
+    def _read(self, run_id: str, *, wait_s: float = 0.0) -> wire.RunView:
+        params = {"wait": wait_s} if wait_s else None
+        return self._send("GET", f"/v1/runs/{run_id}", params=params, longer_s=wait_s).check().read(wire.RunView)
+
+    def _wait(
+        self, run_id: str, timeout_s: float | None, seen: Callable[[wire.RunView], None], *, held_s: float
+    ) -> wire.RunView:
+        """Wait, and pass each view to ``seen``. The modeler holds a request for ``held_s``; an earlier one does not."""
+        until = math.inf if timeout_s is None else time.monotonic() + timeout_s
 
         def look() -> wire.RunView:
-            return self.run(run_id, wait_s=min(HELD_S, max(0.0, until - time.monotonic())))
+            view = self._read(run_id, wait_s=min(held_s, max(0.0, until - time.monotonic())))
+            seen(view)
+            return view
 
-        return wait_until_ended(look, f"run {run_id}", timeout_s=timeout_s, poll_s=poll_s)
+        return wait_until_ended(look, f"run {run_id}", timeout_s=timeout_s, poll_s=POLL_S)
 
     def recommendation(self, run_id: str, over: str = "asked") -> wire.Recommendation:
         """The run's recommendation after the answers so far: the best of the queried candidates, or of all."""
         return self._get(f"/v1/runs/{run_id}/recommendation", wire.Recommendation, over=over)
 
     def send_message(
-        self, run_id: str, wish: wire.RecommendationWish | wire.BudgetMessage, *, key: str | None = None
+        self, run_id: str, message: wire.RecommendationWish | wire.BudgetMessage, *, key: str | None = None
     ) -> wire.RunMessage:
         """Hand over a run's recommendation to the owner of its study, or request more budget."""
-        return self._post(f"/v1/runs/{run_id}/messages", wire.RunMessage, wish, key)
+        return self._post(f"/v1/runs/{run_id}/messages", wire.RunMessage, message, key)
 
     def update_message(self, run_id: str, number: int) -> wire.RunMessage:
         """Send a message that has not arrived, or read the owner's decision."""
@@ -93,3 +153,149 @@ class VendorClient(ServiceClient):
     def export_csv(self, run_id: str) -> str:
         """The trials as CSV."""
         return self._send("GET", f"/v1/runs/{run_id}/export", params={"format": "csv"}).check().body.decode()
+
+
+class Run:
+    """A run at a modeler. ``view`` is what the modeler last said of it; ``refresh`` reads it again."""
+
+    def __init__(self, vendor: Vendor, view: wire.RunView) -> None:
+        self._vendor, self.view = vendor, view
+
+    @property
+    def id(self) -> str:
+        """Identifies the run: ``vendor.run(id)`` returns it again."""
+        return self.view.id
+
+    @property
+    def state(self) -> str:
+        """The state when the run was last read."""
+        return self.view.state
+
+    def refresh(self, *, wait_s: float = 0.0) -> "Run":
+        """Read the run again; with ``wait_s``, as soon as it has ended or is paused, or after so long."""
+        self.view = self._vendor._read(self.id, wait_s=wait_s)
+        return self
+
+    def wait(self, *, progress: bool = False, timeout_s: float | None = None) -> "Run":
+        """Wait until the run has ended; show how far it is with ``progress``. Raises StillRunning after ``timeout_s``.
+
+        A run that is paused, or whose records people measure, has not ended.
+        """
+        with display.progress(self.view.name, show=progress) as report:
+
+            def seen(view: wire.RunView) -> None:
+                self.view = view
+                report(view.trials + view.declined, self._trials_max(), self._words())
+
+            self._vendor._wait(self.id, timeout_s, seen, held_s=SHOWN_S if progress else HELD_S)
+        return self
+
+    def _trials_max(self) -> int:
+        """How many it plans: before it knows the study, without the initial candidates that its plan may add."""
+        plan = self.view.plan
+        return self.view.iterations + (plan.initial_rows if plan is not None else self.view.initial_rows or 0)
+
+    def _words(self) -> str:
+        best = self.view.best
+        return self.state if best is None else f"{self.state}, best {best.y:.6g}"
+
+    def stop(self) -> "Run":
+        """End the run after its current query."""
+        return self._act(self._vendor.stop)
+
+    def pause(self) -> "Run":
+        """Halt the run after its current query."""
+        return self._act(self._vendor.pause)
+
+    def resume(self) -> "Run":
+        """Continue the run; one that waits looks again at once."""
+        return self._act(self._vendor.resume)
+
+    def _act(self, act: Callable[[str], wire.RunView]) -> "Run":
+        self.view = act(self.id)
+        return self
+
+    @property
+    def recommendation(self) -> wire.Recommendation:
+        """The best of the queried candidates after the answers so far, with its interval. Raises Remote before one."""
+        return self._vendor.recommendation(self.id)
+
+    @property
+    def export(self) -> wire.RunExport:
+        """All that is needed to redo the run: settings, study, trials, answer versions."""
+        return self._vendor.export(self.id)
+
+    @property
+    def trials(self) -> Any:
+        """The trials as a pandas DataFrame, by number. Raises ExtraMissing without pandas."""
+        rows = [trial.model_dump() for trial in self.export.trials]
+        columns = [*TRIAL_COLUMNS, "noise_variance"]
+        for row in rows:
+            passport = row["passport"]
+            row["noise_variance"] = passport and passport["measurement_variance"] + (
+                passport["privacy"]["variance"] or 0
+            )
+        return display.frame([{name: row[name] for name in columns} for row in rows], columns).set_index("number")
+
+    def plot(self, axes: Any = None) -> Any:
+        """Plot outcomes, the best so far, and what was expected; return the matplotlib Axes. Needs ``plots``."""
+        return plots.course({self.view.name: self.export}, axes)
+
+    def hand_over(self, note: str | None = None) -> wire.RunMessage:
+        """Send the recommendation to the owner of the study."""
+        with checked():
+            message = wire.RecommendationWish(kind="recommendation", note=note)
+        return self._vendor.send_message(self.id, message)
+
+    def __repr__(self) -> str:
+        return f"Run({self.id}, {self.state}, {self.view.trials} trials)"
+
+    def _repr_html_(self) -> str:
+        return Comparison([self])._repr_html_()
+
+
+class Comparison:
+    """Runs beside each other."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs = list(runs)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each run: its name, state, trials, and recommendation."""
+        rows = []
+        for run in self.runs:
+            view, best = run.view, run.view.recommendation
+            rows.append(
+                {
+                    "id": view.id,
+                    "name": view.name,
+                    "algorithm": view.plan.algorithm.name if view.plan else view.algorithm.name,
+                    "state": view.state,
+                    "trials": view.trials,
+                    "best y": view.best.y if view.best else None,
+                    "recommended": best.row if best else None,
+                    "mean": best.mean if best else None,
+                    "sd": best.sd if best else None,
+                }
+            )
+        return rows
+
+    @property
+    def frame(self) -> Any:
+        """The rows as a pandas DataFrame. Raises ExtraMissing without pandas."""
+        return display.frame(self.rows, list(self.rows[0]) if self.rows else [])
+
+    def plot(self, axes: Any = None) -> Any:
+        """Plot the best outcome so far of every run; return the matplotlib Axes. Needs ``plots``."""
+        return plots.course({f"{run.view.name} {run.id[-4:]}": run.export for run in self.runs}, axes)
+
+    def _repr_html_(self) -> str:
+        rows = self.rows
+        return display.table(list(rows[0]) if rows else [], [list(row.values()) for row in rows])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump()
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

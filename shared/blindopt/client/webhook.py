@@ -53,13 +53,13 @@ class WebhookClient(Connection):
             "Idempotency-Key": key,
             "Blindopt-Signature": f"t={at},v1={signature}",
         }
-        options: dict[str, Any] = {"content": body, "headers": headers, "extensions": {"trace": self._sockets.trace}}
+        options: dict[str, Any] = {"content": body, "headers": headers, "extensions": {"trace": self.sockets.trace}}
         with (
-            self._sockets.within(self._timeout_s),
+            self.sockets.within(self.timeout_s),
             transport_errors(),
-            self._http.stream("POST", self._url, **options) as response,
+            self.http.stream("POST", self._url, **options) as response,
         ):
-            received = self._body(response) if reads else b""
+            received = self.body_of(response) if reads else b""
             return WebhookReply(response.status_code, received, seconds_until(response.headers.get("Retry-After", "")))
 
 

@@ -16,7 +16,7 @@ from blindopt import wire
 from blindopt.audit import merkle_log
 from blindopt.audit.checkpoints import Checkpoint, ForgedChange, Signer, Verifier
 from blindopt.audit.merkle_log import Exchange, Head
-from blindopt.client.study import StudyClient
+from blindopt.client.study_client import StudyClient
 from blindopt.errors import LogBroken, ProtocolViolated, Unreachable
 
 R = TypeVar("R")

@@ -1,9 +1,13 @@
 """Base types of the wire: strict, frozen, finite."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from blindopt.errors import Invalid
 
 PLAYS_MAX = 1_000
 ROWS_MAX = 1_000
@@ -81,3 +85,19 @@ class Limits(Reply):
 
     rows_per_query: int = Field(description="Largest number of candidates in one query.")
     plays_per_row: int = Field(description="Largest number of plays of one candidate in one query.")
+
+
+@contextmanager
+def checked(field: str = "") -> Iterator[None]:
+    """Raise Invalid in place of pydantic's error, with every field under ``field`` that cannot be right."""
+    try:
+        yield
+    except ValidationError as error:
+        raise Invalid("; ".join(_faults(field, error))) from None
+
+
+def _faults(field: str, error: ValidationError) -> Iterator[str]:
+    for fault in error.errors(include_input=False, include_url=False):
+        where = ".".join(str(name) for name in (field, *fault["loc"]) if name != "")
+        message = fault["msg"].removeprefix("Value error, ")
+        yield f"{where}: {message}" if where else message

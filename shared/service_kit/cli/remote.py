@@ -37,10 +37,14 @@ def address_of(program: Program[S], url: str | None) -> str:
     return (url or program.in_environment("url") or program.checked_settings().console_url).rstrip("/")
 
 
-def tls_of(program: Program[S]) -> dict[str, Any]:
-    """Options of a client: the file of the authority, and of the certificate to show, as the environment names them."""
+def client_options(program: Program[S]) -> dict[str, Any]:
+    """Options of a client: the files of the authority and of the certificate to show, as the environment names them.
+
+    A command reports what it is told at once, and has warned of plain http itself.
+    """
     ca, cert, key = (program.in_environment(name) for name in ("ca_file", "client_cert_file", "client_key_file"))
-    return {"verify": ca or True, "client_cert": (cert, key) if cert and key else None}
+    certificate = (cert, key) if cert and key else None
+    return {"verify": ca or True, "client_cert": certificate, "patience_s": 0.0, "plain_http": True}
 
 
 @contextmanager
@@ -57,7 +61,7 @@ def connected(
             typer.echo(f"warning: the token goes to {address} over plain http, readable on the way", err=True)
         with (
             access_token(program, token_file, "command line") as token,
-            client(address, token, **tls_of(program)) as opened,
+            client(address, token, **client_options(program)) as opened,
         ):
             yield opened
 

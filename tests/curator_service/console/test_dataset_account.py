@@ -5,14 +5,14 @@ import json
 import pytest
 
 from blindopt import wire
-from blindopt.client import OwnerClient
+from blindopt.client import Owner
 from tests.curator_service.use_cases.accounts.file_of_records import CSV, spec_of
 
 
 @pytest.fixture(scope="module")
 def used(service):
     """A dataset with a released study of epsilon 1, and a draft."""
-    with OwnerClient(service.url, service.token) as owner:
+    with Owner(service.url, service.token) as owner:
         dataset = owner.register("records", CSV).id
         studies = [
             owner.create_study(wire.StudyCreate.model_validate_json(json.dumps(spec_of(dataset, name=name)))).id
@@ -35,7 +35,7 @@ def test_the_pages_of_a_dataset_and_of_a_draft_say_what_it_has_spent(owner, used
 
 def test_where_a_study_declares_several_rows_of_a_person_the_pages_show_that_persons_loss_too(owner, service):
     csv = b"a,b,y\n" + b"".join(b"%d,%d,%d\n" % (i % 3, i % 2, i % 5) for i in range(7))
-    with OwnerClient(service.url, service.token) as api:
+    with Owner(service.url, service.token) as api:
         dataset = api.register("visits", csv).id
         body = spec_of(dataset, rows_per_person=4)
         study = api.release(api.create_study(wire.StudyCreate.model_validate_json(json.dumps(body))).id).id
@@ -83,7 +83,7 @@ def test_an_auditor_reads_the_account_and_cannot_change_it(owner, auditor, used)
 
 def test_an_erasure_says_what_goes_and_is_confirmed_by_the_name(owner, auditor, service):
     csv = b"a,b,y\n" + b"".join(b"%d,%d,%d\n" % (i % 3, i % 2, i % 5) for i in range(9))
-    with OwnerClient(service.url, service.token) as api:
+    with Owner(service.url, service.token) as api:
         dataset = api.register("ward 7", csv).id
         study = api.create_study(wire.StudyCreate.model_validate_json(json.dumps(spec_of(dataset, name="beds")))).id
         api.release(study)
@@ -94,7 +94,7 @@ def test_an_erasure_says_what_goes_and_is_confirmed_by_the_name(owner, auditor, 
     owner.submit(f"{path}:erase", name="ward 7")
     assert "these studies are open (close them first): &#34;beds&#34;" in owner.text or '"beds"' in owner.shown
     assert study not in owner.shown
-    with OwnerClient(service.url, service.token) as api:
+    with Owner(service.url, service.token) as api:
         api.close_study(study)
         api.archive_dataset(dataset)
     owner.get(f"{path}/erasure")

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from blindopt import wire
-from blindopt.client import MeasurerClient, OwnerClient, StudyClient
+from blindopt.client import Measurer, Owner, StudyClient
 from curator_service import console
 from tests import console_errors
 
@@ -294,8 +294,8 @@ def test_numbers_that_are_codes_are_read_as_categories_where_their_list_is_publi
     owner.submit(where, as_1="one_hot")
     assert (owner.status, "the lists are public" in owner.shown) == (422, True)
     owner.submit(where, as_1="one_hot", lists_public="yes")
-    with OwnerClient(service.url, service.token) as api:
-        made = api.dataset(owner.path.rpartition("/")[2])
+    with Owner(service.url, service.token) as api:
+        made = api.dataset(owner.path.rpartition("/")[2]).view
     assert [column.name for column in made.columns] == ["size", "kind=1", "kind=2", "kind=5", "y"]
     assert [(column.minimum, column.maximum) for column in made.columns][1:4] == [(0, 1)] * 3
 
@@ -354,8 +354,8 @@ def test_a_draft_that_is_sent_twice_is_made_once(owner, dataset, service):
 def test_what_the_form_tells_is_the_study_that_is_made(owner, dataset, service):
     _draft(owner, dataset, "column")
     owner.submit("/studies/new", go="create")
-    with OwnerClient(service.url, service.token) as api:
-        spec = api.study(owner.path.rpartition("/")[2]).spec
+    with Owner(service.url, service.token) as api:
+        spec = api.study(owner.path.rpartition("/")[2]).view.spec
     assert spec.name == STEPS["data"]["name"]
     assert [(f.column, f.lower, f.upper, f.hidden_change) for f in spec.features] == [
         (MARKUP, 0, 6, 0.3),  # as suggested: a twentieth of the range
@@ -373,8 +373,8 @@ def test_a_draft_is_changed_in_its_place_until_somebody_else_has_changed_or_rele
     owner.submit("/studies/new", go="create")
     where = owner.path.removeprefix("/console")
     identity = where.rpartition("/")[2]
-    with OwnerClient(service.url, service.token) as api:
-        made = api.study(identity)
+    with Owner(service.url, service.token) as api:
+        made = api.study(identity).view
         owner.get(f"/studies/new?change={identity}")
         assert owner.form("/studies/new")["name"] == made.spec.name
         for _ in range(6):
@@ -382,7 +382,7 @@ def test_a_draft_is_changed_in_its_place_until_somebody_else_has_changed_or_rele
             assert owner.status == 200, owner.shown[-600:]
         owner.submit("/studies/new", go="create")
         assert owner.path == "/console" + where
-        assert api.study(identity) == made  # all that it holds went through the form
+        assert api.study(identity).view == made  # all that it holds went through the form
         assert "The draft is changed" in owner.shown
 
         owner.get(f"/studies/new?change={identity}")
@@ -392,7 +392,7 @@ def test_a_draft_is_changed_in_its_place_until_somebody_else_has_changed_or_rele
                 "/studies/new", go="next", **STEPS[step] | ({"budget_queries": "7"} if step == "budget" else {})
             )
         owner.submit("/studies/new", go="create")
-        assert api.study(identity).spec == made.spec.model_copy(
+        assert api.study(identity).view.spec == made.spec.model_copy(
             update={"budget": wire.Budget(epsilon_per_row="6", queries=7)}
         )
         owner.text = late  # a page that was open all the while
@@ -402,13 +402,13 @@ def test_a_draft_is_changed_in_its_place_until_somebody_else_has_changed_or_rele
         assert "was changed since you read it" in owner.shown
 
         owner.get(where)
-        now = api.study(identity).spec_sha256
+        now = api.study(identity).view.spec_sha256
         owner.text = owner.text.replace(now, made.spec_sha256)  # the same of the page that releases
         owner.submit(f"{where}:release", sure="yes")
         assert "was changed since you read it" in owner.shown
-        assert api.study(identity).state == "draft"
+        assert api.study(identity).view.state == "draft"
         owner.submit(f"{where}:release", sure="yes")
-        assert api.study(identity).state == "open"
+        assert api.study(identity).view.state == "open"
         assert f"change={identity}" not in owner.text
         owner.get(f"/studies/new?change={identity}")
         for go in ["next"] * 6 + ["create"]:
@@ -454,14 +454,14 @@ def test_a_draft_that_goes_through_the_form_untouched_is_what_it_was(owner, data
     bounds = {MARKUP: (0.0, 6.0, None), TURNED: (-1e-3, 12345678.9, 0.1)}
     features = [wire.Feature(column=c, lower=a, upper=b, scale=s) for c, (a, b, s) in bounds.items()]
     spec = wire.StudyCreate(name=MARKUP, dataset_id=dataset, features=features, **said)
-    with OwnerClient(service.url, service.token) as api:
+    with Owner(service.url, service.token) as api:
         made = api.create_study(spec)
         owner.get(f"/studies/new?change={made.id}")
         for go in ["next"] * 6 + ["create"]:
             owner.submit("/studies/new", go=go)
             assert owner.status == 200, owner.shown[-600:]
         assert "The draft is changed" in owner.shown
-        assert api.study(made.id) == made.model_copy(update={"account": None})
+        assert api.study(made.id).view == made.model_copy(update={"account": None})
 
 
 def test_steps_that_were_reached_are_buttons_and_each_line_of_the_review_leads_to_its_step(owner, dataset, service):
@@ -567,12 +567,12 @@ def test_the_owner_releases_the_mean_that_is_left_by_a_button_and_a_measurer_has
         release=wire.AutoRelease(mechanism="auto", epsilon="1"),
         answers=wire.LaplaceAnswers(mechanism="laplace", epsilon="0.5", value_bound=3.0, plays="mean"),
     )
-    with OwnerClient(service.url, service.token) as api, MeasurerClient(service.url, service.token) as entering:
+    with Owner(service.url, service.token) as api, Measurer(service.url, service.token) as entering:
         study = api.release(api.create_study(spec).id).id
         token = api.grant(study, wire.GrantCreate(name="m")).token
         with StudyClient(service.url, token, study) as modeler:
             query = modeler.ask(wire.QueryRequest(rows=[wire.RowPlays(row=2, plays=2)]), key="means")[0].id
-            first, second = entering.inbox(query_id=query)
+            first, second = entering.measurements(query_id=query)
             values = [wire.Measured(measurement_id=item.id, value=1.0) for item in (first, second)]
             entering.answer(query, wire.AnswerCreate(values=values))
             where = f"/inbox/{first.id}"
@@ -595,8 +595,8 @@ def test_the_owner_releases_the_mean_that_is_left_by_a_button_and_a_measurer_has
 @pytest.mark.parametrize("page", ["/inbox?after={before}", "/inbox/{id}"])
 def test_a_form_of_an_open_measurement_never_corrects_a_value_entered_meanwhile(measurer, service, study, page):
     query = _ask(service, study, f"meanwhile {page}", 12)
-    with MeasurerClient(service.url, service.token) as other, OwnerClient(service.url, service.token) as owner:
-        (mine,) = other.inbox(query_id=query)
+    with Measurer(service.url, service.token) as other, Owner(service.url, service.token) as owner:
+        (mine,) = other.measurements(query_id=query)
         measurer.get(page.format(before=mine.seq - 1, id=mine.id))
         sent = measurer.form(action := f"/inbox/{mine.id}:answer")
         other.answer(query, wire.AnswerCreate(values=[wire.Measured(measurement_id=mine.id, value=100.0)]))
@@ -615,8 +615,8 @@ def test_a_form_of_an_open_measurement_never_corrects_a_value_entered_meanwhile(
 
 def test_the_same_answer_form_sent_twice_is_one_answer_and_no_error(measurer, service, study):
     query = _ask(service, study, "twice", 13)
-    with MeasurerClient(service.url, service.token) as other:
-        (mine,) = other.inbox(query_id=query)
+    with Measurer(service.url, service.token) as other:
+        (mine,) = other.measurements(query_id=query)
         measurer.get(f"/inbox/{mine.id}")
         sent = measurer.form(action := f"/inbox/{mine.id}:answer") | {"value": "110"}
         for _ in range(2):
@@ -664,8 +664,8 @@ def test_a_spreadsheet_is_checked_line_by_line_before_it_is_taken(measurer, serv
 def test_a_comma_before_three_digits_is_asked_back_and_saved_by_a_button(measurer, service, study):
     """Found by hand: 1,034 was stored as 1.034, without a word of it, and left to the vendor."""
     query = _ask(service, study, "comma", 40, 41)
-    with MeasurerClient(service.url, service.token) as other:
-        mine, second = other.inbox(query_id=query)
+    with Measurer(service.url, service.token) as other:
+        mine, second = other.measurements(query_id=query)
         measurer.get(f"/inbox?after={mine.seq - 1}")
         action = f"/inbox/{mine.id}:answer"
         measurer.submit(action, value="1,034")
@@ -686,8 +686,8 @@ def test_a_comma_before_three_digits_is_asked_back_and_saved_by_a_button(measure
 
 def test_the_table_asks_back_too(measurer, service, study):
     query = _ask(service, study, "comma table", 42)
-    with MeasurerClient(service.url, service.token) as other:
-        (mine,) = other.inbox(query_id=query)
+    with Measurer(service.url, service.token) as other:
+        (mine,) = other.measurements(query_id=query)
         measurer.get("/inbox/table")
         measurer.submit("/inbox/table", **{f"value_{mine.id}": "1,034"})
         assert (measurer.status, "1.034 or 1,034?" in measurer.shown) == (422, True)
@@ -701,9 +701,9 @@ def test_undo_takes_back_what_has_not_left_and_never_charges(measurer, owner, se
     """Where a private answer has left, undo changes nothing: another value would be charged as a correction."""
     query = _ask(service, study, "undo", 43, 44)
     undo = re.compile(r"/console(/inbox/msr_[0-9a-f]{16}:undo\?version=[0-9]+)")
-    with service.http() as api, MeasurerClient(service.url, service.token) as other:
+    with service.http() as api, Measurer(service.url, service.token) as other:
         spent = lambda: api.get(f"/v1/studies/{study[0]}/ledger").json()["entries"]  # noqa: E731
-        first, second = other.inbox(query_id=query)
+        first, second = other.measurements(query_id=query)
         before = len(spent())
 
         def save(item, value):
@@ -732,12 +732,12 @@ def _reply(service, study, query):
 def test_an_item_shows_what_was_measured_of_the_record_before_and_that_a_repeat_is_meant(measurer, service, study):
     """Found by hand: record 818 came four times, and nothing said that it had been measured."""
     first = _ask(service, study, "before", 45)
-    with MeasurerClient(service.url, service.token) as other, StudyClient(service.url, study[1], study[0]) as modeler:
-        (item,) = other.inbox(query_id=first)
+    with Measurer(service.url, service.token) as other, StudyClient(service.url, study[1], study[0]) as modeler:
+        (item,) = other.measurements(query_id=first)
         assert item.earlier == []
         other.answer(first, wire.AnswerCreate(values=[wire.Measured(measurement_id=item.id, value=44.25)]))
         again, _ = modeler.ask(wire.QueryRequest(rows=[wire.RowPlays(row=45, plays=2)]), key="before again")
-        _, second = other.inbox(query_id=again.id)
+        _, second = other.measurements(query_id=again.id)
         assert [earlier.value for earlier in second.earlier] == [44.25]
         measurer.get(f"/inbox/{second.id}")
         assert "repeat 2 of 2, on purpose" in measurer.shown
@@ -751,7 +751,7 @@ def test_an_item_shows_what_was_measured_of_the_record_before_and_that_a_repeat_
 
 
 def test_files_of_the_ledger_and_of_the_log_hold_all_of_it(auditor, service, study):
-    with OwnerClient(service.url, service.token) as api:
+    with Owner(service.url, service.token) as api:
         lines = list(api.ledger(study[0]))
     reply = [json.loads(line) for line in auditor.get(f"/accounts/{study[0]}/ledger?as=json").text.splitlines()]
     rows = list(csv.DictReader(io.StringIO(auditor.get(f"/accounts/{study[0]}/ledger").text)))
@@ -905,8 +905,8 @@ BUTTONS = {
 def test_no_error_of_any_form_names_a_field_of_the_api_an_id_or_a_path(owner, service, study, dataset, garbage):
     """Found by hand: "lower 0: A number is needed", "answers value bound", "errors says what is wrong"."""
     query = _ask(service, study, f"errors{len(garbage)}", 50, 51)
-    with MeasurerClient(service.url, service.token) as other:
-        mine, answered = other.inbox(query_id=query)
+    with Measurer(service.url, service.token) as other:
+        mine, answered = other.measurements(query_id=query)
         value = wire.Measured(measurement_id=answered.id, value=70.0)
         other.answer(query, wire.AnswerCreate(values=[value]))
     with StudyClient(service.url, study[1], study[0]) as vendor:
@@ -915,7 +915,7 @@ def test_no_error_of_any_form_names_a_field_of_the_api_an_id_or_a_path(owner, se
         ):
             vendor.send_message(message, key=f"{number}{garbage}".strip())
     _upload(owner, "name,y\nanna,1\nbert,2\n")
-    with OwnerClient(service.url, service.token) as api:
+    with Owner(service.url, service.token) as api:
         ids = {
             "dataset_id": [dataset],
             "study_id": [study[0]],

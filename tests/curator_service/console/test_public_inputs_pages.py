@@ -6,7 +6,7 @@ import re
 import pytest
 
 from blindopt import wire
-from blindopt.client import OwnerClient, StudyClient
+from blindopt.client import Owner, StudyClient
 from curator_service.console import figures
 
 CSV = "a,b,y\n" + "".join(f"{i},{i * i % 11},{i % 5}\n" for i in range(12))
@@ -16,7 +16,7 @@ LEAKS = "Choosing by this leaks what is not counted"
 
 @pytest.fixture(scope="module")
 def api(service):
-    with OwnerClient(service.url, service.token, timeout_s=60) as client:
+    with Owner(service.url, service.token, timeout_s=60) as client:
         yield client
 
 
@@ -50,7 +50,7 @@ def test_a_draft_shows_its_cautions_before_it_is_released_and_after(owner, api, 
 
 
 def test_higher_caps_that_bring_a_caution_are_raised_by_whoever_accepts_it(owner, api, study):
-    page, caps = f"/studies/{study}/caps", lambda: api.study(study).spec.budget.epsilon_per_row
+    page, caps = f"/studies/{study}/caps", lambda: api.study(study).view.spec.budget.epsilon_per_row
     owner.get(page)
     assert "I accept what is said here" not in owner.shown
     owner.submit(page, epsilon_per_row="12.5", reason="agreed")
@@ -80,7 +80,7 @@ def test_a_request_for_budget_that_brings_a_caution_is_approved_by_whoever_accep
         assert caution in html.unescape(said)
         ticked = {name: value or html.unescape(said) for name, value in ticked.items()}
         owner.send("POST", f"/console{decide}", data=owner.form(decide) | {"decision": "approved"} | ticked)
-        return api.study(study).spec.budget.epsilon_per_row
+        return api.study(study).view.spec.budget.epsilon_per_row
 
     assert approve() == "12"  # without the tick
     assert (owner.status, "Confirm this, or choose lower caps" in owner.shown) == (422, True)
@@ -160,7 +160,7 @@ def test_a_sandbox_is_made_and_labelled_on_every_page_of_it(owner, api, study):
     assert SANDBOX not in owner.shown
     owner.submit(f"/studies/{study}:sandbox")
     made = owner.path.rpartition("/")[2]
-    sandbox = api.study(made)
+    sandbox = api.study(made).view
     assert sandbox.sandbox
     assert "This is the sandbox" in owner.shown
     assert SANDBOX in owner.shown
@@ -247,7 +247,7 @@ def test_the_part_beside_the_dial_follows_the_form_and_draws_and_charges_nothing
 
 
 def test_the_last_studies_of_the_dataset_stand_beside_it(owner, api, study):
-    spec = api.study(study).spec
+    spec = api.study(study).view.spec
     owner.get(f"/studies/new?from={study}&epsilon=4")
     assert owner.form("/studies/new")["release_epsilon"] == "4"  # as a forecast's button does
     assert "The last studies of this dataset" in owner.shown
@@ -293,11 +293,11 @@ def test_the_best_kind_of_record_is_priced_before_anything_is_spent_and_its_owne
     assert "1 equal parts, with 1 records or more" in owner.shown
     owner.submit("/studies/new", go="create")
     study = owner.path.rpartition("/")[2]
-    spec = api.study(study).spec
+    spec = api.study(study).view.spec
     assert (spec.release.epsilon, spec.answers.epsilon, spec.budget.epsilon_per_row) == ("0.5", "0.5", "1")
     owner.submit(f"/studies/{study}:release", sure="yes")
     owner.get(f"/studies/{study}/groups")
-    assert owner.shown.count("to 10") + owner.shown.count("to 20") >= len(api.study(study).report.counts)
+    assert owner.shown.count("to 10") + owner.shown.count("to 20") >= len(api.study(study).view.report.counts)
     owner.submit(f"/studies/{study}:open_group", row="0")
     assert "is a group of" in owner.shown
     owner.submit(f"/studies/{study}:open_group", row="99")
@@ -315,7 +315,7 @@ def test_a_draft_of_private_centres_takes_the_epsilon_of_a_forecast_and_keeps_it
     for _ in range(3):
         owner.submit("/studies/new", go="next")
     owner.submit("/studies/new", go="create")
-    spec = api.study(draft.id).spec
+    spec = api.study(draft.id).view.spec
     assert (spec.release.epsilon, spec.release.cells.epsilon, spec.answers.epsilon) == ("1", "0.4", "1")
     assert spec.budget == wire.Budget(epsilon_per_row="2", epsilon_total="7", queries=9)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from blindopt.client import OwnerClient
+from blindopt.client import Owner
 from curator_service.context import open_context
 from curator_service.settings import Settings
 from service_kit.cli import users
@@ -44,7 +44,7 @@ def service(make_service, tmp_path_factory, owners_system):
 def study(service, small):
     token = service.run("token", "create", "--role", "owner", "--name", "o").stdout.strip()
     (service.folder / "first-token").write_text(token)
-    with OwnerClient(service.url, token) as owner:
+    with Owner(service.url, token) as owner:
         dataset = owner.register("small", small.csv, public=True).id
     with open_measured_study(small, service, dataset, source="webhook") as study:
         yield study

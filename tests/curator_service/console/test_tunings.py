@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 
 from blindopt import wire
-from blindopt.client import OwnerClient
+from blindopt.client import Owner
 from tests.curator_service.scoring.scorer import KEY, serving
 from tests.curator_service.tuning_case import FEATURES, NAMES, registered
 
@@ -29,7 +29,7 @@ def settings(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def api(service):
-    with OwnerClient(service.url, service.token, timeout_s=60) as client:
+    with Owner(service.url, service.token, timeout_s=60) as client:
         yield client
 
 

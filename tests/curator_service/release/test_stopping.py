@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from blindopt import wire
-from blindopt.client import OwnerClient
+from blindopt.client import Owner
 from curator_service.privacy.noise.parallel import PARALLEL_DRAWS, processors
 
 ROWS, FEATURES = 60_000, 10
@@ -39,7 +39,7 @@ def test_sigterm_leaves_no_worker_and_no_release(make_service, tmp_path, until):
     values = np.random.default_rng(0).uniform(size=(ROWS, FEATURES + 1))
     file = io.BytesIO()
     pq.write_table(pa.table(dict(zip(names, values.T, strict=True))), file)
-    with OwnerClient(service.url, service.token, timeout_s=60) as owner:
+    with Owner(service.url, service.token, timeout_s=60) as owner:
         dataset = owner.register("large", file.getvalue(), filename="data.parquet")
         draft = owner.create_study(
             wire.StudyCreate(
@@ -62,12 +62,12 @@ def test_sigterm_leaves_no_worker_and_no_release(make_service, tmp_path, until):
         pid = service.process.pid
         until(lambda: len(workers(pid)) >= 3)  # two and multiprocessing's own helper
         started = workers(pid)
-        until(lambda: (owner.study(draft.id).progress or 0) > 0)
-        assert owner.study(draft.id).progress < 1
+        until(lambda: (owner.study(draft.id).view.progress or 0) > 0)
+        assert owner.study(draft.id).view.progress < 1
         service.stop()
     until(lambda: all(ended(pid) for pid in started))
     service.start()
-    with OwnerClient(service.url, service.token, timeout_s=60) as owner:
-        assert owner.study(draft.id).state == "draft"
+    with Owner(service.url, service.token, timeout_s=60) as owner:
+        assert owner.study(draft.id).view.state == "draft"
     assert not list((service.data / "files").glob("rel_*"))
     service.stop()

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from blindopt import wire
-from blindopt.client import OwnerClient, StudyClient, VendorClient
+from blindopt.client import Owner, StudyClient, Vendor
 from blindopt.errors import Remote
 from curator_service.context import open_context
 from curator_service.settings import Settings
@@ -43,7 +43,7 @@ def limited(make_service, tmp_path, small, open_study):
 
     def make(**settings):
         curator = make_service("curator", tmp_path, **settings).start()
-        with OwnerClient(curator.url, curator.token) as owner:
+        with Owner(curator.url, curator.token) as owner:
             return curator, open_study(owner, owner.register("small", small.csv, public=True))
 
     return make
@@ -68,8 +68,8 @@ def test_no_file_of_either_service_holds_the_secret_of_a_token(
     curator = make_service("curator", tmp_path).start()
     modeler = make_service("modeler", tmp_path).start()
     with (
-        OwnerClient(curator.url, curator.token) as owner,
-        VendorClient(modeler.url, modeler.token) as vendor,
+        Owner(curator.url, curator.token) as owner,
+        Vendor(modeler.url, modeler.token) as vendor,
         curator.http() as http,
     ):
         study = open_study(owner, owner.register("small", small.csv, public=True))
@@ -83,7 +83,7 @@ def test_no_file_of_either_service_holds_the_secret_of_a_token(
         secrets = {curator.token, modeler.token, study.token, rotated.json()["token"]}
         secrets.add(curator.run_in_process("token", "create", "--name", "a", "--role", "auditor").stdout.strip())
         shown = [http.get(where).text for where in (f"/v1/studies/{study.id}/grants", "/v1/audit/entries")]
-        shown += [reply.model_dump_json() for reply in (vendor.run(run.id), vendor.export(run.id))]
+        shown += [reply.model_dump_json() for reply in (vendor.run(run.id).view, vendor.export(run.id))]
     whole = [path for side in (curator, modeler) for path in side.data.rglob("*") if path.is_file()]
     stored = b"".join(path.read_bytes() for path in whole)
     stored += b"".join(beside.stored(side.database) for side in (curator, modeler))
@@ -257,13 +257,13 @@ def test_tokens_of_people_are_made_rotated_listed_and_revoked_on_the_command_lin
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.startswith("error: two tokens are live")
     for token in (first, second):
-        with OwnerClient(curator.url, token) as auditor:
+        with Owner(curator.url, token) as auditor:
             assert auditor.checkpoint().size > 0
     until(lambda: curator.rows("SELECT 1 FROM tokens WHERE kid = ? AND last_used_at IS NOT NULL", kid))
     assert curator.run("token", "revoke", kid).returncode == 0
-    with OwnerClient(curator.url, first) as gone, pytest.raises(Remote, match="unauthenticated"):
+    with Owner(curator.url, first) as gone, pytest.raises(Remote, match="unauthenticated"):
         gone.checkpoint()
-    with OwnerClient(curator.url, second) as stays:
+    with Owner(curator.url, second) as stays:
         assert stays.checkpoint().size > 0
     for command in (("revoke", "0" * 16), ("rotate", "usr_nobody")):
         unknown = curator.run("token", *command)
@@ -295,7 +295,7 @@ def test_a_principal_that_asks_too_often_waits_and_another_does_not(limited):
             assert reply.json()["retryable"]
             assert 1 <= int(reply.headers["retry-after"]) <= 2
         assert owner.get("/v1/studies").is_success  # another principal, the same address
-        with OwnerClient(curator.url, curator.token) as client:  # the bucket is the grant's, not the token's
+        with Owner(curator.url, curator.token) as client:  # the bucket is the grant's, not the token's
             second = client.rotate(study.id, study.grant_id, wire.Rotation())
         with curator.http(second.token) as same:
             assert [same.get(f"/v1/studies/{study.id}").status_code for _ in range(5)][-1] == 429
@@ -351,7 +351,7 @@ def test_behind_a_trusted_proxy_each_client_is_throttled_and_logged_by_its_own_a
 def test_a_run_survives_429_and_finishes_and_both_logs_tell_the_same(limited, make_service, tmp_path, run_of):
     curator, study = limited(rate_burst="4", rate_per_second="2")
     modeler = make_service("modeler", tmp_path).start()
-    with VendorClient(modeler.url, modeler.token) as vendor:
+    with Vendor(modeler.url, modeler.token) as vendor:
         run = vendor.start(run_of(curator.url, study, iterations=8, initial_rows=0))
         ended = vendor.wait(run.id, timeout_s=60)
         assert (ended.state, ended.ended_because, ended.trials) == ("completed", "budget", 8)
@@ -409,7 +409,7 @@ def test_a_run_goes_on_with_another_token_after_its_first_was_revoked(
     length = 60
     alone = vendor.wait(vendor.start(run_of(curator.url, study, iterations=length, seed=5)).id, timeout_s=60)
     run = vendor.start(run_of(curator.url, study, iterations=length, seed=5)).id
-    until(lambda: vendor.run(run).trials >= 5)
+    until(lambda: vendor.run(run).view.trials >= 5)
     vendor.pause(run)
     until(lambda: vendor.run(run).state == "paused")
     second = owner.rotate(study.id, study.grant_id, wire.Rotation())
@@ -431,9 +431,9 @@ def test_a_run_does_not_go_on_under_a_token_of_another_grant(
     study = open_study(owner, dataset)
     other = owner.grant(study.id, wire.GrantCreate(name="other"))
     run = vendor.start(run_of(curator.url, study, iterations=200, seed=5)).id
-    until(lambda: vendor.run(run).trials >= 5)
+    until(lambda: vendor.run(run).view.trials >= 5)
     vendor.pause(run)
-    paused = until(lambda: (view := vendor.run(run)).state == "paused" and view)
+    paused = until(lambda: (view := vendor.run(run).view).state == "paused" and view)
     vendor.replace_token(run, other.token)
     vendor.resume(run)
     ended = vendor.wait(run, timeout_s=60)
@@ -444,11 +444,11 @@ def test_a_run_does_not_go_on_under_a_token_of_another_grant(
 def test_a_running_run_takes_a_replaced_token_at_once(curator, owner, dataset, open_study, vendor, run_of, until):
     study = open_study(owner, dataset)
     run = vendor.start(run_of(curator.url, study, iterations=150, seed=5)).id
-    until(lambda: vendor.run(run).trials >= 3)
+    until(lambda: vendor.run(run).view.trials >= 3)
     second = owner.rotate(study.id, study.grant_id, wire.Rotation())
     vendor.replace_token(run, second.token)
-    trials = vendor.run(run).trials
-    until(lambda: (view := vendor.run(run)).trials > trials + 5 or view.ended_at)
+    trials = vendor.run(run).view.trials
+    until(lambda: (view := vendor.run(run).view).trials > trials + 5 or view.ended_at)
     owner.revoke_token(study.id, study.grant_id, study.kid)
     assert vendor.wait(run, timeout_s=60).state == "completed"
     with StudyClient(curator.url, study.token, study.id) as old, pytest.raises(Remote, match="unauthenticated"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from blindopt import wire
-from blindopt.client import OwnerClient
+from blindopt.client import Owner
 from blindopt.errors import Remote
 from curator_service.privacy.composition import Part, tight_epsilon
 
@@ -112,7 +112,7 @@ def test_an_auditor_reads_the_same_report(curator, made, ask, owner):
     study = made()
     ask(study, (1, 1))
     token = curator.run_in_process("token", "create", "--name", "a", "--role", "auditor").stdout.strip()
-    with OwnerClient(curator.url, token) as auditor:
+    with Owner(curator.url, token) as auditor:
         assert auditor.accounting(study.id) == owner.accounting(study.id)
 
 

@@ -70,7 +70,7 @@ def test_a_preview_changes_nothing_and_the_stored_report_has_no_attacks(curator,
     owner.preview(draft)
     assert len(curator.records()) == before
     assert sorted((curator.data / "files").rglob("*")) == files
-    assert owner.study(draft).state == "draft"
+    assert owner.study(draft).view.state == "draft"
     released = owner.release(draft)
     assert released.report.attacks == []
     assert len(owner.preview(draft).attacks) == len(EVERY)  # a further trial, not the release
@@ -250,17 +250,17 @@ def test_a_preview_begins_with_a_verdict_and_the_most_harmful_attack(owner, priv
 
 def test_a_draft_whose_preview_was_high_is_released_only_where_that_is_confirmed(curator, owner, private_draft):
     draft = private_draft()
-    assert not owner.study(draft.id).high_risk
+    assert not owner.study(draft.id).view.high_risk
     owner.preview(draft.id)
-    assert owner.study(draft.id).high_risk
+    assert owner.study(draft.id).view.high_risk
     before = len(curator.records())
     with pytest.raises(Remote, match="high risk"):
         owner.release(draft.id)
     with pytest.raises(Remote, match="high risk"):
-        owner.release(draft.id, wanted=wire.ReleaseAsked(spec_sha256=draft.spec_sha256))
+        owner.release(draft.id, request=wire.ReleaseAsked(spec_sha256=draft.spec_sha256))
     assert len(curator.records()) == before  # what a preview found is not logged
-    opened = owner.release(draft.id, wanted=wire.ReleaseAsked(spec_sha256=draft.spec_sha256, confirm_high_risk=True))
-    assert (opened.state, owner.study(draft.id).high_risk) == ("open", False)
+    opened = owner.release(draft.id, request=wire.ReleaseAsked(spec_sha256=draft.spec_sha256, confirm_high_risk=True))
+    assert (opened.state, owner.study(draft.id).view.high_risk) == ("open", False)
     grant = owner.grant(draft.id, wire.GrantCreate(name="modeler"))
     with curator.http(grant.token) as modeler:
         assert "risk" not in modeler.get(f"/v1/studies/{draft.id}").text

@@ -10,7 +10,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.audit import merkle_log
-from blindopt.client import OwnerClient
+from blindopt.client import Owner
 from curator_service.privacy.ledger import CEILING
 
 GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="0.7", delta=1e-5)
@@ -369,7 +369,7 @@ def test_an_auditor_sees_what_was_spent_and_not_which_records(made, ask, curator
     for row in (5, 3, 5):
         assert ask(study, (row, 1)).status_code == 201
     token = curator.run_in_process("token", "create", "--name", "a", "--role", "auditor").stdout.strip()
-    with OwnerClient(curator.url, token) as auditor:
+    with Owner(curator.url, token) as auditor:
         seen = list(auditor.exposure(study.id))
         assert [(row.row, row.record, row.queries) for row in seen] == [(3, None, 1), (5, None, 2)]
         assert list(auditor.ledger(study.id)) == list(owner.ledger(study.id))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from blindopt import wire
-from blindopt.client import OwnerClient, StudyClient
+from blindopt.client import Owner, StudyClient
 from blindopt.errors import AuditUnavailable, Remote
 from curator_service import store
 from curator_service.context import open_context
@@ -72,7 +72,7 @@ def own(make_service, tmp_path, small):
 
     def make(**settings):
         service = make_service("curator", tmp_path, **settings).start()
-        clients.append(owner := OwnerClient(service.url, service.token, timeout_s=60))
+        clients.append(owner := Owner(service.url, service.token, timeout_s=60))
         return service, owner, owner.create_study(_study(owner.register("small", small.csv), small)).id
 
     yield make
@@ -382,7 +382,7 @@ def test_an_auditor_can_tell_from_what_failed_that_features_depend_on_each_other
         owner.wait_forecast(study, owner.start_forecast(study, spec).id, timeout_s=WAIT)
         with suppress(Remote):
             owner.release(study)
-        with OwnerClient(curator.url, token) as auditor:
+        with Owner(curator.url, token) as auditor:
             records = [json.loads(entry.body) for entry in auditor.audit()]
         mine = [r for r in records if (r.get("details") or {}).get("study_id") == study]
         views[name] = {(r["kind"], r["details"].get("state")) for r in mine}

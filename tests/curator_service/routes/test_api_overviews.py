@@ -12,7 +12,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.audit import reconciliation
-from blindopt.client import OwnerClient, StudyClient
+from blindopt.client import Owner, StudyClient
 from curator_service.context import open_context
 from curator_service.settings import Settings
 from service_kit.context import log_verification
@@ -118,7 +118,7 @@ def test_a_check_tells_what_the_draft_then_is_and_makes_none(curator, owner, dat
 
 
 def test_the_log_is_read_backwards_and_by_kind(curator):
-    with OwnerClient(curator.url, curator.token) as owner:
+    with Owner(curator.url, curator.token) as owner:
         forward = [entry.seq for entry in owner.audit()]
     backward, token = [], None
     while True:
@@ -133,7 +133,7 @@ def test_the_log_is_read_backwards_and_by_kind(curator):
 
 
 def test_the_log_is_filtered_as_python_does(curator, measured_study):
-    with OwnerClient(curator.url, curator.token) as owner:
+    with Owner(curator.url, curator.token) as owner:
         records = [(entry.seq, json.loads(entry.body), entry.body) for entry in owner.audit()]
     # Other tests' commands may have a clock that is days behind: such a record is listed with those before it.
     times = accumulate((record["time"] for _, record, _ in records), max)

@@ -572,7 +572,7 @@ def test_a_release_that_cannot_be_made_leaves_a_draft_with_the_reason_and_no_fil
         check_problem(client.post(path, headers=key), "release_impossible")
     kinds = [r["kind"] for r in every_state.curator.records() if r.get("details", {}).get("study_id") == draft.id]
     assert kinds == ["study.created", "charge", *["release.begun", "release.abandoned"] * 3]
-    view = owner.study(draft.id)
+    view = owner.study(draft.id).view
     assert (view.state, view.release_problem) == ("draft", problem.detail)
     stored = every_state.curator.rows("SELECT release_problem FROM studies WHERE id = ?", draft.id)
     assert stored == [(problem.detail,)]  # it outlives the process
@@ -580,8 +580,8 @@ def test_a_release_that_cannot_be_made_leaves_a_draft_with_the_reason_and_no_fil
         headers = {"Idempotency-Key": "alone", "Prefer": "respond-async;wait=10"}
         begun = client.post(path, headers=headers)
         assert (begun.status_code, begun.headers["preference-applied"]) == (202, "respond-async")
-        until(lambda: owner.study(draft.id).state == "draft")
-    assert "p, q" in owner.study(draft.id).release_problem
+        until(lambda: owner.study(draft.id).view.state == "draft")
+    assert "p, q" in owner.study(draft.id).view.release_problem
 
 
 def test_an_archived_dataset_takes_no_new_study_but_its_old_ones_go_on(owner, small, open_study, curator):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from blindopt import wire
-from blindopt.client import OwnerClient
+from blindopt.client import Owner
 from blindopt.errors import Remote
 from tests.curator_service.number_traces import tells
 from tests.curator_service.scoring.scorer import KEY, serving
@@ -79,7 +79,7 @@ def curator(make_service, tmp_path_factory, settings):
 
 @pytest.fixture(scope="module")
 def owner(curator):
-    with OwnerClient(curator.url, curator.token, timeout_s=60) as client:
+    with Owner(curator.url, curator.token, timeout_s=60) as client:
         yield client
 
 
@@ -90,7 +90,7 @@ def hurried(make_service, tmp_path, settings):
     @contextmanager
     def open_(setting):
         service = make_service("curator", tmp_path, **settings | {setting: "1"}).start()
-        with OwnerClient(service.url, service.token, timeout_s=240) as client:
+        with Owner(service.url, service.token, timeout_s=240) as client:
             yield client
         service.kill()
 
@@ -251,7 +251,7 @@ def test_a_slow_scorer_is_given_up(hurried, replies):
 
 def test_without_a_scorer_an_http_score_is_refused(make_service, tmp_path):
     service = make_service("curator", tmp_path).start()
-    with OwnerClient(service.url, service.token) as owner:
+    with Owner(service.url, service.token) as owner:
         case = registered(owner)
         with pytest.raises(Remote, match="SCORER_URL") as refused:
             owner.start_tuning(case.http())
@@ -362,7 +362,7 @@ def test_the_charge_is_there_before_the_first_score_is_asked(curator, owner, cas
         seen.append([line.tuning_id for line in owner_beside.uses(case.validation.id)])
         return 200, b'{"score": 0.5}'
 
-    with OwnerClient(curator.url, curator.token, timeout_s=60) as owner_beside:
+    with Owner(curator.url, curator.token, timeout_s=60) as owner_beside:
         replies.make = look
         ended = _ended(owner, case.http())
     assert ended.state == "completed"
@@ -529,7 +529,7 @@ def test_a_kill_or_a_shutdown_leaves_it_failed_with_its_charge_and_draws_no_seco
     make_service, tmp_path, settings, stuck, scorer, until
 ):
     service = make_service("curator", tmp_path, **settings).start()
-    with OwnerClient(service.url, service.token, timeout_s=60) as owner:
+    with Owner(service.url, service.token, timeout_s=60) as owner:
         case = registered(owner, m=20, seed=18)
         for end in (service.kill, service.stop):
             scorer.requests.clear()
@@ -566,7 +566,7 @@ def test_one_whose_process_dies_fails_and_the_next_one_runs(curator, owner, case
 @pytest.mark.usefixtures("stuck")
 def test_more_than_may_wait_are_refused_and_not_charged(make_service, tmp_path, settings):
     service = make_service("curator", tmp_path, **settings, tunings_waiting_max="1").start()
-    with OwnerClient(service.url, service.token, timeout_s=60) as owner:
+    with Owner(service.url, service.token, timeout_s=60) as owner:
         case = registered(owner, m=20, seed=19)
         for _ in range(2):
             owner.start_tuning(case.http())

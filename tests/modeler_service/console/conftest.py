@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from blindopt import wire
-from blindopt.client import VendorClient
+from blindopt.client import Vendor
 from modeler_service.context import open_context
 from modeler_service.settings import Settings
 from service_kit.cli import users
@@ -41,7 +41,7 @@ def browsers(service):
 
 @pytest.fixture(scope="module")
 def api(service):
-    with VendorClient(service.url, service.token, timeout_s=60) as client:
+    with Vendor(service.url, service.token, timeout_s=60) as client:
         yield client
 
 
@@ -50,7 +50,7 @@ def ended(api, curator, owner, opened, run_of, until):
     """The id of a run of six trials, under a grant of its own: a shared log has one modeler."""
     mine = replace(opened, token=owner.grant(opened.id, wire.GrantCreate(name="console")).token)
     made = api.start(run_of(curator.url, mine, iterations=4, initial_rows=2, seed=3))
-    until(lambda: api.run(made.id).ended_at)
-    ended = api.run(made.id)
+    until(lambda: api.run(made.id).view.ended_at)
+    ended = api.run(made.id).view
     assert (ended.state, ended.problem) == ("completed", None)
     return made.id

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from blindopt import wire
-from blindopt.client import VendorClient
+from blindopt.client import Vendor
 from modeler_service import app as modeler_app
 from modeler_service.console import runs
 from modeler_service.settings import Settings
@@ -159,9 +159,9 @@ def test_an_ended_run_is_deleted_and_the_logs_stay_verified(browsers, service, c
     """Another run under the same grant goes on: its witness knows what the deleted run asked."""
     mine = replace(opened, token=owner.grant(opened.id, wire.GrantCreate(name="deleted")).token)
     browser = browsers["vendor"]
-    with VendorClient(service.url, service.token) as api:
+    with Vendor(service.url, service.token) as api:
         run = api.start(run_of(curator.url, mine, iterations=1, initial_rows=1, seed=4)).id
-        until(lambda: api.run(run).ended_at)
+        until(lambda: api.run(run).view.ended_at)
         browser.get(f"/runs/{run}")
         assert "What the owner counted stays counted." in browser.text
         browser.submit(f"/runs/{run}:delete")
@@ -176,7 +176,7 @@ def test_an_ended_run_is_deleted_and_the_logs_stay_verified(browsers, service, c
             service.rows("SELECT body FROM replies WHERE instr(body, ?) > 0 AND instr(body, 'trials') > 0", run) == []
         )
         another = api.start(run_of(curator.url, mine, iterations=1, initial_rows=1, seed=5)).id
-        until(lambda: api.run(another).ended_at)
+        until(lambda: api.run(another).view.ended_at)
         assert api.run(another).state == "completed"
     verified = service.run_in_process("audit", "verify")
     assert verified.returncode == 0, verified.stderr

@@ -18,9 +18,9 @@ def test_a_run_on_a_sandbox_is_labelled_and_another_is_not(
     assert LABEL in browser.shown
     run = wire.RunCreate(**access, algorithm=wire.RandomRows(name="random"), iterations=3, initial_rows=1)
     made = api.start(run)
-    until(lambda: api.run(made.id).ended_at)
+    until(lambda: api.run(made.id).view.ended_at)
     assert api.run(made.id).state == "completed"
-    assert api.run(made.id).study.sandbox
+    assert api.run(made.id).view.study.sandbox
     for path in (f"/runs/{made.id}", f"/runs/{made.id}/now", f"/runs/{made.id}/posterior"):
         browser.get(path)
         assert LABEL in browser.shown, path

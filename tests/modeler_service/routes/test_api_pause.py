@@ -8,7 +8,7 @@ from contextlib import closing, suppress
 import pytest
 
 from blindopt import wire
-from blindopt.client import OwnerClient, VendorClient
+from blindopt.client import Owner, Vendor
 from blindopt.errors import AuditUnavailable, Remote
 from modeler_service import store
 from modeler_service.runs import scheduler
@@ -43,14 +43,14 @@ def quick(make_service, tmp_path_factory):
 def vendor(quick):
     if quick.process.poll() is not None:
         quick.start()
-    with VendorClient(quick.url, quick.token) as client:
+    with Vendor(quick.url, quick.token) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def exact(own_curator, small, open_study):
     """A study without noise: which rows a run asks depends on its seed and the answers alone."""
-    with OwnerClient(own_curator.url, own_curator.token) as owner:
+    with Owner(own_curator.url, own_curator.token) as owner:
         return open_study(owner, owner.register("small", small.csv, public=True))
 
 
@@ -69,7 +69,7 @@ def start(own_curator, exact, vendor, run_of):
 @pytest.fixture(scope="module")
 def undisturbed(quick, own_curator, exact, run_of):
     """The rows of a run without any disturbance."""
-    with VendorClient(quick.url, quick.token) as client:
+    with Vendor(quick.url, quick.token) as client:
         run = client.start(run_of(own_curator.url, exact, iterations=LENGTH, initial_rows=0, seed=3))
         assert client.wait(run.id, timeout_s=60).state == "completed"
         return [trial.row for trial in client.export(run.id).trials]
@@ -130,20 +130,20 @@ def test_a_paused_run_halts_and_a_resumed_run_queries_the_rows_of_an_undisturbed
 ):
     run = start()
     for moment in (10, 40):
-        until(lambda at=moment: vendor.run(run).trials >= at)
+        until(lambda at=moment: vendor.run(run).view.trials >= at)
         vendor.pause(run)
-        paused = until(lambda: (view := vendor.run(run)).state == "paused" and view)
+        paused = until(lambda: (view := vendor.run(run).view).state == "paused" and view)
         assert moment <= paused.trials < LENGTH
         assert (paused.ended_at, paused.ended_because, paused.waits_until) == (None, None, None)
         queries = own_curator.rows("SELECT count(*) FROM queries WHERE idempotency_key LIKE ?", f"{run}:%")[0][0]
-        assert queries == paused.trials == vendor.run(run).trials  # no query is sent meanwhile
+        assert queries == paused.trials == vendor.run(run).view.trials  # no query is sent meanwhile
         assert vendor.resume(run).state in ("queued", "running")
     assert finished(vendor, run) == undisturbed
 
 
 def test_pausing_and_resuming_twice_changes_nothing(start, vendor, until, undisturbed):
     run = start()
-    until(lambda: vendor.run(run).trials >= 5)
+    until(lambda: vendor.run(run).view.trials >= 5)
     for _ in range(2):
         vendor.pause(run)
     until(lambda: vendor.run(run).state == "paused")
@@ -157,7 +157,7 @@ def test_a_pause_that_is_taken_back_at_once_does_not_lose_the_run(start, vendor,
     """Whichever comes first, the halt or the resumption."""
     run = start()
     for _ in range(25):
-        if vendor.run(run).ended_at is not None:
+        if vendor.run(run).view.ended_at is not None:
             break
         vendor.pause(run)
         vendor.resume(run)
@@ -166,28 +166,28 @@ def test_a_pause_that_is_taken_back_at_once_does_not_lose_the_run(start, vendor,
 
 def test_a_run_is_stopped_from_every_state_and_then_stays_so(start, vendor, until, silent):
     running, paused = start(), start(seed=4)
-    until(lambda: vendor.run(paused).trials >= 3)
+    until(lambda: vendor.run(paused).view.trials >= 3)
     vendor.pause(paused)
     until(lambda: vendor.run(paused).state == "paused")
     vendor.stop(running)
-    assert until(lambda: (view := vendor.run(running)).ended_at and view).state == "stopped"
+    assert until(lambda: (view := vendor.run(running).view).ended_at and view).state == "stopped"
     # Both workers are kept busy by a curator that does not answer, so that a third run waits in the queue.
     stuck = [start(silent.url, seed=n) for n in (1, 2)]
     queued = start(seed=5)
     for run in (queued, paused, running):
         assert vendor.stop(run).state == "stopped"
-        assert vendor.run(run).ended_because == "stopped"
+        assert vendor.run(run).view.ended_because == "stopped"
         for again in (vendor.resume, vendor.pause):
             with pytest.raises(Remote) as refused:
                 again(run)
             assert refused.value.remote_code == "state_conflict"
         assert vendor.stop(run).state == "stopped"
-    assert vendor.run(queued).trials == 0
-    assert vendor.run(paused).trials >= 3
+    assert vendor.run(queued).view.trials == 0
+    assert vendor.run(paused).view.trials >= 3
     for run in stuck:  # a request that cannot be called back: the lease ends it
         with suppress(Remote):
             vendor.stop(run)
-        until(lambda run=run: vendor.run(run).ended_at)
+        until(lambda run=run: vendor.run(run).view.ended_at)
 
 
 @pytest.mark.slow(sibling="test_pausing_and_resuming_twice_changes_nothing")
@@ -196,9 +196,9 @@ def test_a_run_that_is_paused_in_the_queue_is_not_begun(start, vendor, until, si
     run = start()
     assert vendor.pause(run).state == "paused"
     for other in stuck:
-        until(lambda other=other: vendor.run(other).ended_at)  # first contact failed: the workers are free
+        until(lambda other=other: vendor.run(other).view.ended_at)  # first contact failed: the workers are free
     assert finished(vendor, start()) == undisturbed
-    assert (vendor.run(run).state, vendor.run(run).trials, vendor.run(run).started_at) == ("paused", 0, None)
+    assert (vendor.run(run).state, vendor.run(run).view.trials, vendor.run(run).view.started_at) == ("paused", 0, None)
     vendor.resume(run)
     assert finished(vendor, run) == undisturbed
 
@@ -208,9 +208,9 @@ def test_a_run_that_is_paused_in_the_queue_is_not_begun(start, vendor, until, si
 
 def test_a_run_whose_curator_is_gone_waits_and_goes_on_by_itself(start, vendor, until, undisturbed, own_curator):
     run = start()
-    until(lambda: vendor.run(run).trials >= 10)
+    until(lambda: vendor.run(run).view.trials >= 10)
     own_curator.kill()
-    waiting = until(lambda: (view := vendor.run(run)).state == "waiting" and view)
+    waiting = until(lambda: (view := vendor.run(run).view).state == "waiting" and view)
     assert waiting.problem.code == "unreachable"
     assert waiting.waits_until is not None
     assert waiting.ended_at is None
@@ -221,14 +221,14 @@ def test_a_run_whose_curator_is_gone_waits_and_goes_on_by_itself(start, vendor, 
 
 def test_a_run_that_waits_can_be_paused_resumed_and_stopped(start, vendor, until, own_curator):
     paused, stopped = start(), start(seed=4)
-    until(lambda: min(vendor.run(paused).trials, vendor.run(stopped).trials) >= 5)
+    until(lambda: min(vendor.run(paused).view.trials, vendor.run(stopped).view.trials) >= 5)
     own_curator.kill()
     until(lambda: {vendor.run(run).state for run in (paused, stopped)} == {"waiting"})
     vendor.pause(paused)
     vendor.stop(stopped)
     until(lambda: (vendor.run(paused).state, vendor.run(stopped).state) == ("paused", "stopped"))
     own_curator.start()
-    assert vendor.run(paused).waits_until is None
+    assert vendor.run(paused).view.waits_until is None
     vendor.resume(paused)
     finished(vendor, paused)
     assert vendor.run(stopped).state == "stopped"
@@ -243,10 +243,10 @@ def test_a_run_that_waited_longer_than_it_may_fails(make_service, tmp_path, open
     curator = make_service("curator", tmp_path).start()
     limits = {"wait_hours": "0.0003", "wait_seconds_first": "0.2", "wait_seconds_max": "0.2", "retry_attempts": "1"}
     modeler = make_service("modeler", tmp_path, **limits).start()
-    with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as client:
+    with Owner(curator.url, curator.token) as owner, Vendor(modeler.url, modeler.token) as client:
         opened = open_study(owner, owner.register("small", small.csv, public=True))
         run = client.start(run_of(curator.url, opened, iterations=300)).id
-        until(lambda: client.run(run).trials >= 3)
+        until(lambda: client.run(run).view.trials >= 3)
         curator.kill()
         until(lambda: client.run(run).state == "waiting")
         ended = client.wait(run, timeout_s=60)
@@ -266,13 +266,13 @@ def test_a_curator_that_never_finishes_its_answer_costs_its_run_its_worker_and_n
     stuck = [start(silent.url, seed=n) for n in range(4)]
     assert finished(vendor, start()) == undisturbed
     for run in stuck:
-        ended = until(lambda run=run: (view := vendor.run(run)).ended_at and view)
+        ended = until(lambda run=run: (view := vendor.run(run).view).ended_at and view)
         assert (ended.state, ended.problem.code, ended.problem.detail) == ("failed", "unreachable", scheduler.STUCK)
     # What was stuck writes no more, though its connection still lives.
-    before = [vendor.run(run) for run in stuck]
+    before = [vendor.run(run).view for run in stuck]
     silent.close()
     assert finished(vendor, start()) == undisturbed
-    assert [vendor.run(run) for run in stuck] == before
+    assert [vendor.run(run).view for run in stuck] == before
 
 
 def test_a_run_whose_curator_falls_silent_in_the_middle_waits_and_goes_on(
@@ -281,9 +281,9 @@ def test_a_run_whose_curator_falls_silent_in_the_middle_waits_and_goes_on(
     relay = Relay(own_curator.port)
     with closing(relay):
         run = start(relay.url)
-        until(lambda: vendor.run(run).trials >= 10)
+        until(lambda: vendor.run(run).view.trials >= 10)
         relay.silent = True
-        waiting = until(lambda: (view := vendor.run(run)).state == "waiting" and view)
+        waiting = until(lambda: (view := vendor.run(run).view).state == "waiting" and view)
         assert waiting.problem.detail == scheduler.STUCK
         relay.silent = False
         assert finished(vendor, run) == undisturbed
@@ -335,11 +335,11 @@ class Relay:
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_a_restart_leaves_each_run_in_its_state(how, start, vendor, until, undisturbed, own_curator, quick):
     paused, stopped, waiting = start(), start(seed=4), start(seed=5)
-    until(lambda: min(vendor.run(run).trials for run in (paused, stopped)) >= 3)
+    until(lambda: min(vendor.run(run).view.trials for run in (paused, stopped)) >= 3)
     vendor.pause(paused)
     vendor.stop(stopped)
     until(lambda: (vendor.run(paused).state, vendor.run(stopped).state) == ("paused", "stopped"))
-    until(lambda: vendor.run(waiting).trials >= 3)
+    until(lambda: vendor.run(waiting).view.trials >= 3)
     own_curator.kill()
     until(lambda: vendor.run(waiting).state == "waiting")
     getattr(quick, how)()
@@ -356,7 +356,7 @@ def test_a_restart_leaves_each_run_in_its_state(how, start, vendor, until, undis
 @pytest.mark.slow(sibling="test_a_restart_leaves_each_run_in_its_state")
 def test_queued_and_running_runs_go_on_after_a_kill(start, vendor, until, undisturbed, quick):
     started = [start() for _ in range(4)]  # two workers: two are queued
-    until(lambda: vendor.run(started[0]).trials >= 5)
+    until(lambda: vendor.run(started[0]).view.trials >= 5)
     quick.kill()
     quick.start()
     for run in started:

@@ -1,6 +1,6 @@
 import pytest
 
-from blindopt.client import StudyClient, VendorClient
+from blindopt.client import StudyClient, Vendor
 from tests.modeler_service.runs.human_measured_curator import HumanMeasuredCurator
 
 
@@ -12,7 +12,7 @@ def own(modeler):
 
 @pytest.fixture(scope="module")
 def vendor(own):
-    with VendorClient(own.url, own.token) as client:
+    with Vendor(own.url, own.token) as client:
         yield client
 
 

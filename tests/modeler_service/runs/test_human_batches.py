@@ -2,7 +2,7 @@
 
 import pytest
 
-from blindopt.client import VendorClient
+from blindopt.client import Vendor
 from tests.modeler_service.runs.test_human_measured import QUICK, replays, smooth, spec_of
 
 BATCH = {"algorithm": "gp_bucb", "batch_size": 4, "iterations": 4, "initial_rows": 4}
@@ -30,9 +30,9 @@ def test_an_answer_of_a_batch_arrives_while_others_are_measured_in_any_order(inb
     first, second, third, fourth = inbox_curator.open
     inbox_curator.answer(third, 0.3)
     until(lambda: answers(vendor, run) == [None, None, 0.3, None])
-    assert vendor.run(run).open_measurements == 3
+    assert vendor.run(run).view.open_measurements == 3
     inbox_curator.answer(first, None)
-    until(lambda: vendor.run(run).declined == 1)
+    until(lambda: vendor.run(run).view.declined == 1)
     inbox_curator.answer(third, 0.35)  # a correction while others are open: it counts from the next choice on
     inbox_curator.answer(second, 0.2)
     inbox_curator.measure = smooth
@@ -65,7 +65,7 @@ def test_events_come_in_order_though_answers_do_not(inbox_curator, vendor, own, 
 @pytest.mark.parametrize("sent", [1, 3])
 def test_killed_between_the_queries_of_a_batch_none_is_sent_twice(sent, inbox_curator, make_service, tmp_path, until):
     own = make_service("modeler", tmp_path, **QUICK).start()
-    with VendorClient(own.url, own.token) as vendor:
+    with Vendor(own.url, own.token) as vendor:
         killed = []
 
         def kill(method, path):

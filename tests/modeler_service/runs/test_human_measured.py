@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from blindopt import wire
-from blindopt.client import VendorClient
+from blindopt.client import Vendor
 from blindopt.formats import npy_files
 from blindopt.optimizer.choosing.chooser import RowChooser
 from tests.given_settings import GIVEN
@@ -58,7 +58,7 @@ def replays(own, run):
 
 def test_a_run_waits_for_people_without_a_worker_and_goes_on_by_itself(inbox_curator, vendor, own, until):
     run = vendor.start(spec_of(inbox_curator)).id
-    waiting = until(lambda: (view := vendor.run(run)).state == "waiting" and view)
+    waiting = until(lambda: (view := vendor.run(run).view).state == "waiting" and view)
     assert (waiting.waiting_for, waiting.open_measurements, waiting.problem) == ("people", 1, None)
     assert waiting.created_at < waiting.waiting_since == vendor.export(run).trials[0].asked_at
     with own.http() as http, http.stream("GET", f"/v1/runs/{run}/events") as stream:
@@ -106,7 +106,7 @@ def test_waiting_runs_take_no_worker_from_others(study, vendor, own, until):
 def test_a_run_that_waits_is_halted_at_once(how, inbox_curator, vendor, until, own):
     run = waiting_run(vendor, inbox_curator, until)
     getattr(vendor, how)(run)
-    waiting = until(lambda: (view := vendor.run(run)).state in ("stopped", "paused") and view, within=15)
+    waiting = until(lambda: (view := vendor.run(run).view).state in ("stopped", "paused") and view, within=15)
     assert (waiting.waiting_for, waiting.open_measurements, waiting.trials) == (None, 1, 0)
     if how == "pause":
         inbox_curator.measure = smooth
@@ -161,7 +161,7 @@ def test_revisions_without_an_end_hold_no_run_for_ever(how, inbox_curator, vendo
 def test_another_token_is_used_at_once(inbox_curator, until, make_service, tmp_path):
     rare = QUICK | {"people_seconds": "600", "people_seconds_max": "600"}
     own = make_service("modeler", tmp_path, **rare).start()
-    with VendorClient(own.url, own.token) as vendor:
+    with Vendor(own.url, own.token) as vendor:
         run = waiting_run(vendor, inbox_curator, until)
         looks = inbox_curator.looks
         vendor.replace_token(run, "t2")
@@ -175,10 +175,10 @@ def test_another_token_is_used_at_once(inbox_curator, until, make_service, tmp_p
 def test_a_run_waits_for_a_curator_that_is_away_while_people_measure(inbox_curator, vendor, own, until):
     run = waiting_run(vendor, inbox_curator, until)
     inbox_curator.refuses = (503, "draining")
-    until(lambda: (view := vendor.run(run)).waiting_for == "curator" and view.problem.code == "draining")
-    assert vendor.run(run).open_measurements == 1
+    until(lambda: (view := vendor.run(run).view).waiting_for == "curator" and view.problem.code == "draining")
+    assert vendor.run(run).view.open_measurements == 1
     inbox_curator.refuses = None
-    until(lambda: (view := vendor.run(run)).waiting_for == "people" and view.problem is None)
+    until(lambda: (view := vendor.run(run).view).waiting_for == "people" and view.problem is None)
     inbox_curator.measure = smooth
     inbox_curator.answer(inbox_curator.open[0], 1.0)
     assert vendor.wait(run, timeout_s=20).state == "completed"
@@ -203,7 +203,7 @@ def test_a_run_waits_for_days_from_the_last_look_and_then_says_how_to_go_on(
     make_service, tmp_path, inbox_curator, until
 ):
     own = make_service("modeler", tmp_path, **QUICK, people_days="0.00001", wait_hours="0.00001").start()
-    with VendorClient(own.url, own.token) as vendor:
+    with Vendor(own.url, own.token) as vendor:
         run = waiting_run(vendor, inbox_curator, until)
         until(lambda: inbox_curator.looks > 8)  # longer than its days: each look begins them anew
         assert vendor.run(run).state in ("waiting", "running")
@@ -215,7 +215,7 @@ def test_a_run_waits_for_days_from_the_last_look_and_then_says_how_to_go_on(
 
 def test_killed_while_it_waits_it_goes_on_after_the_restart(make_service, tmp_path, inbox_curator, until):
     own = make_service("modeler", tmp_path, **QUICK).start()
-    with VendorClient(own.url, own.token) as vendor:
+    with Vendor(own.url, own.token) as vendor:
         run = waiting_run(vendor, inbox_curator, until, algorithm="gp_bucb", batch_size=3)
         own.kill()
         inbox_curator.measure = smooth
@@ -387,7 +387,7 @@ def test_a_fit_after_a_correction_is_another(inbox_curator, vendor, own, until):
 @pytest.fixture(scope="module")
 def stopped(make_service, tmp_path_factory, study, until):
     own = make_service("modeler", tmp_path_factory.mktemp("stopped"), **QUICK).start()
-    with HumanMeasuredCurator(study) as inbox_curator, VendorClient(own.url, own.token) as vendor:
+    with HumanMeasuredCurator(study) as inbox_curator, Vendor(own.url, own.token) as vendor:
         run, _, _ = corrected_run(inbox_curator, vendor, until)
         export = vendor.export(run).model_dump_json()
     own.stop()
@@ -511,12 +511,12 @@ def test_an_answer_without_a_receipt_is_not_used_until_it_comes_with_one(inbox_c
     run, true = waiting_run(vendor, inbox_curator, until, iterations=2), inbox_curator.receipt_of
     inbox_curator.receipt_of = lambda position: None
     inbox_curator.answer(inbox_curator.open[0], 1.0)
-    refused = until(lambda: (view := vendor.run(run)).problem and view)
+    refused = until(lambda: (view := vendor.run(run).view).problem and view)
     assert (refused.state, refused.problem.code, refused.trials) == ("waiting", "unreachable", 0)
     assert "without the curator's receipt" in refused.problem.detail
     inbox_curator.receipt_of = true
     vendor.resume(run)
-    until(lambda: vendor.run(run).trials == 1)
+    until(lambda: vendor.run(run).view.trials == 1)
     vendor.stop(run)
 
 

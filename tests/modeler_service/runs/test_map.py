@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 
 from blindopt import wire
-from blindopt.client import VendorClient
+from blindopt.client import Vendor
 from blindopt.errors import Invalid
 from modeler_service.runs import posterior_views, slices
 from modeler_service.runs.posterior_views import PosteriorViews
@@ -39,7 +39,7 @@ def test_a_column_that_does_not_vary_has_a_share_of_nothing():
 
 def test_the_map_of_a_run_holds_every_queried_row_with_its_posterior(owner, dataset, open_study, curator, modeler):
     study = open_study(owner, dataset)
-    with VendorClient(modeler.url, modeler.token) as vendor, modeler.http() as http:
+    with Vendor(modeler.url, modeler.token) as vendor, modeler.http() as http:
         access = {"curator_url": curator.url, "study_id": study.id, "token": study.token}
         run = vendor.wait(vendor.start(wire.RunCreate(iterations=6, initial_rows=2, **access)).id, timeout_s=60)
         queried = [trial.row for trial in vendor.export(run.id).trials]
@@ -106,7 +106,7 @@ LOOKS = {
 def ended(owner, dataset, open_study, curator, modeler):
     """A run that has ended, and the database it is in."""
     study = open_study(owner, dataset)
-    with VendorClient(modeler.url, modeler.token) as vendor:
+    with Vendor(modeler.url, modeler.token) as vendor:
         access = {"curator_url": curator.url, "study_id": study.id, "token": study.token}
         spec = wire.RunCreate(iterations=6, initial_rows=2, algorithm=wire.GpUcb(name="gp_ucb"), **access)
         yield vendor.wait(vendor.start(spec).id, timeout_s=60).id, modeler.database, modeler.data / "candidates"

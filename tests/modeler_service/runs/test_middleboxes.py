@@ -85,7 +85,7 @@ def test_a_run_waits_behind_a_login_page_and_goes_on_when_it_is_gone(
 ):
     study = open_study(owner, dataset)
     run = vendor.start(run_of(switched.url, study, iterations=6)).id
-    waiting = until(lambda: (view := vendor.run(run)).state == "waiting" and view)
+    waiting = until(lambda: (view := vendor.run(run).view).state == "waiting" and view)
     assert (waiting.waiting_for, waiting.problem.code, waiting.can_resume) == ("curator", "unreachable", True)
     assert SAYS["web page"] in waiting.problem.detail
     assert 0 < waiting.trials < 7

@@ -9,7 +9,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
-from blindopt.client import StudyClient, VendorClient
+from blindopt.client import StudyClient, Vendor
 from blindopt.client.downloads import unfinished
 from blindopt.errors import ProtocolViolated, Remote, StorageUnavailable, Unreachable
 from blindopt.formats.release_files import sections_of
@@ -246,7 +246,7 @@ def test_a_modeler_that_is_killed_while_it_fetches_goes_on_with_the_parts_that_i
     with InParts(study) as curator:
         curator.before = lambda request: request.path.endswith("/parts/3") and goes_on.wait(240)
         given = {"curator_url": curator.url, "study_id": curator.study_id, "token": "t", "iterations": 2}
-        with VendorClient(modeler.url, modeler.token) as vendor:
+        with Vendor(modeler.url, modeler.token) as vendor:
             algorithm = wire.RandomRows(name="random")
             run = vendor.start(wire.RunCreate(**GIVEN | given | {"algorithm": algorithm})).id
         file = modeler.data / "candidates" / f"{curator.study['release_sha256']}.npy.part"
@@ -254,7 +254,7 @@ def test_a_modeler_that_is_killed_while_it_fetches_goes_on_with_the_parts_that_i
         modeler.kill()
         goes_on.set()
         modeler.start()
-        with VendorClient(modeler.url, modeler.token) as vendor:
+        with Vendor(modeler.url, modeler.token) as vendor:
             assert vendor.wait(run, timeout_s=240).state == "completed"
         assert sorted(number for number, _ in curator.served) in ([0, 1, 2, 3], [0, 1, 2, 3, 3])
         assert file.with_suffix("").read_bytes() == curator.candidates

@@ -3,7 +3,7 @@
 import json
 
 from blindopt import wire
-from blindopt.client import VendorClient
+from blindopt.client import Vendor
 from blindopt.client.connection import DETAIL_MAX
 from tests.modeler_service.lying_curator import FakeCurator
 
@@ -24,7 +24,7 @@ class Talkative(FakeCurator):
 def _refused(modeler, study, words):
     """The run as a viewer sees it, after such a refusal."""
     viewer = modeler.run("token", "create", "--role", "viewer", "--name", "v").stdout.strip()
-    with Talkative(study) as curator, VendorClient(modeler.url, modeler.token) as vendor:
+    with Talkative(study) as curator, Vendor(modeler.url, modeler.token) as vendor:
         curator.words = words
         settings = {
             "curator_url": curator.url,

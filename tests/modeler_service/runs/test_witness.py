@@ -11,7 +11,7 @@ from blindopt import wire
 from blindopt.audit import merkle_log
 from blindopt.audit.checkpoints import Signer
 from blindopt.audit.merkle_log import Exchange
-from blindopt.client import VendorClient
+from blindopt.client import Vendor
 from blindopt.client.witness import PAGES_MAX
 from blindopt.errors import ProtocolViolated, Unreachable
 from modeler_service.context import open_context
@@ -494,7 +494,7 @@ def test_a_countersignature_whose_reply_is_lost_is_sent_again(study, play, own):
 def test_a_modeler_killed_between_a_reply_and_its_commit_goes_on(study, make_service, tmp_path, until):
     """The exchange is in the curator's log and not in the modeler's: the entry it fetches later fits its retry."""
     modeler = make_service("modeler", tmp_path, countersign_every="3").start()
-    with FakeCurator(study) as curator, VendorClient(modeler.url, modeler.token) as vendor:
+    with FakeCurator(study) as curator, Vendor(modeler.url, modeler.token) as vendor:
 
         def kill(number: int) -> None:
             if number == 3:
@@ -527,7 +527,7 @@ def test_a_run_whose_last_reply_is_lost_for_good_leaves_a_log_that_verifies(stud
     modeler = make_service(
         "modeler", tmp_path, retry_attempts="1", wait_hours="0.00001", wait_seconds_first="0.01"
     ).start()
-    with FakeCurator(study) as curator, VendorClient(modeler.url, modeler.token) as vendor:
+    with FakeCurator(study) as curator, Vendor(modeler.url, modeler.token) as vendor:
         curator.lost = {3, *range(5, 100)}  # the answer to the second try of 3 comes, and nothing after it
         spec = wire.RunCreate(
             curator_url=curator.url,

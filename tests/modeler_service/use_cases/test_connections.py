@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from blindopt import wire
-from blindopt.client import OwnerClient, VendorClient
+from blindopt.client import Owner, Vendor
 from blindopt.errors import AuditUnavailable, LogBroken, Remote
 from modeler_service.context import open_context
 from modeler_service.runs.curator_session import open_session
@@ -141,7 +141,7 @@ def strangers():
 def test_a_mistyped_study_does_not_spoil_the_grant(make_service, tmp_path, small, open_study):
     """What was refused is in both logs alike: under the same grant a run goes on, and both verify."""
     curator, modeler = make_service("curator", tmp_path).start(), make_service("modeler", tmp_path).start()
-    with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
+    with Owner(curator.url, curator.token) as owner, Vendor(modeler.url, modeler.token) as vendor:
         study = open_study(owner, owner.register("small", small.csv, public=True))
         access = {"curator_url": curator.url, "token": study.token, "iterations": 4}
         wrong = vendor.wait(vendor.start(wire.RunCreate(study_id="std_0123456789abcdef", **access)).id, timeout_s=60)
@@ -165,7 +165,7 @@ def test_an_import_trusts_no_other_key_than_the_run_was_given_and_disputes_it(
 ):
     modeler, opened = make_service("modeler", tmp_path).start(), open_study(owner, dataset)
     body = wire.ObservationImport(observations=[wire.Observation(row=0, y=0.0)])
-    with VendorClient(modeler.url, modeler.token) as vendor:
+    with Vendor(modeler.url, modeler.token) as vendor:
         for key, code in ((KEY, "protocol_violated"), (None, None)):
             spec = wire.RunCreate(
                 curator_url=curator.url,
@@ -182,7 +182,7 @@ def test_an_import_trusts_no_other_key_than_the_run_was_given_and_disputes_it(
             with pytest.raises(Remote) as refused:
                 vendor.import_observations(held, body)
             assert refused.value.remote_code == code
-            assert vendor.run(held).observations == 0
+            assert vendor.run(held).view.observations == 0
     disputes = [record["details"] for record in modeler.records() if record["kind"] == "log.disputed"]
     assert [dispute["study_id"] for dispute in disputes] == [opened.id]
 

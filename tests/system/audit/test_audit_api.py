@@ -12,7 +12,7 @@ from blindopt import wire
 from blindopt.audit import merkle_log
 from blindopt.audit.checkpoints import Checkpoint, Signer, Verifier
 from blindopt.audit.merkle_log import Head
-from blindopt.client import OwnerClient, StudyClient, VendorClient
+from blindopt.client import Owner, StudyClient, Vendor
 from service_kit.context.keys import signer
 from tests.conftest import Opened, Service, as_entry
 
@@ -31,14 +31,14 @@ def modeler(make_service, tmp_path_factory) -> Service:
 
 
 @pytest.fixture(scope="module")
-def owner(curator) -> Iterator[OwnerClient]:
-    with OwnerClient(curator.url, curator.token, timeout_s=240) as client:
+def owner(curator) -> Iterator[Owner]:
+    with Owner(curator.url, curator.token, timeout_s=240) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def vendor(modeler) -> Iterator[VendorClient]:
-    with VendorClient(modeler.url, modeler.token, timeout_s=240) as client:
+def vendor(modeler) -> Iterator[Vendor]:
+    with Vendor(modeler.url, modeler.token, timeout_s=240) as client:
         yield client
 
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from blindopt import wire
-from blindopt.client import OwnerClient, VendorClient
+from blindopt.client import Owner, Vendor
 from blindopt.errors import Remote
 from tests.given_settings import GIVEN
 from tests.processes import ROOT
@@ -46,7 +46,7 @@ def parties(make_service, tmp_path_factory):
 def play(parties, small, open_study):
     """A run against a study of its own."""
     curator, modeler = parties
-    with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
+    with Owner(curator.url, curator.token) as owner, Vendor(modeler.url, modeler.token) as vendor:
         data = owner.register("small", small.csv, public=True)
 
         def make(algorithm, answers=None, iterations=LENGTH - 2, release=None, **chosen):
@@ -127,7 +127,7 @@ def test_a_run_that_wrote_to_the_owner_is_derived_again_as_it_was(play, parties)
     run = play(wire.RandomRows(name="random"))
     assert play.ended(run).state == "completed"
     wish = wire.RecommendationWish(kind="recommendation", note="measure it once more")
-    with VendorClient(parties[1].url, parties[1].token) as vendor:
+    with Vendor(parties[1].url, parties[1].token) as vendor:
         vendor.send_message(run, wish)
     code, output = replayed(parties[1], run)
     assert (code, f"{LENGTH} choices derived again" in output) == (0, True), output
@@ -138,14 +138,14 @@ def test_a_run_that_continues_another_begins_with_its_answers_and_a_drawn_seed_a
 ):
     """Found by hand: the seed was 0 by default, so a second run bought the same 45 answers again."""
     curator, modeler = parties
-    with VendorClient(modeler.url, modeler.token) as vendor, OwnerClient(curator.url, curator.token) as owner:
+    with Vendor(modeler.url, modeler.token) as vendor, Owner(curator.url, curator.token) as owner:
         first = vendor.export(runs["ldp_tgp"])
         target = {"curator_url": curator.url, "study_id": first.run.study_id, "iterations": 5, "batch_size": 1}
         grant = owner.grant(first.run.study_id, wire.GrantCreate(name="second day"))
         before = len(list(owner.ledger(first.run.study_id)))
 
         def again(**chosen):
-            return vendor.start(wire.RunCreate(**target, token=grant.token, **chosen))
+            return vendor.start(wire.RunCreate(**target, token=grant.token, **chosen)).view
 
         second = vendor.wait(again(continue_from=first.run.id).id, timeout_s=240)
         assert (second.state, second.problem, second.continue_from) == ("completed", None, first.run.id)
@@ -341,7 +341,7 @@ def taken_home(parties, runs, tmp_path_factory):
     modeler, folder, run = parties[1], tmp_path_factory.mktemp("home"), runs["gp_ucb"]
     if modeler.process.poll() is not None:
         modeler.start()
-    with VendorClient(modeler.url, modeler.token) as vendor:
+    with Vendor(modeler.url, modeler.token) as vendor:
         export = vendor.export(run)
     (folder / "run.json").write_text(export.model_dump_json())
     (folder / "log.jsonl").write_text(command(modeler, "audit", "export")[1])

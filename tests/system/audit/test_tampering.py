@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from blindopt import wire
 from blindopt.audit import merkle_log
 from blindopt.audit.checkpoints import Checkpoint, Signer
-from blindopt.client import OwnerClient, VendorClient
+from blindopt.client import Owner, Vendor
 from curator_service import app as curator_app
 from curator_service.settings import Settings as CuratorSettings
 from modeler_service import app as modeler_app
@@ -71,7 +71,7 @@ def finished(make_service, small, run_of, tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
     curator = make_service("curator", folder).start()
     modeler = make_service("modeler", folder, countersign_every="5").start()
-    with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
+    with Owner(curator.url, curator.token) as owner, Vendor(modeler.url, modeler.token) as vendor:
         dataset = owner.register("small", small.csv, public=True)
         study = owner.release(owner.create_study(checks.draft(small, dataset.id, epsilon="0.5", answers=14)).id)
         grant = owner.grant(study.id, wire.GrantCreate(name="modeler"))

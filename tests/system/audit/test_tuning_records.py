@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from blindopt.client import OwnerClient
+from blindopt.client import Owner
 from blindopt.errors import Remote
 from curator_service.cli import tune
 from tests import beside
@@ -23,7 +23,7 @@ def finished(make_service, tmp_path_factory):
     """A stopped curator: two tunings that ended, one that was refused; and a backup from before the second one."""
     folder = tmp_path_factory.mktemp("finished")
     service = make_service("curator", folder).start()
-    with OwnerClient(service.url, service.token) as owner:
+    with Owner(service.url, service.token) as owner:
         case = registered(owner, m=20)
         first = owner.wait_tuning(owner.start_tuning(case.spec("1", "2.5")).id, timeout_s=WAIT)
         done = service.run("backup", str(folder / "backup"))
@@ -105,7 +105,7 @@ def test_a_restored_curator_tunes_no_more_on_files_whose_charges_may_be_lost(fin
     shutil.copy(service.folder / "first-token", again.folder)
     again.start()
     try:
-        with OwnerClient(again.url, again.token) as owner:
+        with Owner(again.url, again.token) as owner:
             for ask in (owner.start_tuning, owner.preview_tuning):
                 with pytest.raises(Remote, match="restored") as refused:
                     ask(case.spec("0.1", "2.5"))
@@ -129,7 +129,7 @@ def test_the_command_tells_what_it_costs_then_waits_and_prints_the_choice(make_s
     service = make_service("curator", tmp_path).start()
     request, token = tmp_path / "tuning.json", tmp_path / "token"
     token.write_text(service.token + "\n")
-    with OwnerClient(service.url, service.token) as owner:
+    with Owner(service.url, service.token) as owner:
         case = registered(owner, m=200)
         request.write_text(case.spec("1000").model_dump_json())
         where = (str(request), "--token-file", str(token), "--url", service.url)
@@ -150,7 +150,7 @@ def test_the_command_tells_what_it_costs_then_waits_and_prints_the_choice(make_s
         assert len(owner.tunings()) == 1
         # The count of clipped scores is private: with the result that may leave it must not come.
         clipped = view.model_copy(update={"clipped": 31_415})
-        monkeypatch.setattr(OwnerClient, "wait_tuning", lambda *arguments, **how: clipped)
+        monkeypatch.setattr(Owner, "wait_tuning", lambda *arguments, **how: clipped)
         for as_json, whole in ((False, False), (True, False), (False, True)):
             tune(request, token, service.url, preview=False, key="mine", as_json=as_json, whole=whole)
             printed = capsys.readouterr()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from blindopt import wire
-from blindopt.client import StudyClient, VendorClient
+from blindopt.client import StudyClient, Vendor
 from tests import postgres
 
 SNAPSHOT = Path(__file__).parents[2] / "data" / "version_0_1_0.tar.xz"
@@ -58,7 +58,7 @@ def test_a_run_is_replayed_exported_and_recommended_from(serving):
     replayed = modeler.run("replay", expected["run"])
     assert (replayed.returncode, replayed.stderr) == (0, "")
     token = modeler.run("token", "create", "--name", "later").stdout.strip()
-    with VendorClient(modeler.url, token) as vendor:
+    with Vendor(modeler.url, token) as vendor:
         assert [trial.row for trial in vendor.export(expected["run"]).trials] == expected["rows"]
         assert np.isfinite(vendor.recommendation(expected["run"]).mean)
 

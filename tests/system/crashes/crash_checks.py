@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import curator_service.cli
 import modeler_service.cli
 from blindopt import wire
-from blindopt.client import OwnerClient, StudyClient
+from blindopt.client import Owner, StudyClient
 from blindopt.formats import npy_files
 from blindopt.optimizer.choosing.chooser import RowChooser
 from tests import postgres
@@ -109,7 +109,7 @@ def check_charges(curator: Any, study: Study, keys: dict[str, int], records: lis
     charged, wanted = Counter(key for _, key in queries), Counter(keys.keys())
     assert charged == wanted, f"charged otherwise than asked: {_difference(charged, wanted)}"
     answered_keys = {query: keys[key] for query, key in queries}
-    with OwnerClient(curator.url, curator.token) as owner:
+    with Owner(curator.url, curator.token) as owner:
         lines = [line for line in owner.ledger(study.id) if line.query_id in answered_keys]
     assert Counter(line.query_id for line in lines) == Counter(answered_keys), (
         "the ledger charged a query twice, or not at all"

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from blindopt import wire
-from blindopt.client import VendorClient
+from blindopt.client import Vendor
 
 LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.1", value_bound=1.0)
 EXACT = wire.NoAnswerNoise(mechanism="none")
@@ -71,12 +71,12 @@ def check_once(curator, owner, study, answered):
 
 def check_a_waiting_run(curator, modeler, study, order, disk, until, while_full=lambda http, run: None):
     """A run of 150 iterations waits while the disk of its modeler is full, and ends. Each answer was charged once."""
-    with VendorClient(modeler.url, modeler.token, timeout_s=240) as vendor:
+    with Vendor(modeler.url, modeler.token, timeout_s=240) as vendor:
         run = vendor.start(order).id
-        until(lambda: vendor.run(run).trials >= 5)
+        until(lambda: vendor.run(run).view.trials >= 5)
         with filled(disk), modeler.http() as http:
-            until(lambda: http.get("/readyz").status_code == 503 or vendor.run(run).ended_at)
-            assert vendor.run(run).ended_at is None
+            until(lambda: http.get("/readyz").status_code == 503 or vendor.run(run).view.ended_at)
+            assert vendor.run(run).view.ended_at is None
             while_full(http, run)
         ended = vendor.wait(run, timeout_s=240)
         assert (ended.state, ended.ended_because, ended.trials) == ("completed", "budget", 151)

@@ -18,7 +18,7 @@ from typing import Any
 
 import blindopt as bo
 from blindopt import wire
-from blindopt.client import OwnerClient, StudyClient, VendorClient
+from blindopt.client import Owner, StudyClient, Vendor
 from tests.conftest import Service
 from tests.given_settings import GIVEN
 from tests.system.crashes import crash_checks as checks
@@ -56,11 +56,11 @@ class Weather:
 def drive(modeler: Service, order: wire.RunCreate, until: float, runs: list[str]) -> None:
     """Start one run after another, and wait for its end; one that failed before it met the curator is resumed."""
     deadline = until + PATIENCE_SECONDS
-    with VendorClient(modeler.url, modeler.token, timeout_s=240) as vendor:
+    with Vendor(modeler.url, modeler.token, timeout_s=240) as vendor:
         while time.monotonic() < until:
             run = vendor.start(order.model_copy(update={"seed": len(runs)}))
             runs.append(run.id)
-            while (view := vendor.run(run.id)).ended_at is None or view.can_resume:
+            while (view := vendor.run(run.id).view).ended_at is None or view.can_resume:
                 if view.can_resume and view.ended_at is not None:
                     vendor.resume(run.id)
                 assert time.monotonic() < deadline, f"{run.id} does not end: {view.state}, {view.problem}"
@@ -84,7 +84,7 @@ def soak(folder: Path, seconds: float, seed: int) -> str:
     curator = Service("curator", folder / "curator", fresh=True).start()
     modeler = Service("modeler", folder / "modeler", settings | {"COUNTERSIGN_EVERY": "5"}, fresh=True).start()
     try:
-        with OwnerClient(curator.url, curator.token, timeout_s=240) as owner:
+        with Owner(curator.url, curator.token, timeout_s=240) as owner:
             data = small()
             draft = checks.draft(data, owner.register("small", data.csv, public=True).id, epsilon="0.1", answers=10**6)
             study = owner.create_study(draft).id
@@ -150,7 +150,7 @@ def check(curator: Service, modeler: Service, study: str, runs: list[str], queri
     """Everything that must hold."""
     for service in (curator, modeler):
         checks.check_service(service)
-    with OwnerClient(curator.url, curator.token, timeout_s=240) as owner:
+    with Owner(curator.url, curator.token, timeout_s=240) as owner:
         charged = owner.balance(study).total_plays
     answered = modeler.rows("SELECT count(*) FROM trials WHERE y IS NOT NULL")[0][0]
     assert answered == TRIALS * len(runs), f"{answered} answers of {len(runs)} runs"

@@ -23,7 +23,7 @@ import numpy as np
 
 from blindopt import wire
 from blindopt.audit import reconciliation
-from blindopt.client import OwnerClient, VendorClient
+from blindopt.client import Owner, Vendor
 from blindopt.errors import BlindoptError, Unreachable
 from modeler_service.runs.curator_queries import REFUSED_IN_A_ROW
 from tests.conftest import Service, Small
@@ -73,7 +73,7 @@ class Soak:
             self.modelers[-1].process = self.modelers[-1].spawn()
         for modeler in self.modelers:
             modeler.start() if modeler.process is None else self._ready(modeler)
-        with OwnerClient(self.curator.url, self.curator.token, timeout_s=240) as owner:
+        with Owner(self.curator.url, self.curator.token, timeout_s=240) as owner:
             data = small()
             dataset = owner.register("small", data.csv, public=True).id
             gaussian = wire.GaussianRelease(mechanism="gaussian", epsilon="4", delta=1e-5)
@@ -92,7 +92,7 @@ class Soak:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
-                with VendorClient(service.url, service.token) as vendor:
+                with Vendor(service.url, service.token) as vendor:
                     vendor.runs()
                 return
             except (OSError, BlindoptError):
@@ -131,7 +131,7 @@ class Soak:
         key = secrets.token_hex(16)
         while True:
             try:
-                with VendorClient(modeler.url, modeler.token, timeout_s=10) as vendor:
+                with Vendor(modeler.url, modeler.token, timeout_s=10) as vendor:
                     return vendor.start(order, key=key).id
             except Unreachable:  # it was killed: the same key makes the same run
                 if self.ended.wait(0.2):
@@ -236,7 +236,7 @@ class Soak:
         assert spent[tight] == self.tight_answers or not any(
             record["kind"] == "charge.refused" for record in records
         ), f"refused though {spent[tight]} of {self.tight_answers} answers were given"
-        with OwnerClient(self.curator.url, self.curator.token, timeout_s=240) as owner:
+        with Owner(self.curator.url, self.curator.token, timeout_s=240) as owner:
             for study in self.studies:
                 balance = owner.balance(study)
                 assert balance.total_plays == spent[study], (

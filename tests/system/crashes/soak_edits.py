@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 
 from blindopt import wire
-from blindopt.client import OwnerClient, StudyClient, VendorClient
+from blindopt.client import Owner, StudyClient, Vendor
 from blindopt.errors import BlindoptError
 from tests.conftest import Service
 from tests.given_settings import GIVEN
@@ -119,8 +119,8 @@ def _begin(curator: Service, modeler: Service) -> dict[str, str]:
     """Three studies, one of them used up by a run and one closed; ids and tokens by name."""
     names: dict[str, str] = {}
     with (
-        OwnerClient(curator.url, curator.token, timeout_s=240) as owner,
-        VendorClient(modeler.url, modeler.token, timeout_s=240) as vendor,
+        Owner(curator.url, curator.token, timeout_s=240) as owner,
+        Vendor(modeler.url, modeler.token, timeout_s=240) as vendor,
     ):
         data = small()
         dataset = owner.register("small", data.csv, public=True).id

@@ -15,7 +15,7 @@ from cryptography.fernet import Fernet
 from blindopt import wire
 from blindopt.audit.checkpoints import Checkpoint
 from blindopt.audit.merkle_log import Head
-from blindopt.client import OwnerClient, VendorClient
+from blindopt.client import Owner, Vendor
 from blindopt.formats.npy_files import digest
 from tests import beside
 from tests.given_settings import GIVEN
@@ -31,7 +31,7 @@ def parties(make_service, small, tmp_path_factory):
     folder = tmp_path_factory.mktemp("backup")
     curator = make_service("curator", folder, part_bytes="2400").start()
     modeler = make_service("modeler", folder, countersign_every="5").start()
-    with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
+    with Owner(curator.url, curator.token) as owner, Vendor(modeler.url, modeler.token) as vendor:
         dataset = owner.register("small", small.csv, public=True)
         study = owner.release(owner.create_study(checks.draft(small, dataset.id, epsilon="0.5")).id)
         assert len(study.report.parts) == 3
@@ -47,10 +47,10 @@ def parties(make_service, small, tmp_path_factory):
         )
         while True:  # until a run is long enough for this machine
             run = vendor.start(spec).id
-            while vendor.run(run).trials < 8:
+            while vendor.run(run).view.trials < 8:
                 pass
             made = [checks.command(s, "backup", str(folder / f"{s.name}-backup")) for s in (modeler, curator)]
-            later = vendor.run(run)
+            later = vendor.run(run).view
             assert [code for code, _ in made] == [0, 0], made
             assert vendor.wait(run, timeout_s=240).state == "completed"
             if later.state == "running":
@@ -154,7 +154,7 @@ def test_what_a_restored_modeler_was_doing_goes_on_to_the_same_end(restored, par
     beside.copytree(party.data, again.data)
     shutil.copy(modeler.folder / "first-token", again.folder)
     again.start()
-    with VendorClient(again.url, again.token) as vendor:
+    with Vendor(again.url, again.token) as vendor:
         ended = vendor.wait(run, timeout_s=240)
         assert (ended.state, ended.problem) == ("completed", None)
     columns = "SELECT number, row, y FROM trials WHERE run_id = ? ORDER BY number"

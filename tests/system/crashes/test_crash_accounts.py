@@ -10,7 +10,7 @@ import signal
 import pytest
 
 from blindopt import wire
-from blindopt.client import OwnerClient
+from blindopt.client import Owner
 from blindopt.errors import Remote, Unreachable
 from tests.curator_service.tuning_case import NAMES, csv_of, rows_of
 from tests.system.crashes import crash_checks as checks
@@ -65,7 +65,7 @@ class Acts:
 
     def send(self, act):
         """The reply to an act, under the key of this story."""
-        with OwnerClient(self.curator.url, self.curator.token, timeout_s=240) as owner:
+        with Owner(self.curator.url, self.curator.token, timeout_s=240) as owner:
             if act == "caps":
                 caps = wire.DatasetCaps(epsilon=str(100 - self.turn), delta=None)
                 return owner.change_caps(self.dataset, caps, key=f"caps-{self.key}")
@@ -85,7 +85,7 @@ class Acts:
 
 @pytest.fixture(scope="module")
 def dataset(curator):
-    with OwnerClient(curator.url, curator.token) as owner:
+    with Owner(curator.url, curator.token) as owner:
         return owner.register("persons", csv_of(rows_of(40, 1))).id
 
 
@@ -101,7 +101,7 @@ def test_what_a_kill_interrupts_is_charged_and_stored_once_and_goes_on(curator, 
         assert acts.stored() == "caps charges results withheld"
         assert {act: acts.send(act) for act in replies} == replies
         assert (replies["withhold"].records, len(replies["bounds"].columns)) == (turn + 1, 1)
-    with OwnerClient(curator.url, curator.token) as owner:
+    with Owner(curator.url, curator.token) as owner:
         account = owner.account(dataset)
         assert (account.everyone_epsilon, account.cap_epsilon) == (f"{KILLS / 2:g}", str(101 - KILLS))
         with pytest.raises(Remote, match="privacy_budget_exhausted"):

@@ -11,7 +11,7 @@ import struct
 import pytest
 
 from blindopt import wire
-from blindopt.client import OwnerClient, StudyClient
+from blindopt.client import Owner, StudyClient
 from blindopt.errors import Remote, Unreachable
 from tests.conftest import Service
 from tests.system.crashes import crash_checks as checks
@@ -44,7 +44,7 @@ class Erasure:
         self.curator, self.key = curator, secrets.token_hex(8)
         self.value = 1 + secrets.randbelow(10**9) / 10**9 + 1e-12
         rows = "\n".join(f"{i},{i % 3},{self.value!r}" for i in range(8))
-        with OwnerClient(curator.url, curator.token) as owner:
+        with Owner(curator.url, curator.token) as owner:
             self.dataset = owner.register(self.key, f"a,b,y\n{rows}\n".encode(), public=True).id
             feature = [wire.Feature(column=name, lower=0.0, upper=8.0) for name in ("a", "b")]
             self.study = owner.create_study(
@@ -73,7 +73,7 @@ class Erasure:
 
     def erase(self):
         """The reply to the erasure, under one key."""
-        with OwnerClient(self.curator.url, self.curator.token, timeout_s=240) as owner:
+        with Owner(self.curator.url, self.curator.token, timeout_s=240) as owner:
             return owner.erase_dataset(self.dataset, key=self.key)
 
     def files(self, folder):

@@ -17,7 +17,7 @@ from collections import Counter
 import pytest
 
 from blindopt import wire
-from blindopt.client import OwnerClient, VendorClient
+from blindopt.client import Owner, Vendor
 from blindopt.errors import Remote, Unreachable
 from blindopt.formats import npy_files
 from curator_service.use_cases.studies.readings import SMALL_BYTES
@@ -160,10 +160,10 @@ class Parties:
             service.await_ready()
 
     def owner(self):
-        return OwnerClient(self.curator.url, self.curator.token, timeout_s=240)
+        return Owner(self.curator.url, self.curator.token, timeout_s=240)
 
     def vendor(self):
-        return VendorClient(self.modeler.url, self.modeler.token, timeout_s=240)
+        return Vendor(self.modeler.url, self.modeler.token, timeout_s=240)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from blindopt.client import OwnerClient
+from blindopt.client import Owner
 from blindopt.errors import Unreachable
 from tests.curator_service.scoring.scorer import KEY, serving
 from tests.curator_service.tuning_case import Case, csv_of, rows_of
@@ -59,7 +59,7 @@ def service(make_service, tmp_path_factory, scorer):
 
 @pytest.fixture(scope="module")
 def case(service):
-    with OwnerClient(service.url, service.token) as owner:
+    with Owner(service.url, service.token) as owner:
         training = owner.register("training", csv_of(rows_of(20, 1)), public=True)
         return Case(training, owner.register("validation", csv_of(rows_of(20, 2))))
 
@@ -146,7 +146,7 @@ class Killed:
 @pytest.mark.parametrize("story", STORIES)
 def test_a_tuning_that_a_kill_interrupts_is_charged_once_and_tells_one_outcome_at_most(curator, case, story):
     for _ in range(KILLS):
-        with OwnerClient(curator.url, curator.token, timeout_s=240) as owner:
+        with Owner(curator.url, curator.token, timeout_s=240) as owner:
             killed = Killed(curator, owner, case)
             for point, expected in STORIES[story].items():
                 killed.check_death(expected, killed.shot_at(point))
@@ -172,7 +172,7 @@ def test_a_curator_that_is_wrong_on_purpose_is_found(curator, case, how):
     """The controls: one that draws again under the charge that it has, and one that charges nothing."""
     point, expected, message = WRONG[how]
     _control(curator).with_name("broken").write_text(how)
-    with OwnerClient(curator.url, curator.token, timeout_s=240) as owner:
+    with Owner(curator.url, curator.token, timeout_s=240) as owner:
         killed = Killed(curator, owner, case)
         delay = killed.shot_at(point)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from blindopt import wire
-from blindopt.client import OwnerClient, StudyClient
+from blindopt.client import Owner, StudyClient
 from blindopt.errors import BlindoptError
 from tests import beside
 from tests.system.crashes import crash_checks as checks
@@ -49,7 +49,7 @@ def curator(make_service, tmp_path):
 def studies(curator, small):
     """Two studies that have answered, with the tokens of their grants."""
     tokens = {}
-    with OwnerClient(curator.url, curator.token, timeout_s=240) as owner:
+    with Owner(curator.url, curator.token, timeout_s=240) as owner:
         dataset = owner.register("small", small.csv, public=True).id
         for key in ("changed", "other"):
             study = owner.create_study(checks.draft(small, dataset)).id

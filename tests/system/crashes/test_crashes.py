@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from blindopt import wire
-from blindopt.client import OwnerClient, StudyClient, VendorClient
+from blindopt.client import Owner, StudyClient, Vendor
 from blindopt.errors import Remote, Unreachable
 from curator_service.use_cases.studies import releases
 from tests.system.crashes import crash_checks as checks
@@ -34,36 +34,36 @@ def own(parties):
             service.start()
     curator, modeler = parties
     with (
-        OwnerClient(curator.url, curator.token, timeout_s=300) as owner,
-        VendorClient(modeler.url, modeler.token) as vendor,
+        Owner(curator.url, curator.token, timeout_s=300) as owner,
+        Vendor(modeler.url, modeler.token) as vendor,
     ):
         yield owner, vendor
 
 
 @pytest.fixture(scope="module")
 def data(parties, small):
-    with OwnerClient(parties[0].url, parties[0].token) as owner:
+    with Owner(parties[0].url, parties[0].token) as owner:
         return owner.register("small", small.csv, public=True)
 
 
 @pytest.fixture(scope="module")
 def exact(parties, data, open_study):
     """A study without noise: the rows of a run depend on the answers, and these on nothing else."""
-    with OwnerClient(parties[0].url, parties[0].token) as owner:
+    with Owner(parties[0].url, parties[0].token) as owner:
         return open_study(owner, data)
 
 
 @pytest.fixture(scope="module")
 def noisy(parties, data, open_study):
     """A study with noise: a row that is measured again has another y."""
-    with OwnerClient(parties[0].url, parties[0].token) as owner:
+    with Owner(parties[0].url, parties[0].token) as owner:
         return open_study(owner, data, noise_variance=1.0)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(parties, exact, run_of):
     """The rows of a run that nobody kills."""
-    with VendorClient(parties[1].url, parties[1].token) as vendor:
+    with Vendor(parties[1].url, parties[1].token) as vendor:
         run = vendor.wait(vendor.start(run_of(parties[0].url, exact, iterations=LONG, seed=3)).id, timeout_s=240)
         assert run.state == "completed"
         return [trial.row for trial in vendor.export(run.id).trials]
@@ -154,7 +154,7 @@ def test_a_restart_does_not_move_the_moment_a_run_started(parties, own, exact, r
     _, vendor = own
     run = vendor.start(run_of(curator.url, exact, iterations=LONG))
     until(lambda: _answered(modeler, run.id) >= 10)
-    started = vendor.run(run.id).started_at
+    started = vendor.run(run.id).view.started_at
     modeler.stop()
     modeler.start()
     until(lambda: _answered(modeler, run.id) >= 50)
@@ -173,8 +173,8 @@ def test_a_stop_that_was_accepted_survives_a_restart(parties, own, exact, run_of
     modeler.start()
     vendor.stop(first)
     vendor.wait(first, timeout_s=240)
-    until(lambda: vendor.run(second).ended_at or _answered(modeler, second) >= 3)
-    ended = vendor.run(second)
+    until(lambda: vendor.run(second).view.ended_at or _answered(modeler, second) >= 3)
+    ended = vendor.run(second).view
     if ended.ended_at is None:
         vendor.stop(second)
         vendor.wait(second, timeout_s=240)
@@ -277,7 +277,7 @@ def test_a_release_that_a_kill_interrupts_leaves_a_draft_and_none_of_its_files(p
         """Whether the kill came while Z was drawn, and what files there were before."""
 
         def release():
-            with suppress(Unreachable), OwnerClient(curator.url, curator.token, timeout_s=300) as another:
+            with suppress(Unreachable), Owner(curator.url, curator.token, timeout_s=300) as another:
                 another.release(draft.id, key=f"interrupted {draft.id}")
 
         before = set(files.rglob("*"))
@@ -297,7 +297,7 @@ def test_a_release_that_a_kill_interrupts_leaves_a_draft_and_none_of_its_files(p
     assert is_interrupted, "each kill came too late to be a test"
     curator.start()
     assert set(files.rglob("*")) == before
-    shown = owner.study(draft.id)
+    shown = owner.study(draft.id).view
     assert (shown.state, shown.release_problem) == ("draft", releases.ENDED)
     released = owner.release(draft.id, key=f"interrupted {draft.id}")  # the same key: nothing was answered under it
     assert (released.state, released.report.n, released.release_problem) == ("open", 50_000, None)

@@ -1,7 +1,7 @@
 """From SQLite to PostgreSQL and back: the same records, byte for byte, and answers that were given before."""
 
 from blindopt import wire
-from blindopt.client import OwnerClient, StudyClient
+from blindopt.client import Owner, StudyClient
 from tests import postgres
 
 
@@ -9,7 +9,7 @@ def test_data_move_to_postgresql_and_back_by_a_backup_with_the_same_export_byte_
     make_service, tmp_path, small, open_study
 ):
     curator = make_service("curator", tmp_path).start()
-    with OwnerClient(curator.url, curator.token, timeout_s=240) as owner:
+    with Owner(curator.url, curator.token, timeout_s=240) as owner:
         dataset = owner.register("small", small.csv, public=True)
         study = open_study(owner, dataset)
     key = "the-same-key"

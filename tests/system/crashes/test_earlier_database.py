@@ -12,7 +12,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
-from blindopt.client import OwnerClient, StudyClient
+from blindopt.client import Owner, StudyClient
 from blindopt.errors import BlindoptError, LogBroken, Remote
 from curator_service import store
 from curator_service.release.gaussian import GaussianMechanism
@@ -49,7 +49,7 @@ def _query(url: str, history: History, key: str) -> Any:
 def history(make_service, small, tmp_path_factory):
     folder = tmp_path_factory.mktemp("earlier")
     curator = make_service("curator", folder).start()
-    with OwnerClient(curator.url, curator.token) as owner:
+    with Owner(curator.url, curator.token) as owner:
         first = owner.register("small", small.csv, public=True).id
         study = owner.release(owner.create_study(checks.draft(small, first, epsilon="0.5")).id)
         token = owner.grant(study.id, wire.GrantCreate(name="modeler")).token
@@ -57,7 +57,7 @@ def history(make_service, small, tmp_path_factory):
     beside.copytree(curator.data, folder / "copy")
     made = History(folder / "copy", curator.data, curator.folder / "first-token", study.id, token, [first], 0)
     curator.start()
-    with OwnerClient(curator.url, curator.token) as owner:
+    with Owner(curator.url, curator.token) as owner:
         made.datasets.append(owner.register("later", small.csv, public=True).id)
         owner.release(owner.create_study(checks.draft(small, made.datasets[1])).id)
     _query(curator.url, made, "later")
@@ -127,9 +127,9 @@ def test_an_earlier_state_that_is_accepted_has_closed_all_that_could_be_spent_tw
     code, again = party.command(*ACCEPT)
     assert (code, "nothing was put back" in again) == (1, True)
     service.start()
-    with OwnerClient(service.url, service.token) as owner:
+    with Owner(service.url, service.token) as owner:
         assert [dataset.id for dataset in owner.datasets()] == history.datasets[:1]
-        assert owner.study(history.study).state == "closed"
+        assert owner.study(history.study).view.state == "closed"
     for key in ("now", "later"):  # nothing more is charged; the reply to what was charged is lost
         with pytest.raises(Remote) as error:
             _query(service.url, history, key)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from blindopt import wire
-from blindopt.client import OwnerClient, VendorClient
+from blindopt.client import Owner, Vendor
 from blindopt.errors import AuditUnavailable
 from curator_service.context import open_context
 from curator_service.settings import Settings
@@ -77,7 +77,7 @@ def test_on_a_full_disk_every_query_is_refused_and_later_answered_once(
     answers, small_disk, make_service, tmp_path, small, open_study, until
 ):
     curator = small_disk(make_service("curator", tmp_path), 8).start()
-    with OwnerClient(curator.url, curator.token) as owner:
+    with Owner(curator.url, curator.token) as owner:
         study = open_study(owner, owner.register("small", small.csv, public=True), answers=answers)
         with curator.http(study.token) as http, curator.http() as own:
             first = ask(http, study, "first")
@@ -104,7 +104,7 @@ def test_on_a_full_disk_every_query_is_refused_and_later_answered_once(
                     reply = own.post(path, json=body, headers={"Idempotency-Key": "later " + path[-6:]})
                     check_unavailable(reply, "audit_unavailable")
             until(lambda: own.get("/readyz").status_code == 200)
-            assert owner.study(study.id).state == "open"
+            assert owner.study(study.id).view.state == "open"
             again = {key: ask(http, study, key) for key in waiting}
             assert {reply.status_code for reply in again.values()} == {201}
             answered |= {"first": first.content} | {key: reply.content for key, reply in again.items()}
@@ -118,7 +118,7 @@ def test_a_service_that_is_killed_on_a_full_disk_comes_back_when_there_is_room(
     small_disk, make_service, tmp_path, small, open_study
 ):
     curator = small_disk(make_service("curator", tmp_path), 8).start()
-    with OwnerClient(curator.url, curator.token) as owner:
+    with Owner(curator.url, curator.token) as owner:
         study = open_study(owner, owner.register("small", small.csv, public=True), answers=LAPLACE)
         with curator.http(study.token) as http:
             with filled(curator.data):
@@ -134,7 +134,7 @@ def test_a_service_that_is_killed_on_a_full_disk_comes_back_when_there_is_room(
 def test_where_no_file_may_grow_the_same_holds(answers, no_room, make_service, tmp_path, small, open_study, until):
     """Without a mount: the limit of the process on the size of its files."""
     curator = make_service("curator", tmp_path).start()
-    with OwnerClient(curator.url, curator.token) as owner:
+    with Owner(curator.url, curator.token) as owner:
         study = open_study(owner, owner.register("small", small.csv, public=True), answers=answers)
         with curator.http(study.token) as http, curator.http() as own:
             with no_room(curator):
@@ -171,7 +171,7 @@ def test_a_release_for_which_there_is_no_room_stays_a_draft_and_is_charged_once(
     curator = small_disk(make_service("curator", tmp_path), 12).start()
     rows = np.random.default_rng(0).random((60_000, 2)).round(6)
     content = b"a,y\n" + b"".join(b"%f,%f\n" % (x, y) for x, y in rows)
-    with OwnerClient(curator.url, curator.token, timeout_s=240) as owner, curator.http() as http:
+    with Owner(curator.url, curator.token, timeout_s=240) as owner, curator.http() as http:
         dataset = owner.register("d", content)
         draft = owner.create_study(
             wire.StudyCreate(
@@ -191,7 +191,7 @@ def test_a_release_for_which_there_is_no_room_stays_a_draft_and_is_charged_once(
         for leave in (250_000, 600_000):  # none for Z; none for its row order
             with filled(curator.data, leave):
                 check_unavailable(release(), "storage_unavailable")
-                assert owner.study(draft.id).state == "draft"
+                assert owner.study(draft.id).view.state == "draft"
                 assert sorted(path.name for path in (curator.data / "files").rglob("*") if path.is_file()) == files
         assert release().status_code == 200
         (line,) = owner.ledger(draft.id)
@@ -251,7 +251,7 @@ def test_a_run_waits_while_its_modeler_s_disk_is_full_and_goes_on_by_itself(
 
     curator = make_service("curator", tmp_path).start()
     modeler = small_disk(make_service("modeler", tmp_path, **QUICK), 8).start()
-    with OwnerClient(curator.url, curator.token) as owner:
+    with Owner(curator.url, curator.token) as owner:
         study = open_study(owner, owner.register("small", small.csv, public=True), noise_variance=1.0)
     order = run_of(curator.url, study, iterations=150, random=True)
     check_a_waiting_run(curator, modeler, study, order, modeler.data, until, refuse_a_stop)
@@ -265,8 +265,8 @@ def test_a_run_whose_candidates_find_no_room_waits_and_goes_on(small_disk, make_
     rows = np.random.default_rng(0).random((100_000, 2)).round(6)
     content = b"a,y\n" + b"".join(b"%f,%f\n" % (x, y) for x, y in rows)
     with (
-        OwnerClient(curator.url, curator.token, timeout_s=240) as owner,
-        VendorClient(modeler.url, modeler.token) as vendor,
+        Owner(curator.url, curator.token, timeout_s=240) as owner,
+        Vendor(modeler.url, modeler.token) as vendor,
     ):
         dataset = owner.register("d", content, public=True)
         draft = owner.create_study(
@@ -287,7 +287,7 @@ def test_a_run_whose_candidates_find_no_room_waits_and_goes_on(small_disk, make_
         )  # fmt: skip
         with filled(modeler.data, leave=500_000):
             run = vendor.start(spec).id
-            waiting = until(lambda: (view := vendor.run(run)).state in ("waiting", "failed") and view)
+            waiting = until(lambda: (view := vendor.run(run).view).state in ("waiting", "failed") and view)
             assert waiting.state == "waiting"
             # Which one it is depends on whether a part or the record of an exchange comes to the full disk first.
             assert waiting.problem.code in ("audit_unavailable", "storage_unavailable")

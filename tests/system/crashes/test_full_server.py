@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from blindopt.client import OwnerClient
+from blindopt.client import Owner
 from tests import postgres
 from tests.postgres import Server
 from tests.system.crashes.full_disk import (
@@ -116,7 +116,7 @@ def test_on_a_full_disk_of_the_server_every_query_is_refused_and_later_answered_
     curator = make_service("curator", tmp_path, database_url=small_server.url).start()
     process = curator.process
     try:
-        with OwnerClient(curator.url, curator.token, timeout_s=240) as owner:
+        with Owner(curator.url, curator.token, timeout_s=240) as owner:
             study = open_study(owner, owner.register("small", small.csv, public=True), answers=KINDS[kind])
             with curator.http(study.token) as http, curator.http() as own:
                 first = send(http, study, "first")
@@ -154,7 +154,7 @@ def test_a_service_that_is_killed_on_a_full_disk_of_the_server_comes_back_when_t
 ):
     curator = make_service("curator", tmp_path, database_url=small_server.url).start()
     try:
-        with OwnerClient(curator.url, curator.token, timeout_s=240) as owner:
+        with Owner(curator.url, curator.token, timeout_s=240) as owner:
             study = open_study(owner, owner.register("small", small.csv, public=True), answers=LAPLACE)
             with curator.http(study.token) as http:
                 with filled(small_server.disk):
@@ -179,7 +179,7 @@ def test_a_run_waits_while_the_disk_of_its_modeler_s_server_is_full_and_goes_on_
     curator = make_service("curator", tmp_path).start()
     modeler = make_service("modeler", tmp_path, database_url=small_server.url, **QUICK).start()
     try:
-        with OwnerClient(curator.url, curator.token) as owner:
+        with Owner(curator.url, curator.token) as owner:
             study = open_study(owner, owner.register("small", small.csv, public=True), noise_variance=1.0)
         order = run_of(curator.url, study, iterations=150, random=True)
         check_a_waiting_run(curator, modeler, study, order, small_server.disk, until)

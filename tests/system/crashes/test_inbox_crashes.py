@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from blindopt import wire
-from blindopt.client import MeasurerClient, OwnerClient
+from blindopt.client import Measurer, Owner
 from blindopt.errors import Unreachable
 from tests.curator_service.use_cases.inbox.measured_study import LAPLACE, answers_for, open_measured_study
 from tests.system.crashes.crashing_service import Shot, arm, shots
@@ -43,7 +43,7 @@ def curator(make_service, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def study(curator, small):
-    with OwnerClient(curator.url, curator.token) as owner:
+    with Owner(curator.url, curator.token) as owner:
         dataset = owner.register("small", small.csv, public=True).id
     with open_measured_study(small, curator, dataset, answers=LAPLACE) as study:
         yield study
@@ -84,7 +84,7 @@ def test_a_kill_leaves_one_charge_and_one_draw_for_each_version(curator, study, 
             return client.answer(queries["id"], answers_for(queries["items"], 1.0, 2.0), key=f"answer {key}")
         return client.correct(queries["id"], answers_for(queries["items"][:1], 3.0), key=f"correct {key}")
 
-    with MeasurerClient(curator.url, study.measurer_token) as client:
+    with Measurer(curator.url, study.measurer_token) as client:
         for step in ("ask", "answer", "correct"):
             if step == act:
                 before, killed = curator.records()[-1]["seq"], len(shots(control))
@@ -104,7 +104,7 @@ def test_a_kill_leaves_one_charge_and_one_draw_for_each_version(curator, study, 
             reply = step_of(step, client)
             assert isinstance(reply, wire.QueryPending if step == "ask" else wire.QueryMeasurements)
             if step == "ask":
-                queries = {"id": reply.id, "items": list(client.inbox(query_id=reply.id))}
+                queries = {"id": reply.id, "items": list(client.measurements(query_id=reply.id))}
                 assert len(queries["items"]) == 2
             seen = _bodies(curator, queries["id"]) | seen  # what was told once stays
             assert seen == _bodies(curator, queries["id"])
@@ -124,7 +124,7 @@ def test_after_all_kills_the_log_verifies(curator, study):
 
 
 def test_a_date_that_passed_while_the_curator_was_down_counts_at_its_start(curator, study, small):
-    dataset = study.owner.study(study.study).spec.dataset_id
+    dataset = study.owner.study(study.study).view.spec.dataset_id
     with open_measured_study(small, curator, dataset, measurement={"due_hours": 0.001}) as opened_study:
         query = opened_study.ask(3)
         curator.kill()

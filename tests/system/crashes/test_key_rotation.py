@@ -10,7 +10,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.audit.checkpoints import Verifier
-from blindopt.client import OwnerClient, StudyClient, VendorClient
+from blindopt.client import Owner, StudyClient, Vendor
 from curator_service.context import open_context
 from curator_service.settings import Settings
 from service_kit.context import key_rotation
@@ -38,7 +38,7 @@ def parties(make_service, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def study(parties, small):
-    with OwnerClient(parties[0].url, parties[0].token) as owner:
+    with Owner(parties[0].url, parties[0].token) as owner:
         dataset = owner.register("small", small.csv, public=True).id
         made = owner.create_study(checks.draft(small, dataset, answers=100)).id
         owner.release(made)
@@ -49,7 +49,7 @@ def run(parties, study):
     """A run of four queries, to its end."""
     settings = GP_UCB | {"iterations": 2, "initial_rows": 2, "seed": 3}
     wanted = wire.RunCreate(curator_url=parties[0].url, study_id=study.id, token=study.token, **settings)
-    with VendorClient(parties[1].url, parties[1].token) as vendor:
+    with Vendor(parties[1].url, parties[1].token) as vendor:
         identity = vendor.start(wanted).id
         return vendor.wait(identity, timeout_s=240)
 

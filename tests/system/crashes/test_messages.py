@@ -5,7 +5,7 @@ from contextlib import closing
 import pytest
 
 from blindopt import wire
-from blindopt.client import OwnerClient, VendorClient
+from blindopt.client import Owner, Vendor
 from blindopt.errors import Remote, Unreachable
 from tests import beside
 from tests.system.crashes import crash_checks as checks
@@ -31,9 +31,9 @@ def parties(make_service, tmp_path):
 
 def test_each_message_arrives_once_and_is_decided_and_both_logs_agree(parties, small, open_study, run_of, tmp_path):
     curator, modeler = parties.curator, parties.modeler
-    with OwnerClient(curator.url, curator.token, timeout_s=240) as owner:
+    with Owner(curator.url, curator.token, timeout_s=240) as owner:
         study = open_study(owner, owner.register("small", small.csv, public=True), budget=wire.Budget(queries=4))
-    with VendorClient(modeler.url, modeler.token, timeout_s=240) as vendor:
+    with Vendor(modeler.url, modeler.token, timeout_s=240) as vendor:
         run = vendor.wait(vendor.start(run_of(curator.url, study, random=True, iterations=3)).id, timeout_s=240)
         assert (run.trials, run.ended_because) == (4, "refused" if run.problem else "budget")
     wish = wire.RecommendationWish(kind="recommendation", note="<b>measure it again</b>")
@@ -41,14 +41,14 @@ def test_each_message_arrives_once_and_is_decided_and_both_logs_agree(parties, s
         service = parties.named(name)
         Shot(point).aim(parties.control(service))
         key = f"message-{number}"
-        with VendorClient(modeler.url, modeler.token, timeout_s=240) as vendor, pytest.raises((Unreachable, Remote)):
+        with Vendor(modeler.url, modeler.token, timeout_s=240) as vendor, pytest.raises((Unreachable, Remote)):
             vendor.send_message(run.id, wish, key=key)
         parties.restore()
-        with VendorClient(modeler.url, modeler.token, timeout_s=240) as vendor:
+        with Vendor(modeler.url, modeler.token, timeout_s=240) as vendor:
             assert [message.state for message in vendor.messages(run.id)][-1] == "unsent"
             again = vendor.update_message(run.id, number) if number % 2 else vendor.send_message(run.id, wish, key=key)
             assert (again.number, again.state, again.problem) == (number, "open", None)
-    with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
+    with Owner(curator.url, curator.token) as owner, Vendor(modeler.url, modeler.token) as vendor:
         received = owner.messages(study_id=study.id, only_open=True)
         assert len(received) == len(POINTS)
         best = vendor.recommendation(run.id)

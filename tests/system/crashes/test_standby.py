@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from blindopt import wire
-from blindopt.client import OwnerClient, StudyClient
+from blindopt.client import Owner, StudyClient
 from blindopt.errors import BlindoptError
 from tests import postgres
 from tests.system.crashes import crash_checks as checks
@@ -112,7 +112,7 @@ def pair(make_service, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def study(pair, small):
-    with OwnerClient(pair.leader.url, pair.leader.token, timeout_s=240) as owner:
+    with Owner(pair.leader.url, pair.leader.token, timeout_s=240) as owner:
         dataset = owner.register("small", small.csv, public=True).id
         made = owner.create_study(checks.draft(small, dataset, epsilon="0.1", answers=300 * len(TIMES)))
         owner.release(made.id)
@@ -177,7 +177,7 @@ def test_the_leader_is_killed_and_the_standby_answers_the_same_request_with_one_
 @pytest.mark.parametrize("point", CHOSEN_OF_A_RELEASE)
 def test_the_leader_is_killed_in_a_release_which_the_standby_ends_and_charges_once(pair, study, small, point):
     leader = pair.leader
-    with OwnerClient(leader.url, leader.token, timeout_s=240) as owner:
+    with Owner(leader.url, leader.token, timeout_s=240) as owner:
         dataset = next(iter(owner.datasets())).id
         made = owner.create_study(checks.draft(small, dataset, epsilon="0.1", answers=300))
         Shot(point).aim(pair.control(leader))
@@ -185,11 +185,11 @@ def test_the_leader_is_killed_in_a_release_which_the_standby_ends_and_charges_on
             owner.release(made.id)
     leader.process.wait(timeout=60)
     pair.fail_over()
-    with OwnerClient(pair.leader.url, leader.token, timeout_s=240) as owner:
-        if (state := owner.study(made.id).state) != "open":  # a charge without a release, or none of both
+    with Owner(pair.leader.url, leader.token, timeout_s=240) as owner:
+        if (state := owner.study(made.id).view.state) != "open":  # a charge without a release, or none of both
             assert state in ("draft", "releasing")
             owner.release(made.id)
-        assert owner.study(made.id).state == "open"
+        assert owner.study(made.id).view.state == "open"
     query = "SELECT count(*) FROM ledger WHERE study_id = ? AND kind = 'release'"
     assert pair.leader.rows(query, made.id) == [(1,)]
 

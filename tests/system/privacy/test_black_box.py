@@ -13,7 +13,7 @@ import pytest
 from scipy import optimize, stats
 
 from blindopt import wire
-from blindopt.client import OwnerClient
+from blindopt.client import Owner
 from curator_service.privacy.calibration import gaussian_sd
 from tests.curator_service.privacy.epsilon_audit import MISTAKEN, at_least, lower_bound
 from tests.scale import scaled
@@ -59,7 +59,7 @@ def audited_answers(service, kind, small, open_study, queries) -> float:
     Every row lies outside a narrow clip, on one side or the other, a thousand times further than it is wide.
     """
     said = ANSWERS[kind](mechanism=kind, epsilon="1", value_bound=BOUND, noise_bound=0.0, centre=CENTRE)
-    with OwnerClient(service.url, service.token) as owner:
+    with Owner(service.url, service.token) as owner:
         study = open_study(owner, owner.register(f"answers {kind}", small.csv, public=True), answers=said)
     with service.http(study.token) as http:
         y = small.y[small.place_of(candidates(http, study))]
@@ -101,7 +101,7 @@ def released(service, release, row, trials, open_study) -> np.ndarray:
     """Z (trials, 2) of so many equal rows: each is released by itself, so they are as many releases of one row."""
     features = [wire.Feature(column=c, lower=-1.0, upper=1.0, scale=1.0) for c in ("zq_left", "zq_right")]
     line = ",".join(map(repr, row)) + ",0\n"
-    with OwnerClient(service.url, service.token) as owner:
+    with Owner(service.url, service.token) as owner:
         dataset = owner.register("equal rows", b"zq_left,zq_right,zq_yield\n" + line.encode() * trials)
         study = open_study(owner, dataset, release, features=features)
     with service.http(study.token) as http:
@@ -163,7 +163,7 @@ def test_candidates_with_noise_for_twice_the_epsilon_are_caught_over_http(name, 
 def audited_tunings(service, share, trials) -> float:
     """The epsilon that so many tunings of each of two neighbours prove, at 1e-6, by an event that is chosen before."""
     drawn = []
-    with OwnerClient(service.url, service.token, timeout_s=240) as owner:
+    with Owner(service.url, service.token, timeout_s=240) as owner:
         for wrong in (0, 1):
             spec = neighbour(owner, wrong, share)
             begun = {owner.start_tuning(spec).id for _ in range(trials)}
@@ -235,7 +235,7 @@ def noise_of(service, small, open_study, life) -> np.ndarray:
     release = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5)
     features = [wire.Feature(column=c, lower=-1.0, upper=1.0, scale=1.0) for c in small.names[:2]]
     zeros = ",".join(small.names).encode() + b"\n" + b"0,0,0\n" * scaled(250)
-    with OwnerClient(service.url, service.token) as owner:
+    with Owner(service.url, service.token) as owner:
         dataset = owner.register(f"life {life}", zeros)
         study = open_study(owner, dataset, release, features=features, answers=answers)
     with service.http(study.token) as http:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from blindopt import wire
-from blindopt.client import OwnerClient
+from blindopt.client import Owner
 
 KINDS = {"one_bit": wire.OneBitAnswers, "piecewise": wire.PiecewiseAnswers, "laplace": wire.LaplaceAnswers}
 
@@ -61,7 +61,7 @@ def test_a_curator_that_is_killed_while_a_reply_waits_answers_its_retry_under_on
     when, make_service, open_study, small, tmp_path, until
 ):
     service = make_service("curator", tmp_path).start()
-    with OwnerClient(service.url, service.token) as owner:
+    with Owner(service.url, service.token) as owner:
         study = open_study(
             owner, owner.register("d", small.csv, public=True), answers=answers_of("piecewise"), reply_after_ms=4_000
         )

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("distributed", reason="the extra dask is not installed")
 
 from blindopt import wire
-from blindopt.client import VendorClient
+from blindopt.client import Vendor
 from blindopt.gp.acquisition import beta
 from blindopt.gp.kernels import SquaredExponential
 from blindopt.gp.posterior import Posterior
@@ -58,9 +58,9 @@ def begun(processes, clustered, curator, grant, trials):
     while len(processes.workers) < 2:
         processes.add_worker()
     processes.connected(2).close()
-    with VendorClient(clustered.url, clustered.token, timeout_s=240) as client:
+    with Vendor(clustered.url, clustered.token, timeout_s=240) as client:
         run = start(client, curator, grant, ALGORITHMS[0], iterations=ITERATIONS)
-        until(lambda: client.run(run).trials >= trials)
+        until(lambda: client.run(run).view.trials >= trials)
         yield client, run
 
 
@@ -94,16 +94,16 @@ def test_a_run_without_its_scheduler_waits_and_goes_on_by_itself(
     grant = open_grant(f"{kill.__name__} {time}")
     with begun(processes, clustered, curator, grant, 1 + 3 * time % (ITERATIONS - 10)) as (client, run):
         kill(processes)
-        until(lambda: client.run(run).waiting_for == "engine" or client.run(run).state == "completed")
+        until(lambda: client.run(run).view.waiting_for == "engine" or client.run(run).state == "completed")
         if client.run(run).state == "waiting":
-            assert client.run(run).problem.code == "engine_unavailable"
+            assert client.run(run).view.problem.code == "engine_unavailable"
         processes.kill_all()
         processes.start_scheduler()
         for _ in range(2):
             processes.add_worker()
         assert client.wait(run, timeout_s=600).state == "completed", clustered.log[-3000:]
         assert choices(client, run) == whole
-        assert client.run(run).engine.name == "dask"
+        assert client.run(run).view.engine.name == "dask"
     until(lambda: held(processes) == 0)  # a run that has ended leaves nothing
 
 
@@ -116,7 +116,7 @@ def test_a_modeler_that_is_killed_leaves_no_part_and_chooses_the_same_rows_again
         clustered.kill()
     until(lambda: held(processes) == 0)
     clustered.start()
-    with VendorClient(clustered.url, clustered.token, timeout_s=240) as client:
+    with Vendor(clustered.url, clustered.token, timeout_s=240) as client:
         assert client.wait(run, timeout_s=600).state == "completed", clustered.log[-3000:]
         assert choices(client, run) == whole
 
@@ -129,7 +129,7 @@ def test_a_run_that_is_deleted_or_whose_workers_lack_memory_leaves_nothing(proce
     processes.kill_all()
     processes.add_worker(memory="257MiB")
     processes.connected(1).close()
-    with VendorClient(clustered.url, clustered.token, timeout_s=240) as client:
+    with Vendor(clustered.url, clustered.token, timeout_s=240) as client:
         run = start(client, curator, open_grant("poor"), ALGORITHMS[0], iterations=4_000)
         ended = client.wait(run, timeout_s=600)
         assert (ended.state, ended.problem.code) == ("failed", "out_of_memory")
@@ -168,10 +168,10 @@ def test_no_candidate_token_address_or_name_crosses_the_network_of_a_cluster(
     grant = open_grant("a grant whose name is secret")
     settings = {"CANDIDATES_ENGINE": in_the_clear.address.replace("tcp", "dask")}
     overheard = make_service("modeler", tmp_path_factory.mktemp("overheard"), fresh=True, **settings).start()
-    with VendorClient(overheard.url, overheard.token, timeout_s=240) as client:
+    with Vendor(overheard.url, overheard.token, timeout_s=240) as client:
         run = start(client, curator, grant, ALGORITHMS[0], iterations=ITERATIONS)
         assert client.wait(run, timeout_s=600).state == "completed", overheard.log[-3000:]
-        assert client.run(run).engine.workers == 2
+        assert client.run(run).view.engine.workers == 2
     overheard.stop()
     (release,) = (overheard.data / "candidates").glob("*.npy")
     candidates, data = np.load(release), carried(in_the_clear)

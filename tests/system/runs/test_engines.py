@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from blindopt import wire
-from blindopt.client import OwnerClient, VendorClient
+from blindopt.client import Owner, Vendor
 from tests.given_settings import GIVEN
 from tests.system.crashes.crash_checks import command
 
@@ -22,7 +22,7 @@ def curator(make_service, tmp_path_factory):
 @pytest.fixture(scope="module")
 def grants(curator, small, open_study):
     """Of one study, for a modeler each: it would dispute a query that it did not make."""
-    with OwnerClient(curator.url, curator.token) as owner:
+    with Owner(curator.url, curator.token) as owner:
         study = open_study(owner, owner.register("small", small.csv, public=True))
         assert [part.rows for part in study.view.report.parts] == [150, 150, 100]
         return [owner.grant(study.id, wire.GrantCreate(name=name)) for name in ("whole", "divided")]
@@ -47,16 +47,16 @@ def choices(vendor, run):
 @pytest.mark.slow(sibling="test_partitions.py::test_the_number_of_parts_changes_no_bit_of_a_choice")
 def test_runs_in_parts_choose_the_same_and_are_replayed_by_the_process(on_threads, curator, grants, vendor):
     """400 candidates in four parts; replayed in one part; and continued in one part after a kill."""
-    with VendorClient(on_threads.url, on_threads.token) as divided:
+    with Vendor(on_threads.url, on_threads.token) as divided:
         both = (vendor, grants[0]), (divided, grants[1])
         for algorithm in ALGORITHMS:
             whole, parts = (start(v, curator, grant, algorithm) for v, grant in both)
             for v, run in ((vendor, whole), (divided, parts)):
                 assert v.wait(run, timeout_s=240).state == "completed"
             assert choices(divided, parts) == choices(vendor, whole)
-            engine = divided.run(parts).engine
+            engine = divided.run(parts).view.engine
             assert (engine.name, engine.parts) == ("threads", 4)
-            assert vendor.run(whole).engine == wire.RunEngine(
+            assert vendor.run(whole).view.engine == wire.RunEngine(
                 name="process", parts=1, workers=1, memory_bytes=engine.memory_bytes
             )
             code, output = command(on_threads, "replay", parts)
@@ -64,10 +64,10 @@ def test_runs_in_parts_choose_the_same_and_are_replayed_by_the_process(on_thread
         whole, run = (start(v, curator, grant, ALGORITHMS[0], iterations=60, seed=6) for v, grant in both)
         on_threads.kill()
     restarted = replace(on_threads, settings={"CANDIDATES_ENGINE": "process"}).start()
-    with VendorClient(restarted.url, restarted.token) as divided:
+    with Vendor(restarted.url, restarted.token) as divided:
         assert divided.wait(run, timeout_s=240).state == vendor.wait(whole, timeout_s=240).state == "completed"
         assert choices(divided, run) == choices(vendor, whole)
-        assert divided.run(run).engine.name == "process"
+        assert divided.run(run).view.engine.name == "process"
     restarted.stop()
     for service in (curator, restarted):
         code, output = command(service, "audit", "verify")

@@ -4,7 +4,7 @@ import pytest
 
 import blindopt as bo
 from blindopt import wire
-from blindopt.client import OwnerClient, VendorClient
+from blindopt.client import Owner, Vendor
 from blindopt.errors import Remote, StillMeasured
 from tests.given_settings import GP_UCB
 from tests.system.crashes import crash_checks as checks
@@ -26,7 +26,7 @@ def parties(make_service, tmp_path_factory):
 )
 def test_a_run_ends_in_plain_words_and_both_logs_reconcile(parties, small, tmp_path, until):
     curator, modeler = parties
-    with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
+    with Owner(curator.url, curator.token) as owner, Vendor(modeler.url, modeler.token) as vendor:
         dataset = owner.register("small", small.csv, public=True).id
         by_hand = wire.InboxMeasurement(question="How much?", direction="maximize", shown=[small.names[0]])
         draft = checks.draft(small, dataset).model_copy(update={"measurement": by_hand})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from blindopt import wire
-from blindopt.client import StudyClient, VendorClient
+from blindopt.client import StudyClient, Vendor
 from blindopt.optimizer.algorithms.factory import build_algorithm
 from tests.conftest import IDENTITY
 
@@ -99,19 +99,19 @@ def test_runs_that_are_killed_choose_from_their_answers_as_runs_that_were_not(
     opened = {family: study_of(family) for family in cases}
     modeler = make_service("modeler", tmp_path).start()
     chosen = {"iterations": 80, "initial_rows": 1, "seed": 3}
-    with VendorClient(modeler.url, modeler.token) as vendor:
+    with Vendor(modeler.url, modeler.token) as vendor:
         runs = [
             (vendor.start(spec_of(run_of, curator, opened[family], algorithm, **chosen)).id, family, algorithm)
             for family, algorithms in cases.items()
             for algorithm in algorithms
         ]
-        until(lambda: all(vendor.run(identity).trials >= 13 for identity, _, _ in runs))
+        until(lambda: all(vendor.run(identity).view.trials >= 13 for identity, _, _ in runs))
         modeler.kill()
     assert modeler.rows("SELECT count(*) FROM trials WHERE y IS NOT NULL")[0][0] < 3 * 81
     modeler.start()
     for identity, family, algorithm in runs:
         study = opened[family]
-        with VendorClient(modeler.url, modeler.token) as vendor:
+        with Vendor(modeler.url, modeler.token) as vendor:
             assert vendor.wait(identity, timeout_s=240).state == "completed"
             trials = vendor.export(identity).trials
         with StudyClient(curator.url, study.token, study.id) as client:

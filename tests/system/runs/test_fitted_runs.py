@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from blindopt import wire
-from blindopt.client import StudyClient, VendorClient
+from blindopt.client import StudyClient, Vendor
 from blindopt.optimizer.algorithms.gp.gp_ucb import GpUcb
 from blindopt.optimizer.algorithms.gp.surrogate import GpSettings
 from blindopt.optimizer.choosing.exact import exact_answers
@@ -71,12 +71,12 @@ def test_a_fitted_run_that_was_killed_goes_on_as_if_it_had_not(
 ):
     opened = open_study(owner, dataset, GAUSSIAN)
     service = make_service("modeler", tmp_path / "own").start()
-    with VendorClient(service.url, service.token) as client:
+    with Vendor(service.url, service.token) as client:
         run = client.start(run_of(curator.url, opened, iterations=40, initial_rows=4, fit=FIT))
-        until(lambda: client.run(run.id).trials >= 11)
+        until(lambda: client.run(run.id).view.trials >= 11)
     service.kill()
     service.start()
-    with VendorClient(service.url, service.token) as client:
+    with Vendor(service.url, service.token) as client:
         run = client.wait(run.id, timeout_s=240)
         trials = client.export(run.id).trials
     service.stop()

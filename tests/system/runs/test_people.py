@@ -208,7 +208,7 @@ def test_an_answer_wakes_the_run_that_waits_for_it_without_a_worker(make_service
         items = until(lambda: parties.open_items(study))
         until(lambda: parties.vendor.run(run).state == "waiting")
         parties.measurer.answer(items[-1].query_id, answers_for(items[-1:], parties.truth(items[-1])))
-        until(lambda: parties.vendor.run(run).trials == answered)  # noqa: B023
+        until(lambda: parties.vendor.run(run).view.trials == answered)  # noqa: B023
     ended = parties.vendor.wait(run, timeout_s=60)
     assert (ended.state, ended.trials) == ("completed", 4)
     parties.check(study, run, folder=tmp_path)

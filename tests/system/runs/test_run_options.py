@@ -36,8 +36,8 @@ def run(curator, vendor, opened):
             token=study.token,
             **GIVEN | {"algorithm": {"name": algorithm}, "iterations": 12, "initial_rows": 2} | chosen,
         )
-        made = vendor.start(spec)
-        return vendor.wait(made.id, timeout_s=240) if wait else made
+        started = vendor.start(spec)
+        return vendor.wait(started.id, timeout_s=240) if wait else started.view
 
     return start
 
@@ -156,7 +156,7 @@ def test_past_observations_are_part_of_the_record_and_never_reach_the_curator(ru
     body = wire.ObservationImport(observations=past)
     dry = vendor.import_observations(held.id, body, dry_run=True)
     assert (dry.dry_run, dry.observations, dry.rows, dry.total, dry.faults) == (True, 4, 3, 4, [])
-    assert vendor.run(held.id).observations == 0
+    assert vendor.run(held.id).view.observations == 0
     imported = vendor.import_observations(held.id, body, key="import")
     assert vendor.import_observations(held.id, body, key="import") == imported
     assert (imported.dry_run, imported.total) == (False, 4)
@@ -198,7 +198,7 @@ def test_a_dry_run_tells_every_fault_and_an_import_with_one_stores_nothing(run, 
         assert [fault["field"] for fault in reply.json()["errors"]] == ["3.row", "4.y", "5.line"]
         for media in ("text/plain", "application/xml"):
             assert http.post(path, content=lines, headers=headers | {"Content-Type": media}).status_code == 422
-    assert vendor.run(held.id).observations == 0
+    assert vendor.run(held.id).view.observations == 0
     vendor.stop(held.id)
 
 

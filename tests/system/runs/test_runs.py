@@ -101,14 +101,14 @@ def test_the_kernel_of_a_run_comes_before_that_of_the_study(play, opened, small,
 
 def test_a_stopped_run_ends_soon_and_keeps_its_answers(vendor, curator, opened, run_of, until):
     run = vendor.start(run_of(curator.url, opened, iterations=20_000))
-    until(lambda: vendor.run(run.id).trials >= 10)
+    until(lambda: vendor.run(run.id).view.trials >= 10)
     stopped = vendor.stop(run.id)
     assert stopped.id == run.id
     ended = vendor.wait(run.id, timeout_s=240)
     assert (ended.state, ended.ended_because, ended.problem) == ("stopped", "stopped", None)
     assert 10 <= ended.trials < 20_000
     assert len([t for t in vendor.export(run.id).trials if t.y is not None]) == ended.trials
-    assert vendor.run(run.id) == ended
+    assert vendor.run(run.id).view == ended
 
 
 def test_a_run_that_is_stopped_as_it_starts_ends_once_and_stays_ended(vendor, curator, modeler, opened, run_of):
@@ -121,7 +121,7 @@ def test_a_run_that_is_stopped_as_it_starts_ends_once_and_stays_ended(vendor, cu
         ended.append(vendor.wait(run.id, timeout_s=240).id)
     records = [record for record in modeler.records() if record["kind"] == "run.ended"]
     counts = Counter(record["details"]["run_id"] for record in records)
-    for run in map(vendor.run, ended):
+    for run in (vendor.run(run_id).view for run_id in ended):
         assert (run.state, run.ended_because, run.problem) == ("stopped", "stopped", None)
         assert counts[run.id] <= 1
         assert run.started_at is None or run.started_at <= run.ended_at
@@ -132,7 +132,7 @@ def test_logs_that_are_exported_in_the_middle_of_a_run_verify(
     vendor, curator, modeler, opened, run_of, until, tmp_path
 ):
     run = vendor.start(run_of(curator.url, opened, iterations=20_000))
-    until(lambda: vendor.run(run.id).trials >= 5)
+    until(lambda: vendor.run(run.id).view.trials >= 5)
     for service in (curator, modeler):
         path = tmp_path / f"{service.name}.jsonl"
         path.write_text(service.run_in_process("audit", "export").stdout)
@@ -168,7 +168,7 @@ def test_csv_and_json_exports_tell_the_trials_alike(play, opened, vendor):
         assert (line["phase"], line["query_id"]) == (trial.phase, trial.query_id)
         assert float(line["measurement_variance"]) == trial.passport.measurement_variance
         assert datetime.fromisoformat(line["answered_at"]) == trial.answered_at
-    assert export.run == vendor.run(run.id)
+    assert export.run == vendor.run(run.id).view
 
 
 def test_trials_and_runs_are_listed_in_pages_without_a_gap(play, opened, vendor, modeler):
@@ -204,7 +204,7 @@ def test_the_moments_of_a_run_are_in_order(play, opened, vendor):
 def test_a_run_against_a_closed_study_ends_as_refused(vendor, curator, owner, dataset, open_study, run_of, until):
     study = open_study(owner, dataset)
     run = vendor.start(run_of(curator.url, study, iterations=20_000))
-    until(lambda: vendor.run(run.id).trials >= 5)
+    until(lambda: vendor.run(run.id).view.trials >= 5)
     owner.close_study(study.id)
     ended = vendor.wait(run.id, timeout_s=240)
     assert (ended.state, ended.ended_because) == ("completed", "refused")
@@ -214,7 +214,7 @@ def test_a_run_against_a_closed_study_ends_as_refused(vendor, curator, owner, da
 def test_a_run_whose_grant_is_revoked_fails_and_says_why(vendor, curator, owner, dataset, open_study, run_of, until):
     study = open_study(owner, dataset)
     run = vendor.start(run_of(curator.url, study, iterations=20_000))
-    until(lambda: vendor.run(run.id).trials >= 5)
+    until(lambda: vendor.run(run.id).view.trials >= 5)
     owner.revoke(study.id, study.grant_id)
     ended = vendor.wait(run.id, timeout_s=240)
     assert ended.state == "failed"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blindopt import wire
-from blindopt.client import MeasurerClient, OwnerClient, StudyClient
+from blindopt.client import Measurer, Owner, StudyClient
 from tests.conftest import Service, Small
 
 LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.5", value_bound=5.0)
@@ -21,8 +21,8 @@ class MeasuredStudy:
     grant: wire.GrantReply
     measurer_token: str
     modeler: StudyClient
-    measurer: MeasurerClient
-    owner: OwnerClient
+    measurer: Measurer
+    owner: Owner
 
     def ask(self, *rows: int, plays: int = 1, key: str | None = None) -> wire.QueryPending:
         """A query of rows."""
@@ -33,7 +33,7 @@ class MeasuredStudy:
 
     def items(self, query_id: str) -> list[wire.InboxItem]:
         """The measurements of a query."""
-        return list(self.measurer.inbox(query_id=query_id, state="all"))
+        return list(self.measurer.measurements(query_id=query_id, state="all"))
 
     def answer(self, query_id: str, *values: float, **more: Any) -> wire.QueryMeasurements:
         """Answer the first open measurements of a query."""
@@ -77,10 +77,10 @@ def draft(
 @contextmanager
 def open_measured_study(small: Small, service: Service, dataset_id: str, **more: Any) -> Iterator[MeasuredStudy]:
     """Such a study, released, with a grant and a measurer."""
-    with OwnerClient(service.url, service.token, timeout_s=60) as owner:
+    with Owner(service.url, service.token, timeout_s=60) as owner:
         study = owner.create_study(draft(small, dataset_id, **more)).id
         owner.release(study)
         grant = owner.grant(study, wire.GrantCreate(name="modeler"))
         token = service.run("token", "create", "--role", "measurer", "--name", "Ms M").stdout.strip()
-        with StudyClient(service.url, grant.token, study) as modeler, MeasurerClient(service.url, token) as measurer:
+        with StudyClient(service.url, grant.token, study) as modeler, Measurer(service.url, token) as measurer:
             yield MeasuredStudy(service, study, grant, token, modeler, measurer, owner)

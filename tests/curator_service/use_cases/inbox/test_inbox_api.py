@@ -382,7 +382,9 @@ def test_the_inbox_pages_through_all_states_in_the_order_of_asking(curator, data
             if (token := page.next_page_token) is None:
                 break
         assert [item.query_id for item in items] == [query.id for query in queries]
-        counts = {s: len(list(study.measurer.inbox(study_id=study.study, state=s))) for s in ("open", "answered")}
+        counts = {
+            s: len(list(study.measurer.measurements(study_id=study.study, state=s))) for s in ("open", "answered")
+        }
         assert counts == {"open": 3, "answered": 3}
         assert study.measurer.measurement(items[0].id) == items[0]
 

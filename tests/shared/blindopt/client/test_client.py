@@ -16,9 +16,9 @@ import httpx
 import pytest
 
 from blindopt.audit.checkpoints import Signer
-from blindopt.client import StudyClient, VendorClient, connection
+from blindopt.client import StudyClient, Vendor, connection
 from blindopt.client.connection import wait_until_ended
-from blindopt.errors import StateConflict, Unreachable
+from blindopt.errors import StateConflict, StillRunning, Unreachable
 from tests.interventions import record_calls
 from tests.modeler_service.lying_curator import note_of, receipt
 
@@ -245,7 +245,7 @@ def test_a_wait_polls_less_often_the_longer_it_lasts_and_gives_up_in_time(clock)
 
     def get():
         polls.append(clock.now)
-        return SimpleNamespace(ended_at="then" if clock.now >= end else None)
+        return SimpleNamespace(ended_at="then" if clock.now >= end else None, state="running")
 
     end = 60.0
     assert wait_until_ended(get, "it", timeout_s=100, poll_s=0.05).ended_at == "then"
@@ -254,7 +254,7 @@ def test_a_wait_polls_less_often_the_longer_it_lasts_and_gives_up_in_time(clock)
     assert all(gap == pytest.approx(max(0.05, min(at / 10, 1))) for at, gap in zip(polls, apart, strict=False))
     assert len(polls) < 120  # each 0.05 seconds: 1,200
     end = math.inf
-    with pytest.raises(Unreachable, match="it has not ended within 100 s"):
+    with pytest.raises(StillRunning, match="it is running after 100 s"):
         wait_until_ended(get, "it", timeout_s=100, poll_s=0.05)
     assert 160 < clock.now < 162
 
@@ -262,7 +262,7 @@ def test_a_wait_polls_less_often_the_longer_it_lasts_and_gives_up_in_time(clock)
 def test_a_read_that_the_service_held_is_followed_by_the_next_at_once(clock):
     def get():
         clock.now += 20.0
-        return SimpleNamespace(ended_at="then" if clock.now >= 70 else None)
+        return SimpleNamespace(ended_at="then" if clock.now >= 70 else None, state="running")
 
     wait_until_ended(get, "it", timeout_s=100, poll_s=0.05)
     assert clock.slept == [0.0, 0.0, 0.0]
@@ -274,7 +274,7 @@ def test_authorities_are_read_for_tls_alone(monkeypatch):
 
     def open_both():
         for scheme, count in (("http", 0), ("https", 1)):
-            VendorClient(f"{scheme}://127.0.0.1:9", "t").close()
+            Vendor(f"{scheme}://127.0.0.1:9", "t").close()
             assert len(read) == count
 
     with ThreadPoolExecutor(1) as pool:

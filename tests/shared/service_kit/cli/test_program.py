@@ -8,7 +8,7 @@ import pytest
 from cryptography.fernet import Fernet
 from typer.testing import CliRunner
 
-from blindopt.client import OwnerClient, VendorClient
+from blindopt.client import Owner, Vendor
 from curator_service.cli import PROGRAM
 from curator_service.cli import app as curator_app
 from modeler_service.cli import app as modeler_app
@@ -80,10 +80,10 @@ def test_a_seal_key_that_opens_nothing_is_found_at_the_start(
     """Also where no key was ever changed, so that the log names none. The control is the right key, put back."""
     service = make_service(name, tmp_path).start()
     if name == "curator":
-        with OwnerClient(service.url, service.token) as owner:
+        with Owner(service.url, service.token) as owner:
             open_study(owner, owner.register("small", small.csv, public=True))  # its grant is a reply with a token
     else:
-        with VendorClient(service.url, service.token) as vendor:
+        with Vendor(service.url, service.token) as vendor:
             vendor.start(run_of(curator.url, opened, hold=True))
     assert service.stop() == 0
     key = service.data / "secrets" / "seal.key"

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from blindopt import wire
-from blindopt.client import OwnerClient, StudyClient, VendorClient
+from blindopt.client import Owner, StudyClient, Vendor
 from blindopt.errors import StateConflict
 from curator_service.context import open_context as open_curator
 from curator_service.settings import Settings as CuratorSettings
@@ -104,7 +104,7 @@ def parties(make_service, tmp_path_factory):
 def played(parties, small, open_study, run_of):
     """A run, a query, a released tuning, refusals and unknown paths; and the texts that metrics must not contain."""
     curator, modeler = parties
-    with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
+    with Owner(curator.url, curator.token) as owner, Vendor(modeler.url, modeler.token) as vendor:
         answers = wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=1.0)
         study = open_study(owner, owner.register("zq_name", small.csv, public=True), answers=answers)
         run = vendor.wait(vendor.start(run_of(curator.url, study, iterations=4)).id, timeout_s=60)
@@ -210,7 +210,7 @@ def test_commits_are_counted_until_a_study_hides_how_long_its_answers_take(parti
         counts = {n: v for n, _, v in _samples(_read(service, service.token)) if n.startswith("blindopt_commit")}
         assert counts["blindopt_commit_seconds_count"] >= 5
     curator = parties[0]
-    with OwnerClient(curator.url, curator.token) as owner:
+    with Owner(curator.url, curator.token) as owner:
         paced = open_study(owner, owner.register("zq_paced", small.csv, public=True), reply_after_ms=100)
         assert "blindopt_commit" not in _read(curator, curator.token)
         owner.close_study(paced.id)

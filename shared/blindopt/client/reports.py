@@ -1,19 +1,10 @@
 """What a curator reports to an owner, with tables for a notebook."""
 
-from typing import Any, TypeVar
-
-from pydantic import BaseModel
+from typing import Any
 
 from blindopt import wire
-from blindopt.library.display import facts, frame, table
-from blindopt.library.plots import COLOURS, new_axes
-
-R = TypeVar("R", bound=BaseModel)
-
-
-def as_report(kind: type[R], reply: BaseModel) -> R:
-    """The same reply, as the kind that a notebook shows as a table."""
-    return kind.model_construct(**dict(reply))
+from blindopt.client.plots import COLOURS, new_axes
+from blindopt.display import facts, frame, table
 
 
 class Check(wire.StudyCheck):

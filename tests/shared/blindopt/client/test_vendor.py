@@ -4,12 +4,12 @@ import asyncio
 import json
 import sys
 from dataclasses import asdict
-from types import SimpleNamespace
 
 import pytest
 
 import blindopt as bo
 from blindopt import wire
+from blindopt.client import StudyClient
 from blindopt.errors import Invalid, NotFound, StillRunning
 from blindopt.formats import npy_files
 
@@ -28,7 +28,7 @@ def grant(curator, owner, data, open_study, tmp_path_factory):
     def make(**settings):
         opened = open_study(owner, data, **settings)
         given = {"curator_url": curator.url, "study_id": opened.id, "token": opened.token, "name": "vendor"}
-        with bo.StudyClient(curator.url, opened.token, opened.id) as client:
+        with StudyClient(curator.url, opened.token, opened.id) as client:
             given["log_key"] = client.study().log_key
         path = tmp_path_factory.mktemp("grants") / "grant.json"
         path.write_text(json.dumps(given | {"format": "blindopt-grant-1", "expires_at": "2030-01-01T00:00:00Z"}))
@@ -101,7 +101,8 @@ def test_a_wait_counts_the_initial_candidates_as_soon_as_they_are_planned(run, m
         update=dict.fromkeys(("plan", "study", "initial_rows", "best", "ended_at")) | {"trials": 0}
     )
     views = iter([begun.model_copy(update={"state": "running"}), run.view])
-    vendor = SimpleNamespace(client=SimpleNamespace(run=lambda identity, wait_s: next(views)))
+    vendor = bo.Vendor("http://localhost", "t")
+    monkeypatch.setattr(vendor, "_read", lambda run_id, wait_s: next(views))
     bo.Run(vendor, begun).wait(progress=True)
     lines = capsys.readouterr().err.splitlines()
     planned = run.view.iterations + run.view.plan.initial_rows

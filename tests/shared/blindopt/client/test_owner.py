@@ -9,9 +9,9 @@ import pytest
 import blindopt as bo
 from blindopt import wire
 from blindopt.client import StudyClient, new_key
+from blindopt.client.drafts import columns_of, study_of
+from blindopt.client.owner import _file
 from blindopt.errors import BlindoptError, Invalid, StateConflict
-from blindopt.library.drafts import columns_of, study_of
-from blindopt.library.owner import _file
 from tests.docs.snippets import DOCUMENTS, LIBRARY, run_blocks
 
 

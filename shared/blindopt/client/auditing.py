@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from blindopt import display
 from blindopt.audit import reconciliation
 from blindopt.audit.reconciliation import Difference, Export
+from blindopt.client.log_copy import StudyLog
 from blindopt.errors import LogBroken
-from blindopt.library import display
-from blindopt.library.study_log import StudyLog
 
 SQLITE = b"SQLite format 3\0"
 

@@ -5,17 +5,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any, Literal, TypeAlias, TypeVar
 
-import numpy as np
 from pydantic import BaseModel, TypeAdapter
 
 from blindopt import wire
 from blindopt.errors import Invalid
-from blindopt.library.checks import checked
+from blindopt.wire.base import checked
 
 M = TypeVar("M", bound=BaseModel)
 Columns: TypeAlias = Sequence[str | wire.ColumnChoice | Mapping[str, Any]]
 Outcome: TypeAlias = str | wire.MeasurementSpec
 Privacy: TypeAlias = float | str | Mapping[str, Any] | wire.ReleaseSpec
+Tuning: TypeAlias = wire.TuningCreate | Mapping[str, Any]
 _COLUMNS: TypeAdapter[list[str | wire.ColumnChoice]] = TypeAdapter(list[wire.ChosenColumn])
 _DECIMAL = ("epsilon", "epsilon_per_row", "epsilon_total")
 """Fields that are decimal strings on the wire."""
@@ -66,32 +66,32 @@ def columns_of(columns: Columns) -> list[str | wire.ColumnChoice]:
         return _COLUMNS.validate_json(json.dumps([_plain(column) for column in columns]))
 
 
-def tuning_of(tuning: wire.TuningCreate | Mapping[str, Any]) -> wire.TuningCreate:
+def tuning_of(tuning: Tuning) -> wire.TuningCreate:
     """A request for a private tuning. Raises Invalid for what cannot be right."""
     return tuning if isinstance(tuning, wire.TuningCreate) else _parsed(wire.TuningCreate, tuning)
 
 
-def undecided(survey: Iterable[wire.SurveyedColumn], chosen: Columns | None) -> list[str]:
-    """Return a line for each column of a file that cannot be stored as it is, with what to choose.
+def undecided(survey: Iterable[wire.SurveyedColumn], columns: Sequence[str | wire.ColumnChoice] | None) -> list[str]:
+    """Return a note for each column of a file that cannot be stored as it is, with what to choose.
 
-    ``chosen`` are the requested columns; None: all.
+    ``columns`` are the requested ones; None: all.
     """
-    wanted = None if chosen is None else {each if isinstance(each, str) else each.column for each in columns_of(chosen)}
-    lines = []
+    names = None if columns is None else {c if isinstance(c, str) else c.column for c in columns}
+    notes = []
     for column in survey:
-        if wanted is not None and column.name not in wanted:
+        if names is not None and column.name not in names:
             continue
         name = json.dumps(column.name)
         if column.holds in ("text", "other", "empty"):
             choice = f'{{"column": {name}, "kind": "one_hot", "values": [...]}} with a public list of values'
-            lines.append(f"{column.name} holds no numbers: leave it out of columns, or choose {choice}.")
+            notes.append(f"{column.name} holds no numbers: leave it out of columns, or choose {choice}.")
         elif column.holds == "date":
             choice = f'{{"column": {name}, "kind": "date", "date_format": "{column.date_formats[0]}"}}'
-            lines.append(f"{column.name} holds dates: choose {choice}.")
+            notes.append(f"{column.name} holds dates: choose {choice}.")
         if column.missing and column.holds != "empty":
             choice = f'{{"column": {name}, "missing": "leave_out"}} or "fill" with a public number'
-            lines.append(f"{column.name} has {column.missing} missing cells: choose {choice}.")
-    return lines
+            notes.append(f"{column.name} has {column.missing} missing cells: choose {choice}.")
+    return notes
 
 
 def _parsed(model: type[M], body: Mapping[str, Any]) -> M:
@@ -103,12 +103,12 @@ def _plain(value: object, name: str = "") -> object:
     """The JSON of a value, in which an epsilon is a decimal string."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
-    if isinstance(value, np.ndarray | np.generic):
+    if hasattr(value, "tolist"):  # an array or a number of numpy, which is not imported for this
         return _plain(value.tolist(), name)
     if isinstance(value, Mapping):
-        return {key: _plain(each, key) for key, each in value.items()}
+        return {key: _plain(item, key) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if name in _DECIMAL and isinstance(value, int | float):
         return decimal(value)
     return value

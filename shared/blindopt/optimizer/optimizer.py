@@ -1,20 +1,20 @@
 """The product's optimizer without a server: the caller queries, the optimizer chooses."""
 
 import math
+import operator
 import secrets
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, SupportsIndex
 
 import numpy as np
 from pydantic import BaseModel
 
-from blindopt import wire
+from blindopt import display, wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.errors import Invalid, LoopEnded, NumericalFailure
-from blindopt.library import display
-from blindopt.library.checks import candidate_number, checked
 from blindopt.optimizer.choosing.chooser import Proposal, RowChooser
 from blindopt.optimizer.choosing.defaults import PublicCandidates, Study
 from blindopt.optimizer.choosing.estimates import Over, points_of, recommendation_of
+from blindopt.wire.base import checked
 
 _NOWHERE = {"curator_url": "http://localhost", "study_id": f"std_{'0' * 16}"}
 """Where a run would send its queries: settings are those of a run, and are checked as these are."""
@@ -195,3 +195,14 @@ def _spec(settings: dict[str, Any]) -> wire.RunSpec:
     """Return settings as those of a run, checked as these are. Raises Invalid."""
     with checked():
         return wire.RunSpec.model_validate(_NOWHERE | settings)
+
+
+def candidate_number(candidate: SupportsIndex, n: int) -> int:
+    """Return the number of one of ``n`` candidates. Raises Invalid for what is no whole number from 0 to n - 1."""
+    try:
+        number = operator.index(candidate)
+    except TypeError:
+        number = -1
+    if not 0 <= number < n:
+        raise Invalid(f"a candidate is a whole number from 0 to {n - 1}")
+    return number

@@ -8,24 +8,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 import blindopt as bo
-from blindopt import wire
-from blindopt.client import VendorClient
+from blindopt import display, wire
+from blindopt.client.connection import PATIENCE_S, ServiceClient
 from blindopt.errors import BlindoptError, Invalid, StateConflict
-from blindopt.library import display
-from blindopt.library.service import Service
 
 
-class RepliesClient(VendorClient):
+class Vendors(ServiceClient):
     def reply(self, run_id: str) -> wire.TokenReplacement:
         """Any request with a key."""
         return self._post(f"/{run_id}", wire.TokenReplacement)
-
-
-class Vendors(Service[RepliesClient]):
-    client_type = RepliesClient
-
-    def reply(self, run_id: str) -> wire.TokenReplacement:
-        return self.client.reply(run_id)
 
 
 @pytest.fixture
@@ -62,7 +53,7 @@ def service():
 
 def test_a_request_is_repeated_under_one_key_while_that_helps(service):
     url, seen = service
-    with Vendors(url, "x") as vendors:
+    with Vendors(url, "x", patience_s=PATIENCE_S) as vendors:
         assert vendors.reply("run").token == "t" * 20
     assert len(seen) == 3
     assert len({key for key, _ in seen}) == 1
@@ -74,7 +65,7 @@ def test_without_patience_and_when_a_repetition_cannot_help_a_request_is_sent_on
     with Vendors(url, "x", patience_s=0.0) as vendors, pytest.raises(bo.Remote) as busy:
         vendors.reply("run")
     assert (busy.value.code, len(seen)) == ("busy", 1)
-    with Vendors(url, "x") as vendors, pytest.raises(bo.Remote) as refused:
+    with Vendors(url, "x", patience_s=PATIENCE_S) as vendors, pytest.raises(bo.Remote) as refused:
         vendors.reply("refused")
     assert (refused.value.code, len(seen)) == ("state_conflict", 2)
     assert refused.value.__notes__ == [refused.value.what_to_do] == [StateConflict.what_to_do]
@@ -82,7 +73,7 @@ def test_without_patience_and_when_a_repetition_cannot_help_a_request_is_sent_on
 
 def test_each_thread_has_a_connection_of_its_own(service):
     url, seen = service
-    with Vendors(url, "x") as vendors, ThreadPoolExecutor(2) as pool:
+    with Vendors(url, "x", patience_s=PATIENCE_S) as vendors, ThreadPoolExecutor(2) as pool:
         assert [reply.token for reply in pool.map(vendors.reply, ["run"] * 6)] == ["t" * 20] * 6
     assert len(seen) >= 8
 
