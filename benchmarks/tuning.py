@@ -167,7 +167,7 @@ def _algorithm_3() -> Table:
         errors: list[Cell] = []
         for method in methods:
             budget = {"epsilon": "1", "index_share": "0"}
-            noise = plan_of(TuningSpec.model_validate({"method": method, "budget": budget}), tuned).noise
+            noise = plan_of(TuningSpec.model_validate({"method": method, "budget": budget}), tuned).draws.noise
             errors.append(float(noise.value_scale or 0.0) * float(np.log(2)))
         rows.append([f"{ends[0]:g} to {ends[1]:g}", *errors])
     title = "Median error of v~ at epsilon 1 on breast cancer (m = 200, ramp loss, 20 penalties)"

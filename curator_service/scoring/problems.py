@@ -9,8 +9,7 @@ from blindopt import wire
 from blindopt.arrays import Matrix
 from blindopt.errors import Invalid
 from blindopt.wire.tuning_methods import TUNING_GRID_MAX
-from curator_service.scoring.logistic import DISTANCE_MAX
-from curator_service.scoring.losses import loss_of
+from curator_service.scoring.logistic import DISTANCE_MAX, loss_of
 from curator_service.tuning import Facts, Problem
 from curator_service.tuning.problem import Records
 

@@ -19,10 +19,9 @@ from blindopt.formats import npy_files
 from curator_service import child
 from curator_service.privacy.prices import exact
 from curator_service.scaling import ScaledRows
-from curator_service.scoring.logistic import Records, train
-from curator_service.scoring.losses import loss_of
+from curator_service.scoring.logistic import Records, loss_of, train
 from curator_service.scoring.problems import needs_weights, points, problem_of
-from curator_service.tuning import Evaluate, Plan, plan_of
+from curator_service.tuning import Evaluate, Problem, plan_of
 
 RECORD_BYTES = 32
 """Bytes allowed for each record's score in a scorer's reply, where many records need more than the usual limit."""
@@ -89,17 +88,18 @@ class Worker(child.Worker[Reply]):
             yield reply
 
 
-def report_of(plan: Plan) -> wire.TuningReport:
-    """The report of a plan on the wire, without the account of its dataset."""
-    noise, expected = plan.noise, plan.expected_error
+def report_of(tuning: wire.TuningSpec, problem: Problem) -> wire.TuningReport:
+    """The report of a plan on the wire, without the account of its dataset. Raises TuningImpossible."""
+    plan = plan_of(tuning, problem)
+    shares, noise, expected = plan.draws.shares, plan.draws.noise, plan.expected_error
     return wire.TuningReport(
-        method=plan.spec.method.name,
-        points=plan.problem.n,
-        records=plan.problem.m,
-        epsilon=exact(plan.cost.epsilon),
-        delta=exact(plan.cost.delta),
-        index_epsilon=None if plan.index_cost is None else exact(plan.index_cost.epsilon),
-        value_epsilon=None if plan.value_cost is None else exact(plan.value_cost.epsilon),
+        method=tuning.method.name,
+        points=problem.n,
+        records=problem.m,
+        epsilon=exact(shares.total.epsilon),
+        delta=exact(shares.total.delta),
+        index_epsilon=None if shares.index is None else exact(shares.index.epsilon),
+        value_epsilon=None if shares.value is None else exact(shares.value.epsilon),
         index_sensitivity=noise.index_sensitivity,
         index_scale=noise.index_scale,
         value_sensitivity=noise.value_sensitivity,
@@ -119,7 +119,7 @@ def report_of(plan: Plan) -> wire.TuningReport:
 
 def plan_light(tuning: wire.TuningCreate, m: int) -> wire.TuningReport:
     """The report of a tuning whose plan ``is_light``, made in this process. Raises TuningImpossible."""
-    return report_of(plan_of(tuning, problem_of(tuning, m)))
+    return report_of(tuning, problem_of(tuning, m))
 
 
 # --- in the child process ---------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def _work(job: Job, _: Matrix | None, sender: child.Sender[Reply]) -> Reply:
 
 def _plan(job: Job) -> Reply:
     weights = _trained(job) if needs_weights(job.tuning) else None
-    return Reply(report=report_of(plan_of(_spec(job), problem_of(job.tuning, job.m, weights))))
+    return Reply(report=report_of(_spec(job), problem_of(job.tuning, job.m, weights)))
 
 
 def _run(job: Job, on_progress: Callable[[float], None]) -> Reply:
@@ -148,7 +148,8 @@ def _run(job: Job, on_progress: Callable[[float], None]) -> Reply:
         weights = None if job.training is None else _trained(job)
         facts = weights if needs_weights(job.tuning) else None
         plan = plan_of(_spec(job), problem_of(job.tuning, job.m, facts))
-        if (exact(plan.cost.epsilon), exact(plan.cost.delta)) != job.charged:
+        cost = plan.draws.shares.total
+        if (exact(cost.epsilon), exact(cost.delta)) != job.charged:
             raise TuningFailed("its plan costs something else than what it was charged: nothing was drawn")
         outcome = plan.run(_evaluate(job, weights, clients), on_progress)
     point = None if outcome.index is None else points(job.tuning)[outcome.index]

@@ -7,15 +7,7 @@ its score, v~. Pure: no database, no HTTP. ``plan_of`` makes a plan from public 
 from collections.abc import Callable
 
 from blindopt.wire.tuning_methods import TuningSpec
-from curator_service.tuning import (
-    gp_design,
-    gp_ucb_simulated,
-    grid_exponential,
-    kusner_1,
-    kusner_2,
-    kusner_3,
-    public_weights,
-)
+from curator_service.tuning import gp_design, gp_ucb_simulated, grid_exponential, kusner_1, kusner_2, lipschitz
 from curator_service.tuning.plan import ExpectedError, Outcome, Plan
 from curator_service.tuning.problem import Evaluate, Facts, Problem, Records, Score
 
@@ -38,11 +30,11 @@ _PLANS: dict[str, Callable[..., Plan]] = {
     "gp_ucb_simulated": gp_ucb_simulated.plan,
     "kusner_1": kusner_1.plan,
     "kusner_2": kusner_2.plan,
-    "kusner_3": kusner_3.plan,
-    "public_weights": public_weights.plan,
+    "kusner_3": lipschitz.algorithm_3,
+    "public_weights": lipschitz.public_weights,
 }
 
 
 def plan_of(spec: TuningSpec, problem: Problem) -> Plan:
     """The plan of a tuning, from public values alone. Raises TuningImpossible where the method does not fit."""
-    return _PLANS[spec.method.name](spec, spec.method, problem)
+    return _PLANS[spec.method.name](spec.method, spec.budget, problem)

@@ -25,15 +25,6 @@ class Cost:
         return Cost(self.epsilon + other.epsilon, self.delta + other.delta)
 
 
-def text(number: Decimal) -> str:
-    """A decimal without an exponent or trailing zeros.
-
-    >>> text(Decimal("0.500")), text(Decimal("1E+1")), text(Decimal("1e-9"))
-    ('0.5', '10', '0.000000001')
-    """
-    return f"{number.normalize():f}"
-
-
 @dataclass(frozen=True, slots=True)
 class Shares:
     """The cost of each release, None for one that is not made, and of both together."""

@@ -3,8 +3,8 @@
 from blindopt.wire.base import Caution
 from blindopt.wire.tuning_methods import TuningPrior
 from curator_service.privacy.cautions import of_epsilon
-from curator_service.tuning.budget import Shares, text
-from curator_service.tuning.draws import Noise
+from curator_service.privacy.prices import exact
+from curator_service.tuning.draws import Draws, Noise
 from curator_service.tuning.guarantees import rests_on_absent_noise
 from curator_service.tuning.problem import Records
 
@@ -87,12 +87,14 @@ def of_noise(noise: Noise, spread: float) -> list[Caution]:
     return [Caution(code="noise_large", field="budget.epsilon", message=message) for message in messages]
 
 
-def of_cost(shares: Shares) -> list[Caution]:
-    """Cautions about what is charged: a large epsilon, and a sum where lambda~ and v~ are both released."""
+def of_cost(draws: Draws) -> list[Caution]:
+    """Cautions about what is charged: a large epsilon, and a sum if lambda~ and v~ are both released."""
+    shares = draws.shares
     cautions = of_epsilon("budget.epsilon", shares.total.epsilon)
     if shares.index is None or shares.value is None:
         return cautions
-    parts = f"epsilon {text(shares.index.epsilon)} and {text(shares.value.epsilon)}"
-    delta = f" and delta {text(shares.total.delta)}" if shares.total.delta else ""
-    message = f"Both lambda~ and v~ are released: they add up ({parts}) to epsilon {text(shares.total.epsilon)}{delta}."
+    parts = f"epsilon {exact(shares.index.epsilon)} and {exact(shares.value.epsilon)}"
+    delta = f" and delta {exact(shares.total.delta)}" if shares.total.delta else ""
+    total = f"epsilon {exact(shares.total.epsilon)}{delta}"
+    message = f"Both lambda~ and v~ are released: they add up ({parts}) to {total}."
     return [*cautions, Caution(code="both_released", field="budget.index_share", message=message)]

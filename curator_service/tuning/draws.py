@@ -1,13 +1,13 @@
 """The two draws that a tuning releases."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from blindopt.arrays import Vector
 from blindopt.errors import TuningImpossible
 from blindopt.wire.tuning_methods import Selection, ValueAt
 from curator_service.privacy.noise import add_laplace_to_number, select, selection_scale, sensitivity_scale
-from curator_service.tuning.budget import Cost
+from curator_service.tuning.budget import Cost, Shares
 
 SLACK = 1e-9
 """Relative increase of sensitivities, for the rounding of doubles."""
@@ -27,7 +27,7 @@ class Noise:
     index_scale: float | None
     value_sensitivity: float | None
     value_scale: float | None
-    constants: Mapping[str, float] = field(default_factory=dict)
+    constants: Mapping[str, float]
     """What they were computed from, by the paper's names, in scaled units: beta, c, q, gamma, omega_over_t, ..."""
 
 
@@ -66,38 +66,56 @@ class ValueDraw:
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """The draws of the releases; None for one that is not made."""
+    """The draws of the releases, None for one that is not made, and what is charged for them.
 
+    One unit of the scores that are drawn from is ``unit`` of the score; the sensitivities were computed from
+    ``constants``.
+    """
+
+    shares: Shares
     index: IndexDraw | None
     value: ValueDraw | None
+    unit: float
+    constants: Mapping[str, float]
 
     @classmethod
     def of(
-        cls, index: tuple[float, Cost | None] | None, law: Selection, value: tuple[float, Cost | None] | None
+        cls,
+        shares: Shares,
+        *,
+        index: float | None = None,
+        law: Selection = "exponential",
+        value: float | None = None,
+        unit: float = 1.0,
+        constants: Mapping[str, float] | None = None,
     ) -> "Draws":
-        """Draws from sensitivities, which grow by SLACK, and costs.
+        """Draws from sensitivities, which grow by SLACK.
 
         Raises TuningImpossible for a sensitivity that is too small or too large for doubles.
         """
-        for moved, _ in filter(None, (index, value)):
-            if not SENSITIVITY_MIN <= moved <= SENSITIVITY_MAX:  # NaN too
+        for moved in (index, value):
+            if moved is not None and not SENSITIVITY_MIN <= moved <= SENSITIVITY_MAX:  # NaN too
                 raise TuningImpossible(
                     f"its sensitivity would be {moved:.3g}, and noise is drawn for {SENSITIVITY_MIN:g} to "
                     f"{SENSITIVITY_MAX:g} alone: state the score in other units"
                 )
         return cls(
-            IndexDraw(index[0] * (1 + SLACK), index[1], law) if index and index[1] else None,
-            ValueDraw(value[0] * (1 + SLACK), value[1]) if value and value[1] else None,
+            shares,
+            IndexDraw(index * (1 + SLACK), shares.index, law) if index is not None and shares.index else None,
+            ValueDraw(value * (1 + SLACK), shares.value) if value is not None and shares.value else None,
+            unit,
+            constants or {},
         )
 
-    def noise(self, unit: float, **constants: float) -> Noise:
-        """The noise in units of the score, where one unit of the scores that are drawn from is ``unit`` of it."""
+    @property
+    def noise(self) -> Noise:
+        """The noise in units of the score."""
         return Noise(
-            index_sensitivity=self.index.sensitivity * unit if self.index else None,
-            index_scale=self.index.scale * unit if self.index else None,
-            value_sensitivity=self.value.sensitivity * unit if self.value else None,
-            value_scale=self.value.scale * unit if self.value else None,
-            constants=constants,
+            index_sensitivity=self.index.sensitivity * self.unit if self.index else None,
+            index_scale=self.index.scale * self.unit if self.index else None,
+            value_sensitivity=self.value.sensitivity * self.unit if self.value else None,
+            value_scale=self.value.scale * self.unit if self.value else None,
+            constants=self.constants,
         )
 
     def on(self, scores: Vector, *, value_at: ValueAt = "chosen") -> tuple[int | None, float | None]:

@@ -10,7 +10,7 @@ from math import log, sqrt
 import numpy as np
 
 from blindopt.arrays import Matrix
-from blindopt.wire.tuning_methods import GpDesign, TuningSpec, ValueAt
+from blindopt.wire.tuning_methods import GpDesign, TuningBudget, ValueAt
 from curator_service.tuning.budget import shared_event
 from curator_service.tuning.draws import Draws
 from curator_service.tuning.information import Arms, greedy_design
@@ -60,25 +60,16 @@ class DesignSearch:
         return index, self.scaled.unscaled(value)
 
 
-def plan(spec: TuningSpec, method: GpDesign, problem: Problem) -> Plan:
+def plan(method: GpDesign, budget: TuningBudget, problem: Problem) -> Plan:
     """The plan with a greedy design, which depends on the kernel and sigma alone."""
-    prior, shares = method.prior, shared_event(spec.budget)
+    prior, shares = method.prior, shared_event(budget)
     scaled = Scaled.of(prior, problem)
     arms, gain = greedy_design(scaled.covariance, prior.noise_sd, prior.evaluations)
     weights = posterior_weights(scaled.covariance, arms, prior.noise_sd)
     largest = float(design_sd(scaled.covariance, arms, prior.noise_sd, prior.one_minus_k1).max())
     moved = sensitivity(largest, problem.n, float(shares.total.delta)) + rounding(scaled, weights)
-    draws = Draws.of((moved, shares.index), method.selection, (moved, shares.value))
-    return prior_average_plan(
-        spec,
-        prior,
-        scaled,
-        shares,
-        draws,
-        DesignSearch(scaled, method.value_at, arms, weights),
-        sample_design(scaled.world, arms, weights, seed=0),
-        kind="exact",
-        value_at=method.value_at,
-        parts={"largest_sd": largest, "gain": gain},
-        uses_noise=False,
-    )
+    parts = {"largest_sd": largest, "gain": gain}
+    draws = Draws.of(shares, index=moved, law=method.selection, value=moved, unit=scaled.unit, constants=parts)
+    search = DesignSearch(scaled, method.value_at, arms, weights)
+    sample = sample_design(scaled.world, arms, weights, seed=0)
+    return prior_average_plan(scaled, draws, search, sample, kind="exact", value_at=method.value_at)

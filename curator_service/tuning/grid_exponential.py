@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from blindopt.errors import TuningImpossible
-from blindopt.wire.tuning_methods import GridExponential, TuningSpec
+from blindopt.wire.tuning_methods import GridExponential, TuningBudget
 from curator_service.tuning import guarantees
 from curator_service.tuning.budget import pure_shares
 from curator_service.tuning.draws import Draws
@@ -75,12 +75,11 @@ class GridSearch:
         return index, None if value is None else self.problem.middle + value
 
 
-def plan(spec: TuningSpec, method: GridExponential, problem: Problem) -> Plan:
+def plan(method: GridExponential, budget: TuningBudget, problem: Problem) -> Plan:
     """The plan with sensitivity g* / m, or with public weights min(g*, 2 L max|w|) / m."""
-    shares = pure_shares(spec.budget)
     moved = weights_sensitivity(problem) if method.use_weights else score_sensitivity(problem)
     moved += rounding(problem)
-    draws = Draws.of((moved, shares.index), method.selection, (moved, shares.value))
+    draws = Draws.of(pure_shares(budget), index=moved, law=method.selection, value=moved)
     expected = ExpectedError(
         index_gap=worst_gap(problem.n, draws.index.scale, problem.width) if draws.index else None,
         value=draws.value.scale if draws.value else None,
@@ -90,5 +89,4 @@ def plan(spec: TuningSpec, method: GridExponential, problem: Problem) -> Plan:
         ),
     )
     condition = guarantees.WEIGHTS if method.use_weights else ""
-    search, noise = GridSearch(problem), draws.noise(1.0)
-    return worst_case_plan(spec, problem, shares, draws, noise, search, expected=expected, condition=condition)
+    return worst_case_plan(problem, draws, GridSearch(problem), expected, condition=condition)

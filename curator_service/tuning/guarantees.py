@@ -3,7 +3,9 @@
 from typing import Literal
 
 from blindopt.wire.tuning_methods import Kusner1, TuningPrior
-from curator_service.tuning.budget import Cost, text
+from curator_service.privacy.prices import exact
+from curator_service.tuning.budget import Cost
+from curator_service.tuning.draws import Draws
 from curator_service.tuning.problem import Records
 
 _RECORDS: dict[Records, str] = {
@@ -33,18 +35,22 @@ _PROTECTED = (
 )
 
 
-def _released(index: bool, value: bool) -> str:
-    if index and value:
+Kind = Literal["exact", "simulated", "noisy bound", "bound"]
+"""How the sensitivity is known. If simulated or a noisy bound, it rests on the noise of evaluations too."""
+
+
+def _released(draws: Draws) -> str:
+    if draws.index and draws.value:
         return "lambda~ and v~ together"
-    return "lambda~" if index else "v~"
+    return "lambda~" if draws.index else "v~"
 
 
-def worst_case(total: Cost, records: Records, *, index: bool, value: bool, condition: str = "") -> str:
+def worst_case(draws: Draws, records: Records, condition: str = "") -> str:
     """The guarantee of pure differential privacy, for validation datasets that differ in one record."""
-    epsilon = text(total.epsilon)
+    epsilon = exact(draws.shares.total.epsilon)
     promise = (
         f"Worst case: {epsilon}-differential privacy of each validation record. Replacing one record by any other "
-        f"makes no result ({_released(index, value)}) more than e^{epsilon} times as probable, whatever an "
+        f"makes no result ({_released(draws)}) more than e^{epsilon} times as probable, whatever an "
         "attacker knows."
     )
     return " ".join(part for part in (promise, condition, _RECORDS[records], _failure(records), _PROTECTED) if part)
@@ -69,47 +75,37 @@ def literal_theorem_7(requested: Cost, kept: Cost) -> str:
     """The condition of noise that is smaller than the corrected sensitivity needs."""
     return (
         "As published: the noise is calibrated by the printed Theorem 7, whose second term may be half of what it "
-        f"should be. For epsilon {text(requested.epsilon)} it keeps, and is charged, {text(kept.epsilon)}."
+        f"should be. For epsilon {exact(requested.epsilon)} it keeps, and is charged, {exact(kept.epsilon)}."
     )
 
 
-def prior_average(
-    total: Cost,
-    prior: TuningPrior,
-    records: Records,
-    *,
-    index: bool,
-    value: bool,
-    kind: Literal["exact", "simulated", "bound"],
-    uses_noise: bool,
-) -> str:
-    """The guarantee of (epsilon, delta) where delta is over the draw of the functions.
-
-    With ``uses_noise`` the bound is about the noise of evaluations too, and delta is over both.
-    """
-    average = _average(total, index=index, value=value, uses_noise=uses_noise)
-    how = {
-        "exact": "The bound is exact under this assumption, while no score is clipped.",
-        "simulated": (
+def prior_average(draws: Draws, prior: TuningPrior, records: Records, kind: Kind) -> str:
+    """The guarantee of (epsilon, delta) where delta is over the draw of the functions, and of any noise it rests on."""
+    uses_noise = rests_on_noise(kind)
+    average = _average(draws, uses_noise=uses_noise)
+    if kind == "exact":
+        average += "The bound is exact under this assumption, while no score is clipped."
+    elif kind == "simulated":
+        average += (
             "The bound was measured on simulated neighbours, and is large enough with probability 0.999 over them, "
             "if their seed was not chosen by what it gives."
-        ),
-        "bound": "The bound is the paper's, under this assumption, while no score is clipped.",
-    }[kind]
+        )
+    else:
+        average += "The bound is the paper's, under this assumption, while no score is clipped."
     if prior.estimated:
         return (
             "None: the prior was estimated from private data ("
             + ", ".join(prior.estimated)
             + "), and what is promised "
-            "takes it as public. With a public prior it would be: " + average + how
+            "takes it as public. With a public prior it would be: " + average
         )
     if uses_noise and rests_on_absent_noise(prior, records):
         return (
             "None: noise: own says that each evaluation has fresh Gaussian noise, which the built-in score has not. "
-            "With noise: added it would be: " + average + how
+            "With noise: added it would be: " + average
         )
     own = _own_noise(uses_noise) if prior.noise == "own" and records != "computed" else ""
-    return " ".join(part for part in (average + how, own, _failure(records), _PROTECTED) if part)
+    return " ".join(part for part in (average, own, _failure(records), _PROTECTED) if part)
 
 
 def _own_noise(uses_noise: bool) -> str:
@@ -121,13 +117,18 @@ def _own_noise(uses_noise: bool) -> str:
     return f"It holds if each evaluation has fresh noise, whose law {law}: that is the scorer's word."
 
 
+def rests_on_noise(kind: Kind) -> bool:
+    """Whether a guarantee rests on the size of the noise of evaluations."""
+    return kind in ("simulated", "noisy bound")
+
+
 def rests_on_absent_noise(prior: TuningPrior, records: Records) -> bool:
     """Whether the prior assumes noise of scores that the curator itself computes, without noise."""
     return prior.noise == "own" and records == "computed"
 
 
-def _average(total: Cost, *, index: bool, value: bool, uses_noise: bool) -> str:
-    epsilon, delta = text(total.epsilon), text(total.delta)
+def _average(draws: Draws, *, uses_noise: bool) -> str:
+    epsilon, delta = exact(draws.shares.total.epsilon), exact(draws.shares.total.delta)
     exception = (
         "but for an added probability that depends on their functions: over the functions that the prior draws, and "
         f"the noise of evaluations, it is {delta} at most on average. "
@@ -138,7 +139,7 @@ def _average(total: Cost, *, index: bool, value: bool, uses_noise: bool) -> str:
     return (
         f"On average over the Gaussian-process prior only, not in the worst case: ({epsilon}, {delta}). "
         "For two validation datasets that differ in one record, "
-        f"no result ({_released(index, value)}) is more than e^{epsilon} times as probable under one "
+        f"no result ({_released(draws)}) is more than e^{epsilon} times as probable under one "
         f"as under the other, {exception}For a pair of datasets whose functions are "
         "further apart nothing is promised, and nothing in the data can verify the prior. "
     )

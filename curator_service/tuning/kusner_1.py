@@ -6,7 +6,7 @@ from decimal import ROUND_CEILING, Decimal
 import numpy as np
 
 from blindopt.arrays import Vector
-from blindopt.wire.tuning_methods import Kusner1, TuningSpec
+from blindopt.wire.tuning_methods import Kusner1, TuningBudget
 from curator_service.tuning import cautions, constants, guarantees
 from curator_service.tuning.budget import Cost, Shares, split_events
 from curator_service.tuning.draws import Draws
@@ -14,7 +14,6 @@ from curator_service.tuning.information import largest_gain
 from curator_service.tuning.objective import Objective
 from curator_service.tuning.plan import Plan
 from curator_service.tuning.prior import Scaled, prior_average_plan
-from curator_service.tuning.private_search import posterior_mean
 from curator_service.tuning.problem import Problem
 from curator_service.tuning.simulation import sample_search
 
@@ -32,7 +31,7 @@ class Kusner1Search:
         return len(self.betas)
 
     def release(self, objective: Objective, draws: Draws) -> tuple[int | None, float | None]:
-        mean, largest = posterior_mean(self.scaled, self.betas, objective)
+        mean, largest = self.scaled.posterior_mean(self.betas, objective)
         inside = mean if self.clip is None else np.clip(mean, -self.clip, self.clip)
         index = draws.index.draw(inside) if draws.index else None
         return index, self.scaled.unscaled(draws.value.draw(largest) if draws.value else None)
@@ -70,33 +69,26 @@ def bounds(method: Kusner1, n: int, gamma: float, index_delta: float | None, val
     return Bounds(index, value, parts)
 
 
-def plan(spec: TuningSpec, method: Kusner1, problem: Problem) -> Plan:
+def plan(method: Kusner1, budget: TuningBudget, problem: Problem) -> Plan:
     """The plan of Algorithm 1. The search's beta_t is that of the delta of v~'s bound, or of lambda~'s without v~."""
-    prior, shares = method.prior, split_events(spec.budget)
+    prior, shares = method.prior, split_events(budget)
     scaled = Scaled.of(prior, problem)
     gain = largest_gain(scaled.covariance, prior.noise_sd, prior.evaluations)
     index_delta, value_delta = (float(cost.delta) if cost else None for cost in (shares.index, shares.value))
     limits = bounds(method, problem.n, gain.upper, index_delta, value_delta)
     delta = value_delta or index_delta or 0.0
     betas = np.array([constants.beta(problem.n, t, delta, method.delta_split) for t in range(1, prior.evaluations + 1)])
-    draws = Draws.of(
-        None if limits.index is None else (limits.index, shares.index),
-        "exponential",
-        None if limits.value is None else (limits.value, shares.value),
-    )
+    parts = {"gamma_lower": gain.lower, **limits.parts}
+    draws = Draws.of(shares, index=limits.index, value=limits.value, unit=scaled.unit, constants=parts)
     clip = constants.clip_bound(problem.n, index_delta) if method.index_bound == "clip" and index_delta else None
     unproved = (cautions.UNPROVED,) if draws.value and method.q == "paper" else ()
     return prior_average_plan(
-        spec,
-        prior,
         scaled,
-        _charged(method, shares),
-        draws,
+        replace(draws, shares=_charged(method, shares)),
         Kusner1Search(scaled, betas, clip),
         sample_search(scaled.world, betas, seed=0),
-        kind="bound",
+        kind="noisy bound",
         value_at="largest_score",
-        parts={"gamma_lower": gain.lower, **limits.parts},
         addition=guarantees.kusner_1(method) if draws.value else "",
         warnings=(*unproved, cautions.TRACE),
     )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from blindopt.errors import TuningImpossible
-from blindopt.wire.tuning_methods import Kusner2, TuningSpec
+from blindopt.wire.tuning_methods import Kusner2, TuningBudget
 from curator_service.tuning import cautions, constants, guarantees
 from curator_service.tuning.budget import value_alone
 from curator_service.tuning.draws import Draws
@@ -30,9 +30,9 @@ class MaximumSearch:
         return None, self.scaled.unscaled(draws.value.draw(largest) if draws.value else None)
 
 
-def plan(spec: TuningSpec, method: Kusner2, problem: Problem) -> Plan:
+def plan(method: Kusner2, budget: TuningBudget, problem: Problem) -> Plan:
     """The plan by Theorem 5 with the caller's A and tau, or by c2 alone where the whole grid is scored."""
-    prior, shares = method.prior, value_alone(spec.budget, needs_delta=True)
+    prior, shares = method.prior, value_alone(budget, needs_delta=True)
     scaled, d = Scaled.of(prior, problem), problem.grid.shape[1]
     apart = constants.c2(problem.n, prior.one_minus_k1, float(shares.total.delta))
     if method.a is None or method.tau is None or method.last is None:
@@ -46,23 +46,18 @@ def plan(spec: TuningSpec, method: Kusner2, problem: Problem) -> Plan:
             raise TuningImpossible(f"last is an index of the grid: from 0 to {problem.n - 1}", "method.last")
         moved = constants.last_sensitivity(method.a, method.tau, prior.evaluations, d, apart)
         indices, rate = range(method.last, method.last + 1), moved - apart
-    draws = Draws.of(None, "exponential", (moved, shares.value))
+    draws = Draws.of(shares, value=moved, unit=scaled.unit, constants={"c2": apart, "regret_bound": rate})
     whole_plan = prior_average_plan(
-        spec,
-        prior,
         scaled,
-        shares,
         draws,
         MaximumSearch(scaled, indices),
         sample_grid(scaled.world, seed=0),
         kind="bound",
         value_at="maximum",
-        parts={"c2": apart, "regret_bound": rate},
-        uses_noise=False,
         addition="" if method.whole_grid else guarantees.KUSNER_2,
         warnings=() if method.whole_grid else (cautions.CONSTANTS,),
     )
     if method.whole_grid:
         return whole_plan
     how = "The mean absolute error of v~, as the score of the last hyper-parameter."
-    return replace(whole_plan, expected_error=ExpectedError(None, whole_plan.noise.value_scale, how))
+    return replace(whole_plan, expected_error=ExpectedError(None, draws.noise.value_scale, how))

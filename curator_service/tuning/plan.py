@@ -4,11 +4,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from blindopt.wire.base import Caution
-from blindopt.wire.tuning_methods import TuningSpec
 from curator_service.privacy.noise import OnProgress, ignore_progress
 from curator_service.tuning import cautions, guarantees
-from curator_service.tuning.budget import Cost, Shares
-from curator_service.tuning.draws import Draws, Noise
+from curator_service.tuning.draws import Draws
 from curator_service.tuning.objective import Objective
 from curator_service.tuning.problem import Evaluate, Problem
 
@@ -54,16 +52,10 @@ class Search(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A method with all parameters, from public values alone. Charge ``cost``, then ``run`` it once."""
+    """A method with all parameters, from public values alone. Charge ``draws.shares.total``, then ``run`` it once."""
 
-    spec: TuningSpec
     problem: Problem
-    index_cost: Cost | None
-    value_cost: Cost | None
-    cost: Cost
-    """The cost of both releases together, which the ledger is charged."""
     draws: Draws
-    noise: Noise
     guarantee: str
     cautions: list[Caution]
     expected_error: ExpectedError
@@ -84,29 +76,20 @@ class Plan:
 
 
 def worst_case_plan(
-    spec: TuningSpec,
     problem: Problem,
-    shares: Shares,
     draws: Draws,
-    noise: Noise,
     search: Search,
-    *,
     expected: ExpectedError,
+    *,
     condition: str = "",
     warnings: tuple[Caution, ...] = (),
 ) -> Plan:
     """The plan of a method with pure differential privacy, under a ``condition`` where it needs one."""
-    index, value = draws.index is not None, draws.value is not None
     return Plan(
-        spec,
         problem,
-        shares.index,
-        shares.value,
-        shares.total,
         draws,
-        noise,
-        guarantees.worst_case(shares.total, problem.records, index=index, value=value, condition=condition),
-        [*cautions.of_noise(noise, problem.width), *cautions.of_cost(shares), *warnings],
+        guarantees.worst_case(draws, problem.records, condition),
+        [*cautions.of_noise(draws.noise, problem.width), *cautions.of_cost(draws), *warnings],
         expected,
         search,
     )

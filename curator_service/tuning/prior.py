@@ -1,8 +1,7 @@
 """A Gaussian process over the grid, and the public units that scores are scaled to."""
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 
@@ -10,9 +9,9 @@ from blindopt.arrays import Matrix, Vector
 from blindopt.errors import TuningImpossible
 from blindopt.gp.kernels import kernel_of
 from blindopt.wire.base import Caution
-from blindopt.wire.tuning_methods import TuningPrior, TuningSearch, TuningSpec
+from blindopt.wire.tuning_methods import TuningPrior, TuningSearch
 from curator_service.tuning import cautions, guarantees
-from curator_service.tuning.budget import Shares
+from curator_service.tuning.batched_gp_ucb import ucb
 from curator_service.tuning.draws import Draws
 from curator_service.tuning.information import Arms
 from curator_service.tuning.objective import Objective, with_noise
@@ -26,11 +25,10 @@ class Scaled:
     """Scores less ``centre`` in units of ``unit``, with prior mean 0 and variance 1; ``covariance`` is k2 (n, n)."""
 
     problem: Problem
+    search: TuningSearch
     centre: float
     unit: float
-    sigma: float
     covariance: Matrix = field(repr=False)
-    adds_noise: bool
 
     @classmethod
     def of(cls, search: TuningSearch, problem: Problem) -> "Scaled":
@@ -43,12 +41,21 @@ class Scaled:
             raise TuningImpossible(f"centre must lie in the range of the score: {problem.lower:g} to {problem.upper:g}")
         return cls(
             problem,
+            search,
             centre,
             problem.width / 4 if search.scale is None else search.scale,
-            search.noise_sd,
             kernel_of(search.kernel, search.lengthscale, 1.0)(problem.grid, problem.grid),
-            isinstance(search, TuningPrior) and search.noise == "added",
         )
+
+    @property
+    def sigma(self) -> float:
+        """The standard deviation of the noise of one score."""
+        return self.search.noise_sd
+
+    @property
+    def adds_noise(self) -> bool:
+        """Whether the curator adds that noise."""
+        return isinstance(self.search, TuningPrior) and self.search.noise == "added"
 
     @property
     def rounding(self) -> float:
@@ -63,6 +70,21 @@ class Scaled:
         """Evaluate a score with noise, which the curator adds unless the score has its own, in scaled units."""
         value = self.exact(objective, index)
         return with_noise(value, self.sigma) if self.adds_noise else value
+
+    def posterior_mean(self, betas: Vector, objective: Objective) -> tuple[Vector, float]:
+        """Run GP-UCB on noisy scores: the posterior mean (n,), and the largest score, in scaled units.
+
+        It is the search of simulations, with exploration weights ``betas`` (T,).
+        """
+        means, _, scores = self._searched(betas, lambda index: self.noisy(objective, index))
+        return means[0], float(scores.max())
+
+    def largest_score(self, betas: Vector, objective: Objective) -> float:
+        """Run GP-UCB on scores without noise: the largest, in scaled units."""
+        return float(self._searched(betas, lambda index: self.exact(objective, index))[2].max())
+
+    def _searched(self, betas: Vector, score: Callable[[int], float]) -> tuple[Matrix, Arms, Matrix]:
+        return ucb(self.covariance, self.sigma, betas, 1, lambda arms: np.array([score(int(arms[0]))]))
 
     @property
     def world(self) -> World:
@@ -114,44 +136,32 @@ def design_sd(covariance: Matrix, arms: Arms, sigma: float, apart: float) -> Vec
 
 
 def prior_average_plan(
-    spec: TuningSpec,
-    prior: TuningPrior,
     scaled: Scaled,
-    shares: Shares,
     draws: Draws,
     search: Search,
     sample: Sample,
     *,
-    kind: Literal["exact", "simulated", "bound"],
+    kind: guarantees.Kind,
     value_at: Estimand,
-    parts: Mapping[str, float],
-    uses_noise: bool = True,
     addition: str = "",
     warnings: tuple[Caution, ...] = (),
 ) -> Plan:
     """The plan of a method that is private on average over the prior.
 
-    ``sample`` simulates its search, ``parts`` are the constants of its sensitivity. It rests on the size of the noise
-    of scores if ``uses_noise``, and delta is then over that noise too. ``addition`` is appended to the guarantee.
+    ``sample`` simulates its search. ``addition`` is appended to the guarantee.
     """
-    total, records, noise = shares.total, scaled.problem.records, draws.noise(scaled.unit, **parts)
+    prior, records = scaled.search, scaled.problem.records
+    assert isinstance(prior, TuningPrior)
     expected, spread = scaled.expected_error(draws, sample, value_at)
-    index, value = draws.index is not None, draws.value is not None
     return Plan(
-        spec,
         scaled.problem,
-        shares.index,
-        shares.value,
-        total,
         draws,
-        noise,
-        guarantees.prior_average(total, prior, records, index=index, value=value, kind=kind, uses_noise=uses_noise)
-        + addition,
+        guarantees.prior_average(draws, prior, records, kind) + addition,
         [
             *cautions.of_prior(prior),
-            *(cautions.of_own_noise(prior, records) if uses_noise else []),
-            *cautions.of_noise(noise, spread),
-            *cautions.of_cost(shares),
+            *(cautions.of_own_noise(prior, records) if guarantees.rests_on_noise(kind) else []),
+            *cautions.of_noise(draws.noise, spread),
+            *cautions.of_cost(draws),
             *warnings,
         ],
         expected,

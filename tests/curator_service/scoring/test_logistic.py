@@ -10,8 +10,7 @@ from blindopt import wire
 from blindopt.errors import Invalid, TuningImpossible
 from curator_service.scaling import ScaledRows
 from curator_service.scoring import logistic
-from curator_service.scoring.logistic import DISTANCE_MAX, Records, gradient, in_unit_ball, train
-from curator_service.scoring.losses import loss_of
+from curator_service.scoring.logistic import DISTANCE_MAX, Records, gradient, in_unit_ball, loss_of, train
 
 LOSSES = [("zero_one", 1.0), ("ramp", 1.0), ("clipped_logistic", 0.7), ("clipped_logistic", 3.0)]
 

@@ -175,8 +175,8 @@ def test_noise_that_cancels_is_not_paid_for(evaluations, apart, before, now):
     method = {"name": "gp_design", "prior": {"lengthscale": 0.2, "one_minus_k1": apart, "evaluations": evaluations}}
     spec = {"method": method, "budget": {"epsilon": "1", "delta": DELTA}}
     plan = plan_of(TuningSpec.model_validate(spec), Problem(GRID, 40, -2.0, 2.0))  # whose unit is 1
-    assert plan.noise.index_sensitivity == pytest.approx(bounds[1], rel=1e-4)
-    assert plan.noise.index_sensitivity > bounds[1]  # for the rounding of doubles
+    assert plan.draws.noise.index_sensitivity == pytest.approx(bounds[1], rel=1e-4)
+    assert plan.draws.noise.index_sensitivity > bounds[1]  # for the rounding of doubles
 
 
 @pytest.mark.parametrize("times", [1.0, 2.0])

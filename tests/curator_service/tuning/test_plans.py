@@ -70,16 +70,16 @@ def test_a_plan_says_what_it_costs_and_promises_and_runs(name):
     pure, alone = name.startswith(PURE), name.startswith(VALUE_ALONE)
     assert tuning.guarantee.startswith("Worst case" if pure else "On average over the Gaussian-process prior only")
     assert ("Private only on average" in warnings_of(tuning)) is not pure
-    parts = [cost for cost in (tuning.index_cost, tuning.value_cost) if cost]
-    assert sum(cost.epsilon for cost in parts) == tuning.cost.epsilon
-    assert isinstance(tuning.cost.delta, Decimal)
-    assert (tuning.cost.delta == 0) is pure
-    assert tuning.cost.delta <= sum(cost.delta for cost in parts)
-    assert (tuning.index_cost is None) is (tuning.noise.index_scale is None) is alone
-    assert TUNING_METHODS[tuning.spec.method.name].releases_choice is not alone
+    parts = [cost for cost in (tuning.draws.shares.index, tuning.draws.shares.value) if cost]
+    assert sum(cost.epsilon for cost in parts) == tuning.draws.shares.total.epsilon
+    assert isinstance(tuning.draws.shares.total.delta, Decimal)
+    assert (tuning.draws.shares.total.delta == 0) is pure
+    assert tuning.draws.shares.total.delta <= sum(cost.delta for cost in parts)
+    assert (tuning.draws.shares.index is None) is (tuning.draws.noise.index_scale is None) is alone
+    assert TUNING_METHODS[METHODS[name]["name"]].releases_choice is not alone
     if "literal" not in name or not pure:  # which is charged for more than its noise was made for
-        assert tuning.noise.value_scale == pytest.approx(
-            tuning.noise.value_sensitivity / float(tuning.value_cost.epsilon)
+        assert tuning.draws.noise.value_scale == pytest.approx(
+            tuning.draws.noise.value_sensitivity / float(tuning.draws.shares.value.epsilon)
         )
     assert math.isfinite(tuning.expected_error.value)
     assert (tuning.expected_error.index_gap is None) is alone
@@ -172,7 +172,7 @@ def test_records_are_clipped_one_by_one_so_that_no_scorer_breaks_the_sensitivity
     wild[3] = 1e9
     tuning = plan("grid", epsilon="1000", share="0", records="computed")
     values = [tuning.run(lambda index, scores=scores: scores) for scores in (calm, wild)]
-    assert tuning.noise.value_sensitivity == pytest.approx(1 / 40)
+    assert tuning.draws.noise.value_sensitivity == pytest.approx(1 / 40)
     assert values[1].value - values[0].value == pytest.approx(0.5 / 40, abs=0.002)
     assert [outcome.clipped for outcome in values] == [0, len(GRID)]
     assert "so this holds whatever the records are" in tuning.guarantee
@@ -186,7 +186,7 @@ def test_the_promise_of_scores_over_http_names_its_condition_and_that_a_failure_
     first, other = (
         tuning.run(lambda index, mean=mean: np.full(40, mean) if records == "scored" else mean) for mean in (0.0, 1.0)
     )
-    assert other.value - first.value > 30 * tuning.noise.value_sensitivity
+    assert other.value - first.value > 30 * tuning.draws.noise.value_sensitivity
     assert "depends on its own record" in tuning.guarantee
     assert "that is the scorer's word" in tuning.guarantee
     for name in ("grid", "design", "simulated", "algorithm 1", "algorithm 2, grid", "weights"):
@@ -198,7 +198,7 @@ def test_the_promise_of_scores_over_http_names_its_condition_and_that_a_failure_
 def test_a_replied_mean_far_from_zero_is_rounded_and_its_sensitivity_covers_that(end):
     """Two neighbouring doubles are further apart than the range over m; of scores one by one nothing is lost."""
     moved = [
-        plan("grid", m=10**6, lower=end, upper=end + 1, records=records).noise.value_sensitivity
+        plan("grid", m=10**6, lower=end, upper=end + 1, records=records).draws.noise.value_sensitivity
         for records in ("averaged", "scored")
     ]
     assert moved[0] >= 1e-6 + np.spacing(end)
@@ -217,7 +217,7 @@ def test_a_centre_far_from_the_range_is_refused_and_one_in_it_moves_no_score_bey
         tuning = plan(spec, m=10_000, grid=GRID[:1], facts=facts, records="computed")
         exact = np.array([exact_of(tuning, k) for k in range(0, 10_000, 97)])
         steps = np.array([exact_of(tuning, k + 1) for k in range(0, 10_000, 97)]) - exact
-        assert np.abs(steps).max() <= tuning.noise.value_sensitivity
+        assert np.abs(steps).max() <= tuning.draws.noise.value_sensitivity
 
 
 def exact_of(tuning: Plan, k: int) -> float:
@@ -231,7 +231,7 @@ def exact_of(tuning: Plan, k: int) -> float:
 def test_training_that_is_not_exact_adds_to_the_sensitivity_of_algorithm_3():
     """At both penalties, and in the norm of one model: 2 L error (1 + 1 / m)."""
     facts = [Facts(0.8, 0.3, 0.5, 1.0, 10.0, "hinge", error) for error in (0.0, 1e-3)]
-    moved = [plan("algorithm 3", facts=public_facts).noise.value_sensitivity for public_facts in facts]
+    moved = [plan("algorithm 3", facts=public_facts).draws.noise.value_sensitivity for public_facts in facts]
     assert moved[1] - moved[0] == pytest.approx(2 * 0.5 * 1e-3 * (1 + 1 / 40), rel=1e-6)
 
 
@@ -242,9 +242,9 @@ def test_a_scorer_that_returns_something_else_fails_the_tuning(reply):
 
 
 def test_a_score_of_the_whole_dataset_moves_by_its_range():
-    assert plan("grid", records="whole").noise.index_sensitivity == pytest.approx(1)
-    assert plan("grid", m=500).noise.index_sensitivity == pytest.approx(1 / 500)
-    assert plan("grid, weights", m=500).noise.index_sensitivity == pytest.approx(0.8 / 500)
+    assert plan("grid", records="whole").draws.noise.index_sensitivity == pytest.approx(1)
+    assert plan("grid", m=500).draws.noise.index_sensitivity == pytest.approx(1 / 500)
+    assert plan("grid, weights", m=500).draws.noise.index_sensitivity == pytest.approx(0.8 / 500)
     for name in ("grid, weights", "algorithm 3", "weights"):
         with pytest.raises(TuningImpossible, match="mean over the records"):
             plan(name, records="whole")
@@ -295,7 +295,7 @@ def test_lambda_is_drawn_as_often_as_the_exponential_mechanism_says():
 def test_v_has_laplace_noise_of_the_stated_scale():
     tuning = plan("grid", epsilon="2", m=5, grid=GRID[:1])
     noise = [tuning.run(lambda index: 0.25).value - 0.25 for _ in range(scaled(4_000))]
-    assert tuning.noise.value_scale == pytest.approx(0.2, rel=1e-6)
+    assert tuning.draws.noise.value_scale == pytest.approx(0.2, rel=1e-6)
     assert stats.kstest(noise, stats.laplace(scale=0.2).cdf).pvalue > MISTAKEN
     assert stats.kstest(noise, stats.laplace(scale=0.35).cdf).pvalue < MISTAKEN  # at 0.25 it missed one run in ten
 
@@ -330,12 +330,11 @@ def test_algorithm_1_draws_lambda_from_means_within_the_bound_that_its_noise_is_
     """Scores 500 prior deviations away. The noise of ``clip`` is for means within +-sqrt(2 ln(2 n / delta))."""
     method = {"name": "kusner_1", "prior": PRIOR | {"scale": 0.001}, "index_bound": index_bound}
     tuning, recorded = plan(method, delta=0.05, share="0.5"), RecordedDraw()
-    tuning = replace(tuning, draws=replace(tuning.draws, index=recorded))
-    tuning.run(lambda index: 1.0 if GRID[index, 0] > 0.5 else 0.0)
+    replace(tuning, draws=replace(tuning.draws, index=recorded)).run(lambda index: 1.0 if GRID[index, 0] > 0.5 else 0.0)
     bound = math.sqrt(2 * math.log(2 * len(GRID) / 0.025))
     (means,) = recorded.scores
     if is_clipped:
-        assert tuning.noise.index_sensitivity == pytest.approx(2 * bound * 0.001)
+        assert tuning.draws.noise.index_sensitivity == pytest.approx(2 * bound * 0.001)
         assert (means.min(), means.max()) == pytest.approx((-bound, bound))
     else:
         assert np.abs(means).max() > 100 * bound
@@ -348,9 +347,10 @@ def test_algorithm_1_draws_lambda_from_means_within_the_bound_that_its_noise_is_
 @pytest.mark.parametrize("share", ["0", "1"])
 def test_one_release_alone_gets_everything(name, share):
     tuning = plan(name, share=share)
-    kept, other = (tuning.index_cost, tuning.value_cost) if share == "1" else (tuning.value_cost, tuning.index_cost)
+    shares = tuning.draws.shares
+    kept, other = (shares.index, shares.value) if share == "1" else (shares.value, shares.index)
     assert other is None
-    assert kept == tuning.cost
+    assert kept == tuning.draws.shares.total
     outcome = tuning.run(score)
     assert (outcome.index is None) is (share == "0")
     assert (outcome.value is None) is (share == "1")
@@ -359,20 +359,20 @@ def test_one_release_alone_gets_everything(name, share):
 
 def test_thirds_add_up_exactly():
     tuning = plan("grid", epsilon="1", share="0.333333333333")
-    assert tuning.index_cost.epsilon == Decimal("0.333333333333")
-    assert tuning.index_cost.epsilon + tuning.value_cost.epsilon == 1
+    assert tuning.draws.shares.index.epsilon == Decimal("0.333333333333")
+    assert tuning.draws.shares.index.epsilon + tuning.draws.shares.value.epsilon == 1
     shares = split_events(TuningBudget(epsilon="0.7", delta=0.1, index_share="0.333333333333"))
     assert shares.index.epsilon + shares.value.epsilon == Decimal("0.7")
     assert shares.index.delta + shares.value.delta == shares.total.delta == Decimal("0.1")
 
 
 def test_releases_from_one_posterior_mean_share_one_delta_and_those_of_algorithm_1_split_it():
-    both, split = plan("design"), plan("algorithm 1")
-    assert both.index_cost.delta == both.value_cost.delta == both.cost.delta == Decimal("0.05")
-    assert split.index_cost.delta + split.value_cost.delta == split.cost.delta == Decimal("0.05")
+    both, split = plan("design").draws.shares, plan("algorithm 1").draws.shares
+    assert both.index.delta == both.value.delta == both.total.delta == Decimal("0.05")
+    assert split.index.delta + split.value.delta == split.total.delta == Decimal("0.05")
     literal = plan("algorithm 1, literal")
-    assert literal.value_cost.delta == pytest.approx(Decimal("0.025") * 5 / 3)
-    assert literal.value_cost.delta >= Decimal("0.025") * 5 / 3
+    assert literal.draws.shares.value.delta == pytest.approx(Decimal("0.025") * 5 / 3)
+    assert literal.draws.shares.value.delta >= Decimal("0.025") * 5 / 3
     assert "As published" in literal.guarantee
 
 
@@ -401,7 +401,7 @@ def test_a_range_that_no_lattice_of_doubles_is_fine_enough_for_is_refused(name, 
 def test_a_method_without_lambda_gives_it_no_share(name):
     with pytest.raises(TuningImpossible, match="releases v~ alone"):
         plan(name, share="0.5")
-    assert plan(name, share="0").cost.epsilon >= 1
+    assert plan(name, share="0").draws.shares.total.epsilon >= 1
 
 
 # --- warnings -------------------------------------------------------------------------------------

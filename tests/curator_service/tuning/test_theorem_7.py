@@ -98,13 +98,13 @@ def plan(form, **more):
 
 
 def test_the_printed_form_is_charged_for_what_its_noise_keeps():
-    assert float(plan("corrected").cost.epsilon) == 1
+    assert float(plan("corrected").draws.shares.total.epsilon) == 1
     literal = plan("paper")
-    assert literal.noise.value_sensitivity == pytest.approx(0.005, rel=1e-6)
-    assert float(literal.cost.epsilon) == pytest.approx(2, rel=1e-6)
+    assert literal.draws.noise.value_sensitivity == pytest.approx(0.005, rel=1e-6)
+    assert float(literal.draws.shares.total.epsilon) == pytest.approx(2, rel=1e-6)
     assert "As published" in literal.guarantee
     assert any("Theorem 7" in caution.message for caution in literal.cautions)
-    assert float(plan("paper", training_loss="logistic").cost.epsilon) == 1
+    assert float(plan("paper", training_loss="logistic").draws.shares.total.epsilon) == 1
 
 
 @pytest.mark.parametrize("missing", ["lipschitz", "lambda_min", "lambda_max"])
@@ -148,4 +148,4 @@ def test_errors_on_breast_cancer_are_no_larger_than_measured_before(records, end
     for method, level in zip(methods, LEVELS[ends], strict=True):
         budget = {"epsilon": "1", "index_share": "0"}
         made = plan_of(TuningSpec.model_validate({"method": method, "budget": budget}), tuned)
-        assert level / 1.5 < made.noise.value_scale * np.log(2) < level * 1.5, method
+        assert level / 1.5 < made.draws.noise.value_scale * np.log(2) < level * 1.5, method
