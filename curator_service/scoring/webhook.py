@@ -32,7 +32,7 @@ class Webhook:
     validation_dataset_id: str
     records: int
     """m, in the validation dataset."""
-    each: bool = False
+    by_record: bool = False
     """Whether the scorer replies with the score of each record; else with their mean."""
     sleep: Callable[[float], None] = time.sleep
 
@@ -70,10 +70,10 @@ class Webhook:
             raise Unreachable(f"the other party answered {reply.status}")
         if reply.status != 200:
             raise ProtocolViolated(f"the other party answered {reply.status}, which asking again would not mend")
-        name, members = "scores" if self.each else "score", json_object(reply.body)
+        name, members = "scores" if self.by_record else "score", json_object(reply.body)
         if name not in members:
             raise ProtocolViolated(f'the reply must be a JSON object with "{name}"')
-        if not self.each:
+        if not self.by_record:
             return json_number(members[name], "a score")
         scores = members[name]
         if not isinstance(scores, list) or len(scores) != self.records:

@@ -207,7 +207,7 @@ def _evaluate(job: Job, weights: Matrix | None, clients: ExitStack) -> Evaluate:
         scorer.attempts,
         validation_dataset_id=job.tuning.validation_dataset_id,
         records=job.m,
-        each=score.reply == "records",
+        by_record=score.reply == "records",
     )
     grid = points(job.tuning)
     evaluations = 0

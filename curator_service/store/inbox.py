@@ -343,8 +343,8 @@ def count_open_of(db: Connection, query_id: str) -> int:
 
 def count_changes(db: Connection) -> int:
     """A number that grows with each request and each entry."""
-    ends = [db.execute(select(func.max(table.c.seq))).scalar_one() or 0 for table in (measurements, entries)]
-    return int(sum(ends))
+    ends = select(func.max(measurements.c.seq)), select(func.max(entries.c.seq))
+    return sum(int(db.execute(end).scalar_one() or 0) for end in ends)
 
 
 def add_entries(db: Connection, added: Sequence[Entry]) -> list[Entry]:
@@ -507,26 +507,22 @@ def record_attempt(
     db.execute(update(measurements).where(where).values(attempts=attempts, next_at=next_at, problem=problem))
 
 
-def call_again(db: Connection, now: str, *, limit: int) -> int:
-    """Let the owner's system be called now for measurements that wait or were given up; how many.
+def call_again(db: Connection, now: str, measurement_id: str | None, *, limit: int) -> int:
+    """Let the owner's system be called now for an open measurement, or for those that wait or were given up; how many.
 
     First for those whose next attempt is nearest, then for those that were given up. Their attempts count from 0.
     """
+
+    def restart(seqs: Any) -> int:
+        change = update(measurements).where(measurements.c.seq.in_(seqs)).values(attempts=0, next_at=now)
+        return db.execute(change).rowcount
+
     seq = select(measurements.c.seq)
+    if measurement_id is not None:
+        return restart(seq.where(measurements.c.id == measurement_id, _STILL_OPEN))
     later = seq.where(measurements.c.next_at > now, _STILL_OPEN).order_by(measurements.c.next_at)
-    count = _restart(db, now, later.limit(limit))
-    return count + _restart(db, now, seq.where(CALL_STATES["given_up"]).limit(limit - count))
-
-
-def call_measurement_again(db: Connection, now: str, identity: str) -> int:
-    """The same for one measurement, in any state at the system; 0 if it is not open."""
-    where = (measurements.c.id == identity) & (measurements.c.state == "open")
-    return _restart(db, now, select(measurements.c.seq).where(where))
-
-
-def _restart(db: Connection, now: str, seqs: Any) -> int:
-    change = update(measurements).where(measurements.c.seq.in_(seqs)).values(attempts=0, next_at=now)
-    return db.execute(change).rowcount
+    count = restart(later.limit(limit))
+    return count + restart(seq.where(CALL_STATES["given_up"]).limit(limit - count))
 
 
 def give_up_old(db: Connection, before: str, problem: str, *, limit: int) -> int:

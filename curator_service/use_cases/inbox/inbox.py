@@ -191,9 +191,9 @@ class Inbox:
             requested = {places[measurement_id] for measurement_id in means.measurement_ids} or held
             if not requested or requested - held:
                 raise StateConflict("no mean of these measurements is held back, or its record is withheld")
-            begun = self._versions.begin(db, query_id, actor=request.principal.actor, rest=requested)
-            details = {"study_id": query.study_id, "query_id": query_id, "version": begun.version}
-            return Effect(begun, "query.mean_released", details, 200)
+            state = self._versions.begin(db, query_id, actor=request.principal.actor, means=requested)
+            details = {"study_id": query.study_id, "query_id": query_id, "version": state.version}
+            return Effect(state, "query.mean_released", details, 200)
 
         return self._once(request, effect, [query_id])
 
@@ -218,8 +218,8 @@ class Inbox:
         def effect(db: Connection) -> Effect:
             inbox_store.query(db, query_id)
             author = Author(request.principal.actor, request.principal.name)
-            begun, details = self.enter(db, query_id, act, entries_of(db), author)
-            return Effect(begun, f"measurement.{_DONE[act]}", details, 200)
+            state, details = self.enter(db, query_id, act, entries_of(db), author)
+            return Effect(state, f"measurement.{_DONE[act]}", details, 200)
 
         return self._once(request, effect, [query_id])
 

@@ -48,15 +48,15 @@ class Sheet:
 def export(items: Sequence[wire.InboxItem]) -> bytes:
     """CSV in UTF-8 with the byte order mark that spreadsheets need. Text that would be a formula is quoted."""
     shown = list(dict.fromkeys(cell.column for item in items for cell in item.shown))
-    text = io.StringIO(newline="")
-    lines = csv.writer(text)
-    lines.writerow([*COLUMNS[:3], *(SHOWN + plain(name) for name in shown), *COLUMNS[3:]])
+    file = io.StringIO(newline="")
+    writer = csv.writer(file)
+    writer.writerow([*COLUMNS[:3], *(SHOWN + plain(name) for name in shown), *COLUMNS[3:]])
     for item in items:
         of = {cell.column: cell.value for cell in item.shown}
         cells = [repr(of[name]) if name in of else "" for name in shown]
         ends = [plain(item.question or ""), plain(item.unit or ""), "", "", ""]
-        lines.writerow([item.id, plain(item.study), item.record, *cells, *ends])
-    return text.getvalue().encode("utf-8-sig")
+        writer.writerow([item.id, plain(item.study), item.record, *cells, *ends])
+    return file.getvalue().encode("utf-8-sig")
 
 
 def read(body: bytes, commas: Commas = "ask") -> Sheet:
@@ -65,13 +65,13 @@ def read(body: bytes, commas: Commas = "ask") -> Sheet:
     A decimal comma is read where semicolons or tabs separate cells. ``commas``: what a comma before three digits means;
     "ask": it is a fault that asks.
     """
-    table = SmallTable(body)
-    sheet, lines = Sheet(commas=None if table.separator == "," else commas), iter(table)
-    header = [cell.strip() for cell in next(lines, (1, []))[1]]
+    cells_by_line = SmallTable(body)
+    sheet, following = Sheet(commas=None if cells_by_line.separator == "," else commas), iter(cells_by_line)
+    header = [cell.strip() for cell in next(following, (1, []))[1]]
     if any(header.count(name) != 1 for name in NEEDED) or any(header.count(name) > 1 for name in COLUMNS):
         raise Invalid(_FORM, [{"line": 1, "message": _FORM}])
     seen: set[str] = set()
-    for line, cells in lines:
+    for line, cells in following:
         if any(cells):  # else an empty line
             _line(sheet, line, header, cells, seen)
         if len(sheet.entries) > wire.MEASUREMENTS_MAX:
@@ -84,7 +84,7 @@ def _line(sheet: Sheet, line: int, header: list[str], cells: list[str], seen: se
         sheet.blame(line, None, f"has {len(cells)} cells, the first line {len(header)}")
         return
     by_column = {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
-    identity, number = by_column["measurement_id"], by_column["value"]
+    measurement_id, number = by_column["measurement_id"], by_column["value"]
     meanings = _meanings(number, sheet.commas)
     reason, note = by_column.get("decline_reason", ""), by_column.get("note", "")
     if not number and not reason:
@@ -92,9 +92,9 @@ def _line(sheet: Sheet, line: int, header: list[str], cells: list[str], seen: se
         if note:
             sheet.blame(line, "note", "is about nothing: give a value or a reason too")
         return
-    if not _ID.fullmatch(identity):
+    if not _ID.fullmatch(measurement_id):
         sheet.blame(line, "measurement_id", "is no id of a measurement: msr_ and 16 digits")
-    elif identity in seen:
+    elif measurement_id in seen:
         sheet.blame(line, "measurement_id", "is there twice")
     elif number and reason:
         sheet.blame(line, "decline_reason", "give a value or a reason, not both")
@@ -105,18 +105,18 @@ def _line(sheet: Sheet, line: int, header: list[str], cells: list[str], seen: se
     elif len(note) > CELL_MAX or _CONTROL.search(note):
         sheet.blame(line, "note", f"must be text of {CELL_MAX} characters at most")
     else:
-        entry = NewEntry(identity, value=meanings[0] if number else None, reason=_reason(reason), note=note or None)
+        entry = NewEntry(measurement_id, meanings[0] if number else None, _reason(reason), note or None)
         sheet.entries.append((line, entry))
-    seen.add(identity)
+    seen.add(measurement_id)
 
 
-def _meanings(text: str, commas: Commas | None) -> tuple[float, ...]:
+def _meanings(cell: str, commas: Commas | None) -> tuple[float, ...]:
     if commas is None:
-        number = decimal(text)
+        number = decimal(cell)
         return () if number is None else (number,)
-    meanings = readings(text)
+    meanings = readings(cell)
     return meanings if len(meanings) < 2 or commas == "ask" else (meanings[commas == "thousands"],)
 
 
-def _reason(text: str) -> wire.DeclineReason | None:
-    return next((reason for reason in _REASONS if reason == text), None)
+def _reason(cell: str) -> wire.DeclineReason | None:
+    return next((reason for reason in _REASONS if reason == cell), None)

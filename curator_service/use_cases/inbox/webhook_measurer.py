@@ -11,7 +11,7 @@ import threading
 import time
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from blindopt import wire
 from blindopt.errors import BlindoptError, ProtocolViolated, StateConflict, Unreachable
@@ -93,8 +93,7 @@ class WebhookMeasurer:
         with self._changed:
             failures, problem, at = self._circuit.failures, self._circuit.problem, self._circuit.opens_at
         state: Literal["none", "asked", "held"] = "asked" if at is None else "held"
-        if self._settings.measurer_url is None:
-            state = "none"
+        state = "none" if self._settings.measurer_url is None else state
         return wire.MeasuringSystem(state=state, failures=failures, problem=problem, next_at=at, **counts)
 
     def try_again(self, request: RequestContext, measurement_id: str | None) -> StoredReply:
@@ -107,14 +106,11 @@ class WebhookMeasurer:
             raise StateConflict(NO_MEASURER)
 
         def effect(db: Connection) -> Effect:
-            now = stamp(self._context.clock())
-            if measurement_id is None:
-                count = inbox_store.call_again(db, now, limit=wire.MEASUREMENTS_MAX)
-                details: dict[str, Any] = {"measurements": count}
-            else:
+            if measurement_id is not None:
                 _check_retriable(inbox_store.view(db, measurement_id).measurement)
-                count = inbox_store.call_measurement_again(db, now, measurement_id)
-                details = {"measurements": count, "measurement_id": measurement_id}
+            now = stamp(self._context.clock())
+            count = inbox_store.call_again(db, now, measurement_id, limit=wire.MEASUREMENTS_MAX)
+            details = {"measurements": count} | ({"measurement_id": measurement_id} if measurement_id else {})
             return Effect(wire.TriedAgain(measurements=count), "measurement.tried_again", details, 200)
 
         with self._changed:  # first, so that no measurement is given up again before its call

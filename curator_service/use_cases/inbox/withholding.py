@@ -32,7 +32,7 @@ class Withholding:
         self._studies = studies
         self._inbox = inbox
 
-    def withhold(self, request: RequestContext, dataset_id: str, wanted: wire.WithholdCreate) -> StoredReply:
+    def withhold(self, request: RequestContext, dataset_id: str, body: wire.WithholdCreate) -> StoredReply:
         """Measure and release a record, or all records of a person, no more: each is declined as if nobody measured it.
 
         Its open measurements are declined at once. The log says that a record of the dataset is withheld, not which.
@@ -43,7 +43,7 @@ class Withholding:
         def effect(db: Connection) -> Effect:
             dataset = store.find(db, store.datasets, dataset_id)
             account = dataset_accounts.account_name(db, dataset)
-            unit, salt = self._unit(dataset, wanted), secrets.token_hex(16)
+            unit, salt = self._unit(dataset, body), secrets.token_hex(16)
             details: dict[str, Any] = {"dataset_id": dataset_id, "account": account}
             if unit not in withheld.units(db, account):
                 withheld.withhold(db, account, unit, salt, stamp(self._context.clock()))
@@ -63,19 +63,19 @@ class Withholding:
             rows = store.page(db, withheld.withheld, after=after, limit=limit, account=account)
             return [(row.seq, _view(row)) for row in rows]
 
-    def _unit(self, dataset: Any, wanted: wire.WithholdCreate) -> str:
+    def _unit(self, dataset: Any, body: wire.WithholdCreate) -> str:
         """The unit to withhold. Raises Invalid if the dataset has no such record or person; quotes neither."""
-        if wanted.record is not None:
-            if wanted.record not in file_numbers(self._vault, dataset):
+        if body.record is not None:
+            if body.record not in file_numbers(self._vault, dataset):
                 message = f"the dataset has {dataset.rows} records of the file, and this is none of them"
                 raise Invalid("there is no such record", [{"field": "record", "message": message}])
-            return withheld.record_unit(wanted.record)
-        assert wanted.person is not None
+            return withheld.record_unit(body.record)
+        assert body.person is not None
         if dataset.person_column is None:
             message = "the dataset was registered without a person column: withhold records by their numbers"
             raise Invalid("persons are not known", [{"field": "person", "message": message}])
         column = PersonColumn(dataset.person_column, self._context.seal.key_for("persons"))
-        column.add([wanted.person])
+        column.add([body.person])
         if not (self._vault.persons(dataset.id) == column.digests[0]).all(axis=1).any():
             message = "no record of the dataset is this person's: write the name as in the file's person column"
             raise Invalid("there is no such person", [{"field": "person", "message": message}])

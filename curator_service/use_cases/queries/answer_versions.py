@@ -61,11 +61,13 @@ class AnswerVersions:
         self._studies = studies
         self._wakeups = wakeups
 
-    def begin(self, db: Connection, query_id: str, *, actor: str, rest: Collection[int] = ()) -> wire.QueryMeasurements:
+    def begin(
+        self, db: Connection, query_id: str, *, actor: str, means: Collection[int] = ()
+    ) -> wire.QueryMeasurements:
         """Begin a version if no measurement is open and any has changed, in the transaction of that change.
 
-        ``rest``: indices of items whose mean, which was held back, is released over what is left. Where answers have no
-        noise the version is published at once. Raises BudgetExhausted if a correction costs more than remains,
+        ``means``: indices of items whose mean, which was held back, is released over what is left. Where answers have
+        no noise the version is published at once. Raises BudgetExhausted if a correction costs more than remains,
         StateConflict if the query gets no more versions.
         """
         query = inbox_store.query(db, query_id)
@@ -76,22 +78,22 @@ class AnswerVersions:
             return _state(query_id, query.begun, waiting)
         spec, basis = self._studies.of(db, query.study_id).spec, inbox_store.last_entry(db, query_id)
         earlier = ReleasedUnits.of(db, query_id, spec)
-        fresh, again, is_less = self.changed_units(earlier, basis, rest)
+        fresh, again, is_less = self.changed_units(earlier, basis, means)
         if earlier.versions and not fresh and not is_less:
             return _state(query_id, query.begun)
         number, created_at = len(earlier.versions) + 1, stamp(self._context.clock())
         charged = self._charge(db, query, earlier, again, actor)
         inbox_store.begin_version(db, AnswerVersion(query_id, number, basis, json.dumps(fresh), created_at))
         if draws_nothing(spec):
-            while (drawn := self._next(db, query_id)) is not None:
-                self._publish(db, drawn)
+            while (version := self._next(db, query_id)) is not None:
+                self._publish(db, version)
         return _state(query_id, number, charged=charged)
 
     def changed_units(
-        self, earlier: ReleasedUnits, basis: int, rest: Collection[int]
+        self, earlier: ReleasedUnits, basis: int, means: Collection[int]
     ) -> tuple[list[Unit], list[Unit], bool]:
         """Units to release anew, in order; those of them that were released before; and whether any answer is gone."""
-        fresh, is_less = earlier.to_release(basis, rest)
+        fresh, is_less = earlier.to_release(basis, means)
         # Not of the last version alone: an answer that was void meanwhile was released all the same.
         released = earlier.release_counts()
         return fresh, [unit for unit in fresh if unit in released], is_less
@@ -136,8 +138,8 @@ class AnswerVersions:
         remaining = list(dict.fromkeys(query_ids))
         while remaining:
             group, remaining = remaining[:_TOGETHER], remaining[_TOGETHER:]
-            while drawn := self._next_of(group):  # one version of each query: the next one copies answers of it
-                self._context.database.write(partial(self._publish_all, drawn))
+            while versions := self._next_of(group):  # one version of each query: the next one copies answers of it
+                self._context.database.write(partial(self._publish_all, versions))
             with self._context.database.read() as db:
                 grants = {query.grant_id for name in group if (query := inbox_store.find_query(db, name)) is not None}
             for name in (*group, *grants):
@@ -145,7 +147,7 @@ class AnswerVersions:
 
     def _next_of(self, query_ids: list[str]) -> list[_DrawnVersion]:
         with self._context.database.read() as db:
-            return [drawn for query_id in query_ids if (drawn := self._next(db, query_id)) is not None]
+            return [version for query_id in query_ids if (version := self._next(db, query_id)) is not None]
 
     def _next(self, db: Connection, query_id: str) -> _DrawnVersion | None:
         """The next version of a query that was begun and not published, drawn now; None if there is none."""
@@ -156,8 +158,8 @@ class AnswerVersions:
         released = ReleasedUnits.of(db, query_id, spec, query.version + 1)
         units, fresh = released.published(), released.versions[-1].units
         answers = self._published(ReleasedUnits.of(db, query_id, spec, query.version), items)
-        drawn = release([measurements_of(items, unit, units[unit]) for unit in fresh], spec)
-        answers |= dict(zip(fresh, drawn, strict=True))
+        samples = release([measurements_of(items, unit, units[unit]) for unit in fresh], spec)
+        answers |= dict(zip(fresh, samples, strict=True))
         # A unit without an answer is of a record that was withheld before an earlier version was published.
         answered = [answers[unit] for unit in units if unit in answers]
         return _DrawnVersion(query_id, query.version + 1, answered, [items[index].row for index, _ in fresh])
@@ -172,39 +174,39 @@ class AnswerVersions:
         return dict(zip(answered, reply.answers, strict=True))
 
     def _publish_all(self, versions: list[_DrawnVersion], db: Connection) -> None:
-        for drawn in versions:
-            self._publish(db, drawn)
+        for version in versions:
+            self._publish(db, version)
 
-    def _publish(self, db: Connection, drawn: _DrawnVersion) -> None:
+    def _publish(self, db: Connection, version: _DrawnVersion) -> None:
         """Store a version with its log record, unless another thread has: no version is published twice.
 
         A row with an answer that is released anew is declined if its record is withheld, whenever that was measured.
         """
-        query = inbox_store.query(db, drawn.query_id)
-        if query.lost or query.version != drawn.version - 1:
+        query = inbox_store.query(db, version.query_id)
+        if query.lost or query.version != version.version - 1:
             return
         now, released = self._context.clock(), self._studies.of(db, query.study_id)
-        withheld = withheld_rows(db, self._studies.vault, released, drawn.fresh)
-        answers = [answer for answer in drawn.answers if answer.row not in withheld]
+        withheld = withheld_rows(db, self._studies.vault, released, version.fresh)
+        answers = [answer for answer in version.answers if answer.row not in withheld]
         answered = {answer.row for answer in answers}
-        rows = dict.fromkeys(item.row for item in request_of(db, drawn.query_id))
+        rows = dict.fromkeys(item.row for item in request_of(db, version.query_id))
         reply = wire.QueryReply(
-            id=drawn.query_id,
+            id=version.query_id,
             study_id=query.study_id,
             state="answered",
-            version=drawn.version,
+            version=version.version,
             created_at=now,
             answers=answers,
             declined=[row for row in rows if row not in answered],
             salt=secrets.token_hex(16),
         )
         body = reply.model_dump_json().encode()
-        inbox_store.publish(db, query.grant_id, drawn.query_id, drawn.version, body, stamp(now))
+        inbox_store.publish(db, query.grant_id, version.query_id, version.version, body, stamp(now))
         details = {
             "study_id": query.study_id,
-            "query_id": drawn.query_id,
-            "version": drawn.version,
-            "released": len(drawn.fresh),
+            "query_id": version.query_id,
+            "version": version.version,
+            "released": len(version.fresh),
             "reply_sha256": sha256(body),
         }
         audit_log.append(db, "query.answered", actor="curator", now=now, details=details)

@@ -179,13 +179,6 @@ def system_of(row: Measurement) -> wire.SystemAsked | None:
     return wire.SystemAsked(state=state, attempts=row.attempts, next_at=next_at, problem=row.problem)
 
 
-def due(spec: wire.StudyCreate, now: datetime) -> datetime | None:
-    """When measurements that are requested now become overdue; None if the study sets no deadline."""
-    measurement = spec.measurement
-    assert not isinstance(measurement, wire.ColumnMeasurement)
-    return None if measurement.due_hours is None else now + timedelta(hours=measurement.due_hours)
-
-
 def ask(
     db: Connection,
     spec: wire.StudyCreate,
@@ -194,11 +187,16 @@ def ask(
     grant_id: str,
     rows: Sequence[wire.RowPlays],
     now: datetime,
-) -> None:
-    """Add one open measurement for each play of each row of a query, in the transaction that charges it."""
-    due_at, shared = due(spec, now), {"query_id": query_id, "study_id": study_id}
+) -> datetime | None:
+    """Add one open measurement for each play of each row of a query, in the transaction that charges it.
+
+    Returns when they become overdue; None if the study sets no deadline.
+    """
+    measurement, shared = spec.measurement, {"query_id": query_id, "study_id": study_id}
+    assert not isinstance(measurement, wire.ColumnMeasurement)
+    due_at = None if measurement.due_hours is None else now + timedelta(hours=measurement.due_hours)
     query = {"grant_id": grant_id, "due_at": stamp(due_at) if due_at else None, "created_at": stamp(now)}
-    next_at = stamp(now) if spec.measurement.source == "webhook" else None
+    next_at = stamp(now) if measurement.source == "webhook" else None
     requested = [
         shared
         | {"id": f"msr_{secrets.token_hex(8)}", "place": index, "row": item.row}
@@ -207,3 +205,4 @@ def ask(
         for play in range(1, item.plays + 1)
     ]
     inbox_store.add_query(db, shared | query, requested)
+    return due_at

@@ -239,8 +239,7 @@ class Queries:
         if not isinstance(query_id, str):
             return query_id
         now = self._context.clock()
-        due_at = measurement_entries.due(released.spec, now)
-        measurement_entries.ask(db, released.spec, query_id, identity, caller.principal.id, request.rows, now)
+        due_at = measurement_entries.ask(db, released.spec, query_id, identity, caller.principal.id, request.rows, now)
         self._decline_withheld(db, query_id)
         measurements = sum(item.plays for item in request.rows)
         notices.pending(db, self._context.outbox, identity, query_id, measurements)

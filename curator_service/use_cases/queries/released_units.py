@@ -59,11 +59,11 @@ class ReleasedUnits:
         """How often each unit was released."""
         return Counter(unit for version in self.versions for unit in version.units)
 
-    def to_release(self, basis: int, rest: Collection[int]) -> tuple[list[Unit], bool]:
+    def to_release(self, basis: int, means: Collection[int]) -> tuple[list[Unit], bool]:
         """Units that the next version releases anew, in order; and whether it lacks a unit that the last one has.
 
-        A unit that was released before is released anew for a value that was entered since, and for the items of
-        ``rest``; not for values that were taken back.
+        A unit that was released before is released anew for a value that was entered since, and for the means of
+        these items; not for values that were taken back.
         """
         measured, last = self.measured(basis), self.published()
         before = self.measured(self.versions[-1].basis) if self.versions else {}
@@ -71,7 +71,7 @@ class ReleasedUnits:
 
         def is_due(unit: Unit, values: tuple[tuple[int, float], ...]) -> bool:
             entered = bool(set(values) - set(before.get(unit, ())))
-            return last.get(unit) != values and (unit not in released or entered or unit[0] in rest)
+            return last.get(unit) != values and (unit not in released or entered or unit[0] in means)
 
         fresh = {unit: values for unit, values in measured.items() if is_due(unit, values)}
         return list(fresh), any(unit not in fresh and measured.get(unit) != values for unit, values in last.items())

@@ -11,6 +11,7 @@ from blindopt import wire
 from service_kit.store import notices
 from service_kit.store.base import Clock, moment
 from service_kit.store.database import Connection
+from service_kit.store.notices import NoticeRow
 
 Service = Literal["blindopt-curator", "blindopt-modeler"]
 _SENTENCES: dict[wire.NoticeEvent, str] = {
@@ -93,7 +94,7 @@ def body_of(notice: wire.Notice) -> bytes:
     return notice.model_dump_json(exclude_none=True).encode()
 
 
-def view(row: Any) -> wire.NoticeView:
+def view(row: NoticeRow) -> wire.NoticeView:
     """A stored notice with the state of its delivery."""
     return wire.NoticeView(
         notice=wire.Notice.model_validate_json(row.body),

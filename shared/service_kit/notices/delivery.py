@@ -2,8 +2,8 @@
 
 import logging
 import threading
-from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from blindopt import wire
@@ -14,7 +14,8 @@ from service_kit.notices.receiver import Receiver
 from service_kit.notices.webhooks import Retries
 from service_kit.store import notices as store
 from service_kit.store.base import moment, stamp
-from service_kit.store.database import Connection, StoreFault
+from service_kit.store.database import StoreFault
+from service_kit.store.notices import NoticeRow
 
 log = logging.getLogger("blindopt.notices")
 POLL_SECONDS = 0.5
@@ -97,7 +98,7 @@ class NoticeDelivery:
                 log.error("notices could not be delivered", extra={"fields": {"kind": type(error).__name__}})
             self._closing.wait(self._poll_seconds)
 
-    def _due(self) -> Any:
+    def _due(self) -> NoticeRow | None:
         """The oldest pending notice, if its next attempt is due, or later than it can be: the clock was set back."""
         with self._context.database.read() as db:
             row = store.first_pending(db)
@@ -106,20 +107,16 @@ class NoticeDelivery:
         waits = row is not None and row.next_at is not None and stamp(now) < row.next_at <= stamp(latest)
         return None if waits else row
 
-    def _deliver(self, row: Any) -> None:
+    def _deliver(self, row: NoticeRow) -> None:
         assert self._receiver is not None
         problem = self._receiver.send(row.id, row.body)
         changes = outcome(row, problem, self._context.clock())
         if problem is not None:
             fields = {"id": row.id, "state": changes["state"], "attempts": changes["attempts"]}
             log.warning("a notice did not arrive", extra={"fields": fields})
-        self._store(lambda db: store.change(db, row.seq, **changes))
-
-    def _store(self, work: Callable[[Connection], None]) -> None:
-        """Store the result of an attempt before the next one, so that a full disk does not cause endless sending."""
-        while True:
+        while True:  # before the next attempt, so that a full disk does not cause endless sending
             try:
-                return self._context.database.write(work)
+                return self._context.database.write(partial(store.change, seq=row.seq, **changes))
             except (BlindoptError, StoreFault):
                 if self._closing.wait(self._poll_seconds):
                     return None
@@ -132,7 +129,7 @@ class NoticeDelivery:
             self._context.database.write(lambda db: store.prune(db, now - KEEP_FOR, now, STALE))
 
 
-def outcome(row: Any, problem: str | None, now: datetime) -> dict[str, Any]:
+def outcome(row: NoticeRow, problem: str | None, now: datetime) -> dict[str, Any]:
     """The columns to store after an attempt; ``row`` is the notice before it."""
     attempts = row.attempts + 1
     columns = {"attempts": attempts, "problem": problem, "next_at": None}

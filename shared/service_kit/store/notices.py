@@ -1,10 +1,12 @@
 """The outbox: notices that wait for delivery, and the state of those that were sent."""
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Column, Connection, Index, Integer, LargeBinary, Table, Text, bindparam, delete, select, update
 
+from blindopt import wire
 from service_kit.store import base
 from service_kit.store.base import METADATA, stamp
 from service_kit.store.prepared_statement import PreparedStatement
@@ -14,7 +16,7 @@ _notices = Table(
     METADATA,
     Column("seq", Integer, primary_key=True),
     Column("id", Text, nullable=False, unique=True),
-    Column("once", Text, unique=True),  # notices with the same value are written once
+    Column("once", Text, unique=True),
     Column("body", LargeBinary, nullable=False),  # exactly as it is sent
     Column("state", Text, nullable=False),
     Column("attempts", Integer, nullable=False),
@@ -24,6 +26,24 @@ _notices = Table(
     Column("problem", Text),
     Index("notices_by_state", "state", "seq"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeRow:
+    """A notice and the state of its delivery; notices with the same ``once`` are written once."""
+
+    seq: int
+    id: str
+    once: str | None
+    body: bytes
+    state: wire.NoticeState
+    attempts: int
+    created_at: str
+    next_at: str | None
+    ended_at: str | None
+    problem: str | None
+
+
 _PENDING = _notices.c.state == "pending"
 _ONCE = PreparedStatement(select(_notices.c.seq).where(_notices.c.once == bindparam("once")))
 
@@ -33,9 +53,9 @@ def was_written(db: Connection, once: str) -> bool:
     return _ONCE.row(db, once=once) is not None
 
 
-def add(db: Connection, identity: str, body: bytes, now: datetime, once: str | None) -> None:
+def add(db: Connection, notice_id: str, body: bytes, now: datetime, once: str | None) -> None:
     """Add a notice in the transaction of its event."""
-    values = {"id": identity, "once": once, "body": body, "created_at": stamp(now), "state": "pending", "attempts": 0}
+    values = {"id": notice_id, "once": once, "body": body, "created_at": stamp(now), "state": "pending", "attempts": 0}
     db.execute(_notices.insert().values(values))
 
 
@@ -44,14 +64,16 @@ def states(db: Connection) -> dict[str, int]:
     return {"pending": 0, "delivered": 0, "failed": 0} | base.states(db, _notices)
 
 
-def first_pending(db: Connection) -> Any:
+def first_pending(db: Connection) -> NoticeRow | None:
     """The oldest notice that is not delivered, or None."""
-    return db.execute(select(_notices).where(_PENDING).order_by(_notices.c.seq).limit(1)).one_or_none()
+    row = db.execute(select(_notices).where(_PENDING).order_by(_notices.c.seq).limit(1)).one_or_none()
+    return None if row is None else NoticeRow(*row)
 
 
-def page(db: Connection, *, after: int, limit: int) -> list[Any]:
+def page(db: Connection, *, after: int, limit: int) -> list[NoticeRow]:
     """Notices in order."""
-    return list(db.execute(select(_notices).where(_notices.c.seq > after).order_by(_notices.c.seq).limit(limit)))
+    query = select(_notices).where(_notices.c.seq > after).order_by(_notices.c.seq).limit(limit)
+    return [NoticeRow(*row) for row in db.execute(query)]
 
 
 def change(db: Connection, seq: int, **values: Any) -> None:

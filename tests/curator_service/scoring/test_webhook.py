@@ -15,10 +15,10 @@ from curator_service.scoring.webhook import RETRIES, Webhook
 from tests.curator_service.scoring.scorer import KEY, serving
 
 
-def _score(url, *, records=40, each=False, attempts=3, timeout_s=5.0, key=KEY, waits=None):
+def _score(url, *, records=40, by_record=False, attempts=3, timeout_s=5.0, key=KEY, waits=None):
     with WebhookClient(url, key.encode(), timeout_s=timeout_s) as client:
         sleep = (lambda seconds: None) if waits is None else waits.append
-        return Webhook(client, "tun_1", "trees", attempts, "ds_1", records, each, sleep).score(7, {"depth": 3.0})
+        return Webhook(client, "tun_1", "trees", attempts, "ds_1", records, by_record, sleep).score(7, {"depth": 3.0})
 
 
 def test_it_is_asked_for_a_point_with_a_signature_and_a_key():
@@ -168,9 +168,9 @@ def test_numbers_that_are_not_finite_arrive_as_what_they_are(body, value):
 
 def test_scores_of_records_come_as_a_list_of_just_so_many():
     with serving(lambda request, count: (200, b'{"scores": [0.5, 1, NaN]}')) as scorer:
-        np.testing.assert_equal(_score(scorer.url, records=3, each=True), [0.5, 1.0, math.nan])
+        np.testing.assert_equal(_score(scorer.url, records=3, by_record=True), [0.5, 1.0, math.nan])
         for m in (2, 4):
             with pytest.raises(TuningFailed, match=f"each of the {m} validation records"):
-                _score(scorer.url, records=m, each=True)
+                _score(scorer.url, records=m, by_record=True)
         with pytest.raises(TuningFailed, match='"score"'):
             _score(scorer.url)

@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -40,6 +41,21 @@ class Stepwise(AnswerVersions):
 
     def publish(self, drawn):
         self._context.database.write(lambda db: self._publish_all(drawn, db))
+
+
+@pytest.fixture
+def asked(in_process, small, draft_of):
+    """Opens a study, asks for rows and answers as many measurements as there are values: study, query, measurements."""
+    return partial(_asked, in_process, small, draft_of)
+
+
+def _asked(in_process, small, draft_of, rows, *values, plays=1, answers=LAPLACE, **draft):
+    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=answers, **draft))
+    query = in_process.ask(study, rows, plays)
+    items = in_process.items(query)
+    if values:
+        assert in_process.enter("answer", query, items[: len(values)], *values).status_code == 200
+    return study, query, items
 
 
 def _use(in_process, kind, studies=None):
@@ -90,15 +106,13 @@ def test_noise_of_another_scale_would_be_seen(in_process, small, draft_of, tmp_p
     assert stats.kstest(first, stats.laplace(loc=1.5, scale=20.0).cdf).pvalue < SURE
 
 
-def _corrected(in_process, study):
-    """Three rows, of which one is corrected: the query, its answer before and after, and the ledger's lines."""
-    query = in_process.ask(study, [3, 4, 5])
-    items = in_process.items(query)
-    in_process.enter("answer", query, items, 1.0, 2.0, 3.0)
+def _corrected(in_process, asked):
+    """Three rows, of which one is corrected: the query's answer before and after, and its lines of the ledger."""
+    study, query, items = asked([3, 4, 5], 1.0, 2.0, 3.0)
     before = in_process.reply(study, query)
     assert in_process.enter("correct", query, items[1:2], -1.0).status_code == 200
     lines = in_process.call("owner", "GET", f"/v1/studies/{study}/ledger")["entries"]
-    return query, before, in_process.reply(study, query), [line for line in lines if line["query_id"] == query]
+    return before, in_process.reply(study, query), [line for line in lines if line["query_id"] == query]
 
 
 def _check_correction(before, after, lines):
@@ -107,25 +121,22 @@ def _check_correction(before, after, lines):
     assert [(line["kind"], line["row"], line["epsilon"]) for line in lines[3:]] == [("correction", 4, "0.5")]
 
 
-def test_a_correction_keeps_what_did_not_change_bit_for_bit(in_process, small, draft_of):
-    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=LAPLACE))
-    _, *correction = _corrected(in_process, study)
-    _check_correction(*correction)
+def test_a_correction_keeps_what_did_not_change_bit_for_bit(in_process, asked):
+    _check_correction(*_corrected(in_process, asked))
 
 
 class DrawsAllAnew(AnswerVersions):
     """Releases every answer of a query again when any is corrected."""
 
-    def changed_units(self, earlier, *rest):
-        fresh, again, is_less = super().changed_units(earlier, *rest)
-        whole, *_ = super().changed_units(replace(earlier, versions=[]), *rest)
+    def changed_units(self, earlier, *more):
+        fresh, again, is_less = super().changed_units(earlier, *more)
+        whole, *_ = super().changed_units(replace(earlier, versions=[]), *more)
         return (whole if earlier.versions else fresh), again, is_less
 
 
-def test_a_curator_that_draws_all_anew_or_charges_nothing_is_found(in_process, small, draft_of):
-    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=LAPLACE))
+def test_a_curator_that_draws_all_anew_or_charges_nothing_is_found(in_process, asked):
     _use(in_process, DrawsAllAnew)
-    _, *correction = _corrected(in_process, study)
+    correction = _corrected(in_process, asked)
     with pytest.raises(AssertionError):
         _check_correction(*correction)
     with pytest.raises(LogBroken, match="3 answers anew"):
@@ -139,22 +150,18 @@ class ChargesNothing(AnswerVersions):
         return None
 
 
-def test_a_correction_that_is_not_charged_is_found(in_process, small, draft_of):
-    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=LAPLACE))
+def test_a_correction_that_is_not_charged_is_found(in_process, asked):
     _use(in_process, ChargesNothing)
-    _corrected(in_process, study)
+    _corrected(in_process, asked)
     with pytest.raises(LogBroken, match="1 answers anew"):
         in_process.check()
 
 
-def test_an_answer_released_often_is_held_against_its_cap_beside_one_released_once(in_process, small, draft_of):
+def test_an_answer_released_often_is_held_against_its_cap_beside_one_released_once(in_process, asked):
     """Two plays of one record, each another person's: only the first is corrected three times, which is its cap."""
     budget = wire.Budget(epsilon_per_row="2")
     draft = {"answers": LAPLACE, "privacy_unit": "answer", "budget": budget}
-    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, **draft))
-    query = in_process.ask(study, [3], plays=2)
-    items = in_process.items(query)
-    in_process.enter("answer", query, items, 1.0, 2.0)
+    study, query, items = asked([3], 1.0, 2.0, plays=2, **draft)
     for value in (1.1, 1.2, 1.3):
         assert in_process.enter("correct", query, items[:1], value).status_code == 200
     refused = in_process.enter("correct", query, items, 1.4, 2.4)
@@ -177,11 +184,8 @@ def _ledger(in_process, study, query):
     return [(line["kind"], line["row"], line["epsilon"]) for line in lines if line["query_id"] == query]
 
 
-def test_an_answer_taken_back_is_declined_in_the_next_version_and_costs_nothing(in_process, small, draft_of):
-    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=LAPLACE))
-    query = in_process.ask(study, [3, 4, 5])
-    items = in_process.items(query)
-    in_process.enter("answer", query, items, 1.0, 2.0, 3.0)
+def test_an_answer_taken_back_is_declined_in_the_next_version_and_costs_nothing(in_process, asked):
+    study, query, items = asked([3, 4, 5], 1.0, 2.0, 3.0)
     before, spent = in_process.reply(study, query), _ledger(in_process, study, query)
     done = _take_back(in_process, query, items[1:2], key="once")
     assert (done.status_code, done.json()["version"], done.json()["charged"]) == (200, 2, None)
@@ -198,13 +202,8 @@ def test_an_answer_taken_back_is_declined_in_the_next_version_and_costs_nothing(
 
 
 @pytest.mark.parametrize("value", [2.0, -1.0])
-def test_an_answer_in_the_place_of_a_void_one_is_drawn_anew_and_charged_whatever_it_is(
-    in_process, small, draft_of, value
-):
-    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=LAPLACE))
-    query = in_process.ask(study, [3, 4])
-    items = in_process.items(query)
-    in_process.enter("answer", query, items, 1.0, 2.0)
+def test_an_answer_in_the_place_of_a_void_one_is_drawn_anew_and_charged_whatever_it_is(in_process, asked, value):
+    study, query, items = asked([3, 4], 1.0, 2.0)
     before = in_process.reply(study, query)
     _take_back(in_process, query, items[1:])
     entered = in_process.enter("answer", query, items[1:], value)
@@ -220,31 +219,25 @@ def test_an_answer_in_the_place_of_a_void_one_is_drawn_anew_and_charged_whatever
 class ForgetsVoidAnswers(AnswerVersions):
     """Charges again only what the last version released."""
 
-    def changed_units(self, earlier, *rest):
-        fresh, again, is_less = super().changed_units(earlier, *rest)
+    def changed_units(self, earlier, *more):
+        fresh, again, is_less = super().changed_units(earlier, *more)
         last = earlier.versions[-1].units if earlier.versions else []
         return fresh, [unit for unit in again if unit in last], is_less
 
 
-def test_a_curator_that_takes_a_void_answer_for_never_released_is_found(in_process, small, draft_of):
+def test_a_curator_that_takes_a_void_answer_for_never_released_is_found(in_process, asked):
     """Else fresh noise would be free, as often as an answer is taken back and entered again."""
-    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=LAPLACE))
     _use(in_process, ForgetsVoidAnswers)
-    query = in_process.ask(study, [3])
-    items = in_process.items(query)
-    in_process.enter("answer", query, items, 1.0)
+    _, query, items = asked([3], 1.0)
     _take_back(in_process, query, items)
     assert in_process.enter("answer", query, items, 1.0).json()["charged"] is None
     with pytest.raises(LogBroken, match="1 answers anew"):
         in_process.check()
 
 
-def test_where_the_caps_allow_no_other_answer_a_void_one_stays_void(in_process, small, draft_of):
+def test_where_the_caps_allow_no_other_answer_a_void_one_stays_void(in_process, asked):
     budget = wire.Budget(epsilon_per_row="0.7")
-    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=LAPLACE, budget=budget))
-    query = in_process.ask(study, [3])
-    items = in_process.items(query)
-    in_process.enter("answer", query, items, 1.0)
+    study, query, items = asked([3], 1.0, budget=budget)
     assert _take_back(in_process, query, items).status_code == 200
     refused = in_process.enter("answer", query, items, 1.0)
     assert (refused.status_code, refused.json()["code"]) == (403, "privacy_budget_exhausted")
@@ -272,19 +265,15 @@ def _means(in_process, study, query):
     return [(a.row, a.plays, pytest.approx(a.y, abs=0.3)) for a in reply.answers], reply.declined
 
 
-def _answered_means(in_process, small, draft_of, **more):
+def _answered_means(asked, **more):
     """Three measurements of each of two records, released as means: study, query, measurements."""
-    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=MEANS, **more))
-    query = in_process.ask(study, [3, 4], plays=3)
-    items = in_process.items(query)
-    in_process.enter("answer", query, items, 1.0, 2.0, 4.5, 0.0, 0.0, 3.0)
-    return study, query, items
+    return asked([3, 4], 1.0, 2.0, 4.5, 0.0, 0.0, 3.0, plays=3, answers=MEANS, **more)
 
 
-def test_a_measurement_of_a_mean_is_taken_back_at_the_cap_without_a_number_or_a_charge(in_process, small, draft_of):
+def test_a_measurement_of_a_mean_is_taken_back_at_the_cap_without_a_number_or_a_charge(in_process, asked):
     """Consent that is withdrawn is honoured, whatever is spent: the candidate is declined, the other mean is copied."""
     budget = wire.Budget(epsilon_per_row="500", epsilon_total="1000")
-    study, query, items = _answered_means(in_process, small, draft_of, budget=budget)
+    study, query, items = _answered_means(asked, budget=budget)
     before, spent = in_process.reply(study, query), _ledger(in_process, study, query)
     done = _take_back(in_process, query, items[:1], reason="consent")
     assert (done.status_code, done.json()["version"], done.json()["charged"]) == (200, 2, None)
@@ -304,8 +293,8 @@ def test_a_measurement_of_a_mean_is_taken_back_at_the_cap_without_a_number_or_a_
     in_process.check()
 
 
-def test_the_mean_of_what_is_left_is_released_when_the_owner_says_so_and_charged(in_process, small, draft_of):
-    study, query, items = _answered_means(in_process, small, draft_of)
+def test_the_mean_of_what_is_left_is_released_when_the_owner_says_so_and_charged(in_process, asked):
+    study, query, items = _answered_means(asked)
     nothing = _release_mean(in_process, query)
     assert (nothing.status_code, nothing.json()["code"]) == (409, "state_conflict")
     for held in (items[2:3], items[5:]):
@@ -328,9 +317,9 @@ def test_the_mean_of_what_is_left_is_released_when_the_owner_says_so_and_charged
     in_process.check()
 
 
-def test_another_value_of_the_record_releases_its_mean_and_another_record_s_does_not(in_process, small, draft_of):
+def test_another_value_of_the_record_releases_its_mean_and_another_record_s_does_not(in_process, asked):
     """A late measurement that joins a mean already released is another mean, and charged; so is a correction."""
-    study, query, items = _answered_means(in_process, small, draft_of)
+    study, query, items = _answered_means(asked)
     _take_back(in_process, query, items[2:3])
     assert in_process.enter("correct", query, items[3:4], 3.0).json()["charged"] == "500"
     assert _means(in_process, study, query) == ([(4, 3, 2.0)], [3])
@@ -345,21 +334,16 @@ def test_another_value_of_the_record_releases_its_mean_and_another_record_s_does
     in_process.check()
 
 
-def test_a_measurement_taken_back_before_the_first_release_leaves_a_mean_that_the_query_paid_for(
-    in_process, small, draft_of
-):
-    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=MEANS))
-    query = in_process.ask(study, [3], plays=3)
-    items = in_process.items(query)
-    in_process.enter("answer", query, items[:2], 4.5, 2.0)
+def test_a_measurement_taken_back_before_the_first_release_leaves_a_mean_that_the_query_paid_for(in_process, asked):
+    study, query, items = asked([3], 4.5, 2.0, plays=3, answers=MEANS)
     assert _take_back(in_process, query, items[:1]).json()["version"] == 0
     assert in_process.enter("answer", query, items[2:], 1.0).json()["charged"] is None
     assert _means(in_process, study, query) == ([(3, 2, 1.5)], [])
     in_process.check()
 
 
-def test_a_mean_held_back_stays_so_through_a_crash_and_is_drawn_once_when_it_is_released(in_process, small, draft_of):
-    study, query, items = _answered_means(in_process, small, draft_of)
+def test_a_mean_held_back_stays_so_through_a_crash_and_is_drawn_once_when_it_is_released(in_process, asked):
+    study, query, items = _answered_means(asked)
     before = in_process.reply(study, query)
     versions = _use(in_process, Stepwise)
     versions.crashed = True
@@ -384,8 +368,8 @@ def test_a_mean_held_back_stays_so_through_a_crash_and_is_drawn_once_when_it_is_
     in_process.check()
 
 
-def test_no_mean_of_a_record_that_is_withheld_is_released(in_process, small, draft_of):
-    study, query, items = _answered_means(in_process, small, draft_of)
+def test_no_mean_of_a_record_that_is_withheld_is_released(in_process, asked):
+    study, query, items = _answered_means(asked)
     _take_back(in_process, query, [items[0], items[3]])
     dataset = in_process.call("owner", "GET", f"/v1/studies/{study}")["spec"]["dataset_id"]
     body = {"record": items[0]["record"]}
@@ -399,23 +383,20 @@ def test_no_mean_of_a_record_that_is_withheld_is_released(in_process, small, dra
 class ReleasesTheRest(AnswerVersions):
     """Releases the mean of what is left by itself, as it did once."""
 
-    def begin(self, db, query_id, *, actor, rest=()):
-        return super().begin(db, query_id, actor=actor, rest=range(9))
+    def begin(self, db, query_id, *, actor, means=()):
+        return super().begin(db, query_id, actor=actor, means=range(9))
 
 
-def test_a_curator_that_releases_the_rest_by_itself_is_refused_at_the_cap(in_process, small, draft_of):
+def test_a_curator_that_releases_the_rest_by_itself_is_refused_at_the_cap(in_process, asked):
     """The control: what these tests forbid."""
     budget = wire.Budget(epsilon_per_row="500")
-    _, query, items = _answered_means(in_process, small, draft_of, budget=budget)
+    _, query, items = _answered_means(asked, budget=budget)
     _use(in_process, ReleasesTheRest)
     assert _take_back(in_process, query, items[:1], reason="consent").status_code == 403
 
 
-def test_values_and_void_answers_are_corrected_together_and_each_fault_is_named(in_process, small, draft_of):
-    study = in_process.open(small.csv, draft_of)
-    query = in_process.ask(study, [3, 4, 5])
-    items = in_process.items(query)
-    in_process.enter("answer", query, items, 1.0, 2.0, 3.0)
+def test_values_and_void_answers_are_corrected_together_and_each_fault_is_named(in_process, asked):
+    study, query, items = asked([3, 4, 5], 1.0, 2.0, 3.0, answers=wire.NONE)
     value = [{"measurement_id": items[0]["id"], "value": 9.0}]
     wrong = _take_back(in_process, query, [items[1], items[0]], values=value)
     assert (wrong.status_code, wrong.json()["errors"][0]["field"]) == (422, "void.1")
@@ -431,12 +412,10 @@ def test_values_and_void_answers_are_corrected_together_and_each_fault_is_named(
 # --- two threads at once, and a crash in between ----------------------------------------------------
 
 
-def test_of_two_draws_of_one_version_one_is_published(in_process, small, draft_of):
+def test_of_two_draws_of_one_version_one_is_published(in_process, asked):
     """Two threads draw and publish: the later draw is dropped, and a correction copies from the first."""
-    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=LAPLACE))
     versions = _use(in_process, Stepwise)
-    query = in_process.ask(study, [3])
-    items = in_process.items(query)
+    study, query, items = asked([3])
     versions.crashed = True
     in_process.enter("answer", query, items, 1.0)
     in_process.enter("correct", query, items, 2.0)
@@ -457,11 +436,9 @@ def test_of_two_draws_of_one_version_one_is_published(in_process, small, draft_o
     in_process.check()
 
 
-def test_the_next_request_publishes_what_a_crash_left(in_process, small, draft_of):
-    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=LAPLACE))
+def test_the_next_request_publishes_what_a_crash_left(in_process, asked):
     versions = _use(in_process, Stepwise)
-    query = in_process.ask(study, [3])
-    items = in_process.items(query)
+    study, query, items = asked([3])
     versions.crashed = True
     first = in_process.enter("answer", query, items, 1.0, key="same")
     versions.crashed = False
@@ -527,11 +504,9 @@ def test_nothing_that_people_see_or_write_reaches_a_modeler_or_the_logs(in_proce
     assert "measurement.declined" in read  # the search does see what is there
 
 
-def test_a_query_may_request_many_measurements(in_process, small, draft_of):
+def test_a_query_may_request_many_measurements(in_process, asked):
     """10,000 measurements in one query: all are there, and answered in one request."""
-    study = in_process.open(small.csv, lambda dataset: draft_of(dataset))
-    query = in_process.ask(study, list(range(100)), 100)
-    items = in_process.items(query)
+    study, query, items = asked(list(range(100)), plays=100, answers=wire.NONE)
     assert len(items) == wire.MEASUREMENTS_MAX
     in_process.app.state.context.audit_trail.check_sound()
     half = len(items) // 2
@@ -570,9 +545,8 @@ TAMPERED = {
 def finished(tmp_path_factory, small, draft_of):
     """A database with an answered, corrected query and a pending one."""
     curator = InProcessCurator(tmp_path_factory.mktemp("finished"))
-    study = curator.open(small.csv, lambda dataset: draft_of(dataset, answers=LAPLACE))
-    _corrected(curator, study)
-    curator.ask(study, [9])
+    _corrected(curator, partial(_asked, curator, small, draft_of))
+    _asked(curator, small, draft_of, [9])
     curator.check()
     path = curator.context.database.path
     curator.close()
