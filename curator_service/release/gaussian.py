@@ -10,13 +10,13 @@ from curator_service.privacy import noise
 from curator_service.privacy.calibration import gaussian_sd
 from curator_service.privacy.noise import OnProgress, ignore_progress
 from curator_service.release.grid import PublicGrid
-from curator_service.release.mechanism import Assessment, largest_move
+from curator_service.release.mechanism import Assessment, Mechanism, largest_move
 from curator_service.release.row_noise import draw_rows
 from curator_service.scaling import ScaledRows
 
 
 @dataclass(frozen=True, slots=True)
-class GaussianMechanism:
+class GaussianMechanism(Mechanism):
     """Adds N(0, sd^2) to each of the d coordinates of each row; where ``rotate``, rotates the result at random.
 
     Claims (epsilon, delta)-DP for datasets that differ in the rows of one person, at most ``rows`` of them, each moved
@@ -45,10 +45,6 @@ class GaussianMechanism:
         "most the sensitivity in scaled units (analytic Gaussian mechanism)."
     )
 
-    def columns(self, d: int) -> int:
-        """The number of columns of Z: d."""
-        return d
-
     def sd(self, d: int) -> float:
         """Noise per coordinate, in scaled units."""
         return gaussian_sd(self.epsilon, self.delta, largest_move(self.sensitivity, self.rounding), d, self.rows)
@@ -56,10 +52,6 @@ class GaussianMechanism:
     def noise(self, d: int) -> NoiseLaw:
         """The public law of the noise, which the modeler needs to estimate distances."""
         return NoiseLaw(family="gaussian", sd=self.sd(d))
-
-    def assess(self, rows: ScaledRows) -> Assessment:
-        """Return an empty assessment, because no property of this release depends on the data."""
-        return Assessment()
 
     def draw(self, rows: ScaledRows, out: Matrix, on_progress: OnProgress = ignore_progress) -> Assessment:
         """Fill ``out`` (n, d) with noisy rows, a piece at a time."""

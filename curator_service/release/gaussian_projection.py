@@ -12,7 +12,7 @@ from curator_service.privacy import entropy, noise
 from curator_service.privacy.calibration import projected_gaussian_sd
 from curator_service.privacy.noise import OnProgress, ignore_progress
 from curator_service.release.grid import PublicGrid
-from curator_service.release.mechanism import Assessment, largest_move
+from curator_service.release.mechanism import Assessment, Mechanism, largest_move
 from curator_service.scaling import ScaledRows
 
 PROJECTED_FEATURES_MIN = 13
@@ -20,7 +20,7 @@ PROJECTED_FEATURES_MIN = 13
 
 
 @dataclass(frozen=True, slots=True)
-class GaussianProjection:
+class GaussianProjection(Mechanism):
     """Projects each row at random to r < d columns, then adds N(0, sd^2) to each.
 
     P (d, r) has orthonormal columns, uniform (Haar), from the operating system's entropy: drawn after the dataset is
@@ -68,10 +68,6 @@ class GaussianProjection:
     def noise(self, d: int) -> NoiseLaw:
         """The public law of the noise. The projection stays secret."""
         return NoiseLaw(family="gaussian_projection", sd=self.sd(d))
-
-    def assess(self, rows: ScaledRows) -> Assessment:
-        """Return an empty assessment, because no property of this release depends on the data."""
-        return Assessment()
 
     def draw(self, rows: ScaledRows, out: Matrix, on_progress: OnProgress = ignore_progress) -> Assessment:
         """Fill ``out`` (n, r). The projection is dropped on return."""

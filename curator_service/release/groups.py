@@ -3,6 +3,7 @@
 Nothing about a record leaves but by a sum over its group, so whole records are protected (docs/privacy.md).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from math import prod
@@ -30,7 +31,7 @@ from blindopt.wire import (
 from curator_service.privacy.groups import COUNT_MOVE, LEVELS, numbers_epsilon
 from curator_service.privacy.noise import OnProgress, add_integer_laplace, ignore_progress, least_epsilon
 from curator_service.privacy.prices import exact
-from curator_service.release.mechanism import Assessment
+from curator_service.release.mechanism import Assessment, Drawn, Mechanism
 from curator_service.release.private_centres import PrivateCentres, nearest
 from curator_service.scaling import ScaledRows
 
@@ -57,7 +58,7 @@ class Divided:
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class Groups(Mechanism):
     """Divides records by a partition, and releases how many are in each part with discrete Laplace noise.
 
     Claims epsilon-DP of all these numbers together, for replacing one record, or all records of a person with ``rows``
@@ -81,6 +82,7 @@ class Groups:
         "epsilon-differential privacy of the numbers of records by group, and of centres that are made from the "
         "records (discrete Laplace noise), for replacing a whole record, or all records of a person."
     )
+    whole_records: ClassVar[bool] = True
 
     @classmethod
     def of(cls, spec: StudyCreate, release: GroupsRelease) -> "Groups":
@@ -101,21 +103,27 @@ class Groups:
             return None
         return PrivateCentres(self.features, self.cells.number, amount(self.cells.epsilon), self.rows)
 
-    def columns(self, d: int) -> int:
-        """The number of columns of Z: d."""
-        return d
-
     def noise(self, d: int) -> NoiseLaw:
         """The law of Z, which holds the centres that divide the records: no noise."""
         return NoiseLaw(family="none")
 
-    def assess(self, rows: ScaledRows) -> Assessment:
-        """Return an empty assessment, because a release of groups never fails."""
-        return Assessment()
-
     def draw(self, rows: ScaledRows, out: Matrix, on_progress: OnProgress = ignore_progress) -> Assessment:
         """Raise ReleaseImpossible: Z has no row for each record."""
         raise ReleaseImpossible("a release of groups has no candidate for each record")
+
+    def candidates(self, records: int) -> int:
+        """As many as there are parts, at most."""
+        return self.number
+
+    def release(self, rows: ScaledRows, new_file: Callable[[int, int], Matrix], on_progress: OnProgress) -> Drawn:
+        """Divide the records, and write the centres of the groups that are candidates."""
+        divided = self.divide(rows, on_progress)
+        new_file(*divided.centres.shape)[:] = divided.centres
+        return Drawn(Assessment(), divided.candidates, divided.counts)
+
+    def holds(self, drawn: NDArray[np.int64], records: list[int]) -> bool:
+        """Whether one of these records is in a group, or in a part that is none."""
+        return bool(np.any(drawn[records] != WITHHELD))
 
     def parts_of(self, x: Matrix, centres: Matrix | None = None) -> NDArray[np.int64]:
         """The part that each row (m, d), in scaled units within the bounds, belongs to: by the row alone.

@@ -6,12 +6,12 @@ from typing import ClassVar
 from blindopt.arrays import Matrix
 from blindopt.wire import NoiseLaw, Status
 from curator_service.privacy.noise import OnProgress, ignore_progress
-from curator_service.release.mechanism import Assessment
+from curator_service.release.mechanism import Assessment, Mechanism
 from curator_service.scaling import ScaledRows
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Mechanism):
     """Publishes the scaled rows. Claims nothing: only for a dataset that its owner declares public."""
 
     name: ClassVar[str] = "identity"
@@ -19,17 +19,9 @@ class Identity:
     status: ClassVar[Status] = "unprotected"
     claim: ClassVar[str] = "No protection; for datasets declared public."
 
-    def columns(self, d: int) -> int:
-        """The number of columns of Z: d."""
-        return d
-
     def noise(self, d: int) -> NoiseLaw:
         """The law of a release without noise."""
         return NoiseLaw(family="none")
-
-    def assess(self, rows: ScaledRows) -> Assessment:
-        """Return an empty assessment."""
-        return Assessment()
 
     def draw(self, rows: ScaledRows, out: Matrix, on_progress: OnProgress = ignore_progress) -> Assessment:
         """Fill ``out`` (n, d) with the scaled rows."""

@@ -10,13 +10,13 @@ from curator_service.privacy import noise
 from curator_service.privacy.noise import OnProgress, ignore_progress
 from curator_service.privacy.planar_slope import slope_of_row
 from curator_service.release.grid import PublicGrid
-from curator_service.release.mechanism import Assessment, largest_move
+from curator_service.release.mechanism import Assessment, Mechanism, largest_move
 from curator_service.release.row_noise import draw_rows
 from curator_service.scaling import ScaledRows
 
 
 @dataclass(frozen=True, slots=True)
-class PlanarLaplaceMechanism:
+class PlanarLaplaceMechanism(Mechanism):
     """Adds to each row a vector u of density proportional to exp(-a |u| / Delta), on a lattice; a = epsilon, or more.
 
     Without a ``delta`` claims epsilon-DP, for datasets that differ in the rows of one person, at most ``rows`` = k of
@@ -49,10 +49,6 @@ class PlanarLaplaceMechanism:
         "sensitivity in scaled units (planar Laplace noise): without a delta, or with one and less noise."
     )
 
-    def columns(self, d: int) -> int:
-        """The number of columns of Z: d."""
-        return d
-
     def law(self, d: int) -> noise.PlanarLaplaceLaw:
         """The law of the noise that is added to each row. Raises ValueError for too many features."""
         slope = slope_of_row(self.epsilon, self.delta, d, self.rows)
@@ -61,10 +57,6 @@ class PlanarLaplaceMechanism:
     def noise(self, d: int) -> NoiseLaw:
         """The public law of the noise, which the modeler needs to estimate distances."""
         return NoiseLaw(family="planar_laplace", sd=self.law(d).sd)
-
-    def assess(self, rows: ScaledRows) -> Assessment:
-        """Return an empty assessment, because no property of this release depends on the data."""
-        return Assessment()
 
     def draw(self, rows: ScaledRows, out: Matrix, on_progress: OnProgress = ignore_progress) -> Assessment:
         """Fill ``out`` (n, d) with noisy rows, a piece at a time."""

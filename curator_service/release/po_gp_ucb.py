@@ -12,7 +12,7 @@ from blindopt.errors import ReleaseImpossible
 from blindopt.wire import NoiseLaw, Status
 from curator_service.privacy import entropy
 from curator_service.privacy.noise import OnProgress, ignore_progress
-from curator_service.release.mechanism import Assessment
+from curator_service.release.mechanism import Assessment, Mechanism
 from curator_service.scaling import ScaledRows
 
 # Below this share of the largest, a singular value is rounding error of the sums, not data.
@@ -90,7 +90,7 @@ def transform(of: Spectrum, projection: Matrix, threshold: float) -> Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class PoGpUcb:
+class PoGpUcb(Mechanism):
     """Algorithm 1 of Kharkovskii et al. (2020): centre, project at random, lift small singular values.
 
     Theorem 1 there claims (epsilon, delta)-DP. It is false for n >= d+2 rows: Z is an affine function of

@@ -106,12 +106,8 @@ class Curator:
         """Previews, releases, forecasts and tunings that have not ended, and files that are read."""
         with self.context.database.read() as db:
             jobs = [
-                wire.JobView(kind="preview", id=study, study_id=study, name=_name(db, study), progress=share)
-                for study, share in self.releases.previews_under_way().items()
-            ]
-            jobs += [
-                wire.JobView(kind="release", id=study, study_id=study, name=_name(db, study), progress=share)
-                for study, share in self.releases.under_way().items()
+                wire.JobView(kind=kind, id=study, study_id=study, name=_name(db, study), progress=share)
+                for kind, study, share in self.releases.under_way()
             ]
             for row, share in self.forecasts.under_way(db):
                 name = _name(db, row.study_id)

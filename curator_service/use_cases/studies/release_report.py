@@ -8,7 +8,6 @@ from curator_service.privacy import accounting, cautions, search_noise
 from curator_service.privacy.belief import confused_within
 from curator_service.privacy.choice import failure
 from curator_service.privacy.guarantees import belief, not_protected, whole
-from curator_service.release.groups import Groups
 from curator_service.release.mechanism import Assessment, Mechanism
 from curator_service.scaling import ScaledRows
 from curator_service.use_cases.studies.release_status import ReleaseStatus
@@ -23,13 +22,10 @@ def report_of(
     counts: list[int] | None = None,
 ) -> wire.ReleaseReport:
     """The report of a release of these rows, as it was drawn. ``counts``: of groups, as they were released."""
-    candidates = rows.n
-    if isinstance(mechanism, Groups):
-        candidates = mechanism.number if counts is None else len(counts)
     return wire.ReleaseReport(
         **promised(spec, current, mechanism, rows.n),
         version=mechanism.version,
-        n=candidates,
+        n=mechanism.candidates(rows.n) if counts is None else len(counts),
         counts=counts,
         r=mechanism.columns(rows.d),
         search=search_noise.in_words(noise_ratio(spec, mechanism)),
@@ -85,6 +81,6 @@ def meanings(spec: wire.StudyCreate, mechanism: Mechanism, *, holds: bool) -> li
 
 def _hidden(sensitivity: float | None, feature: wire.Feature, mechanism: Mechanism) -> float | None:
     """The change of a feature that is hidden, in its unit: of groups, all that the bounds allow."""
-    if isinstance(mechanism, Groups):
+    if mechanism.whole_records:
         return feature.upper - feature.lower
     return sensitivity * feature.unit if sensitivity else None

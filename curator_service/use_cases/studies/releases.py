@@ -6,10 +6,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from operator import itemgetter
+from typing import Any, Literal
 
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
@@ -23,9 +21,7 @@ from blindopt.errors import (
 from curator_service import store
 from curator_service.privacy import entropy, ledger, prices, search_noise
 from curator_service.privacy.guarantees import CHOOSING
-from curator_service.privacy.noise import OnProgress
-from curator_service.release.groups import WITHHELD, Groups
-from curator_service.release.mechanism import Assessment, Mechanism
+from curator_service.release.mechanism import Mechanism
 from curator_service.release.registry import mechanism_of
 from curator_service.scaling import ScaledRows
 from curator_service.store import ledger as lines
@@ -48,10 +44,10 @@ from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
 
 log = logging.getLogger("blindopt.releases")
-_BLOCK = 1 << 20
 _STOP_SECONDS = 10.0
 UNEXPECTED = "a fault of the service, which its own log names: nothing was published"
 ENDED = "the service ended while it was drawn, and nothing was published: release it again"
+Kind = Literal["preview", "release"]
 ForecastOf = Callable[[wire.StudyCreate], list[wire.ForecastPoint]]
 """Returns the points of the public forecast of a draft, if one has been made."""
 
@@ -74,8 +70,7 @@ class Releases:
         self._forecast_of = forecast_of
         self._vault = vault
         self._losses = DatasetLosses(vault)
-        self._drawing: dict[str, float] = {}
-        self._previewing: dict[str, float] = {}
+        self._progress: dict[tuple[Kind, str], float] = {}
         self._high: dict[str, str] = {}
         """By study, the digest of the draft whose latest preview found a high risk; neither stored nor logged."""
         self._stopping = False
@@ -128,8 +123,8 @@ class Releases:
         Raises StateConflict if the draft is not the one that was ``wanted``, or where the latest preview of it found a
         high risk that ``wanted`` does not confirm.
         """
-        begun = self._begin(request, identity, wanted)
-        return begun if isinstance(begun, StoredReply) else self._finish(request, identity, *begun)
+        charged = self._begin(request, identity, wanted)
+        return charged if isinstance(charged, StoredReply) else self._finish(request, identity, *charged)
 
     def start(
         self, request: RequestContext, identity: str, wanted: wire.ReleaseAsked | None = None
@@ -139,36 +134,21 @@ class Releases:
         A draw that fails leaves a draft, as a crash would.
         """
         try:
-            begun = self._begin(request, identity, wanted)
+            charged = self._begin(request, identity, wanted)
         except StillRunning:
             return None
-        if isinstance(begun, StoredReply):
-            return begun
+        if isinstance(charged, StoredReply):
+            return charged
 
         def finish() -> None:
             try:
-                self._finish(request, identity, *begun)
+                self._finish(request, identity, *charged)
             except Exception as error:
                 level = logging.WARNING if isinstance(error, BlindoptError) else logging.ERROR
                 log.log(level, "the release of %s failed, and it is a draft again: %s", identity, type(error).__name__)
 
         threading.Thread(target=finish, name=f"release {identity}").start()
         return None
-
-    def _begin(
-        self, request: RequestContext, identity: str, wanted: wire.ReleaseAsked | None
-    ) -> StoredReply | tuple[wire.StudyCreate, ReleaseStatus]:
-        if (stored := self._context.idempotency.earlier(request)) is not None:
-            return stored
-        try:
-            return self._begin_release(request, identity, wanted)
-        except BudgetExhausted as refusal:
-            self._refuse(request, identity, refusal)
-            raise
-        except StateConflict:
-            if (stored := self._context.idempotency.earlier(request)) is not None:  # published since we looked
-                return stored
-            raise
 
     def _finish(
         self, request: RequestContext, identity: str, spec: wire.StudyCreate, current: ReleaseStatus
@@ -179,13 +159,15 @@ class Releases:
             def on_progress(share: float) -> None:
                 if self._stopping:
                     raise StorageUnavailable("the service is stopping: nothing was released")
-                self._drawing[identity] = share
+                self._progress["release", identity] = share
 
-            report, order = self._draw(release_id, spec, current, on_progress)
-            digest, parts = self._vault.keep_release(release_id, order)
+            rows, mechanism = self._in_secret_order(spec), mechanism_of(spec, current.release)
+            drawn = mechanism.release(rows, partial(self._vault.begin_release, release_id), on_progress)
+            report = report_of(spec, rows, mechanism, current, drawn.assessment, drawn.counts)
+            digest, parts = self._vault.keep_release(release_id, drawn.records)
             report = report.model_copy(update={"parts": parts})
             return self._context.idempotency.once(
-                request, lambda db: self._publish(db, identity, release_id, digest, report)
+                request, lambda db: self._publish(db, identity, release_id, mechanism, digest, report)
             )
         except BaseException as error:
             problem = str(error) if isinstance(error, BlindoptError) else UNEXPECTED
@@ -193,66 +175,50 @@ class Releases:
             self._context.database.write(lambda db: self._abandon(db, identity, request.principal.actor, problem))
             raise
         finally:
-            self._drawing.pop(identity, None)
-
-    def _draw(
-        self, release_id: str, spec: wire.StudyCreate, current: ReleaseStatus, on_progress: OnProgress
-    ) -> tuple[wire.ReleaseReport, NDArray[np.int64]]:
-        """Draw Z into its file; the report, and the record of each candidate, or of groups each record's candidate."""
-        rows = self._in_secret_order(spec)
-        mechanism = mechanism_of(spec, current.release)
-        if isinstance(mechanism, Groups):
-            divided = mechanism.divide(rows, on_progress)
-            self._vault.begin_release(release_id, *divided.centres.shape)[:] = divided.centres
-            report = report_of(spec, rows, mechanism, current, Assessment(), divided.counts)
-            return report, divided.candidates
-        drawn = self._vault.begin_release(release_id, rows.n, mechanism.columns(rows.d))
-        assessment = mechanism.draw(rows, drawn, on_progress)
-        return report_of(spec, rows, mechanism, current, assessment), rows.order
+            self._progress.pop(("release", identity), None)
 
     async def stop(self) -> None:
         """End every draw, which may take minutes; each notices within about a second."""
         self._stopping = True
         for _ in range(int(_STOP_SECONDS / 0.01)):
-            if not self._drawing:
+            if not any(kind == "release" for kind, _ in list(self._progress)):
                 break
             await asyncio.sleep(0.01)
 
     def progress(self, identity: str) -> float | None:
         """Share of the rows that are drawn while a release is under way, else None."""
-        return self._drawing.get(identity)
+        return self._progress.get(("release", identity))
 
-    def under_way(self) -> dict[str, float]:
-        """The studies whose releases are being drawn, with that share."""
-        return dict(self._drawing)
+    def under_way(self) -> list[tuple[Kind, str, float]]:
+        """Previews and releases under way: the study of each, with the share of the attacks or rows that are done."""
+        under_way = [(kind, study, share) for (kind, study), share in list(self._progress.items())]
+        return sorted(under_way, key=itemgetter(0))
 
     def _show_preview(self, identity: str, share: float | None) -> None:
         if share is None:
-            self._previewing.pop(identity, None)
+            self._progress.pop(("preview", identity), None)
         else:
-            self._previewing[identity] = share
-
-    def previews_under_way(self) -> dict[str, float]:
-        """The studies that are being previewed, with the share of the attacks that have ended."""
-        return dict(self._previewing)
+            self._progress["preview", identity] = share
 
     def is_high_risk(self, identity: str, spec_sha256: str) -> bool:
         """Whether the latest preview of this draft since the service was started found a high risk."""
         return self._high.get(identity) == spec_sha256
 
-    def _begin_release(
+    def _begin(
         self, request: RequestContext, identity: str, wanted: wire.ReleaseAsked | None
-    ) -> tuple[wire.StudyCreate, ReleaseStatus]:
+    ) -> StoredReply | tuple[wire.StudyCreate, ReleaseStatus]:
+        if (earlier := self._context.idempotency.earlier(request)) is not None:
+            return earlier
         key = f"{request.principal.id} {self._context.idempotency.key_of(request)[0]}"
 
-        begun = False
+        charged = False
 
         def work(db: Connection) -> tuple[wire.StudyCreate, ReleaseStatus]:
-            nonlocal begun
+            nonlocal charged
             self._context.authentication.check_live(db, request.principal)
             row = store.find(db, store.studies, identity)
             self._guard.check(db, identity)
-            drawing = identity in self._drawing
+            drawing = ("release", identity) in self._progress
             if drawing and row.releasing_key == key:
                 raise StillRunning("this release is being drawn")
             if row.state != "draft" and (drawing or row.state != "releasing"):
@@ -276,16 +242,21 @@ class Releases:
             self._charge(db, request, identity, spec)
             store.change(db, store.studies, identity, state="releasing", releasing_key=key, release_problem=None)
             self._log(db, "release.begun", request.principal.actor, study_id=identity)
-            self._drawing[identity] = 0.0
-            begun = True
+            self._progress["release", identity] = 0.0
+            charged = True
             return spec, current
 
         try:
             return self._context.database.write(work)
-        except BaseException:
-            if begun:  # its commit failed
-                self._drawing.pop(identity, None)
-            raise
+        except BaseException as error:
+            if charged:  # its commit failed
+                self._progress.pop(("release", identity), None)
+            if isinstance(error, BudgetExhausted):
+                self._refuse(request, identity, error)
+            stored = self._context.idempotency.earlier(request) if isinstance(error, StateConflict) else None
+            if stored is None:
+                raise
+            return stored  # published since we looked
 
     def _charge(self, db: Connection, request: RequestContext, identity: str, spec: wire.StudyCreate) -> None:
         """Charge the release to every row, once: a release that a crash left half drawn was never published."""
@@ -311,11 +282,17 @@ class Releases:
         self._context.database.write(note)
 
     def _publish(
-        self, db: Connection, identity: str, release_id: str, digest: str, report: wire.ReleaseReport
+        self,
+        db: Connection,
+        identity: str,
+        release_id: str,
+        mechanism: Mechanism,
+        digest: str,
+        report: wire.ReleaseReport,
     ) -> Effect:
-        spec = owner_view(db, identity).spec  # a record may have been withheld since the draw began
-        order, withheld = self._vault.order(release_id), withheld_records(db, self._vault, spec.dataset_id)
-        if np.any(order[withheld] != WITHHELD) if prices.is_groups(spec) else _any_of(withheld, order):
+        dataset_id = owner_view(db, identity).spec.dataset_id
+        withheld = withheld_records(db, self._vault, dataset_id)  # one of them maybe since the draw began
+        if mechanism.holds(self._vault.order(release_id), withheld):
             raise StateConflict(
                 "a record was withheld while the release was drawn, so nothing was released: release it again, which "
                 "charges nothing more"
@@ -358,12 +335,6 @@ class Releases:
         with self._context.database.read() as db:
             rows = dataset_rows.scaled_rows(db, self._vault, spec)
         return replace(rows, order=entropy.shuffled(rows.order, self._vault.scratch))
-
-
-def _any_of(records: list[int], order: NDArray[np.int64]) -> bool:
-    """Whether the row order (n,) has one of these records. It is read by blocks, and not at all without records."""
-    blocks = range(0, len(order), _BLOCK) if records else ()
-    return any(np.isin(order[start : start + _BLOCK], records).any() for start in blocks)
 
 
 def _cautions_about_noise(spec: wire.StudyCreate, mechanism: Mechanism, rows: ScaledRows) -> list[wire.Caution]:

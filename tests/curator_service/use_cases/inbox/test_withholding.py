@@ -8,9 +8,9 @@ import pytest
 
 from blindopt import wire
 from blindopt.errors import LogBroken
+from curator_service.release.identity import Identity
 from curator_service.use_cases.queries import queries
 from curator_service.use_cases.queries.answer_versions import AnswerVersions
-from curator_service.use_cases.studies import releases
 from service_kit.store import audit_log
 from tests import beside
 from tests.curator_service.replaced_steps import replace_kept_release, replace_measuring
@@ -324,6 +324,6 @@ def test_a_record_that_is_withheld_while_a_release_is_drawn_does_not_leave_with_
 def test_a_record_is_found_in_every_block_of_a_long_order():
     order = np.arange((1 << 21) + 5)
     for record in (0, (1 << 20) - 1, 1 << 20, (1 << 21) + 4):
-        assert releases._any_of([-1, record], order)
-    assert not releases._any_of([-1, (1 << 21) + 5], order)
-    assert not releases._any_of([], order)
+        assert Identity().holds(order, [-1, record])
+    assert not Identity().holds(order, [-1, (1 << 21) + 5])
+    assert not Identity().holds(order, [])
