@@ -19,8 +19,8 @@ from benchmarks.papers.records import loans, properties
 from benchmarks.papers.search import Search
 from blindopt import wire
 from blindopt.arrays import Matrix
-from blindopt.optimizer.algorithms.gp.ei import Ei
-from blindopt.optimizer.algorithms.gp.surrogate import NO_NOISE, GpSettings
+from blindopt.optimizer.algorithms.gp.rules import Ei
+from blindopt.optimizer.algorithms.settings import NO_NOISE, AlgorithmSettings
 from curator_service.attacks.scene import draw
 from curator_service.privacy.search_noise import of_box
 from curator_service.release.planar_laplace import PlanarLaplaceMechanism
@@ -35,7 +35,9 @@ EPSILONS = (Decimal(1), Decimal(3))
 
 def regret(search: Search, z: Matrix, law: wire.NoiseLaw, kernel: wire.Kernel) -> float:
     """The regret of ``ei`` after all steps."""
-    modeler = Ei(z, GpSettings(kernel, 1, search.seed, STEPS + len(search.first), noise=law, exact=True), OPTIMISM)
+    modeler = Ei(
+        z, AlgorithmSettings(kernel, 1, search.seed, STEPS + len(search.first), noise=law, exact=True), OPTIMISM
+    )
     rows: list[int] = []
     for row in search.first:
         modeler.observe(int(row), float(search.f[row]))

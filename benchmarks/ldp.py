@@ -6,8 +6,9 @@ import numpy as np
 
 from benchmarks.table import Cell, Table
 from blindopt import wire
-from blindopt.optimizer.algorithms.bandits.factory import build_few_arms
 from blindopt.optimizer.algorithms.bandits.few_arms import FewArms
+from blindopt.optimizer.algorithms.factory import build_few_arms
+from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 
 HISTORIES = (1_000, 10_000, 50_000)
 ROUNDS, BLOCK = 1_280, 64
@@ -31,7 +32,11 @@ def rounds(spec: wire.FewArms, answers: wire.Answers) -> list[float]:
     """Time of a round (choice and update) in microseconds at each history: the median of blocks of 64 rounds."""
     z = np.linspace(0, 1, ARMS)[:, None]
     total = HISTORIES[-1] + ROUNDS
-    algorithm = build_few_arms(spec, z, KERNEL, answers, sign=1, seed=0, horizon=total, initial=0, unit_is_row=False)
+    algorithm = build_few_arms(
+        spec,
+        z,
+        AlgorithmSettings(KERNEL, answers=answers, sign=1, seed=0, capacity=total, initial=0, unit_is_row=False),
+    )
     rewards = _rewards(answers, total)
     rows, done = [], 0
     for history in HISTORIES:

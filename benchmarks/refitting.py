@@ -16,8 +16,8 @@ from benchmarks.table import Cell, Table
 from blindopt import wire
 from blindopt.gp.acquisition import beta, choose_maximum
 from blindopt.gp.fitting import fit
-from blindopt.optimizer.algorithms.gp.gp_ucb import GpUcb
-from blindopt.optimizer.algorithms.gp.surrogate import GpSettings
+from blindopt.optimizer.algorithms.gp.rules import GpUcb
+from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 
 Ard = Literal["auto", "off"]
 SCALES: dict[Ard, str] = {"off": "one length-scale", "auto": "a length-scale for each column"}
@@ -29,7 +29,7 @@ def ours(problem: Problem, ard: Ard) -> list[float]:
     """GP-UCB with a fit of one start before every choice: seconds of fitting, and of predicting."""
     kernel = wire.Kernel(lengthscale=problem.lengthscale, signal_variance=1.0, noise_variance=NOISE_VARIANCE)
     often = wire.Fit(every=1, starts=1, ard=ard)
-    settings = GpSettings(kernel, 1, seed=0, capacity=STEPS + FIRST, initial=FIRST, fit=often)
+    settings = AlgorithmSettings(kernel, 1, seed=0, capacity=STEPS + FIRST, initial=FIRST, fit=often)
     loop = GpUcb(problem.candidates, settings, 2 * DELTA_PRIME)
     for row in _first(problem):
         loop.observe(row, float(problem.outcomes[row]))

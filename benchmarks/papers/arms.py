@@ -8,9 +8,9 @@ from pydantic import TypeAdapter
 
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
-from blindopt.optimizer.algorithms.bandits.factory import build_on
 from blindopt.optimizer.algorithms.bandits.few_arms import BanditProblem, FewArms
 from blindopt.optimizer.algorithms.bandits.reward_law import RewardLaw
+from blindopt.optimizer.algorithms.factory import build_on
 from blindopt.wire.answers import NONE
 from curator_service.privacy.answers import mechanism_of
 

@@ -18,7 +18,7 @@ from benchmarks.papers import search, sources
 from benchmarks.papers.part import Curves, Size, Task
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
-from blindopt.optimizer.algorithms.gp.surrogate import NO_NOISE
+from blindopt.optimizer.algorithms.settings import NO_NOISE
 from blindopt.optimizer.optimizer import Optimizer
 from curator_service.measurement.groups import measure_groups
 from curator_service.measurement.privatize import Measured, release

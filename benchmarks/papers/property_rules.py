@@ -14,7 +14,7 @@ from benchmarks.papers.synthetic import RANDOM
 from benchmarks.papers.synthetic import RULES as OTHERS
 from blindopt import wire
 from blindopt.gp.kernels import Kind
-from blindopt.optimizer.algorithms.gp.surrogate import NO_NOISE
+from blindopt.optimizer.algorithms.settings import NO_NOISE
 from curator_service.release.planar_laplace import PlanarLaplaceMechanism
 
 KERNELS: dict[str, Kind] = {"squared exponential": "squared_exponential", "Matern 5/2": "matern_52"}

@@ -15,9 +15,8 @@ from benchmarks.papers.pools import Pool, pool
 from benchmarks.papers.search import release, rows_of
 from blindopt import wire
 from blindopt.arrays import Matrix
-from blindopt.optimizer.algorithms.gp.surrogate import NO_NOISE
-from blindopt.optimizer.choosing import initial_design
-from blindopt.optimizer.choosing.chooser import RowChooser
+from blindopt.optimizer.algorithms.settings import NO_NOISE
+from blindopt.optimizer.chooser import RowChooser, maximin
 from curator_service.release.planar_laplace import PlanarLaplaceMechanism
 
 MARKS = 5
@@ -211,7 +210,7 @@ class Peers:
         study = study_of(candidates.x, NO_NOISE, None)
         spec = spec_of(DEFAULT, candidates.x.shape[1], run, size.pool_steps)
         spec = spec.model_copy(update={"fit": wire.Fit()})  # as by default, with all starting points
-        first = initial_design.maximin(candidates.x, spec.initial_rows or 0, run, np.empty(0, dtype=np.intp))
+        first = maximin(candidates.x, spec.initial_rows or 0, run, np.empty(0, dtype=np.intp))
         return play(candidates, candidates.x, study, spec, DEFAULT) | play_peer(
             candidates, first.tolist(), _marks(size)
         )

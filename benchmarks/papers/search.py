@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.optimizer.algorithms.factory import Learner, build_algorithm
-from blindopt.optimizer.algorithms.gp.surrogate import NO_NOISE
+from blindopt.optimizer.algorithms.settings import NO_NOISE, AlgorithmSettings
 from curator_service.release.mechanism import Mechanism
 from curator_service.scaling import ScaledRows
 
@@ -109,14 +109,16 @@ class Search:
         modeler = build_algorithm(
             rule,
             z,
-            domain.kernel,
-            sign=1,
-            seed=self.seed,
-            capacity=len(self.noise),
-            horizon=self.steps,
-            initial=len(self.first),
-            noise=law,
-            exact=once,
+            AlgorithmSettings(
+                domain.kernel,
+                sign=1,
+                seed=self.seed,
+                capacity=len(self.noise),
+                horizon=self.steps,
+                initial=len(self.first),
+                noise=law,
+                exact=once,
+            ),
         )
         assert isinstance(modeler, Learner), "a rule of a Gaussian process"
         for row, error in zip(self.first, self.noise, strict=False):

@@ -15,7 +15,7 @@ from benchmarks.papers.search import NORM, Domain, Search
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.gp.kernels import SquaredExponential
-from blindopt.optimizer.algorithms.gp.surrogate import NO_NOISE
+from blindopt.optimizer.algorithms.settings import NO_NOISE
 from curator_service.release.gaussian import GaussianMechanism
 from curator_service.release.planar_laplace import PlanarLaplaceMechanism
 from curator_service.release.po_gp_ucb import PoGpUcb, largest_r, spectrum

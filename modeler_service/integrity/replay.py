@@ -18,8 +18,8 @@ from blindopt.client import query_body
 from blindopt.client.downloads import pieces_of
 from blindopt.errors import BlindoptError, LogBroken, NotFound, StateConflict
 from blindopt.formats import release_files
-from blindopt.optimizer.choosing.chooser import EndReason, Proposal, RowChooser
-from blindopt.optimizer.choosing.defaults import plan_of_run
+from blindopt.optimizer.chooser import EndReason, Proposal, RowChooser
+from blindopt.optimizer.defaults import plan_of_run
 from modeler_service import store
 from modeler_service.integrity.log_checks import RunInLog, ends_of, query_faults, run_of
 from modeler_service.runs.candidates import open_candidates

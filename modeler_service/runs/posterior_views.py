@@ -14,8 +14,7 @@ from blindopt import wire
 from blindopt.arrays import Matrix, Rows, Vector
 from blindopt.errors import Invalid, StateConflict, StillRunning
 from blindopt.gp.acquisition import log_improvement
-from blindopt.optimizer.choosing.chooser import RowChooser
-from blindopt.optimizer.choosing.estimates import Over, learner_of, points_of, recommendation_of
+from blindopt.optimizer.chooser import Over, RowChooser, learner_of, points_of, recommendation_of
 from modeler_service.runs.record import Outline, Record
 from modeler_service.runs.slices import axis_slice, column_shares
 from service_kit.context.exclusive import exclusive

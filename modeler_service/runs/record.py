@@ -10,8 +10,8 @@ from blindopt.arrays import Matrix
 from blindopt.client.answers import answers_of
 from blindopt.errors import ProtocolViolated, StateConflict
 from blindopt.formats import npy_files
-from blindopt.optimizer.choosing.chooser import RowChooser, memory_needed
-from blindopt.optimizer.choosing.defaults import plan_for
+from blindopt.optimizer.chooser import RowChooser, memory_needed
+from blindopt.optimizer.defaults import plan_for
 from modeler_service import store
 from modeler_service.runs.candidates import is_stored, path_of
 from modeler_service.store import TrialRow

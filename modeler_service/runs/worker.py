@@ -12,9 +12,8 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.client import StudyClient
 from blindopt.client.study_client import check_same_study
 from blindopt.errors import ProtocolViolated, Remote, Unreachable
-from blindopt.optimizer.choosing.chooser import Proposal, RowChooser, memory_needed, memory_problem
-from blindopt.optimizer.choosing.defaults import plan_of_run
-from blindopt.optimizer.choosing.estimates import recommendation_of
+from blindopt.optimizer.chooser import Proposal, RowChooser, memory_needed, memory_problem, recommendation_of
+from blindopt.optimizer.defaults import plan_of_run
 from modeler_service import store
 from modeler_service.engines import RunEngine, engine_of, is_remote
 from modeler_service.runs.addresses import plain_failures

@@ -13,8 +13,8 @@ from starlette.concurrency import run_in_threadpool
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Busy, Invalid, Remote, StateConflict
-from blindopt.optimizer.choosing.defaults import plan_for
-from blindopt.optimizer.choosing.estimates import Over
+from blindopt.optimizer.chooser import Over
+from blindopt.optimizer.defaults import plan_for
 from modeler_service import store
 from modeler_service.runs.addresses import check_curator
 from modeler_service.runs.curator_session import open_session

@@ -11,9 +11,8 @@ from pydantic import BaseModel
 from blindopt import display, wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.errors import Invalid, LoopEnded, NumericalFailure
-from blindopt.optimizer.choosing.chooser import Proposal, RowChooser
-from blindopt.optimizer.choosing.defaults import PublicCandidates, Study
-from blindopt.optimizer.choosing.estimates import Over, points_of, recommendation_of
+from blindopt.optimizer.chooser import Over, Proposal, RowChooser, points_of, recommendation_of
+from blindopt.optimizer.defaults import PublicCandidates, Study
 from blindopt.wire.base import checked
 
 _NOWHERE = {"curator_url": "http://localhost", "study_id": f"std_{'0' * 16}"}

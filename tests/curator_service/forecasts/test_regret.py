@@ -7,8 +7,8 @@ import pytest
 
 from blindopt import wire
 from blindopt.gp.kernels import SquaredExponential
-from blindopt.optimizer.algorithms.gp.gp_ucb import GpUcb
-from blindopt.optimizer.algorithms.gp.surrogate import GpSettings
+from blindopt.optimizer.algorithms.gp.rules import GpUcb
+from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 from curator_service.forecasts.regret import chance_regret, gp_ucb_regret, mean_regret
 
 
@@ -52,7 +52,7 @@ def test_the_search_does_what_the_modelers_algorithm_does(smooth):
     declared = wire.Kernel(lengthscale=2.5, signal_variance=4.0, noise_variance=0.01)
     noise = 0.1 * np.random.default_rng(5).standard_normal((10, 12))
     for f, errors in zip(functions, noise, strict=True):
-        theirs = GpUcb(x, GpSettings(declared, 1, seed=8, capacity=12), wire.GpUcb(name="gp_ucb").delta_ucb)
+        theirs = GpUcb(x, AlgorithmSettings(declared, 1, seed=8, capacity=12), wire.GpUcb(name="gp_ucb").delta_ucb)
         queried = []
         for step, error in enumerate(errors, start=1):
             queried.append(theirs.choose(step).row)

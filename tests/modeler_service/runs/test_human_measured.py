@@ -10,7 +10,7 @@ import pytest
 from blindopt import wire
 from blindopt.client import Vendor
 from blindopt.formats import npy_files
-from blindopt.optimizer.choosing.chooser import RowChooser
+from blindopt.optimizer.chooser import RowChooser
 from tests.given_settings import GIVEN
 from tests.modeler_service.runs.human_measured_curator import HumanMeasuredCurator
 from tests.system.audit.tampering import Party

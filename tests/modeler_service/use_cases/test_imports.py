@@ -5,7 +5,7 @@ import pytest
 from blindopt import wire
 from blindopt.errors import Invalid
 from modeler_service.use_cases import imports
-from tests.shared.blindopt.optimizer.choosing.small_runs import spec
+from tests.shared.blindopt.optimizer.small_runs import spec
 
 
 def read(text):

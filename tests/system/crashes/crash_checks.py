@@ -17,7 +17,7 @@ import modeler_service.cli
 from blindopt import wire
 from blindopt.client import Owner, StudyClient
 from blindopt.formats import npy_files
-from blindopt.optimizer.choosing.chooser import RowChooser
+from blindopt.optimizer.chooser import RowChooser
 from tests import postgres
 
 COMMAND_LINES = {"curator": curator_service.cli.app, "modeler": modeler_service.cli.app}

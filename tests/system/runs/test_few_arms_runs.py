@@ -10,6 +10,7 @@ import pytest
 from blindopt import wire
 from blindopt.client import StudyClient, Vendor
 from blindopt.optimizer.algorithms.factory import build_algorithm
+from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 from tests.conftest import IDENTITY
 
 ARMS = 12
@@ -118,7 +119,9 @@ def test_runs_that_are_killed_choose_from_their_answers_as_runs_that_were_not(
             view, path = client.study(), tmp_path / f"{identity}.npy"
             client.download(path, view.release_sha256, max_bytes=1 << 20)
         z = np.load(path, allow_pickle=False)
-        again = build_algorithm(algorithm, z, KERNEL, sign=1, seed=3, capacity=81, answers=view.answers, initial=1)
+        again = build_algorithm(
+            algorithm, z, AlgorithmSettings(KERNEL, sign=1, seed=3, capacity=81, answers=view.answers, initial=1)
+        )
         for trial in trials:
             if trial.number > 1:
                 choice = again.choose(trial.number - 1)

@@ -5,9 +5,9 @@ import pytest
 
 from blindopt import wire
 from blindopt.client import StudyClient, Vendor
-from blindopt.optimizer.algorithms.gp.gp_ucb import GpUcb
-from blindopt.optimizer.algorithms.gp.surrogate import GpSettings
-from blindopt.optimizer.choosing.exact import exact_answers
+from blindopt.optimizer.algorithms.gp.rules import GpUcb
+from blindopt.optimizer.algorithms.settings import AlgorithmSettings
+from blindopt.optimizer.defaults import exact_answers
 from tests.conftest import GAUSSIAN
 
 FIT = wire.Fit(every=4, starts=3)
@@ -18,7 +18,7 @@ def again(z, study, run, trials):
     sign = 1 if study.direction == "maximize" else -1
     capacity = run.iterations + run.initial_rows
     kernel, exact = run.kernel or study.kernel, exact_answers(study)
-    settings = GpSettings(
+    settings = AlgorithmSettings(
         kernel, sign, run.seed, capacity, run.initial_rows, noise=study.noise, fit=run.fit, exact=exact
     )
     algorithm = GpUcb(z, settings, run.algorithm.delta_ucb)

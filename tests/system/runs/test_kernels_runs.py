@@ -5,8 +5,8 @@ import pytest
 
 from blindopt import wire
 from blindopt.client import StudyClient
-from blindopt.optimizer.algorithms.gp.gp_ucb import GpUcb
-from blindopt.optimizer.algorithms.gp.surrogate import GpSettings
+from blindopt.optimizer.algorithms.gp.rules import GpUcb
+from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 from tests.conftest import GAUSSIAN
 
 KINDS = ("squared_exponential", "matern_12", "matern_32", "matern_52")
@@ -30,7 +30,7 @@ def test_a_run_chooses_what_the_engine_chooses_with_the_noise_of_z_and_y(
     z, trials = np.load(tmp_path / "z.npy"), vendor.export(run.id).trials
 
     def again(noise=study.noise, kernel=study.kernel, passports=True):
-        algorithm = GpUcb(z, GpSettings(kernel, 1, run.seed, capacity=16, noise=noise), 0.05)
+        algorithm = GpUcb(z, AlgorithmSettings(kernel, 1, run.seed, capacity=16, noise=noise), 0.05)
         bounds = []
         for number, trial in enumerate(trials):
             if trial.phase == "algorithm":

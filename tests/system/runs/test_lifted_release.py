@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from blindopt import wire
-from blindopt.optimizer.algorithms.gp.gp_ucb import GpUcb
-from blindopt.optimizer.algorithms.gp.surrogate import GpSettings
+from blindopt.optimizer.algorithms.gp.rules import GpUcb
+from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 from curator_service.release.po_gp_ucb import Spectrum, omega, transform
 
 SIDE, POINTS, R, STEPS, INITIAL = 25 * math.sqrt(2), 100, 10, 50, 3
@@ -40,7 +40,7 @@ def problem(seed):
 
 def regret(z, y, kernel, fit, seed, rng):
     """Simple regret after 50 steps, and the length-scale of the last fit."""
-    settings = GpSettings(kernel, 1, seed, capacity=INITIAL + STEPS, initial=INITIAL, noise=RELEASE, fit=fit)
+    settings = AlgorithmSettings(kernel, 1, seed, capacity=INITIAL + STEPS, initial=INITIAL, noise=RELEASE, fit=fit)
     algorithm = GpUcb(z, settings, 0.05)
     best = -math.inf
     noise = math.sqrt(NOISE) * rng.normal(size=INITIAL + STEPS)

@@ -12,7 +12,7 @@ from blindopt import wire
 from blindopt.errors import Remote
 from blindopt.formats import npy_files
 from blindopt.gp.kernels import SquaredExponential
-from blindopt.optimizer.choosing.chooser import RowChooser
+from blindopt.optimizer.chooser import RowChooser
 from modeler_service.use_cases.exports import RUN_KEY
 from tests.given_settings import GIVEN
 

@@ -6,8 +6,8 @@ import pytest
 import blindopt as bo
 from blindopt import wire
 from blindopt.errors import Invalid, LoopEnded, NumericalFailure
-from blindopt.optimizer.choosing.chooser import RowChooser
-from tests.shared.blindopt.optimizer.choosing.small_runs import KERNEL, candidates, outcome_of, spec, study
+from blindopt.optimizer.chooser import RowChooser
+from tests.shared.blindopt.optimizer.small_runs import KERNEL, candidates, outcome_of, spec, study
 
 Z = candidates()
 Y = outcome_of(Z)

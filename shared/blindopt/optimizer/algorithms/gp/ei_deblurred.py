@@ -12,8 +12,9 @@ from blindopt.gp.acquisition import Acquisition, Choice, ExpectedImprovement, Up
 from blindopt.gp.deblurred import Deblurred
 from blindopt.gp.input_noise import declared_noise
 from blindopt.gp.noise_means import Cells, NoiseMeans, noise_means
-from blindopt.optimizer.algorithms.gp.gp_rule import GpRule
-from blindopt.optimizer.algorithms.gp.surrogate import GpSettings, Prior
+from blindopt.optimizer.algorithms.gp.rules import GpRule
+from blindopt.optimizer.algorithms.gp.surrogate import Prior
+from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 
 Rule = Callable[[float], Acquisition]
 """An acquisition, given the part of the variance that cannot be learned."""
@@ -44,7 +45,7 @@ class EiDeblurred(GpRule):
     square.
     """
 
-    def __init__(self, candidates: Matrix, settings: GpSettings, horizon: int) -> None:
+    def __init__(self, candidates: Matrix, settings: AlgorithmSettings, horizon: int) -> None:
         noise = declared_noise(settings.noise)
         if noise is None:
             raise Invalid("ei_deblurred needs a release with Gaussian or planar Laplace noise: choose ei")

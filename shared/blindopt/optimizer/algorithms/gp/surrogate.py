@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from math import exp
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,6 +11,8 @@ from blindopt.arrays import Matrix, Vector
 from blindopt.errors import Invalid, NumericalFailure
 from blindopt.gp.candidates import Frame
 from blindopt.gp.fitting import (
+    ANSWERS_MAX,
+    ANSWERS_MIN,
     FitResult,
     fit,
     suggest_hyper,
@@ -22,49 +24,60 @@ from blindopt.gp.kernel_check import KernelCheck, block_log_density, rival_log_d
 from blindopt.gp.kernels import Kernel, Kind, kernel_of
 from blindopt.gp.leave_one_out import LeaveOneOut
 from blindopt.gp.marginal_likelihood import Evidence, Hyper, MarginalLikelihood
-from blindopt.gp.partitions.engines import Engine as PartsEngine
 from blindopt.gp.posterior import Posterior
-from blindopt.gp.progress import NO_TICK, Tick
-from blindopt.optimizer.algorithms.gp.fit_schedule import FitSchedule
+from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 from blindopt.wire.algorithms.plans import Engine
 
-NO_NOISE = wire.NoiseLaw(family="none")
+_SHARE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class FitSchedule:
+    """A fit after the ``initial`` outcomes (ANSWERS_MIN at least), and then again, up to ANSWERS_MAX outcomes.
+
+    Each fit has a quarter more outcomes than the one before it, rounded down, but 1 more at least and ``every`` at
+    most: a fit to few outcomes costs little, and the next outcome changes it most. By version 1 of the ``engine`` fits
+    come after initial + every, initial + 2 every, ... outcomes, as checks do by both.
+    """
+
+    initial: int
+    every: int
+    engine: Engine = 2
+
+    @property
+    def first(self) -> int:
+        """The number of outcomes of the first fit, and of the first check."""
+        return max(self.initial, ANSWERS_MIN)
+
+    def last(self, count: int) -> int:
+        """The number of outcomes of the last fit that is due after ``count`` outcomes; 0 before the first."""
+        if count < self.first:
+            return 0
+        count = min(count, ANSWERS_MAX)
+        if self.engine == 1:
+            return max(self.first, self.initial + (count - self.initial) // self.every * self.every)
+        due = self.first
+        while (later := due + min(max(due // _SHARE, 1), self.every)) <= count:
+            due = later
+        return due
+
+    def before(self, due: int) -> int:
+        """The number of outcomes of the fit before one; 0 if it is the first."""
+        return self.last(due - 1)
+
+    def is_check_due(self, check: int, count: int) -> bool:
+        """Whether a check of ``check`` outcomes is due after ``count``."""
+        return check <= count and check <= max(self.first, ANSWERS_MAX)
+
+    def next_check(self, check: int) -> int:
+        """The number of outcomes of the check after one."""
+        return self.initial + ((check - self.initial) // self.every + 1) * self.every
+
+
 _STREAM = 3  # of the draws of a fit, apart from those of initial rows, ties and normals
 _ARD_MAX = 20  # coordinates with length-scales of their own
 _ARD_NUMBERS_MAX = 1 << 24  # of candidates that are copied for it
 _JITTER = 1e-8  # noise variance of an exact answer, as a share of the prior variance: keeps covariances positive
-
-
-@dataclass(frozen=True, slots=True)
-class GpSettings:
-    """Settings of a run that every Gaussian-process algorithm shares.
-
-    ``kernel`` holds the hyper-parameters; None only where ``fit`` says how to fit them. ``sign`` is -1 for
-    minimization. ``capacity`` is the largest number of outcomes, of which the first ``initial`` belong to rows that the
-    algorithm did not choose. ``noise`` is the law of the release's noise, and ``tick`` is called between the parts of a
-    long computation. ``exact``: an answer is the exact value of a record, so the kernel's noise variance is that of a
-    part of f that each record has for itself. ``fit_when`` is misfit to keep the kernel, if there is one, until the
-    answers do not fit it. ``parts`` is the engine that holds the candidates; None: this process. Raises Invalid
-    without both kernel and fit.
-    """
-
-    kernel: wire.Kernel | None
-    sign: int
-    seed: int
-    capacity: int
-    initial: int = 0
-    noise: wire.NoiseLaw = NO_NOISE
-    fit: wire.Fit | None = None
-    precision: wire.Precision = "double"
-    tick: Tick = NO_TICK
-    exact: bool = False
-    fit_when: Literal["always", "misfit"] = "always"
-    engine: Engine = 2
-    parts: PartsEngine | None = None
-
-    def __post_init__(self) -> None:
-        if self.kernel is None and self.fit is None:
-            raise Invalid("there is no kernel: the study has none, so give one with the run, or have it fitted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +123,11 @@ class Surrogate:
     next to no variance, and all others have at least the nugget. The same value again changes nothing.
     """
 
-    def __init__(self, candidates: Matrix, settings: GpSettings) -> None:
-        self._candidates, self._settings, self._fit = np.asarray(candidates), settings, settings.fit
+    def __init__(self, candidates: Matrix, settings: AlgorithmSettings) -> None:
+        if settings.kernel is None and settings.fit is None:
+            raise Invalid("there is no kernel: the study has none, so give one with the run, or have it fitted")
+        self._candidates, self._settings = np.asarray(candidates), settings
+        self._fit = wire.Fit() if settings.fit == "auto" else settings.fit
         self._dtype = np.float64 if settings.precision == "double" else np.float32
         self._frame: Frame | None = None
         self._kind: Kind = "squared_exponential"
@@ -122,10 +138,11 @@ class Surrogate:
             self._given = Hyper(kernel.lengthscale, kernel.signal_variance, kernel.noise_variance, mean)
         self._distance: float | Vector = 0.0
         if self._fit is not None:
-            own = self._fit.ard == "auto" and _has_own_lengthscales(self._candidates, settings.noise)
-            distance = typical_distances(self._candidates) if own else None
+            has_own = self._fit.ard == "auto" and _has_own_lengthscales(self._candidates, settings.noise)
+            distance = typical_distances(self._candidates) if has_own else None
             self._distance = typical_distance(self._candidates, settings.noise) if distance is None else distance
-        self._fits = self._fit is not None and (settings.fit_when == "always" or self._given is None)
+        waits = settings.fit == "auto" or settings.fit_when == "misfit"
+        self._fits = self._fit is not None and (not waits or self._given is None)
         self._schedule = FitSchedule(settings.initial, (self._fit or wire.Fit()).every, settings.engine)
         self._check, self._next_check, self._checked = KernelCheck(), self._schedule.first, 0
         self._rival: Hyper | None = None  # the fit at the last check

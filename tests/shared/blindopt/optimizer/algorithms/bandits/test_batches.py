@@ -10,9 +10,9 @@ from blindopt.optimizer.algorithms.bandits.igp_ucb import IgpUcb
 from blindopt.optimizer.algorithms.bandits.laplace_adf import LaplaceAdf
 from blindopt.optimizer.algorithms.bandits.ldp_moma import LdpMoma, MomaSettings
 from blindopt.optimizer.algorithms.bandits.thompson import Thompson
-from blindopt.optimizer.choosing.chooser import RowChooser
+from blindopt.optimizer.chooser import RowChooser
 from tests.shared.blindopt.optimizer.algorithms.bandits.synthetic_bandits import Bandit, answers_of
-from tests.shared.blindopt.optimizer.choosing.small_runs import candidates, spec, study
+from tests.shared.blindopt.optimizer.small_runs import candidates, spec, study
 
 BANDIT = Bandit.drawn(2, n=25)
 PAST = [(3, 2.5), (9, -7.0), (3, 11.0), (24, 0.5)]

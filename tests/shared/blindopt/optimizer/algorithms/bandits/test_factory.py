@@ -7,16 +7,22 @@ import pytest
 
 from blindopt import wire
 from blindopt.errors import Invalid, NumericalFailure, ProtocolViolated
-from blindopt.optimizer.algorithms.bandits.bounded_igp import BoundedIgp
-from blindopt.optimizer.algorithms.bandits.factory import build_few_arms, raw_moment
 from blindopt.optimizer.algorithms.bandits.few_arms import ARMS_MAX
-from blindopt.optimizer.algorithms.bandits.igp_ucb import IgpUcb
+from blindopt.optimizer.algorithms.bandits.igp_ucb import BoundedIgp, IgpUcb
 from blindopt.optimizer.algorithms.bandits.laplace_adf import LaplaceAdf
 from blindopt.optimizer.algorithms.bandits.ldp_ata import LdpAta
 from blindopt.optimizer.algorithms.bandits.ldp_moma import LdpMoma
 from blindopt.optimizer.algorithms.bandits.ldp_tgp import LdpTgp
 from blindopt.optimizer.algorithms.bandits.thompson import Thompson
-from blindopt.optimizer.algorithms.factory import NAMES, build_algorithm, memory_of, warnings_of
+from blindopt.optimizer.algorithms.factory import (
+    NAMES,
+    build_algorithm,
+    build_few_arms,
+    memory_of,
+    raw_moment,
+    warnings_of,
+)
+from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 from blindopt.wire.answers import NONE
 from tests.shared.blindopt.optimizer.algorithms.bandits.synthetic_bandits import KERNEL, Bandit, answers_of, regret
 
@@ -49,13 +55,15 @@ def build(spec, family, kernel=KERNEL, *, sign=1, seed=0, horizon=200, initial=0
     return build_few_arms(
         spec,
         z,
-        kernel,
-        answers_for(family, **more),
-        sign=sign,
-        seed=seed,
-        horizon=horizon,
-        initial=initial,
-        unit_is_row=unit_is_row,
+        AlgorithmSettings(
+            kernel,
+            answers=answers_for(family, **more),
+            sign=sign,
+            seed=seed,
+            capacity=horizon,
+            initial=initial,
+            unit_is_row=unit_is_row,
+        ),
     )
 
 
@@ -72,17 +80,25 @@ def played(algorithm, rounds, sign=1, centre=0.0, first=1):
 
 @pytest.mark.parametrize(("spec", "family", "kind"), CASES, ids=lambda v: getattr(v, "name", None))
 def test_every_request_builds_its_algorithm(spec, family, kind):
-    algorithm = build_algorithm(spec, LINE, KERNEL, sign=1, seed=0, capacity=200, answers=answers_for(family))
+    algorithm = build_algorithm(
+        spec, LINE, AlgorithmSettings(KERNEL, sign=1, seed=0, capacity=200, answers=answers_for(family))
+    )
     assert type(algorithm) is kind
     assert spec.name in NAMES
     if family == "none":  # a kernel says how large outcomes and their noise are
         with pytest.raises(Invalid, match="needs a kernel, and the study has none: give one, or send algorithm: auto"):
-            build_algorithm(spec, LINE, None, sign=1, seed=0, capacity=200, answers=answers_for(family))
+            build_algorithm(
+                spec, LINE, AlgorithmSettings(None, sign=1, seed=0, capacity=200, answers=answers_for(family))
+            )
     else:  # the law of the answers says it
-        by_distance = build_algorithm(spec, LINE, None, sign=1, seed=0, capacity=200, answers=answers_for(family))
+        by_distance = build_algorithm(
+            spec, LINE, AlgorithmSettings(None, sign=1, seed=0, capacity=200, answers=answers_for(family))
+        )
         distance = math.sqrt(2 * LINE.var())
         kernel = wire.Kernel(lengthscale=0.4 * distance, signal_variance=1.0, noise_variance=1.0)
-        given = build_algorithm(spec, LINE, kernel, sign=1, seed=0, capacity=200, answers=answers_for(family))
+        given = build_algorithm(
+            spec, LINE, AlgorithmSettings(kernel, sign=1, seed=0, capacity=200, answers=answers_for(family))
+        )
         assert played(by_distance, 5) == played(given, 5)
 
 
@@ -251,7 +267,12 @@ def test_good_settings_bring_no_warning():
     for spec, family, _ in CASES[:10]:
         if getattr(spec, "mode", "") != "guaranteed":
             assert warned(spec, family) == "", spec.name
-    assert warnings_of(build_algorithm(wire.GpUcb(name="gp_ucb"), LINE, KERNEL, sign=1, seed=0, capacity=2)) == []
+    assert (
+        warnings_of(
+            build_algorithm(wire.GpUcb(name="gp_ucb"), LINE, AlgorithmSettings(KERNEL, sign=1, seed=0, capacity=2))
+        )
+        == []
+    )
 
 
 def test_settings_that_do_not_suit_an_algorithm_bring_a_warning():
@@ -296,7 +317,11 @@ def test_better_than_uniform_play_at_epsilon_1(spec, family, horizon, most):
         answers = answers_of(family, value_bound=bandit.law.value_bound)
         z = np.linspace(0, 1, 100)[:, None]
         algorithm = build_few_arms(
-            spec, z, KERNEL, answers, sign=1, seed=seed, horizon=horizon, initial=0, unit_is_row=False
+            spec,
+            z,
+            AlgorithmSettings(
+                KERNEL, answers=answers, sign=1, seed=seed, capacity=horizon, initial=0, unit_is_row=False
+            ),
         )
         regrets.append(regret(algorithm, bandit, horizon))
     assert np.mean(regrets) < most
@@ -307,5 +332,9 @@ def test_the_papers_constants_of_the_theorem_hardly_beat_uniform_play():
     bandit = Bandit.drawn(100)
     answers = answers_of("laplace", value_bound=bandit.law.value_bound)
     spec, z = wire.LdpTgp(name="ldp_tgp", theory=True), np.linspace(0, 1, 100)[:, None]
-    algorithm = build_few_arms(spec, z, KERNEL, answers, sign=1, seed=0, horizon=2_000, initial=0, unit_is_row=False)
+    algorithm = build_few_arms(
+        spec,
+        z,
+        AlgorithmSettings(KERNEL, answers=answers, sign=1, seed=0, capacity=2_000, initial=0, unit_is_row=False),
+    )
     assert regret(algorithm, bandit, 2_000) > 0.7

@@ -12,9 +12,8 @@ from blindopt.gp.acquisition import beta
 from blindopt.gp.input_noise import averaged
 from blindopt.gp.kernels import kernel_of
 from blindopt.optimizer.algorithms.factory import BatchAlgorithm, Learner, build_algorithm, fitted_of, memory_of
-from blindopt.optimizer.algorithms.gp.ei import Ei
-from blindopt.optimizer.algorithms.gp.gp_ucb import GpUcb
-from blindopt.optimizer.algorithms.gp.surrogate import GpSettings
+from blindopt.optimizer.algorithms.gp.rules import Ei, GpUcb
+from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 from tests.shared.blindopt.optimizer.algorithms.gp.test_gp_ucb import KERNEL, candidates, outcome_of
 
 NOISE = wire.NoiseLaw(family="gaussian", sd=0.3)
@@ -28,7 +27,9 @@ def spec_of(body):
 
 
 def build(body, z, **settings):
-    return build_algorithm(spec_of(body), z, KERNEL, sign=1, seed=0, capacity=40, noise=NOISE, **settings)
+    return build_algorithm(
+        spec_of(body), z, AlgorithmSettings(KERNEL, sign=1, seed=0, capacity=40, noise=NOISE, **settings)
+    )
 
 
 def moments(z, rows, outcomes):
@@ -102,7 +103,7 @@ def test_the_number_of_an_improvement_is_in_units_of_the_outcome():
             update={name: scale**2 * getattr(KERNEL, name) for name in ("signal_variance", "noise_variance")}
             | {"mean": scale * KERNEL.mean}
         )
-        algorithm = Ei(z, GpSettings(kernel, 1, 0, 40, noise=NOISE), 2.0)
+        algorithm = Ei(z, AlgorithmSettings(kernel, 1, 0, 40, noise=NOISE), 2.0)
         for row in (3, 50, 100):
             algorithm.observe(row, scale * float(y[row]))
         choice = algorithm.choose(1)
@@ -124,7 +125,7 @@ def test_outcomes_that_leave_no_doubt_still_give_a_number():
     """All rows are one point: after 30 equal outcomes almost no variance is left, and the logarithm stays finite."""
     z = np.zeros((20, 2))
     algorithm = Ei(
-        z, GpSettings(wire.Kernel(lengthscale=1.0, signal_variance=1.0, noise_variance=1e-12), 1, 0, 40), 2.0
+        z, AlgorithmSettings(wire.Kernel(lengthscale=1.0, signal_variance=1.0, noise_variance=1e-12), 1, 0, 40), 2.0
     )
     for row in range(20):
         algorithm.observe(row, 5.0)
@@ -138,7 +139,7 @@ def test_it_learns_as_gp_ucb_does_in_single_precision_in_half_the_memory():
     assert isinstance(build({"name": "ei"}, z), Learner)
     double, single = (spec_of({"name": "ei", "precision": precision}) for precision in ("double", "single"))
     assert memory_of(single, 10**6, 5, 50) < 0.6 * memory_of(double, 10**6, 5, 50)
-    other = GpUcb(z, GpSettings(KERNEL, 1, 0, 40, noise=NOISE), 0.05)
+    other = GpUcb(z, AlgorithmSettings(KERNEL, 1, 0, 40, noise=NOISE), 0.05)
     algorithms = [build({"name": "ei", "precision": precision}, z) for precision in ("double", "single")]
     y = outcome_of(z)
     for algorithm, row in itertools.product([*algorithms, other], range(0, 300, 30)):
@@ -160,7 +161,9 @@ def test_hyper_parameters_are_fitted_as_for_gp_ucb():
     z = candidates(150)
     y, fit = outcome_of(z), wire.Fit(every=5, starts=1)
     algorithms = [
-        build_algorithm(spec_of({"name": name}), z, None, sign=1, seed=0, capacity=40, initial=8, fit=fit)
+        build_algorithm(
+            spec_of({"name": name}), z, AlgorithmSettings(None, sign=1, seed=0, capacity=40, initial=8, fit=fit)
+        )
         for name in ("ei", "gp_ucb")
     ]
     for algorithm, row in itertools.product(algorithms, range(0, 150, 15)):
@@ -172,4 +175,4 @@ def test_hyper_parameters_are_fitted_as_for_gp_ucb():
 
 def test_without_a_kernel_nothing_is_built():
     with pytest.raises(Invalid, match="kernel"):
-        build_algorithm(spec_of({"name": "ei"}), candidates(), None, sign=1, seed=0, capacity=9)
+        build_algorithm(spec_of({"name": "ei"}), candidates(), AlgorithmSettings(None, sign=1, seed=0, capacity=9))

@@ -10,7 +10,7 @@ from blindopt import wire
 from blindopt.errors import Invalid
 from blindopt.gp.noise_means import Cells, Draws
 from blindopt.optimizer.algorithms.gp.ei_deblurred import OUTCOMES_MAX, SHORTLIST, EiDeblurred
-from blindopt.optimizer.algorithms.gp.surrogate import GpSettings
+from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 
 KERNEL = wire.Kernel(lengthscale=1.5, signal_variance=2.0, noise_variance=0.02, mean=0.5)
 SD = 0.6
@@ -19,7 +19,7 @@ LAW = wire.NoiseLaw(family="planar_laplace", sd=SD)
 
 def settings(**changes):
     values = {"kernel": KERNEL, "sign": 1, "seed": 3, "capacity": 40, "noise": LAW}
-    return GpSettings(**(values | changes))
+    return AlgorithmSettings(**(values | changes))
 
 
 def candidates(n=60, r=1, seed=0):

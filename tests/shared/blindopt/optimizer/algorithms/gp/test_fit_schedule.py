@@ -3,7 +3,7 @@
 import pytest
 
 from blindopt.gp.fitting import ANSWERS_MAX
-from blindopt.optimizer.algorithms.gp.fit_schedule import FitSchedule
+from blindopt.optimizer.algorithms.gp.surrogate import FitSchedule
 
 
 def fits(schedule, counts):

@@ -5,9 +5,8 @@ import pytest
 
 from blindopt import wire
 from blindopt.gp.acquisition import beta
-from blindopt.optimizer.algorithms.gp.gp_bucb import GpBucb
-from blindopt.optimizer.algorithms.gp.gp_ucb import GpUcb
-from blindopt.optimizer.algorithms.gp.surrogate import GpSettings
+from blindopt.optimizer.algorithms.gp.rules import GpBucb, GpUcb
+from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 
 KERNEL = wire.Kernel(lengthscale=0.8, signal_variance=2.0, noise_variance=1e-2, mean=0.5)
 BATCH = 6
@@ -22,7 +21,7 @@ def outcome_of(z):
 
 
 def make(z, kind=GpBucb, sign=1):
-    return kind(z, GpSettings(KERNEL, sign, seed=3, capacity=100), 0.05)
+    return kind(z, AlgorithmSettings(KERNEL, sign, seed=3, capacity=100), 0.05)
 
 
 def dense(z, rows, y, noises, mean):

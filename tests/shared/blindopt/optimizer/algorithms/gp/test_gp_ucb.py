@@ -11,9 +11,9 @@ from blindopt.errors import Invalid, NumericalFailure
 from blindopt.gp.input_noise import averaged
 from blindopt.gp.kernels import kernel_of
 from blindopt.optimizer.algorithms.factory import NAMES, build_algorithm
-from blindopt.optimizer.algorithms.gp.gp_ucb import GpUcb
-from blindopt.optimizer.algorithms.gp.surrogate import GpSettings
+from blindopt.optimizer.algorithms.gp.rules import GpUcb
 from blindopt.optimizer.algorithms.random_rows import RandomRows
+from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 
 KERNEL = wire.Kernel(lengthscale=0.8, signal_variance=2.0, noise_variance=1e-3, mean=0.5)
 
@@ -27,7 +27,7 @@ def outcome_of(z: np.ndarray) -> np.ndarray:
 
 
 def make(z: np.ndarray, kernel: wire.Kernel = KERNEL, *, sign: int = 1, seed: int = 0, capacity: int = 100) -> GpUcb:
-    return GpUcb(z, GpSettings(kernel, sign, seed, capacity), 0.05)
+    return GpUcb(z, AlgorithmSettings(kernel, sign, seed, capacity), 0.05)
 
 
 def bound_in_long_double(z, kernel, mean, rows, outcomes, step):
@@ -160,7 +160,7 @@ def test_choosing_changes_nothing_and_depends_on_the_step():
 
 def test_delta_ucb_is_halved():
     """beta_1 = 2 ln(n pi^2 / (6 delta_ucb / 2)): Theorem 3."""
-    choice = GpUcb(candidates(), GpSettings(KERNEL, 1, seed=0, capacity=1), 0.2).choose(1)
+    choice = GpUcb(candidates(), AlgorithmSettings(KERNEL, 1, seed=0, capacity=1), 0.2).choose(1)
     beta = 2 * math.log(300 * math.pi**2 / (6 * 0.1))
     assert choice.acquisition == pytest.approx(0.5 + math.sqrt(beta * 2.0), rel=1e-14)
 
@@ -186,8 +186,10 @@ def test_candidates_may_be_a_read_only_file(tmp_path):
 def test_a_request_builds_its_algorithm():
     z = candidates()
     algorithms = {
-        "gp_ucb": build_algorithm(wire.GpUcb(name="gp_ucb"), z, KERNEL, sign=1, seed=0, capacity=5),
-        "random": build_algorithm(wire.RandomRows(name="random"), z, None, sign=1, seed=0, capacity=5),
+        "gp_ucb": build_algorithm(wire.GpUcb(name="gp_ucb"), z, AlgorithmSettings(KERNEL, sign=1, seed=0, capacity=5)),
+        "random": build_algorithm(
+            wire.RandomRows(name="random"), z, AlgorithmSettings(None, sign=1, seed=0, capacity=5)
+        ),
     }
     assert {name: type(a) for name, a in algorithms.items()} == {"gp_ucb": GpUcb, "random": RandomRows}
     assert set(algorithms) < set(NAMES)  # bandits/test_factory.py has the others
@@ -195,15 +197,17 @@ def test_a_request_builds_its_algorithm():
 
 def test_an_algorithm_made_by_name_has_the_settings_of_the_request():
     z = candidates()
-    named = build_algorithm(wire.GpUcb(name="gp_ucb", delta_ucb=0.2), z, KERNEL, sign=-1, seed=9, capacity=50)
-    direct = GpUcb(z, GpSettings(KERNEL, -1, seed=9, capacity=50), 0.2)
+    named = build_algorithm(
+        wire.GpUcb(name="gp_ucb", delta_ucb=0.2), z, AlgorithmSettings(KERNEL, sign=-1, seed=9, capacity=50)
+    )
+    direct = GpUcb(z, AlgorithmSettings(KERNEL, -1, seed=9, capacity=50), 0.2)
     y = outcome_of(z)
     assert run(named, y, 20) == run(direct, y, 20)
 
 
 def test_gp_ucb_without_a_kernel_is_refused():
     with pytest.raises(Invalid, match="kernel"):
-        build_algorithm(wire.GpUcb(name="gp_ucb"), candidates(), None, sign=1, seed=0, capacity=5)
+        build_algorithm(wire.GpUcb(name="gp_ucb"), candidates(), AlgorithmSettings(None, sign=1, seed=0, capacity=5))
 
 
 # --- noise of the release and of the answers ---------------------------------------------------------
@@ -216,7 +220,7 @@ def test_a_release_with_noise_is_read_by_the_averaged_kernel(family):
     """An outcome determines its own row, and of a row with equal coordinates the part that both share."""
     z = np.array([[0.0, 0.0], [0.0, 0.0], [9.0, 9.0]])
     law = GAUSSIAN.model_copy(update={"family": family})
-    algorithm = GpUcb(z, GpSettings(KERNEL, 1, seed=0, capacity=5, noise=law), 0.05)
+    algorithm = GpUcb(z, AlgorithmSettings(KERNEL, 1, seed=0, capacity=5, noise=law), 0.05)
     algorithm.observe(0, 1.0)
     _, variance = algorithm.moments(np.arange(3))
     shared = averaged(
@@ -233,12 +237,16 @@ def test_a_release_of_undeclared_noise_is_read_as_it_is(family):
     z = candidates()
     y = outcome_of(z)
     law = wire.NoiseLaw(family=family)
-    named = build_algorithm(wire.GpUcb(name="gp_ucb"), z, KERNEL, sign=1, seed=0, capacity=50, noise=law)
+    named = build_algorithm(
+        wire.GpUcb(name="gp_ucb"), z, AlgorithmSettings(KERNEL, sign=1, seed=0, capacity=50, noise=law)
+    )
     assert run(named, y, 20) == run(make(z), y, 20)
-    aware = build_algorithm(wire.GpUcb(name="gp_ucb"), z, KERNEL, sign=1, seed=0, capacity=50, noise=GAUSSIAN)
+    aware = build_algorithm(
+        wire.GpUcb(name="gp_ucb"), z, AlgorithmSettings(KERNEL, sign=1, seed=0, capacity=50, noise=GAUSSIAN)
+    )
     assert run(aware, y, 20) != run(make(z), y, 20)
     spec = wire.GpUcb(name="gp_ucb", noise_aware=False)
-    blind = build_algorithm(spec, z, KERNEL, sign=1, seed=0, capacity=50, noise=GAUSSIAN)
+    blind = build_algorithm(spec, z, AlgorithmSettings(KERNEL, sign=1, seed=0, capacity=50, noise=GAUSSIAN))
     assert run(blind, y, 20) == run(make(z), y, 20)
 
 
@@ -246,7 +254,7 @@ def bytes_of(spec, z, capacity):
     """Bytes that an algorithm holds after its first choice."""
     tracemalloc.start()
     try:
-        algorithm = build_algorithm(spec, z, KERNEL, sign=1, seed=0, capacity=capacity)
+        algorithm = build_algorithm(spec, z, AlgorithmSettings(KERNEL, sign=1, seed=0, capacity=capacity))
         algorithm.observe(0, 1.0)
         algorithm.choose(1)
         return tracemalloc.get_traced_memory()[0]
@@ -260,7 +268,9 @@ def test_single_precision_chooses_the_same_rows_and_keeps_half_as_much(name):
     y = outcome_of(z)
     kind = wire.GpUcb if name == "gp_ucb" else wire.GpBucb
     specs = [kind(name=name), kind(name=name, precision="single")]
-    double, single = (build_algorithm(spec, z, KERNEL, sign=1, seed=0, capacity=50) for spec in specs)
+    double, single = (
+        build_algorithm(spec, z, AlgorithmSettings(KERNEL, sign=1, seed=0, capacity=50)) for spec in specs
+    )
     assert run(single, y, 40) == run(double, y, 40)
     sizes = [bytes_of(spec, candidates(20_000), 300) for spec in specs]
     assert sizes[0] > 8 * 20_000 * 300

@@ -13,8 +13,9 @@ from blindopt.gp.marginal_likelihood import Evidence, Hyper
 from blindopt.gp.posterior import Posterior
 from blindopt.optimizer.algorithms.factory import build_algorithm, fitted_of
 from blindopt.optimizer.algorithms.gp import surrogate as module
-from blindopt.optimizer.algorithms.gp.gp_ucb import GpUcb
-from blindopt.optimizer.algorithms.gp.surrogate import GpSettings, Surrogate
+from blindopt.optimizer.algorithms.gp.rules import GpUcb
+from blindopt.optimizer.algorithms.gp.surrogate import Surrogate
+from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 from curator_service.privacy.answers import mechanism_of
 from tests.interventions import act_before
 
@@ -32,7 +33,7 @@ def outcome_of(z):
 
 
 def make(z, kernel=KERNEL, *, settings=FIT, initial=6, sign=1, seed=1, noise=wire.NoiseLaw(family="none"), capacity=60):
-    return GpUcb(z, GpSettings(kernel, sign, seed, capacity, initial, noise=noise, fit=settings), 0.05)
+    return GpUcb(z, AlgorithmSettings(kernel, sign, seed, capacity, initial, noise=noise, fit=settings), 0.05)
 
 
 def run(algorithm, y, initial=6, steps=20, passport=None):
@@ -126,7 +127,7 @@ def test_an_exact_value_that_is_repeated_is_no_evidence():
     z, y = candidates(), outcome_of(candidates())
     fits, moments = [], []
     for rows in ([*range(12)], [*range(12), 3, 3, 7]):
-        surrogate = Surrogate(z, GpSettings(None, 1, 0, 60, 12, fit=FIT, exact=True))
+        surrogate = Surrogate(z, AlgorithmSettings(None, 1, 0, 60, 12, fit=FIT, exact=True))
         for row in rows:
             surrogate.observe(row, float(y[row]), wire.NoisePassport(measurement_variance=0.0))
         moments.append(surrogate.posterior.mean.tolist())
@@ -291,8 +292,8 @@ def test_a_kernel_that_does_not_fit_is_replaced_and_the_fit_says_why(name):
     changed, why = WRONG[name]
     z = candidates()
     y, wrong = drawn(z, KERNEL), KERNEL.model_copy(update=changed)
-    surrogate = Surrogate(z, GpSettings(wrong, 1, 0, 60, 5, fit=FIT, fit_when="misfit"))
-    alone = Surrogate(z, GpSettings(None, 1, 0, 60, 5, fit=FIT))
+    surrogate = Surrogate(z, AlgorithmSettings(wrong, 1, 0, 60, 5, fit=FIT, fit_when="misfit"))
+    alone = Surrogate(z, AlgorithmSettings(None, 1, 0, 60, 5, fit=FIT))
     fits = []
     for row in range(41):
         for each in (surrogate, alone):
@@ -307,7 +308,7 @@ def test_a_kernel_that_does_not_fit_is_replaced_and_the_fit_says_why(name):
     assert 0.3 < fitted.lengthscale < 2.0
     assert posterior.mean.tolist() == alone.posterior.mean.tolist()
     assert fitted.model_dump(exclude={"reason"}) == alone.fitted.model_dump(exclude={"reason"})
-    late = Surrogate(z, GpSettings(wrong, 1, 0, 60, 5, fit=FIT, fit_when="misfit"))  # a run that goes on
+    late = Surrogate(z, AlgorithmSettings(wrong, 1, 0, 60, 5, fit=FIT, fit_when="misfit"))  # a run that goes on
     for row in range(41):
         late.observe(row, float(y[row]))
     assert late.posterior.mean.tolist() == posterior.mean.tolist()
@@ -318,8 +319,8 @@ def test_a_kernel_that_fits_is_kept_as_it_is():
     z = candidates()
     for seed in range(2):
         y = drawn(z, KERNEL, seed)
-        kept = Surrogate(z, GpSettings(KERNEL, 1, 0, 60, 5, fit=wire.Fit(starts=2), fit_when="misfit"))
-        fixed = Surrogate(z, GpSettings(KERNEL, 1, 0, 60, 5))
+        kept = Surrogate(z, AlgorithmSettings(KERNEL, 1, 0, 60, 5, fit=wire.Fit(starts=2), fit_when="misfit"))
+        fixed = Surrogate(z, AlgorithmSettings(KERNEL, 1, 0, 60, 5))
         for row in range(41):
             kept.observe(row, float(y[row]))
             fixed.observe(row, float(y[row]))
@@ -335,7 +336,9 @@ def test_a_kernel_under_which_the_answers_are_impossible_no_longer_repeats_few_c
     rows = {}
     for when in (None, "auto"):
         algorithm = build_algorithm(
-            wire.GpUcb(name="gp_ucb"), z, bad, sign=1, seed=1, capacity=60, initial=5, fit=when, exact=True
+            wire.GpUcb(name="gp_ucb"),
+            z,
+            AlgorithmSettings(bad, sign=1, seed=1, capacity=60, initial=5, fit=when, exact=True),
         )
         choices, _ = run(algorithm, y, initial=5, steps=45, passport=wire.NoisePassport(measurement_variance=0.0))
         rows[when] = [choice.row for choice in choices]
@@ -349,7 +352,7 @@ def test_runs_of_before_version_0_3_0_go_on_with_a_fit_after_each_ten():
         surrogate = Surrogate(candidates(), settings)
         return list(dict.fromkeys(surrogate._due(count) for count in range(6, 50)))
 
-    settings = GpSettings(KERNEL, 1, seed=0, capacity=9, initial=6, fit=wire.Fit())
+    settings = AlgorithmSettings(KERNEL, 1, seed=0, capacity=9, initial=6, fit=wire.Fit())
     assert fits(replace(settings, engine=1)) == [6, 16, 26, 36, 46]
     assert fits(settings) == [6, 7, 8, 10, 12, 15, 18, 22, 27, 33, 41]
 
@@ -372,19 +375,26 @@ def test_an_outcome_that_is_no_number_is_refused_and_changes_nothing():
 def test_a_request_with_a_fit_needs_no_kernel_and_without_a_fit_there_is_none():
     z = candidates()
     spec = wire.GpUcb(name="gp_ucb")
-    algorithm = build_algorithm(spec, z, None, sign=1, seed=1, capacity=60, fit=FIT, initial=6)
+    algorithm = build_algorithm(spec, z, AlgorithmSettings(None, sign=1, seed=1, capacity=60, fit=FIT, initial=6))
     assert run(algorithm, outcome_of(z))[0] == run(make(z, None), outcome_of(z))[0]
     with pytest.raises(Invalid, match="kernel"):
-        build_algorithm(spec, z, None, sign=1, seed=1, capacity=60)
-    plain = build_algorithm(spec, z, KERNEL, sign=1, seed=1, capacity=60, initial=6)
+        build_algorithm(spec, z, AlgorithmSettings(None, sign=1, seed=1, capacity=60))
+    plain = build_algorithm(spec, z, AlgorithmSettings(KERNEL, sign=1, seed=1, capacity=60, initial=6))
     assert fitted_of(plain) is None
-    assert fitted_of(build_algorithm(wire.RandomRows(name="random"), z, None, sign=1, seed=1, capacity=60)) is None
+    assert (
+        fitted_of(
+            build_algorithm(wire.RandomRows(name="random"), z, AlgorithmSettings(None, sign=1, seed=1, capacity=60))
+        )
+        is None
+    )
 
 
 @pytest.mark.parametrize("kernel", [KERNEL, None], ids=["given", "none"])
 def test_algorithms_that_take_hyper_parameters_as_given_refuse_a_fit(kernel):
     with pytest.raises(Invalid, match="leave out fit"):
-        build_algorithm(wire.Thompson(name="thompson"), candidates(), kernel, sign=1, seed=1, capacity=9, fit=FIT)
+        build_algorithm(
+            wire.Thompson(name="thompson"), candidates(), AlgorithmSettings(kernel, sign=1, seed=1, capacity=9, fit=FIT)
+        )
     with pytest.raises(ValueError, match="leave out fit"):
         wire.RunSpec(
             curator_url="http://curator:8000",
@@ -399,7 +409,7 @@ def test_the_scale_is_a_factor_of_beta():
     beta = 2 * math.log(200 * math.pi**2 / (6 * 0.025))
     for scale in (1.0, 0.25):
         spec = wire.GpUcb(name="gp_ucb", scale=scale)
-        choice = build_algorithm(spec, z, KERNEL, sign=1, seed=1, capacity=9).choose(1)
+        choice = build_algorithm(spec, z, AlgorithmSettings(KERNEL, sign=1, seed=1, capacity=9)).choose(1)
         assert choice.acquisition == pytest.approx(0.5 + math.sqrt(scale * beta * 2.0), rel=1e-12)
 
 

@@ -12,11 +12,9 @@ from blindopt import wire
 from blindopt.errors import Invalid
 from blindopt.gp.acquisition import beta
 from blindopt.optimizer.algorithms.factory import NAMES, build_algorithm
-from blindopt.optimizer.algorithms.gp.surrogate import NO_NOISE
-from blindopt.optimizer.choosing import initial_design
-from blindopt.optimizer.choosing.chooser import RowChooser, memory_problem
-from blindopt.optimizer.choosing.estimates import recommendation_of
-from tests.shared.blindopt.optimizer.choosing.small_runs import KERNEL, N, candidates, outcome_of, played, spec, study
+from blindopt.optimizer.algorithms.settings import NO_NOISE, AlgorithmSettings
+from blindopt.optimizer.chooser import RowChooser, maximin, memory_problem, random_rows, recommendation_of
+from tests.shared.blindopt.optimizer.small_runs import KERNEL, N, candidates, outcome_of, played, spec, study
 
 HEAVY = {"value_bound": 3.0, "noise_moment": 1.0}
 FREE = ("gp_ucb", "gp_bucb", "random", "igp_ucb", "thompson")
@@ -188,8 +186,8 @@ def test_a_run_that_is_taken_up_again_after_any_query_goes_on_as_it_would_have(o
 def test_the_initial_rows_are_those_of_the_design():
     z, none = candidates(), np.empty(0, dtype=np.intp)
     for kind, wanted in (
-        ("random", initial_design.random_rows(N, 12, 5, none)),
-        ("maximin", initial_design.maximin(z, 12, 5, none)),
+        ("random", random_rows(N, 12, 5, none)),
+        ("maximin", maximin(z, 12, 5, none)),
     ):
         run = make(initial_design=kind, initial_rows=12, seed=5, iterations=1)
         assert flat(played(run, outcome_of(z)))[:12] == wanted.tolist()
@@ -368,7 +366,9 @@ def test_past_observations_are_in_the_posterior_before_the_first_choice():
     past = [wire.Observation(row=row, y=float(y[row])) for row in (3, 14, 15, 9, 26, 53)]
     (proposal,) = make(observations=past, initial_rows=0).next()
     assert make(initial_rows=0).next() != [proposal]
-    shown = build_algorithm(spec().algorithm, candidates(), KERNEL, sign=1, seed=spec().seed, capacity=60)
+    shown = build_algorithm(
+        spec().algorithm, candidates(), AlgorithmSettings(KERNEL, sign=1, seed=spec().seed, capacity=60)
+    )
     for measured in past:
         shown.observe(measured.row, measured.y)
     choice = shown.choose(1)

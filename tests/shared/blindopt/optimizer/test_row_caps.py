@@ -8,10 +8,10 @@ import pytest
 
 from blindopt import wire
 from blindopt.gp.acquisition import beta
-from blindopt.optimizer.choosing.chooser import RowChooser
-from blindopt.optimizer.choosing.defaults import answers_per_row, plan_for
-from tests.shared.blindopt.optimizer.choosing.small_runs import N, candidates, outcome_of, spec, study
-from tests.shared.blindopt.optimizer.choosing.test_chooser import dense
+from blindopt.optimizer.chooser import RowChooser
+from blindopt.optimizer.defaults import answers_per_row, plan_for
+from tests.shared.blindopt.optimizer.small_runs import N, candidates, outcome_of, spec, study
+from tests.shared.blindopt.optimizer.test_chooser import dense
 
 EXACT = wire.NoisePassport(measurement_variance=0.0)
 FEW = 7

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from blindopt import wire
-from blindopt.optimizer.choosing.chooser import RowChooser
+from blindopt.optimizer.chooser import RowChooser
 from tests.given_settings import GIVEN
 
 KERNEL = wire.Kernel(lengthscale=0.8, signal_variance=2.0, noise_variance=1e-2, mean=0.5)

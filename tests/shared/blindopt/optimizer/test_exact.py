@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 
 from blindopt import wire
-from blindopt.optimizer.algorithms.gp.gp_ucb import GpUcb
-from blindopt.optimizer.algorithms.gp.surrogate import GpSettings
-from blindopt.optimizer.choosing.chooser import RowChooser
-from blindopt.optimizer.choosing.defaults import PublicCandidates
-from blindopt.optimizer.choosing.estimates import recommendation_of
-from blindopt.optimizer.choosing.exact import exact_answers, own_residual
-from tests.shared.blindopt.optimizer.choosing.small_runs import candidates, outcome_of, played, spec, study
+from blindopt.optimizer.algorithms.gp.rules import GpUcb
+from blindopt.optimizer.algorithms.settings import AlgorithmSettings
+from blindopt.optimizer.chooser import RowChooser, recommendation_of
+from blindopt.optimizer.defaults import PublicCandidates, exact_answers, own_residual
+from tests.shared.blindopt.optimizer.small_runs import candidates, outcome_of, played, spec, study
 
 LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=1.0)
 KERNEL = wire.Kernel(lengthscale=0.8, signal_variance=2.0, noise_variance=0.3, mean=0.5)
@@ -41,7 +39,7 @@ def test_answers_are_exact_where_a_column_is_released_as_it_is():
 def test_a_record_has_no_variance_once_it_was_asked_and_others_keep_the_nugget():
     """Against the formulas of the posterior, with the residual on the diagonal of both covariances."""
     z, y = candidates(), outcome_of(candidates())
-    algorithm = GpUcb(z, GpSettings(KERNEL, 1, seed=0, capacity=9, exact=True), 0.05)
+    algorithm = GpUcb(z, AlgorithmSettings(KERNEL, 1, seed=0, capacity=9, exact=True), 0.05)
     rows = [3, 8, 20, 41]
     for row in rows:
         algorithm.observe(row, float(y[row]), wire.NoisePassport(measurement_variance=0.0))

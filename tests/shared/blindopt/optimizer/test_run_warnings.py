@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from blindopt import wire
-from blindopt.optimizer.choosing.chooser import RowChooser
-from tests.shared.blindopt.optimizer.choosing.small_runs import candidates, outcome_of, played, spec, study
+from blindopt.optimizer.chooser import RowChooser
+from tests.shared.blindopt.optimizer.small_runs import candidates, outcome_of, played, spec, study
 
 GOOD = wire.Kernel(lengthscale=0.8, signal_variance=1.0, noise_variance=1e-3, mean=0.0)
 FIT = {"every": 10, "starts": 2}

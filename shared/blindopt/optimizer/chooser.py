@@ -11,7 +11,7 @@ import numpy as np
 
 from blindopt import wire
 from blindopt.arrays import Matrix, Rows
-from blindopt.errors import Invalid
+from blindopt.errors import Invalid, NumericalFailure
 from blindopt.gp.acquisition import Choice, Estimate
 from blindopt.gp.partitions.engines import Engine as PartsEngine
 from blindopt.gp.progress import NO_TICK, Tick
@@ -25,13 +25,54 @@ from blindopt.optimizer.algorithms.factory import (
     memory_of,
     warnings_of,
 )
-from blindopt.optimizer.algorithms.gp.gp_rule import GpRule
-from blindopt.optimizer.algorithms.gp.gp_ucb import GpUcb
+from blindopt.optimizer.algorithms.gp.rules import GpRule, GpUcb
 from blindopt.optimizer.algorithms.random_rows import RandomRows
-from blindopt.optimizer.choosing import initial_design
-from blindopt.optimizer.choosing.defaults import Study, plan_of_run
-from blindopt.optimizer.choosing.exact import exact_answers, group_answers, own_residual
-from blindopt.optimizer.choosing.run_warnings import Repeats, RunWarning, model_warnings
+from blindopt.optimizer.algorithms.settings import AlgorithmSettings
+from blindopt.optimizer.defaults import Study, exact_answers, group_answers, own_residual, plan_of_run
+from blindopt.optimizer.run_warnings import Repeats, RunWarning, model_warnings
+
+_BLOCK = 1 << 17  # numbers read at a time
+
+
+def random_rows(n: int, count: int, seed: int, taken: Rows) -> Rows:
+    """Uniform random rows without repetition, none of ``taken``; fewer than ``count`` if no more remain."""
+    order = np.random.default_rng([seed, 0]).permutation(n)
+    return (order[~np.isin(order, taken)] if len(taken) else order)[:count]
+
+
+def maximin(
+    candidates: Matrix, count: int, seed: int, taken: Rows, tick: Tick = NO_TICK, *, block: int = _BLOCK
+) -> Rows:
+    """Rows far from each other: a random first row, then each time the row farthest from those chosen.
+
+    Greedy farthest points: the smallest distance within the design is at least half the largest that any design of
+    that size has (Gonzalez 1985). Of equals the first row is taken. None of ``taken``. O(n r) a row, with a
+    ``tick`` for each, in parts of ``block`` numbers.
+    """
+    n, r = candidates.shape
+    first = random_rows(n, 1, seed, taken)
+    count = min(count, n - len(np.unique(taken)))
+    if not count:
+        return first[:0]
+    rows, size = [int(first[0])], max(1, block // max(1, r))
+    nearest = np.full(n, np.inf)  # squared distance to the nearest chosen row; -1 for rows that may not be chosen
+    nearest[taken] = -1.0
+    while True:
+        tick()
+        nearest[rows[-1]] = -1.0
+        if len(rows) == count:
+            return np.array(rows, dtype=np.intp)
+        chosen = np.asarray(candidates[rows[-1]])
+        for start in range(0, n, size):
+            with np.errstate(over="ignore", invalid="ignore"):
+                difference = np.asarray(candidates[start : start + size]) - chosen
+                squared = np.einsum("ij,ij->i", difference, difference)
+            if not np.isfinite(squared).all():
+                raise NumericalFailure("the candidates hold a number that is not finite, or lie too far apart")
+            part = nearest[start : start + size]
+            np.minimum(part, squared, out=part)
+        rows.append(int(nearest.argmax()))
+
 
 Phase = Literal["initial", "algorithm"]
 EndReason = Literal["budget", "exhausted", "target", "improvement"]
@@ -100,22 +141,24 @@ class RowChooser:
         self._algorithm = build_algorithm(
             plan.algorithm,
             candidates,
-            spec.kernel or study.kernel,
-            sign=self._sign,
-            seed=spec.seed or 0,
-            capacity=outcomes_max,
-            horizon=spec.iterations,
-            answers=study.answers,
-            initial=len(observations) + len(self._initial),
-            # Answers about a row add up only if there is more than one.
-            unit_is_row=study.privacy_unit == "row" and may_repeat,
-            noise=study.noise,
-            fit=plan.fit,
-            tick=tick,
-            repeats=plan.repeats == "after_all",
-            exact=own_residual(study),
-            engine=plan.engine,
-            parts=parts,
+            AlgorithmSettings(
+                spec.kernel or study.kernel,
+                sign=self._sign,
+                seed=spec.seed or 0,
+                capacity=outcomes_max,
+                horizon=spec.iterations,
+                answers=study.answers,
+                initial=len(observations) + len(self._initial),
+                # Answers about a row add up only if there is more than one.
+                unit_is_row=study.privacy_unit == "row" and may_repeat,
+                noise=study.noise,
+                fit=plan.fit,
+                tick=tick,
+                repeats=plan.repeats == "after_all",
+                exact=own_residual(study),
+                engine=plan.engine,
+                parts=parts,
+            ),
         )
         self._asks_once = exact_answers(study) and not isinstance(plan.algorithm, _PUBLISHED)
         self._is_exact = exact_answers(study)
@@ -138,8 +181,8 @@ class RowChooser:
         plan, seed = self.plan, self._spec.seed or 0
         taken = observed if plan.repeats != "algorithm" else observed[:0]
         if plan.initial_design == "random" or not plan.initial_rows:
-            return initial_design.random_rows(self._n, plan.initial_rows, seed, taken)
-        return initial_design.maximin(candidates, plan.initial_rows, seed, taken, self._tick)
+            return random_rows(self._n, plan.initial_rows, seed, taken)
+        return maximin(candidates, plan.initial_rows, seed, taken, self._tick)
 
     # --- choices ----------------------------------------------------------------------------------
 
@@ -360,3 +403,44 @@ def _check(observations: Sequence[wire.Observation], n: int) -> None:
     for number, past in enumerate(observations, start=1):
         if past.row >= n:
             raise Invalid(f"past observation {number}: its row is not in the release, which has rows 0 to {n - 1}")
+
+
+QUANTILE = 1.959963984540054  # of a normal, for 95 %
+Over = Literal["asked", "all"]
+
+
+def recommendation_of(chooser: RowChooser, over: Over) -> wire.Recommendation | None:
+    """Return the row of the best mean; None before the first outcome, and if the algorithm has no estimate."""
+    if (best := chooser.best(over)) is None:
+        return None
+    by: Literal["posterior", "estimate", "observed"] = "posterior"
+    if chooser.learner is None:
+        by = "observed"
+    elif chooser.few_arms:
+        by = "estimate"
+    reach = None if best.sd is None else QUANTILE * best.sd
+    return wire.Recommendation(
+        row=best.row,
+        over=over,
+        by=by,
+        mean=best.mean,
+        sd=best.sd,
+        interval=None if reach is None else [best.mean - reach, best.mean + reach],
+        outcomes=chooser.outcomes,
+    )
+
+
+def learner_of(chooser: RowChooser) -> Learner:
+    """Return the algorithm of a run, which estimates f. Raises Invalid if it does not."""
+    if chooser.learner is None:
+        raise Invalid("the algorithm of this run estimates nothing")
+    return chooser.learner
+
+
+def points_of(chooser: RowChooser, rows: Rows) -> list[wire.PosteriorPoint]:
+    """Return posterior moments of f at some rows, in units of the measurement. Raises Invalid without estimates."""
+    mean, variance = learner_of(chooser).moments(rows)
+    return [
+        wire.PosteriorPoint(row=int(row), mean=float(chooser.sign * m), sd=float(v) ** 0.5)
+        for row, m, v in zip(rows, mean, variance, strict=True)
+    ]

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from blindopt import wire
-from blindopt.optimizer.choosing.chooser import RowChooser
-from blindopt.optimizer.choosing.defaults import PublicCandidates, plan_for
+from blindopt.optimizer.chooser import RowChooser
+from blindopt.optimizer.defaults import PublicCandidates, plan_for
 
-RUNS = json.loads((Path(__file__).parents[4] / "data" / "engine_1.json").read_text())
+RUNS = json.loads((Path(__file__).parents[3] / "data" / "engine_1.json").read_text())
 """Plans and choices (phase, row, mean, sd, acquisition, ties) as version 0.3.0 of 22 November 2026 made them."""
 KERNEL = wire.Kernel(lengthscale=0.2, signal_variance=1.0, noise_variance=1e-4)
 """Of the runs whose candidates have noise of 20 length-scales; the other one fits its kernel."""

@@ -4,10 +4,10 @@ import pytest
 
 from blindopt import wire
 from blindopt.errors import Invalid
-from blindopt.optimizer.choosing.chooser import RowChooser
-from blindopt.optimizer.choosing.defaults import PublicCandidates, plan_for
+from blindopt.optimizer.chooser import RowChooser
+from blindopt.optimizer.defaults import PublicCandidates, plan_for
 from tests.given_settings import GIVEN
-from tests.shared.blindopt.optimizer.choosing.small_runs import KERNEL, candidates, study
+from tests.shared.blindopt.optimizer.small_runs import KERNEL, candidates, study
 
 NOISE = wire.NoiseLaw(family="planar_laplace", sd=0.3)
 SPEC = {"curator_url": "http://127.0.0.1:9", "study_id": "std_0123456789abcdef"}

@@ -1,0 +1,146 @@
+"""Algorithms over the posterior of a Gaussian process: what they share, GP-UCB, GP-BUCB and expected improvement."""
+
+from collections.abc import Callable
+from math import exp, sqrt
+from typing import Literal
+
+import numpy as np
+
+from blindopt import wire
+from blindopt.arrays import Matrix, Rows, Vector
+from blindopt.gp.acquisition import Choice, Estimate, UpperConfidenceBound, beta
+from blindopt.gp.posterior import Posterior
+from blindopt.optimizer.algorithms.gp.surrogate import Surrogate
+from blindopt.optimizer.algorithms.settings import AlgorithmSettings
+
+
+class GpRule:
+    """Learns from outcomes, and estimates f. A subclass chooses rows.
+
+    ``candidates`` (n, r). A row may be chosen again. Ties are broken by a draw that depends on the seed and the step
+    alone. ``Surrogate`` says how outcomes are weighed, and how hyper-parameters are fitted to them. A pending outcome
+    is as large as the posterior mean, with the noise variance of the last outcome, or of the kernel before the first.
+    """
+
+    def __init__(self, candidates: Matrix, settings: AlgorithmSettings) -> None:
+        self._settings, self._pending = settings, 0
+        self.surrogate = Surrogate(candidates, settings)
+
+    @property
+    def fitted(self) -> wire.Fitted | None:
+        """The last fit that a row was chosen with."""
+        return self.surrogate.fitted
+
+    @property
+    def _posterior(self) -> Posterior:
+        return self.surrogate.posterior
+
+    def _ties(self, step: int) -> Callable[[], np.random.Generator]:
+        return lambda: np.random.default_rng([self._settings.seed, step])
+
+    def observe(self, row: int, outcome: float, passport: wire.NoisePassport | None = None) -> None:
+        """Condition the posterior on an outcome, with the noise of its passport."""
+        self.surrogate.observe(row, outcome, passport)
+
+    def decline(self, row: int) -> None:
+        """Leave the posterior as it is."""
+
+    def hide(self, rows: Rows) -> None:
+        """Exclude these rows, and no others, from the next choices."""
+        self._posterior.hide(rows)
+
+    def suppose(self, row: int) -> None:
+        """Add ``row`` to the batch, with a pending outcome."""
+        self._posterior.suppose(row, self.surrogate.pending_variance)
+        self._pending += 1
+
+    def retract(self) -> None:
+        """Drop all pending outcomes."""
+        self._posterior.retract(self._posterior.count - self._pending)
+        self._pending = 0
+
+    def moments(self, rows: Rows) -> tuple[Vector, Vector]:
+        """Posterior means and variances of f at ``rows``."""
+        return self._posterior.moments(rows)
+
+    def best(self, rows: Rows) -> Estimate:
+        """Return the first of ``rows`` with the largest posterior mean."""
+        row, mean, variance = self._posterior.best(rows)
+        return Estimate(row, mean, sqrt(variance))
+
+
+class GpUcb(GpRule):
+    """Chooses the row of largest mean + sqrt(scale beta_t) sd, with delta' = delta_ucb / 2 (Theorem 3; scale 1).
+
+    With ``nugget`` out the sd is that of the part of f that can be learned at a row: sqrt(max(variance - nugget, 0)).
+    """
+
+    def __init__(
+        self,
+        candidates: Matrix,
+        settings: AlgorithmSettings,
+        delta_ucb: float,
+        *,
+        scale: float = 1.0,
+        nugget: Literal["in", "out"] = "in",
+    ) -> None:
+        super().__init__(candidates, settings)
+        self._delta_prime, self._scale, self._leaves_out = delta_ucb / 2, scale, nugget == "out"
+
+    def choose(self, step: int) -> Choice:
+        """The row of the largest upper confidence bound."""
+        posterior = self._posterior
+        weight = self._scale * beta(posterior.n, step, self._delta_prime)
+        bound = UpperConfidenceBound(weight, posterior.nugget if self._leaves_out else 0.0)
+        return posterior.maximize(bound, self._ties(step))
+
+    def regret(self, choice: Choice, step: int, rows: Rows) -> float:
+        """Bound by how much any row that may be chosen is better than the best of ``rows``; not with ``nugget`` out.
+
+        It is max (mean + sqrt(beta_t) sd) over the rows that may be chosen, which is the bound of the ``choice``, minus
+        the largest mean - sqrt(beta_t) sd over ``rows``, and holds with probability 1 - delta_ucb: by Lemma 5.1 of
+        Srinivas et al. (2010) f lies between its bounds at every row and step with that probability, if f is a draw of
+        the process with this kernel and ``scale`` is 1.
+        """
+        assert not self._leaves_out, "the settings were checked"
+        weight = self._scale * beta(self._posterior.n, step, self._delta_prime)
+        _, mean, variance = self._posterior.best(rows, weight)
+        assert choice.acquisition is not None, "a choice of the largest bound has one"
+        return choice.acquisition - (mean - sqrt(weight * variance))
+
+
+class GpBucb(GpUcb):
+    """Chooses the rows of a batch one after another: mean of the answers so far, variance as if all were answered.
+
+    A row of a batch maximizes mean + sqrt(beta_t) sd, where sd knows the rows chosen before it (an outcome as large as
+    the posterior mean changes the variance and not the mean) and t counts all rows chosen by the algorithm. The
+    factor exp(C) of Theorem 2 on the width is left out, as in the article's experiments: the regret bound holds
+    with it only.
+    """
+
+
+class Ei(GpRule):
+    """Chooses the row of largest expected improvement on the best queried row, with optimism about what can be learned.
+
+    With posterior mean m and variance v of f at a row, of which the nugget nu is the row's own, r = max(v - nu, 0) and
+    y+ the largest posterior mean of the queried rows, the expected improvement is sqrt(v) h((m + xi sqrt(r) - y+) /
+    sqrt(v)), h(t) = phi(t) + t Phi(t). ``optimism`` is xi.
+    Plain expected improvement (xi = 0) spends a run on neighbours of the best row, because each of them may be better
+    by its own nugget. A queried row remains a candidate with the variance that is left of it. No bound on the
+    regret is known. In a batch, pending rows count as answered with their posterior mean (the Kriging believer of
+    Ginsbourger et al., 2010).
+    """
+
+    def __init__(self, candidates: Matrix, settings: AlgorithmSettings, optimism: float) -> None:
+        super().__init__(candidates, settings)
+        self._optimism = optimism
+
+    def choose(self, step: int) -> Choice:
+        """The row of the largest expected improvement; the acquisition of the choice is its logarithm."""
+        posterior = self._posterior
+        return posterior.maximize(posterior.improvement(self._optimism), self._ties(step))
+
+    def expected_improvement(self, choice: Choice, step: int) -> float:
+        """Expected improvement of a choice, optimism included, in units of the outcome."""
+        assert choice.acquisition is not None, "a choice of the largest improvement has one"
+        return exp(choice.acquisition)

@@ -1,1 +1,0 @@
-"""RowChooser the rows of a run's next query."""
