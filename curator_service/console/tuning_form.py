@@ -46,7 +46,7 @@ class Input:
         if self.kind == "choice":
             return form.get(self.name) or self.default
         if self.kind == "array":
-            return [part for part in self.options if form.has(f"{self.name}_{part}")]
+            return [option for option in self.options if form.has(f"{self.name}_{option}")]
         if self.kind == "string":
             return form.text(self.name)
         if self.kind == "boolean":
@@ -103,7 +103,7 @@ def _shown(fields: Mapping[str, Any]) -> dict[str, object]:
     shown: dict[str, object] = {}
     for name, value in fields.items():
         if isinstance(value, list):
-            shown |= {f"{name}_{part}": "yes" for part in value}
+            shown |= {f"{name}_{option}": "yes" for option in value}
         else:
             shown[name] = value if not isinstance(value, bool) else "yes" if value else None
     return shown
@@ -158,9 +158,9 @@ def _grid(form: Form) -> list[Body]:
 
 def _axis(form: Form, i: int, name: str) -> Body:
     field, values = f"values_{i}", []
-    for part in form.text(field, "At least one value").replace(";", ",").split(","):
+    for number in form.text(field, "At least one value").replace(";", ",").split(","):
         try:
-            values.append(float(part.replace("_", "?")))  # Python reads 1_000 as a number
+            values.append(float(number.replace("_", "?")))  # Python reads 1_000 as a number
         except ValueError:
             values.append(math.nan)
     if not all(math.isfinite(value) for value in values):
@@ -235,9 +235,9 @@ def like(spec: Mapping[str, Any], columns: Sequence[str]) -> dict[str, object]:
     for i, axis in enumerate(spec["grid"]):
         values = ", ".join(f"{value:g}" if float(f"{value:g}") == value else repr(value) for value in axis["values"])
         initial |= {f"name_{i}": axis["name"], f"values_{i}": values, f"scale_{i}": axis["scale"]}
-    kept = ("label", "threshold", "loss", "clip", "model", "lower", "upper")
-    initial |= {name: value for name, value in score.items() if name in kept}
-    initial |= {"training": score.get("training_dataset_id"), "reply": score.get("reply")}
+    as_they_are = ("label", "threshold", "loss", "clip", "model", "lower", "upper", "reply")
+    initial |= {name: value for name, value in score.items() if name in as_they_are}
+    initial |= {"training": score.get("training_dataset_id")}
     for feature in score.get("features", []):
         if feature["column"] in columns:
             i = columns.index(feature["column"])

@@ -124,11 +124,11 @@ async def act(page: Page, form: Form) -> Response:
             report = await page.api.post("/v1/tunings:preview", body)
             preview = {"report": report, "seen": seen, "changed": _CHANGED if starts else None}
             return _form(page, form.again(), datasets, **preview)
-        made = await page.api.post("/v1/tunings", body, key=form.key)
+        started = await page.api.post("/v1/tunings", body, key=form.key)
     except ApiProblem as problem:
         where = {e.field: tuning_form.field_of(e.field, form) for e in problem.problem.errors or [] if e.field}
         return _form(page, form.failed(problem, where), datasets, problem.status)
-    return page.go(f"/tunings/{made['id']}", "Charged, and under way.", mood="note")
+    return page.go(f"/tunings/{started['id']}", "Charged, and under way.", mood="note")
 
 
 @pages.get("/tunings/{tuning_id}", roles=("owner",))

@@ -160,9 +160,9 @@ def _run(job: Job, on_progress: Callable[[float], None]) -> Reply:
 
 def _records(source: Source, score: wire.LogisticScore) -> Records:
     values = npy_files.load(source.file)
-    kept = np.delete(np.arange(len(values)), source.withheld)
-    rows = ScaledRows(values, source.columns[:-1], score.features, kept)
-    return Records.of(rows, values[kept, source.columns[-1]], score.threshold)
+    records = np.delete(np.arange(len(values)), source.withheld)
+    rows = ScaledRows(values, source.columns[:-1], score.features, records)
+    return Records.of(rows, values[records, source.columns[-1]], score.threshold)
 
 
 def _trained(job: Job) -> Matrix:

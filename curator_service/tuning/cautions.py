@@ -93,8 +93,8 @@ def of_cost(draws: Draws) -> list[Caution]:
     cautions = of_epsilon("budget.epsilon", shares.total.epsilon)
     if shares.index is None or shares.value is None:
         return cautions
-    parts = f"epsilon {exact(shares.index.epsilon)} and {exact(shares.value.epsilon)}"
+    summands = f"epsilon {exact(shares.index.epsilon)} and {exact(shares.value.epsilon)}"
     delta = f" and delta {exact(shares.total.delta)}" if shares.total.delta else ""
     total = f"epsilon {exact(shares.total.epsilon)}{delta}"
-    message = f"Both lambda~ and v~ are released: they add up ({parts}) to {total}."
+    message = f"Both lambda~ and v~ are released: they add up ({summands}) to {total}."
     return [*cautions, Caution(code="both_released", field="budget.index_share", message=message)]

@@ -120,6 +120,6 @@ class Draws:
 
     def on(self, scores: Vector, *, value_at: ValueAt = "chosen") -> tuple[int | None, float | None]:
         """Draw lambda~ from ``scores`` (n,), and v~ from the score at lambda~, or the largest one without lambda~."""
-        chosen = self.index.draw(scores) if self.index else None
-        value = float(scores.max() if chosen is None or value_at == "maximum" else scores[chosen])
-        return chosen, self.value.draw(value) if self.value else None
+        index = self.index.draw(scores) if self.index else None
+        value = float(scores.max() if index is None or value_at == "maximum" else scores[index])
+        return index, self.value.draw(value) if self.value else None

@@ -53,7 +53,9 @@ def worst_case(draws: Draws, records: Records, condition: str = "") -> str:
         f"makes no result ({_released(draws)}) more than e^{epsilon} times as probable, whatever an "
         "attacker knows."
     )
-    return " ".join(part for part in (promise, condition, _RECORDS[records], _failure(records), _PROTECTED) if part)
+    return " ".join(
+        sentence for sentence in (promise, condition, _RECORDS[records], _failure(records), _PROTECTED) if sentence
+    )
 
 
 def _failure(records: Records) -> str:
@@ -71,11 +73,11 @@ CONVEX = (
 )
 
 
-def literal_theorem_7(requested: Cost, kept: Cost) -> str:
+def literal_theorem_7(requested: Cost, charged: Cost) -> str:
     """The condition of noise that is smaller than the corrected sensitivity needs."""
     return (
         "As published: the noise is calibrated by the printed Theorem 7, whose second term may be half of what it "
-        f"should be. For epsilon {exact(requested.epsilon)} it keeps, and is charged, {exact(kept.epsilon)}."
+        f"should be. For epsilon {exact(requested.epsilon)} it keeps, and is charged, {exact(charged.epsilon)}."
     )
 
 
@@ -104,8 +106,8 @@ def prior_average(draws: Draws, prior: TuningPrior, records: Records, kind: Kind
             "None: noise: own says that each evaluation has fresh Gaussian noise, which the built-in score has not. "
             "With noise: added it would be: " + average
         )
-    own = _own_noise(uses_noise) if prior.noise == "own" and records != "computed" else ""
-    return " ".join(part for part in (average, own, _failure(records), _PROTECTED) if part)
+    condition = _own_noise(uses_noise) if prior.noise == "own" and records != "computed" else ""
+    return " ".join(filter(None, (average, condition, _failure(records), _PROTECTED)))
 
 
 def _own_noise(uses_noise: bool) -> str:

@@ -58,9 +58,9 @@ def largest_gain(covariance: Matrix, sigma: float, evaluations: int) -> Gain:
     n = len(covariance)
     values, vectors = eigh(covariance)
     values = np.maximum(values, 0.0)
-    kept = values > 2 * sigma**2 * _TAIL * max(lower, 1e-12) / evaluations
-    dropped = float(values[~kept].max(initial=0.0)) * evaluations / (2 * sigma**2)
-    features: Matrix = vectors[:, kept] * np.sqrt(values[kept]) / sigma
+    informative = values > 2 * sigma**2 * _TAIL * max(lower, 1e-12) / evaluations
+    dropped = float(values[~informative].max(initial=0.0)) * evaluations / (2 * sigma**2)
+    features: Matrix = vectors[:, informative] * np.sqrt(values[informative]) / sigma
     weights: Vector = 0.99 * np.bincount(arms, minlength=n).astype(np.float64) + 0.01 * evaluations / n
     upper = lower / (1 - np.exp(-1))  # Nemhauser et al. (1978): greedy reaches this share of the maximum
     steps = min(_STEPS, max(5, int(_WORK / features.size / max(1, features.shape[1]))))

@@ -70,9 +70,9 @@ def algorithm_3(method: Kusner3, budget: TuningBudget, problem: Problem) -> Plan
     if method.form == "corrected" or problem.facts.training_loss == "logistic" or corrected == printed:
         return _plan(scaled, draws, guarantees.CONVEX)
     epsilon = shares.total.epsilon * (Decimal(corrected) / Decimal(printed))
-    kept = Cost(epsilon.quantize(Decimal("1e-12"), rounding=ROUND_CEILING))
-    condition = f"{guarantees.CONVEX} {guarantees.literal_theorem_7(shares.total, kept)}"
-    return _plan(scaled, replace(draws, shares=Shares(None, kept, kept)), condition, cautions.REFUTED)
+    charged = Cost(epsilon.quantize(Decimal("1e-12"), rounding=ROUND_CEILING))
+    condition = f"{guarantees.CONVEX} {guarantees.literal_theorem_7(shares.total, charged)}"
+    return _plan(scaled, replace(draws, shares=Shares(None, charged, charged)), condition, cautions.REFUTED)
 
 
 def distance_sensitivity(problem: Problem) -> float:

@@ -101,11 +101,11 @@ class Scaled:
             value_scale=draws.value.scale if draws.value else None,
             value_at=value_at,
         )
-        what = "the score of lambda~ (the largest without it)" if value_at == "chosen" else "the largest score"
+        target = "the score of lambda~ (the largest without it)" if value_at == "chosen" else "the largest score"
         expected = ExpectedError(
             index_gap=gap * self.unit if draws.index else None,
             value=error * self.unit if draws.value else None,
-            how=f"Means over {len(sample.functions)} simulated functions of the prior; v~ is compared with {what}.",
+            how=f"Means over {len(sample.functions)} simulated functions of the prior; v~ is compared with {target}.",
         )
         return expected, min(self.problem.width, sample.spread * self.unit)
 

@@ -40,8 +40,8 @@ class World:
 
     def functions(self, count: int, rng: np.random.Generator) -> Matrix:
         """Draw ``count`` independent functions (count, n) of the prior."""
-        drawn: Matrix = rng.standard_normal((count, len(self.covariance))) @ root(self.covariance).T
-        return drawn
+        functions: Matrix = rng.standard_normal((count, len(self.covariance))) @ root(self.covariance).T
+        return functions
 
     def neighbours(self, functions: Matrix, apart: float, rng: np.random.Generator) -> Matrix:
         """Draw a neighbour of each function: jointly Gaussian with correlation 1 - apart."""
@@ -51,8 +51,8 @@ class World:
 
     def scores(self, values: Matrix, rng: np.random.Generator, sharing: int = 1) -> Matrix:
         """Draw noisy scores of function values, in the same shape: each ``sharing`` rows in turn get the same noise."""
-        drawn = rng.standard_normal((len(values) // sharing, *values.shape[1:]))
-        noise = self.sigma * np.repeat(drawn, sharing, axis=0)
+        normal = rng.standard_normal((len(values) // sharing, *values.shape[1:]))
+        noise = self.sigma * np.repeat(normal, sharing, axis=0)
         inside = np.clip(values if self.adds_noise else values + noise, *self.ends)
         scores: Matrix = inside + noise if self.adds_noise else inside
         return scores
@@ -207,13 +207,13 @@ def expected_errors(
     every, best = np.arange(len(means)), sample.functions.max(axis=1)
     gaps, errors = [], []
     for _ in range(_NOISES):
-        chosen = means.argmax(axis=1)
+        arms = means.argmax(axis=1)
         if index_scale is not None:
             noise = rng.gumbel(size=means.shape) if exponential else rng.exponential(size=means.shape)
-            chosen = (means + index_scale * noise).argmax(axis=1)
-        at_chosen = functions[every, chosen]
-        gaps.append(best - at_chosen)
-        estimates = {"chosen": means[every, chosen], "maximum": means.max(axis=1), "largest_score": sample.maxima}
+            arms = (means + index_scale * noise).argmax(axis=1)
+        at_arms = functions[every, arms]
+        gaps.append(best - at_arms)
+        estimates = {"chosen": means[every, arms], "maximum": means.max(axis=1), "largest_score": sample.maxima}
         noise = rng.laplace(scale=value_scale, size=len(means)) if value_scale is not None else np.zeros(len(means))
-        errors.append(np.abs(estimates[value_at] + noise - (at_chosen if value_at == "chosen" else best)))
+        errors.append(np.abs(estimates[value_at] + noise - (at_arms if value_at == "chosen" else best)))
     return float(np.mean(gaps)), float(np.mean(errors))
