@@ -94,8 +94,8 @@ soak: $(READY)
 SCALE ?= 20
 audit-privacy: $(READY)
 	BLINDOPT_AUDIT_SCALE=$(SCALE) $(BIN)/python -m pytest $(NO_LIMIT) -n 2 --dist loadfile tests/curator_service/privacy \
-	    tests/curator_service/release tests/curator_service/measurement tests/curator_service/attacks \
-	    tests/curator_service/tuning \
+	    tests/curator_service/releases/mechanisms tests/curator_service/budget/test_ledger.py tests/curator_service/releases/attacks \
+	    tests/curator_service/tuning/methods \
 	    tests/curator_service/routes/test_api_timing.py tests/system/privacy/test_black_box.py $(ARGS)
 
 # In a folder of its own, beside .venv: the locked requirements of the tests stay as they are.

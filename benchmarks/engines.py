@@ -27,8 +27,8 @@ from blindopt.formats import npy_files
 from blindopt.formats.release_files import sections_of
 from blindopt.gp.acquisition import beta
 from blindopt.gp.candidates import Precision
+from blindopt.gp.engines import Engine, LocalEngine
 from blindopt.gp.kernels import SquaredExponential
-from blindopt.gp.partitions.engines import Engine, LocalEngine
 from blindopt.gp.posterior import Posterior
 
 Json = dict[str, Any]

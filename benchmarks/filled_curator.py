@@ -11,10 +11,10 @@ import numpy as np
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from curator_service.context import open_context
+from curator_service.curator import Curator
+from curator_service.datasets.datasets import Upload
+from curator_service.datasets.readings import Reading
 from curator_service.settings import Settings
-from curator_service.use_cases.curator import Curator
-from curator_service.use_cases.studies.datasets import Upload
-from curator_service.use_cases.studies.readings import Reading
 from curator_service.vault import Vault
 from demo.property_data import KERNEL
 from service_kit.context.request import RequestContext

@@ -21,9 +21,9 @@ from blindopt import wire
 from blindopt.arrays import Matrix
 from blindopt.optimizer.algorithms.gp.rules import Ei
 from blindopt.optimizer.algorithms.settings import NO_NOISE, AlgorithmSettings
-from curator_service.attacks.scene import draw
 from curator_service.privacy.search_noise import of_box
-from curator_service.release.planar_laplace import PlanarLaplaceMechanism
+from curator_service.releases.attacks.scene import draw
+from curator_service.releases.mechanisms.planar_laplace import PlanarLaplaceMechanism
 
 STEPS = 50
 NORM = 25.0

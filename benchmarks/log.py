@@ -12,7 +12,7 @@ from benchmarks.server import Failed, environment, scratch
 from benchmarks.table import Table
 from blindopt import wire
 from blindopt.audit.verification import verify_export
-from blindopt.wire.answers import NONE
+from blindopt.wire.answer import NONE
 
 RECORDS = 100_000
 RECORDS_PER_TRANSACTION = 10_000

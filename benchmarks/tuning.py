@@ -14,12 +14,12 @@ from benchmarks.table import Cell, Table
 from blindopt.arrays import Matrix, Rows, Vector
 from blindopt.gp.kernels import SquaredExponential
 from blindopt.wire import TuningSpec
-from curator_service.tuning import Facts, Problem, constants, plan_of
-from curator_service.tuning.batched_gp_ucb import ucb
-from curator_service.tuning.gp_design import sensitivity
-from curator_service.tuning.information import greedy_design, largest_gain
-from curator_service.tuning.prior import design_sd, posterior_weights
-from curator_service.tuning.simulation import (
+from curator_service.tuning.methods import Facts, Problem, constants, plan_of
+from curator_service.tuning.methods.batched_gp_ucb import ucb
+from curator_service.tuning.methods.gp_design import sensitivity
+from curator_service.tuning.methods.information import greedy_design, largest_gain
+from curator_service.tuning.methods.prior import design_sd, posterior_weights
+from curator_service.tuning.methods.simulation import (
     Differences,
     World,
     expected_errors,

@@ -9,6 +9,8 @@ from starlette.concurrency import run_in_threadpool
 
 from curator_service import console
 from curator_service.context import open_context
+from curator_service.curator import Curator
+from curator_service.erasure.retention import sweeps
 from curator_service.links import Links, routes_of_grants
 from curator_service.routes import (
     accounts,
@@ -25,8 +27,6 @@ from curator_service.routes import (
     uploads,
 )
 from curator_service.settings import Settings
-from curator_service.use_cases.curator import Curator
-from curator_service.use_cases.inbox.retention import sweeps
 from curator_service.vault import Vault
 from service_kit import app as serving
 from service_kit.context.retention import Retention

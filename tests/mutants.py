@@ -3,8 +3,8 @@
 A script, run by its path: it copies the sources into out/mutants with both packages of ``shared`` at the top, because
 mutmut derives a module's name from its path, and runs mutmut there. Results are kept: a second run goes on.
 
-    python tests/mutants.py run 'curator_service.privacy.ledger.*'
-    python tests/mutants.py run again 'curator_service.privacy.ledger.*'    # survivors too, after new tests
+    python tests/mutants.py run 'curator_service.budget.ledger.*'
+    python tests/mutants.py run again 'curator_service.budget.ledger.*'    # survivors too, after new tests
     python tests/mutants.py survivors 'curator_service.privacy.*'
     python tests/mutants.py table
 """

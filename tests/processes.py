@@ -170,7 +170,7 @@ def _stat(pid: int) -> list[str]:
 
 
 class Worker(Forked):
-    """A process that works for a curator, as ``curator_service.child`` starts one.
+    """A process that works for a curator, as ``service_kit.runner`` starts one.
 
     The curator may be a fork itself, or inside of the process of tests. It has threads, one of which may hold a lock
     that its own fork would wait for without end: the server, which has one thread, forks in its place.
@@ -182,7 +182,7 @@ class Worker(Forked):
             arguments = (module, str(ROOT / "shared"))
             name = _worker_name(os.getpid())
             super().__init__(
-                *("curator_service.child", *arguments),
+                *("service_kit.runner", *arguments),
                 env=os.environ,
                 stdout=outgoing,
                 stderr=nothing,
@@ -197,7 +197,7 @@ class Worker(Forked):
 @contextmanager
 def workers_started_by(start: Callable[..., Any]) -> Iterator[None]:
     """Processes that work over records are started by ``start``."""
-    worker = import_module("curator_service.child.worker")
+    worker = import_module("service_kit.runner.worker")
     before, worker.start = worker.start, start
     try:
         yield
@@ -384,7 +384,7 @@ def _enter(network: Path) -> None:
 
 def _become(request: dict[str, Any]) -> None:
     """Run the module that a fork is for, as `python -m` does."""
-    import_module("curator_service.child.worker").start = Worker
+    import_module("service_kit.runner.worker").start = Worker
     if name := request["network"]:
         _enter(Path("/run/netns", name))
     if name := request["session"]:

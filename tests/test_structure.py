@@ -93,24 +93,22 @@ SCHEDULING = (
 )
 STARTS = {"Thread", "Timer", "ThreadPoolExecutor", "ProcessPoolExecutor", "Process", "create_task", "ensure_future"}
 STILL_ELSEWHERE = {
-    "curator_service.child.program",
-    "curator_service.child.worker",
     "curator_service.console.studies",
     "curator_service.privacy.loading",
     "curator_service.privacy.noise.parallel",
-    "curator_service.use_cases.inbox.deadlines",
-    "curator_service.use_cases.inbox.webhook_measurer",
-    "curator_service.use_cases.jobs.jobs",
-    "curator_service.use_cases.jobs.planner",
-    "curator_service.use_cases.jobs.public_forecasts",
-    "curator_service.use_cases.studies.erasure",
-    "curator_service.use_cases.studies.releases",
-    "curator_service.use_cases.studies.uploads",
+    "curator_service.queries.inbox.deadlines",
+    "curator_service.queries.inbox.webhook_measurer",
+    "curator_service.releases.jobs",
+    "curator_service.tuning.planner",
+    "curator_service.releases.public_forecasts",
+    "curator_service.erasure.erasure",
+    "curator_service.releases.releases",
+    "curator_service.datasets.uploads",
     "modeler_service.engines.host",
     "modeler_service.runs.answer_listener",
     "service_kit.cli.main",
     "service_kit.context.audit_trail",
-    "service_kit.context.log_verification",
+    "service_kit.verification",
     "service_kit.context.retention",
     "service_kit.notices.delivery",
 }
@@ -150,13 +148,13 @@ def test_the_curator_draws_from_no_generator_that_has_a_seed():
     """But for attackers and simulations: what they draw is thrown away, and nothing that releases imports them."""
     curator = [path for path in FILES if path.is_relative_to(ROOT / "curator_service")]
     for package, importers in {
-        "curator_service.attacks": {
-            "curator_service.use_cases.studies.attack_preview",
-            "curator_service.use_cases.studies.privacy_audit",
+        "curator_service.releases.attacks": {
+            "curator_service.releases.attack_preview",
+            "curator_service.releases.privacy_audit",
         },
-        "curator_service.forecasts": {
-            "curator_service.use_cases.jobs.forecasts",
-            "curator_service.use_cases.jobs.public_forecasts",
+        "curator_service.releases.forecasts": {
+            "curator_service.releases.forecast_jobs",
+            "curator_service.releases.public_forecasts",
         },
     }.items():
         inside = [path for path in curator if _in(package, {_name(path)})]
@@ -165,10 +163,10 @@ def test_the_curator_draws_from_no_generator_that_has_a_seed():
         assert outside == importers
         curator = [path for path in curator if path not in inside]
     # What tuning simulates is public and decides how much noise there is: it knows nothing that reads a score.
-    simulation = ROOT / "curator_service/tuning/simulation.py"
+    simulation = ROOT / "curator_service/tuning/methods/simulation.py"
     assert any("np.random" in attribute for attribute in _attributes(simulation))
     imported = {name for name in _imports(simulation) if name.startswith("curator_service")}
-    assert imported == _in("curator_service.tuning.batched_gp_ucb", imported) != set()
+    assert imported == _in("curator_service.tuning.methods.batched_gp_ucb", imported) != set()
     curator.remove(simulation)
     for path in curator:
         for name in (*_imports(path), *_attributes(path)):

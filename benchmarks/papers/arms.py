@@ -11,7 +11,7 @@ from blindopt.arrays import Matrix, Vector
 from blindopt.optimizer.algorithms.bandits.few_arms import BanditProblem, FewArms
 from blindopt.optimizer.algorithms.bandits.reward_law import RewardLaw
 from blindopt.optimizer.algorithms.factory import build_on
-from blindopt.wire.answers import NONE
+from blindopt.wire.answer import NONE
 from curator_service.privacy.answers import mechanism_of
 
 MARKS = 40

@@ -20,11 +20,11 @@ from blindopt import wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.optimizer.algorithms.settings import NO_NOISE
 from blindopt.optimizer.optimizer import Optimizer
-from curator_service.measurement.groups import measure_groups
-from curator_service.measurement.privatize import Measured, release
-from curator_service.release.groups import Groups
-from curator_service.release.planar_laplace import PlanarLaplaceMechanism
-from curator_service.scaling import ScaledRows
+from curator_service.datasets.scaling import ScaledRows
+from curator_service.privacy.measurement.groups import measure_groups
+from curator_service.privacy.measurement.privatize import Measured, release
+from curator_service.releases.mechanisms.groups import Groups
+from curator_service.releases.mechanisms.planar_laplace import PlanarLaplaceMechanism
 
 EVERY = 5
 LEAST = 20

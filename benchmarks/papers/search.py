@@ -10,8 +10,8 @@ from blindopt import wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.optimizer.algorithms.factory import Learner, build_algorithm
 from blindopt.optimizer.algorithms.settings import NO_NOISE, AlgorithmSettings
-from curator_service.release.mechanism import Mechanism
-from curator_service.scaling import ScaledRows
+from curator_service.datasets.scaling import ScaledRows
+from curator_service.releases.mechanisms.mechanism import Mechanism
 
 NORM = 25.0
 """Largest norm of a row, as in the papers' experiments."""

@@ -39,21 +39,21 @@ def _build(settings: Settings) -> "FastAPI":
 
 
 def _restored(db: Connection, context: ServiceContext, erased: Iterable[str]) -> None:
-    from curator_service.use_cases.integrity.restore import close_after_restore
-    from curator_service.use_cases.studies.erasure import erase_again
+    from curator_service.erasure.erasure import erase_again
+    from curator_service.integrity.restore import close_after_restore
 
     close_after_restore(db, context)
     erase_again(db, context, erased)
 
 
 def _findings(db: Connection, records: Iterable[Json]) -> Iterator[LogBroken]:
-    from curator_service.use_cases.integrity import log_checks
+    from curator_service.integrity import log_checks
 
     return log_checks.findings(db, records)
 
 
 def _erased(db: Connection) -> str:
-    from curator_service.use_cases.integrity.erasure_checks import erased_in_words
+    from curator_service.integrity.erasure_checks import erased_in_words
 
     return erased_in_words(db)
 
@@ -94,7 +94,7 @@ def attack(
     A draft is attacked on a release that is drawn for this and thrown away, a released study on its published Z. The
     findings depend on the records, so they are for their owner alone.
     """
-    from curator_service.use_cases.studies import attack_preview
+    from curator_service.releases import attack_preview
     from curator_service.vault import Vault
 
     with plain_errors():
@@ -133,7 +133,7 @@ def audit_privacy(
 
     Reads no record and changes nothing; the service may be running. Exits with 3 if what was drawn contradicts a law.
     """
-    from curator_service.use_cases.studies import privacy_audit
+    from curator_service.releases import privacy_audit
 
     with plain_errors():
         chosen = PROGRAM.existing()

@@ -16,8 +16,8 @@ from curator_service.datasets.columns import Choices, choose
 from curator_service.datasets.encoding import encode
 from curator_service.datasets.findings import Findings, Limits, refuse
 from curator_service.datasets.opening import Source, open_source
+from curator_service.datasets.persons import PersonColumn
 from curator_service.datasets.sources import RawBlock
-from curator_service.persons import PersonColumn
 
 _NO_PERSON = "missing person: say whose row it is, or leave the row out"
 

@@ -15,21 +15,21 @@ from blindopt.errors import DatasetInvalid
 from blindopt.formats import npy_files
 from blindopt.formats.numbers import DecimalSign
 from blindopt.wire import Column, ColumnChoice, FileReading, SurveyedColumn
-from curator_service import child
 from curator_service.datasets.csv_source import Separator
 from curator_service.datasets.findings import Limits, refuse
 from curator_service.datasets.parquet_source import import_arrow
+from curator_service.datasets.persons import PersonColumn
 from curator_service.datasets.reading import read_table
 from curator_service.datasets.statistics import Statistics
 from curator_service.datasets.survey import survey
-from curator_service.persons import PersonColumn
+from service_kit import runner
 
 MIB = 1 << 20
 MEMORY = {False: 40 * MIB, True: 96 * MIB}
 """What reading may take beyond what the process has when it begins, for CSV and for Parquet."""
 
 
-class Job(child.Message):
+class Job(runner.Message):
     """What to read. Files are descriptors of the process: ``file`` is read, the others are written.
 
     ``values`` None: find out what the columns hold. Else the chosen ``columns`` are written there as npy,
@@ -49,7 +49,7 @@ class Job(child.Message):
     digests: int | None = None
 
 
-class Reply(child.Reply):
+class Reply(runner.Reply):
     """Progress, what the columns hold, what was written, or why the file is refused."""
 
     rows: int = 0
@@ -66,7 +66,7 @@ class Reply(child.Reply):
     """Of a fault that is not the file's: the disk may be full."""
 
 
-class Worker(child.Worker[Reply]):
+class Worker(runner.Worker[Reply]):
     """A process for one file."""
 
     def __init__(self, job: Job) -> None:
@@ -74,7 +74,7 @@ class Worker(child.Worker[Reply]):
         super().__init__(PROGRAM, tuple(file for file in files if file is not None))
 
 
-def read(job: Job, file: BinaryIO, sender: child.Sender[Reply]) -> Reply:
+def read(job: Job, file: BinaryIO, sender: runner.Sender[Reply]) -> Reply:
     """Do a job on an open file. A refused file is a reply, with all that is to be shown."""
     try:
         if job.values is not None:
@@ -99,7 +99,7 @@ def _out_of_memory(*, parquet: bool) -> DatasetInvalid:
     return refuse(f"reading the file takes more than {MEMORY[parquet] // MIB} MiB of memory: {advice}")
 
 
-def _written(job: Job, file: BinaryIO, sender: child.Sender[Reply]) -> Reply:
+def _written(job: Job, file: BinaryIO, sender: runner.Sender[Reply]) -> Reply:
     persons = None
     if job.person is not None and job.key is not None:
         persons = PersonColumn(job.person, bytes.fromhex(job.key))
@@ -133,7 +133,7 @@ def _sink(descriptor: int | None) -> BinaryIO:
     return io.BytesIO() if descriptor is None else open(descriptor, "wb", closefd=False)
 
 
-def _work(job: Job, array: Matrix | None, sender: child.Sender[Reply]) -> Reply:
+def _work(job: Job, array: Matrix | None, sender: runner.Sender[Reply]) -> Reply:
     if job.parquet:
         import_arrow()
     (used,) = re.findall(r"VmData:\s*(\d+) kB", Path("/proc/self/status").read_text())
@@ -144,4 +144,4 @@ def _work(job: Job, array: Matrix | None, sender: child.Sender[Reply]) -> Reply:
         return read(job, file, sender)
 
 
-PROGRAM = child.Program(__name__, Job, Reply, _work, core=0, niceness=10)
+PROGRAM = runner.Program(__name__, Job, Reply, _work, core=0, niceness=10)

@@ -6,8 +6,8 @@ from fastapi import Query, Request
 from starlette.responses import Response
 
 from blindopt import wire
+from curator_service.budget.table import LineFilter
 from curator_service.routes.common import CuratorDep, DatasetId, StudyId
-from curator_service.store.ledger import LineFilter
 from service_kit.store.base import stamp
 from service_kit.web.dependencies import RecordedReply, RequestContextDep, allowed, api_router
 from service_kit.web.listings import Order, PagingDep, Time

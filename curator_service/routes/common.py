@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Depends, Path, Request
 
 from blindopt.errors import NotFound
-from curator_service.use_cases.curator import Curator
+from curator_service.curator import Curator
 from service_kit.identity.tokens import Principal
 
 # Ids are opaque: one of another form gets 404 like any unknown id.

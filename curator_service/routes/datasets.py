@@ -11,9 +11,9 @@ from starlette.responses import Response
 
 from blindopt import wire
 from blindopt.errors import Invalid
+from curator_service.curator import Curator
+from curator_service.datasets.datasets import Upload
 from curator_service.routes.common import CuratorDep, DatasetId
-from curator_service.use_cases.curator import Curator
-from curator_service.use_cases.studies.datasets import Upload
 from service_kit.context.request import RequestContext
 from service_kit.store.labels import ListFilter
 from service_kit.store.stored_replies import StoredReply

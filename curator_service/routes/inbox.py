@@ -8,9 +8,9 @@ from starlette.responses import Response, StreamingResponse
 
 from blindopt import wire
 from blindopt.errors import Invalid
+from curator_service.queries.inbox.inbox import Filter
+from curator_service.queries.inbox.spreadsheet import Commas
 from curator_service.routes.common import CuratorDep, QueryId
-from curator_service.use_cases.inbox.inbox import Filter
-from curator_service.use_cases.inbox.spreadsheet import Commas
 from service_kit.web.dependencies import (
     IdempotencyKey,
     RecordedReply,

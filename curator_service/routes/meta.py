@@ -4,7 +4,7 @@ from fastapi import APIRouter
 
 from blindopt import wire
 from blindopt.version import VERSION
-from curator_service.release.registry import MECHANISMS
+from curator_service.releases.mechanisms.registry import MECHANISMS
 from curator_service.routes.common import CuratorDep
 
 router = APIRouter(tags=["health"])

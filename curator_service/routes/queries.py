@@ -13,8 +13,8 @@ from blindopt import wire
 from blindopt.errors import RangeNotSatisfiable
 from blindopt.formats.npy_files import MEDIA_TYPE
 from blindopt.formats.release_files import Section
+from curator_service.curator import Curator
 from curator_service.routes.common import CuratorDep, QueryId, StudyId, of_own_study
-from curator_service.use_cases.curator import Curator
 from service_kit.identity.tokens import Principal
 from service_kit.web.bodies import body_of, header
 from service_kit.web.dependencies import (

@@ -1,4 +1,4 @@
-"""The curator's tables: datasets, studies, releases, queries. SQL is in this package alone."""
+"""The curator's schema, and the tables of datasets, studies, releases, queries. Each room has its SQL in ``table``."""
 
 import json
 from collections.abc import Iterable, Sequence

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from blindopt import wire
 from blindopt.formats.release_files import sections_of
-from blindopt.gp.partitions.engines import Engine, LocalEngine
+from blindopt.gp.engines import Engine, LocalEngine
 from blindopt.gp.progress import Tick
 from modeler_service.settings import Settings
 

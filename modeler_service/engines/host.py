@@ -18,9 +18,9 @@ from blindopt.errors import EngineUnavailable, NumericalFailure
 from blindopt.formats import npy_files
 from blindopt.formats.release_files import Section
 from blindopt.gp.acquisition import Acquisition
+from blindopt.gp.engines import edges, split
 from blindopt.gp.observations import Observations
-from blindopt.gp.partitions.engines import edges, split
-from blindopt.gp.partitions.part import Answer, Law, Part, Question
+from blindopt.gp.part import Answer, Law, Part, Question
 from service_kit.dask_cluster import versions
 
 PACKED_MIN = 1_000

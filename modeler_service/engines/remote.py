@@ -10,9 +10,9 @@ import numpy as np
 from blindopt.arrays import Matrix, Rows, Vector
 from blindopt.errors import BlindoptError, EngineUnavailable, NumericalFailure
 from blindopt.formats.release_files import Section
+from blindopt.gp.engines import Divide, edges, split
 from blindopt.gp.observations import Observations
-from blindopt.gp.partitions.engines import Divide, edges, split
-from blindopt.gp.partitions.part import Answer, Law, Question
+from blindopt.gp.part import Answer, Law, Question
 from blindopt.gp.progress import Tick
 from modeler_service.engines.host import Message, News, PartSpec, news_of, unpacked
 from service_kit.dask_cluster import differences, versions

@@ -21,12 +21,12 @@ from service_kit.certificates import Certificates
 from service_kit.console import Console
 from service_kit.context import key_rotation
 from service_kit.context.context import ServiceContext
-from service_kit.context.log_verification import LogVerification
 from service_kit.context.retention import Retention
 from service_kit.identity.tokens import Principal, Role
 from service_kit.notices.delivery import NoticeDelivery
 from service_kit.settings import ServiceSettings
 from service_kit.store import schema
+from service_kit.verification import LogVerification
 from service_kit.web import audit_routes, certificate_routes, notice_routes, openapi, problems
 from service_kit.web.metrics import Figures, Jobs, Metrics, of_certificates, of_service
 from service_kit.web.metrics import router as metrics_router

@@ -20,7 +20,7 @@ from benchmarks.papers.search import Search
 from benchmarks.papers.summary import figure, summary_of
 from benchmarks.papers.tables import by_chance, comparisons
 from blindopt.gp.kernels import SquaredExponential
-from curator_service.release.po_gp_ucb import largest_r, spectrum
+from curator_service.releases.mechanisms.po_gp_ucb import largest_r, spectrum
 
 TINY = replace(
     QUICK,

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from opendp import measurements
 
-from curator_service.measurement import privatize
 from curator_service.privacy import entropy, groups, noise
 from curator_service.privacy.answers import AnswerMechanism
-from curator_service.release import groups as release_groups
-from curator_service.release import private_centres
-from curator_service.release.grid import PublicGrid
-from curator_service.release.private_centres import PrivateCentres
+from curator_service.privacy.measurement import privatize
+from curator_service.releases.mechanisms import groups as release_groups
+from curator_service.releases.mechanisms import private_centres
+from curator_service.releases.mechanisms.grid import PublicGrid
+from curator_service.releases.mechanisms.private_centres import PrivateCentres
 
 
 def replace_entropy(monkeypatch: pytest.MonkeyPatch, urandom: Callable[[int], bytes]) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from curator_service.use_cases.queries import queries
-from curator_service.use_cases.studies import attack_preview
+from curator_service.queries import queries
+from curator_service.releases import attack_preview
 from curator_service.vault import Vault
 
 

@@ -18,7 +18,7 @@ from curator_service.link_file import read, write
 from curator_service.links import Links, routes_of_grants
 from curator_service.settings import Settings
 from service_kit.cli import tls
-from tests.curator_service.use_cases.accounts.file_of_records import FileOfRecords
+from tests.curator_service.budget.file_of_records import FileOfRecords
 
 LINK = wire.LinkFile(
     format="blindopt-link-1", id=f"usr_{'0' * 16}", name="acme", url="http://127.0.0.1:9", token="blindopt_x"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
-from tests.curator_service.use_cases.inbox.test_retention import CSV, study
+from tests.curator_service.erasure.test_retention import CSV, study
+from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 
 DAMAGE = {
     "missing": lambda path: path.unlink(),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from blindopt.arrays import Vector
-from curator_service.use_cases.studies.release_cache import Released, ReleasedStudies
+from curator_service.studies.release_cache import Released, ReleasedStudies
 from curator_service.vault import Vault
 from service_kit.store.database import Connection
 

@@ -7,7 +7,7 @@ import pytest
 from blindopt.errors import DatasetInvalid
 from curator_service.console import private_bounds
 from curator_service.datasets import Limits, read_table
-from curator_service.use_cases.inbox import spreadsheet
+from curator_service.queries.inbox import spreadsheet
 from modeler_service.use_cases import imports
 from service_kit.console import Form
 

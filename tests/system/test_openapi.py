@@ -28,8 +28,8 @@ from blindopt import wire
 from blindopt.audit.checkpoints import Signer
 from blindopt.client import Measurer, Owner, StudyClient, Vendor
 from blindopt.errors import Remote
+from tests.curator_service.queries.inbox.measured_study import draft as inbox_draft
 from tests.curator_service.tuning_case import registered
-from tests.curator_service.use_cases.inbox.measured_study import draft as inbox_draft
 
 EXAMPLES = int(os.environ.get("BLINDOPT_SCHEMATHESIS_EXAMPLES", "1"))
 FULL = EXAMPLES > 4

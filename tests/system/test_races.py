@@ -11,10 +11,10 @@ import pytest
 
 from blindopt import wire
 from curator_service.app import build
-from curator_service.privacy import ledger
+from curator_service.budget import ledger
+from curator_service.budget import table as lines
+from curator_service.queries.queries import Queries
 from curator_service.settings import Settings
-from curator_service.store import ledger as lines
-from curator_service.use_cases.queries.queries import Queries
 
 CLIENTS = 32
 LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.1", value_bound=1.0)

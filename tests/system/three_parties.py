@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from blindopt import wire
 from blindopt.client import Measurer, Owner, Vendor
 from blindopt.errors import Unreachable
-from tests.curator_service.use_cases.inbox.measured_study import answers_for
+from tests.curator_service.queries.inbox.measured_study import answers_for
 from tests.given_settings import GP_UCB
 from tests.system.crashes import crash_checks as checks
 

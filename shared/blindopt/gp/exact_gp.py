@@ -9,7 +9,7 @@ from blindopt.errors import NumericalFailure
 from blindopt.gp.kernels import Kernel
 from blindopt.gp.lower_triangle import times_transposed
 from blindopt.gp.observations import OUTCOME_MAX, Observations
-from blindopt.gp.partitions.partitioned import Solution
+from blindopt.gp.partitioned import Solution
 from blindopt.gp.single_thread_blas import factors, right_product
 
 

@@ -13,9 +13,8 @@ from blindopt.gp.kernels import Kind
 from blindopt.gp.leave_one_out import LeaveOneOut
 from blindopt.gp.marginal_likelihood import Evidence, Hyper, MarginalLikelihood
 from blindopt.gp.progress import NO_TICK, Tick
-from blindopt.wire.algorithms.fits import Fit, Parameter
-from blindopt.wire.algorithms.plans import Engine
-from blindopt.wire.releases import NoiseLaw
+from blindopt.wire.release import NoiseLaw
+from blindopt.wire.run import Engine, Fit, Parameter
 
 ANSWERS_MIN = 3
 ANSWERS_MAX = 300

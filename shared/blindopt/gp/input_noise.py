@@ -9,7 +9,7 @@ import numpy as np
 from blindopt.arrays import Matrix, Vector
 from blindopt.gp.kernels import SMALLEST, Kernel, Matern12, Matern32, Matern52, SquaredExponential
 from blindopt.gp.single_thread_blas import product
-from blindopt.wire.releases import NoiseLaw
+from blindopt.wire.release import NoiseLaw
 
 Law = Literal["gaussian", "planar_laplace"]
 _ORDERS: dict[type[Kernel], float] = {Matern12: 0.5, Matern32: 1.5, Matern52: 2.5}

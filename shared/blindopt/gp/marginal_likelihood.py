@@ -11,7 +11,7 @@ from blindopt.gp.input_noise import correlations, declared_noise
 from blindopt.gp.kernels import KERNELS, Kind
 from blindopt.gp.leave_one_out import LeaveOneOut, leave_one_out
 from blindopt.gp.single_thread_blas import gram_of_lower, inverse_factor, left_product, right_product
-from blindopt.wire.releases import NoiseLaw
+from blindopt.wire.release import NoiseLaw
 
 
 @dataclass(frozen=True, slots=True)

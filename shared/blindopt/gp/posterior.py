@@ -5,14 +5,14 @@ from collections.abc import Callable
 import numpy as np
 
 from blindopt.arrays import Matrix, Rows, Vector
+from blindopt.gp import engines
 from blindopt.gp.acquisition import Acquisition, Choice, ExpectedImprovement, UpperConfidenceBound
 from blindopt.gp.candidates import Frame, Lift, Precision, frame_of
 from blindopt.gp.exact_gp import ExactGP
 from blindopt.gp.kernels import Kernel
-from blindopt.gp.partitions import engines
-from blindopt.gp.partitions.part import Law
-from blindopt.gp.partitions.partitioned import Partitioned
-from blindopt.wire.algorithms.plans import Engine
+from blindopt.gp.part import Law
+from blindopt.gp.partitioned import Partitioned
+from blindopt.wire.run import Engine
 
 _LEAST = 1e-16  # share of the prior variance: what is less is lost to rounding
 

@@ -13,7 +13,7 @@ from blindopt import wire
 from blindopt.arrays import Matrix, Rows
 from blindopt.errors import Invalid, NumericalFailure
 from blindopt.gp.acquisition import Choice, Estimate
-from blindopt.gp.partitions.engines import Engine as PartsEngine
+from blindopt.gp.engines import Engine as PartsEngine
 from blindopt.gp.progress import NO_TICK, Tick
 from blindopt.optimizer.algorithms.bandits.few_arms import FewArms
 from blindopt.optimizer.algorithms.factory import (

@@ -13,8 +13,8 @@ from blindopt.errors import Invalid
 from blindopt.gp.input_noise import declared_noise
 from blindopt.optimizer.algorithms.bandits.few_arms import ARMS_MAX
 from blindopt.optimizer.algorithms.gp.ei_deblurred import OUTCOMES_MAX
-from blindopt.wire.algorithms.plans import FITTED
-from blindopt.wire.answers import NONE
+from blindopt.wire.answer import NONE
+from blindopt.wire.run import FITTED
 
 
 def exact_answers(study: object) -> bool:

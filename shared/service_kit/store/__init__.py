@@ -1,1 +1,1 @@
-"""Tables that both services have, and the database. Other SQL is only in the ``store`` of each service."""
+"""Tables that both services have, and the database. Other SQL is in the services' ``store`` and ``table``."""

@@ -12,10 +12,10 @@ from blindopt import wire
 from blindopt.audit import merkle_log
 from blindopt.errors import Invalid, NotFound
 from service_kit.context.context import ServiceContext
-from service_kit.context.log_verification import LogVerification
 from service_kit.identity.tokens import Principal, Role
 from service_kit.store import audit_log
 from service_kit.store.base import stamp
+from service_kit.verification import LogVerification
 from service_kit.web.dependencies import allowed, api_router
 from service_kit.web.listings import Order, PagingDep, Time
 

@@ -6,7 +6,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.client import Owner
-from tests.curator_service.use_cases.accounts.file_of_records import CSV, spec_of
+from tests.curator_service.budget.file_of_records import CSV, spec_of
 
 
 @pytest.fixture(scope="module")

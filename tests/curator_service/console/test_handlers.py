@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from blindopt import wire
 from curator_service.console import home, log, studies
 from service_kit.console import ApiProblem, Form
+from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
+from tests.curator_service.queries.inbox.measured_study import draft
 from tests.curator_service.replaced_steps import replace_kept_release
-from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
-from tests.curator_service.use_cases.inbox.measured_study import draft
 
 STUDY = "std_0123456789abcdef"
 

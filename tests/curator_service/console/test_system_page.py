@@ -8,8 +8,8 @@ from curator_service.settings import Settings
 from service_kit.cli import users
 from service_kit.identity import passwords
 from tests.curator_service.console.conftest import PASSWORD, ROLES
-from tests.curator_service.use_cases.inbox.measured_study import open_measured_study
-from tests.curator_service.use_cases.inbox.owners_system import KEY, serve_owners_system
+from tests.curator_service.queries.inbox.measured_study import open_measured_study
+from tests.curator_service.queries.inbox.owners_system import KEY, serve_owners_system
 
 BUSY = 503, b"said by the system alone", {"Retry-After": "3000", "X-Told": "said by the system alone"}
 WRONG = 200, b'{"value": "said by the system alone"}', {}

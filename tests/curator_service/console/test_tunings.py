@@ -8,7 +8,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.client import Owner
-from tests.curator_service.scoring.scorer import KEY, serving
+from tests.curator_service.tuning.scoring.scorer import KEY, serving
 from tests.curator_service.tuning_case import FEATURES, NAMES, registered
 
 WAIT = 60

@@ -10,7 +10,7 @@ from scipy import integrate, stats
 
 from blindopt import wire
 from curator_service.privacy import belief, guarantees
-from tests.curator_service.attacks.attack_data import planar
+from tests.curator_service.releases.attacks.attack_data import planar
 
 
 @pytest.mark.parametrize("epsilon", ["0.1", "1", "3", "10"])

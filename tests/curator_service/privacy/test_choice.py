@@ -11,7 +11,7 @@ from curator_service.privacy.calibration import gaussian_sd
 from curator_service.privacy.choice import as_run, concrete
 from curator_service.privacy.noise import PLANAR_FEATURES_MAX
 from curator_service.privacy.planar_slope import planar_slope
-from curator_service.release.registry import choice_of
+from curator_service.releases.mechanisms.registry import choice_of
 from tests.builders import a_study
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from blindopt import wire
 from blindopt.errors import BudgetExhausted
+from curator_service.budget.ledger import Balance, RowBalance, charge_answers
 from curator_service.privacy import accounting, cautions
-from curator_service.privacy.ledger import Balance, RowBalance, charge_answers
 from curator_service.privacy.prices import Prices, text
 from tests.builders import a_study, group_release, laplace
 

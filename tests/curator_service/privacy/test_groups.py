@@ -16,12 +16,12 @@ from scipy import stats
 
 from blindopt import wire
 from blindopt.errors import NumericalFailure
-from curator_service.measurement.groups import measure_groups
+from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy import groups as of_answers
+from curator_service.privacy.measurement.groups import measure_groups
 from curator_service.privacy.noise import add_integer_laplace, least_epsilon
-from curator_service.release import groups as of_release
-from curator_service.release.registry import mechanism_of
-from curator_service.scaling import ScaledRows
+from curator_service.releases.mechanisms import groups as of_release
+from curator_service.releases.mechanisms.registry import mechanism_of
 from tests.curator_service.replaced_noise import replace_integer_laplace, replace_moves_of_group_answers
 
 OF_NUMBERS, OF_ANSWER = Fraction("0.25"), Fraction("0.5")
@@ -140,7 +140,7 @@ def forget_the_clip(monkeypatch):
     def steps(values, answers):
         return int(np.rint((values - answers.centre) / answers.bound * of_answers.LEVELS).sum())
 
-    monkeypatch.setattr("curator_service.measurement.groups.steps", steps)
+    monkeypatch.setattr("curator_service.privacy.measurement.groups.steps", steps)
 
 
 @pytest.mark.parametrize("fault", [halve_numbers, halve_answers, forget_the_clip])

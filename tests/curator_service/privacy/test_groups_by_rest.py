@@ -13,11 +13,11 @@ import pytest
 
 from blindopt import wire
 from curator_service.privacy.noise import add_integer_laplace
-from curator_service.release import private_centres
+from curator_service.releases.mechanisms import private_centres
 from tests.curator_service.privacy.epsilon_audit import at_least
 from tests.curator_service.privacy.test_groups import FAR, HIGH, LOW, Forced, halve_answers, halve_numbers, loss
+from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 from tests.curator_service.replaced_noise import replace_integer_laplace, replace_moves_of_centres
-from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 from tests.scale import scaled
 
 ROWS = 1_000

@@ -9,10 +9,10 @@ import pytest
 from scipy import integrate, special
 
 from blindopt.wire import Feature
+from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy.noise import PlanarLaplaceLaw
 from curator_service.privacy.planar_slope import delta_of, planar_slope, slope_of_row
-from curator_service.release.planar_laplace import PlanarLaplaceMechanism
-from curator_service.scaling import ScaledRows
+from curator_service.releases.mechanisms.planar_laplace import PlanarLaplaceMechanism
 from tests.scale import scaled
 
 STRONG = Decimal(1)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from blindopt import wire
+from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy import search_noise
 from curator_service.privacy.search_noise import CHANCE, CHANCE_OF_RECORDS, CLEAR
-from curator_service.release.registry import choice_of
-from curator_service.scaling import ScaledRows
+from curator_service.releases.mechanisms.registry import choice_of
 from tests.builders import a_study
 
 

@@ -12,11 +12,11 @@ import pytest
 from blindopt import wire
 from blindopt.errors import Remote
 from curator_service.app import build
-from curator_service.attacks.worker import PreviewResult, attempt
+from curator_service.releases.attacks.worker import PreviewResult, attempt
 from curator_service.settings import Settings
+from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
+from tests.curator_service.queries.inbox.measured_study import draft
 from tests.curator_service.replaced_steps import replace_preview
-from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
-from tests.curator_service.use_cases.inbox.measured_study import draft
 
 EVERY = ["known_rows", "known_rows_noisy", "linkage", "column_space", "membership", "averaging"]
 

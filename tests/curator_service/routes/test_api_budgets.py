@@ -11,7 +11,7 @@ import pytest
 from blindopt import wire
 from blindopt.audit import merkle_log
 from blindopt.client import Owner
-from curator_service.privacy.ledger import CEILING
+from curator_service.budget.ledger import CEILING
 
 GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="0.7", delta=1e-5)
 IDENTITY = wire.IdentityRelease(mechanism="identity")

@@ -15,9 +15,9 @@ from blindopt.errors import AuditUnavailable, Remote
 from curator_service import store
 from curator_service.context import open_context
 from curator_service.privacy.guarantees import GAPS
+from curator_service.releases.forecast_jobs import Forecasts
 from curator_service.settings import Settings
 from curator_service.store import jobs as table
-from curator_service.use_cases.jobs.forecasts import Forecasts
 from curator_service.vault import Vault
 from tests.curator_service.number_traces import tells
 from tests.processes import parent_of, workers_of

@@ -15,9 +15,9 @@ from blindopt.audit import reconciliation
 from blindopt.client import Owner, StudyClient
 from curator_service.context import open_context
 from curator_service.settings import Settings
-from service_kit.context import log_verification
-from service_kit.context.log_verification import LogVerification
+from service_kit import verification as log_verification
 from service_kit.store import audit_log, checkpoints
+from service_kit.verification import LogVerification
 from tests import beside
 
 ANSWERS = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.25", value_bound=2.0)

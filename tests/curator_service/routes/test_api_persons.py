@@ -12,7 +12,7 @@ from blindopt.errors import Remote
 from curator_service.context import open_context
 from curator_service.settings import Settings
 from curator_service.store import file_names
-from tests.curator_service.use_cases.inbox.measured_study import open_measured_study
+from tests.curator_service.queries.inbox.measured_study import open_measured_study
 
 PERSONS, EACH, KEPT = 80, 5, 3
 LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.5", value_bound=1.0)

@@ -8,9 +8,9 @@ import pytest
 
 from blindopt import wire
 from curator_service import app as curator_app
+from curator_service.datasets.datasets import Datasets
+from curator_service.releases.releases import Releases
 from curator_service.settings import Settings
-from curator_service.use_cases.studies.datasets import Datasets
-from curator_service.use_cases.studies.releases import Releases
 from curator_service.vault import Vault
 from tests.interventions import fail_at
 

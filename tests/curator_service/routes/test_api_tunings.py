@@ -17,7 +17,7 @@ from blindopt import wire
 from blindopt.client import Owner
 from blindopt.errors import Remote
 from tests.curator_service.number_traces import tells
-from tests.curator_service.scoring.scorer import KEY, serving
+from tests.curator_service.tuning.scoring.scorer import KEY, serving
 from tests.curator_service.tuning_case import NAMES, PENALTIES, Case, csv_of, registered, rows_of, scores
 from tests.processes import workers_of
 

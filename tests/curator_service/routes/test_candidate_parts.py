@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from blindopt import wire
-from curator_service.use_cases.integrity import log_checks
+from curator_service.integrity import log_checks
 from service_kit.store import audit_log
 from tests import beside
-from tests.curator_service.use_cases.accounts.file_of_records import FileOfRecords
+from tests.curator_service.budget.file_of_records import FileOfRecords
 
 CSV = b"a,b,y\n" + b"\n".join(b"%d,%d,%d" % (i % 7, i % 5, i) for i in range(200)) + b"\n"
 

@@ -5,11 +5,11 @@ import pytest
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import LogBroken
+from curator_service.releases.releases import Releases
 from curator_service.store import jobs, studies
-from curator_service.use_cases.studies.releases import Releases
 from curator_service.vault import Vault
 from service_kit.store import audit_log
-from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
+from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 
 CSV = b"a,b,y\n" + b"\n".join(b"%d,%d,%d" % (i % 7, i % 5, i % 3) for i in range(40)) + b"\n"
 

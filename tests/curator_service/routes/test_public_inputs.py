@@ -5,7 +5,7 @@ import pytest
 from blindopt import wire
 from curator_service.privacy.guarantees import CHOOSING
 from tests import beside
-from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
+from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 
 ROWS = "a,b,y\n" + "".join(f"{i},{i * i % 11},{i % 5}\n" for i in range(12))
 

@@ -7,9 +7,9 @@ from blindopt import wire
 from blindopt.errors import StorageUnavailable
 from curator_service import store
 from curator_service.privacy.guarantees import SANDBOX
-from curator_service.use_cases.studies import sandboxes as module
-from curator_service.use_cases.studies.sandboxes import Sandboxes
-from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
+from curator_service.releases import sandboxes as module
+from curator_service.releases.sandboxes import Sandboxes
+from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 from tests.interventions import fail_at
 
 FAR = 1e6

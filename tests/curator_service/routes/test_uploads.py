@@ -14,11 +14,11 @@ import pytest
 from blindopt import wire
 from blindopt.errors import LogBroken, StateConflict
 from curator_service.cli import PROGRAM
+from curator_service.datasets.uploads import PENDING_MAX
 from curator_service.settings import Settings
-from curator_service.use_cases.studies.uploads import PENDING_MAX
 from service_kit.store import audit_log
-from tests.curator_service.use_cases.accounts.file_of_records import spec_of
-from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
+from tests.curator_service.budget.file_of_records import spec_of
+from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 from tests.interventions import act_before, fail_at
 
 CANARY = "Zanzibar-4711"

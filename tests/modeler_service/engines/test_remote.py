@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from blindopt.errors import EngineUnavailable, NumericalFailure
 from blindopt.formats import npy_files
-from blindopt.gp.partitions.part import Answer
+from blindopt.gp.part import Answer
 from modeler_service.engines.host import Packed, PartHost, packed, unpacked
 from modeler_service.engines.remote import TRIES, RemoteEngine
 from tests.modeler_service.engines.fake_cluster import FakeCluster, sections

@@ -10,8 +10,8 @@ from blindopt.client import Owner
 from blindopt.errors import Remote
 from curator_service.cli import tune
 from tests import beside
+from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 from tests.curator_service.tuning_case import registered
-from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 from tests.system.audit.tampering import Party
 from tests.system.audit.test_tampering import check_found
 

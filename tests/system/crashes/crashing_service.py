@@ -222,17 +222,21 @@ _asking: contextvars.ContextVar[str] = contextvars.ContextVar("asking", default=
 def curator(gun: Gun) -> Callable[[], None]:
     """Wrap the curator; its command line."""
     from curator_service import cli, links, store, vault
+    from curator_service.budget import dataset_caps
+    from curator_service.datasets import private_bounds
+    from curator_service.datasets import table as bounds
+    from curator_service.datasets import table as withheld
     from curator_service.datasets import worker as datasets_worker
-    from curator_service.measurement.column import is_exact
+    from curator_service.datasets.datasets import Datasets
+    from curator_service.datasets.readings import Reading
+    from curator_service.erasure import table as erasures
     from curator_service.privacy import noise
-    from curator_service.scoring.worker import Worker
-    from curator_service.store import bounds, erasures, withheld
-    from curator_service.use_cases.accounts.messages import Messages
-    from curator_service.use_cases.jobs.tunings import Tunings
-    from curator_service.use_cases.queries import answer_versions, measurement_entries, queries
-    from curator_service.use_cases.studies import dataset_caps, private_bounds, releases
-    from curator_service.use_cases.studies.datasets import Datasets
-    from curator_service.use_cases.studies.readings import Reading
+    from curator_service.privacy.measurement.column import is_exact
+    from curator_service.queries import answer_versions, measurement_entries, queries
+    from curator_service.releases import releases
+    from curator_service.studies.messages import Messages
+    from curator_service.tuning.scoring.worker import Worker
+    from curator_service.tuning.tunings import Tunings
     from service_kit.store import checkpoints
     from service_kit.store.database import Database
 
@@ -334,7 +338,7 @@ def _on_postgres(gun: Gun) -> None:
 
 def _verification(gun: Gun, commits: Commits) -> None:
     """The verification in the background, which begins at once and often, where it is on."""
-    from service_kit.context import log_verification
+    from service_kit import verification as log_verification
     from service_kit.context.audit_trail import AuditTrail
     from service_kit.context.outbox import Outbox
 
@@ -385,13 +389,12 @@ def modeler(gun: Gun) -> Callable[[], None]:
 def _break_curator(gun: Gun) -> None:
     from blindopt import wire
     from curator_service import store
-    from curator_service.privacy import ledger
+    from curator_service.budget import dataset_caps, ledger
+    from curator_service.budget import table as lines
+    from curator_service.budget.study_guard import StudyGuard
+    from curator_service.queries.queries import Queries
     from curator_service.store import jobs
-    from curator_service.store import ledger as lines
-    from curator_service.use_cases.guard.study_guard import StudyGuard
-    from curator_service.use_cases.jobs.tunings import Tunings
-    from curator_service.use_cases.queries.queries import Queries
-    from curator_service.use_cases.studies import dataset_caps
+    from curator_service.tuning.tunings import Tunings
     from curator_service.vault import new_id
     from service_kit.context.audit_trail import AuditTrail
     from service_kit.store.base import stamp

@@ -20,7 +20,7 @@ from blindopt import wire
 from blindopt.client import Owner, Vendor
 from blindopt.errors import Remote, Unreachable
 from blindopt.formats import npy_files
-from curator_service.use_cases.studies.readings import SMALL_BYTES
+from curator_service.datasets.readings import SMALL_BYTES
 from tests.given_settings import GP_UCB
 from tests.system.crashes import crash_checks as checks
 from tests.system.crashes.crashing_service import Shot, arm, shots

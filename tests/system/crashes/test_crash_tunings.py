@@ -14,7 +14,7 @@ import pytest
 
 from blindopt.client import Owner
 from blindopt.errors import Unreachable
-from tests.curator_service.scoring.scorer import KEY, serving
+from tests.curator_service.tuning.scoring.scorer import KEY, serving
 from tests.curator_service.tuning_case import Case, csv_of, rows_of
 from tests.processes import workers_of
 from tests.system.crashes import crash_checks as checks

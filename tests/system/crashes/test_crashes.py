@@ -11,7 +11,7 @@ import pytest
 from blindopt import wire
 from blindopt.client import Owner, StudyClient, Vendor
 from blindopt.errors import Remote, Unreachable
-from curator_service.use_cases.studies import releases
+from curator_service.releases import releases
 from tests.system.crashes import crash_checks as checks
 
 LONG = 150

@@ -15,12 +15,12 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.client import Owner, StudyClient
 from blindopt.errors import BlindoptError, LogBroken, Remote
 from curator_service import store
-from curator_service.release.gaussian import GaussianMechanism
+from curator_service.releases.mechanisms.gaussian import GaussianMechanism
 from curator_service.store import advisories
 from service_kit.store import audit_log
 from service_kit.store.base import stamp
 from tests import beside
-from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
+from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 from tests.system.audit.tampering import Party
 from tests.system.crashes import crash_checks as checks
 

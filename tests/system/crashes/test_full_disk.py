@@ -12,12 +12,12 @@ import pytest
 from blindopt import wire
 from blindopt.client import Owner, Vendor
 from blindopt.errors import AuditUnavailable
+from curator_service.budget import table as lines
 from curator_service.context import open_context
+from curator_service.curator import Curator
+from curator_service.datasets.datasets import Upload
+from curator_service.datasets.readings import Reading
 from curator_service.settings import Settings
-from curator_service.store import ledger as lines
-from curator_service.use_cases.curator import Curator
-from curator_service.use_cases.studies.datasets import Upload
-from curator_service.use_cases.studies.readings import Reading
 from curator_service.vault import Vault
 from service_kit.context.request import RequestContext
 from service_kit.store.database import Database

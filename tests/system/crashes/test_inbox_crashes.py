@@ -10,7 +10,7 @@ import pytest
 from blindopt import wire
 from blindopt.client import Measurer, Owner
 from blindopt.errors import Unreachable
-from tests.curator_service.use_cases.inbox.measured_study import LAPLACE, answers_for, open_measured_study
+from tests.curator_service.queries.inbox.measured_study import LAPLACE, answers_for, open_measured_study
 from tests.system.crashes.crashing_service import Shot, arm, shots
 
 PATIENCE_SECONDS = 240.0

@@ -9,11 +9,11 @@ import numpy as np
 
 from blindopt.wire import amount
 from curator_service.cli import main
-from curator_service.measurement import privatize
 from curator_service.privacy import noise
+from curator_service.privacy.measurement import privatize
 from curator_service.privacy.noise import laplace
-from curator_service.use_cases.jobs import tunings
-from curator_service.use_cases.studies import releases
+from curator_service.releases import releases
+from curator_service.tuning import tunings
 
 
 def twice_the_epsilon() -> None:

@@ -8,7 +8,7 @@ import pytest
 from blindopt import wire
 from blindopt.optimizer.algorithms.gp.rules import GpUcb
 from blindopt.optimizer.algorithms.settings import AlgorithmSettings
-from curator_service.release.po_gp_ucb import Spectrum, omega, transform
+from curator_service.releases.mechanisms.po_gp_ucb import Spectrum, omega, transform
 
 SIDE, POINTS, R, STEPS, INITIAL = 25 * math.sqrt(2), 100, 10, 50, 3
 LENGTHSCALE = SIDE / 6.4

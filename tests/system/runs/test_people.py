@@ -7,7 +7,7 @@ import pytest
 from blindopt import wire
 from blindopt.formats import npy_files
 from blindopt.optimizer.chooser import RowChooser
-from tests.curator_service.use_cases.inbox.measured_study import LAPLACE, answers_for
+from tests.curator_service.queries.inbox.measured_study import LAPLACE, answers_for
 from tests.system.three_parties import QUICK, ThreeParties
 
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from blindopt import wire
-from blindopt.gp.partitions.engines import Engine as PartsEngine
+from blindopt.gp.engines import Engine as PartsEngine
 from blindopt.gp.progress import NO_TICK, Tick
-from blindopt.wire.algorithms.plans import Engine
-from blindopt.wire.answers import NONE
+from blindopt.wire.answer import NONE
+from blindopt.wire.run import Engine
 
 NO_NOISE = wire.NoiseLaw(family="none")
 

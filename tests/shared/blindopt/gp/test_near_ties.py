@@ -5,7 +5,7 @@ import pytest
 
 from blindopt.gp.acquisition import Tolerance, UpperConfidenceBound
 from blindopt.gp.kernels import SquaredExponential
-from blindopt.gp.partitions.part import Part
+from blindopt.gp.part import Part
 from blindopt.gp.posterior import Posterior
 from tests.shared.blindopt.gp.test_posterior import PRECISIONS, in_long_double
 

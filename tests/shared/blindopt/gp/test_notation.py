@@ -13,7 +13,7 @@ from blindopt.gp.deblurred import Deblurred
 from blindopt.gp.features import Root, features
 from blindopt.gp.kernels import Kernel, SquaredExponential
 from blindopt.gp.observations import Observations
-from blindopt.gp.partitions.partitioned import Solution
+from blindopt.gp.partitioned import Solution
 from blindopt.gp.posterior import Posterior
 
 CLASSES = {

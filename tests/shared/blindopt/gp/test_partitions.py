@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blindopt.gp.acquisition import beta
+from blindopt.gp.engines import LocalEngine, edges
 from blindopt.gp.kernels import Matern12, SquaredExponential
-from blindopt.gp.partitions.engines import LocalEngine, edges
-from blindopt.gp.partitions.part import Answer
+from blindopt.gp.part import Answer
 from blindopt.gp.posterior import Posterior
 
 N = 900

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from blindopt import wire
-from blindopt.wire.answers import PrivateAnswers
+from blindopt.wire.answer import PrivateAnswers
 
 SECRET = "blindopt_0123456789abcdef.K3yWhichNobodyMayEverSeeInAnyTextAtAll1234567"
 FEATURE = {"column": "age", "lower": 0.0, "upper": 120.0}
@@ -294,7 +294,7 @@ OUTSIDE = [
     (wire.ColumnMeasurement, STUDY["measurement"], "direction", ["up", "MAXIMIZE", 1]),
     (wire.GaussianRelease, GAUSSIAN, "delta", [0, -1e-5, 1e-19, 0.11, 1]),
     (wire.GaussianRelease, GAUSSIAN, "sensitivity", [0, -1, 1e-51]),
-    (wire.GaussianRelease, GAUSSIAN, "mechanism", ["Gaussian", "identity", "curator_service.release"]),
+    (wire.GaussianRelease, GAUSSIAN, "mechanism", ["Gaussian", "identity", "curator_service.releases.mechanisms"]),
     (wire.AutoRelease, AUTO, "delta", [0, -1e-5, 1e-19, 0.11, 1]),
     (wire.PlanarLaplaceRelease, PLANAR, "sensitivity", [0, -1, 1e-51]),
     (wire.PlanarLaplaceRelease, PLANAR, "delta", [0, 0.11, 1e-19]),

@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 
 from blindopt.errors import AuditUnavailable, StateConflict
 from curator_service import cli
+from curator_service.integrity import log_checks
 from curator_service.settings import Settings
 from curator_service.store import base as curator_base
-from curator_service.use_cases.integrity import log_checks
 from service_kit.cli.configuration import masked
 from service_kit.context.keys import Seal, signer
 from service_kit.store import audit_log, base, postgres_schema, schema, stored_replies

@@ -21,9 +21,14 @@ from blindopt.audit.reconciliation import verify_export
 from blindopt.errors import AuditUnavailable, IdempotencyKeyReused, NotFound, StateConflict, Unauthenticated
 from blindopt.wire import Health
 from curator_service import store as curator_store
-from curator_service.privacy.ledger import Balance, Charge
-from curator_service.store import advisories, dataset_accounts, inbox, ledger, messages, withheld
+from curator_service.budget import account_table
+from curator_service.budget import table as ledger
+from curator_service.budget.ledger import Balance, Charge
+from curator_service.datasets import table as withheld
+from curator_service.queries import table as inbox
+from curator_service.store import advisories
 from curator_service.store import base as curator_base
+from curator_service.studies import table as messages
 from service_kit.context.context import ServiceContext
 from service_kit.context.keys import Seal, signer
 from service_kit.context.request import Effect, RequestContext
@@ -123,8 +128,8 @@ def _fill(database, context):
         curator_store.insert(db, messages.decisions, **decided, **created)
         caps = {"study_id": "std_1", "before": "{}", "after": "{}", "reason": "r"}
         curator_store.insert(db, messages.budget_changes, **caps, **created)
-        account = dataset_accounts.Account()
-        dataset_accounts.add(db, "ds_1", "tuning", after=account, at=stamp(NOW), subject="tun_1")
+        account = account_table.Account()
+        account_table.add(db, "ds_1", "tuning", after=account, at=stamp(NOW), subject="tun_1")
         withheld.withhold(db, "ds_1", withheld.record_unit(1), "s", stamp(NOW))
         measured_query = {"query_id": "qry_1", "study_id": "std_1", **created}
         measured = {

@@ -10,7 +10,7 @@ from blindopt import wire
 from modeler_service import store
 from service_kit.store.base import stamp
 from service_kit.web.listings import Paging, Time
-from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
+from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 from tests.modeler_service.in_process_modeler import SPEC, modeler_at_work
 from tests.modeler_service.stored_trials import ANSWER, add_run, chosen_trial
 from tests.shared.service_kit.store.test_store import NOW

@@ -12,7 +12,7 @@ from curator_service.settings import Settings as CuratorSettings
 from modeler_service.context import open_context as open_modeler
 from modeler_service.settings import Settings as ModelerSettings
 from service_kit.web.metrics import METHODS, PATH, Metrics
-from tests.curator_service.scoring.scorer import KEY, serving
+from tests.curator_service.tuning.scoring.scorer import KEY, serving
 from tests.curator_service.tuning_case import registered
 
 pytest.importorskip("prometheus_client", reason="extra metrics")

@@ -26,7 +26,7 @@ from blindopt.gp.leave_one_out import LeaveOneOut
 from blindopt.gp.marginal_likelihood import Evidence, Hyper, MarginalLikelihood
 from blindopt.gp.posterior import Posterior
 from blindopt.optimizer.algorithms.settings import AlgorithmSettings
-from blindopt.wire.algorithms.plans import Engine
+from blindopt.wire.run import Engine
 
 _SHARE = 4
 

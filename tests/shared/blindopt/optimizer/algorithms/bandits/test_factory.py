@@ -23,7 +23,7 @@ from blindopt.optimizer.algorithms.factory import (
     warnings_of,
 )
 from blindopt.optimizer.algorithms.settings import AlgorithmSettings
-from blindopt.wire.answers import NONE
+from blindopt.wire.answer import NONE
 from tests.shared.blindopt.optimizer.algorithms.bandits.synthetic_bandits import KERNEL, Bandit, answers_of, regret
 
 HEAVY = {"alpha": 1.0, "value_bound": 4.0, "noise_moment": 3.0}

@@ -1,0 +1,1 @@
+"""What studies and files may spend, and what they have spent."""

@@ -1,0 +1,205 @@
+"""The account of a dataset's file, for its owner and for auditors, and changes of its caps."""
+
+from typing import Any
+
+import numpy as np
+
+from blindopt import wire
+from curator_service import store
+from curator_service.budget import account_table as table
+from curator_service.budget import dataset_caps
+from curator_service.budget import table as lines
+from curator_service.budget.dataset_losses import DatasetLosses, FileLosses, StudyLoss
+from curator_service.budget.dataset_outlook import of_declared_person, person_in_words, uses_in_words
+from curator_service.budget.study_guard import StudyGuard
+from curator_service.datasets.withheld_records import file_numbers
+from curator_service.privacy import amounts
+from curator_service.privacy.prices import exact, is_groups, text
+from curator_service.vault import Vault
+from service_kit.context.context import ServiceContext
+from service_kit.context.request import Effect, RequestContext
+from service_kit.store.base import moment
+from service_kit.store.database import Connection
+from service_kit.store.stored_replies import StoredReply
+
+_GROUPS = 50
+_ALL = 10**9
+
+
+class DatasetAccounts:
+    """Reads accounts of files, and changes their caps."""
+
+    def __init__(self, context: ServiceContext, vault: Vault, guard: StudyGuard) -> None:
+        self._context = context
+        self._guard = guard
+        self._vault = vault
+        self._losses = DatasetLosses(vault)
+
+    def account(self, dataset_id: str, after: int, limit: int, *, with_records: bool) -> wire.DatasetAccount:
+        """The account of a dataset's file, with at most ``limit`` of the uses after a position.
+
+        ``with_records`` names a record that has lost most. That reveals which records were queried, so it is for the
+        owner alone. Raises NotFound.
+        """
+        with self._context.database.read() as db:
+            return self._account(db, dataset_id, after, limit, with_records=with_records)
+
+    def change_caps(self, request: RequestContext, dataset_id: str, change: wire.DatasetCaps) -> StoredReply:
+        """Declare, lower or raise the caps of a file's account. Raises NotFound and as ``dataset_caps`` does."""
+
+        def effect(db: Connection) -> Effect:
+            dataset = store.find(db, store.datasets, dataset_id)
+            details = dataset_caps.change_caps(db, self._context, self._guard, self._losses, dataset, change)
+            account = self._account(db, dataset_id, 0, _ALL, with_records=True)
+            return Effect(account.model_copy(update={"uses": account.uses[-1:]}), "dataset.caps", details, 200)
+
+        return self._context.idempotency.once(request, effect)
+
+    def _account(
+        self, db: Connection, dataset_id: str, after: int, limit: int, *, with_records: bool
+    ) -> wire.DatasetAccount:
+        dataset = store.find(db, store.datasets, dataset_id)
+        file, name = self._losses.read(db, dataset), table.account_name(db, dataset)
+        uses, account = _uses(db, name, file), file.account
+        tunings = sum(use.kind == "tuning" for use in uses)
+        unbounded = [use for use in uses if use.unbounded is not None]
+        registered = store.registrations(db, dataset.sha256)
+        unit = _unit(dataset)
+        totals = file.of_kind(dataset.person_column)
+        worst = None
+        if with_records and len(totals) and totals.max() > totals.min():
+            worst = next(
+                iter(file.units[dataset.person_column].records(dataset.id, int(totals.argmax()))), None
+            )  # it may be left out here
+        epsilon = None if unbounded else exact(file.epsilon)
+        person = None if (k := file.declared_rows) == 1 else of_declared_person(file, k)
+        return wire.DatasetAccount(
+            account=name,
+            registrations=[
+                wire.DatasetRegistration(
+                    dataset_id=row.id, public=bool(row.public), unit=_unit(row), created_at=moment(row.created_at)
+                )
+                for row in registered
+                if row.deleted_at is None
+            ],
+            unit=unit,
+            epsilon=epsilon,
+            delta=exact(file.delta),
+            everyone_epsilon=None if unbounded else exact(file.everyone),
+            person=person,
+            worst_record=None if worst is None else int(file_numbers(self._vault, dataset)[worst]),
+            losses=_shares(file, dataset, bounded=not unbounded),
+            cap_epsilon=None if account.cap_epsilon is None else exact(account.cap_epsilon),
+            cap_delta=None if account.cap_delta is None else exact(account.cap_delta),
+            closed=account.closed,
+            studies=len(file.studies),
+            tunings=tunings,
+            unbounded=unbounded,
+            uses=uses[after : after + limit],
+            sentence=_in_words(file, unit, epsilon, uses_in_words(len(file.studies), tunings), person),
+            next_page_token=None,
+        )
+
+
+def _unit(dataset: Any) -> Any:
+    return "record" if dataset.person_column is None else "person"
+
+
+def _in_words(file: FileLosses, unit: str, epsilon: str | None, uses: str, person: wire.DeclaredPerson | None) -> str:
+    lost = (
+        f"at most epsilon {epsilon}" if epsilon is not None else "more than any finite epsilon: see what has no bound"
+    )
+    delta = "" if file.delta == 0 or epsilon is None else f" with delta {exact(file.delta)}"
+    mixed = (
+        ""
+        if len(file.units) <= 1
+        else (" Some registrations of the file count persons and others records: their largest losses are added.")
+    )
+    return (
+        f"Each {unit} of this file has lost {lost}{delta}, over {uses}.{person_in_words(person)}{mixed}"
+        f"{_of_small_changes(file)} The account is "
+        f"of this file: two files that share records are two accounts, and what a {unit} loses in both adds up."
+    )
+
+
+def _of_small_changes(file: FileLosses) -> str:
+    """That what releases of records cost bounds the loss about changes of Delta alone; nothing without such a release.
+
+    Groups, tunings, bounds and answers count for any change, so that a sum with a release holds for changes of Delta.
+    """
+    if not any(study.balance.release and not is_groups(study.spec) for study in file.studies):
+        return ""
+    return (
+        " What releases of records cost is counted for changes of features up to what each study hides (Delta): larger "
+        "changes are protected less."
+    )
+
+
+def _shares(file: FileLosses, dataset: Any, *, bounded: bool) -> list[wire.LossShare]:
+    """How many units have lost how much, largest first, in at most ``_GROUPS`` groups."""
+    totals = file.of_kind(dataset.person_column)
+    if not bounded:
+        return [wire.LossShare(epsilon=None, units=len(totals))] if len(totals) else []
+    base = amounts.add(file.everyone, amounts.decimal(file.of_other_units(dataset.person_column)))
+    values, counts = np.unique(totals, return_counts=True)
+    ordered = list(zip(values[::-1].tolist(), counts[::-1].tolist(), strict=True))
+    per_group = max(1, -(-len(ordered) // _GROUPS))
+    groups = [ordered[start : start + per_group] for start in range(0, len(ordered), per_group)]
+    return [
+        wire.LossShare(
+            epsilon=exact(amounts.add(base, amounts.decimal(group[0][0]))),
+            units=sum(count for _, count in group),
+        )
+        for group in groups
+    ]
+
+
+def _uses(db: Connection, name: str, file: FileLosses) -> list[wire.DatasetUse]:
+    """Every use of a file and every change of its account, in the order of time."""
+    timed: list[tuple[str, int, dict[str, Any]]] = []
+    for study in file.studies:
+        charged_at = lines.charged_at(db, study.id)
+        assert charged_at is not None
+        timed.append((charged_at, 0, _study_use(study)))
+    old: tuple[str | None, str | None] = (None, None)
+    for row in table.lines(db, name):
+        timed.append((row.created_at, 1, _line_use(row, *old)))
+        old = row.cap_epsilon, row.cap_delta
+    timed.sort(key=lambda use: use[:2])
+    return [
+        wire.DatasetUse(seq=seq, created_at=moment(at), **values) for seq, (at, _, values) in enumerate(timed, start=1)
+    ]
+
+
+def _study_use(study: StudyLoss) -> dict[str, Any]:
+    bounded = study.unbounded is None
+    return {
+        "kind": "study",
+        "study_id": study.id,
+        "name": study.spec.name,
+        "epsilon": text(study.everyone + study.most) if bounded else None,
+        "delta": exact(study.delta),
+        "release_epsilon": text(study.balance.release) if bounded else None,
+        "answers_epsilon": text(study.everyone + study.most - study.balance.release) if bounded else None,
+        "unbounded": study.unbounded,
+    }
+
+
+def _line_use(row: Any, old_epsilon: str | None, old_delta: str | None) -> dict[str, Any]:
+    is_cap = row.kind == "cap"
+    return {
+        "kind": row.kind,
+        "tuning_id": row.subject if row.kind == "tuning" else None,
+        "bounds_id": row.subject if row.kind == "bounds" else None,
+        "epsilon": row.epsilon,
+        "delta": row.delta,
+        "cap": None if is_cap else row.cap,
+        "act": row.cap if is_cap else None,
+        "old_cap_epsilon": old_epsilon,
+        "old_cap_delta": old_delta,
+        "cap_epsilon": row.cap_epsilon,
+        "cap_delta": row.cap_delta,
+        "reason": row.subject if is_cap else None,
+        "total_epsilon": row.total_epsilon,
+        "total_delta": row.total_delta,
+    }

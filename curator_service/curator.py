@@ -1,0 +1,142 @@
+"""All of the curator's use cases, wired."""
+
+import json
+
+from blindopt import wire
+from curator_service import store
+from curator_service.budget.budget_shares import BudgetShares
+from curator_service.budget.dataset_accounts import DatasetAccounts
+from curator_service.budget.study_guard import StudyGuard
+from curator_service.datasets.datasets import Datasets
+from curator_service.datasets.private_bounds import BoundsSearch
+from curator_service.datasets.readings import Readings
+from curator_service.datasets.uploads import Uploads
+from curator_service.erasure.erasure import Erasures
+from curator_service.integrity.countersignatures import Countersignatures
+from curator_service.privacy.loading import Loading
+from curator_service.queries.answer_versions import AnswerVersions
+from curator_service.queries.inbox.deadlines import Deadlines
+from curator_service.queries.inbox.inbox import Inbox
+from curator_service.queries.inbox.webhook_measurer import WebhookMeasurer
+from curator_service.queries.inbox.withholding import Withholding
+from curator_service.queries.queries import Queries
+from curator_service.releases.forecast_jobs import Forecasts
+from curator_service.releases.public_forecasts import PublicForecasts
+from curator_service.releases.releases import Releases
+from curator_service.releases.sandboxes import Sandboxes
+from curator_service.reports.accounts import Accounts
+from curator_service.reports.feature_results import FeatureResults
+from curator_service.reports.overviews import Overviews
+from curator_service.reports.privacy_reports import PrivacyReports
+from curator_service.settings import Settings
+from curator_service.store import jobs
+from curator_service.studies.grants import Grants
+from curator_service.studies.messages import Messages
+from curator_service.studies.release_cache import ReleasedStudies
+from curator_service.studies.studies import Studies
+from curator_service.studies.study_caps import StudyCaps
+from curator_service.tuning.tunings import Tunings
+from curator_service.vault import Vault
+from service_kit.context.context import ServiceContext
+from service_kit.store.base import states
+from service_kit.store.database import Connection
+from service_kit.web.metrics import Figures, of_commits
+from service_kit.web.wakeups import Wakeups
+
+
+class Curator:
+    """All use cases that may read records. Safe to call from several threads."""
+
+    def __init__(self, context: ServiceContext, vault: Vault, settings: Settings) -> None:
+        self.context = context
+        self.vault = vault
+        with context.database.read() as db:
+            recorded = store.with_files(db)
+        self.limits = wire.Limits(rows_per_query=settings.query_rows_max, plays_per_row=settings.query_plays_max)
+        self.readings = Readings()
+        self.uploads = Uploads(context, vault, settings)
+        self.datasets = Datasets(context, vault, settings, self.uploads)
+        guard = StudyGuard(context)
+        self.bounds = BoundsSearch(context, vault, guard)
+        self.released = ReleasedStudies(vault)
+        self.erasures = Erasures(context, vault, self.released, self.uploads, settings.data_dir)
+        self.erasures.finish()
+        if context.audit_trail.is_sound and context.audit_trail.head().size:  # else it may be the wrong database
+            vault.keep_only(recorded)
+        self.studies = Studies(context, self.released.losses, settings)
+        self.public_forecasts = PublicForecasts(context)
+        self.releases = Releases(context, vault, self.public_forecasts.points, guard)
+        self.sandboxes = Sandboxes(context, vault, self.releases)
+        self.grants = Grants(context, settings)
+        self.wakeups = Wakeups()
+        versions = AnswerVersions(context, self.released, self.wakeups, guard)
+        self.inbox = Inbox(context, vault, self.released, versions, self.wakeups)
+        decline = self.inbox.decline_withheld
+        self.queries = Queries(context, vault, self.limits, self.released, decline, self.wakeups, guard)
+        self.withholding = Withholding(context, vault, self.released, self.inbox)
+        self.deadlines = Deadlines(context, self.inbox, versions, self.wakeups)
+        self.webhook_measurer = WebhookMeasurer(context, self.inbox, self.wakeups, settings)
+        self.accounts = Accounts(context, self.released)
+        self.dataset_accounts = DatasetAccounts(context, vault, guard)
+        self.budget_shares = BudgetShares(context, self.released.losses)
+        self.study_caps = StudyCaps(context, self.released, guard)
+        self.messages = Messages(context, self.released, guard)
+        self.overviews = Overviews(context, self.released, self.public_forecasts.points)
+        self.feature_results = FeatureResults(context, self.released)
+        self.privacy_reports = PrivacyReports(context, vault, self.accounts, self.dataset_accounts, self.overviews)
+        self.countersignatures = Countersignatures(context)
+        self.forecasts = Forecasts(context, vault, settings)
+        self.tunings = Tunings(context, vault, settings, guard)
+        self._loading = Loading()
+
+    def jobs(self) -> dict[str, dict[str, int]]:
+        """How many jobs of each kind are in each state."""
+        with self.context.database.read() as db:
+            return {"tuning": states(db, jobs.tunings), "forecast": states(db, jobs.forecasts)}
+
+    def gauges(self) -> Figures:
+        """Its figures. How long commits take is left out while an open study hides how long its answers take."""
+        yield from self.budget_shares.gauges()
+        with self.context.database.read() as db:
+            hides = any(json.loads(spec).get("reply_after_ms") is not None for _, spec in store.open_specs(db))
+        if not hides:
+            yield of_commits(self.context)
+
+    def under_way(self) -> wire.JobList:
+        """Previews, releases, forecasts and tunings that have not ended, and files that are read."""
+        with self.context.database.read() as db:
+            jobs = [
+                wire.JobView(kind=kind, id=study, study_id=study, name=_name(db, study), progress=share)
+                for kind, study, share in self.releases.under_way()
+            ]
+            for row, share in self.forecasts.under_way(db):
+                name = _name(db, row.study_id)
+                view = wire.JobView(kind="forecast", id=row.id, study_id=row.study_id, name=name, progress=share)
+                jobs.append(view)
+            for row, share in self.tunings.under_way(db):
+                name = wire.TuningCreate.model_validate_json(row.spec).name
+                jobs.append(wire.JobView(kind="tuning", id=row.id, study_id=None, name=name, progress=share))
+        return wire.JobList(jobs=jobs + self.readings.under_way())
+
+    def start(self) -> None:
+        """Start background work, on the running event loop."""
+        self.wakeups.attach()
+        self.deadlines.start()
+        self.webhook_measurer.start()
+        self.uploads.start()
+        self._loading.start()
+
+    def close(self) -> None:
+        """Stop background work."""
+        self.readings.close()
+        self._loading.close()
+        self.uploads.close()
+        self.webhook_measurer.close()
+        self.deadlines.close()
+        self.forecasts.close()
+        self.public_forecasts.close()
+        self.tunings.close()
+
+
+def _name(db: Connection, study_id: str) -> str:
+    return store.spec_of(db, study_id).name

@@ -1,0 +1,371 @@
+"""The owner's tables: register, list, archive, delete."""
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindopt import wire
+from blindopt.audit.merkle_log import sha256
+from blindopt.errors import Erased, Invalid, NotFound, StateConflict
+from blindopt.formats import npy_files
+from curator_service import store
+from curator_service.budget import account_table
+from curator_service.datasets import Limits, digest_of, is_parquet, unpacked
+from curator_service.datasets import table as withheld
+from curator_service.datasets.persons import DIGEST_BYTES, kept_rows, numbers_of, pieces
+from curator_service.datasets.readings import Reading
+from curator_service.datasets.statistics import Statistics
+from curator_service.datasets.uploads import Uploads
+from curator_service.datasets.worker import Job, Reply
+from curator_service.privacy import cautions, record_cautions
+from curator_service.privacy.guarantees import CHOOSING
+from curator_service.settings import Settings
+from curator_service.store import jobs
+from curator_service.vault import Vault, new_id
+from service_kit.context.context import ServiceContext
+from service_kit.context.housekeeping import Housekeeping
+from service_kit.context.request import Effect, RequestContext
+from service_kit.store.base import moment, stamp
+from service_kit.store.database import Connection
+from service_kit.store.labels import EVERYTHING, ListFilter
+from service_kit.store.stored_replies import StoredReply
+
+_CLIP_ROWS = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """An owner's description of a file."""
+
+    name: str
+    public: bool
+    columns: list[str | wire.ColumnChoice] | None
+    filename: str
+    person: str | None = None
+    rows_per_person: int | None = None
+    """Both or neither: the column that says whose each row is, and how many rows of one person are kept."""
+    decimal: Literal[".", ","] | None = None
+    """Decimal sign of a CSV file; None: the one that is detected."""
+
+    def digest(self, content: str) -> str:
+        """SHA-256 of the request: a multipart body has a random boundary, so its bytes do not count."""
+        columns = None if self.columns is None else [_plain(each) for each in self.columns]
+        values = [*asdict(replace(self, columns=None)).values(), columns, content]
+        return sha256(json.dumps(values).encode())
+
+
+@dataclass(frozen=True, slots=True)
+class _Persons:
+    """What is recorded of a dataset's persons; None throughout without a person column."""
+
+    persons: int | None = None
+    person_rows_dropped: int | None = None
+
+
+class Datasets:
+    """Registered tables; their values never leave."""
+
+    def __init__(self, context: ServiceContext, vault: Vault, settings: Settings, uploads: Uploads) -> None:
+        self._context = context
+        self._vault = vault
+        self._uploads = uploads
+        self._bytes_max = settings.upload_limit_bytes
+        self._limits = Limits(settings.dataset_rows_max, settings.dataset_columns_max, settings.upload_limit_bytes)
+        self._import_dir = settings.import_dir
+        self._housekeeping = Housekeeping(context, store.datasets, "dataset", store.find, _stored_view)
+
+    def register(self, request: RequestContext, upload: Upload, file: BinaryIO, reading: Reading) -> StoredReply:
+        """Check a whole file and store its numbers. Raises DatasetInvalid, and stores nothing."""
+        with unpacked(file, self._bytes_max, self._vault.scratch) as content:
+            digest = digest_of(content)
+            request = replace(request, body_sha256=upload.digest(digest))
+            if (stored := self._context.idempotency.earlier(request)) is not None:
+                return stored
+            return self._register(request, upload, content, digest, reading)
+
+    def register_pending(
+        self, request: RequestContext, upload: Upload, pending: wire.PendingUpload, file: BinaryIO, reading: Reading
+    ) -> StoredReply:
+        """Register a pending file. Raises DatasetInvalid."""
+        request = replace(request, body_sha256=upload.digest(pending.id))
+        return self._register(request, replace(upload, filename=pending.filename), file, pending.sha256, reading)
+
+    def earlier_pending(self, request: RequestContext, upload: Upload, identity: str) -> StoredReply | None:
+        """The reply to an earlier request under the same key to register a pending file, which is deleted then."""
+        stored = self._context.idempotency.earlier(replace(request, body_sha256=upload.digest(identity)))
+        if stored is not None:
+            self._uploads.drop(identity)
+        return stored
+
+    def _register(
+        self, request: RequestContext, upload: Upload, file: BinaryIO, digest: str, reading: Reading
+    ) -> StoredReply:
+        identity, scratch = new_id("ds"), self._vault.scratch
+        person = None if upload.person is None else upload.person.strip()
+        try:
+            with TemporaryFile(dir=scratch) as numbers, TemporaryFile(dir=scratch) as digests:
+                with self._vault.new_dataset(identity) as values:
+                    job = Job(
+                        file=reading.descriptor(file),
+                        limits=self._limits,
+                        parquet=is_parquet(upload.filename),
+                        columns=upload.columns,
+                        person=person,
+                        key=None if person is None else self._context.seal.key_for("persons").hex(),
+                        decimal=upload.decimal,
+                        values=values.fileno(),
+                        numbers=numbers.fileno(),
+                        digests=digests.fileno(),
+                    )
+                    read = reading.read(job, file)
+                counts = _Persons()
+                if person is not None:
+                    read, counts = self._keep_persons(identity, upload, read, _mapped(numbers), _mapped(digests))
+                elif read.left_out:
+                    self._vault.keep_numbers(identity, _mapped(numbers))
+            reply = self._context.idempotency.once(
+                request, lambda db: self._add(db, identity, upload, read, digest, counts)
+            )
+        except BaseException:
+            self._vault.drop(identity)
+            raise
+        if reply.replayed:  # two requests with one key at once: the other one's file counts
+            self._vault.drop(identity)
+        return reply
+
+    def _keep_persons(
+        self, identity: str, upload: Upload, read: Reply, numbers: NDArray[np.int64], digests: NDArray[np.int64]
+    ) -> tuple[Reply, _Persons]:
+        """Keep at most ``rows_per_person`` rows of each person of a stored dataset, in the order of the file."""
+        assert upload.rows_per_person is not None
+        assert read.columns is not None
+        of_rows, stored = digests.view(np.uint8).reshape(-1, DIGEST_BYTES), self._vault.dataset(identity)
+        persons, statistics = numbers_of(of_rows), Statistics()
+        kept = kept_rows(persons, upload.rows_per_person)
+        # Reads the file that is replaced: it stays while it is mapped.
+        self._vault.keep_dataset(identity, statistics.collect(np.asarray(stored[rows]) for rows in pieces(kept)))
+        self._vault.keep_persons(identity, of_rows[kept])
+        self._vault.keep_numbers(identity, numbers[kept])
+        rounded = {column.name: column.rounded for column in read.columns}
+        columns = statistics.columns(list(rounded), rounded)
+        read = read.model_copy(update={"rows": statistics.rows, "columns": columns})
+        return read, _Persons(int(persons.max()) + 1, len(persons) - len(kept))
+
+    def _add(
+        self,
+        db: Connection,
+        identity: str,
+        upload: Upload,
+        read: Reply,
+        digest: str,
+        counts: _Persons,
+    ) -> Effect:
+        assert read.columns is not None
+        assert read.reading is not None
+        person = None if upload.person is None else upload.person.strip()
+        _check_persons_alike(db, digest, person, upload.rows_per_person)
+        store.insert(
+            db,
+            store.datasets,
+            id=identity,
+            name=upload.name,
+            public=int(upload.public),
+            rows=read.rows,
+            columns=json.dumps([column.model_dump() for column in read.columns]),
+            dropped=json.dumps(read.dropped),
+            sha256=digest,
+            created_at=stamp(self._context.clock()),
+            reading=(reading := read.reading.model_dump_json()),
+            rows_left_out=read.left_out,
+            person_column=None if upload.person is None else upload.person.strip(),
+            rows_per_person=upload.rows_per_person,
+            **asdict(counts),
+        )
+        view = _stored_view(db, identity)
+        details: dict[str, object] = {"dataset_id": identity, "public": upload.public}
+        details["reading_sha256"] = sha256(reading.encode())
+        details["account"] = account_table.account_name(db, store.find(db, store.datasets, identity))
+        if upload.rows_per_person is not None:
+            details["rows_per_person"] = upload.rows_per_person
+        return Effect(view, "dataset.registered", details)
+
+    def import_path(self, name: str) -> Path:
+        """A file of the import folder by its bare name. Raises NotFound."""
+        path = self._import_dir / name if self._import_dir is not None else None
+        try:
+            usable = path is not None and Path(name).name == name and not path.is_symlink() and path.is_file()
+        except (OSError, ValueError):  # a name that no file can have
+            usable = False
+        if path is None or not usable:
+            raise NotFound("the import folder holds no such file, or none is configured")
+        return path
+
+    def view(self, identity: str) -> wire.DatasetView:
+        """A dataset as its owner sees it. Raises NotFound."""
+        with self._context.database.read() as db:
+            return _stored_view(db, identity)
+
+    def clips(self, identity: str, wanted: wire.ClipsRequest) -> wire.ClipsView:
+        """How many values bounds would clip, for the owner alone. Raises NotFound, and Invalid for another column."""
+        view = self.view(identity)
+        names = {column.name: j for j, column in enumerate(view.columns)}
+        faults: list[dict[str, object]] = [
+            {"field": f"columns.{i}.column", "message": "the dataset has no such column"}
+            for i, each in enumerate(wanted.columns)
+            if each.column not in names
+        ]
+        if faults:
+            raise Invalid("the dataset lacks a column", faults)
+        positions = [names[each.column] for each in wanted.columns]
+        lower, upper = np.array([each.outer for each in wanted.columns]).T
+        below, above = np.zeros(len(positions), dtype=np.int64), np.zeros(len(positions), dtype=np.int64)
+        values = self._vault.dataset(identity)
+        for start in range(0, view.rows, _CLIP_ROWS):
+            block = values[start : start + _CLIP_ROWS][:, positions]
+            below += (block < lower).sum(axis=0)
+            above += (block > upper).sum(axis=0)
+            npy_files.forget_pages(values)
+        columns = [
+            wire.ColumnClips(
+                column=each.column,
+                below=int(below[i]),
+                above=int(above[i]),
+                is_smallest=each.outer[0] == view.columns[positions[i]].minimum,
+                is_largest=each.outer[1] == view.columns[positions[i]].maximum,
+            )
+            for i, each in enumerate(wanted.columns)
+        ]
+        return wire.ClipsView(rows=view.rows, columns=columns, caution=CHOOSING)
+
+    def page(self, after: int, limit: int, chosen: ListFilter = EVERYTHING) -> list[tuple[int, wire.DatasetView]]:
+        """Datasets with their sequence numbers."""
+        with self._context.database.read() as db:
+            rows = store.page(db, store.datasets, after=after, limit=limit, chosen=chosen)
+            return [(row.seq, dataset_view(row)) for row in rows]
+
+    def archive(self, request: RequestContext, identity: str, *, archived: bool) -> StoredReply:
+        """Refuse new studies on a dataset, while existing ones continue, or allow them again. Raises StateConflict."""
+
+        def check(db: Connection, row: Any) -> None:
+            if row.erased_at is not None:
+                raise Erased("the dataset was erased: it stays in the archive")
+            if not archived:
+                _check_persons_alike(db, row.sha256, row.person_column, row.rows_per_person)
+
+        return self._housekeeping.archive(request, identity, check, archived=archived)
+
+    def delete(self, request: RequestContext, identity: str) -> StoredReply:
+        """Delete a dataset that no study or tuning has, with its files. The account of its file stays.
+
+        Raises StateConflict, which names what uses it. The files are deleted after the commit, or at the next start.
+        """
+
+        def remove(db: Connection, row: Any) -> dict[str, object]:
+            check_unused(db, identity)
+            account = account_table.account_name(db, row)
+            kept = (
+                len(store.registrations(db, row.sha256)) > 1
+                or bool(account_table.lines(db, account) or withheld.units(db, account))
+                or store.is_used(db, identity)
+            )
+            store.forget_dataset(db, identity, stamp(self._context.clock()), kept=kept)
+            return {"kept_for_account": kept}
+
+        reply = self._housekeeping.delete(request, identity, remove)
+        self._vault.drop(identity)
+        return reply
+
+
+def _mapped(file: BinaryIO) -> NDArray[np.int64]:
+    return np.memmap(file, dtype=np.int64, mode="r")
+
+
+def _stored_view(db: Connection, identity: str) -> wire.DatasetView:
+    return dataset_view(store.find(db, store.datasets, identity))
+
+
+def dataset_view(row: Any) -> wire.DatasetView:
+    """A stored dataset as its owner sees it."""
+    return wire.DatasetView(
+        id=row.id,
+        name=row.name,
+        public=bool(row.public),
+        state="archived" if row.archived_at else "active",
+        rows=row.rows,
+        columns=[wire.Column(**column) for column in json.loads(row.columns)],
+        dropped=json.loads(row.dropped),
+        sha256=row.sha256,
+        sandbox=bool(row.sandbox),
+        created_at=moment(row.created_at),
+        erased_at=moment(row.erased_at) if row.erased_at else None,
+        person_column=row.person_column,
+        rows_per_person=row.rows_per_person,
+        persons=row.persons,
+        person_rows_dropped=row.person_rows_dropped,
+        reading=reading_of(row),
+        rows_left_out=row.rows_left_out,
+    )
+
+
+def reading_of(row: Any) -> wire.FileReading | None:
+    """How the file of a stored dataset was read, where that is recorded."""
+    return None if row.reading is None else wire.FileReading.model_validate_json(row.reading)
+
+
+def _plain(column: str | wire.ColumnChoice) -> object:
+    return column if isinstance(column, str) else column.model_dump(mode="json")
+
+
+def cautions_from_records(spec: wire.StudyCreate, dataset: wire.DatasetView) -> list[wire.Caution]:
+    """Cautions about a study that follow from its dataset, for the owner alone; none if it is public."""
+    if dataset.public:
+        return []
+    read = dataset.reading.columns if dataset.reading is not None else []
+    one_hot = {choice.column: choice.stored for choice in read if choice.kind == "one_hot"}
+    extremes = {c.name: (c.minimum, c.maximum) for c in dataset.columns}
+    return cautions.of_categories(spec, one_hot) + record_cautions.of_bounds(spec, extremes)
+
+
+def check_unused(db: Connection, identity: str) -> None:
+    """Raise StateConflict if a study or a tuning has a dataset, with the names of all that have."""
+    rows = store.studies_on(db, identity)
+    staying = [row for row in rows if row.state != "draft" or store.has_history(db, row.id)]
+    drafts = [row for row in rows if row not in staying]
+    reasons = [
+        f"{what} use it: {', '.join(named(row) for row in users)}. {advice}"
+        for what, users, advice in (
+            ("studies that were released or charged", staying, "Archive the dataset instead"),
+            ("tunings", jobs.tunings_on(db, identity), "Archive the dataset instead"),
+            ("drafts", drafts, "Delete them first"),
+        )
+        if users
+    ]
+    if jobs.is_forecast_from(db, identity):
+        reasons.append("a forecast under way takes its rows from it: let it end first")
+    if reasons:
+        raise StateConflict("the dataset cannot be deleted: " + ". ".join(reasons))
+
+
+def named(row: Any) -> str:
+    """A study or tuning by its name and id, for an owner."""
+    return f'"{json.loads(row.spec)["name"]}" ({row.id})'
+
+
+def _check_persons_alike(db: Connection, digest: str, person: str | None, rows_per_person: int | None) -> None:
+    """Raise StateConflict if the file is registered with other persons, and was used or may be.
+
+    One account counts by records and another by persons: what a person lost could not be added up.
+    """
+    for row in store.registrations(db, digest):
+        alike = (row.person_column, row.rows_per_person) == (person, rows_per_person)
+        if not alike and (row.archived_at is None or store.is_used(db, row.id)):
+            raise StateConflict(
+                f'"{row.name}" ({row.id}) is a registration of this file with another person column or '
+                "rows_per_person, or without: what a person loses adds up over all of them, so they must agree. "
+                "Archive it, if no study, tuning or private bounds were ever made on it; else take its settings"
+            )

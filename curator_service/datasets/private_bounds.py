@@ -1,0 +1,196 @@
+"""Private bounds: quantiles of columns that are charged to the account of the dataset's file, then public."""
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from blindopt import wire
+from blindopt.arrays import Matrix
+from blindopt.audit.merkle_log import sha256
+from blindopt.errors import BudgetExhausted, Invalid, StateConflict
+from curator_service import store
+from curator_service.budget import account_table, dataset_caps
+from curator_service.budget.dataset_losses import DatasetLosses
+from curator_service.budget.study_guard import StudyGuard
+from curator_service.datasets import table
+from curator_service.datasets.withheld_records import kept_records
+from curator_service.privacy.guarantees import of_bounds
+from curator_service.privacy.quantiles import STEPS, Outer, outermost, private_quantiles, rank_error, share
+from curator_service.vault import Vault
+from service_kit.context.context import ServiceContext
+from service_kit.context.request import Effect, RequestContext
+from service_kit.store import audit_log, stored_replies
+from service_kit.store.base import moment, stamp
+from service_kit.store.database import Connection
+from service_kit.store.stored_replies import StoredReply
+
+
+class BoundsSearch:
+    """Finds bounds of columns privately: the charge is committed before the draw, and one draw is ever shown."""
+
+    def __init__(self, context: ServiceContext, vault: Vault, guard: StudyGuard) -> None:
+        self._context = context
+        self._guard = guard
+        self._vault = vault
+        self._losses = DatasetLosses(vault)
+
+    def find(self, request: RequestContext, dataset_id: str, wanted: wire.BoundsCreate) -> StoredReply:
+        """Charge and commit, then draw, then store the result and reply.
+
+        After a crash between charge and result, a retry under the same key draws: one charge, one result. Raises
+        Invalid for a column that the dataset does not have, BudgetExhausted at a cap, and StateConflict.
+        """
+        key, digest = self._context.idempotency.key_of(request)
+        identity = f"bnd_{sha256(f'{request.principal.id} {key}'.encode())[:16]}"
+        refusals: list[BudgetExhausted] = []
+
+        def begin(db: Connection) -> StoredReply | None:
+            self._context.authentication.check_live(db, request.principal)
+            if (stored := self._context.idempotency.stored(db, request)) is not None:
+                return stored
+            self._context.audit_trail.check_sound()
+            if (begun := table.find_bounds(db, identity)) is not None:  # after a crash before the result
+                stored_replies.check_same_request(json.loads(begun.spec)["request_sha256"], digest)
+            elif (refusal := self._charge(db, request, identity, dataset_id, wanted, digest)) is not None:
+                refusals.append(refusal)
+            return None
+
+        if (stored := self._context.database.write(begin)) is not None:
+            return stored
+        if refusals:
+            raise refusals[0]
+        drawn, records = self._drawn(identity)
+
+        def effect(db: Connection) -> Effect:
+            if len(kept_records(db, self._vault, dataset_id)) != records:
+                raise StateConflict(
+                    "a record was withheld while the bounds were drawn, so nothing was released: send the same request "
+                    "again, under the same key, which charges nothing more"
+                )
+            table.settle_bounds(db, identity, drawn)
+            view = view_of(table.find_bounds(db, identity))
+            return Effect(view, "bounds.released", {"bounds_id": identity, "dataset_id": dataset_id}, 200)
+
+        return self._context.idempotency.once(request, effect)
+
+    def page(self, dataset_id: str, after: int, limit: int) -> list[tuple[int, wire.PrivateBounds]]:
+        """Bounds that were charged to a dataset's file, by any registration of it, with sequence numbers."""
+        with self._context.database.read() as db:
+            sha = store.find(db, store.datasets, dataset_id).sha256
+            same = [row.id for row in store.registrations(db, sha)]
+            return [(row.seq, view_of(row)) for row in table.bounds_of(db, same, after=after, limit=limit)]
+
+    def _charge(
+        self,
+        db: Connection,
+        request: RequestContext,
+        identity: str,
+        dataset_id: str,
+        wanted: wire.BoundsCreate,
+        digest: str,
+    ) -> BudgetExhausted | None:
+        """Charge every record and record the bounds without a result, or record the refusal and return it."""
+        dataset = store.find(db, store.datasets, dataset_id)
+        if dataset.archived_at is not None:
+            raise StateConflict("the dataset is archived: nothing more is found out about it")
+        n = len(kept_records(db, self._vault, dataset_id))
+        _check(wanted, dataset, n)
+        cost = wanted.epsilon, "0"
+        refusal = dataset_caps.charge_everyone(
+            db, self._context, request, self._guard, self._losses, dataset, "bounds", identity, cost
+        )
+        if refusal is not None:
+            return refusal
+        spec = spec_of(wanted, dataset, n, digest)
+        table.add_bounds(db, identity, dataset_id, json.dumps(spec), stamp(self._context.clock()))
+        details = {
+            "bounds_id": identity,
+            "dataset_id": dataset_id,
+            "account": account_table.account_name(db, dataset),
+            "epsilon": cost[0],
+            "delta": cost[1],
+        }
+        now = self._context.clock()
+        audit_log.append(db, "bounds.started", actor=request.principal.actor, now=now, details=details)
+        return None
+
+    def _drawn(self, identity: str) -> tuple[str, int]:
+        """Draw the quantiles of each column, as JSON, from so many records. A draw not stored is shown to nobody."""
+        with self._context.database.read() as db:
+            row = table.find_bounds(db, identity)
+            columns = store.column_names(store.find(db, store.datasets, row.dataset_id))
+            kept = kept_records(db, self._vault, row.dataset_id)
+            if row.result is not None:
+                return str(row.result), len(kept)
+        spec = json.loads(row.spec)
+        wanted = wire.BoundsCreate.model_validate_json(json.dumps(spec["wanted"]))
+        records = self._vault.dataset(row.dataset_id)
+        values: Matrix = np.column_stack([records[kept, columns.index(c.column)] for c in wanted.columns])
+        outer = [Outer(*c.outer) for c in wanted.columns]
+        epsilon = Decimal(wanted.epsilon)
+        quantiles = private_quantiles(values, outer, spec["quantiles"], epsilon, spec["records"])
+        return json.dumps(quantiles.tolist()), len(kept)
+
+
+def _check(wanted: wire.BoundsCreate, dataset: Any, n: int) -> None:
+    """Raise Invalid for columns that the dataset does not have, and for more values than a request may read."""
+    names = store.column_names(dataset)
+    missing: list[dict[str, object]] = [
+        {"field": f"columns.{i}.column", "message": "the dataset has no such column"}
+        for i, column in enumerate(wanted.columns)
+        if column.column not in names
+    ]
+    if missing:
+        raise Invalid("the columns do not fit the dataset", missing)
+    if n == 0:
+        raise Invalid("every record is withheld", [{"field": "columns", "message": "there is nothing to read"}])
+    if n * len(wanted.columns) * len(wanted.quantiles or "lu") > wire.BOUNDS_VALUES_MAX:
+        message = f"records times columns times quantiles may be {wire.BOUNDS_VALUES_MAX:,} at most: name fewer columns"
+        raise Invalid("too much to read in one request", [{"field": "columns", "message": message}])
+
+
+def spec_of(wanted: wire.BoundsCreate, dataset: Any, n: int, digest: str) -> dict[str, Any]:
+    """What the draw needs, from public values alone, as it was when it was charged."""
+    records = 1 if dataset.person_column is None else int(dataset.rows_per_person)
+    quantiles = wanted.quantiles
+    if quantiles is None:
+        least = outermost(n, share(Decimal(wanted.epsilon), 2 * len(wanted.columns)), records)
+        quantiles = [least, round(1 - least, 3)]
+    return {
+        "wanted": wanted.model_dump(),
+        "quantiles": quantiles,
+        "records": records,
+        "unit": "record" if dataset.person_column is None else "person",
+        "request_sha256": digest,
+    }
+
+
+def view_of(row: Any) -> wire.PrivateBounds:
+    """The owner's view of stored bounds."""
+    spec = json.loads(row.spec)
+    wanted = wire.BoundsCreate.model_validate_json(json.dumps(spec["wanted"]))
+    drawn = [] if row.result is None else json.loads(row.result)
+    each = share(Decimal(wanted.epsilon), len(wanted.columns) * len(spec["quantiles"]))
+    return wire.PrivateBounds(
+        id=row.id,
+        dataset_id=row.dataset_id,
+        state="interrupted" if row.result is None else "drawn",
+        epsilon=wanted.epsilon,
+        unit=spec["unit"],
+        quantiles=spec["quantiles"],
+        rank_error=rank_error(each, spec["records"]),
+        columns=[_column(c, values) for c, values in zip(wanted.columns, drawn, strict=False)],
+        guarantee=of_bounds(wanted.epsilon, spec["records"], person=spec["unit"] == "person"),
+        created_at=moment(row.created_at),
+    )
+
+
+def _column(wanted: wire.OuterRange, quantiles: list[float]) -> wire.ColumnBounds:
+    """The bounds of a column: quantiles that are all equal, with a step on each side, so that a study takes them."""
+    outer, lower, upper = wanted.outer, quantiles[0], quantiles[-1]
+    if lower == upper:
+        step = (outer[1] - outer[0]) / STEPS
+        lower, upper = max(outer[0], lower - step), min(outer[1], upper + step)
+    return wire.ColumnBounds(column=wanted.column, outer=outer, quantiles=quantiles, lower=lower, upper=upper)

@@ -1,0 +1,90 @@
+"""The tables of private bounds, by dataset, and of withheld records, append-only by the account of the file."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import Column, ForeignKey, Integer, Table, Text, UniqueConstraint, bindparam, select, update
+
+from curator_service.store.base import METADATA
+from service_kit.store.database import Connection
+from service_kit.store.prepared_statement import PreparedStatement
+
+bounds = Table(
+    "bounds",
+    METADATA,
+    Column("seq", Integer, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("dataset_id", Text, ForeignKey("datasets.id"), nullable=False),
+    Column("spec", Text, nullable=False),
+    Column("result", Text),  # null: charged, and interrupted before its draw
+    Column("created_at", Text, nullable=False),
+)
+
+
+def find_bounds(db: Connection, identity: str) -> Any:
+    """The bounds with this id, or None."""
+    return db.execute(select(bounds).where(bounds.c.id == identity)).one_or_none()
+
+
+def add_bounds(db: Connection, identity: str, dataset_id: str, spec: str, at: str) -> None:
+    """Record bounds without a result, in the transaction of their charge."""
+    values = {"id": identity, "dataset_id": dataset_id, "spec": spec, "created_at": at}
+    db.execute(bounds.insert(), values)
+
+
+def settle_bounds(db: Connection, identity: str, result: str) -> None:
+    """Store the result of bounds that have none; the first one stays."""
+    where = (bounds.c.id == identity) & bounds.c.result.is_(None)
+    db.execute(update(bounds).where(where).values(result=result))
+
+
+def bounds_of(db: Connection, dataset_ids: Iterable[str], *, after: int, limit: int) -> list[Any]:
+    """Bounds of these datasets in order."""
+    where = bounds.c.dataset_id.in_(list(dataset_ids)) & (bounds.c.seq > after)
+    return list(db.execute(select(bounds).where(where).order_by(bounds.c.seq).limit(limit)))
+
+
+withheld = Table(
+    "withheld",
+    METADATA,
+    Column("seq", Integer, primary_key=True),
+    Column("account", Text, nullable=False),
+    Column("unit", Text, nullable=False),  # the number of a record, or the digest of a person
+    Column("salt", Text, nullable=False),  # of the unit's digest in the log
+    Column("created_at", Text, nullable=False),
+    UniqueConstraint("account", "unit"),
+)
+_ANY = PreparedStatement(select(withheld.c.seq).where(withheld.c.account == bindparam("account")).limit(1), kept=True)
+
+
+def record_unit(number: int) -> str:
+    """The unit of a record by its number in the file, from 1."""
+    return f"record {number}"
+
+
+def person_unit(digest: bytes) -> str:
+    """The unit of a person by the keyed digest."""
+    return f"person {digest.hex()}"
+
+
+def numbers_and_persons(units: Iterable[str]) -> tuple[set[int], set[bytes]]:
+    """The numbers of withheld records, and the digests of withheld persons.
+
+    >>> numbers_and_persons([record_unit(17), person_unit(b"ab")])
+    ({17}, {b'ab'})
+    """
+    named = [unit.split(" ", 1) for unit in units]
+    numbers = {int(name) for kind, name in named if kind == "record"}
+    return numbers, {bytes.fromhex(name) for kind, name in named if kind == "person"}
+
+
+def withhold(db: Connection, account: str, unit: str, salt: str, at: str) -> None:
+    """Withhold a unit."""
+    db.execute(withheld.insert(), {"account": account, "unit": unit, "salt": salt, "created_at": at})
+
+
+def units(db: Connection, account: str) -> frozenset[str]:
+    """The units of an account that are withheld."""
+    if _ANY.row(db, account=account) is None:
+        return frozenset()
+    return frozenset(db.execute(select(withheld.c.unit).where(withheld.c.account == account)).scalars())

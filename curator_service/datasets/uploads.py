@@ -1,0 +1,203 @@
+"""Uploaded files that wait until their owner has decided how their columns are read."""
+
+import json
+import logging
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import BinaryIO
+
+from blindopt import wire
+from blindopt.audit.merkle_log import sha256
+from blindopt.errors import Erased, NotFound, StateConflict
+from curator_service import store
+from curator_service.datasets import Limits, digest_of, is_parquet, unpacked
+from curator_service.datasets.readings import Reading
+from curator_service.datasets.worker import Job
+from curator_service.settings import Settings
+from curator_service.vault import PendingFiles, Vault, new_id
+from service_kit.context.context import ServiceContext
+from service_kit.context.request import Effect, RequestContext
+from service_kit.identity.tokens import Principal
+from service_kit.store.database import Connection
+from service_kit.store.stored_replies import StoredReply
+
+KEPT_HOURS = 24
+PENDING_MAX = 10
+_SWEEP_SECONDS = 600.0
+_ID = re.compile(r"upl_[0-9a-f]{16}")
+_NAME_MAX = 200
+_GONE = "there is no such upload: it was registered, discarded, or is older than 24 hours"
+log = logging.getLogger("blindopt.uploads")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Note:
+    """What is kept beside a pending file. ``view``: as its owner sees it, without the datasets of the same file."""
+
+    owner: str
+    view: wire.PendingUpload
+
+
+class Uploads:
+    """Pending files: at most 10 of each owner, each for 24 hours, for its owner alone. They survive a restart.
+
+    All together hold at most 10 times the bytes of the largest file. They belong to no backup.
+    Nothing of a file is in the log but that it came and went.
+    """
+
+    def __init__(self, context: ServiceContext, vault: Vault, settings: Settings) -> None:
+        self._context = context
+        self._files: PendingFiles = vault.pending
+        self._scratch = vault.scratch
+        self._limits = Limits(settings.dataset_rows_max, settings.dataset_columns_max, settings.upload_limit_bytes)
+        self._bytes_max = settings.upload_limit_bytes
+        self._keeping = threading.Lock()
+        self._erased: dict[str, datetime] = {}
+        """By digest of a file, when it was erased."""
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._sweep_until_closed, daemon=True, name="uploads")
+        self._files.drop_unfinished()
+        self.sweep()
+
+    def start(self) -> None:
+        """Delete expired files from now on."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the thread."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _sweep_until_closed(self) -> None:
+        while not self._closing.wait(_SWEEP_SECONDS):
+            try:
+                self.sweep()
+            except Exception as error:  # its text may hold a name; the next sweep tries again
+                log.error("fault", extra={"fields": {"kind": type(error).__name__}})
+
+    def sweep(self) -> None:
+        """Delete expired files."""
+        now = self._context.clock()
+        for identity, note in self._notes().items():
+            if note.view.expires_at <= now:
+                self._files.drop(identity)
+
+    def keep(self, request: RequestContext, filename: str, file: BinaryIO, reading: Reading) -> StoredReply:
+        """Survey a file and keep it. Raises DatasetInvalid for a broken file, StateConflict for one too many."""
+        with unpacked(file, self._bytes_max, self._scratch) as content:
+            digest = digest_of(content)
+            # A multipart body has a random boundary: the same request is the same file under the same name.
+            request = replace(request, body_sha256=sha256(json.dumps([filename, digest]).encode()))
+            if (stored := self._context.idempotency.earlier(request)) is not None:
+                return stored
+            job = Job(file=reading.descriptor(content), limits=self._limits, parquet=is_parquet(filename))
+            surveyed = reading.read(job, content)
+            made = {"id": new_id("upl"), "expires_at": self._context.clock() + timedelta(hours=KEPT_HOURS)}
+            about = {"filename": filename[:_NAME_MAX], "sha256": digest, "registered_as": []}
+            seen = {"rows": surveyed.rows, "separator": surveyed.separator, "decimal": surveyed.decimal}
+            view = wire.PendingUpload.model_validate(made | about | seen | {"columns": surveyed.surveyed})
+            note = {"owner": request.principal.id, "view": view.model_dump(mode="json")}
+            try:
+                self._store(note, view, content)
+                created = wire.UploadCreated(id=view.id, expires_at=view.expires_at)
+                details = {"upload_id": view.id}
+                reply = self._context.idempotency.once(request, lambda db: Effect(created, "upload.kept", details))
+            except BaseException:
+                self._files.drop(view.id)
+                raise
+        if reply.replayed:  # two requests with one key at once: the other one's file counts
+            self._files.drop(view.id)
+        return reply
+
+    def _store(self, note: Mapping[str, object], view: wire.PendingUpload, content: BinaryIO) -> None:
+        """Keep a file with its note. Raises StateConflict for one too many, of its owner or of all, and Erased."""
+        self.sweep()
+        with self._keeping:
+            if (erased := self._erased.get(view.sha256)) is not None and _made_at(view) <= erased:
+                raise Erased("a dataset of this file was erased while it was read: nothing was kept")
+            if sum(other.owner == note["owner"] for other in self._notes().values()) >= PENDING_MAX:
+                raise StateConflict(f"{PENDING_MAX} files wait for a decision already: register or discard one first")
+            if self._files.size() + content.seek(0, os.SEEK_END) > PENDING_MAX * self._bytes_max:
+                raise StateConflict("the files of all owners that wait for a decision hold too much: try again later")
+            content.seek(0)
+            self._files.keep(view.id, content, json.dumps(note))
+
+    def erase(self, sha256: str, at: datetime) -> None:
+        """Delete the pending files that are this one, of every owner; what is sent later is a new file."""
+        with self._keeping:
+            self._erased[sha256] = at
+            for identity, note in self._notes().items():
+                if note.view.sha256 == sha256 and _made_at(note.view) <= at:
+                    self._files.drop(identity)
+
+    def view(self, caller: Principal, identity: str) -> wire.PendingUpload:
+        """A pending file, with the datasets that are the same file. Raises NotFound."""
+        note = self._note(caller, identity)
+        with self._context.database.read() as db:
+            return _with_datasets(db, note.view)
+
+    def all(self, caller: Principal) -> list[wire.PendingUpload]:
+        """The caller's pending files, oldest first."""
+        own = [note.view for note in self._notes().values() if note.owner == caller.id]
+        with self._context.database.read() as db:
+            return [_with_datasets(db, view) for view in sorted(own, key=lambda view: view.expires_at)]
+
+    def discard(self, request: RequestContext, identity: str) -> StoredReply:
+        """Delete a pending file. Raises NotFound."""
+        if (stored := self._context.idempotency.earlier(request)) is not None:
+            self.drop(identity)
+            return stored
+        self._note(request.principal, identity)
+        effect = Effect(wire.UploadDiscarded(id=identity), "upload.discarded", {"upload_id": identity}, 200)
+        reply = self._context.idempotency.once(request, lambda db: effect)
+        self._files.drop(identity)
+        return reply
+
+    @contextmanager
+    def opened(self, caller: Principal, identity: str) -> Iterator[tuple[wire.PendingUpload, BinaryIO]]:
+        """A pending file to register; it is deleted afterwards, unless an error is raised. Raises NotFound."""
+        note = self._note(caller, identity)
+        try:
+            file = self._files.path(identity).open("rb")
+        except FileNotFoundError:  # another request registered or discarded it meanwhile
+            raise NotFound(_GONE) from None
+        with file:
+            yield note.view, file
+        self._files.drop(identity)
+
+    def drop(self, identity: str) -> None:
+        """Delete a file whose end is recorded: a crash may have come between the record and the deletion."""
+        self._files.drop(identity)
+
+    def _note(self, caller: Principal, identity: str) -> _Note:
+        note = self._notes().get(identity) if _ID.fullmatch(identity) else None
+        if note is None or note.owner != caller.id or note.view.expires_at <= self._context.clock():
+            raise NotFound(_GONE)
+        return note
+
+    def _notes(self) -> dict[str, _Note]:
+        """All notes; one that does not parse, after a full disk or by a version before, is deleted with its file."""
+        notes = {}
+        for identity, text in self._files.notes().items():
+            try:
+                note = json.loads(text)
+                view = wire.PendingUpload.model_validate_json(json.dumps(note["view"]))
+                notes[identity] = _Note(str(note["owner"]), view)
+            except (ValueError, KeyError, TypeError):
+                self._files.drop(identity)
+        return notes
+
+
+def _made_at(view: wire.PendingUpload) -> datetime:
+    return view.expires_at - timedelta(hours=KEPT_HOURS)
+
+
+def _with_datasets(db: Connection, view: wire.PendingUpload) -> wire.PendingUpload:
+    same = [row for row in store.registrations(db, view.sha256) if row.deleted_at is None]
+    return view.model_copy(update={"registered_as": [wire.NamedDataset(id=row.id, name=row.name) for row in same]})

@@ -1,0 +1,1 @@
+"""Erasure of datasets, and what is kept for so many days."""

@@ -1,0 +1,131 @@
+"""Erasure of a dataset: its files, what was measured in its studies, and the replies that told it. For good.
+
+The intention is a row and a record of the log, in the transaction that overwrites the tables. Files go after that
+commit, and again at each start, so that a kill at any moment leaves either all of a dataset or a dataset that answers
+nothing. Ids, sizes, charges, the ledger and both logs stay.
+"""
+
+import logging
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from blindopt import wire
+from blindopt.errors import BlindoptError, Erased, StateConflict
+from curator_service import store
+from curator_service.datasets.datasets import named
+from curator_service.datasets.uploads import Uploads
+from curator_service.erasure import table as erasures
+from curator_service.store import jobs
+from curator_service.studies.release_cache import ReleasedStudies
+from curator_service.vault import Vault
+from service_kit.context import erased_list
+from service_kit.context.context import ServiceContext
+from service_kit.context.request import Effect, RequestContext
+from service_kit.store import audit_log
+from service_kit.store.base import moment, stamp
+from service_kit.store.database import Connection, StoreFault
+from service_kit.store.stored_replies import StoredReply, erased_marker
+
+log = logging.getLogger("blindopt.erasure")
+_AGAIN_SECONDS = 60.0
+
+
+class Erasures:
+    """Erases datasets. ``folder``: the data folder, where the list of what was erased is kept."""
+
+    def __init__(
+        self, context: ServiceContext, vault: Vault, released: ReleasedStudies, uploads: Uploads, folder: Path
+    ) -> None:
+        self._context, self._vault, self._released, self._uploads = context, vault, released, uploads
+        self._list = folder / erased_list.NAME
+
+    def erase(self, request: RequestContext, identity: str) -> StoredReply:
+        """Erase an archived dataset. Raises NotFound, Erased, and StateConflict that names what is still under way."""
+
+        def effect(db: Connection) -> Effect:
+            row = store.find(db, store.datasets, identity)
+            _check(db, row)
+            details = erase_in(db, identity, stamp(self._context.clock()))
+            return Effect(_reply(identity, self._context.clock(), details), "dataset.erased", details, 200)
+
+        reply = self._context.idempotency.once(request, effect)
+        self._finish(identity)
+        return reply
+
+    def finish(self) -> None:
+        """At a start: forget what was erased, and finish what a crash interrupted."""
+        with self._context.database.read() as db:
+            gone = erasures.erased(db)
+        for identity in gone:
+            self._finish(identity)
+
+    def _finish(self, identity: str) -> None:
+        with self._context.database.read() as db:
+            names, studies = erasures.files_of(db, identity), store.studies_on(db, identity)
+            gone, row = erasures.erased(db), store.registered(db, identity)
+        self._vault.forget(names)
+        self._released.forget(row.id for row in studies)
+        try:
+            for name in names:
+                self._vault.erase(name)
+            if row is not None:
+                self._uploads.erase(row.sha256, moment(row.erased_at))
+            erased_list.add(self._list, gone)
+            self._context.database.forget_old_pages()
+        except (OSError, BlindoptError) as error:  # it is erased in the tables; the rest is tried again
+            log.error("files of %s could not be erased: %s", identity, type(error).__name__)
+            again = threading.Timer(_AGAIN_SECONDS, self._finish_later, [identity])
+            again.daemon = True
+            again.start()
+
+    def _finish_later(self, identity: str) -> None:
+        with suppress(BlindoptError, StoreFault):  # the service has ended: its next start finishes
+            self._finish(identity)
+
+
+def erase_in(db: Connection, identity: str, at: str) -> dict[str, Any]:
+    """Overwrite a dataset in the tables; the details for the log. Its studies are closed from now on."""
+    studies = [row.id for row in store.studies_on(db, identity)]
+    counts, reports = erasures.overwrite(db, identity, at, erased_marker(identity))
+    return {"dataset_id": identity, "studies": studies, **counts} | ({"reports": reports} if reports else {})
+
+
+def erase_again(db: Connection, context: ServiceContext, identities: Iterable[str]) -> None:
+    """Erase these datasets in a database that was restored from a backup, those that it has and did not erase."""
+    for identity in identities:
+        with_id = store.registered(db, identity)
+        if with_id is not None and with_id.erased_at is None and with_id.deleted_at is None:
+            now = context.clock()
+            details = erase_in(db, identity, stamp(now))
+            audit_log.append(db, "dataset.erased", actor="cli", now=now, details=details)
+
+
+def _check(db: Connection, row: Any) -> None:
+    if row.erased_at is not None:
+        raise Erased(f"the dataset was erased already, at {moment(row.erased_at):%Y-%m-%d %H:%M} UTC")
+    studies = store.studies_on(db, row.id)
+    tunings = [each for each in jobs.tunings_on(db, row.id) if each.state == "running"]
+    reasons = [
+        f"{what}: {', '.join(named(each) for each in under_way)}"
+        for what, under_way in (
+            ("these studies are open (close them first)", [s for s in studies if s.state == "open"]),
+            ("these releases are being drawn", [s for s in studies if s.state == "releasing"]),
+            ("these tunings are under way", tunings),
+        )
+        if under_way
+    ]
+    if row.archived_at is None:
+        reasons.append("it is not archived (archive it first)")
+    if jobs.is_forecast_from(db, row.id) or any(jobs.count_running(db, jobs.forecasts, s.id) for s in studies):
+        reasons.append("a forecast on it is under way: cancel it, or let it end")
+    if reasons:
+        raise StateConflict("the dataset cannot be erased: " + ". ".join(reasons))
+
+
+def _reply(identity: str, at: Any, details: dict[str, Any]) -> wire.DatasetErased:
+    return wire.DatasetErased(
+        id=identity, erased_at=at, **{n: v for n, v in details.items() if n not in ("dataset_id", "reports")}
+    )

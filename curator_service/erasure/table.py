@@ -1,0 +1,162 @@
+"""What an erasure overwrites: column statistics, what people measured, replies, messages. Numbers of the ledger stay.
+
+Append-only tables are changed here alone: for the studies of one dataset, and notes that were kept for long enough.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from sqlalchemy import Table, and_, delete, func, select, update
+
+from blindopt.audit.merkle_log import sha256
+from blindopt.wire import ReleaseReport
+from curator_service import store
+from curator_service.datasets.table import bounds
+from curator_service.queries import table as inbox
+from curator_service.store import jobs
+from curator_service.studies import table as messages
+from service_kit.store import stored_replies, tokens
+from service_kit.store.base import stamp as stamp
+from service_kit.store.database import Connection
+from service_kit.store.schema import unguarded
+
+ERASED = "erased"
+"""The state of a measurement whose value is erased; it is in no listing."""
+
+
+def erased(db: Connection) -> list[str]:
+    """Ids of the datasets that were erased, in order."""
+    table = store.datasets
+    return list(db.execute(select(table.c.id).where(table.c.erased_at.is_not(None)).order_by(table.c.seq)).scalars())
+
+
+def erased_studies(db: Connection) -> set[str]:
+    """Ids of the studies whose dataset was erased."""
+    return {row.id for dataset in erased(db) for row in store.studies_on(db, dataset)}
+
+
+def files_of(db: Connection, dataset_id: str) -> list[str]:
+    """Ids of a dataset and of the releases of its studies, which name their files."""
+    released = store.releases_of(db, [row.id for row in store.studies_on(db, dataset_id)])
+    return [dataset_id, *(row.id for row in released.values())]
+
+
+def overwrite(db: Connection, dataset_id: str, at: str, marker: bytes) -> tuple[dict[str, int], dict[str, str]]:
+    """Overwrite all that a dataset and its studies hold of records; return how many of each kind.
+
+    And, by study, the digest of each report of a release that was changed.
+
+    ``marker`` takes the place of stored replies, and of messages.
+    """
+    studies = [row.id for row in store.studies_on(db, dataset_id)]
+    queries = set(db.execute(select(store.queries.c.id).where(store.queries.c.study_id.in_(studies))).scalars())
+    store.change(db, store.datasets, dataset_id, columns="[]", dropped="[]", reading=None, erased_at=at)
+    blank = {"state": "closed", "note": None, "release_problem": None}
+    db.execute(update(store.studies).where(store.studies.c.id.in_(studies)).values(blank))
+    replies = stored_replies.forget_all(db, _grants(db, studies), marker)
+    reports = _reports(db, studies)
+    for identity in (dataset_id, *studies, *_owners(db, dataset_id, studies)):
+        stored_replies.forget(db, identity, marker)
+    db.execute(delete(jobs.forecasts).where(_forecasts(dataset_id, studies)))
+    counts = {
+        "queries": len(queries),
+        "measurements": _measurements(db, studies),
+        "replies": replies,
+        "versions": _rewrite(db, inbox.revisions, inbox.revisions.c.query_id, queries, body=marker),
+        "messages": _messages(db, studies, marker),
+        "results": _results(db, dataset_id),
+    }
+    return counts, reports
+
+
+def _grants(db: Connection, studies: Iterable[str]) -> list[str]:
+    return sorted({row.principal for study in studies for row in tokens.of_study(db, study)})
+
+
+def _owners(db: Connection, dataset_id: str, studies: Collection[str]) -> list[str]:
+    """Ids of forecasts, tunings, private bounds and messages, which replies to owners begin with."""
+    identities = [
+        *db.execute(select(jobs.forecasts.c.id).where(_forecasts(dataset_id, studies))).scalars(),
+        *db.execute(select(jobs.tunings.c.id).where(jobs.tunings.c.dataset_id == dataset_id)).scalars(),
+        *db.execute(select(bounds.c.id).where(bounds.c.dataset_id == dataset_id)).scalars(),
+        *db.execute(select(messages.messages.c.id).where(messages.messages.c.study_id.in_(studies))).scalars(),
+    ]
+    return [str(identity) for identity in identities]
+
+
+def _reports(db: Connection, studies: Collection[str]) -> dict[str, str]:
+    """Overwrite the figures of reports that were computed from the records; the new digests, by study."""
+    digests = {}
+    blank = {"sigma_min": None, "omega": None, "branch": None, "largest_r": None}
+    for row in store.releases_of(db, list(studies)).values():
+        report = ReleaseReport.model_validate_json(row.report)
+        if (changed := report.model_copy(update=blank)) != report:
+            text = changed.model_dump_json()
+            _rewrite(db, store.releases, store.releases.c.id, [row.id], report=text)
+            digests[row.study_id] = sha256(text.encode())
+    return digests
+
+
+def _forecasts(dataset_id: str, studies: Collection[str]) -> Any:
+    """Which forecasts are of these studies, or took their rows from the dataset."""
+    return jobs.forecasts.c.study_id.in_(studies) | jobs.forecasts.c.spec.contains(dataset_id)
+
+
+def _measurements(db: Connection, studies: Collection[str]) -> int:
+    """Take measurements out of every listing, and overwrite values, notes, reasons and salts; how many entries."""
+    of = inbox.measurements.c.study_id.in_(studies)
+    db.execute(update(inbox.measurements).where(of).values(state=ERASED, attempts=0, next_at=None, problem=None))
+    db.execute(update(inbox.inquiries).where(inbox.inquiries.c.study_id.in_(studies)).values(lost=inbox.GONE, open=0))
+    with unguarded(db, inbox.entries.name):
+        chosen = inbox.entries.c.measurement_id.in_(select(inbox.measurements.c.id).where(of))
+        blank = {"value": None, "note": None, "reason": None, "salt": ""}
+        return int(db.execute(update(inbox.entries).where(chosen).values(blank)).rowcount)
+
+
+def _messages(db: Connection, studies: Collection[str], marker: bytes) -> int:
+    of = select(messages.messages.c.id).where(messages.messages.c.study_id.in_(studies))
+    identities = set(db.execute(of).scalars())
+    _rewrite(db, messages.decisions, messages.decisions.c.message_id, identities, word=None, salt="")
+    return _rewrite(db, messages.messages, messages.messages.c.id, identities, body=marker.decode(), salt="")
+
+
+def _results(db: Connection, dataset_id: str) -> int:
+    """Overwrite what tunings and private bounds released, and why a tuning failed; how many there were."""
+    of = jobs.tunings.c.dataset_id == dataset_id
+    tuned = db.execute(update(jobs.tunings).where(of).values(outcome=None, problem=None, salt="")).rowcount
+    drawn = db.execute(update(bounds).where(bounds.c.dataset_id == dataset_id).values(result=None)).rowcount
+    return int(tuned + drawn)
+
+
+def _rewrite(db: Connection, table: Table, column: Any, identities: Iterable[str], **values: Any) -> int:
+    with unguarded(db, table.name):
+        return sum(
+            int(db.execute(update(table).where(column == identity).values(values)).rowcount)
+            for identity in sorted(identities)
+        )
+
+
+def still_there(db: Connection, studies: Collection[str]) -> int:
+    """How many entries of these studies hold anything that an erasure overwrites."""
+    of = inbox.measurements.c.study_id.in_(studies)
+    entry = inbox.entries
+    kept = and_(
+        entry.c.measurement_id.in_(select(inbox.measurements.c.id).where(of)),
+        entry.c.value.is_not(None) | entry.c.note.is_not(None) | (entry.c.salt != ""),
+    )
+    return int(db.execute(select(func.count()).select_from(entry).where(kept)).scalar_one())
+
+
+def sweep_notes(db: Connection, before: str) -> list[int]:
+    """Delete the notes of entries that were made before a time; the sequence numbers of those that had one."""
+    where = inbox.entries.c.note.is_not(None) & (inbox.entries.c.created_at < before)
+    seqs = list(db.execute(select(inbox.entries.c.seq).where(where).order_by(inbox.entries.c.seq)).scalars())
+    with unguarded(db, inbox.entries.name):
+        db.execute(update(inbox.entries).where(where).values(note=None))
+    return seqs
+
+
+def batch(db: Connection, first: int, last: int) -> list[inbox.Entry]:
+    """The entries from one to another, in order."""
+    query = select(inbox.entries).where(inbox.entries.c.seq.between(first, last)).order_by(inbox.entries.c.seq)
+    return [inbox.Entry(*row) for row in db.execute(query)]

@@ -1,0 +1,229 @@
+"""Versions of the answer to a query that people or a system measure: the first, and one for each correction.
+
+A version is begun (which charges every answer that it releases again), drawn, and published, as the answer of a query
+to a column is. A version that a crash leaves begun is drawn at the next start under the same charge, and published
+once; an answer of it whose record was withheld meanwhile is declined. An answer whose measurements did not change is
+copied from the version before, bit for bit. A mean from which a
+measurement was taken back is declined, without a new number and a charge; the mean of what is left is released, and
+charged, when the owner requests it or another value of the item is entered.
+"""
+
+import json
+import secrets
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from blindopt import wire
+from blindopt.audit.merkle_log import sha256
+from blindopt.errors import Erased, StateConflict
+from curator_service import notices, store
+from curator_service.budget import dataset_caps, ledger
+from curator_service.budget import table as lines
+from curator_service.budget.study_guard import StudyGuard
+from curator_service.privacy import prices
+from curator_service.privacy.measurement.privatize import draws_nothing, release
+from curator_service.queries import table as inbox_store
+from curator_service.queries.released_units import ReleasedUnits, Unit, measurements_of
+from curator_service.queries.table import AnswerVersion, MeasuredQuery
+from curator_service.studies.release_cache import ReleasedStudies, withheld_rows
+from service_kit.context.context import ServiceContext
+from service_kit.store import audit_log
+from service_kit.store.base import stamp
+from service_kit.store.database import Connection
+from service_kit.web.wakeups import Wakeups
+
+LOST = "the curator was restored from a backup after this query: later answers are lost, so it gets no more"
+_TOGETHER = 64
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _DrawnVersion:
+    """A version that can be published; ``fresh``: the rows of its answers that are released anew, one for each."""
+
+    query_id: str
+    version: int
+    answers: list[wire.Answer]
+    fresh: list[int]
+
+
+class AnswerVersions:
+    """Begins, draws and publishes versions. Safe to call from several threads."""
+
+    def __init__(
+        self, context: ServiceContext, studies: ReleasedStudies, wakeups: Wakeups, guard: StudyGuard | None = None
+    ) -> None:
+        self._context = context
+        self._guard = guard or StudyGuard(context)
+        self._studies = studies
+        self._wakeups = wakeups
+
+    def begin(
+        self, db: Connection, query_id: str, *, actor: str, means: Collection[int] = ()
+    ) -> wire.QueryMeasurements:
+        """Begin a version if no measurement is open and any has changed, in the transaction of that change.
+
+        ``means``: indices of items whose mean, which was held back, is released over what is left. Where answers have
+        no noise the version is published at once. Raises BudgetExhausted if a correction costs more than remains,
+        StateConflict if the query gets no more versions.
+        """
+        query = inbox_store.query(db, query_id)
+        check_not_lost(query)
+        waiting = inbox_store.count_open_of(db, query_id)
+        inbox_store.change_query(db, query_id, open=waiting)
+        if waiting:
+            return _state(query_id, query.begun, waiting)
+        spec, basis = self._studies.of(db, query.study_id).spec, inbox_store.last_entry(db, query_id)
+        earlier = ReleasedUnits.of(db, query_id, spec)
+        fresh, again, is_less = self.changed_units(earlier, basis, means)
+        if earlier.versions and not fresh and not is_less:
+            return _state(query_id, query.begun)
+        number, created_at = len(earlier.versions) + 1, stamp(self._context.clock())
+        charged = self._charge(db, query, earlier, again, actor)
+        inbox_store.begin_version(db, AnswerVersion(query_id, number, basis, json.dumps(fresh), created_at))
+        if draws_nothing(spec):
+            while (version := self._next(db, query_id)) is not None:
+                self._publish(db, version)
+        return _state(query_id, number, charged=charged)
+
+    def changed_units(
+        self, earlier: ReleasedUnits, basis: int, means: Collection[int]
+    ) -> tuple[list[Unit], list[Unit], bool]:
+        """Units to release anew, in order; those of them that were released before; and whether any answer is gone."""
+        fresh, is_less = earlier.to_release(basis, means)
+        # Not of the last version alone: an answer that was void meanwhile was released all the same.
+        released = earlier.release_counts()
+        return fresh, [unit for unit in fresh if unit in released], is_less
+
+    def _charge(
+        self, db: Connection, query: MeasuredQuery, earlier: ReleasedUnits, again: list[Unit], actor: str
+    ) -> str | None:
+        """Charge every answer that is released again. The first release of each was charged with the query."""
+        spec = earlier.spec
+        if not again or draws_nothing(spec):
+            return None
+        releases_by_item = Counter(index for index, _ in again)
+        rows = [(inbox_store.row_at(db, query.query_id, index), n) for index, n in releases_by_item.items()]
+        counts, released = earlier.release_counts(), self._studies.of(db, query.study_id)
+        most = max(counts[unit] for unit in again)
+        self._guard.check(db, query.study_id)
+        spent, of_persons = lines.balance(db, query.study_id), released.rows_of_persons(row for row, _ in rows)
+        balances = lines.row_balances(db, query.study_id, of_persons)
+        self._guard.check_balances(db, query.study_id, spent, of_persons, balances)
+        charges = ledger.charge_corrections(spec, spent, rows, balances, most, released.rows_of_person)
+        dataset_caps.check_answers(
+            db, self._context, self._guard, self._studies.losses, query.study_id, spec, released.id, charges, most + 1
+        )
+        now = self._context.clock()
+        lines.add(db, query.study_id, "correction", charges, query_id=query.query_id, at=stamp(now))
+        notices.spent(db, self._context.outbox, query.study_id, spec, charges)
+        cost = prices.text(sum(charge.cost for charge in charges))
+        details = {
+            "study_id": query.study_id,
+            "query_id": query.query_id,
+            "version": len(earlier.versions) + 1,
+            "epsilon": cost,
+            "rows": [list(row) for row in rows],
+        }
+        audit_log.append(db, "charge", actor=actor, now=now, details=details)
+        return cost
+
+    # --- drawing and publishing -------------------------------------------------------------------
+
+    def settle(self, query_ids: Iterable[str]) -> None:
+        """Draw and publish the begun versions of these queries, but those that another thread published meanwhile."""
+        remaining = list(dict.fromkeys(query_ids))
+        while remaining:
+            group, remaining = remaining[:_TOGETHER], remaining[_TOGETHER:]
+            while versions := self._next_of(group):  # one version of each query: the next one copies answers of it
+                self._context.database.write(partial(self._publish_all, versions))
+            with self._context.database.read() as db:
+                grants = {query.grant_id for name in group if (query := inbox_store.find_query(db, name)) is not None}
+            for name in (*group, *grants):
+                self._wakeups.notify(name)
+
+    def _next_of(self, query_ids: list[str]) -> list[_DrawnVersion]:
+        with self._context.database.read() as db:
+            return [version for query_id in query_ids if (version := self._next(db, query_id)) is not None]
+
+    def _next(self, db: Connection, query_id: str) -> _DrawnVersion | None:
+        """The next version of a query that was begun and not published, drawn now; None if there is none."""
+        query = inbox_store.find_query(db, query_id)
+        if query is None or query.version == query.begun or query.lost:
+            return None
+        spec, items = self._studies.of(db, query.study_id).spec, request_of(db, query_id)
+        released = ReleasedUnits.of(db, query_id, spec, query.version + 1)
+        units, fresh = released.published(), released.versions[-1].units
+        answers = self._published(ReleasedUnits.of(db, query_id, spec, query.version), items)
+        samples = release([measurements_of(items, unit, units[unit]) for unit in fresh], spec)
+        answers |= dict(zip(fresh, samples, strict=True))
+        # A unit without an answer is of a record that was withheld before an earlier version was published.
+        answered = [answers[unit] for unit in units if unit in answers]
+        return _DrawnVersion(query_id, query.version + 1, answered, [items[index].row for index, _ in fresh])
+
+    def _published(self, units: ReleasedUnits, items: list[wire.RowPlays]) -> dict[Unit, wire.Answer]:
+        """The answers of the last of these versions, which is published; none without a version."""
+        if not units.versions:
+            return {}
+        body = inbox_store.published(units.db, units.query_id, len(units.versions)).body
+        reply = wire.QueryReply.model_validate_json(body)
+        answered = [unit for unit in units.published() if items[unit[0]].row not in reply.declined]
+        return dict(zip(answered, reply.answers, strict=True))
+
+    def _publish_all(self, versions: list[_DrawnVersion], db: Connection) -> None:
+        for version in versions:
+            self._publish(db, version)
+
+    def _publish(self, db: Connection, version: _DrawnVersion) -> None:
+        """Store a version with its log record, unless another thread has: no version is published twice.
+
+        A row with an answer that is released anew is declined if its record is withheld, whenever that was measured.
+        """
+        query = inbox_store.query(db, version.query_id)
+        if query.lost or query.version != version.version - 1:
+            return
+        now, released = self._context.clock(), self._studies.of(db, query.study_id)
+        withheld = withheld_rows(db, self._studies.vault, released, version.fresh)
+        answers = [answer for answer in version.answers if answer.row not in withheld]
+        answered = {answer.row for answer in answers}
+        rows = dict.fromkeys(item.row for item in request_of(db, version.query_id))
+        reply = wire.QueryReply(
+            id=version.query_id,
+            study_id=query.study_id,
+            state="answered",
+            version=version.version,
+            created_at=now,
+            answers=answers,
+            declined=[row for row in rows if row not in answered],
+            salt=secrets.token_hex(16),
+        )
+        body = reply.model_dump_json().encode()
+        inbox_store.publish(db, query.grant_id, version.query_id, version.version, body, stamp(now))
+        details = {
+            "study_id": query.study_id,
+            "query_id": version.query_id,
+            "version": version.version,
+            "released": len(version.fresh),
+            "reply_sha256": sha256(body),
+        }
+        audit_log.append(db, "query.answered", actor="curator", now=now, details=details)
+
+
+def _state(query_id: str, version: int, waiting: int = 0, charged: str | None = None) -> wire.QueryMeasurements:
+    state: Literal["answered", "pending"] = "answered" if version else "pending"
+    return wire.QueryMeasurements(query_id=query_id, state=state, version=version, open=waiting, charged=charged)
+
+
+def check_not_lost(query: MeasuredQuery) -> None:
+    """Raise StateConflict or Erased for a query that gets no more versions."""
+    if query.lost == inbox_store.GONE:
+        raise Erased("the study was erased by its owner: its queries get no more answers")
+    if query.lost:
+        raise StateConflict(LOST)
+
+
+def request_of(db: Connection, query_id: str) -> list[wire.RowPlays]:
+    """The items of a query: rows, and how often each is to be measured."""
+    return wire.QueryRequest.model_validate_json(store.find(db, store.queries, query_id).request).rows

@@ -1,0 +1,402 @@
+"""The inbox: open measurements, and the answers, declines and corrections of people and systems."""
+
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from threading import Lock
+from typing import Any, Literal
+
+from starlette.concurrency import run_in_threadpool
+
+from blindopt import wire
+from blindopt.errors import BudgetExhausted, Busy, Invalid, StateConflict
+from curator_service.queries import measurement_entries
+from curator_service.queries import table as inbox_store
+from curator_service.queries.answer_versions import AnswerVersions, check_not_lost
+from curator_service.queries.inbox import spreadsheet
+from curator_service.queries.measurement_entries import CURATOR, Act, Author, NewEntry, costs_again, system_of
+from curator_service.queries.released_units import ReleasedUnits
+from curator_service.queries.table import InboxRow, MeasuredQuery, Measurement
+from curator_service.studies.release_cache import ReleasedStudies, withheld_rows
+from curator_service.vault import Vault
+from service_kit.context.context import ServiceContext
+from service_kit.context.request import Effect, RequestContext
+from service_kit.store import audit_log
+from service_kit.store.base import moment
+from service_kit.store.database import Connection
+from service_kit.store.stored_replies import StoredReply
+from service_kit.web.server_sent_events import BEAT_SECONDS, Batches, EventStreams, event
+from service_kit.web.wakeups import INBOX, Wakeups
+
+Filter = Literal["open", "answered", "declined", "overdue", "all"]
+EARLIER_MAX = 3
+"""Earlier values of its record that a measurement shows."""
+STATES = ("open", "answered", "declined", "overdue")
+_COLUMNS = ("seq", "id", "query_id", "study_id", "play", "plays", "state", "version")
+"""Columns of a measurement that its item shows as they are."""
+_Earlier = tuple[int, wire.EarlierMeasurement]
+"""A value of a record, after the number of its measurement."""
+_DONE: dict[Act, str] = {"answer": "answered", "decline": "declined", "correct": "corrected"}
+
+
+class Inbox:
+    """The measurements that queries request. Safe to call from several threads."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        vault: Vault,
+        studies: ReleasedStudies,
+        versions: AnswerVersions,
+        wakeups: Wakeups,
+    ) -> None:
+        self._context = context
+        self._vault = vault
+        self._studies = studies
+        self._versions = versions
+        self._wakeups = wakeups
+        self._importing = Lock()
+        self._streams = EventStreams()
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    def page(
+        self,
+        state: Filter,
+        study_id: str | None,
+        query_id: str | None,
+        after: int,
+        limit: int,
+        system: wire.MeasurerState | None = None,
+    ) -> tuple[list[wire.InboxItem], int]:
+        """Measurements, oldest first, and how many are open in all studies."""
+        states = STATES if state == "all" else (state,)
+        with self._context.database.read() as db:
+            rows = inbox_store.page(
+                db, states=states, study_id=study_id, query_id=query_id, asking=system, after=after, limit=limit
+            )
+            return self._views(db, rows), inbox_store.count_open(db)
+
+    def view(self, measurement_id: str) -> wire.InboxItem:
+        """A measurement. Raises NotFound."""
+        with self._context.database.read() as db:
+            return self._views(db, [inbox_store.view(db, measurement_id)])[0]
+
+    def news(self) -> wire.InboxNews:
+        """How many measurements are open, and a number that grows with each change."""
+        with self._context.database.read() as db:
+            return wire.InboxNews(open=inbox_store.count_open(db), seq=inbox_store.count_changes(db))
+
+    async def follow(self, principal_id: str, seconds: float) -> AsyncIterator[str]:
+        """Stream news to a principal for ``seconds``: neither a thread nor a connection waits. Raises RateLimited."""
+        return await self._streams.open(principal_id, self._batches(time.monotonic() + seconds))
+
+    async def _batches(self, end: float) -> Batches:
+        last: wire.InboxNews | None = None
+        with self._wakeups.listening(INBOX) as changed:
+            while True:
+                changed.clear()
+                news = await run_in_threadpool(self.news)
+                yield [] if news == last else [event("inbox", news.model_dump_json())]
+                last = news
+                remaining = end - time.monotonic()
+                if remaining <= 0 or self._wakeups.closing:
+                    return
+                await self._wakeups.wait(changed, min(remaining, BEAT_SECONDS))
+
+    def _views(self, db: Connection, rows: Sequence[InboxRow]) -> list[wire.InboxItem]:
+        held: dict[str, set[int]] = {}
+        earlier = _earlier(db, [row.measurement for row in rows])
+        for measurement, _, query in rows:
+            if measurement.state != "open" and query.query_id not in held:
+                spec = self._studies.of(db, query.study_id).spec
+                held[query.query_id] = ReleasedUnits.of(db, query.query_id, spec).held_back()
+        return [self._view(db, row, held.get(row.query.query_id, set()), earlier) for row in rows]
+
+    def _view(
+        self, db: Connection, row: InboxRow, held: set[int], earlier: dict[tuple[str, int], list[_Earlier]]
+    ) -> wire.InboxItem:
+        """``held``: the items of its query whose mean is held back."""
+        shown, entry, query = row
+        released = self._studies.of(db, query.study_id)
+        spec = released.spec.measurement
+        assert not isinstance(spec, wire.ColumnMeasurement)
+        others = [(seq, value) for seq, value in earlier[query.study_id, shown.row] if seq != shown.seq]
+        return wire.InboxItem(
+            study=released.spec.name,
+            question=spec.question if isinstance(spec, wire.InboxMeasurement) else None,
+            unit=spec.unit,
+            lower=spec.lower,
+            upper=spec.upper,
+            record=released.record(shown.row),
+            shown=released.shown(shown.row),
+            asked_at=moment(query.created_at),
+            due_at=moment(query.due_at) if query.due_at else None,
+            value=entry.value if entry is not None and entry.kind == "answered" else None,
+            reason=entry.reason if entry is not None else None,
+            note=entry.note if entry is not None else None,
+            changed_at=moment(entry.created_at) if entry is not None else None,
+            changed_by=entry.name if entry is not None else None,
+            problem=shown.problem if shown.next_at is None else None,
+            earlier=[value for _, value in others][:EARLIER_MAX],
+            costs_again=costs_again(query, released.spec),
+            mean_held_back=shown.place in held,
+            system=system_of(shown),
+            **{name: getattr(shown, name) for name in _COLUMNS},
+        )
+
+    # --- entering ---------------------------------------------------------------------------------
+
+    def answer(self, request: RequestContext, query_id: str, answers: wire.AnswerCreate) -> StoredReply:
+        """Store measured values; late ones too."""
+        return self._enter(request, query_id, "answer", lambda db: measurement_entries.values_of(answers))
+
+    def correct(self, request: RequestContext, query_id: str, corrections: wire.CorrectCreate) -> StoredReply:
+        """Replace values, or declare them void. Raises BudgetExhausted, and changes nothing.
+
+        What is only declared void costs nothing, so that no cap refuses it. StateConflict for a version that is to be
+        undone and was replaced, or whose private answer has left.
+        """
+
+        def corrects(db: Connection) -> list[NewEntry]:
+            query = inbox_store.query(db, query_id)
+            if corrections.undo_version is not None and costs_again(query, self._studies.of(db, query.study_id).spec):
+                raise StateConflict("nothing was stored: a private answer of the query has left")
+            return measurement_entries.corrections_of(corrections)
+
+        return self._enter(request, query_id, "correct", corrects)
+
+    def release_means(self, request: RequestContext, query_id: str, means: wire.MeanRelease) -> StoredReply:
+        """Release means that are held back, over the measurements that are left, for a charge.
+
+        Raises Invalid, StateConflict where no mean is held back or its record is withheld, and BudgetExhausted: then
+        nothing changes.
+        """
+
+        def effect(db: Connection) -> Effect:
+            query = inbox_store.query(db, query_id)
+            released, measurements = self._studies.of(db, query.study_id), inbox_store.of_query(db, query_id)
+            withheld = withheld_rows(db, self._vault, released, {one.row for one in measurements})
+            held = ReleasedUnits.of(db, query_id, released.spec).held_back()
+            held -= {one.place for one in measurements if one.row in withheld}
+            places = {one.id: one.place for one in measurements}
+            faults: list[dict[str, object]] = [
+                {"field": f"measurement_ids.{index}", "message": "is no measurement of this query"}
+                for index, measurement_id in enumerate(means.measurement_ids)
+                if measurement_id not in places
+            ]
+            if faults:
+                raise Invalid("nothing was released: errors says what is wrong", faults)
+            requested = {places[measurement_id] for measurement_id in means.measurement_ids} or held
+            if not requested or requested - held:
+                raise StateConflict("no mean of these measurements is held back, or its record is withheld")
+            state = self._versions.begin(db, query_id, actor=request.principal.actor, means=requested)
+            details = {"study_id": query.study_id, "query_id": query_id, "version": state.version}
+            return Effect(state, "query.mean_released", details, 200)
+
+        return self._once(request, effect, [query_id])
+
+    def decline(self, request: RequestContext, query_id: str, decline: wire.DeclineCreate) -> StoredReply:
+        """Record that some measurements, or all that are open, will not be made."""
+
+        def declines(db: Connection) -> list[NewEntry]:
+            still_open = [one.id for one in inbox_store.of_query(db, query_id) if one.state == "open"]
+            if not (declined := decline.measurement_ids or still_open):
+                raise StateConflict("nothing of this query is open")
+            return [NewEntry(name, reason=decline.reason, note=decline.note) for name in declined]
+
+        return self._enter(request, query_id, "decline", declines)
+
+    def _enter(
+        self,
+        request: RequestContext,
+        query_id: str,
+        act: Act,
+        entries_of: Callable[[Connection], list[NewEntry]],
+    ) -> StoredReply:
+        def effect(db: Connection) -> Effect:
+            inbox_store.query(db, query_id)
+            author = Author(request.principal.actor, request.principal.name)
+            state, details = self.enter(db, query_id, act, entries_of(db), author)
+            return Effect(state, f"measurement.{_DONE[act]}", details, 200)
+
+        return self._once(request, effect, [query_id])
+
+    def _once(self, request: RequestContext, effect: Callable[[Connection], Effect], queries: list[str]) -> StoredReply:
+        """Run ``effect`` once, then publish what it began of ``queries``; a refusal is of the last of them."""
+        try:
+            reply = self._context.idempotency.once(request, effect)
+        except BudgetExhausted as refusal:
+            with self._context.database.read() as db:
+                study_id = inbox_store.query(db, queries[-1]).study_id
+            details = {"study_id": study_id, "query_id": queries[-1], **refusal.budget}
+            note = partial(audit_log.append, kind="correction.refused", actor=request.principal.actor, details=details)
+            self._context.database.write(partial(note, now=self._context.clock()))
+            raise
+        self.publish(queries)
+        return reply
+
+    def enter(
+        self, db: Connection, query_id: str, act: Act, entries: Sequence[NewEntry], author: Author
+    ) -> tuple[wire.QueryMeasurements, dict[str, Any]]:
+        """Check and store entries about a query, and begin the version that follows; with details for the audit log.
+
+        Raises Invalid, NotFound, StateConflict, BudgetExhausted; the caller's transaction then changes nothing.
+        """
+        details = self._store(db, query_id, act, entries, author)
+        return self._versions.begin(db, query_id, actor=author.actor), details
+
+    def _store(
+        self, db: Connection, query_id: str, act: Act, entries: Sequence[NewEntry], author: Author
+    ) -> dict[str, Any]:
+        query = inbox_store.query(db, query_id)
+        check_not_lost(query)
+        measurements = {one.id: one for one in inbox_store.of_query(db, query_id)}
+        released = self._studies.of(db, query.study_id)
+        latest = measurement_entries.latest_values(db, query_id, measurements) if act == "correct" else {}
+        measurement_entries.check(act, entries, measurements, released.spec, latest)
+        pairs = [(entry, measurements[entry.measurement_id]) for entry in entries]
+        if withheld_rows(db, self._vault, released, {one.row for entry, one in pairs if entry.value is not None}):
+            raise StateConflict("nothing was stored: a record among these is withheld, so it takes no more values")
+        return measurement_entries.append(db, query, pairs, author, self._context.clock())
+
+    def fault_of(self, study_id: str, value: float) -> str | None:
+        """Why a value cannot be a measurement of a study, or None."""
+        with self._context.database.read() as db:
+            return measurement_entries.fault_of(value, self._studies.of(db, study_id).spec)
+
+    def expire(self, db: Connection, query_id: str) -> None:
+        """Decline the open measurements of a query past its deadline."""
+        still_open = [one for one in inbox_store.of_query(db, query_id) if one.state == "open"]
+        self._decline(db, inbox_store.query(db, query_id), still_open, "overdue")
+
+    def decline_withheld(self, db: Connection, query_id: str) -> None:
+        """Decline the measurements of a query whose record is withheld, before anything of the query is released.
+
+        One that was answered while others are open is declined too: its value does not leave.
+        """
+        query = inbox_store.query(db, query_id)
+        measurements = [one for one in inbox_store.of_query(db, query_id) if one.state in ("open", "answered")]
+        released = self._studies.of(db, query.study_id)
+        rows = withheld_rows(db, self._vault, released, {one.row for one in measurements})
+        if not query.begun:
+            self._decline(db, query, [one for one in measurements if one.row in rows], "declined")
+
+    def _decline(
+        self,
+        db: Connection,
+        query: MeasuredQuery,
+        measurements: list[Measurement],
+        kind: Literal["overdue", "declined"],
+    ) -> None:
+        """Decline measurements by the curator itself, and begin the version that follows."""
+        if not measurements or query.lost:
+            return
+        now, entries = self._context.clock(), [(NewEntry(one.id), one) for one in measurements]
+        details = measurement_entries.append(db, query, entries, CURATOR, now, kind)
+        audit_log.append(db, f"measurement.{kind}", actor=CURATOR.actor, now=now, details=details)
+        self._versions.begin(db, query.query_id, actor=CURATOR.actor)
+
+    # --- spreadsheets -----------------------------------------------------------------------------
+
+    def export(self, study_id: str | None) -> bytes:
+        """The oldest open measurements, as many as one file may bring back."""
+        items, _ = self.page("open", study_id, None, 0, wire.MEASUREMENTS_MAX)
+        queries = set(list(dict.fromkeys(item.query_id for item in items))[: wire.IMPORT_QUERIES_MAX])
+        return spreadsheet.export([item for item in items if item.query_id in queries])
+
+    def import_(
+        self, request: RequestContext, body: bytes, *, dry_run: bool, commas: spreadsheet.Commas = "ask"
+    ) -> StoredReply | wire.InboxImport:
+        """Store a filled-in file: all of it, or nothing if a line is wrong (Invalid says where).
+
+        Raises Busy while another file is read. A dry run stores nothing and checks no budget.
+        """
+        if not dry_run:
+            self._context.idempotency.key_of(request)
+        if not self._importing.acquire(blocking=False):
+            raise Busy("another file is being read, and one is read at a time: try again", seconds=5)
+        try:
+            sheet = spreadsheet.read(body, commas)
+            return self._import_preview(sheet) if dry_run else self._import_sheet(request, sheet)
+        finally:
+            self._importing.release()
+
+    def _import_preview(self, sheet: spreadsheet.Sheet) -> wire.InboxImport:
+        """What the import of a file would do."""
+        answered = 0
+        with self._context.database.read() as db:
+            for query_id, acts in self._by_query(db, sheet).items():
+                check_not_lost(inbox_store.query(db, query_id))
+                entered = {entry.measurement_id for entries in acts.values() for entry in entries}
+                answered += {one.id for one in inbox_store.of_query(db, query_id) if one.state == "open"} <= entered
+        return _import_view(sheet, answered, dry_run=True)
+
+    def _import_sheet(self, request: RequestContext, sheet: spreadsheet.Sheet) -> StoredReply:
+        author, queries = Author(request.principal.actor, request.principal.name), list[str]()
+
+        def effect(db: Connection) -> Effect:
+            answered = 0
+            for query_id, acts in self._by_query(db, sheet).items():
+                queries.append(query_id)
+                for act, entries in acts.items():
+                    details = self._store(db, query_id, act, entries, author)
+                    kind = f"measurement.{_DONE[act]}"
+                    audit_log.append(db, kind, actor=author.actor, now=self._context.clock(), details=details)
+                answered += self._versions.begin(db, query_id, actor=author.actor).open == 0
+            view = _import_view(sheet, answered, dry_run=False)
+            return Effect(view, "inbox.imported", {"answered": view.answered, "declined": view.declined})
+
+        return self._once(request, effect, queries)
+
+    def _by_query(self, db: Connection, sheet: spreadsheet.Sheet) -> dict[str, dict[Act, list[NewEntry]]]:
+        """The entries of a file by query and act. Raises Invalid, which names each line that is wrong."""
+        measurements = inbox_store.measurements_by_id(db, [entry.measurement_id for _, entry in sheet.entries])
+        by_query: dict[str, dict[Act, list[NewEntry]]] = {}
+        for line, entry in sheet.entries:
+            act: Act = "answer" if entry.value is not None else "decline"
+            if (one := measurements.get(entry.measurement_id)) is None:
+                sheet.blame(line, "measurement_id", "there is no such measurement")
+                continue
+            spec = self._studies.of(db, one.study_id).spec
+            column = "value" if entry.value is not None else "decline_reason"
+            if one.state not in measurement_entries.FROM[act]:
+                sheet.blame(line, column, f"the measurement is {one.state}: {measurement_entries.INSTEAD[one.state]}")
+            elif entry.value is not None and (message := measurement_entries.fault_of(entry.value, spec)):
+                sheet.blame(line, column, message)
+            else:
+                by_query.setdefault(one.query_id, {}).setdefault(act, []).append(entry)
+        if sheet.faults:
+            raise Invalid("nothing was stored: errors says which lines to mend", sheet.faults)
+        if len(by_query) > wire.IMPORT_QUERIES_MAX:  # all of them are one transaction, which others wait for
+            raise Invalid(f"a file may hold measurements of {wire.IMPORT_QUERIES_MAX} queries at most: split it")
+        return by_query
+
+    def publish(self, query_ids: Sequence[str]) -> None:
+        """After a commit: publish the versions that it began, and notify those who watch the inbox."""
+        try:
+            self._versions.settle(query_ids)
+        finally:
+            self._wakeups.notify(INBOX)
+
+
+def _earlier(db: Connection, measurements: Sequence[Measurement]) -> dict[tuple[str, int], list[_Earlier]]:
+    """The values about the records of these measurements, by study and row, newest first."""
+    rows: dict[str, set[int]] = defaultdict(set)
+    for one in measurements:
+        rows[one.study_id].add(one.row)
+    earlier: dict[tuple[str, int], list[_Earlier]] = defaultdict(list)
+    for study_id in rows:
+        for one, entry in inbox_store.answers_about(db, study_id, rows[study_id]):
+            assert entry.value is not None
+            view = wire.EarlierMeasurement(value=entry.value, at=moment(entry.created_at))
+            earlier[study_id, one.row].append((one.seq, view))
+    return earlier
+
+
+def _import_view(sheet: spreadsheet.Sheet, queries: int, *, dry_run: bool) -> wire.InboxImport:
+    values = sum(entry.value is not None for _, entry in sheet.entries)
+    return wire.InboxImport(
+        dry_run=dry_run, answered=values, declined=len(sheet.entries) - values, blank=sheet.blank, queries=queries
+    )

@@ -1,0 +1,104 @@
+"""Withholding: a record or a person that is measured and released no more, from now on."""
+
+import secrets
+from typing import Any
+
+import numpy as np
+
+from blindopt import wire
+from blindopt.errors import Invalid
+from curator_service import store
+from curator_service.budget import account_table
+from curator_service.datasets import table as withheld
+from curator_service.datasets.persons import PersonColumn
+from curator_service.datasets.withheld_records import file_numbers, withheld_records
+from curator_service.queries.inbox.inbox import Inbox
+from curator_service.queries.table import unanswered_queries
+from curator_service.salted_digests import salted_digest
+from curator_service.studies.release_cache import ReleasedStudies
+from curator_service.vault import Vault
+from service_kit.context.context import ServiceContext
+from service_kit.context.request import Effect, RequestContext
+from service_kit.store.base import moment, stamp
+from service_kit.store.database import Connection
+from service_kit.store.stored_replies import StoredReply
+
+
+class Withholding:
+    """Withholds records, in every dataset of a file at once. Nothing that has left comes back."""
+
+    def __init__(self, context: ServiceContext, vault: Vault, studies: ReleasedStudies, inbox: Inbox) -> None:
+        self._context = context
+        self._vault = vault
+        self._studies = studies
+        self._inbox = inbox
+
+    def withhold(self, request: RequestContext, dataset_id: str, body: wire.WithholdCreate) -> StoredReply:
+        """Measure and release a record, or all records of a person, no more: each is declined as if nobody measured it.
+
+        Its open measurements are declined at once. The log says that a record of the dataset is withheld, not which.
+        Raises Invalid for a record that the dataset does not have. Withholding it again changes nothing.
+        """
+        queries: list[str] = []
+
+        def effect(db: Connection) -> Effect:
+            dataset = store.find(db, store.datasets, dataset_id)
+            account = account_table.account_name(db, dataset)
+            unit, salt = self._unit(dataset, body), secrets.token_hex(16)
+            details: dict[str, Any] = {"dataset_id": dataset_id, "account": account}
+            if unit not in withheld.units(db, account):
+                withheld.withhold(db, account, unit, salt, stamp(self._context.clock()))
+                details["unit_sha256"] = salted_digest(unit, salt)
+                queries.extend(self._decline_open(db, dataset))
+            count = len(withheld_records(db, self._vault, dataset_id))
+            return Effect(wire.WithheldReply(dataset_id=dataset_id, records=count), "record.withheld", details, 200)
+
+        reply = self._context.idempotency.once(request, effect)
+        self._inbox.publish(queries)
+        return reply
+
+    def page(self, dataset_id: str, after: int, limit: int) -> list[tuple[int, wire.WithheldRecord]]:
+        """What is withheld of a dataset's file, for the owner alone, with sequence numbers. Raises NotFound."""
+        with self._context.database.read() as db:
+            account = account_table.account_name(db, store.find(db, store.datasets, dataset_id))
+            rows = store.page(db, withheld.withheld, after=after, limit=limit, account=account)
+            return [(row.seq, _view(row)) for row in rows]
+
+    def _unit(self, dataset: Any, body: wire.WithholdCreate) -> str:
+        """The unit to withhold. Raises Invalid if the dataset has no such record or person; quotes neither."""
+        if body.record is not None:
+            if body.record not in file_numbers(self._vault, dataset):
+                message = f"the dataset has {dataset.rows} records of the file, and this is none of them"
+                raise Invalid("there is no such record", [{"field": "record", "message": message}])
+            return withheld.record_unit(body.record)
+        assert body.person is not None
+        if dataset.person_column is None:
+            message = "the dataset was registered without a person column: withhold records by their numbers"
+            raise Invalid("persons are not known", [{"field": "person", "message": message}])
+        column = PersonColumn(dataset.person_column, self._context.seal.key_for("persons"))
+        column.add([body.person])
+        if not (self._vault.persons(dataset.id) == column.digests[0]).all(axis=1).any():
+            message = "no record of the dataset is this person's: write the name as in the file's person column"
+            raise Invalid("there is no such person", [{"field": "person", "message": message}])
+        return withheld.person_unit(column.digests[0].tobytes())
+
+    def _decline_open(self, db: Connection, dataset: Any) -> list[str]:
+        """Decline what is not released yet of withheld records in all studies of the file; the ids of the queries."""
+        queries: list[str] = []
+        for study_id, dataset_id in store.released_studies(db, dataset.sha256):
+            order = self._studies.of(db, study_id).order
+            rows = np.flatnonzero(np.isin(order, withheld_records(db, self._vault, dataset_id))).tolist()
+            queries += unanswered_queries(db, study_id, rows)
+        for query_id in queries:
+            self._inbox.decline_withheld(db, query_id)
+        return queries
+
+
+def _view(row: Any) -> wire.WithheldRecord:
+    numbers, persons = withheld.numbers_and_persons([row.unit])
+    return wire.WithheldRecord(
+        seq=row.seq,
+        record=next(iter(numbers), None),
+        person=next((person.hex() for person in persons), None),
+        created_at=moment(row.created_at),
+    )

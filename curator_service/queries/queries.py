@@ -1,0 +1,386 @@
+"""The use cases of a modeler: read a study, download its candidates, query measurements."""
+
+import asyncio
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from blindopt import wire
+from blindopt.errors import (
+    BudgetExhausted,
+    Erased,
+    Invalid,
+    NotFound,
+    RateLimited,
+    StillRunning,
+    StudyNotOpen,
+    UnknownRow,
+)
+from blindopt.formats.release_files import Section
+from curator_service import notices, store
+from curator_service.budget import dataset_caps, ledger
+from curator_service.budget import table as lines
+from curator_service.budget.refusals import refusal_for_grant
+from curator_service.budget.study_guard import StudyGuard
+from curator_service.privacy import prices
+from curator_service.privacy.measurement.column import is_exact, measure
+from curator_service.queries import measurement_entries
+from curator_service.queries import table as inbox_store
+from curator_service.queries.study_views import view_of
+from curator_service.releases import groups
+from curator_service.studies.release_cache import Released, ReleasedStudies, withheld_rows
+from curator_service.vault import Vault, new_id
+from service_kit.context.context import ServiceContext
+from service_kit.context.request import Effect, RequestContext
+from service_kit.identity.tokens import Principal
+from service_kit.store import audit_log, stored_replies
+from service_kit.store.base import moment, stamp
+from service_kit.store.database import Connection, is_open, savepoint
+from service_kit.store.stored_replies import StoredReply
+from service_kit.web.reply_pacing import ReplyPacing
+from service_kit.web.wakeups import INBOX, Wakeups
+
+AT_ONCE = 64
+"""The most measurements of a query whose noise is drawn within its transaction; more are drawn in a thread."""
+WAITS_MAX = 256
+"""The number of waiting requests that one grant may have at once."""
+
+
+class Queries:
+    """The modeler's requests. No reply depends on the data, but for n, Z and the answers."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        vault: Vault,
+        limits: wire.Limits,
+        studies: ReleasedStudies,
+        decline_withheld: Callable[[Connection, str], None],
+        wakeups: Wakeups,
+        guard: StudyGuard | None = None,
+    ) -> None:
+        self._context = context
+        self._guard = guard or StudyGuard(context)
+        self._vault = vault
+        self._limits = limits
+        self._studies = studies
+        self._decline_withheld = decline_withheld
+        self._wakeups = wakeups
+        self._periods: dict[str, float | None] = {}
+        self._under_way: set[tuple[str, str]] = set()
+        self._waits: Counter[str] = Counter()
+
+    def study(self, principal: Principal, identity: str) -> wire.StudyView:
+        """The study as a modeler may see it. Raises StudyNotOpen before the release."""
+        with self._context.database.read() as db:
+            return view_of(db, self._context, self._studies, self._limits, principal.id, identity)
+
+    def candidates(self, identity: str, part: int | None) -> tuple[Path, Section]:
+        """The file of Z, and where in it a part is, or Z itself. Raises as ``Released.section``."""
+        with self._context.database.read() as db:
+            released = self._studies.of(db, identity)
+        return self._vault.candidates(released.id), released.section(part)
+
+    def period_s(self, identity: str) -> float | None:
+        """The study's ``reply_after_ms`` in seconds; None where it has none, or is not there."""
+        if identity not in self._periods:
+            try:
+                with self._context.database.read() as db:
+                    spec = store.spec_of(db, identity)
+            except NotFound:
+                return None
+            self._periods[identity] = None if spec.reply_after_ms is None else spec.reply_after_ms / 1000
+        return self._periods[identity]
+
+    async def ask(
+        self, caller: RequestContext, identity: str, request: wire.QueryRequest, pacing: ReplyPacing | None = None
+    ) -> StoredReply:
+        """Measure rows: charge, draw, store the answer and its log record in one transaction, then reply.
+
+        A crash before the commit leaves nothing, and what was drawn has not left; later a retry gets the same bytes:
+        one charge, one answer. With a ``pacing``, or many draws, the charge is committed first, then noise is drawn in
+        a thread; with a ``pacing`` the answer is stored half way to the next deadline, so that neither the time of the
+        reply nor the log reveals how long the draw took. Where people or a system measure, the charge and a pending
+        reply are one transaction. Raises BudgetExhausted; a refusal is recorded and costs nothing.
+        """
+        released = self._check(caller, identity, request)
+        name = caller.principal.id, self._context.idempotency.key_of(caller)[0]
+        if name in self._under_way:
+            stored = self._context.idempotency.earlier(caller)
+            if stored is not None:  # the request under way is a retry, too
+                return stored
+            raise StillRunning("the same request is being answered")
+        self._under_way.add(name)
+        try:
+            if not self._guard.is_loaded(identity):
+                await asyncio.to_thread(self._guard.load, identity)
+            touched = partial(released.rows_of_persons, [item.row for item in request.rows])
+            ahead = partial(lines.ahead_of_query, *name, identity, touched)
+            write = partial(self._context.database.write_soon, ahead=ahead)
+            if not isinstance(released.spec.measurement, wire.ColumnMeasurement):
+                later = await write(lambda db: self._answer_later(db, caller, identity, released, request))
+                self._wakeups.notify(INBOX)
+                return _or_raise(later)
+            if is_exact(released.spec) or (pacing is None and sum(item.plays for item in request.rows) <= AT_ONCE):
+                return _or_raise(await write(lambda db: self._answer_at_once(db, caller, identity, released, request)))
+            begun = await write(lambda db: self.begin(db, caller, identity, released, request))
+            if not isinstance(begun, str):
+                return _or_raise(begun)
+            # A draw may take long: in a thread, so that other requests are served meanwhile.
+            drawn = await asyncio.to_thread(self._drawn, released, request)
+            if pacing is not None:
+                await pacing.half_period()
+            return await write(lambda db: self._answer_begun(db, caller, identity, begun, released, request, *drawn))
+        finally:
+            self._under_way.discard(name)
+
+    def begin(
+        self, db: Connection, caller: RequestContext, identity: str, released: Released, request: wire.QueryRequest
+    ) -> StoredReply | BudgetExhausted | str:
+        """Charge a query and record it as begun; return its id, or the stored reply, or the refusal."""
+        if (stored := self._context.idempotency.stored(db, caller)) is not None:
+            return stored
+        self._context.audit_trail.check_sound()
+        self._context.authentication.check_live(db, caller.principal)
+        state = store.state_of(db, identity)
+        self._guard.check_cached(db, identity, released, state)
+        _check_open(state)
+        key, digest = self._context.idempotency.key_of(caller)
+        if (begun := store.begun(db, caller.principal.id, key)) is not None:  # after a crash before the answer
+            stored_replies.check_same_request(begun.request_sha256, digest)
+            self._guard.check_unanswered(db, identity, caller.principal.id, key)
+            return str(begun.id)
+        rows = [(item.row, item.plays) for item in request.rows]
+        now = self._context.clock()
+        try:
+            spent, of_persons = lines.balance(db, identity), released.rows_of_persons(row for row, _ in rows)
+            if released.groups is not None:  # any two of them may be the ones that cost most
+                of_persons |= lines.row_totals(db, identity).keys()
+            balances = lines.row_balances(db, identity, of_persons)
+            self._guard.check_balances(db, identity, spent, of_persons, balances)
+            charges = ledger.charge_answers(released.spec, spent, rows, balances, released.rows_of_person)
+            losses = self._studies.losses
+            within, spec = (self._context, self._guard, losses), released.spec
+            dataset_caps.check_answers(db, *within, identity, spec, released.id, charges)
+        except BudgetExhausted as refusal:
+            self._refuse(db, caller, identity, released.spec, rows, refusal)
+            return refusal_for_grant(db, identity, caller.principal.id, released.spec, rows)
+        query_id, cost = new_id("qry"), prices.text(sum(charge.cost for charge in charges))
+        details = {"epsilon": cost, "query_id": query_id, "rows": [list(row) for row in rows], "study_id": identity}
+        at = audit_log.append(db, "charge", actor=caller.principal.actor, now=now, details=details).at
+        lines.add(db, identity, "answers", charges, query_id=query_id, at=at)
+        notices.spent(db, self._context.outbox, identity, released.spec, charges)
+        store.begin_query(
+            db,
+            id=query_id,
+            study_id=identity,
+            grant_id=caller.principal.id,
+            idempotency_key=key,
+            request_sha256=digest,
+            request=request.__pydantic_serializer__.to_json(request).decode(),
+            created_at=at,
+        )
+        return query_id
+
+    def _refuse(
+        self,
+        db: Connection,
+        request: RequestContext,
+        identity: str,
+        spec: wire.StudyCreate,
+        rows: list[tuple[int, int]],
+        refusal: BudgetExhausted,
+    ) -> None:
+        now = self._context.clock()
+        row, of_study = refusal.row, prices.Prices.of(spec)
+        of_cap = [n for r, n in rows if row in (None, r)]
+        cost = sum(map(of_study.cost, of_cap))
+        cap = str(refusal.budget["cap"])
+        lines.refuse(db, identity, cap=cap, row=row, plays=sum(of_cap), cost=cost, at=stamp(now))
+        details = {"study_id": identity, **refusal.budget, "rows": [list(row) for row in rows]}
+        audit_log.append(db, "charge.refused", actor=request.principal.actor, now=now, details=details)
+
+    def _answer_at_once(
+        self, db: Connection, caller: RequestContext, identity: str, released: Released, request: wire.QueryRequest
+    ) -> StoredReply | Exception:
+        begun = self.begin(db, caller, identity, released, request)
+        if not isinstance(begun, str):
+            return begun
+        if is_exact(released.spec):
+            return self._settle(db, caller, identity, begun, released, self._measured(released, request))
+        try:
+            with savepoint(db):
+                answers = self._measured(released, request, groups.withheld_from(db, self._vault, released))
+                return self._settle(db, caller, identity, begun, released, answers)
+        except Exception as error:  # nothing is drawn twice for free: the charge stays, and a retry gets the answer
+            if not is_open(db):
+                raise
+            return error
+
+    def _answer_begun(
+        self, db: Connection, caller: RequestContext, identity: str, begun: str, released: Released, *drawn: Any
+    ) -> StoredReply:
+        _check_open(store.state_of(db, identity))  # it may have been closed since the charge
+        request, answers, without = drawn
+        if (now := groups.withheld_from(db, self._vault, released)) != without:  # what was drawn has not left
+            answers = self._measured(released, request, now)
+        return self._settle(db, caller, identity, begun, released, answers)
+
+    def _answer_later(
+        self, db: Connection, caller: RequestContext, identity: str, released: Released, request: wire.QueryRequest
+    ) -> StoredReply | BudgetExhausted:
+        """Charge a query and request its measurements, in one transaction."""
+        query_id = self.begin(db, caller, identity, released, request)
+        if not isinstance(query_id, str):
+            return query_id
+        now = self._context.clock()
+        due_at = measurement_entries.ask(db, released.spec, query_id, identity, caller.principal.id, request.rows, now)
+        self._decline_withheld(db, query_id)
+        measurements = sum(item.plays for item in request.rows)
+        notices.pending(db, self._context.outbox, identity, query_id, measurements)
+        reply = wire.QueryPending(id=query_id, study_id=identity, state="pending", created_at=now, due_at=due_at)
+        return self._context.idempotency.settle(db, caller, Effect(reply, "exchange", {"query_id": query_id}, 202))
+
+    def _drawn(self, released: Released, request: wire.QueryRequest) -> tuple[list[wire.Answer], list[int]]:
+        """Answers, and of groups the records that their sums are without."""
+        without: list[int] = []
+        if released.groups is not None:
+            with self._context.database.read() as db:
+                without = groups.withheld_from(db, self._vault, released)
+        return self._measured(released, request, without), without
+
+    def _measured(
+        self, released: Released, request: wire.QueryRequest, without: Sequence[int] = ()
+    ) -> list[wire.Answer]:
+        if released.groups is not None:
+            return groups.answers(released, request.rows, without)
+        return measure(released.outcomes([item.row for item in request.rows]), request.rows, released.spec)
+
+    def _settle(
+        self,
+        db: Connection,
+        request: RequestContext,
+        identity: str,
+        query_id: str,
+        released: Released,
+        answers: list[wire.Answer],
+    ) -> StoredReply:
+        """Store the answer and its log record. A record that is withheld is declined, whenever it was charged."""
+        answered = dict.fromkeys(answer.row for answer in answers)
+        declined = withheld_rows(db, self._vault, released, answered)
+        reply = wire.QueryReply(
+            id=query_id,
+            study_id=identity,
+            state="answered",
+            created_at=self._context.clock(),
+            answers=[answer for answer in answers if answer.row not in declined] if declined else answers,
+            declined=[row for row in answered if row in declined],
+            salt=secrets.token_hex(16),
+        )
+        return self._context.idempotency.settle(db, request, Effect(reply, "exchange", {"query_id": reply.id}))
+
+    async def query(
+        self, principal: Principal, study_id: str, identity: str, *, wait_s: float = 0.0, version: int = 1
+    ) -> StoredReply:
+        """The latest version of a query, once there is ``version`` or a later one; 202 until then.
+
+        Waits up to ``wait_s``, without holding a thread or a connection meanwhile. Raises NotFound for a query of
+        another grant, StillRunning for one that a crash interrupted before its answer.
+        """
+        deadline = time.monotonic() + wait_s
+        with self._waiting(principal), self._wakeups.listening(identity) as event:
+            while True:
+                event.clear()
+                reply = await asyncio.to_thread(self._look, principal, study_id, identity, version)
+                if reply.status == 200 or not await self._wakeups.wait(event, deadline - time.monotonic()):
+                    return reply
+
+    def _look(self, principal: Principal, study_id: str, identity: str, version: int) -> StoredReply:
+        with self._context.database.read() as db:
+            self._context.authentication.check_live(db, principal)  # it may have been revoked while it waited
+            row = store.find(db, store.queries, identity)
+            if (row.study_id, row.grant_id) != (study_id, principal.id):
+                raise NotFound("there is no such query")
+            measured = inbox_store.find_query(db, identity)
+            latest = None if measured is None else inbox_store.latest(db, identity)
+            key = row.idempotency_key
+            if (stored := stored_replies.find(db, row.grant_id, key, None) if measured is None else None) is not None:
+                self._context.audit_trail.check_reply(db, principal, key, stored.log_seq, stored.reply)
+        if measured is None and stored is None:
+            raise StillRunning("the query was charged and not answered: send it again under its key")
+        if stored is not None and version <= 1:
+            return StoredReply(200, stored.reply.body)
+        if measured is not None and measured.lost == inbox_store.GONE:
+            raise Erased("the study was erased by its owner, with its answers")
+        if latest is not None and latest.version >= version:
+            return StoredReply(200, latest.body)
+        if measured is not None and measured.lost:
+            raise StudyNotOpen("the curator was restored from a backup after this query: it gets no answer any more")
+        due_at = None if measured is None or measured.due_at is None else moment(measured.due_at)
+        reply = wire.QueryPending(
+            id=identity, study_id=study_id, state="pending", created_at=moment(row.created_at), due_at=due_at
+        )
+        return StoredReply(202, reply.model_dump_json().encode())
+
+    @contextmanager
+    def _waiting(self, principal: Principal) -> Iterator[None]:
+        """Count a waiting request. Raises RateLimited if the principal has too many."""
+        if self._waits[principal.id] >= WAITS_MAX:
+            raise RateLimited(1)
+        self._waits[principal.id] += 1
+        try:
+            yield
+        finally:
+            self._waits[principal.id] -= 1
+            if not self._waits[principal.id]:
+                del self._waits[principal.id]
+
+    async def revisions(
+        self, principal: Principal, after: int, limit: int, *, wait_s: float = 0.0
+    ) -> list[wire.Revision]:
+        """The published versions of a grant's queries, in order. Waits up to ``wait_s`` for the first, as ``query``."""
+        deadline = time.monotonic() + wait_s
+        with self._waiting(principal), self._wakeups.listening(principal.id) as event:
+            while True:
+                event.clear()
+                revisions = await asyncio.to_thread(self._revisions, principal, after, limit)
+                if revisions or not await self._wakeups.wait(event, deadline - time.monotonic()):
+                    return revisions
+
+    def _revisions(self, principal: Principal, after: int, limit: int) -> list[wire.Revision]:
+        with self._context.database.read() as db:
+            self._context.authentication.check_live(db, principal)  # it may have been revoked while it waited
+            return inbox_store.versions_after(db, principal.id, after, limit=limit)
+
+    def _check(self, caller: RequestContext, identity: str, request: wire.QueryRequest) -> Released:
+        """The released study, if the request fits its public limits; nothing is written."""
+        self._context.idempotency.key_of(caller)
+        if (released := self._studies.cached(identity)) is None:
+            with self._context.database.read() as db:
+                released = self._studies.of(db, identity)
+        most_rows, most_plays = self._limits.rows_per_query, self._limits.plays_per_row
+        if len(request.rows) > most_rows:
+            raise Invalid(f"a query may ask {most_rows} rows at most", [{"field": "rows", "message": "too many"}])
+        for index, item in enumerate(request.rows):
+            if item.plays > most_plays:
+                fault: dict[str, object] = {"field": f"rows.{index}.plays", "message": "too many"}
+                raise Invalid(f"a row may be played {most_plays} times at most", [fault])
+            if item.row >= released.n:
+                raise UnknownRow(f"rows.{index}.row: the release has rows 0 to {released.n - 1}")
+        return released
+
+
+def _or_raise(outcome: StoredReply | Exception) -> StoredReply:
+    if isinstance(outcome, Exception):
+        raise outcome  # its record, or its charge, is committed by now
+    return outcome
+
+
+def _check_open(state: str) -> None:
+    if state != "open":
+        raise StudyNotOpen("the study is closed: it answers no more queries")

@@ -1,0 +1,1 @@
+"""Releases of studies: mechanisms, previews, attacks, forecasts, groups, sandboxes."""

@@ -1,0 +1,153 @@
+"""Attacks on a study, previewed for its owner: nothing is changed, and what is drawn is thrown away."""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from blindopt import wire
+from blindopt.errors import Busy
+from blindopt.formats import npy_files
+from curator_service import store
+from curator_service.datasets import dataset_rows
+from curator_service.datasets.withheld_records import withheld_records
+from curator_service.privacy.choice import Concrete
+from curator_service.privacy.prices import is_groups
+from curator_service.releases import attacks
+from curator_service.releases.attacks import groups, harm
+from curator_service.releases.attacks.worker import Job, PreviewResult, Published, attempt
+from curator_service.releases.mechanisms.mechanism import Assessment
+from curator_service.releases.mechanisms.registry import mechanism_of
+from curator_service.releases.release_status import release_status
+from curator_service.studies.studies import owner_view
+from curator_service.vault import Vault
+from service_kit.context.exclusive import exclusive
+from service_kit.store.database import Connection, Database
+
+log = logging.getLogger("blindopt.trials")
+PREVIEW_SECONDS = 3.0
+"""The time that the attacks of a preview are sized for."""
+DEADLINE_SECONDS = 15.0
+"""The time after which they are ended."""
+COMMAND_SECONDS = 20.0
+WAIT_SECONDS = 1.0
+"""How long a preview waits for another's; it holds a thread of the service meanwhile."""
+_ONE_AT_A_TIME = threading.Lock()
+_CENTRES = (
+    "Not tried: what the groups' centres show of a record, which use a part of epsilon. On the curator's machine, "
+    "`blindopt-curator audit-privacy STUDY` draws them."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """The assessment of a draft's release, the findings of attacks on it, and in words what was not tried.
+
+    The most harmful finding is first.
+    """
+
+    assessment: Assessment
+    findings: list[wire.Finding]
+    not_tried: str | None
+
+    @property
+    def verdict(self) -> wire.Verdict | None:
+        """What the findings amount to."""
+        return harm.verdict(self.findings, complete=self.not_tried is None)
+
+
+def job_of(
+    db: Connection, vault: Vault, spec: wire.StudyCreate, release: Concrete, published: str | None = None
+) -> Job:
+    """The preview of a draft, or attacks on the release with the id ``published``, as a job for its worker process."""
+    columns, outcome = dataset_rows.column_indices(db, spec)
+    return Job(
+        study=spec,
+        release=release,
+        records=vault.records(spec.dataset_id),
+        columns=columns,
+        outcome=outcome,
+        withheld=withheld_records(db, vault, spec.dataset_id),
+        published=None
+        if published is None
+        else Published(candidates=vault.candidates(published), order=vault.order_file(published)),
+        seconds=PREVIEW_SECONDS,
+    )
+
+
+def on_draft(
+    job: Job,
+    *,
+    deadline_s: float = DEADLINE_SECONDS,
+    wait_s: float = WAIT_SECONDS,
+    run: Callable[[Job, float], PreviewResult] | None = None,
+    on_progress: Callable[[float | None], None] = lambda share: None,
+) -> Preview:
+    """Assess a draft, and attack a release of up to 2,000 rows that is drawn for this, until the deadline at most.
+
+    Or attack the published release of the job. ``on_progress`` gets the share of the attacks that have ended, and None
+    at the end.
+
+    Raises ReleaseImpossible, and Busy while another preview is under way.
+    """
+    seconds = ceil(PREVIEW_SECONDS)
+    busy = Busy("a preview is under way, and one is made at a time: try again", seconds=seconds)
+    with exclusive(_ONE_AT_A_TIME, wait_s, busy):
+        on_progress(0.0)
+        try:
+            tried = run(job, deadline_s) if run is not None else attempt(job, deadline_s, on_progress=on_progress)
+        finally:
+            on_progress(None)
+    if tried.fault is not None:
+        log.error("fault", extra={"fields": {"trial": tried.fault}})
+    findings = [finding for attack in attacks.ATTACKS if (finding := tried.findings.get(attack)) is not None]
+    applicable = groups.ATTACKS if is_groups(job.study) else attacks.ATTACKS
+    left_out = [not_tried(tried, deadline_s, applicable)]
+    if isinstance(job.release, wire.GroupsRelease) and isinstance(job.release.cells, wire.PrivateCells):
+        left_out.append(_CENTRES)
+    words = " ".join(filter(None, left_out)) or None
+    return Preview(tried.assessment or Assessment(), harm.judged(findings), words)
+
+
+def not_tried(
+    tried: PreviewResult, deadline_s: float = DEADLINE_SECONDS, applicable: Sequence[str] = attacks.ATTACKS
+) -> str | None:
+    """The attacks that were not tried, which an owner might take for harmless; not those on answers that no cap allows.
+
+    None if all that are ``applicable`` were tried.
+    """
+    missing = [attack for attack in applicable if attack not in tried.findings]
+    small = [attack for attack in applicable[:-1] if attack in tried.findings and tried.findings[attack] is None]
+    if not missing and not small:
+        return None
+    parts = []
+    if missing:
+        first = [] if tried.assessment is not None else ["what the data make of the release"]
+        why = tried.fault or (
+            f"a preview ends after {deadline_s:g} s, and this study is too wide or the machine too busy for it"
+        )
+        parts.append(f"{', '.join(first + missing)} ({why})")
+    if small:
+        why = "more rows are needed than the study has, or than a preview draws of one as wide"
+        parts.append(f"{', '.join(small)} ({why})")
+    return (
+        f"Not tried: {'; '.join(parts)}. On the curator's machine, `blindopt-curator attack STUDY` takes more rows, "
+        "and its time."
+    )
+
+
+def on_study(database: Database, vault: Vault, identity: str) -> tuple[wire.StudyOwnerView, list[wire.Finding]]:
+    """Attack a study: the published Z with its secret row order, or a release that is drawn for this if it is a draft.
+
+    No deadline ends it. Raises ReleaseImpossible for a draft that cannot be released.
+    """
+    with database.read() as db:
+        view, release = owner_view(db, identity), store.release_of(db, identity)
+        spec, order = view.spec, vault.order(release.id) if release else None
+        rows, outcomes = dataset_rows.scaled_rows(db, vault, spec, order), dataset_rows.outcomes(db, vault, spec)
+        mechanism = mechanism_of(spec, release_status(db, spec, view.report).release)
+    z = None if release is None else npy_files.load(vault.candidates(release.id))
+    if z is None:
+        mechanism.assess(rows)  # raises ReleaseImpossible, which says why
+    return view, attacks.findings(spec, rows, outcomes, mechanism, z, seconds=COMMAND_SECONDS)

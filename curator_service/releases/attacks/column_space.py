@@ -1,0 +1,173 @@
+"""Which of two neighbours was released? The attack that differential privacy bounds for every attacker.
+
+The attacker knows everything but which of two datasets was released. They differ in one row, moved by Delta. Where
+noise is drawn for each row by itself, only that row depends on the answer, and the ratio of the two densities is the
+best test (Neyman & Pearson). Where a secret projection is shared by all rows, Z is compared with the column space of
+each candidate: proposition 1 of docs/privacy.md, and with noise the profile likelihood.
+"""
+
+import time
+from collections.abc import Callable
+from math import inf
+
+import numpy as np
+
+from blindopt.arrays import Matrix, Vector
+from blindopt.wire import Finding
+from curator_service.releases.attacks.intervals import ALPHA, epsilon_bound
+from curator_service.releases.attacks.power import about, best_share, to_contradict, to_differ_from_a_coin
+from curator_service.releases.attacks.scene import Public, draw
+from curator_service.releases.mechanisms.mechanism import Mechanism
+
+RUNS = 1_000
+"""Runs per side where every run needs a release of its own, unless time is up before."""
+RUNS_MIN = 50
+RUNS_MIN_NOISY = 10
+"""So many runs are made however long they take. Noise is slow to draw, so fewer are made with it."""
+_WIDE = 50
+"""With more features than this, a run without noise is slow, too."""
+RUNS_OF_A_ROW = 10_000
+_THRESHOLDS = 40
+
+
+def attack(
+    x: Matrix,
+    mechanism: Mechanism,
+    public: Public,
+    rng: np.random.Generator,
+    *,
+    runs_of_a_row: int = RUNS_OF_A_ROW,
+    least: int | None = None,
+    seconds: float = 1.0,
+    alpha: float = ALPHA,
+) -> Finding | None:
+    """A lower bound on epsilon, at level ``alpha``, from attacks on releases of rows (m, d); None for too few rows.
+
+    The releases are thrown away. ``least``: the fewest runs where every run needs a release of its own. Raises
+    ReleaseImpossible like the mechanism.
+    """
+    if public.shows_x:
+        scores = score_copies(x, mechanism, public, rng, runs_of_a_row)
+    elif len(x) >= x.shape[1] + 2:
+        least = least or (RUNS_MIN_NOISY if public.noise_sd or x.shape[1] > _WIDE else RUNS_MIN)
+        scores = neighbours(x, mechanism, public.unit, rng, least=least, seconds=seconds)
+    else:
+        return None
+    fair = 0.0
+    if public.noise_sd:  # another threshold may prove more: choose it on half of the runs, judge it on the others
+        learnt, scores = [s[::2] for s in scores], (scores[0][1::2], scores[1][1::2])
+        fair = threshold(learnt[0], learnt[1], public.delta, alpha)
+    bound = implied(scores[0], scores[1], fair, public.delta, alpha)
+    right, runs = int(np.sum(scores[0] <= 0) + np.sum(scores[1] > 0)), len(scores[0]) + len(scores[1])
+    sentence = (
+        f"Shown a release and the two datasets it may come from, one row moved by {public.name}, an attacker names the "
+        f"right one {right:,} times of {runs:,}: {_meaning(bound, runs, public, x.shape[1], alpha)}."
+    )
+    return Finding(
+        attack="column_space",
+        figure=bound,
+        low=bound,
+        high=None,
+        confidence=1 - alpha,
+        success=right / runs,
+        blind=0.5,
+        unit=f"epsilon at delta = {public.delta:g}: no smaller one allows what the attacker did",
+        sentence=sentence,
+    )
+
+
+def _meaning(bound: float, runs: int, public: Public, d: int, alpha: float) -> str:
+    """What ``runs`` guesses on both sides together imply, in words; where little, how many would imply more."""
+    distance = public.unit / public.noise_sd if public.noise_sd else inf
+    needed = 2 * to_differ_from_a_coin(best_share(public.law.family, distance, d), public.delta, alpha)
+    if bound == 0:
+        if runs < needed:
+            return f"too few trials to tell; with {about(needed)} the best attacker would stand out from a coin"
+        return "a coin might have done as well, which says nothing of other attackers"
+    if public.epsilon is None:
+        return f"no claim of an epsilon below {bound:.2g} could be true"
+    text = f"that takes an epsilon of at least {bound:.2g}, where {public.epsilon} is claimed"
+    to_refute = 2 * to_contradict(float(public.epsilon), public.delta, alpha)
+    if bound <= float(public.epsilon) and runs < to_refute:
+        text += f"; too few trials to tell more: it takes {about(to_refute)} without a fault to contradict the claim"
+    return text
+
+
+def implied(first: Vector, second: Vector, fair: float, delta: float, alpha: float = ALPHA) -> float:
+    """The epsilon that scores under two neighbours imply, where the attacker guesses the second above ``fair``."""
+    hits, alarms = int(np.sum(second > fair)), int(np.sum(first > fair))
+    return epsilon_bound(hits, len(second), alarms, len(first), delta, alpha)
+
+
+def threshold(first: Vector, second: Vector, delta: float, alpha: float = ALPHA) -> float:
+    """The threshold that implies the largest epsilon on these scores. Judge it on other scores."""
+    tried = np.quantile(np.concatenate([first, second]), np.linspace(0, 1, _THRESHOLDS + 2)[1:-1])
+    return float(max(tried, key=lambda fair: implied(first, second, fair, delta, alpha)))
+
+
+def _moved(row: Vector, by: float, rng: np.random.Generator) -> Vector:
+    """The row moved by this distance in a random direction: all directions are alike to these laws."""
+    direction = rng.normal(size=len(row))
+    moved: Vector = row + by * direction / np.linalg.norm(direction)
+    return moved
+
+
+def score_copies(
+    x: Matrix, mechanism: Mechanism, public: Public, rng: np.random.Generator, runs: int
+) -> tuple[Vector, Vector]:
+    """Scores of ``runs`` releases of one row, and of as many of its neighbour: multiples of log likelihood ratios.
+
+    A score above 0 is evidence for the neighbour.
+    """
+    row = x[rng.integers(len(x))]
+    other = _moved(row, public.unit, rng)
+    power = 1 if public.law.family == "planar_laplace" else 2
+
+    def score(z: Matrix) -> Vector:
+        away = [np.linalg.norm(z - candidate, axis=1) ** power for candidate in (row, other)]
+        ratio: Vector = away[0] - away[1]
+        return ratio
+
+    # Rows are drawn independently of each other: a release of copies is as many releases of one row.
+    first, second = (score(draw(mechanism, np.tile(candidate, (runs, 1)))) for candidate in (row, other))
+    return first, second
+
+
+def neighbours(
+    x: Matrix,
+    mechanism: Mechanism,
+    by: float,
+    rng: np.random.Generator,
+    *,
+    runs: int = RUNS,
+    least: int = RUNS_MIN,
+    seconds: float = inf,
+) -> tuple[Vector, Vector]:
+    """Scores of releases of x (m, d), and of a neighbour with one row moved by ``by``.
+
+    A score is the squared distance of Z from the column space of x, less that from the neighbour's: above 0 it is
+    evidence for the neighbour. Makes ``runs`` on each side, or what ``seconds`` allow, but ``least`` at least.
+    """
+    neighbour = x.copy()
+    moved = rng.integers(len(x))
+    neighbour[moved] = _moved(x[moved], by, rng)
+    outside = [_outside(candidate) for candidate in (x, neighbour)]
+    scores: tuple[list[float], list[float]] = [], []
+    until = time.monotonic() + seconds
+    while len(scores[1]) < runs and (len(scores[1]) < least or time.monotonic() < until):
+        for candidate, candidate_scores in zip((x, neighbour), scores, strict=True):
+            z = draw(mechanism, candidate)
+            candidate_scores.append(outside[0](z) - outside[1](z))
+    return np.array(scores[0]), np.array(scores[1])
+
+
+def _outside(x: Matrix) -> Callable[[Matrix], float]:
+    """The squared distance of a release (m, r) from the column space of a centred candidate (m, d), as a function."""
+    basis, values, _ = np.linalg.svd(x - x.mean(axis=0), full_matrices=False)
+    space = basis[:, values > 1e-12 * values.max(initial=0.0)]
+
+    def squared(z: Matrix) -> float:
+        z = z - z.mean(axis=0)
+        return float(np.sum((z - space @ (space.T @ z)) ** 2))
+
+    return squared

@@ -1,0 +1,122 @@
+"""The attacks of a preview in a process of their own, which a deadline ends whatever it does.
+
+One step over a thousand features can take a minute inside the linear algebra, where no flag is read; a process can be
+killed. The findings that it sent before are kept. The child reads the records from their file.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from blindopt.arrays import Matrix
+from blindopt.errors import ReleaseImpossible
+from blindopt.formats import npy_files
+from blindopt.wire import Finding, StudyCreate
+from curator_service.datasets.scaling import ScaledRows
+from curator_service.privacy.choice import Concrete
+from curator_service.releases.attacks import trial
+from curator_service.releases.mechanisms.mechanism import Assessment
+from curator_service.releases.mechanisms.registry import mechanism_of
+from service_kit import runner
+
+
+class Published(runner.Message):
+    """The files of a release: Z, and its secret row order."""
+
+    candidates: Path
+    order: Path
+
+
+class Job(runner.Message):
+    """A draft to attack, the release that would run, and the file of the records; or a ``published`` release.
+
+    ``columns``: the features' columns in ``records``, an npy file; ``outcome``: that of the measurement, None
+    where y is no column. ``withheld``: the records to leave out. ``seconds``: what the attacks are sized for.
+    """
+
+    study: StudyCreate
+    release: Concrete
+    records: Path
+    columns: list[int]
+    outcome: int | None
+    withheld: list[int] = []
+    published: Published | None = None
+    seconds: float
+
+
+class Reply(runner.Reply):
+    """The assessment of the release, or an attack that ended, with its finding where it applied."""
+
+    assessment: Assessment | None = None
+    attack: str | None = None
+    finding: Finding | None = None
+
+
+class Worker(runner.Worker[Reply]):
+    """A process for one preview."""
+
+    def __init__(self) -> None:
+        super().__init__(PROGRAM)
+
+
+@dataclass(slots=True)
+class PreviewResult:
+    """What the process sent before it ended: findings by attack, None for an attack that does not apply.
+
+    ``assessment`` is None where not even that was sent. ``late``: whether the deadline ended it. ``fault``: in words,
+    what else ended it too early.
+    """
+
+    assessment: Assessment | None = None
+    findings: dict[str, Finding | None] = field(default_factory=dict)
+    late: bool = False
+    fault: str | None = None
+
+
+def attempt(
+    job: Job, within: float, worker: Worker | None = None, on_progress: Callable[[float], None] | None = None
+) -> PreviewResult:
+    """Assess and attack a draft for ``within`` seconds at most, in a new process by default, which then ends.
+
+    ``on_progress`` gets the share of the attacks that have ended. Raises ReleaseImpossible.
+    """
+    worker, result, reply = worker or Worker(), PreviewResult(), Reply()
+    try:
+        with worker.deadline(within) as late:
+            for reply in worker.work(job):
+                if reply.problem is not None and reply.is_impossible:
+                    raise ReleaseImpossible(reply.problem)
+                if reply.assessment is not None:
+                    result.assessment = reply.assessment
+                if reply.attack is not None:
+                    result.findings[reply.attack] = reply.finding
+                    if on_progress is not None:
+                        on_progress(len(result.findings) / len(trial.ATTACKS))
+    finally:
+        status = worker.end()
+    result.late, result.fault = late.is_set(), reply.problem
+    if not (reply.is_last or result.late):
+        result.fault = f"its process ended with status {status}; memory may be short"
+    return result
+
+
+def _work(job: Job, _: Matrix | None, sender: runner.Sender[Reply]) -> Reply:
+    values = npy_files.load(job.records)
+    y = None if job.outcome is None else values[:, job.outcome]
+    mechanism, z = mechanism_of(job.study, job.release), None
+    if (published := job.published) is not None:
+        order, z = np.load(published.order, allow_pickle=False), npy_files.load(published.candidates)
+    else:
+        order = np.delete(np.arange(len(values)), job.withheld)
+    rows = ScaledRows(values, job.columns, job.study.features, order)
+    sender.send(Reply(assessment=mechanism.assess(rows) if z is None else Assessment()))
+    for attack, finding in trial.one_by_one(job.study, rows, y, mechanism, z, seconds=job.seconds):
+        sender.send(Reply(attack=attack, finding=finding))
+    return Reply()
+
+
+# On one core, so that the noise starts no processes that a kill would leave behind. At the usual priority, because the
+# owner waits for a preview.
+PROGRAM = runner.Program(__name__, Job, Reply, _work, core=2)

@@ -1,0 +1,267 @@
+"""Forecasts of quality: jobs for the owner, one at a time, each in a process of its own."""
+
+import json
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from blindopt import wire
+from blindopt.arrays import Matrix
+from blindopt.errors import Invalid, NotFound, StateConflict
+from curator_service import notices, store
+from curator_service.datasets.withheld_records import kept_records
+from curator_service.privacy import entropy
+from curator_service.privacy.guarantees import CHOOSING
+from curator_service.privacy.prices import is_groups
+from curator_service.releases.forecasts.cells import GROUP_ROWS, ROWS_MIN, cells_of
+from curator_service.releases.forecasts.public_inputs import kernels_of
+from curator_service.releases.forecasts.worker import Job, Reply, Worker
+from curator_service.releases.jobs import Jobs
+from curator_service.settings import Settings
+from curator_service.store.jobs import forecasts
+from curator_service.vault import Vault, new_id
+from service_kit.context.context import ServiceContext
+from service_kit.context.request import Effect, RequestContext
+from service_kit.store.base import moment, stamp
+from service_kit.store.database import Connection
+from service_kit.store.stored_replies import StoredReply
+
+_POINTS = TypeAdapter(list[wire.ForecastPoint])
+
+
+class Forecasts(Jobs):
+    """At most one forecast runs, others wait in their order. Its results are for the owner alone."""
+
+    noun = "forecast"
+    stopped = "the curator was stopped before this forecast was done: ask for it again"
+    _table = forecasts
+
+    def __init__(
+        self, context: ServiceContext, vault: Vault, settings: Settings, worker: Callable[[], Worker] = Worker
+    ) -> None:
+        self._vault = vault
+        self._make_worker = worker
+        super().__init__(context, settings.forecast_seconds_max, settings.forecasts_waiting_max)
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def start(self, request: RequestContext, study_id: str, forecast: wire.ForecastCreate) -> StoredReply:
+        """Queue a forecast. Raises Invalid if it cannot be made, StateConflict if too many wait."""
+        self._context.idempotency.key_of(request)
+        checked = self._check(study_id, forecast)
+        begun: str | None = None
+
+        def effect(db: Connection) -> Effect:
+            nonlocal begun
+            if _study(db, study_id)[0] != checked.study:
+                raise StateConflict("the draft was changed meanwhile: look at it again, then start the forecast")
+            self._check_room(db)
+            identity = new_id("fct")
+            store.insert(
+                db,
+                forecasts,
+                id=identity,
+                study_id=study_id,
+                state="running",
+                spec=forecast.model_dump_json(),
+                progress=0.0,
+                points="[]",
+                created_at=stamp(self._context.clock()),
+            )
+            begun = identity
+            details = {
+                "study_id": study_id,
+                "forecast_id": identity,
+                "levels": len(forecast.epsilons),
+                "mechanisms": len(forecast.mechanisms),
+                "functions": forecast.functions,
+                "queries": forecast.queries,
+                "rows": forecast.rows,
+                "rows_max": forecast.rows_max,
+            }
+            if forecast.sample_dataset_id is not None:
+                details["sample_dataset_id"] = forecast.sample_dataset_id
+            return Effect(self._view(db, store.find(db, forecasts, identity)), "forecast.started", details, 202)
+
+        reply = self._context.idempotency.once(request, effect)
+        if begun is not None and not reply.replayed:
+            self._submit(begun)
+        return reply
+
+    def view(self, study_id: str, identity: str) -> wire.ForecastView:
+        """A forecast of a study. Raises NotFound."""
+        with self._context.database.read() as db:
+            return self._view(db, _find(db, study_id, identity))
+
+    def page(self, study_id: str, after: int, limit: int) -> list[tuple[int, wire.ForecastView]]:
+        """Forecasts of a study with their sequence numbers."""
+        with self._context.database.read() as db:
+            store.find(db, store.studies, study_id)
+            rows = store.page(db, forecasts, after=after, limit=limit, study_id=study_id)
+            return [(row.seq, self._view(db, row)) for row in rows]
+
+    def cancel(self, request: RequestContext, study_id: str, identity: str) -> StoredReply:
+        """Cancel a forecast. Raises StateConflict if it has ended."""
+
+        def effect(db: Connection) -> Effect:
+            _find(db, study_id, identity)
+            view = self._view(db, self._cancelled(db, identity))
+            return Effect(view, "forecast.cancelled", {"study_id": study_id, "forecast_id": identity}, 200)
+
+        return self._cancel(request, identity, effect)
+
+    def _check(self, study_id: str, forecast: wire.ForecastCreate) -> "_Inputs":
+        """The study of a forecast, and its rows. Raises Invalid if the forecast cannot be made."""
+        # Outside of any write transaction: calibrating many mechanisms takes long.
+        with self._context.database.read() as db:
+            inputs = _inputs(db, study_id, forecast)
+        kernels_of(inputs.study, forecast)
+        cells_of(inputs.study, forecast)
+        if inputs.n < ROWS_MIN:
+            raise Invalid(f"a forecast needs a dataset of {ROWS_MIN} rows or more")
+        return inputs
+
+    def _view(self, db: Connection, row: Any) -> wire.ForecastView:
+        spec = forecast_request(row)
+        is_public = spec.rows == "public" or store.dataset_of(db, row.study_id).public
+        progress = self._progress.get(row.id, row.progress) if row.state == "running" else row.progress
+        return wire.ForecastView(
+            id=row.id,
+            study_id=row.study_id,
+            state=row.state,
+            progress=progress,
+            created_at=moment(row.created_at),
+            ended_at=moment(row.ended_at) if row.ended_at else None,
+            problem=row.problem,
+            spec=spec,
+            points=_POINTS.validate_json(row.points),
+            choosing=None if is_public else CHOOSING,
+        )
+
+    # --- the work ---------------------------------------------------------------------------------
+
+    def _work(self, identity: str) -> dict[str, Any] | None:
+        """Run one forecast; the values of its end, or None if it had ended before."""
+        with self._context.database.read() as db:
+            row = store.find(db, forecasts, identity)
+            if row.state != "running":
+                return None
+            forecast = forecast_request(row)
+            inputs = _inputs(db, row.study_id, forecast)
+        # Without a dataset to read, nothing but public values is sent.
+        values = None if inputs.dataset_id is None else self._sample(inputs, inputs.dataset_id)
+        n = None if values is not None else inputs.n
+        job = Job(
+            study=inputs.study,
+            forecast=forecast,
+            seed=secrets.randbits(63),
+            n=n,
+            records=inputs.records,
+        )
+        worker = self._make_worker()
+        last = Reply()
+        try:
+            with self._running(identity, worker) as late:
+                for last in worker.work(job, values):
+                    if last.progress is not None:
+                        self._progress[identity] = last.progress
+        finally:
+            status = worker.end()
+        return self._ending(last, late=late.is_set(), status=status)
+
+    def _ending(self, last: Reply, *, late: bool, status: int) -> dict[str, Any]:
+        if last.points is not None:
+            points = _POINTS.dump_json(last.points).decode()
+            return {"state": "completed", "points": points, "progress": 1.0}
+        if last.problem is not None:
+            return {"state": "failed", "problem": last.problem}
+        if late:
+            return {
+                "state": "failed",
+                "problem": (
+                    f"it took longer than {self._seconds_max} s (FORECAST_SECONDS_MAX): "
+                    "ask for fewer rows, functions, queries or levels"
+                ),
+            }
+        return {
+            "state": "failed",
+            "problem": f"its process ended with status {status}; if memory was short, ask for fewer rows",
+        }
+
+    def _sample(self, inputs: "_Inputs", dataset_id: str) -> Matrix:
+        """The raw feature columns of ``inputs.n`` rows of a dataset, chosen at random: (rows, features)."""
+        with self._context.database.read() as db:
+            names = store.column_names(store.find(db, store.datasets, dataset_id))
+            kept = kept_records(db, self._vault, dataset_id)
+        values = self._vault.dataset(dataset_id)
+        chosen = kept[entropy.sample(len(kept), min(inputs.n, len(kept)))]
+        columns = [names.index(feature.column) for feature in inputs.study.features]
+        sampled: Matrix = values[chosen][:, columns]
+        return sampled
+
+    def _notify(self, db: Connection, row: Any) -> None:
+        notices.forecast_ended(db, self._context.outbox, row)
+
+    def _log_details(self, row: Any) -> dict[str, Any]:
+        return {"study_id": row.study_id}
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """What a forecast is made from: the study, the number of rows, and the dataset to read (None: uniform rows)."""
+
+    study: wire.StudyCreate
+    n: int
+    dataset_id: str | None
+    records: int
+    """Records of the study's dataset."""
+
+
+def _find(db: Connection, study_id: str, identity: str) -> Any:
+    """The forecast of a study. Raises NotFound."""
+    row = store.find(db, forecasts, identity)
+    if row.study_id != study_id:
+        raise NotFound("there is no such forecast")
+    return row
+
+
+def _inputs(db: Connection, study_id: str, forecast: wire.ForecastCreate) -> _Inputs:
+    """The inputs of a forecast. Raises Invalid for a sample that is not public or lacks a feature."""
+    study, records = _study(db, study_id)
+    rows = records
+    dataset_id = study.dataset_id if forecast.rows == "records" else forecast.sample_dataset_id
+    if forecast.sample_dataset_id is not None:
+        try:
+            sample = store.find(db, store.datasets, forecast.sample_dataset_id)
+        except NotFound:
+            raise _no_sample("there is no such dataset") from None
+        if not sample.public:
+            raise _no_sample("it is not declared public")
+        missing = {feature.column for feature in study.features} - set(store.column_names(sample))
+        if missing:
+            raise _no_sample(f"it has no column {min(missing)}")
+        rows = int(sample.rows)
+    most = GROUP_ROWS if is_groups(study) and dataset_id is None else forecast.rows_max
+    return _Inputs(study, min(rows, most), dataset_id, records)
+
+
+def _no_sample(why: str) -> Invalid:
+    fault: dict[str, object] = {"field": "sample_dataset_id", "message": why}
+    return Invalid("a sample is a dataset that is declared public, with the features of the study as columns", [fault])
+
+
+def forecast_request(row: Any) -> wire.ForecastCreate:
+    """The request of a stored forecast. One of 0.2.0 has a number of ``rows``, and was on the records."""
+    spec = json.loads(row.spec)
+    if not isinstance(spec.get("rows"), str):
+        spec |= {"rows": "records", "rows_max": spec.get("rows", 1_000)}
+    return wire.ForecastCreate.model_validate_json(json.dumps(spec))
+
+
+def _study(db: Connection, study_id: str) -> tuple[wire.StudyCreate, int]:
+    """A study, and the number of rows of its dataset."""
+    study = store.spec_of(db, study_id)
+    return study, int(store.find(db, store.datasets, study.dataset_id).rows)

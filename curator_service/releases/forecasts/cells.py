@@ -1,0 +1,155 @@
+"""The cells of a forecast: each mechanism at each privacy level."""
+
+from dataclasses import dataclass
+from decimal import ROUND_FLOOR, Decimal
+from typing import Any
+
+from blindopt.errors import Invalid
+from blindopt.wire import (
+    AutoRelease,
+    ForecastCreate,
+    GaussianProjectionRelease,
+    GaussianRelease,
+    GroupsRelease,
+    IdentityRelease,
+    LaplaceAnswers,
+    PlanarLaplaceRelease,
+    PoGpUcbRelease,
+    PrivateCells,
+    ReleaseSpec,
+    StudyCreate,
+    amount,
+)
+from curator_service.datasets.scaling import ScaledRows
+from curator_service.privacy.groups import GroupAnswers
+from curator_service.privacy.prices import UNITS, exact
+from curator_service.releases.mechanisms import groups
+from curator_service.releases.mechanisms.gaussian_projection import PROJECTED_FEATURES_MIN
+from curator_service.releases.mechanisms.mechanism import Mechanism
+from curator_service.releases.mechanisms.po_gp_ucb import PoGpUcb, largest_r, spectrum
+from curator_service.releases.mechanisms.registry import choice_of
+
+FAILURE_PROBABILITY = 1e-6
+"""delta where the study has none and the mechanism needs one."""
+PROJECTION_COLUMNS = 10
+COLUMNS_MAX = 1_000
+ROWS_MIN = 2
+GROUP_ROWS = 20_000
+"""Uniform rows that say how many records each group of a public forecast has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A mechanism at a level. ``epsilon`` is None for identity, the baseline without noise."""
+
+    name: str
+    epsilon: str | None
+    mechanism: Mechanism
+    by_rule: bool = False
+    """Whether r follows from the records, by the paper's rule."""
+    answers: GroupAnswers | None = None
+    """What answers about groups, at this level."""
+
+    def on(self, rows: ScaledRows) -> Mechanism:
+        """The mechanism for ``rows`` (n, d). Raises ReleaseImpossible where it cannot release them."""
+        mechanism = self.mechanism
+        if self.by_rule and isinstance(mechanism, PoGpUcb):
+            mechanism.assess(rows)  # raises with an explanation where features are linearly dependent
+            sigma_min = spectrum(rows).sigma_min / mechanism.sensitivity
+            r = largest_r(sigma_min, float(mechanism.epsilon), mechanism.delta)
+            mechanism = PoGpUcb(mechanism.epsilon, mechanism.delta, mechanism.sensitivity, min(max(r, 1), COLUMNS_MAX))
+        mechanism.assess(rows)
+        return mechanism
+
+
+def cells_of(study: StudyCreate, forecast: ForecastCreate) -> list[Cell]:
+    """Identity first, then each mechanism at each level, in the order of ``forecast`` and without duplicates.
+
+    Depends on public values alone. Raises Invalid for a mechanism that does not fit this study.
+    """
+    cells = [Cell("identity", None, _mechanism(study, IdentityRelease(mechanism="identity")))]
+    levels = {amount(epsilon): epsilon for epsilon in reversed(forecast.epsilons)}
+    if isinstance(study.release, GroupsRelease):
+        if forecast.mechanisms != ["auto"]:
+            fault: dict[str, object] = {"field": "mechanisms", "message": "a study of groups is forecast by itself"}
+            raise Invalid("leave the mechanisms out: a study of groups is forecast by itself", [fault])
+        return [*cells, *(_of_groups(study, levels[amount(text)]) for text in dict.fromkeys(forecast.epsilons))]
+    for name in dict.fromkeys(forecast.mechanisms):
+        index = forecast.mechanisms.index(name)
+        for epsilon in dict.fromkeys(levels[amount(text)] for text in forecast.epsilons):
+            if name != "identity":
+                cells.append(_cell(study, name, epsilon, index))
+    return cells
+
+
+def whole(study: StudyCreate) -> Decimal:
+    """Epsilon of a record of a study of groups: its cap, or else the release and one answer."""
+    assert isinstance(study.release, GroupsRelease)
+    assert isinstance(study.answers, LaplaceAnswers)
+    cap = study.budget.epsilon_per_row
+    return amount(study.release.epsilon) + amount(study.answers.epsilon) if cap is None else amount(cap)
+
+
+def _of_groups(study: StudyCreate, epsilon: str) -> Cell:
+    """A study of groups where a record has ``epsilon`` in all, divided as the study divides its own."""
+    release, answers, share = study.release, study.answers, amount(epsilon) / whole(study)
+    assert isinstance(release, GroupsRelease)
+    assert isinstance(answers, LaplaceAnswers)
+
+    def part(of: str) -> str:
+        return exact((amount(of) * share).quantize(Decimal(1) / UNITS, ROUND_FLOOR))
+
+    cells = release.cells
+    if isinstance(cells, PrivateCells):
+        cells = cells.model_copy(update={"epsilon": part(cells.epsilon)})
+    release = release.model_copy(update={"epsilon": part(release.epsilon), "cells": cells})
+    at = study.model_copy(
+        update={"release": release, "answers": answers.model_copy(update={"epsilon": part(answers.epsilon)})}
+    )
+    if groups.faults(at):
+        fault: dict[str, object] = {
+            "field": "epsilons",
+            "message": f"{epsilon} is too small: its noise does not fit 64 bits",
+        }
+        raise Invalid(f"epsilon {epsilon} is too small for groups", [fault])
+    return Cell("groups", epsilon, groups.Groups.of(at, release), answers=GroupAnswers.of(at))
+
+
+def _cell(study: StudyCreate, name: str, epsilon: str, index: int) -> Cell:
+    by_rule = name == "po_gp_ucb" and not isinstance(study.release, PoGpUcbRelease)
+    try:
+        return Cell(name, epsilon, _mechanism(study, _release(study, name, epsilon)), by_rule)
+    except Invalid as error:
+        fault: dict[str, object] = {"field": f"mechanisms.{index}", "message": str(error)[:300]}
+        raise Invalid(f"{name} cannot be tried for this study: leave it out", [fault]) from None
+
+
+def _mechanism(study: StudyCreate, release: ReleaseSpec) -> Mechanism:
+    return choice_of(study.model_copy(update={"release": release})).mechanism
+
+
+def _release(study: StudyCreate, name: str, epsilon: str) -> ReleaseSpec:
+    """The release by mechanism ``name`` at this level, with the study's own Delta, delta and r where it has them."""
+    own, d = study.release, len(study.features)
+    shared: dict[str, Any] = {
+        "mechanism": name,
+        "epsilon": epsilon,
+        "sensitivity": getattr(own, "sensitivity", 1.0),
+    }
+    own_delta = getattr(own, "delta", None)
+    delta = FAILURE_PROBABILITY if own_delta is None else own_delta
+    match name:
+        case "auto":  # without a delta it takes pure epsilon-DP alone, as the study would
+            return AutoRelease(delta=own_delta, **shared)
+        case "planar_laplace":
+            return PlanarLaplaceRelease(delta=own_delta if isinstance(own, PlanarLaplaceRelease) else None, **shared)
+        case "gaussian":
+            return GaussianRelease(delta=delta, **shared)
+        case "gaussian_projection":
+            if d < PROJECTED_FEATURES_MIN:
+                raise Invalid(f"gaussian_projection is for {PROJECTED_FEATURES_MIN} features or more")
+            r = own.r if isinstance(own, GaussianProjectionRelease) else PROJECTION_COLUMNS
+            return GaussianProjectionRelease(delta=delta, r=r, **shared)
+        case _:
+            r = own.r if isinstance(own, PoGpUcbRelease) else 1  # by the paper's rule, once the rows are known
+            return PoGpUcbRelease(delta=delta, r=r, acknowledge_refuted=True, **shared)

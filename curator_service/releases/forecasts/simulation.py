@@ -1,0 +1,199 @@
+"""The simulation: functions of a Gaussian process on public rows, or on the records, optimized through each Z.
+
+The model: f is drawn from GP(0, kernel) at the scaled rows X, for each of the forecast's kernels. y = f + Gaussian
+noise whose variance is the kernel's noise_variance (or the study's measurement.noise_variance, where the study declares
+a kernel and that is larger), plus the variance of the study's private answers, if it has them: their law and their clip
+are not modelled. Z is drawn by the mechanism itself, anew for each function. The modeler is gp_ucb, unchanged: it
+averages the kernel of f over the noise of Z where its law is known, and knows the variance of y.
+
+Candidates of a study of groups are their centres, and f at a centre stands for the mean over the group. Rows say how
+many records each group has. At each level these numbers have noise of the mechanism's law, and say what is a candidate.
+An answer has the noise of a group with the median number.
+"""
+
+import numpy as np
+
+from blindopt import wire
+from blindopt.arrays import Matrix, Vector
+from blindopt.errors import Invalid
+from blindopt.gp.input_noise import noise_aware
+from blindopt.gp.kernels import kernel_of
+from blindopt.wire import ForecastCreate, ForecastPoint, LengthscaleRegret, StudyCreate
+from curator_service.datasets.scaling import ScaledRows
+from curator_service.privacy.groups import COUNT_MOVE
+from curator_service.privacy.measurement.privatize import passport_of
+from curator_service.privacy.noise import OnProgress
+from curator_service.releases.forecasts.cells import ROWS_MIN, Cell, cells_of
+from curator_service.releases.forecasts.distances import draw_pairs, relative_errors
+from curator_service.releases.forecasts.functions import draw_functions
+from curator_service.releases.forecasts.public_inputs import kernels_of
+from curator_service.releases.forecasts.regret import chance_regret, gp_ucb_regret, mean_regret
+from curator_service.releases.mechanisms.groups import Groups
+from curator_service.releases.mechanisms.mechanism import Mechanism
+
+PAIRS = 2_000
+_LEAST_NOISE = 1e-6
+"""Variance of an answer about a group without noise, as a share of that of f: a model without any would be singular."""
+_FUNCTIONS, _NOISE, _TIES, _PAIRS = range(4)  # streams of the seed; 4 is that of the uniform rows
+_NUMBERS = 5
+
+
+def simulate(
+    study: StudyCreate,
+    forecast: ForecastCreate,
+    rows: ScaledRows,
+    *,
+    seed: int,
+    on_progress: OnProgress,
+    records: int | None = None,
+) -> list[ForecastPoint]:
+    """The points of a forecast on ``rows`` (n, d), n >= 2: the two baselines, then each mechanism at each level.
+
+    All mechanisms get the same functions and the same noise of y, so their regrets are paired. ``seed`` determines
+    these; the draws of the mechanisms have no seed. ``records``: the number of records that the rows stand for, if it
+    is another one. Raises Invalid, ReleaseImpossible and NumericalFailure.
+    """
+    cells, kernels = cells_of(study, forecast), kernels_of(study, forecast)
+    if rows.n < ROWS_MIN:
+        raise Invalid("a forecast needs a dataset of two rows or more")
+    worlds = [_World(kernel, study) for kernel in kernels]
+    if isinstance(of_groups := cells[-1].mechanism, Groups):
+        simulation: _Simulation = _GroupSimulation(worlds, forecast, rows, seed, of_groups, records or rows.n)
+    else:
+        simulation = _Simulation(worlds, forecast, rows, seed)
+    mechanisms = [cell.on(rows) for cell in cells]  # before the long work, so that an impossible one is refused at once
+    points: list[ForecastPoint] = []
+
+    def progress_of_cell(share: float) -> None:
+        on_progress((len(points) + share) / len(cells))
+
+    for cell, mechanism in zip(cells, mechanisms, strict=True):
+        points.append(simulation.point(cell, mechanism, progress_of_cell))
+    return [points[0], simulation.chance(), *points[1:]]
+
+
+class _World:
+    """A kernel, and the variance of a measurement of a function that is drawn from it."""
+
+    def __init__(self, kernel: wire.Kernel, study: StudyCreate) -> None:
+        self.lengthscale = kernel.lengthscale
+        self.kernel = kernel_of(kernel.kind, kernel.lengthscale, kernel.signal_variance)
+        self.noise_variance = outcome_variance(study, kernel)
+
+
+class _Simulation:
+    """The rows, functions and noise that all mechanisms share."""
+
+    def __init__(self, worlds: list[_World], forecast: ForecastCreate, rows: ScaledRows, seed: int) -> None:
+        self._worlds = worlds
+        self._rows = rows
+        self._x: Matrix = np.vstack([block for _, block in rows.blocks()])
+        self._queries = forecast.queries
+        self._count = forecast.functions
+        self._seed = seed
+        # The same normal variables for each kernel: what differs between length-scales is the length-scale.
+        self._f = [draw_functions(self._x, world.kernel, self._count, self._rng(_FUNCTIONS)) for world in worlds]
+        self._chance = [np.array([chance_regret(f, forecast.queries) for f in functions]) for functions in self._f]
+        self._noise = self._rng(_NOISE).standard_normal((self._count, forecast.queries))
+
+    def _rng(self, stream: int, function: int = 0) -> np.random.Generator:
+        return np.random.default_rng([self._seed, stream, function])
+
+    def point(self, cell: Cell, mechanism: Mechanism, on_progress: OnProgress) -> ForecastPoint:
+        """The point of a mechanism at a level, from a fresh Z for each function and a run of GP-UCB for each kernel."""
+        n, d = self._rows.n, self._rows.d
+        law, z = mechanism.noise(d), np.empty((n, mechanism.columns(d)))
+        aware = [noise_aware(world.kernel, law, z.shape[1]) for world in self._worlds]
+        regrets, errors = np.empty((len(self._worlds), self._count)), []
+        for number in range(self._count):
+            mechanism.draw(self._rows, z)
+            for i, (world, (kernel, nugget)) in enumerate(zip(self._worlds, aware, strict=True)):
+                noise = np.sqrt(world.noise_variance) * self._noise[number]
+                ties = self._rng(_TIES, number)
+                f = self._f[i][number]
+                regrets[i, number] = gp_ucb_regret(z, f, noise, kernel, world.noise_variance, ties, nugget)
+                on_progress((number + (i + 1) / len(self._worlds)) / self._count)
+            pairs = draw_pairs(n, -(-PAIRS // self._count), self._rng(_PAIRS, number))
+            errors.append(relative_errors(self._x, z, law, pairs))
+        all_errors = np.concatenate(errors)
+        error = float(np.median(all_errors)) if len(all_errors) else None
+        return self._point(cell.name, mechanism.name, cell.epsilon, law.sd, error, list(regrets))
+
+    def chance(self) -> ForecastPoint:
+        """The baseline of a search that asks for random rows."""
+        return self._point("random_rows", "random_rows", None, None, None, self._chance)
+
+    def _point(
+        self, name: str, runs_as: str, epsilon: str | None, sd: float | None, error: float | None, regrets: list[Vector]
+    ) -> ForecastPoint:
+        means = [
+            mean_regret(of_world / np.sqrt(world.kernel.variance))
+            for world, of_world in zip(self._worlds, regrets, strict=True)
+        ]
+        half = len(means) // 2
+        middle, is_better = means[half], mean_regret(regrets[half] - self._chance[half]).high < 0
+        return ForecastPoint(
+            mechanism=name,
+            runs_as=runs_as,
+            epsilon=epsilon,
+            noise_sd=sd,
+            distance_error=error,
+            regret=middle.value,
+            low=middle.low,
+            high=middle.high,
+            better_than_chance=None if regrets is self._chance else is_better,
+            by_lengthscale=[
+                LengthscaleRegret(lengthscale=world.lengthscale, regret=mean.value, low=mean.low, high=mean.high)
+                for world, mean in zip(self._worlds, means, strict=True)
+            ],
+        )
+
+
+class _GroupSimulation(_Simulation):
+    """Groups in place of rows: the centres of those that have records, and how many each has."""
+
+    def __init__(
+        self, worlds: list[_World], forecast: ForecastCreate, rows: ScaledRows, seed: int, of: Groups, records: int
+    ) -> None:
+        centres = of.centres() if of.private is None else of.private.start()
+        parts = np.concatenate([of.parts_of(block, centres) for _, block in rows.blocks()])
+        sizes = np.rint(np.bincount(parts, minlength=len(centres)) * (records / rows.n)).astype(np.int64)
+        there = np.flatnonzero(sizes)
+        if len(there) > forecast.rows_max:
+            there = np.sort(np.random.default_rng([seed, _PAIRS]).choice(there, forecast.rows_max, replace=False))
+        self._sizes: list[int] = sizes[there].tolist()
+        columns = list(range(len(of.features)))
+        offered = ScaledRows(of.in_raw_units(centres[there]), columns, of.features, np.arange(len(there)))
+        super().__init__(worlds, forecast, offered, seed)
+
+    def _noisy(self, mechanism: Groups, function: int) -> list[int]:
+        """Numbers of records with noise of the mechanism's law: a difference of two geometric variables."""
+        p = -np.expm1(-float(mechanism.epsilon) / (COUNT_MOVE * mechanism.rows))
+        first, second = self._rng(_NUMBERS, function).geometric(p, (2, len(self._sizes)))
+        noisy: list[int] = (np.array(self._sizes) + first - second).tolist()
+        return noisy
+
+    def point(self, cell: Cell, mechanism: Mechanism, on_progress: OnProgress) -> ForecastPoint:
+        """The point of a level, from fresh numbers of records for each function and a run of GP-UCB for each kernel."""
+        regrets = np.empty((len(self._worlds), self._count))
+        for number in range(self._count):
+            kept, variance = np.arange(len(self._x)), 0.0
+            if isinstance(mechanism, Groups):
+                assert cell.answers is not None
+                noisy = self._noisy(mechanism, number)
+                kept = mechanism.chosen(noisy)
+                median = int(np.median(np.array(noisy)[kept]))
+                variance = cell.answers.variance(median)
+            for i, world in enumerate(self._worlds):
+                f, of_y = self._f[i][number], max(variance, _LEAST_NOISE * world.kernel.variance)
+                noise, ties = np.sqrt(of_y) * self._noise[number], self._rng(_TIES, number)
+                regret = gp_ucb_regret(self._x[kept], f[kept], noise, world.kernel, of_y, ties)
+                regrets[i, number] = regret + float(f.max() - f[kept].max())
+            on_progress((number + 1) / self._count)
+        return self._point(cell.name, mechanism.name, cell.epsilon, None, None, list(regrets))
+
+
+def outcome_variance(study: StudyCreate, kernel: wire.Kernel) -> float:
+    """Variance of a simulated y around f, in squared units of y."""
+    declared = study.measurement.noise_variance if study.kernel is not None else 0.0
+    return max(kernel.noise_variance, declared) + (passport_of(study).privacy.variance or 0.0)

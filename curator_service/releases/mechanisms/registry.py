@@ -1,0 +1,111 @@
+"""The release mechanisms, and the choice of a study's."""
+
+from dataclasses import dataclass
+
+from blindopt.errors import Invalid
+from blindopt.wire import (
+    GaussianProjectionRelease,
+    GaussianRelease,
+    GroupsRelease,
+    IdentityRelease,
+    LocalRelease,
+    PlanarLaplaceRelease,
+    PoGpUcbRelease,
+    StudyCreate,
+    amount,
+)
+from curator_service.datasets.scaling import rounding_of
+from curator_service.privacy.choice import Concrete, concrete
+from curator_service.privacy.noise import PLANAR_FEATURES_MAX
+from curator_service.privacy.search_noise import field_of_delta
+from curator_service.releases.mechanisms.gaussian import GaussianMechanism
+from curator_service.releases.mechanisms.gaussian_projection import PROJECTED_FEATURES_MIN, GaussianProjection
+from curator_service.releases.mechanisms.groups import Groups
+from curator_service.releases.mechanisms.identity import Identity
+from curator_service.releases.mechanisms.mechanism import Mechanism
+from curator_service.releases.mechanisms.planar_laplace import PlanarLaplaceMechanism
+from curator_service.releases.mechanisms.po_gp_ucb import PoGpUcb
+
+MECHANISMS: tuple[type[Mechanism], ...] = (
+    PlanarLaplaceMechanism,
+    GaussianMechanism,
+    GaussianProjection,
+    Groups,
+    PoGpUcb,
+    Identity,
+)
+"""Those with a proved claim, then the refuted one, then the one without protection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The mechanism of a study, and the reason where ``auto`` chose it."""
+
+    mechanism: Mechanism
+    why: str | None = None
+
+
+def choice_of(study: StudyCreate) -> Choice:
+    """The mechanism of a study, from public values alone. Raises Invalid if it does not fit the study."""
+    spec, why = concrete(study)
+    return Choice(mechanism_of(study, spec), why)
+
+
+def mechanism_of(study: StudyCreate, spec: Concrete) -> Mechanism:
+    """The mechanism of a concrete release, calibrated to all rows of a person. Raises Invalid where it does not fit."""
+    d, k = len(study.features), study.protected_rows
+    match spec:
+        case IdentityRelease():
+            return Identity()
+        case GroupsRelease():
+            return Groups.of(study, spec)
+        case PoGpUcbRelease():
+            return PoGpUcb(amount(spec.epsilon), spec.delta, spec.sensitivity, spec.r)
+        case GaussianRelease():
+            rounding = _rounding(study, spec)
+            return GaussianMechanism(amount(spec.epsilon), spec.delta, spec.sensitivity, rounding, spec.rotate, k)
+        case PlanarLaplaceRelease():
+            if d > PLANAR_FEATURES_MAX:
+                what = f"planar_laplace is for {PLANAR_FEATURES_MAX} features at most: take gaussian"
+                raise _invalid("release.mechanism", f"{what} for these {d}")
+            rounding = _rounding(study, spec)
+            epsilon = amount(spec.epsilon)
+            return PlanarLaplaceMechanism(epsilon, spec.sensitivity, rounding, spec.rotate, k, spec.delta)
+        case GaussianProjectionRelease():
+            return _projection(study, spec, d)
+
+
+def _projection(study: StudyCreate, spec: GaussianProjectionRelease, d: int) -> Mechanism:
+    if d < PROJECTED_FEATURES_MIN:
+        better = "planar_laplace or gaussian keeps every feature and needs no more noise"
+        raise _invalid("release.r", f"a projection is for {PROJECTED_FEATURES_MIN} features or more, not {d}: {better}")
+    if study.protected_rows > 1:
+        what = f"gaussian_projection is proved for one row of a person, not for {study.protected_rows}: take gaussian"
+        raise _invalid("release.mechanism", what)
+    if spec.r >= d:
+        raise _invalid(
+            "release.r", f"a projection to r columns needs r smaller than the {d} features: or take gaussian"
+        )
+    rounding = _rounding(study, spec)
+    mechanism = GaussianProjection(amount(spec.epsilon), spec.delta, spec.sensitivity, spec.r, rounding)
+    if mechanism.slack(d) > 1e-3 * spec.sensitivity:
+        raise _too_small(study)
+    return mechanism
+
+
+def _rounding(study: StudyCreate, spec: LocalRelease) -> float:
+    rounding = rounding_of(study.features)
+    if rounding > 1e-3 * spec.sensitivity:
+        raise _too_small(study)
+    return rounding
+
+
+def _too_small(study: StudyCreate) -> Invalid:
+    field = field_of_delta(study)
+    what = field.rpartition(".")[2].replace("_", " ")
+    fault: dict[str, object] = {"field": field, "message": "too small"}
+    return Invalid(f"{what} is too small against the features' ranges for double precision", [fault])
+
+
+def _invalid(field: str, message: str) -> Invalid:
+    return Invalid(message, [{"field": field, "message": message}])

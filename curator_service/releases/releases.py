@@ -1,0 +1,342 @@
+"""Previews of a study's release, and the release itself."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from operator import itemgetter
+from typing import Any, Literal
+
+from blindopt import wire
+from blindopt.audit.merkle_log import sha256
+from blindopt.errors import (
+    BlindoptError,
+    BudgetExhausted,
+    StateConflict,
+    StillRunning,
+    StorageUnavailable,
+)
+from curator_service import notices, store
+from curator_service.budget import dataset_caps, ledger
+from curator_service.budget import table as lines
+from curator_service.budget.dataset_losses import DatasetLosses
+from curator_service.budget.dataset_outlook import outlook
+from curator_service.budget.study_guard import StudyGuard
+from curator_service.datasets import dataset_rows
+from curator_service.datasets.datasets import cautions_from_records, dataset_view
+from curator_service.datasets.scaling import ScaledRows
+from curator_service.datasets.withheld_records import withheld_records
+from curator_service.privacy import entropy, prices, search_noise
+from curator_service.privacy.guarantees import CHOOSING
+from curator_service.releases import attack_preview
+from curator_service.releases.mechanisms.mechanism import Mechanism
+from curator_service.releases.mechanisms.registry import mechanism_of
+from curator_service.releases.release_status import ReleaseStatus, release_status
+from curator_service.releases.report import noise_ratio, report_of
+from curator_service.studies.studies import owner_view
+from curator_service.vault import Vault, new_id
+from service_kit.context.context import ServiceContext
+from service_kit.context.request import Effect, RequestContext
+from service_kit.store import audit_log
+from service_kit.store.base import stamp
+from service_kit.store.database import Connection
+from service_kit.store.stored_replies import StoredReply
+
+log = logging.getLogger("blindopt.releases")
+_STOP_SECONDS = 10.0
+UNEXPECTED = "a fault of the service, which its own log names: nothing was published"
+ENDED = "the service ended while it was drawn, and nothing was published: release it again"
+Kind = Literal["preview", "release"]
+ForecastOf = Callable[[wire.StudyCreate], list[wire.ForecastPoint]]
+"""Returns the points of the public forecast of a draft, if one has been made."""
+
+
+class Releases:
+    """Releases studies: from draft to open.
+
+    A release that a crash interrupted is undone at the next start: nothing of it was published.
+    """
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        vault: Vault,
+        forecast_of: ForecastOf = lambda spec: [],
+        guard: StudyGuard | None = None,
+    ) -> None:
+        self._context = context
+        self._guard = guard or StudyGuard(context)
+        self._forecast_of = forecast_of
+        self._vault = vault
+        self._losses = DatasetLosses(vault)
+        self._progress: dict[tuple[Kind, str], float] = {}
+        self._high: dict[str, str] = {}
+        """By study, the digest of the draft whose latest preview found a high risk; neither stored nor logged."""
+        self._stopping = False
+        context.database.write(self._recover)
+
+    def _recover(self, db: Connection) -> None:
+        for row in store.releasing(db):
+            self._abandon(db, row.id, "curator", ENDED)
+
+    def _log(self, db: Connection, kind: str, actor: str, **details: Any) -> None:
+        audit_log.append(db, kind, actor=actor, now=self._context.clock(), details=details)
+
+    def preview(self, identity: str) -> wire.ReleaseReport:
+        """The report of a release as it would be, with attacks on one that is thrown away. For the owner alone.
+
+        Changes nothing. Raises ReleaseImpossible, and Busy while another preview is under way.
+        """
+        with self._context.database.read() as db:
+            view = owner_view(db, identity)
+            spec = view.spec
+            rows, current = dataset_rows.scaled_rows(db, self._vault, spec), release_status(db, spec, None)
+            job = attack_preview.job_of(db, self._vault, spec, current.release)
+            account = outlook(db, self._losses, spec, current.release, identity)
+            dataset = dataset_view(store.find(db, store.datasets, spec.dataset_id))
+        preview = attack_preview.on_draft(job, on_progress=partial(self._show_preview, identity))
+        verdict = None if dataset.public else preview.verdict
+        self._high.pop(identity, None)
+        if verdict is not None and verdict.level == "high":
+            self._high[identity] = view.spec_sha256
+        mechanism = mechanism_of(spec, current.release)
+        report = report_of(spec, rows, mechanism, current, preview.assessment)
+        return report.model_copy(
+            update={
+                "search": search_noise.in_words(noise_ratio(spec, mechanism), spec, self._forecast_of(spec)),
+                "attacks": preview.findings,
+                "verdict": verdict,
+                "not_tried": preview.not_tried,
+                "record_cautions": [
+                    *cautions_from_records(spec, dataset),
+                    *([] if dataset.public else _cautions_about_noise(spec, mechanism, rows)),
+                ],
+                "choosing": None if dataset.public else CHOOSING,
+                "account": account,
+            }
+        )
+
+    def release(self, request: RequestContext, identity: str, wanted: wire.ReleaseAsked | None = None) -> StoredReply:
+        """Draw Z and publish it, once in the life of a study; the study is then open.
+
+        Raises StateConflict if the draft is not the one that was ``wanted``, or where the latest preview of it found a
+        high risk that ``wanted`` does not confirm.
+        """
+        charged = self._begin(request, identity, wanted)
+        return charged if isinstance(charged, StoredReply) else self._finish(request, identity, *charged)
+
+    def start(
+        self, request: RequestContext, identity: str, wanted: wire.ReleaseAsked | None = None
+    ) -> StoredReply | None:
+        """Release as ``release`` does, in a thread; None while it is drawn, and the reply to a repetition once it is.
+
+        A draw that fails leaves a draft, as a crash would.
+        """
+        try:
+            charged = self._begin(request, identity, wanted)
+        except StillRunning:
+            return None
+        if isinstance(charged, StoredReply):
+            return charged
+
+        def finish() -> None:
+            try:
+                self._finish(request, identity, *charged)
+            except Exception as error:
+                level = logging.WARNING if isinstance(error, BlindoptError) else logging.ERROR
+                log.log(level, "the release of %s failed, and it is a draft again: %s", identity, type(error).__name__)
+
+        threading.Thread(target=finish, name=f"release {identity}").start()
+        return None
+
+    def _finish(
+        self, request: RequestContext, identity: str, spec: wire.StudyCreate, current: ReleaseStatus
+    ) -> StoredReply:
+        release_id = new_id("rel")
+        try:
+
+            def on_progress(share: float) -> None:
+                if self._stopping:
+                    raise StorageUnavailable("the service is stopping: nothing was released")
+                self._progress["release", identity] = share
+
+            rows, mechanism = self._in_secret_order(spec), mechanism_of(spec, current.release)
+            drawn = mechanism.release(rows, partial(self._vault.begin_release, release_id), on_progress)
+            report = report_of(spec, rows, mechanism, current, drawn.assessment, drawn.counts)
+            digest, parts = self._vault.keep_release(release_id, drawn.records)
+            report = report.model_copy(update={"parts": parts})
+            return self._context.idempotency.once(
+                request, lambda db: self._publish(db, identity, release_id, mechanism, digest, report)
+            )
+        except BaseException as error:
+            problem = str(error) if isinstance(error, BlindoptError) else UNEXPECTED
+            self._vault.drop(release_id)  # first: it may be what fills the disk
+            self._context.database.write(lambda db: self._abandon(db, identity, request.principal.actor, problem))
+            raise
+        finally:
+            self._progress.pop(("release", identity), None)
+
+    async def stop(self) -> None:
+        """End every draw, which may take minutes; each notices within about a second."""
+        self._stopping = True
+        for _ in range(int(_STOP_SECONDS / 0.01)):
+            if not any(kind == "release" for kind, _ in list(self._progress)):
+                break
+            await asyncio.sleep(0.01)
+
+    def progress(self, identity: str) -> float | None:
+        """Share of the rows that are drawn while a release is under way, else None."""
+        return self._progress.get(("release", identity))
+
+    def under_way(self) -> list[tuple[Kind, str, float]]:
+        """Previews and releases under way: the study of each, with the share of the attacks or rows that are done."""
+        under_way = [(kind, study, share) for (kind, study), share in list(self._progress.items())]
+        return sorted(under_way, key=itemgetter(0))
+
+    def _show_preview(self, identity: str, share: float | None) -> None:
+        if share is None:
+            self._progress.pop(("preview", identity), None)
+        else:
+            self._progress["preview", identity] = share
+
+    def is_high_risk(self, identity: str, spec_sha256: str) -> bool:
+        """Whether the latest preview of this draft since the service was started found a high risk."""
+        return self._high.get(identity) == spec_sha256
+
+    def _begin(
+        self, request: RequestContext, identity: str, wanted: wire.ReleaseAsked | None
+    ) -> StoredReply | tuple[wire.StudyCreate, ReleaseStatus]:
+        if (earlier := self._context.idempotency.earlier(request)) is not None:
+            return earlier
+        key = f"{request.principal.id} {self._context.idempotency.key_of(request)[0]}"
+
+        charged = False
+
+        def work(db: Connection) -> tuple[wire.StudyCreate, ReleaseStatus]:
+            nonlocal charged
+            self._context.authentication.check_live(db, request.principal)
+            row = store.find(db, store.studies, identity)
+            self._guard.check(db, identity)
+            drawing = ("release", identity) in self._progress
+            if drawing and row.releasing_key == key:
+                raise StillRunning("this release is being drawn")
+            if row.state != "draft" and (drawing or row.state != "releasing"):
+                raise StateConflict(f"the study is {row.state}: a study is released once, from its draft")
+            if wanted is not None and wanted.spec_sha256 != sha256(row.spec.encode()):
+                raise StateConflict("the draft was changed since you read it: read it again before you release it")
+            if not (wanted and wanted.confirm_high_risk) and self.is_high_risk(identity, sha256(row.spec.encode())):
+                raise StateConflict(
+                    "the latest preview of this draft found a high risk: confirm it (confirm_high_risk), or change the "
+                    "draft"
+                )
+            self._abandon(db, identity, "curator", ENDED)  # an earlier release whose end could not be stored
+            spec = wire.StudyCreate.model_validate_json(row.spec)
+            current = release_status(db, spec, None)
+            if current.status == "withdrawn":
+                name = current.release.mechanism
+                raise StateConflict(
+                    f"{name} is withdrawn: make a draft with another mechanism, or upgrade this program"
+                )
+            dataset_caps.check_release(db, self._context, self._guard, self._losses, identity, spec, current.release)
+            self._charge(db, request, identity, spec)
+            store.change(db, store.studies, identity, state="releasing", releasing_key=key, release_problem=None)
+            self._log(db, "release.begun", request.principal.actor, study_id=identity)
+            self._progress["release", identity] = 0.0
+            charged = True
+            return spec, current
+
+        try:
+            return self._context.database.write(work)
+        except BaseException as error:
+            if charged:  # its commit failed
+                self._progress.pop(("release", identity), None)
+            if isinstance(error, BudgetExhausted):
+                self._refuse(request, identity, error)
+            stored = self._context.idempotency.earlier(request) if isinstance(error, StateConflict) else None
+            if stored is None:
+                raise
+            return stored  # published since we looked
+
+    def _charge(self, db: Connection, request: RequestContext, identity: str, spec: wire.StudyCreate) -> None:
+        """Charge the release to every row, once: a release that a crash left half drawn was never published."""
+        if lines.is_released(db, identity):
+            return
+        charge = ledger.charge_release(spec, lines.balance(db, identity))
+        lines.add(db, identity, "release", [charge], query_id=None, at=stamp(self._context.clock()))
+        notices.spent(db, self._context.outbox, identity, spec, [charge])
+        cost = prices.text(charge.cost)
+        self._log(db, "charge", request.principal.actor, study_id=identity, epsilon=cost, rows="all")
+
+    def _refuse(self, request: RequestContext, identity: str, refusal: BudgetExhausted) -> None:
+        """Record that a cap of the dataset's account refused a release: in the ledger, and in the log."""
+
+        def note(db: Connection) -> None:
+            spec = store.spec_of(db, identity)
+            cap, cost = str(refusal.budget["cap"]), prices.Prices.of(spec).release
+            now = stamp(self._context.clock())
+            lines.refuse(db, identity, cap=cap, row=None, plays=0, cost=cost, at=now)
+            details = {"study_id": identity, **refusal.budget, "rows": "all"}
+            self._log(db, "charge.refused", request.principal.actor, **details)
+
+        self._context.database.write(note)
+
+    def _publish(
+        self,
+        db: Connection,
+        identity: str,
+        release_id: str,
+        mechanism: Mechanism,
+        digest: str,
+        report: wire.ReleaseReport,
+    ) -> Effect:
+        dataset_id = owner_view(db, identity).spec.dataset_id
+        withheld = withheld_records(db, self._vault, dataset_id)  # one of them maybe since the draw began
+        if mechanism.holds(self._vault.order(release_id), withheld):
+            raise StateConflict(
+                "a record was withheld while the release was drawn, so nothing was released: release it again, which "
+                "charges nothing more"
+            )
+        now, stored = stamp(self._context.clock()), report.model_dump_json()
+        store.insert(
+            db,
+            store.releases,
+            id=release_id,
+            study_id=identity,
+            sha256=digest,
+            n=report.n,
+            r=report.r,
+            report=stored,
+            created_at=now,
+        )
+        store.change(db, store.studies, identity, state="open", opened_at=now, releasing_key=None)
+        notices.release_ended(db, self._context.outbox, identity, "open")
+        view = owner_view(db, identity)
+        ran = release_status(db, view.spec, report).release
+        view = view.model_copy(update={"account": outlook(db, self._losses, view.spec, ran, identity)})
+        details = {
+            "study_id": identity,
+            "release_id": release_id,
+            "sha256": digest,
+            "report_sha256": sha256(stored.encode()),
+            "mechanism": view.spec.release.mechanism,
+            "guarantee": view.guarantee,
+        }
+        return Effect(view, "study.released", details, 200)
+
+    def _abandon(self, db: Connection, identity: str, actor: str, problem: str) -> None:
+        """Make a draft of a study that was being released; its owner alone sees the problem, which no log has."""
+        if store.find(db, store.studies, identity).state == "releasing":
+            store.change(db, store.studies, identity, state="draft", releasing_key=None, release_problem=problem)
+            self._log(db, "release.abandoned", actor, study_id=identity)
+            notices.release_ended(db, self._context.outbox, identity, "draft")
+
+    def _in_secret_order(self, spec: wire.StudyCreate) -> ScaledRows:
+        with self._context.database.read() as db:
+            rows = dataset_rows.scaled_rows(db, self._vault, spec)
+        return replace(rows, order=entropy.shuffled(rows.order, self._vault.scratch))
+
+
+def _cautions_about_noise(spec: wire.StudyCreate, mechanism: Mechanism, rows: ScaledRows) -> list[wire.Caution]:
+    return search_noise.of_records(spec, noise_ratio(spec, mechanism), rows.rms_distance())

@@ -1,0 +1,164 @@
+"""Sandboxes: studies on made-up rows with the settings of a real study, whose dataset is charged nothing."""
+
+import json
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from blindopt import wire
+from blindopt.audit.merkle_log import sha256
+from blindopt.errors import StateConflict
+from blindopt.formats import npy_files
+from curator_service import store
+from curator_service.datasets.datasets import dataset_view
+from curator_service.datasets.statistics import Statistics
+from curator_service.releases.made_up_rows import draw_blocks, draw_persons
+from curator_service.releases.mechanisms.registry import choice_of
+from curator_service.releases.releases import Releases
+from curator_service.studies.studies import fitted, owner_view
+from curator_service.vault import Vault, new_id
+from service_kit.context.context import ServiceContext
+from service_kit.context.request import Effect, RequestContext
+from service_kit.store import audit_log
+from service_kit.store.base import stamp
+from service_kit.store.database import Connection
+from service_kit.store.stored_replies import StoredReply
+
+_NAME_MAX = 200
+
+
+class Sandboxes:
+    """Makes sandboxes from public values alone: specifications, and numbers of rows. No record is read."""
+
+    def __init__(self, context: ServiceContext, vault: Vault, releases: Releases) -> None:
+        self._context = context
+        self._vault = vault
+        self._releases = releases
+
+    def make(self, request: RequestContext, identity: str) -> StoredReply:
+        """Make up a dataset and a study on it with the settings of a draft or an open study, and release that.
+
+        The dataset of the study is charged nothing. A repeated request goes on where a crash interrupted it. Raises
+        StateConflict for a study that is closed, being released, or itself a sandbox; and what a release raises.
+        """
+        if (stored := self._context.idempotency.earlier(request)) is not None:
+            return stored
+        key, _ = self._context.idempotency.key_of(request)
+        made = self._made(replace(request, key=f"sandbox of {sha256(key.encode())}"), identity)
+        return self._releases.release(request, wire.StudyOwnerView.model_validate_json(made.body).id)
+
+    def _made(self, request: RequestContext, identity: str) -> StoredReply:
+        """The reply with the draft of the sandbox, which is made once for this key."""
+        if (stored := self._context.idempotency.earlier(request)) is not None:
+            return stored
+        with self._context.database.read() as db:
+            source = _source(db, identity)
+        dataset_id, statistics = new_id("ds"), Statistics()
+        try:
+            self._vault.keep_dataset(dataset_id, statistics.collect(draw_blocks(source.spec, source.n)))
+            if source.persons is not None:
+                self._vault.keep_persons(dataset_id, draw_persons(source.n, source.spec.rows_per_person))
+                self._vault.keep_numbers(dataset_id, np.arange(1, source.n + 1))
+            digest = npy_files.digest(self._vault.records(dataset_id))
+
+            def effect(db: Connection) -> Effect:
+                if _source(db, identity) != source:
+                    raise StateConflict("the draft was changed meanwhile: look at it again, then make the sandbox")
+                self._add_dataset(db, request, source, dataset_id, statistics, digest)
+                return self._add_study(db, identity, _like(source.spec, dataset_id))
+
+            reply = self._context.idempotency.once(request, effect)
+        except BaseException:
+            self._vault.drop(dataset_id)
+            raise
+        if reply.replayed:  # two requests with one key at once: the other one's file counts
+            self._vault.drop(dataset_id)
+        return reply
+
+    def _add_dataset(
+        self,
+        db: Connection,
+        request: RequestContext,
+        source: "_Source",
+        dataset_id: str,
+        statistics: Statistics,
+        digest: str,
+    ) -> None:
+        spec, k = source.spec, source.spec.rows_per_person
+        columns = statistics.columns([*(feature.column for feature in spec.features), _outcome(spec)])
+        now = self._context.clock()
+        store.insert(
+            db,
+            store.datasets,
+            id=dataset_id,
+            name=f"Sandbox: {spec.name}"[:_NAME_MAX],
+            public=1,
+            sandbox=1,
+            rows=statistics.rows,
+            columns=json.dumps([column.model_dump() for column in columns]),
+            dropped="[]",
+            sha256=digest,
+            created_at=stamp(now),
+            person_column=source.persons,
+            rows_per_person=None if source.persons is None else k,
+            persons=None if source.persons is None else -(-source.n // k),
+            person_rows_dropped=None if source.persons is None else 0,
+        )
+        details = {"dataset_id": dataset_id, "public": True, "sandbox": True, "account": dataset_id}
+        audit_log.append(db, "dataset.registered", actor=request.principal.actor, now=now, details=details)
+
+    def _add_study(self, db: Connection, source: str, spec: wire.StudyCreate) -> Effect:
+        spec = fitted(spec, dataset_view(store.find(db, store.datasets, spec.dataset_id)))
+        choice_of(spec)
+        identity, text = new_id("std"), spec.model_dump_json()
+        now = stamp(self._context.clock())
+        values = {"dataset_id": spec.dataset_id, "state": "draft", "spec": text, "created_at": now}
+        store.insert(db, store.studies, id=identity, **values)
+        details = {
+            "study_id": identity,
+            "dataset_id": spec.dataset_id,
+            "mechanism": spec.release.mechanism,
+            "spec_sha256": sha256(text.encode()),
+            "sandbox_of": source,
+        }
+        return Effect(owner_view(db, identity), "study.created", details)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """All that a sandbox is made from: settings, the number of rows, and the name of the person column, if any."""
+
+    spec: wire.StudyCreate
+    n: int
+    persons: str | None
+
+
+def _source(db: Connection, identity: str) -> _Source:
+    row = store.find(db, store.studies, identity)
+    if row.state not in ("draft", "open"):
+        raise StateConflict(f"the study is {row.state}: a sandbox is made of a draft or an open study")
+    dataset = store.find(db, store.datasets, row.dataset_id)
+    if dataset.sandbox:
+        raise StateConflict("the study is a sandbox itself")
+    return _Source(wire.StudyCreate.model_validate_json(row.spec), int(dataset.rows), dataset.person_column)
+
+
+def _like(spec: wire.StudyCreate, dataset_id: str) -> wire.StudyCreate:
+    """The same settings on a made-up dataset, whose y is a column: answers come at once."""
+    measurement = wire.ColumnMeasurement(
+        column=_outcome(spec),
+        direction=spec.measurement.direction,
+        noise_variance=spec.measurement.noise_variance,
+    )
+    name = f"Sandbox: {spec.name}"[:_NAME_MAX]
+    return spec.model_copy(update={"name": name, "dataset_id": dataset_id, "measurement": measurement})
+
+
+def _outcome(spec: wire.StudyCreate) -> str:
+    """The name of the made-up column of y: that of the study, or else y, which no feature has."""
+    if isinstance(spec.measurement, wire.ColumnMeasurement):
+        return spec.measurement.column
+    taken, name = {feature.column for feature in spec.features}, "y"
+    while name in taken:
+        name += "_"
+    return name

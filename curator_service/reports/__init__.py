@@ -1,0 +1,1 @@
+"""What owners and auditors read: accounts, overviews, results, privacy reports."""

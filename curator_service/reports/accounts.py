@@ -1,0 +1,166 @@
+"""Ledger, exposure of rows and privacy accounting of a study, for its owner and for auditors."""
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+from blindopt import wire
+from blindopt.errors import Erased, StateConflict
+from curator_service import store
+from curator_service.budget import table as lines
+from curator_service.budget.repeated_releases import most_by_row
+from curator_service.privacy import accounting
+from curator_service.privacy.prices import Prices, alone, is_groups, text
+from curator_service.releases.groups import group_entries
+from curator_service.releases.release_status import release_status
+from curator_service.studies.release_cache import ReleasedStudies
+from service_kit.context.context import ServiceContext
+from service_kit.store.base import moment
+from service_kit.store.database import Connection
+
+
+class Accounts:
+    """Reads ledger, exposure and accounting of a study."""
+
+    def __init__(self, context: ServiceContext, studies: ReleasedStudies) -> None:
+        self._context = context
+        self._studies = studies
+
+    def ledger(
+        self,
+        study_id: str,
+        position: int | None,
+        limit: int,
+        *,
+        newest: bool = False,
+        chosen: lines.LineFilter = lines.EVERY,
+    ) -> tuple[list[wire.LedgerEntry], wire.LedgerPage]:
+        """Lines of the ledger, and a page without lines that has the balances."""
+        with self._context.database.read() as db:
+            prices = prices_of(db, study_id)
+            rows = lines.page(db, study_id, position=position, limit=limit, newest=newest, chosen=chosen)
+            entries = [_entry(row, prices) for row in rows]
+            now = lines.balance(db, study_id)
+        total = text(now.total) if prices.release_bounded and prices.answers_bounded else None
+        release = text(now.release) if prices.release_bounded else None
+        return entries, wire.LedgerPage(
+            entries=[], release_epsilon=release, total_epsilon=total, total_plays=now.plays, next_page_token=None
+        )
+
+    def exposure(
+        self, study_id: str, position: int | None, limit: int, *, largest: bool, with_records: bool
+    ) -> tuple[list[wire.RowExposure], str | None]:
+        """The rows that were queried after a row, or before it with the ``largest`` first.
+
+        And the epsilon of the release, which every row has spent.
+
+        ``with_records`` adds the record of each row, if it is not erased. That reveals the secret order: for the owner.
+        """
+        with self._context.database.read() as db:
+            prices = prices_of(db, study_id)
+            spec = store.spec_of(db, study_id)
+            page = lines.exposure(db, study_id, position=position, limit=limit, largest=largest)
+            now, again = lines.balance(db, study_id), most_by_row(db, study_id)
+            shown = with_records and bool(page) and not is_groups(spec) and not store.is_erased(db, study_id)
+            released = self._studies.of(db, study_id) if shown else None
+            of_person = self._studies.persons(db, study_id) if page else alone
+            others = {other for row in page for other in of_person(row.row)}
+            totals = {row: of_row.total for row, of_row in lines.row_balances(db, study_id, others).items()}
+            costs = lines.row_totals(db, study_id) if prices.of_pairs else {}
+        bounded = prices.release_bounded and prices.answers_bounded
+
+        def spent(row: Any) -> str | None:
+            if not bounded:
+                return None
+            own = sum(totals.get(of_same, 0) for of_same in of_person(row.row))
+            other = max((cost for group, cost in costs.items() if group != row.row), default=0)
+            return text(prices.used(now.release, own, other, again.get(row.row, 1)))
+
+        rows = [
+            wire.RowExposure(
+                row=row.row,
+                record=None if released is None else released.record(row.row),
+                queries=row.row_queries,
+                plays=row.row_plays,
+                epsilon=text(row.row_total) if prices.answers_bounded else None,
+                spent=spent(row),
+            )
+            for row in page
+        ]
+        return rows, text(now.release) if prices.release_bounded else None
+
+    def groups(self, study_id: str, position: int | None, limit: int) -> list[wire.GroupEntry]:
+        """The groups of a study after a candidate. Raises StateConflict for a study of records, and Erased."""
+        with self._context.database.read() as db:
+            released = self._studies.of(db, study_id)
+            if released.groups is None:
+                raise StateConflict("the candidates of this study are records, not groups")
+            if store.is_erased(db, study_id):
+                raise Erased("the study was erased by its owner")
+            first = 0 if position is None else position + 1
+            rows = list(range(first, min(first + limit, released.n)))
+            return group_entries(db, self._studies.vault, study_id, rows, released)
+
+    def accounting(self, study_id: str, delta: float | None) -> wire.Accounting:
+        """The privacy cost of a study so far, by two accountants; ``delta``: the study's own if None.
+
+        Depends on the queries, never on a value. Takes seconds for thousands of answers.
+        """
+        with self._context.database.read() as db:
+            row = store.find(db, store.studies, study_id)
+            spec = wire.StudyCreate.model_validate_json(row.spec)
+            by_person = spec.person_column and Prices.of(spec).by_record
+            dataset = store.find(db, store.datasets, row.dataset_id)
+            n, of_release = int(dataset.persons if by_person else dataset.rows), store.report_of(db, study_id)
+            if is_groups(spec):  # answers are about candidates, of which a record is behind one
+                n = 0 if of_release is None else of_release.n
+            current = release_status(db, spec, of_release)
+            charged = lines.is_released(db, study_id)
+            queried = self._queried_persons(db, study_id) if by_person else lines.queried_rows(db, study_id)
+            again = max(most_by_row(db, study_id).values(), default=1)
+        price = Prices.of(spec).answer
+        rows: Counter[int] = Counter()
+        for spent, plays, many in queried:
+            rows[spent // price if price else plays] += many  # a mean is one release of several plays
+        total = sum(answers * many for answers, many in rows.items())
+        if never_queried := n - sum(rows.values()):
+            rows[0] += never_queried
+        at = delta if delta is not None else getattr(spec.release, "delta", None) or accounting.DELTA
+        return accounting.report(spec, rows, total, at, released=charged, release=current.claimed, again=again)
+
+    def _queried_persons(self, db: Connection, study_id: str) -> list[tuple[int, int, int]]:
+        """Amount spent on answers, number of measurements, and how many persons have both, of those ever queried."""
+        persons = self._studies.persons(db, study_id)
+        of_person: dict[int, tuple[int, int]] = {}
+        for row, _, plays, total in lines.rows_queried(db, study_id):
+            first = persons(row)[0]
+            old = of_person.get(first, (0, 0))
+            of_person[first] = old[0] + total, old[1] + plays
+        return [(total, plays, many) for (total, plays), many in Counter(of_person.values()).items()]
+
+
+def prices_of(db: Connection, study_id: str) -> Prices:
+    """The prices of a study, of which that of the release bounds nothing if its mechanism was withdrawn.
+
+    What such a release was charged still counts towards the caps.
+    """
+    spec = store.spec_of(db, study_id)
+    prices, status = Prices.of(spec), release_status(db, spec, store.report_of(db, study_id)).status
+    return replace(prices, release_bounded=False) if status == "withdrawn" else prices
+
+
+def _entry(row: Any, prices: Prices) -> wire.LedgerEntry:
+    bounded = prices.release_bounded if row.kind == "release" else prices.answers_bounded
+    return wire.LedgerEntry(
+        seq=row.seq,
+        kind=row.kind,
+        query_id=row.query_id,
+        row=row.row,
+        plays=row.plays,
+        epsilon=row.cost if bounded else None,
+        row_epsilon=text(row.row_total) if prices.answers_bounded else None,
+        total_epsilon=text(row.total) if prices.answers_bounded and prices.release_bounded else None,
+        total_plays=row.total_plays,
+        cap=row.cap,
+        created_at=moment(row.created_at),
+    )

@@ -1,0 +1,172 @@
+"""Overviews for the owner: checks of drafts, and the accounts of studies."""
+
+from collections import Counter
+from typing import Any
+
+from blindopt import wire
+from curator_service import store
+from curator_service.budget import table as lines
+from curator_service.budget.dataset_outlook import outlook
+from curator_service.budget.ledger import Balance
+from curator_service.budget.repeated_releases import cost_for_everyone, most_by_row
+from curator_service.datasets.datasets import cautions_from_records, dataset_view
+from curator_service.privacy import search_noise
+from curator_service.privacy.answers import concrete_answers
+from curator_service.privacy.belief import strength, surest
+from curator_service.privacy.choice import epsilon_of
+from curator_service.privacy.guarantees import whole
+from curator_service.privacy.prices import Prices, text
+from curator_service.queries import table as inbox
+from curator_service.releases.mechanisms.registry import mechanism_of
+from curator_service.releases.release_status import release_status
+from curator_service.releases.releases import ForecastOf
+from curator_service.releases.report import noise_ratio, promised
+from curator_service.reports.accounts import prices_of
+from curator_service.store import advisories
+from curator_service.studies.release_cache import ReleasedStudies
+from curator_service.studies.studies import fitted
+from curator_service.studies.study_caps import changes_by_study
+from service_kit.context.context import ServiceContext
+from service_kit.store.base import moment
+from service_kit.store.database import Connection
+
+
+class Overviews:
+    """Reads alone: nothing is stored, charged or drawn."""
+
+    def __init__(self, context: ServiceContext, studies: ReleasedStudies, forecast_of: ForecastOf) -> None:
+        self._context = context
+        self._forecast_of = forecast_of
+        self._studies = studies
+
+    def check(self, spec: wire.StudyCreate) -> wire.StudyCheck:
+        """The guarantee and cost of a draft. Raises Invalid if it cannot be made."""
+        with self._context.database.read() as db:
+            dataset = dataset_view(store.find(db, store.datasets, spec.dataset_id))
+            spec = fitted(spec, dataset)
+            current = release_status(db, spec, None)
+            account = outlook(db, self._studies.losses, spec, current.release)
+        mechanism = mechanism_of(spec, current.release)
+        epsilon = epsilon_of(current.release) if current.status == "sound" else None
+        if epsilon is not None and (record := whole(spec, current.release)) is not None:
+            epsilon = wire.amount(record)
+        return wire.StudyCheck(
+            **promised(spec, current, mechanism, dataset.rows),
+            search=search_noise.in_words(noise_ratio(spec, mechanism), spec, self._forecast_of(spec)),
+            strength=strength(epsilon) if epsilon is not None else None,
+            surest=surest(epsilon) if epsilon is not None else None,
+            answers=concrete_answers(spec.answers).mechanism,
+            record_cautions=cautions_from_records(spec, dataset),
+            account=account,
+        )
+
+    def account(self, study_id: str) -> wire.StudyAccount:
+        """The account of a study. Raises NotFound."""
+        with self._context.database.read() as db:
+            return self._accounts(db, [store.find(db, store.studies, study_id)])[0]
+
+    def accounts(self, after: int, limit: int) -> list[tuple[int, wire.StudyAccount]]:
+        """The accounts of all studies, with their sequence numbers."""
+        with self._context.database.read() as db:
+            rows = store.page(db, store.studies, after=after, limit=limit)
+            return [(row.seq, account) for row, account in zip(rows, self._accounts(db, rows), strict=True)]
+
+    def curve(self, study_id: str, points: int) -> wire.LedgerCurve:
+        """The spending of a study over time, from at most ``points`` lines of its ledger, evenly chosen."""
+        with self._context.database.read() as db:
+            prices = prices_of(db, study_id)
+            count, chosen = lines.thinned(db, study_id, points)
+        bounded = prices.release_bounded and prices.answers_bounded
+        return wire.LedgerCurve(
+            lines=count,
+            points=[
+                wire.LedgerPoint(
+                    line=row.line,
+                    at=moment(row.created_at),
+                    total_epsilon=text(row.total) if bounded else None,
+                    total_plays=row.total_plays,
+                )
+                for row in chosen
+            ],
+        )
+
+    def histogram(self, study_id: str) -> wire.ExposureHistogram:
+        """How often the rows of a study were measured. Raises NotFound."""
+        with self._context.database.read() as db:
+            row = store.find(db, store.studies, study_id)
+            n = int(store.find(db, store.datasets, row.dataset_id).rows)
+            counts: Counter[int] = Counter()
+            for _, plays, rows in lines.queried_rows(db, study_id):
+                counts[plays] += rows
+        if never_queried := n - sum(counts.values()):
+            counts[0] += never_queried
+        return wire.ExposureHistogram(
+            counts=[wire.RowsAsked(plays=plays, rows=rows) for plays, rows in sorted(counts.items())]
+        )
+
+    def _accounts(self, db: Connection, rows: list[Any]) -> list[wire.StudyAccount]:
+        """The accounts of these studies, from a few statements for all of them."""
+        of_studies = [row.id for row in rows]
+        amounts, any_withdrawn = lines.balances(db, of_studies), bool(advisories.reasons(db))
+        changes, corrected = changes_by_study(db, of_studies), inbox.corrected_studies(db, of_studies)
+        return [
+            self._account(
+                db,
+                row,
+                *amounts.get(row.id, (Balance(), 0)),
+                changes[row.id],
+                any_withdrawn=any_withdrawn,
+                is_corrected=row.id in corrected,
+            )
+            for row in rows
+        ]
+
+    def _account(
+        self,
+        db: Connection,
+        row: Any,
+        now: Balance,
+        most: int,
+        changes: list[wire.BudgetChange],
+        *,
+        any_withdrawn: bool,
+        is_corrected: bool,
+    ) -> wire.StudyAccount:
+        spec = wire.StudyCreate.model_validate_json(row.spec)
+        prices = prices_of(db, row.id) if any_withdrawn else Prices.of(spec)
+        if spec.person_column:
+            most = self._most_of_person(db, row.id)
+        bounded = prices.release_bounded and prices.answers_bounded
+        again = max(most_by_row(db, row.id).values(), default=1) if is_corrected else 1
+        of_row = (
+            cost_for_everyone(db, row.id, spec, now) if prices.of_pairs else prices.used(now.release, most, again=again)
+        )
+        return wire.StudyAccount(
+            study_id=row.id,
+            dataset_id=row.dataset_id,
+            name=spec.name,
+            state=row.state,
+            created_at=moment(row.created_at),
+            archived_at=moment(row.archived_at) if row.archived_at else None,
+            opened_at=moment(row.opened_at) if row.opened_at else None,
+            mechanism=spec.release.mechanism,
+            measurement=spec.measurement.source,
+            privacy_unit=spec.privacy_unit,
+            budget=spec.budget,
+            budget_changes=changes,
+            release_epsilon=text(now.release) if prices.release_bounded else None,
+            row_epsilon=text(of_row) if bounded else None,
+            person_epsilon=text(of_row * (1 if spec.person_column else spec.rows_per_person)) if bounded else None,
+            total_epsilon=text(now.total) if bounded else None,
+            total_plays=now.plays,
+        )
+
+    def _most_of_person(self, db: Connection, study_id: str) -> int:
+        """The largest amount spent by answers about one person."""
+        if not (queried := lines.rows_queried(db, study_id)):
+            return 0  # a draft has no rows of persons yet
+        persons = self._studies.persons(db, study_id)
+        of_person: Counter[int] = Counter()
+        for row, _, _, total in queried:
+            of_person[persons(row)[0]] += total
+        return max(of_person.values())

@@ -1,0 +1,144 @@
+"""Privacy reports: what was promised, accepted and spent, and attacks on the real release; signed by the curator."""
+
+from typing import Any
+
+from blindopt import wire
+from blindopt.audit import signed_documents
+from blindopt.errors import Busy
+from curator_service import store
+from curator_service.budget.dataset_accounts import DatasetAccounts
+from curator_service.datasets.datasets import reading_of
+from curator_service.datasets.withheld_records import withheld_records
+from curator_service.privacy import accounting, cautions
+from curator_service.privacy.answers import concrete_answers
+from curator_service.privacy.guarantees import neighbours, unit_of_privacy
+from curator_service.releases import attack_preview
+from curator_service.releases.mechanisms.registry import mechanism_of
+from curator_service.releases.release_status import release_status
+from curator_service.reports.accounts import Accounts
+from curator_service.reports.overviews import Overviews
+from curator_service.studies.studies import owner_view
+from curator_service.vault import Vault
+from service_kit.context.context import ServiceContext
+from service_kit.store.database import Connection
+
+_USES_MAX = 1_000
+WAIT_SECONDS = 20.0
+"""How long a report waits for a preview that is under way."""
+
+
+class PrivacyReports:
+    """Makes reports for the owner, who may pass them on: no value of a record is in them but what attacks found."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        vault: Vault,
+        accounts: Accounts,
+        dataset_accounts: DatasetAccounts,
+        overviews: Overviews,
+    ) -> None:
+        self._context = context
+        self._vault = vault
+        self._dataset_accounts = dataset_accounts
+        self._accounts = accounts
+        self._overviews = overviews
+
+    def of_study(self, identity: str) -> wire.SignedPrivacyReport:
+        """The report of one study. Takes some seconds, for the attacks. Raises NotFound."""
+        with self._context.database.read() as db:
+            dataset = store.dataset_of(db, identity)
+            report = self._report(db, "study", dataset)
+        return self._signed(report, [identity])
+
+    def of_dataset(self, identity: str) -> wire.SignedPrivacyReport:
+        """The report of every study of a dataset's file, without attacks. Raises NotFound."""
+        with self._context.database.read() as db:
+            dataset = store.find(db, store.datasets, identity)
+            report = self._report(db, "dataset", dataset)
+            studies = store.studies_of_file(db, dataset.sha256)
+        return self._signed(report, studies)
+
+    def _report(self, db: Connection, subject: Any, dataset: Any) -> wire.PrivacyReport:
+        trail = self._context.audit_trail
+        return wire.PrivacyReport(
+            subject=subject,
+            made_at=self._context.clock(),
+            log_key=self._context.signer.verifier.vkey,
+            checkpoint=trail.sign(trail.head()),
+            dataset=wire.ReportedDataset(
+                id=dataset.id,
+                sha256=dataset.sha256,
+                public=bool(dataset.public),
+                rows=dataset.rows,
+                withheld=len(withheld_records(db, self._vault, dataset.id)),
+                encoded=_encoded(dataset),
+            ),
+            account=self._dataset_accounts.account(dataset.id, 0, _USES_MAX, with_records=False),
+            studies=[],
+        )
+
+    def _signed(self, report: wire.PrivacyReport, identities: list[str]) -> wire.SignedPrivacyReport:
+        studies = [self._study(identity, attacked=report.subject == "study") for identity in identities]
+        whole = report.model_copy(update={"studies": studies})
+        document = whole.model_dump(mode="json")
+        signature = signed_documents.sign(self._context.signer, wire.REPORT_TITLE, document)
+        return wire.SignedPrivacyReport(report=whole, signature=signature)
+
+    def _study(self, identity: str, *, attacked: bool) -> wire.ReportedStudy:
+        with self._context.database.read() as db:
+            view = owner_view(db, identity)
+            current = release_status(db, view.spec, view.report)
+            dataset = store.find(db, store.datasets, view.spec.dataset_id)
+        spec, mechanism = view.spec, mechanism_of(view.spec, current.release)
+        left_out = [each.column for each in _encoded(dataset) if each.missing == "leave_out"]
+        price = accounting.price(spec, current.claimed)
+        findings, not_tried = self._attacked(view) if attacked else ([], _NOT_IN_DATASETS)
+        return wire.ReportedStudy(
+            id=identity,
+            name=spec.name,
+            state=view.state,
+            created_at=view.created_at,
+            opened_at=view.opened_at,
+            spec_sha256=view.spec_sha256,
+            release_sha256=view.release_sha256,
+            unit=unit_of_privacy(spec),
+            relation=neighbours(spec, current.release, left_out),
+            mechanism=mechanism.name,
+            mechanism_version=mechanism.version if view.report is None else view.report.version,
+            status=current.status,
+            answers=concrete_answers(spec.answers),
+            guarantee=view.guarantee,
+            not_protected=view.not_protected,
+            budget=spec.budget,
+            price=price,
+            worst_epsilon=self._overviews.account(identity).row_epsilon,
+            spent=self._accounts.accounting(identity, None),
+            cautions=cautions.of_study(spec, current.release, price, n=dataset.rows, is_public=bool(dataset.public))
+            if view.report is None
+            else view.report.cautions,
+            attacks=findings,
+            not_tried=not_tried,
+        )
+
+    def _attacked(self, view: wire.StudyOwnerView) -> tuple[list[wire.Finding], str | None]:
+        """Attacks on the actual release."""
+        if view.release_id is None:
+            return [], "Not tried: nothing was released yet."
+        with self._context.database.read() as db:
+            current = release_status(db, view.spec, view.report)
+            job = attack_preview.job_of(db, self._vault, view.spec, current.release, view.release_id)
+        try:
+            preview = attack_preview.on_draft(job, wait_s=WAIT_SECONDS)
+        except Busy:
+            return [], "Not tried: another preview was under way."
+        return preview.findings, preview.not_tried
+
+
+_NOT_IN_DATASETS = "Not tried: a report of one study has attacks on its release."
+
+
+def _encoded(dataset: Any) -> list[wire.ColumnChoice]:
+    """The columns of a dataset that were not read as numbers without gaps."""
+    read = reading_of(dataset)
+    return [each for each in read.columns if each.kind != "number" or each.missing != "refuse"] if read else []

@@ -1,0 +1,1 @@
+"""Studies from draft to closed, grants, caps, messages."""

@@ -1,0 +1,239 @@
+"""Released studies, read once and cached: what they hold never changes, but for caps that are raised."""
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from weakref import WeakValueDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindopt import wire
+from blindopt.arrays import Matrix, Vector
+from blindopt.audit.merkle_log import sha256
+from blindopt.errors import Erased, NotFound, RecordChanged, StateConflict, StudyNotOpen
+from blindopt.formats.release_files import Section, sections_of
+from curator_service import store
+from curator_service.budget import account_table
+from curator_service.budget import table as lines
+from curator_service.budget.dataset_losses import DatasetLosses
+from curator_service.datasets import table as withheld
+from curator_service.datasets.persons import RowsOfPersons, numbers_of
+from curator_service.datasets.withheld_records import withheld_records
+from curator_service.privacy.prices import alone, is_groups
+from curator_service.vault import Vault
+from service_kit.store.database import Connection
+
+KEPT = 64
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Released:
+    """A released study with its records, memory-mapped."""
+
+    spec: wire.StudyCreate
+    report: wire.ReleaseReport
+    id: str
+    sha256: str
+    spec_sha256: str
+    """Of the spec as it was read from the tables, like the next one."""
+    report_sha256: str
+    n: int
+    r: int
+    order: NDArray[np.int64]
+    records: Matrix
+    names: list[str]
+    persons: RowsOfPersons | None
+    """Which rows of Z are the same person's; None where each is another's."""
+    numbers: NDArray[np.int64] | None
+    """The number in the file of each record, where not all were kept."""
+    account: str
+    """The account of the dataset's file."""
+    groups: NDArray[np.int64] | None
+    """The candidate of each stored record, below 0 for none, where candidates are groups; ``order`` is empty then."""
+
+    def section(self, part: int | None) -> Section:
+        """Where a part is in the file of Z, or Z itself (None).
+
+        Raises StateConflict for Z itself where it is published in parts, NotFound for a part that there is not.
+        """
+        parts = self.report.parts
+        if part is None and parts:
+            last = len(parts) - 1
+            what = f"the candidates are published in parts: get candidates/parts/0 to parts/{last}"
+            raise StateConflict(f"{what}, as modelers since 0.3.0 do")
+        if part is not None and part >= len(parts):
+            raise NotFound("there is no such part" if parts else "the candidates are published as one file")
+        return sections_of(self.n, self.sha256, parts)[part or 0]
+
+    def rows_of_person(self, row: int) -> Sequence[int]:
+        """The rows of Z of the person behind a row, itself included."""
+        return alone(row) if self.persons is None else self.persons.of_row(row)
+
+    def rows_of_persons(self, rows: Iterable[int]) -> set[int]:
+        """The rows of Z of all persons behind ``rows``."""
+        return {other for row in rows for other in self.rows_of_person(row)}
+
+    def outcomes(self, rows: list[int]) -> list[float]:
+        """The measurement column at these rows of Z, for a study whose y is a column."""
+        column = self._column
+        return [self.records.item(self.order.item(row), column) for row in rows]
+
+    def members(self, row: int, withheld: Collection[int] = ()) -> NDArray[np.int64]:
+        """The indices of the stored records of a group, without those ``withheld``."""
+        assert self.groups is not None
+        records = np.flatnonzero(self.groups == row)
+        return records[~np.isin(records, list(withheld))] if withheld else records
+
+    def values_of(self, records: NDArray[np.int64]) -> Vector:
+        """The measurement column of stored records."""
+        values: Vector = self.records[records, self._column]
+        return values
+
+    @property
+    def _column(self) -> int:
+        assert isinstance(self.spec.measurement, wire.ColumnMeasurement)
+        return self.names.index(self.spec.measurement.column)
+
+    def record(self, row: int) -> int:
+        """The number of the record in the file that a row of Z is, from 1."""
+        return self.number(int(self.order[row]))
+
+    def number(self, stored: int) -> int:
+        """The number in the file, from 1, of a stored record."""
+        return stored + 1 if self.numbers is None else int(self.numbers[stored])
+
+    def shown(self, row: int) -> list[wire.Shown]:
+        """The columns of a record that measurers see."""
+        assert not isinstance(self.spec.measurement, wire.ColumnMeasurement)
+        record = self.records[self.order[row]]
+        return [
+            wire.Shown(column=name, value=float(record[self.names.index(name)])) for name in self.spec.measurement.shown
+        ]
+
+
+class ReleasedStudies:
+    """Caches the ``kept`` studies that were used last: each holds a file open, and so does each dataset.
+
+    Safe to call from several threads.
+    """
+
+    def __init__(self, vault: Vault, kept: int = KEPT) -> None:
+        self.vault, self._kept = vault, kept
+        self.losses = DatasetLosses(vault)
+        self._lock = threading.Lock()
+        self._cache: OrderedDict[str, Released] = OrderedDict()
+        self._forgotten: set[str] = set()
+        self._raised: dict[str, wire.Budget] = {}
+        self._records: WeakValueDictionary[str, Matrix] = WeakValueDictionary()  # studies of one dataset share a map
+
+    def cached(self, identity: str) -> Released | None:
+        """A study that is in the cache, or None."""
+        with self._lock:
+            if (released := self._cache.get(identity)) is not None:
+                self._cache.move_to_end(identity)
+            return released
+
+    def of(self, db: Connection, identity: str) -> Released:
+        """A study by its id. Raises StudyNotOpen before its release, RecordChanged for other parts than published."""
+        if (released := self.cached(identity)) is None:
+            study, release = store.find(db, store.studies, identity), store.release_of(db, identity)
+            if release is None:
+                raise StudyNotOpen("the study has not released its candidates yet")
+            report = wire.ReleaseReport.model_validate_json(release.report)
+            if report.parts and wire.digest_of_parts(report.parts) != release.sha256:
+                raise RecordChanged("the stored list of the parts of the candidates is not the one that was published")
+            spec = wire.StudyCreate.model_validate_json(study.spec)
+            dataset, order = store.find(db, store.datasets, spec.dataset_id), self.vault.order(release.id)
+            columns, persons, numbers, groups = json.loads(dataset.columns), None, None, None
+            if is_groups(spec):
+                groups, order = np.asarray(order), np.zeros(0, dtype=np.int64)
+            elif dataset.person_column is not None:
+                persons = RowsOfPersons.of(numbers_of(self.vault.persons(dataset.id))[order])
+            if store.is_renumbered(dataset):
+                numbers = self.vault.numbers(dataset.id)
+            released = Released(
+                spec=spec,
+                report=report,
+                id=release.id,
+                sha256=release.sha256,
+                spec_sha256=sha256(study.spec.encode()),
+                report_sha256=sha256(release.report.encode()),
+                n=release.n,
+                r=release.r,
+                order=np.asarray(order),  # a view: a memmap's own indexing takes longer
+                records=self._dataset(spec.dataset_id),
+                names=[column["name"] for column in columns],
+                persons=persons,
+                numbers=numbers,
+                account=account_table.account_name(db, dataset),
+                groups=groups,
+            )
+            with self._lock:
+                if identity in self._forgotten:
+                    raise Erased("the study was erased by its owner")
+                # It may have been read before a raise, and be stored after it.
+                released = self._cache[identity] = _with_caps(released, self._raised.get(identity))
+                while len(self._cache) > self._kept:
+                    self._cache.popitem(last=False)
+        return released
+
+    def persons(self, db: Connection, identity: str) -> Callable[[int], Sequence[int]]:
+        """A function that returns the rows of Z of the person behind a row.
+
+        Of an erased study nobody knows any more who is behind a row: the costliest rows count as one person's.
+        """
+        if not store.is_erased(db, identity):
+            return self.of(db, identity).rows_of_person
+        spec = store.spec_of(db, identity)
+        if is_groups(spec):
+            return alone
+        spent = lines.row_totals(db, identity)
+        of_one = sorted(spent, key=lambda row: -spent[row])[: spec.protected_rows]
+        return lambda row: of_one if row in of_one else (row,)
+
+    def forget(self, identities: Iterable[str]) -> None:
+        """Keep these studies no longer: their dataset was erased."""
+        with self._lock:
+            self._forgotten |= set(identities)
+            for identity in self._forgotten & self._cache.keys():
+                del self._cache[identity]
+        self.losses.forget()
+
+    def raise_caps(self, identity: str, budget: wire.Budget) -> None:
+        """Charge against these caps from now on; they are stored already. In any order: caps only rise."""
+        with self._lock:
+            budget = self._raised[identity] = _highest(budget, self._raised.get(identity, budget))
+            if (released := self._cache.get(identity)) is not None:
+                self._cache[identity] = _with_caps(released, budget)
+
+    def _dataset(self, identity: str) -> Matrix:
+        with self._lock:
+            if (records := self._records.get(identity)) is None:
+                records = self._records[identity] = np.asarray(self.vault.dataset(identity))
+            return records
+
+
+def withheld_rows(db: Connection, vault: Vault, released: Released, rows: Iterable[int]) -> set[int]:
+    """The rows of Z among these whose record is withheld; a group only loses it from its sums."""
+    if released.groups is not None or not withheld.units(db, released.account):  # each query looks
+        return set()
+    records = set(withheld_records(db, vault, released.spec.dataset_id))
+    return {row for row in rows if int(released.order[row]) in records}
+
+
+def _with_caps(released: Released, budget: wire.Budget | None) -> Released:
+    if budget is None:
+        return released
+    highest = _highest(budget, released.spec.budget)
+    return replace(released, spec=released.spec.model_copy(update={"budget": highest}))
+
+
+def _highest(first: wire.Budget, second: wire.Budget) -> wire.Budget:
+    """The higher of each cap; None is no cap, and so the highest."""
+    pairs = [(getattr(first, cap), getattr(second, cap)) for cap in wire.Budget.model_fields]
+    values = [None if None in pair else max(pair, key=Decimal) for pair in pairs]
+    return wire.Budget.model_validate(dict(zip(wire.Budget.model_fields, values, strict=True)))

@@ -1,0 +1,326 @@
+"""The owner's studies: drafts, listings, closing."""
+
+from typing import Any
+
+from blindopt import wire
+from blindopt.audit.merkle_log import sha256
+from blindopt.errors import Invalid, StateConflict
+from curator_service import store
+from curator_service.budget import ledger
+from curator_service.budget import table as lines
+from curator_service.budget.dataset_losses import DatasetLosses
+from curator_service.budget.dataset_outlook import outlook
+from curator_service.datasets.datasets import dataset_view
+from curator_service.privacy import accounting, answers, cautions, prices
+from curator_service.privacy.guarantees import belief, not_protected, whole
+from curator_service.releases.mechanisms import groups
+from curator_service.releases.mechanisms.registry import choice_of
+from curator_service.releases.release_status import release_status
+from curator_service.settings import Settings
+from curator_service.store import jobs
+from curator_service.store.advisories import Reasons, reasons
+from curator_service.vault import new_id
+from service_kit.context.context import ServiceContext
+from service_kit.context.housekeeping import Housekeeping
+from service_kit.context.request import Effect, RequestContext
+from service_kit.store import tokens
+from service_kit.store.base import moment, stamp
+from service_kit.store.database import Connection
+from service_kit.store.labels import EVERYTHING, ListFilter, tags_in_use, tags_of
+from service_kit.store.stored_replies import StoredReply
+
+NO_MEASURER = "this curator has no measurer: set MEASURER_URL and MEASURER_SECRET_FILE where it runs, or take inbox"
+ONE_VALUE = (
+    "answer needs measurements of people or a system, or a dataset that was declared public: where y is a column, one "
+    "stored value is behind every answer about its record, so take row"
+)
+
+
+class Studies:
+    """Creates, changes, lists and closes studies. ``Releases`` opens them."""
+
+    def __init__(self, context: ServiceContext, losses: DatasetLosses, settings: Settings) -> None:
+        self._context = context
+        self._losses = losses
+        self._has_measurer = settings.measurer_url is not None
+        self.housekeeping = Housekeeping(context, store.studies, "study", store.find, owner_view)
+
+    def create(self, request: RequestContext, spec: wire.StudyCreate) -> StoredReply:
+        """Create a draft. Raises Invalid if the study does not fit its dataset."""
+
+        def effect(db: Connection) -> Effect:
+            fit = self._fitted(db, spec)
+            identity = new_id("std")
+            store.insert(
+                db,
+                store.studies,
+                id=identity,
+                dataset_id=fit.dataset_id,
+                state="draft",
+                spec=(text := fit.model_dump_json()),
+                created_at=stamp(self._context.clock()),
+            )
+            details = {
+                "study_id": identity,
+                "dataset_id": fit.dataset_id,
+                "mechanism": fit.release.mechanism,
+                "spec_sha256": sha256(text.encode()),
+            }
+            return Effect(self._with_account(db, identity), "study.created", details)
+
+        return self._context.idempotency.once(request, effect)
+
+    def change(self, request: RequestContext, identity: str, change: wire.StudyChange) -> StoredReply:
+        """Replace a draft that was never charged by another. Raises Invalid, NotFound, StateConflict.
+
+        Forecasts of the old draft are deleted unless they hold for the new one too.
+        """
+
+        def effect(db: Connection) -> Effect:
+            row = store.find(db, store.studies, identity)
+            check_changeable(db, row)
+            if sha256(row.spec.encode()) != change.replaces:
+                raise StateConflict("the draft was changed since you read it: read it again, and change that")
+            spec = self._fitted(db, change.study)
+            dropped = 0
+            if not _forecasts_alike(wire.StudyCreate.model_validate_json(row.spec), spec):
+                if jobs.count_running(db, jobs.forecasts, identity):
+                    raise StateConflict("a forecast of the draft is under way: cancel it, or let it end first")
+                dropped = jobs.drop_forecasts(db, identity)
+            values = {"dataset_id": spec.dataset_id, "spec": (text := spec.model_dump_json())}
+            store.change(db, store.studies, identity, **values)
+            details = {
+                "study_id": identity,
+                "dataset_id": spec.dataset_id,
+                "mechanism": spec.release.mechanism,
+                "replaces": change.replaces,
+                "spec_sha256": sha256(text.encode()),
+                "forecasts_dropped": dropped,
+            }
+            return Effect(self._with_account(db, identity), "study.changed", details, 200)
+
+        return self._context.idempotency.once(request, effect)
+
+    def _with_account(self, db: Connection, identity: str) -> wire.StudyOwnerView:
+        """A draft, which is not charged yet, with the account of its dataset."""
+        view = owner_view(db, identity)
+        account = outlook(db, self._losses, view.spec, release_status(db, view.spec, None).release)
+        return view.model_copy(update={"account": account})
+
+    def _fitted(self, db: Connection, study: wire.StudyCreate) -> wire.StudyCreate:
+        """The study with what follows from its dataset.
+
+        Raises Invalid or StateConflict if it cannot be made.
+        """
+        spec = fitted(study, dataset_view(store.find(db, store.datasets, study.dataset_id)))
+        if isinstance(spec.measurement, wire.WebhookMeasurement) and not self._has_measurer:
+            raise Invalid(NO_MEASURER, [{"field": "measurement.source", "message": NO_MEASURER}])
+        choice_of(spec)
+        return spec
+
+    def view(self, identity: str) -> wire.StudyOwnerView:
+        """A study as its owner sees it. Raises NotFound."""
+        with self._context.database.read() as db:
+            return owner_view(db, identity)
+
+    def page(self, after: int, limit: int, chosen: ListFilter = EVERYTHING) -> list[tuple[int, wire.StudyOwnerView]]:
+        """Studies with their sequence numbers."""
+        with self._context.database.read() as db:
+            rows = store.page(db, store.studies, after=after, limit=limit, chosen=chosen)
+            released = store.releases_of(db, [row.id for row in rows])
+            withdrawn = reasons(db)
+            datasets = store.datasets_of(db, {row.dataset_id for row in rows})
+            return [
+                (row.seq, view_of(db, row, released.get(row.id), withdrawn, datasets[row.dataset_id])) for row in rows
+            ]
+
+    def close(self, request: RequestContext, identity: str) -> StoredReply:
+        """Refuse queries from now on. Candidates that were downloaded stay with the modeler."""
+
+        def effect(db: Connection) -> Effect:
+            row = store.find(db, store.studies, identity)
+            if row.state not in ("open", "closed"):
+                raise StateConflict(f"the study is {row.state}: only an open one can be closed")
+            store.change(db, store.studies, identity, state="closed")
+            return Effect(owner_view(db, identity), "study.closed", {"study_id": identity}, 200)
+
+        return self._context.idempotency.once(request, effect)
+
+    def tags(self) -> list[str]:
+        """The tags of studies that are not archived."""
+        with self._context.database.read() as db:
+            return tags_in_use(db, store.studies)
+
+    def archive(self, request: RequestContext, identity: str, *, archived: bool) -> StoredReply:
+        """Archive a draft or a closed study, or take it out of the archive. Raises StateConflict for another one."""
+
+        def check(db: Connection, row: Any) -> None:
+            if row.state not in ("draft", "closed"):
+                raise StateConflict(f"the study is {row.state}: close it first")
+
+        return self.housekeeping.archive(request, identity, check, archived=archived)
+
+    def delete(self, request: RequestContext, identity: str) -> StoredReply:
+        """Delete a draft of which the ledger knows nothing, with its forecasts; its grants are revoked.
+
+        Raises StateConflict for another study.
+        """
+
+        def remove(db: Connection, row: Any) -> dict[str, object]:
+            if row.state != "draft":
+                raise StateConflict(
+                    f"the study is {row.state}: only a draft can be deleted. Close and archive it instead"
+                )
+            if store.has_history(db, identity):
+                raise StateConflict("the ledger has a charge or refusal of this draft, which stays: archive it instead")
+            if jobs.count_running(db, jobs.forecasts, identity):
+                raise StateConflict("a forecast of the draft is under way: cancel it, or let it end first")
+            for token in tokens.of_study(db, identity):
+                if token.revoked_at is None:
+                    self._context.authentication.revoke(db, token.kid, actor=request.principal.actor)
+            dropped = jobs.drop_forecasts(db, identity)
+            store.forget_draft(db, identity)
+            return {"forecasts_dropped": dropped}
+
+        return self.housekeeping.delete(request, identity, remove)
+
+
+def owner_view(db: Connection, identity: str) -> wire.StudyOwnerView:
+    """A stored study as its owner sees it."""
+    return view_of(db, store.find(db, store.studies, identity), store.release_of(db, identity), reasons(db))
+
+
+def view_of(db: Connection, row: Any, release: Any, withdrawn: Reasons, dataset: Any = None) -> wire.StudyOwnerView:
+    """The same from the study's row, its release's (None before it), the reasons of withdrawals, its dataset's row."""
+    spec = wire.StudyCreate.model_validate_json(row.spec)
+    report = wire.ReleaseReport.model_validate_json(release.report) if release else None
+    current = release_status(db, spec, report, withdrawn, dataset)
+    promise = current.promise(spec)
+    gaps = not_protected(spec, current.claimed)
+    if report is not None:  # the view says what holds now, not what held when the report was written
+        features = report.features
+        if current.status == "withdrawn":  # no change of any size is protected any more
+            features = [feature.model_copy(update={"sensitivity": None, "confused": None}) for feature in features]
+        said = belief(current.claimed, record=whole(spec, current.release))
+        price = accounting.current_price(spec, current.claimed, report.price)
+        warned = cautions.of_released(spec, report.cautions, price, is_public=current.public)
+        holds = {
+            "status": current.status,
+            "guarantee": promise,
+            "not_protected": gaps,
+            "features": features,
+            "belief": said,
+        }
+        report = report.model_copy(update=holds | {"belief": said, "price": price, "cautions": warned})
+    return wire.StudyOwnerView(
+        id=row.id,
+        state=row.state,
+        created_at=moment(row.created_at),
+        opened_at=moment(row.opened_at) if row.opened_at else None,
+        archived_at=moment(row.archived_at) if row.archived_at else None,
+        note=row.note,
+        tags=tags_of(row),
+        spec=spec,
+        spec_sha256=sha256(row.spec.encode()),
+        guarantee=promise,
+        not_protected=gaps,
+        sandbox=current.sandbox,
+        release_problem=row.release_problem,
+        release_id=release.id if release else None,
+        release_sha256=release.sha256 if release else None,
+        report=report,
+    )
+
+
+def check_changeable(db: Connection, row: Any) -> None:
+    """Raise StateConflict for a study that was released, or charged for a release that was interrupted."""
+    if row.state != "draft":
+        raise StateConflict(f"the study is {row.state}: only a draft can be changed; make another one like it")
+    if lines.is_released(db, row.id):
+        raise StateConflict("the draft was charged for a release that was interrupted: release it as it is")
+
+
+def _forecasts_alike(old: wire.StudyCreate, new: wire.StudyCreate) -> bool:
+    """Whether a forecast of the old draft holds for the new one."""
+    apart = {"name", "budget", "reply_after_ms"}
+    if prices.is_groups(new) and old.budget.epsilon_per_row != new.budget.epsilon_per_row:  # levels are shares of it
+        return False
+    return old.model_dump(exclude=apart) == new.model_dump(exclude=apart)
+
+
+def fitted(spec: wire.StudyCreate, dataset: wire.DatasetView) -> wire.StudyCreate:
+    """The study with the persons of its dataset: its rows_per_person, and whether it has a person column.
+
+    ``auto`` answers of groups become Laplace noise, the only one there is for them.
+
+    Raises Invalid, which names each wrong field, if the study cannot be made from it, and StateConflict if it is
+    archived.
+    """
+    faults = _person_faults(spec, dataset)
+    if dataset.rows_per_person is not None:
+        spec = spec.model_copy(update={"rows_per_person": dataset.rows_per_person, "person_column": True})
+    if isinstance(spec.release, wire.GroupsRelease) and isinstance(spec.answers, wire.AutoAnswers):
+        laplace = wire.LaplaceAnswers.model_validate(spec.answers.model_dump() | {"mechanism": "laplace"})
+        spec = spec.model_copy(update={"answers": laplace})
+    _check_fit(spec, dataset, faults)
+    return spec
+
+
+def _person_faults(spec: wire.StudyCreate, dataset: wire.DatasetView) -> list[dict[str, object]]:
+    k = dataset.rows_per_person
+    if k is None and spec.person_column:
+        message = "the dataset was registered without a person column: declare rows_per_person alone"
+        return [{"field": "person_column", "message": message}]
+    if k is not None and spec.rows_per_person not in (1, k):  # 1 is the default: not declared
+        return [{"field": "rows_per_person", "message": f"the dataset has a person column and keeps {k}: leave it out"}]
+    return []
+
+
+def _check_fit(spec: wire.StudyCreate, dataset: wire.DatasetView, faults: list[dict[str, object]]) -> None:
+    columns = {column.name for column in dataset.columns}
+    seen: set[str] = set()
+    for index, feature in enumerate(spec.features):
+        field = f"features.{index}.column"
+        if feature.column not in columns:
+            faults.append({"field": field, "message": "the dataset has no such column"})
+        if feature.column in seen:
+            faults.append({"field": field, "message": "this column is a feature already"})
+        seen.add(feature.column)
+    faults += _measurement_faults(spec, columns, seen)
+    if isinstance(spec.release, wire.IdentityRelease) and not dataset.public:
+        faults.append({"field": "release.mechanism", "message": "identity needs a dataset that was declared public"})
+    if not dataset.public and spec.privacy_unit == "answer" and isinstance(spec.measurement, wire.ColumnMeasurement):
+        faults.append({"field": "privacy_unit", "message": ONE_VALUE})
+    faults += answers.faults(spec.answers)
+    faults += groups.faults(spec)
+    faults += ledger.faults(spec)
+    if faults:
+        raise Invalid("the study cannot be made as it is: errors says where", faults)
+    if dataset.state == "archived":
+        raise StateConflict("the dataset is archived: it takes no new study")
+
+
+def _measurement_faults(spec: wire.StudyCreate, columns: set[str], features: set[str]) -> list[dict[str, object]]:
+    """Faults of the measurement: where y comes from, and within which bounds."""
+    faults: list[dict[str, object]] = []
+    measurement = spec.measurement
+    if isinstance(measurement, wire.ColumnMeasurement):
+        if measurement.column not in columns:
+            faults.append({"field": "measurement.column", "message": "the dataset has no such column"})
+        if measurement.column in features:
+            faults.append({"field": "measurement.column", "message": "a feature cannot be the measurement too"})
+        return faults
+    for index, name in enumerate(measurement.shown):
+        field = f"measurement.shown.{index}"
+        if name not in columns:
+            faults.append({"field": field, "message": "the dataset has no such column"})
+        if name in measurement.shown[:index]:
+            faults.append({"field": field, "message": "this column is shown already"})
+    if (mechanism := answers.mechanism_of(spec.answers) if not answers.faults(spec.answers) else None) is not None:
+        low, high = mechanism.clip
+        message = "answers are clipped to values that none within the bounds is among: see answers.centre and bound"
+        if measurement.lower is not None and measurement.lower >= high:
+            faults.append({"field": "measurement.lower", "message": message})
+        if measurement.upper is not None and measurement.upper <= low:
+            faults.append({"field": "measurement.upper", "message": message})
+    return faults

@@ -1,0 +1,117 @@
+"""Raises of a released study's caps: an act of the owner with a reason, which vendors and auditors read."""
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+from blindopt import wire
+from blindopt.audit.merkle_log import sha256
+from blindopt.errors import StateConflict
+from curator_service import notices, store
+from curator_service.budget.account_table import is_raised
+from curator_service.budget.study_guard import StudyGuard
+from curator_service.studies import table
+from curator_service.studies.release_cache import ReleasedStudies
+from curator_service.studies.studies import owner_view
+from service_kit.context.context import ServiceContext
+from service_kit.context.request import Effect, RequestContext
+from service_kit.store.base import moment, stamp
+from service_kit.store.database import Connection
+from service_kit.store.stored_replies import StoredReply
+
+CAPS = ("epsilon_per_row", "epsilon_total", "queries")
+SHOWN = 20
+"""Raises that views show, the last ones."""
+
+
+class StudyCaps:
+    """Raises caps of released studies."""
+
+    def __init__(self, context: ServiceContext, studies: ReleasedStudies, guard: StudyGuard) -> None:
+        self._context = context
+        self._guard = guard
+        self._studies = studies
+
+    def change(self, request: RequestContext, study_id: str, change: wire.BudgetRaise) -> StoredReply:
+        """Raise the caps of an open study. Raises NotFound and StateConflict."""
+
+        def effect(db: Connection) -> Effect:
+            self._guard.check(db, study_id)
+            details = raise_caps(db, self._context, study_id, change.budget, change.reason)
+            return Effect(owner_view(db, study_id), "study.caps_raised", details, 200)
+
+        reply = self._context.idempotency.once(request, effect)
+        self._studies.raise_caps(study_id, change.budget)
+        return reply
+
+
+def raise_caps(
+    db: Connection, context: ServiceContext, study_id: str, budget: wire.Budget, reason: str
+) -> dict[str, Any]:
+    """Store higher caps of an open study; the details for the log, of ``study.caps_raised``.
+
+    Raises StateConflict for a study that is not open, a lower cap, and where nothing is raised.
+    """
+    row = store.find(db, store.studies, study_id)
+    if row.state != "open":
+        raise StateConflict(f"the study is {row.state}: only the caps of an open one can be raised")
+    spec = wire.StudyCreate.model_validate_json(row.spec)
+    pairs = {cap: (as_decimal(getattr(spec.budget, cap)), as_decimal(getattr(budget, cap))) for cap in CAPS}
+    raised = [cap for cap, (old, new) in pairs.items() if is_raised(old, new)]
+    lower = [cap for cap, (old, new) in pairs.items() if is_raised(new, old)]
+    if lower:
+        raise StateConflict(f"this would lower the cap {' and '.join(lower)}: caps of a released study only rise")
+    if not raised:
+        raise StateConflict("no cap is higher than it is now")
+    at, text = stamp(context.clock()), spec.model_copy(update={"budget": budget}).model_dump_json()
+    store.change(db, store.studies, study_id, spec=text)
+    values = {"before": spec.budget.model_dump_json(), "after": budget.model_dump_json(), "reason": reason}
+    store.insert(db, table.budget_changes, study_id=study_id, created_at=at, **values)
+    for cap in raised:
+        notices.cap_raised(db, context.outbox, cap, study_id=study_id)
+    return {
+        "study_id": study_id,
+        "replaces": sha256(row.spec.encode()),
+        "spec_sha256": sha256(text.encode()),
+        "before": spec.budget.model_dump(),
+        "after": budget.model_dump(),
+        "reason_sha256": sha256(reason.encode()),
+    }
+
+
+def as_decimal(cap: str | int | None) -> Decimal | None:
+    """A cap as an exact number; None for none."""
+    return None if cap is None else Decimal(cap)
+
+
+def added(budget: wire.Budget, more: wire.Budget) -> wire.Budget:
+    """The caps with more of each that there is.
+
+    >>> added(wire.Budget(queries=100, epsilon_total="2.5"), wire.Budget(queries=50, epsilon_per_row="1")).queries
+    150
+    """
+    sums: dict[str, Any] = {}
+    for cap in CAPS:
+        old, plus = as_decimal(getattr(budget, cap)), as_decimal(getattr(more, cap)) or Decimal(0)
+        total = None if old is None else old + plus
+        sums[cap] = total if total is None else int(total) if cap == "queries" else f"{total:f}"
+    return wire.Budget.model_validate(sums)
+
+
+def changes_of(db: Connection, study_id: str) -> list[wire.BudgetChange]:
+    """The last raises of a study's caps, in order."""
+    return changes_by_study(db, [study_id])[study_id]
+
+
+def changes_by_study(db: Connection, study_ids: Sequence[str]) -> dict[str, list[wire.BudgetChange]]:
+    """The same of each of these studies."""
+    changes: dict[str, list[wire.BudgetChange]] = {study_id: [] for study_id in study_ids}
+    for row in table.changes(db, study_ids):
+        change = wire.BudgetChange(
+            at=moment(row.created_at),
+            before=wire.Budget.model_validate_json(row.before),
+            after=wire.Budget.model_validate_json(row.after),
+            reason=row.reason,
+        )
+        changes[row.study_id].append(change)
+    return {study_id: of_study[-SHOWN:] for study_id, of_study in changes.items()}

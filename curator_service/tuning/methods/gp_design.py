@@ -1,0 +1,75 @@
+"""A design fixed before any data is seen, and releases from the posterior mean: exact Gaussian sensitivity.
+
+Replacing a record moves the posterior mean by W (f' - f): the noise of evaluations is the same under both datasets, and
+cancels. docs/tuning.md has the proof.
+"""
+
+from dataclasses import dataclass, field
+from math import log, sqrt
+
+import numpy as np
+
+from blindopt.arrays import Matrix
+from blindopt.wire.tuning import GpDesign, TuningBudget, ValueAt
+from curator_service.tuning.methods.budget import shared_event
+from curator_service.tuning.methods.draws import Draws
+from curator_service.tuning.methods.information import Arms, greedy_design
+from curator_service.tuning.methods.objective import Objective
+from curator_service.tuning.methods.plan import Plan
+from curator_service.tuning.methods.prior import Scaled, design_sd, posterior_weights, prior_average_plan
+from curator_service.tuning.methods.problem import Problem
+from curator_service.tuning.methods.simulation import sample_design
+
+
+def sensitivity(largest_sd: float, n: int, delta: float) -> float:
+    """The sensitivity max sd x sqrt(2 ln(n / delta)): with probability 1 - delta none of n posterior means moves more.
+
+    A normal deviate is beyond x sd with probability exp(-x^2 / 2) at most, on either side together.
+    """
+    return largest_sd * sqrt(2 * log(n / delta))
+
+
+def rounding(scaled: Scaled, weights: Matrix) -> float:
+    """Bound on what doubles add to the difference of two posterior means ``weights`` (n, T) times scores.
+
+    Each score rounds once when it is scaled, and once to the lattice of its noise. A sum of T products of scores within
+    ``largest`` rounds by T + 1 units of 2^-53; noise beyond 40 sd has a probability below 1e-300.
+    """
+    ends, evaluations = scaled.world.ends, weights.shape[1]
+    largest = max(abs(ends[0]), abs(ends[1])) + 40 * scaled.sigma
+    of_a_score = scaled.rounding / scaled.unit + scaled.sigma * 2.0**-39 + (evaluations + 4) * 2.0**-52 * largest
+    return float(2 * np.abs(weights).sum(axis=1).max() * of_a_score)
+
+
+@dataclass(frozen=True, slots=True)
+class DesignSearch:
+    """Evaluates scores at ``arms`` (T,); ``weights`` (n, T) times scores are posterior means. Both are public."""
+
+    scaled: Scaled
+    value_at: ValueAt
+    arms: Arms = field(repr=False)
+    weights: Matrix = field(repr=False)
+
+    @property
+    def evaluations(self) -> int:
+        return len(self.arms)
+
+    def release(self, objective: Objective, draws: Draws) -> tuple[int | None, float | None]:
+        scores = np.array([self.scaled.noisy(objective, arm) for arm in self.arms.tolist()])
+        index, value = draws.on(self.weights @ scores, value_at=self.value_at)
+        return index, self.scaled.unscaled(value)
+
+
+def plan(method: GpDesign, budget: TuningBudget, problem: Problem) -> Plan:
+    """The plan with a greedy design, which depends on the kernel and sigma alone."""
+    prior, shares = method.prior, shared_event(budget)
+    scaled = Scaled.of(prior, problem)
+    arms, gain = greedy_design(scaled.covariance, prior.noise_sd, prior.evaluations)
+    weights = posterior_weights(scaled.covariance, arms, prior.noise_sd)
+    largest = float(design_sd(scaled.covariance, arms, prior.noise_sd, prior.one_minus_k1).max())
+    moved = sensitivity(largest, problem.n, float(shares.total.delta)) + rounding(scaled, weights)
+    parts = {"largest_sd": largest, "gain": gain}
+    draws = Draws.of(shares, index=moved, law=method.selection, value=moved, unit=scaled.unit, constants=parts)
+    search = DesignSearch(scaled, method.value_at, arms, weights)
+    sample = sample_design(scaled.world, arms, weights, seed=0)
+    return prior_average_plan(scaled, draws, search, sample, kind="exact", value_at=method.value_at)

@@ -1,0 +1,106 @@
+"""Algorithm 1 of Kusner et al. (2015): GP-UCB on noisy scores, with the constants of its theorems."""
+
+from dataclasses import dataclass, field, replace
+from decimal import ROUND_CEILING, Decimal
+
+import numpy as np
+
+from blindopt.arrays import Vector
+from blindopt.wire.tuning import Kusner1, TuningBudget
+from curator_service.tuning.methods import cautions, constants, guarantees
+from curator_service.tuning.methods.budget import Cost, Shares, split_events
+from curator_service.tuning.methods.draws import Draws
+from curator_service.tuning.methods.information import largest_gain
+from curator_service.tuning.methods.objective import Objective
+from curator_service.tuning.methods.plan import Plan
+from curator_service.tuning.methods.prior import Scaled, prior_average_plan
+from curator_service.tuning.methods.problem import Problem
+from curator_service.tuning.methods.simulation import sample_search
+
+
+@dataclass(frozen=True, slots=True)
+class Kusner1Search:
+    """Runs GP-UCB with exploration weights ``betas`` (T,). Clips posterior means to +-``clip`` unless it is None."""
+
+    scaled: Scaled
+    betas: Vector = field(repr=False)
+    clip: float | None
+
+    @property
+    def evaluations(self) -> int:
+        return len(self.betas)
+
+    def release(self, objective: Objective, draws: Draws) -> tuple[int | None, float | None]:
+        mean, largest = self.scaled.posterior_mean(self.betas, objective)
+        inside = mean if self.clip is None else np.clip(mean, -self.clip, self.clip)
+        index = draws.index.draw(inside) if draws.index else None
+        return index, self.scaled.unscaled(draws.value.draw(largest) if draws.value else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Sensitivities of lambda~ and v~ in scaled units, and the constants that they were computed from."""
+
+    index: float | None
+    value: float | None
+    parts: dict[str, float]
+
+
+def bounds(method: Kusner1, n: int, gamma: float, index_delta: float | None, value_delta: float | None) -> Bounds:
+    """Compute the bounds of Theorems 1 and 3, each at its own delta; ``gamma`` bounds the gain of T scores."""
+    prior, split = method.prior, method.delta_split
+    sigma, evaluations, apart = prior.noise_sd, prior.evaluations, prior.one_minus_k1
+    parts: dict[str, float] = {"gamma": gamma}
+    index = value = None
+    if index_delta is not None:
+        index = constants.index_sensitivity(n, evaluations, apart, index_delta, split)
+        if method.index_bound == "tight":
+            index = constants.tight_index_sensitivity(n, apart, index_delta)
+        elif method.index_bound == "clip":
+            index = min(index, 2 * constants.clip_bound(n, index_delta))
+        parts["beta_next"] = constants.beta(n, evaluations + 1, index_delta, split)
+        parts["c_index"] = constants.c(n, apart, index_delta, split)
+    if value_delta is not None:
+        parts["beta_last"] = constants.beta(n, evaluations, value_delta, split)
+        parts["omega_over_t"] = constants.regret_rate(sigma, evaluations, parts["beta_last"], gamma)
+        parts["c_value"] = constants.c(n, apart, value_delta, split)
+        parts["q"] = constants.q(sigma, evaluations, value_delta, method.q, split)
+        value = constants.value_sensitivity(parts["omega_over_t"], parts["c_value"], parts["q"])
+    return Bounds(index, value, parts)
+
+
+def plan(method: Kusner1, budget: TuningBudget, problem: Problem) -> Plan:
+    """The plan of Algorithm 1. The search's beta_t is that of the delta of v~'s bound, or of lambda~'s without v~."""
+    prior, shares = method.prior, split_events(budget)
+    scaled = Scaled.of(prior, problem)
+    gain = largest_gain(scaled.covariance, prior.noise_sd, prior.evaluations)
+    index_delta, value_delta = (float(cost.delta) if cost else None for cost in (shares.index, shares.value))
+    limits = bounds(method, problem.n, gain.upper, index_delta, value_delta)
+    delta = value_delta or index_delta or 0.0
+    betas = np.array([constants.beta(problem.n, t, delta, method.delta_split) for t in range(1, prior.evaluations + 1)])
+    parts = {"gamma_lower": gain.lower, **limits.parts}
+    draws = Draws.of(shares, index=limits.index, value=limits.value, unit=scaled.unit, constants=parts)
+    clip = constants.clip_bound(problem.n, index_delta) if method.index_bound == "clip" and index_delta else None
+    unproved = (cautions.UNPROVED,) if draws.value and method.q == "paper" else ()
+    return prior_average_plan(
+        scaled,
+        replace(draws, shares=_charged(method, shares)),
+        Kusner1Search(scaled, betas, clip),
+        sample_search(scaled.world, betas, seed=0),
+        kind="noisy bound",
+        value_at="largest_score",
+        addition=guarantees.kusner_1(method) if draws.value else "",
+        warnings=(*unproved, cautions.TRACE),
+    )
+
+
+def _charged(method: Kusner1, shares: Shares) -> Shares:
+    """The shares that are charged: v~ costs 5/3 of its delta by the printed split.
+
+    It adds up two regret bounds at 1/2 each, and two events at 1/3.
+    """
+    if method.delta_split == "corrected" or shares.value is None:
+        return shares
+    delta = (shares.value.delta * 5 / 3).quantize(Decimal("1e-18"), rounding=ROUND_CEILING)
+    real = replace(shares.value, delta=delta)
+    return Shares(shares.index, real, shares.index + real if shares.index else Cost(real.epsilon, real.delta))

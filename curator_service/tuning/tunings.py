@@ -1,0 +1,364 @@
+"""Private tuning of hyper-parameters: jobs for the owner, charged before anything is scored or drawn."""
+
+import secrets
+from collections.abc import Callable
+from decimal import Context, Decimal
+from typing import Any
+
+import numpy as np
+
+from blindopt import wire
+from blindopt.arrays import Vector
+from blindopt.errors import BudgetExhausted, Invalid, NotFound, StateConflict, TuningFailed
+from curator_service import notices, store
+from curator_service.budget import account_table, dataset_caps
+from curator_service.budget.dataset_losses import DatasetLosses, FileLosses
+from curator_service.budget.study_guard import StudyGuard
+from curator_service.datasets.withheld_records import withheld_records
+from curator_service.privacy.prices import exact
+from curator_service.releases.jobs import Jobs
+from curator_service.salted_digests import salted_digest
+from curator_service.settings import Settings
+from curator_service.store.jobs import tunings
+from curator_service.tuning.planner import Planner
+from curator_service.tuning.scoring import logistic, problems
+from curator_service.tuning.scoring.worker import Ended, Job, Reply, Scorer, Source, Worker
+from curator_service.vault import Vault, new_id
+from service_kit.context.context import ServiceContext
+from service_kit.context.keys import webhook_key
+from service_kit.context.request import Effect, RequestContext
+from service_kit.store.base import moment, stamp
+from service_kit.store.database import Connection
+from service_kit.store.stored_replies import StoredReply
+
+_EXACT = Context(prec=100)
+WITHHELD = "a record was withheld meanwhile, so the result was dropped; what it was charged stays spent: ask again"
+NO_SCORER = "this curator has no scorer: set SCORER_URL and SCORER_SECRET_FILE where it runs"
+
+
+class Tunings(Jobs):
+    """At most one tuning runs, others wait in their order. Only what its method releases leaves its process.
+
+    A tuning draws at most once: one that was interrupted is ``failed`` from the next start on, and its charge stays
+    spent. Its result is stored before it is shown. One that ends after a record was withheld, which it may have read,
+    is ``failed`` too: nobody sees its result.
+    """
+
+    noun = "tuning"
+    stopped = "the curator was stopped before this tuning was done: ask for it again; what it was charged stays spent"
+    _table = tunings
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        vault: Vault,
+        settings: Settings,
+        guard: StudyGuard,
+        worker: Callable[[], Worker] = Worker,
+    ) -> None:
+        self._vault = vault
+        self._make_worker = worker
+        self._guard = guard
+        self._losses = DatasetLosses(vault)
+        self._planner = Planner(settings.tuning_plan_seconds_max)
+        self._scorer = scorer_of(settings)
+        self._worker: Worker | None = None
+        self._withheld = 0
+        """How many records were withheld when the tuning that runs read them."""
+        super().__init__(context, settings.tuning_seconds_max, settings.tunings_waiting_max)
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def preview(self, tuning: wire.TuningCreate) -> wire.TuningReport:
+        """Cost, guarantee and expected quality of a tuning; charges nothing and reads nothing private.
+
+        Raises Invalid and TuningImpossible if it cannot be run.
+        """
+        report = self._planner.report(self._job("tun_", tuning))
+        with self._context.database.read() as db:
+            dataset = store.find(db, store.datasets, tuning.validation_dataset_id)
+            report = _of_persons(report, dataset.rows_per_person or 1)
+            dataset_caps.open_account(db, dataset)
+            file = self._losses.read(db, dataset)
+            dataset_caps.check_bounded(file)
+            return _with_account(report, file, tuning.caps)
+
+    def start(self, request: RequestContext, tuning: wire.TuningCreate) -> StoredReply:
+        """Charge a tuning and queue it. Raises as ``preview`` does, BudgetExhausted, and StateConflict."""
+        if (stored := self._context.idempotency.earlier(request)) is not None:
+            return stored
+        identity = new_id("tun")
+        report = self._planner.report(self._job(identity, tuning))
+        with self._context.database.read() as db:
+            dataset = store.find(db, store.datasets, tuning.validation_dataset_id)
+        report = _of_persons(report, dataset.rows_per_person or 1)
+        refusals: list[BudgetExhausted] = []
+
+        def work(db: Connection) -> StoredReply | None:
+            self._context.authentication.check_live(db, request.principal)
+            if (stored := self._context.idempotency.stored(db, request)) is not None:
+                return stored
+            self._check_room(db)
+            dataset = store.find(db, store.datasets, tuning.validation_dataset_id)
+            dataset_caps.open_account(db, dataset)
+            file, cost = self._losses.read(db, dataset), (report.epsilon, report.delta)
+            refusal = dataset_caps.charge_everyone(
+                db, self._context, request, self._guard, self._losses, dataset, "tuning", identity, cost, tuning.caps
+            )
+            if refusal is not None:
+                refusals.append(refusal)
+                return None
+            whole = _with_account(report, file, tuning.caps)
+            return self._context.idempotency.settle(db, request, self._add(db, identity, tuning, whole, dataset))
+
+        reply = self._context.database.write(work)
+        if reply is None:
+            raise refusals[0]
+        if not reply.replayed:
+            self._submit(identity)
+        return reply
+
+    def _add(
+        self, db: Connection, identity: str, tuning: wire.TuningCreate, report: wire.TuningReport, dataset: Any
+    ) -> Effect:
+        spec, salt = tuning.model_dump_json(), secrets.token_hex(16)
+        store.insert(
+            db,
+            tunings,
+            id=identity,
+            dataset_id=dataset.id,
+            state="running",
+            spec=spec,
+            report=report.model_dump_json(),
+            progress=0.0,
+            salt=salt,
+            created_at=stamp(self._context.clock()),
+        )
+        details = {
+            "tuning_id": identity,
+            "dataset_id": dataset.id,
+            "account": account_table.account_name(db, dataset),
+            "method": report.method,
+            "epsilon": report.epsilon,
+            "delta": report.delta,
+            "cap_epsilon": tuning.caps.epsilon,
+            "cap_delta": None if tuning.caps.delta is None else repr(tuning.caps.delta),
+            "spec_sha256": salted_digest(spec, salt),
+        }
+        return Effect(self._view(store.find(db, tunings, identity)), "tuning.started", details, 202)
+
+    def view(self, identity: str) -> wire.TuningView:
+        """A tuning. Raises NotFound."""
+        with self._context.database.read() as db:
+            return self._view(store.find(db, tunings, identity))
+
+    def page(self, after: int, limit: int) -> list[tuple[int, wire.TuningView]]:
+        """Tunings with their sequence numbers."""
+        with self._context.database.read() as db:
+            return [(row.seq, self._view(row)) for row in store.page(db, tunings, after=after, limit=limit)]
+
+    def cancel(self, request: RequestContext, identity: str) -> StoredReply:
+        """Cancel a tuning; its charge stays spent. Raises StateConflict if it has ended."""
+
+        def effect(db: Connection) -> Effect:
+            view = self._view(self._cancelled(db, identity))
+            return Effect(view, "tuning.cancelled", {"tuning_id": identity}, 200)
+
+        return self._cancel(request, identity, effect)
+
+    def close(self) -> None:
+        super().close()
+        self._planner.close()
+        self._rest()
+
+    def _view(self, row: Any) -> wire.TuningView:
+        ended = None if row.outcome is None else Ended.model_validate_json(row.outcome)
+        return wire.TuningView(
+            id=row.id,
+            name=(spec := wire.TuningCreate.model_validate_json(row.spec)).name,
+            validation_dataset_id=row.dataset_id,
+            state=row.state,
+            progress=self._progress.get(row.id, row.progress) if row.state == "running" else row.progress,
+            created_at=moment(row.created_at),
+            ended_at=moment(row.ended_at) if row.ended_at else None,
+            problem=row.problem,
+            spec=spec,
+            report=wire.TuningReport.model_validate_json(row.report),
+            result=None if ended is None else ended.result,
+            clipped=None if ended is None else ended.clipped,
+            evaluations=None if ended is None else ended.evaluations,
+        )
+
+    # --- plans, from what is public -----------------------------------------------------------------
+
+    def _job(self, identity: str, tuning: wire.TuningCreate, charged: tuple[str, str] | None = None) -> Job:
+        """A tuning as a job for its process; reads nothing private. Raises Invalid if its datasets do not fit."""
+        problems.check(tuning)
+        score = tuning.score
+        with self._context.database.read() as db:
+            validation = _dataset(db, "validation_dataset_id", tuning.validation_dataset_id)
+            withheld = withheld_records(db, self._vault, validation.id)
+            job = Job(tuning_id=identity, tuning=tuning, m=validation.rows - len(withheld), charged=charged)
+            if isinstance(score, wire.HttpScore):
+                if self._scorer is None:
+                    raise Invalid(NO_SCORER, [{"field": "score.kind", "message": NO_SCORER}])
+                return job.model_copy(update={"scorer": self._scorer})
+            training = _dataset(db, "score.training_dataset_id", score.training_dataset_id)
+            withheld_of_training = withheld_records(db, self._vault, training.id)
+        if not training.public:
+            message = "must be a dataset that was declared public: trained weights are protected by nothing"
+            raise Invalid("the training dataset is not public", [_fault("score.training_dataset_id", message)])
+        if training.sha256 == validation.sha256:  # then trained weights are not public, and change with a record
+            message = "is the validation dataset, or the same file: train on other, public records"
+            fault = _fault("score.training_dataset_id", message)
+            raise Invalid("training and validation records are the same", [fault])
+        logistic.check_trainer()
+        sources = [
+            self._source(training, score, "training", withheld_of_training),
+            self._source(validation, score, "validation", withheld),
+        ]
+        self._check_classes(sources[0], score)
+        return job.model_copy(update={"training": sources[0], "validation": sources[1]})
+
+    def _source(self, dataset: Any, score: wire.LogisticScore, role: str, withheld: list[int]) -> Source:
+        columns = store.column_names(dataset)
+        wanted = [(f"score.features.{j}.column", f.column) for j, f in enumerate(score.features)]
+        wanted.append(("score.label", score.label))
+        message = f"the {role} dataset has no such column: name columns that both datasets have"
+        if faults := [_fault(field, message) for field, name in wanted if name not in columns]:
+            raise Invalid("the columns do not fit the datasets", faults)
+        used = [columns.index(name) for _, name in wanted]
+        return Source(file=self._vault.records(dataset.id), columns=used, withheld=withheld)
+
+    def _check_classes(self, training: Source, score: wire.LogisticScore) -> None:
+        labels: Vector = self._vault.dataset(score.training_dataset_id)[:, training.columns[-1]]
+        labels = np.delete(labels, training.withheld)
+        above = int((labels > score.threshold).sum())
+        if not 0 < above < len(labels):
+            message = "all training records are of one class by this threshold: nothing can be trained"
+            raise Invalid("the training dataset has one class", [_fault("score.threshold", message)])
+
+    # --- the work ---------------------------------------------------------------------------------
+
+    def _work(self, identity: str) -> dict[str, Any] | None:
+        """Run one tuning; the values of its end, or None if it had ended before."""
+        with self._context.database.read() as db:
+            row = store.find(db, tunings, identity)
+            rows_per_person = store.find(db, store.datasets, row.dataset_id).rows_per_person or 1
+            tuning = wire.TuningCreate.model_validate_json(row.spec)
+            self._withheld = self._count_withheld(db, tuning)
+        if row.state != "running":
+            return None
+        report = wire.TuningReport.model_validate_json(row.report)
+        try:
+            of_record = exact(_EXACT.divide(Decimal(report.epsilon), rows_per_person))
+            job = self._job(identity, tuning, (of_record, report.delta))
+        except Invalid as error:  # settings or the machine have changed since it was charged
+            raise TuningFailed(str(error)) from None
+        worker, last, status = self._worker or self._make_worker(), Reply(), None
+        self._worker = None
+        try:
+            with self._running(identity, worker) as late:
+                for last in worker.work(job):
+                    if last.progress is not None:
+                        self._progress[identity] = last.progress
+            if last.ended is not None and not worker.killed:  # kept, to spare the next tuning the start of a process
+                self._worker = worker
+        finally:
+            if self._worker is None:  # its later messages would be of this tuning, not of the next
+                status = worker.end()
+        return self._ending(last, late=late.is_set(), status=status)
+
+    def _ending(self, last: Reply, *, late: bool, status: int | None) -> dict[str, Any]:
+        if last.ended is not None:
+            return {
+                "state": "completed",
+                "outcome": last.ended.model_dump_json(),
+                "progress": 1.0,
+            }
+        if (problem := last.problem) is None:
+            problem = f"its process ended with status {status}; if memory was short, use fewer records"
+            if late:
+                problem = f"it took longer than {self._seconds_max} s (TUNING_SECONDS_MAX)"
+        return {"state": "failed", "problem": f"{problem}; what it was charged stays spent"}
+
+    def _count_withheld(self, db: Connection, tuning: wire.TuningCreate) -> int:
+        datasets = [tuning.validation_dataset_id]
+        if isinstance(tuning.score, wire.LogisticScore):
+            datasets.append(tuning.score.training_dataset_id)
+        return sum(len(withheld_records(db, self._vault, identity)) for identity in datasets)
+
+    def _settle(self, db: Connection, identity: str, **ending: Any) -> None:
+        if ending["state"] == "completed":
+            tuning = wire.TuningCreate.model_validate_json(store.find(db, tunings, identity).spec)
+            if self._count_withheld(db, tuning) != self._withheld:
+                ending = {"state": "failed", "problem": WITHHELD}
+        super()._settle(db, identity, **ending)
+
+    def _rest(self) -> None:
+        if self._worker is not None:
+            self._worker.end()
+            self._worker = None
+
+    def _notify(self, db: Connection, row: Any) -> None:
+        notices.tuning_ended(db, self._context.outbox, row)
+
+    def _log_details(self, row: Any) -> dict[str, Any]:
+        return {"outcome_sha256": salted_digest(row.outcome, row.salt)}
+
+
+def scorer_of(settings: Settings) -> Scorer | None:
+    """The scorer that the settings name, or None. Raises StateConflict for a key that is too short."""
+    if settings.scorer_url is None or settings.scorer_secret_file is None:
+        return None
+    return Scorer(
+        url=settings.scorer_url,
+        key=webhook_key(settings.scorer_secret_file, "SCORER_SECRET_FILE").hex(),
+        ca=None if settings.scorer_ca is None else str(settings.scorer_ca),
+        timeout_s=settings.scorer_timeout_seconds,
+        attempts=settings.scorer_attempts,
+    )
+
+
+def _fault(field: str, message: str) -> dict[str, object]:
+    return {"field": field, "message": message}
+
+
+def _dataset(db: Connection, field: str, identity: str) -> Any:
+    try:
+        row = store.find(db, store.datasets, identity)
+    except NotFound:
+        raise Invalid("there is no such dataset", [_fault(field, "there is no such dataset")]) from None
+    if row.archived_at is not None:
+        raise StateConflict(f"{field}: the dataset is archived")
+    return row
+
+
+def _of_persons(report: wire.TuningReport, k: int) -> wire.TuningReport:
+    """The report of a tuning whose dataset has up to ``k`` records of one person: epsilon counts k times.
+
+    By group privacy, which holds for pure epsilon. Raises Invalid for a delta and k > 1: where it is a probability over
+    the draw of functions, nothing is proved for several records.
+    """
+    if k == 1:
+        return report
+    if Decimal(report.delta) > 0:
+        message = (
+            f"{report.method} is proved for one record, and a person here has up to {k}: take a method without delta"
+        )
+        raise Invalid("the method has a delta, and a person has several records", [_fault("method.name", message)])
+    epsilon = exact(_EXACT.multiply(Decimal(report.epsilon), k))
+    words = f"A person with up to {k} records has {epsilon}-differential privacy: {k} times as much, which is charged."
+    return report.model_copy(update={"epsilon": epsilon, "guarantee": f"{report.guarantee} {words}"})
+
+
+def _with_account(report: wire.TuningReport, file: FileLosses, caps: wire.TuningCaps) -> wire.TuningReport:
+    """The report with the amounts that the validation file has spent, and its caps."""
+    bound = file.account.lowered(caps)
+    amounts = {
+        "spent_epsilon": exact(file.epsilon),
+        "spent_delta": exact(file.delta),
+        "cap_epsilon": exact(bound.cap_epsilon or Decimal(0)),
+        "cap_delta": None if bound.cap_delta is None else exact(bound.cap_delta),
+    }
+    return report.model_copy(update=amounts)

@@ -1,1 +1,0 @@
-"""The curator's use cases, without HTTP: the owner's datasets and studies, the modeler's exchange."""

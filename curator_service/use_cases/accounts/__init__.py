@@ -1,1 +1,0 @@
-"""What studies and tunings have spent."""

@@ -1,1 +1,0 @@
-"""What is compared with the audit log before it is acted on."""

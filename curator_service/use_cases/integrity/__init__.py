@@ -1,1 +1,0 @@
-"""Checks of the tables against the audit log, and the modelers' countersignatures, restores."""

@@ -1,1 +1,0 @@
-"""Long work for the owner, each job in a process of its own."""

@@ -1,1 +1,0 @@
-"""Datasets, studies from draft to closed, releases, grants."""

@@ -1,0 +1,375 @@
+"""Random sequences of acts on one file: after each, the account is what the log and the orders say, and in its caps.
+
+Once where each record is a unit, and once with a person column. To add an act: a method of ``Acts`` whose name is in
+``ACTS``; if it charges, teach ``recomputed_account`` its record.
+"""
+
+import random
+from collections import Counter
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+
+from blindopt import wire
+from curator_service.privacy import dataset_account
+from service_kit.store import audit_log
+from tests.curator_service.budget.file_of_records import CSV, FileOfRecords, N
+from tests.curator_service.budget.recomputed_account import recomputed, recomputed_delta
+from tests.interventions import fail_at
+
+SCORER = {"scorer_url": "http://127.0.0.1:9/score"}
+INBOX = wire.InboxMeasurement(question="How much?", direction="maximize", shown=["a"])
+PRIOR = {"lengthscale": 1.0, "one_minus_k1": 0.01, "evaluations": 2}
+ACTS = {
+    "open_column_study": 4,
+    "open_inbox_study": 4,
+    "release_again": 2,
+    "ask": 8,
+    "enter": 3,
+    "correct": 3,
+    "void": 2,
+    "tune": 2,
+    "find_bounds": 3,
+    "lower_cap": 2,
+    "raise_cap": 3,
+    "register_again": 1,
+    "withhold": 1,
+    "crash": 1,
+    "interrupted_query": 2,
+    "interrupted_bounds": 1,
+}
+"""How often each sequence tries each act: 42 in all. Its seed chooses the order, and each act's details."""
+SEEDS = 1, 4
+"""With both, each act of ``ACTS`` is done at least once, and not only refused, for records and for persons."""
+PERSONS = ("Ada", "Ada", "Bo", "Bo", "Bo", "Cy")
+"""The person behind each row of the file; of Bo's three, each registration keeps two that it draws by itself."""
+ROWS_PER_PERSON = 2
+CSV_OF_PERSONS = b"\n".join(
+    line + b"," + name.encode() for line, name in zip(CSV.splitlines(), ("person", *PERSONS), strict=True)
+)
+
+
+class Killed(Exception):
+    """The service dies between a charge and its answer."""
+
+
+class Acts:
+    """The acts on a file, chosen by a seed. Each may be refused by a cap; none may fail in another way.
+
+    ``persons``: whether the units are the persons of ``PERSONS``, and not the records.
+    """
+
+    def __init__(self, folder, seed: int, *, persons: bool = False, **settings) -> None:
+        fields = {"person": "person", "rows_per_person": str(ROWS_PER_PERSON)} if persons else {}
+        self.fields, self.persons = fields, persons
+        self.file = FileOfRecords(folder, csv=CSV_OF_PERSONS if persons else CSV, fields=fields, **settings)
+        self.choose = random.Random(seed)
+        self.datasets, self.columns, self.inboxes = [self.file.dataset], [], []
+        self.queries: list[str] = []
+        self._specs, self._orders = {}, {}
+        """Of each study that was charged: neither changes from then on."""
+        self.anybodys: set[str] = set()
+        """Studies whose answers are each another person's."""
+        self.unreleased: list[str] = []
+        self.name = ""
+        self.done, self.refused = Counter(), Counter()
+        """How often each act was done, and how often a cap refused it."""
+        self._without_scores()
+
+    def run(self) -> None:
+        """Every act of ``ACTS``, and after each the check."""
+        names = [name for name, times in ACTS.items() for _ in range(times)]
+        self.choose.shuffle(names)
+        for self.name in names:
+            getattr(self, self.name)()
+            self.check()
+
+    def _done(self, reply, *allowed: int) -> bool:
+        """Whether an act was done; False for one that a cap refused, or that its state does not allow (``allowed``)."""
+        if reply.status_code == 403:
+            assert reply.json()["code"] == "privacy_budget_exhausted", reply.text
+            self.refused[self.name] += 1
+            return False
+        assert reply.is_success or reply.status_code in allowed, reply.text
+        self.done[self.name] += reply.is_success
+        return reply.is_success
+
+    def _epsilon(self) -> str:
+        return self.choose.choice(("0.1", "0.25", "0.3", "0.7", "1"))
+
+    def _answers(self):
+        plays = self.choose.choice(("each", "mean"))
+        return wire.LaplaceAnswers(mechanism="laplace", epsilon=self._epsilon(), value_bound=4.0, plays=plays)
+
+    def _open(self, **more) -> str | None:
+        release = self.choose.choice((
+            wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon=self._epsilon()),
+            wire.GaussianRelease(mechanism="gaussian", epsilon=self._epsilon(), delta=1e-6),
+        ))  # fmt: skip
+        dataset = self.choose.choice(self.datasets)
+        study = self.file.draft(dataset, release=release, answers=self._answers(), **more)
+        if not self._done(self.file.release(study)):
+            self.unreleased.append(study)
+            return None
+        return self.file.grant(study)
+
+    def open_column_study(self) -> None:
+        if (study := self._open()) is not None:
+            self.columns.append(study)
+
+    def open_inbox_study(self) -> None:
+        unit = self.choose.choice(("row", "answer"))
+        if (study := self._open(measurement=INBOX, privacy_unit=unit)) is not None:
+            self.inboxes.append(study)
+            self.anybodys |= {study} if unit == "answer" else set()
+
+    def release_again(self) -> None:
+        """A release that a cap refused, tried again."""
+        if self.unreleased and self._done(self.file.release(study := self.choose.choice(self.unreleased))):
+            self.unreleased.remove(study)
+            self.file.grant(study)
+
+    def ask(self) -> None:
+        if not self.columns + self.inboxes:
+            return
+        study = self.choose.choice(self.columns + self.inboxes)
+        rows, plays = [self._row(study) for _ in range(self.choose.randint(1, 3))], self.choose.randint(1, 2)
+        if study in self.anybodys:  # then the log says of each correction which answer it was
+            rows, plays = rows[:1], 1
+        reply = self.file.ask(study, *rows, plays=plays)
+        if self._done(reply) and study in self.inboxes:
+            self.queries.append(reply.json()["id"])
+
+    def _row(self, study: str) -> int:
+        """The row of Z of a record: chosen by its number, since the seed does not choose the secret order."""
+        order = self.file.order(study)
+        return order.index(self.choose.choice(sorted(order)))
+
+    def _send(self, verb: str, body) -> None:
+        query = self.choose.choice(self.queries)
+        path = f"/v1/queries/{query}:{verb}"
+        self._done(self.file.in_process.send("measurer", "POST", path, json=body(query)), 409, 422)
+
+    def _values(self, query: str, state: str):
+        items = [item for item in self.file.in_process.items(query) if item["state"] == state]
+        chosen = [item for item in items if self.choose.random() < 0.7] if state == "answered" else items
+        return [{"measurement_id": item["id"], "value": self.choose.uniform(-4, 4)} for item in chosen]
+
+    def enter(self) -> None:
+        if self.queries:
+            self._send("answer", lambda query: {"values": self._values(query, "open")})
+
+    def correct(self) -> None:
+        if self.queries:
+            self._send("correct", lambda query: {"values": self._values(query, "answered")})
+
+    def void(self) -> None:
+        def body(query):
+            answered = [item["id"] for item in self.file.in_process.items(query) if item["state"] == "answered"]
+            return {"void": answered[:1], "reason": "consent"}
+
+        if self.queries:
+            self._send("correct", body)
+
+    def tune(self) -> None:
+        """A tuning, which is charged and does not run. With a delta only for records: 422 for several of a person."""
+        capped = Fraction(self.file.account().cap_epsilon or "100")
+        has_delta = not self.persons and self.choose.random() < 0.5
+        method = {"name": "gp_design", "prior": PRIOR} if has_delta else {"name": "grid_exponential"}
+        epsilon = self._epsilon()
+        body = {
+            "name": "t",
+            "grid": [{"name": "depth", "values": [1.0, 2.0]}],
+            "score": {"kind": "http", "model": "m", "lower": 0.0, "upper": 1.0},
+            "validation_dataset_id": self.choose.choice(self.datasets),
+            "method": method,
+            "budget": {"epsilon": epsilon, "delta": 1e-6 if has_delta else 0.0},
+            "caps": {"epsilon": str(float(capped)), "delta": 0.5},
+        }
+        if self._done(self.file.in_process.send("owner", "POST", "/v1/tunings", json=body)):
+            self._check_charge("tuning.started", Fraction(epsilon) * (ROWS_PER_PERSON if self.persons else 1))
+
+    def find_bounds(self) -> None:
+        """Private bounds: their epsilon is a person's already."""
+        send, epsilon = self._bounds()
+        if self._done(send()):
+            self._check_charge("bounds.started", epsilon)
+
+    def interrupted_bounds(self) -> None:
+        """A kill between the charge and the draw of private bounds, and their retry."""
+        send, epsilon = self._bounds()
+        if self._killed_and_again("bounds", "_drawn", send):
+            self._check_charge("bounds.started", epsilon)
+
+    def _bounds(self):
+        """A request, and its epsilon."""
+        columns = [{"column": name, "outer": [0.0, 8.0]} for name in self.choose.choice((["a"], ["a", "y"]))]
+        body = {"columns": columns, "quantiles": [0.25, 0.75], "epsilon": self._epsilon()}
+        path, key = f"/v1/datasets/{self.choose.choice(self.datasets)}:bounds", f"k{self.choose.random()}"
+        return lambda: self.file.in_process.send("owner", "POST", path, json=body, key=key), Fraction(body["epsilon"])
+
+    def _check_charge(self, kind: str, epsilon: Fraction) -> None:
+        assert Fraction(self.file.records(kind)[-1]["epsilon"]) == epsilon
+
+    def lower_cap(self) -> None:
+        account = self.file.account()
+        low, high = Fraction(account.epsilon), Fraction(account.cap_epsilon or "12")
+        cap = low + (high - low) * Fraction(self.choose.randint(0, 10), 10)
+        self._done(self.file.caps(str(max(float(cap), 0.1)), self._delta(account)), 409)
+
+    @staticmethod
+    def _delta(account) -> float | None:
+        return None if account.cap_delta is None else float(account.cap_delta)
+
+    def raise_cap(self) -> None:
+        account = self.file.account()
+        if account.cap_epsilon is not None:
+            cap = str(float(Fraction(account.cap_epsilon) + 1))
+            assert self.file.caps(cap, self._delta(account)).status_code == 409
+            self._done(self.file.caps(cap, self._delta(account), raise_caps=True, reason="more"))
+
+    def register_again(self) -> None:
+        self.datasets.append(self.file.register(**self.fields))
+        self.done[self.name] += 1
+
+    def withhold(self) -> None:
+        """A record or a person is released no more: that costs nothing, and what was lost stays lost."""
+        record = self.choose.randrange(N)
+        body = {"person": PERSONS[record]} if self.persons else {"record": record + 1}
+        path = f"/v1/datasets/{self.choose.choice(self.datasets)}:withhold"
+        self._done(self.file.in_process.send("owner", "POST", path, json=body))
+
+    def crash(self) -> None:
+        self.file.reopen()
+        self._without_scores()
+        self.done["crash"] += 1
+
+    def interrupted_query(self) -> None:
+        """A kill between the charge and the answer of a query, and its retry."""
+        if self.columns:
+            study, key = self.choose.choice(self.columns), f"k{self.choose.random()}"
+            row = self._row(study)
+            self._killed_and_again("queries", "_measured", lambda: self.file.ask(study, row, key=key))
+
+    def _killed_and_again(self, part: str, method: str, send) -> bool:
+        """Send a request that a kill interrupts in a method, and once more: one charge. False if a cap refused it."""
+        with pytest.MonkeyPatch.context() as patch:
+            calls = fail_at(patch, getattr(self.file.in_process.curator, part), method, Killed)
+            reply = send()
+        killed = bool(calls)
+        assert killed == (reply.status_code == 500)
+        self.crash()
+        if not killed:
+            return self._done(reply)
+        self.check()
+        before = self.file.account()
+        assert self._done(send())
+        assert self.file.account() == before
+        return True
+
+    def _without_scores(self) -> None:
+        tunings = self.file.in_process.curator.tunings
+        tunings._submit = lambda identity: None
+
+    # --- the check -----------------------------------------------------------------------------------
+
+    def losses(self):
+        """What everyone has lost, each unit beyond that, and the sum of the deltas, from the log."""
+        with self.file.in_process.context.database.read() as db:
+            records = [entry.record for entry in audit_log.walk(db)]
+
+        def spec(study):
+            if study not in self._specs:
+                self._specs[study] = self.file.in_process.call("owner", "GET", f"/v1/studies/{study}")["spec"]
+            return self._specs[study]
+
+        def order(study):
+            if study not in self._orders:
+                self._orders[study] = self.file.order(study)
+            return self._orders[study]
+
+        everyone, units = recomputed(
+            records, spec, order, self.persons_of_datasets(), set(PERSONS) if self.persons else range(N)
+        )
+        return everyone, units, recomputed_delta(records, spec)
+
+    def persons_of_datasets(self) -> dict[str, list[str]] | None:
+        """By dataset, the person behind each record that it keeps: from the file and the numbers of those records."""
+        if not self.persons:
+            return None
+        numbers = self.file.in_process.curator.vault.numbers
+        return {dataset: [PERSONS[number - 1] for number in numbers(dataset)] for dataset in self.datasets}
+
+    def check(self) -> None:
+        everyone, units, delta = self.losses()
+        account = self.file.account()
+        worst = everyone + max(units.values())
+        assert account.unit == ("person" if self.persons else "record")
+        assert Fraction(account.epsilon) == worst
+        assert Fraction(account.everyone_epsilon) == everyone
+        assert Fraction(account.delta) == delta
+        shares = {Fraction(share.epsilon): share.units for share in account.losses}
+        assert shares == Counter(everyone + beyond for beyond in units.values())
+        assert (account.worst_record is None) == (len(shares) == 1)
+        if account.worst_record is not None:
+            unit = account.worst_record - 1
+            assert everyone + units[PERSONS[unit] if self.persons else unit] == worst
+        if account.cap_epsilon is not None:
+            assert worst <= Fraction(account.cap_epsilon)
+        if account.cap_delta is not None:
+            assert delta <= Fraction(account.cap_delta)
+
+
+@pytest.mark.slow(every=2)
+@pytest.mark.parametrize("persons", [False, True], ids=["records", "persons"])
+def test_after_every_act_the_account_is_what_the_log_and_the_orders_say(persons, tmp_path):
+    secret = tmp_path / "scorer.key"
+    secret.write_bytes(b"k" * 40)
+    done, refused = Counter(), Counter()
+    for seed in SEEDS:
+        acts = Acts(tmp_path / str(seed), seed, persons=persons, scorer_secret_file=secret, **SCORER)
+        assert acts.file.caps("4", 4e-6).status_code == 200
+        acts.run()
+        acts.file.close()
+        done, refused = done + acts.done, refused + acts.refused
+    assert set(ACTS) - set(done) == set(), (done, refused)  # every kind of act was done
+    assert {"ask", "find_bounds"} <= set(refused), refused  # caps were in the way
+
+
+def test_the_check_finds_an_account_that_forgets_a_study(tmp_path):
+    """The control: an account by study, as each ledger is, understates the record that two studies asked."""
+    acts = Acts(tmp_path, 0)
+    file = acts.file
+    for _ in range(2):
+        study = file.study()
+        file.ask(study, file.row_of(study, 3))
+    acts.check()
+    everyone, units, _ = acts.losses()
+    assert (everyone, max(units.values())) == (2, 1)
+    of_one = [file.in_process.call("owner", "GET", f"/v1/studies/{s}/account")["row_epsilon"] for s in file.tokens]
+    assert of_one == ["1.5", "1.5"]
+    file.close()
+
+
+def test_the_check_finds_an_account_that_forgets_a_delta(tmp_path, monkeypatch):
+    acts = Acts(tmp_path, 0)
+    acts.file.study(release=wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-6))
+    acts.check()
+    assert acts.losses()[2] == Fraction(1, 10**6)
+    monkeypatch.setattr(dataset_account, "release_delta", lambda release: Decimal(0))
+    with pytest.raises(AssertionError):
+        acts.check()
+    acts.file.close()
+
+
+def test_the_check_finds_an_account_that_counts_the_records_of_a_person_by_themselves(tmp_path):
+    acts = Acts(tmp_path, 0, persons=True)
+    study = acts.file.study()
+    acts.file.ask(study, *(acts.file.row_of(study, record) for record in (0, 1)))
+    acts.check()
+    assert acts.losses()[1] == {"Ada": 1, "Bo": 0, "Cy": 0}
+    acts.persons_of_datasets = lambda: {dataset: [f"{i}" for i in range(N)] for dataset in acts.datasets}
+    with pytest.raises(AssertionError):
+        acts.check()
+    acts.file.close()

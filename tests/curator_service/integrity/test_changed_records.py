@@ -1,0 +1,221 @@
+"""Rows that were changed by hand, while the service runs or is stopped: none is acted on, each is named.
+
+One data folder is prepared, and copied for each edit.
+"""
+
+import re
+
+import pytest
+
+from blindopt import wire
+from service_kit.verification import LogVerification
+from tests.curator_service.budget.file_of_records import FileOfRecords
+from tests.curator_service.integrity.changed_copy import Copy
+from tests.curator_service.replaced_steps import replace_measuring
+
+KEY = 'repeated "often"'
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """A study whose cap is used up, an open one, and a closed one, each with a grant; the tokens of the grants."""
+    folder = tmp_path_factory.mktemp("prepared")
+    file = FileOfRecords(folder, public=True)
+    studies = {"used": file.study(budget=wire.Budget(queries=3)), "open": file.study(), "closed": file.study()}
+    for row in (0, 1, 0):
+        assert file.ask(studies["used"], row).status_code == 201
+    assert file.ask(studies["closed"], 0).status_code == 201
+    assert file.ask(studies["open"], 0, key=KEY).status_code == 201
+    file.in_process.call("owner", "POST", f"/v1/studies/{studies['closed']}:close")
+    file.in_process.curator.close()
+    file.in_process.close()
+    return folder, studies, {name: file.tokens[study] for name, study in studies.items()}
+
+
+@pytest.fixture
+def copy(prepared, tmp_path):
+    copy = Copy(prepared, tmp_path)
+    yield copy
+    copy.close()
+
+
+OF_USED = "study_id = '{used}'"
+LAST = "seq = (SELECT max(seq) FROM ledger WHERE study_id = '{used}')"
+EDITS = {
+    "a closed study is open": ("UPDATE studies SET state = 'open' WHERE id = '{closed}'", "closed", "is open, and"),
+    "a cap is raised": (
+        """UPDATE studies SET spec = replace(spec, '"queries":3', '"queries":9')""",
+        "used",
+        "its spec",
+    ),
+    "a total is lowered": (f"UPDATE ledger SET total = 0, total_plays = 0 WHERE {LAST}", "used", "ledger line"),
+    "the last line is gone": (f"DELETE FROM ledger WHERE {LAST}", "used", "the ledger of .* lacks the last"),
+    "all lines are gone": (f"DELETE FROM ledger WHERE {OF_USED}", "used", "the ledger of .* lacks the last"),
+    "a line is another study's": (f"UPDATE ledger SET study_id = '{{open}}' WHERE {LAST}", "used", "ledger line"),
+    "another Z": ("UPDATE releases SET sha256 = '0' WHERE study_id = '{used}'", "used", "the release of study"),
+}
+
+
+@pytest.mark.parametrize("when", ["while it is stopped", "while it runs"])
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_changed_row_spends_nothing_and_is_named_and_other_studies_go_on(edit, when, copy):
+    statement, name, named = EDITS[edit]
+    if when == "while it runs":
+        copy.open()
+        assert copy.ask(name).status_code == 403  # closed, or used up
+    copy.edit(statement)
+    if when == "while it is stopped":
+        copy.open()
+    charged = copy.count("charge")
+    reply = copy.ask(name)
+    assert reply.status_code in ((503,) if when == "while it is stopped" else (403, 503)), reply.text
+    assert reply.status_code == 403 or reply.json()["code"] == "record_changed"
+    assert copy.count("charge") == charged
+    if "another study's" not in edit:
+        assert copy.ask("open").status_code == 201
+    assert any(re.search(named, finding) for finding in copy.findings()), copy.findings()
+
+
+def test_without_an_edit_nothing_is_found_and_caps_and_states_are_what_they_were(copy):
+    """The control."""
+    copy.open()
+    assert [copy.ask(name).json().get("code") for name in ("used", "open", "closed")] == [
+        "privacy_budget_exhausted",
+        None,
+        "study_not_open",
+    ]
+    assert copy.findings() == {}
+
+
+@pytest.mark.parametrize("when", ["while it is stopped", "while it runs"])
+@pytest.mark.parametrize(
+    ("statement", "act"),
+    [
+        ("UPDATE tokens SET role = 'owner' WHERE study_id = '{used}'", ("GET", "/v1/datasets")),
+        ("UPDATE tokens SET study_id = '{open}' WHERE study_id = '{used}'", ("GET", "/v1/studies/{open}")),
+        ("UPDATE tokens SET expires_at = '3' WHERE study_id = '{used}'", ("GET", "/v1/studies/{used}")),
+    ],
+    ids=["role", "study", "expiry"],
+)
+def test_a_changed_token_opens_nothing(statement, act, when, copy):
+    method, path = act[0], act[1].format(**copy.names)
+    if when == "while it runs":
+        copy.open()
+        copy.curator.send("used", method, path)
+    copy.edit(statement)
+    if when == "while it is stopped":
+        copy.open()
+    reply = copy.curator.send("used", method, path)
+    assert (reply.status_code, reply.json()["code"]) == (503, "record_changed")
+    assert copy.ask("open").status_code == 201
+    assert any("token" in finding for finding in copy.findings())
+
+
+CHANGED = "UPDATE replies SET body = CAST(replace(body, '\"y\":', '\"y\":1') AS BLOB)"
+ANSWER_EDITS = {
+    "changed": (CHANGED, "was changed"),
+    "changed, and as if of an earlier version": (f"{CHANGED}, log_seq = NULL", "was changed"),
+    "gone": ("DELETE FROM replies", "is missing"),
+    "of another record": ("UPDATE replies SET log_seq = 1", "was changed"),
+    "of no record": ("UPDATE replies SET log_seq = 1000000", "was changed"),
+}
+
+
+@pytest.mark.parametrize("edit", ANSWER_EDITS)
+def test_a_stored_answer_that_was_changed_or_deleted_is_neither_served_nor_drawn_again(edit, copy):
+    copy.open()
+    query = copy.ask("open", key=KEY).json()["id"]
+    statement, words = ANSWER_EDITS[edit]
+    copy.edit(f"{statement} WHERE idempotency_key = '{KEY}'")
+    charged = copy.count("charge")
+    for _ in range(2):
+        reply = copy.ask("open", key=KEY)
+        assert (reply.status_code, reply.json()["code"]) == (503, "record_changed")
+    assert copy.count("charge") == charged
+    assert copy.curator.context.audit_trail.findings == [f"the stored answer under key {KEY} {words}"]
+    assert look(copy, query).status_code == 503
+
+
+def look(copy, query):
+    return copy.curator.send("open", "GET", f"/v1/studies/{copy.names['open']}/queries/{query}")
+
+
+@pytest.mark.parametrize("is_old", [False, True], ids=["", "of an earlier version"])
+def test_a_stored_answer_that_nobody_changed_is_served_again(is_old, copy):
+    """The control."""
+    if is_old:
+        copy.edit("UPDATE replies SET log_seq = NULL")
+    copy.open()
+    first, again = (copy.ask("open", key=KEY) for _ in range(2))
+    assert (first.status_code, first.content) == (201, again.content)
+    assert look(copy, first.json()["id"]).content == first.content
+    assert copy.findings() == {}
+
+
+def test_a_query_that_a_fault_left_unanswered_is_answered_whatever_was_read_under_its_key(copy, monkeypatch):
+    """A modeler may send a key with any request. Before the mend, its study was refused to everybody."""
+    copy.open()
+    with monkeypatch.context() as patch:
+        replace_measuring(patch, lambda *given: 1 // 0)
+        assert copy.ask("open", key="begun").status_code == 500
+    of_study = f"/v1/studies/{copy.names['open']}"
+    assert copy.curator.send("open", "GET", of_study, headers={"Idempotency-Key": "begun"}).status_code == 200
+    assert copy.ask("open", key="begun").status_code == 201
+    assert copy.findings() == {}
+
+
+def test_a_released_study_that_is_made_a_draft_is_not_released_again(copy):
+    copy.edit("UPDATE studies SET state = 'draft' WHERE id = '{open}'")
+    copy.open()
+    reply = copy.curator.send("owner", "POST", f"/v1/studies/{copy.names['open']}:release")
+    assert (reply.status_code, reply.json()["code"]) == (503, "record_changed")
+    assert any("is draft, and the log does not say so" in finding for finding in copy.findings())
+
+
+def test_a_study_with_a_changed_record_is_refused_until_a_verification_finds_nothing(copy):
+    """What no check before a charge sees: a stored answer."""
+    answer = "principal LIKE 'grt_%' AND status = 201"
+    copy.edit(f"UPDATE replies SET body = CAST(replace(body, 'answered', 'Answered') AS BLOB) WHERE {answer}")
+    copy.open()
+    verification = LogVerification(copy.curator.context)
+    result = verification.verify()
+    assert not result.sound
+    assert "the stored answer under key" in result.problem
+    assert verification.state().findings == [result.problem]
+    assert verification.progress().findings == []
+    assert copy.ask("used").json()["code"] == "record_changed"
+    assert copy.ask("open").status_code == 201
+    copy.curator.context.audit_trail.replace_findings([])
+    assert copy.ask("used").json()["code"] == "privacy_budget_exhausted"
+
+
+def test_a_verification_whose_process_was_killed_is_tried_again_soon_and_not_tomorrow(copy, monkeypatch, until):
+    copy.edit("UPDATE studies SET state = 'open' WHERE id = '{closed}'")
+    copy.open()
+    begun, processes = LogVerification._begun, []
+
+    def killed_once(self):
+        processes.append(begun(self))
+        if len(processes) == 1:
+            processes[0].kill()
+        return processes[-1]
+
+    monkeypatch.setattr(LogVerification, "_begun", killed_once)
+    verification = LogVerification(copy.curator.context, hours=24, first_after_s=0.0, again_s=0.0)
+    verification.start()
+    until(lambda: verification.state().findings)
+    verification.close()
+    assert len(processes) == 2
+    assert "is open, and the log does not say so" in verification.state().findings[0]
+
+
+def test_a_write_of_another_process_is_noticed_and_a_reading_command_makes_none(copy):
+    copy.open()
+    database = copy.curator.context.database
+    before = database.foreign_writes
+    copy.findings()
+    database.write(lambda db: None)
+    assert database.foreign_writes == before
+    copy.edit("UPDATE studies SET note = 'x' WHERE id = '{open}'")
+    database.write(lambda db: None)
+    assert database.foreign_writes == before + 1

@@ -1,0 +1,100 @@
+"""A curator in this process: what it does can be broken, and its tables looked at."""
+
+import asyncio
+import itertools
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from blindopt import wire
+from curator_service import app as curator_app
+from curator_service.integrity import log_checks
+from curator_service.queries.answer_versions import AnswerVersions
+from curator_service.queries.inbox.deadlines import Deadlines
+from curator_service.queries.inbox.inbox import Inbox
+from curator_service.settings import Settings
+from service_kit.store import audit_log
+from service_kit.store.base import utc_now
+
+
+class InProcessCurator:
+    """A curator over ASGI, and requests to it in any role."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.later = timedelta()
+        """How far the curator's clock is ahead of the machine's."""
+        self.app = curator_app.build(Settings(data_dir=folder / "data", **settings), lambda: utc_now() + self.later)
+        self.context, self.curator = self.app.state.context, self.app.state.curator
+        self.tokens = {
+            role: self.context.authentication.issue(role, role, days=1)[0].text for role in ("owner", "measurer")
+        }
+        self.keys = itertools.count()
+
+    def close(self) -> None:
+        self.context.database.close()
+
+    def use(self, versions: AnswerVersions, inbox: type[Inbox] = Inbox) -> None:
+        """Serve the inbox with other parts: broken ones, for controls."""
+        curator = self.curator
+        curator.inbox = inbox(self.context, curator.vault, curator.released, versions, curator.wakeups)
+        curator.deadlines = Deadlines(self.context, curator.inbox, versions, curator.wakeups)
+
+    def send(self, role: str, method: str, path: str, key: str | None = None, **sent: Any) -> httpx.Response:
+        async def talk() -> httpx.Response:
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://test") as client:
+                headers = {"Authorization": f"Bearer {self.tokens[role]}"}
+                headers |= {"Idempotency-Key": key or f"key-{next(self.keys)}"} if method in ("POST", "PUT") else {}
+                headers |= sent.pop("headers", {})
+                return await client.request(method, path, headers=headers, **sent)
+
+        return asyncio.run(talk())
+
+    def call(self, role: str, method: str, path: str, **sent: Any) -> Any:
+        """The body of a reply that must be a success."""
+        reply = self.send(role, method, path, **sent)
+        assert reply.is_success, reply.text
+        return reply.json()
+
+    def open(self, csv: bytes, study: Any, public: bool = True) -> str:
+        """An open study; a modeler's token of it is kept."""
+        files, data = {"file": ("a.csv", csv)}, {"name": "n", "public": "true" if public else "false"}
+        dataset = self.call("owner", "POST", "/v1/datasets", files=files, data=data)["id"]
+        identity = self.call("owner", "POST", "/v1/studies", json=study(dataset).model_dump(mode="json"))["id"]
+        self.call("owner", "POST", f"/v1/studies/{identity}:release")
+        grant = self.call("owner", "POST", f"/v1/studies/{identity}/grants", json={"name": "m"})
+        self.tokens["modeler"] = grant["token"]
+        return str(identity)
+
+    def ask(self, study: str, rows: list[int], plays: int = 1, key: str | None = None) -> str:
+        """A query; its id."""
+        body = {"rows": [{"row": row, "plays": plays} for row in rows]}
+        return str(self.call("modeler", "POST", f"/v1/studies/{study}/queries", json=body, key=key)["id"])
+
+    def items(self, query: str) -> list[Any]:
+        """The measurements of a query."""
+        path = f"/v1/inbox?state=all&page_size=1000&query_id={query}"
+        items, token = [], ""
+        while True:
+            page = self.call("measurer", "GET", path + token)
+            items += page["items"]
+            if page["next_page_token"] is None:
+                return items
+            token = f"&page_token={page['next_page_token']}"
+
+    def enter(self, verb: str, query: str, items: list[Any], *values: float, key: str | None = None) -> httpx.Response:
+        """Answer or correct measurements."""
+        entries = [{"measurement_id": i["id"], "value": y} for i, y in zip(items, values, strict=True)]
+        return self.send("measurer", "POST", f"/v1/queries/{query}:{verb}", json={"values": entries}, key=key)
+
+    def reply(self, study: str, query: str) -> wire.QueryReply:
+        """The answer of a query, as the modeler gets it."""
+        reply = self.send("modeler", "GET", f"/v1/studies/{study}/queries/{query}")
+        assert reply.status_code == 200, reply.text
+        return wire.QueryReply.model_validate_json(reply.content)
+
+    def check(self) -> None:
+        """Check the tables as `audit verify` does. Raises LogBroken."""
+        with self.context.database.read() as db:
+            log_checks.check(db, (entry.record for entry in audit_log.walk(db)))

@@ -1,0 +1,364 @@
+"""Studies of groups over REST: what a vendor gets, what it costs, and what is refused."""
+
+import io
+import itertools
+from decimal import Decimal
+
+import numpy as np
+import pytest
+
+from blindopt import wire
+from curator_service.privacy import groups as of_answers
+from curator_service.releases import groups
+from curator_service.releases.mechanisms import groups as of_release
+from curator_service.releases.mechanisms import private_centres
+from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
+from tests.curator_service.replaced_noise import replace_integer_laplace
+from tests.interventions import act_after
+
+FAR = 2**40
+BOX = [wire.Feature(column=name, lower=0.0, upper=1.0) for name in "ab"]
+FILES = itertools.count()
+GRID = wire.GridCells(kind="grid", parts=[2, 2])
+
+
+@pytest.fixture(scope="module")
+def curator(tmp_path_factory):
+    curator = InProcessCurator(tmp_path_factory.mktemp("groups"))
+    yield curator
+    curator.check()
+    curator.close()
+
+
+@pytest.fixture
+def exact(monkeypatch):
+    """No noise, so that what is released can be compared; the laws that were drawn from."""
+    laws = []
+
+    def add(values, sensitivity, epsilon):
+        laws.append((len(values), sensitivity, epsilon))
+        return list(values)
+
+    replace_integer_laplace(monkeypatch, add, of_release, of_answers)
+    return laws
+
+
+def csv_of(points, y, who=None):
+    rows = [f"{a!r},{b!r},{v!r}" for (a, b), v in zip(points, y, strict=True)]
+    if who is None:
+        return ("a,b,y\n" + "\n".join(rows) + "\n").encode()
+    return ("a,b,y,who\n" + "\n".join(f"{row},{w}" for row, w in zip(rows, who, strict=True)) + "\n").encode()
+
+
+def register(curator, csv, **more):
+    data = {"name": "n", "public": "false"} | more
+    return curator.call("owner", "POST", "/v1/datasets", files={"file": ("a.csv", csv)}, data=data)["id"]
+
+
+def draft(dataset, cells=GRID, min_count=2, features=BOX, **more):
+    values = {
+        "name": "g",
+        "dataset_id": dataset,
+        "features": features,
+        "measurement": wire.ColumnMeasurement(column="y", direction="maximize"),
+        "release": wire.GroupsRelease(mechanism="groups", epsilon="0.25", cells=cells, min_count=min_count),
+        "answers": wire.AutoAnswers(epsilon="0.75", value_bound=1.0, centre=2.0),
+        "budget": wire.Budget(epsilon_per_row="1"),
+    }
+    return wire.StudyCreate(**values | more)
+
+
+def release(curator, spec):
+    """A released study; its id. The modeler's token is kept."""
+    study = curator.call("owner", "POST", "/v1/studies", json=spec.model_dump(mode="json"))["id"]
+    curator.call("owner", "POST", f"/v1/studies/{study}:release")
+    grant = curator.call("owner", "POST", f"/v1/studies/{study}/grants", json={"name": "m"})
+    curator.tokens["modeler"] = grant["token"]
+    return study
+
+
+def candidates(curator, study):
+    return np.load(io.BytesIO(curator.send("modeler", "GET", f"/v1/studies/{study}/candidates").content))
+
+
+def query(curator, study, *rows, plays=1):
+    body = {"rows": [{"row": row, "plays": plays} for row in rows]}
+    return curator.send("modeler", "POST", f"/v1/studies/{study}/queries", json=body)
+
+
+# In the four quarters of the box: three records, one, none, and four with y outside of the clip on both sides.
+POINTS = [(0.1, 0.1), (0.2, 0.3), (0.4, 0.4), (0.1, 0.9), (0.6, 0.6), (0.9, 0.9), (0.7, 0.8), (-5.0, 0.2), (0.8, 9.0)]
+Y = [1.5, 2.0, 2.5, 2.75, 1e6, -1e6, 2.5, 2.25, 3.5]
+
+
+@pytest.fixture
+def study(curator, exact):
+    """A released study without noise; each test has a dataset and account of its own."""
+    return release(curator, draft(register(curator, csv_of(POINTS, [*Y[:-1], 3.5 + next(FILES)]))))
+
+
+def test_candidates_are_the_groups_with_enough_records_and_answers_their_clipped_means(curator, study, exact):
+    view = curator.call("modeler", "GET", f"/v1/studies/{study}")
+    assert (view["n"], view["r"], view["mechanism"], view["status"]) == (2, 2, "groups", "sound")
+    assert (view["epsilon"], view["sensitivity"], view["noise"]["family"]) == ("0.25", None, "none")
+    assert candidates(curator, study).tolist() == [[-0.25, -0.25], [0.25, 0.25]]  # scaled units
+    assert curator.call("owner", "GET", f"/v1/studies/{study}")["report"]["counts"] == [4, 4]
+    answers = query(curator, study, 0, 1).json()["answers"]
+    assert [answer["y"] for answer in answers] == pytest.approx([(1.5 + 2 + 2.5 + 2.25) / 4, (3 + 1 + 2.5 + 3) / 4])
+    assert exact == [(4, 2, Decimal("0.25")), *[(1, 2 * of_answers.LEVELS, Decimal("0.75"))] * 2]
+    assert answers[0]["passport"]["privacy"]["scale"] == pytest.approx(2 / 0.75 / 4)
+
+
+def test_different_groups_cost_one_epsilon_and_a_second_answer_is_refused(curator, study):
+    assert query(curator, study, 0).status_code == query(curator, study, 1).status_code == 201
+    refused = query(curator, study, 0).json()
+    assert (refused["code"], refused["budget"]["cap"]) == ("privacy_budget_exhausted", "epsilon_per_row")
+    account = curator.call("owner", "GET", f"/v1/studies/{study}/account")
+    assert (account["row_epsilon"], account["total_epsilon"]) == ("1", "1.75")
+    dataset = account["dataset_id"]
+    whole = curator.call("owner", "GET", f"/v1/datasets/{dataset}/account")
+    assert (whole["epsilon"], whole["everyone_epsilon"], whole["uses"][0]["epsilon"]) == ("1", "1", "1")
+    losses = curator.call("owner", "GET", f"/v1/studies/{study}/accounting")["rows"]
+    assert [(loss["answers"], loss["rows"], loss["epsilon"]) for loss in losses] == [(1, 2, "1")]
+    exposed = curator.call("owner", "GET", f"/v1/studies/{study}/exposure")["rows"]
+    assert [(row["record"], row["spent"]) for row in exposed] == [(None, "1"), (None, "1")]
+
+
+def test_the_cap_of_the_file_counts_the_group_that_was_queried_most(curator, exact):
+    dataset = register(curator, csv_of(POINTS, [*Y[:-1], 7.0]))
+    caps = {"epsilon": "1", "delta": None}
+    curator.call("owner", "PUT", f"/v1/datasets/{dataset}/account/caps", json=caps)
+    study = release(curator, draft(dataset, budget=wire.Budget()))
+    assert query(curator, study, 0).status_code == query(curator, study, 1).status_code == 201
+    assert query(curator, study, 1).status_code == 403
+    lines = curator.call("owner", "GET", f"/v1/studies/{study}/ledger")["entries"]
+    assert [(line["kind"], line["cap"]) for line in lines[-2:]] == [("answers", None), ("refused", "dataset.epsilon")]
+    local = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="0.5")
+    identity = curator.call(
+        "owner", "POST", "/v1/studies", json=draft(dataset, release=local, budget=wire.Budget()).model_dump(mode="json")
+    )
+    assert curator.send("owner", "POST", f"/v1/studies/{identity['id']}:release").status_code == 403
+
+
+def test_the_owner_opens_a_group_and_nobody_else_does(curator, study):
+    group = curator.call("owner", "POST", f"/v1/studies/{study}:open_group", json={"row": 0})
+    assert group["records"] == [1, 2, 3, 8]
+    assert (group["size"], group["count"], group["mean"]) == (4, 4, (1.5 + 2 + 2.5 + 2.25) / 4)
+    assert (group["centre"], group["lower"], group["upper"]) == ([0.25, 0.25], [0.0, 0.0], [0.5, 0.5])
+    assert curator.send("modeler", "POST", f"/v1/studies/{study}:open_group", json={"row": 0}).status_code == 403
+    assert curator.send("owner", "POST", f"/v1/studies/{study}:open_group", json={"row": 2}).status_code == 404
+    record = curator.send("owner", "POST", f"/v1/studies/{study}:open_record", json={"row": 0})
+    assert (record.status_code, "open the group" in record.text) == (409, True)
+
+
+def test_the_owner_sees_every_group_with_what_it_has_spent_and_nothing_exact(curator, study):
+    query(curator, study, 1)
+    page = curator.call("owner", "GET", f"/v1/studies/{study}/groups")
+    assert [(g["row"], g["count"], g["spent"]) for g in page["groups"]] == [(0, 4, "0"), (1, 4, "0.75")]
+    assert (page["groups"][0]["centre"], page["groups"][0]["upper"]) == ([0.25, 0.25], [0.5, 0.5])
+    assert set(page["groups"][0]) == {"row", "count", "centre", "lower", "upper", "spent"}
+    second = curator.call("owner", "GET", f"/v1/studies/{study}/groups?page_size=1&page_token=0")["groups"]
+    assert [g["row"] for g in second] == [1]
+    assert curator.send("modeler", "GET", f"/v1/studies/{study}/groups").status_code == 403
+
+
+def test_a_withheld_record_is_taken_out_of_the_sums_and_nothing_is_declined(curator, study):
+    spec = curator.call("owner", "GET", f"/v1/studies/{study}")["spec"]
+    curator.call("owner", "POST", f"/v1/datasets/{spec['dataset_id']}:withhold", json={"record": 1})
+    reply = query(curator, study, 0).json()
+    assert reply["declined"] == []
+    assert reply["answers"][0]["y"] == pytest.approx(2 + (0 + 0.5 + 0.25) / 4)
+    assert curator.call("owner", "POST", f"/v1/studies/{study}:open_group", json={"row": 0})["size"] == 3
+    again = release(curator, draft(spec["dataset_id"]))
+    assert curator.call("owner", "GET", f"/v1/studies/{again}")["report"]["counts"] == [3, 4]
+
+
+def test_a_record_that_is_withheld_while_an_answer_is_drawn_is_not_in_it(curator, exact, monkeypatch):
+    """Replies are paced, so the draw is in a thread, and what was drawn is stored later."""
+    dataset = register(curator, csv_of(POINTS, [*Y[:-1], 13.0]))
+    study = release(curator, draft(dataset, reply_after_ms=200))
+    withheld = []
+
+    def withhold(*_):
+        if not withheld:  # a second time, the answers are drawn without the record
+            withheld.append(curator.call("owner", "POST", f"/v1/datasets/{dataset}:withhold", json={"record": 1}))
+
+    act_after(monkeypatch, groups, "answers", withhold)
+    assert query(curator, study, 0).json()["answers"][0]["y"] == pytest.approx(2 + (0 + 0.5 + 0.25) / 4)
+    assert withheld
+
+
+def test_an_erased_study_keeps_what_it_cost(curator, study):
+    query(curator, study, 0, 1)
+    dataset = curator.call("owner", "GET", f"/v1/studies/{study}")["spec"]["dataset_id"]
+    for path in (f"/v1/studies/{study}:close", f"/v1/datasets/{dataset}:archive", f"/v1/datasets/{dataset}:erase"):
+        curator.call("owner", "POST", path)
+    assert query(curator, study, 0).status_code == 410
+    assert curator.call("owner", "GET", f"/v1/datasets/{dataset}/account")["epsilon"] == "1"
+    spent = curator.call("owner", "GET", f"/v1/studies/{study}/exposure")["rows"]
+    assert [row["spent"] for row in spent] == ["1", "1"]
+
+
+def test_where_no_group_is_large_enough_the_largest_is_the_only_candidate(curator, exact):
+    study = release(curator, draft(register(curator, csv_of(POINTS, [*Y[:-1], 9.0])), min_count=100))
+    assert candidates(curator, study).tolist() == [[-0.25, -0.25]]
+    assert query(curator, study, 0).status_code == 201
+
+
+# Points, y, and numbers of parts; no two files are the same, so that each has an account of its own.
+EDGES = {
+    "one record of all": ([[0.1, 0.1]], [1.0], [2, 2]),
+    "two records": ([[0.1, 0.1], [0.9, 0.9]], [1.0, 2.0], [2, 2]),
+    "all records in one group": ([[0.1, 0.1]] * 30, np.linspace(0, 9, 30), [2, 2]),
+    "every y outside of the clip": ([[0.1, 0.1], [0.9, 0.9]] * 4, [1e300, -1e300] * 4, [2, 2]),
+    "points outside of the bounds": ([[-1e300, 5.0], [1e300, -5.0]], [1.0, 2.0], [2, 2]),
+    "points on all borders": ([[a, b] for a in (0.0, 0.5, 1.0) for b in (0.0, 0.5, 1.0)], range(9), [2, 2]),
+    "one group": ([[0.1, 0.1], [0.9, 0.9]], [1.0, 3.0], [1, 1]),
+    "one feature": ([[0.1], [0.9]], [1.0, 2.0], [3]),
+    "20 features": ([[0.1] * 20, [0.9] * 20], [1.0, 2.0], [2] * 10 + [1] * 10),
+    "most groups": ([[0.1], [0.9]], [1.0, 3.0], [10_000]),
+}
+
+
+@pytest.mark.slow(every=3)
+@pytest.mark.parametrize("edge", EDGES)
+def test_edges_have_answers_and_everything_is_accounted(edge, curator):
+    """With the real noise. A group may have fewer records than noise takes away: it is then divided by 1."""
+    points, y, parts = EDGES[edge]
+    names = [f"x{j}" for j in range(len(parts))]
+    rows = [[*point, v] for point, v in zip(points, np.asarray(y, dtype=float).tolist(), strict=True)]
+    csv = "\n".join([",".join([*names, "y"]), *(",".join(map(repr, row)) for row in rows)])
+    features = [wire.Feature(column=name, lower=0.0, upper=1.0) for name in names]
+    cells = wire.GridCells(kind="grid", parts=parts)
+    study = release(curator, draft(register(curator, csv.encode()), cells, 1, features))
+    report = curator.call("owner", "GET", f"/v1/studies/{study}")["report"]
+    n = len(report["counts"])
+    assert candidates(curator, study).shape == (n, len(parts))
+    assert 1 <= n <= np.prod(parts)
+    rows = range(min(n, 4))
+    answers = query(curator, study, *rows).json()["answers"]
+    assert [answer["row"] for answer in answers] == [*rows]
+    assert np.isfinite([answer["y"] for answer in answers]).all()
+    opened = [curator.call("owner", "POST", f"/v1/studies/{study}:open_group", json={"row": row}) for row in rows]
+    assert all((group["mean"] is None) == (group["size"] == 0) for group in opened)
+    assert all(1 <= group["mean"] <= 3 for group in opened if group["size"])
+    account = curator.call("owner", "GET", f"/v1/studies/{study}/account")
+    most = "1" if len(rows) > 1 else "0.75"  # where one group was queried, a record that stays in it loses most
+    assert (account["row_epsilon"], account["total_epsilon"]) == (most, f"{0.25 + 0.75 * len(rows):g}")
+    signed = curator.call("owner", "POST", f"/v1/studies/{study}:report")
+    assert signed["report"]["studies"][0]["worst_epsilon"] == signed["report"]["account"]["epsilon"] == most
+    sandbox = curator.call("owner", "POST", f"/v1/studies/{study}:sandbox")
+    assert (sandbox["state"], len(sandbox["report"]["counts"]) >= 1) == ("open", True)
+
+
+def test_persons_have_their_noise_for_all_their_records(curator, exact):
+    who = ["p", "p", "p", "q", "q", "r", "r", "s", "s"]
+    csv = csv_of(POINTS, [*Y[:-1], 11.0], who)
+    study = release(curator, draft(register(curator, csv, person="who", rows_per_person="2"), min_count=1))
+    view = curator.call("modeler", "GET", f"/v1/studies/{study}")
+    assert "the records of one person, 2 at most, are replaced by any others" in view["guarantee"]
+    query(curator, study, 0)
+    assert exact == [(4, 4, Decimal("0.25")), (1, 4 * of_answers.LEVELS, Decimal("0.75"))]
+
+
+@pytest.mark.parametrize("d", [1, 3, 20])
+def test_centres_are_groups_in_any_number_of_dimensions(curator, exact, d):
+    rng = np.random.default_rng(d)
+    points, centres = rng.uniform(size=(40, d)), rng.uniform(size=(5, d))
+    head = ",".join(f"x{j}" for j in range(d))
+    csv = (f"{head},y\n" + "".join(f"{','.join(map(repr, row))},1.5\n" for row in points.tolist())).encode()
+    features = [wire.Feature(column=f"x{j}", lower=0.0, upper=1.0, scale=0.5) for j in range(d)]
+    cells = wire.CentreCells(kind="centres", centres=centres.tolist())
+    study = release(curator, draft(register(curator, csv), cells, 1, features))
+    nearest = ((points[:, None] - centres) ** 2).sum(axis=2).argmin(axis=1)
+    kept = sorted(set(nearest.tolist()))
+    assert candidates(curator, study) == pytest.approx((centres[kept] - 0.5) / 0.5)
+    group = curator.call("owner", "POST", f"/v1/studies/{study}:open_group", json={"row": 0})
+    assert group["records"] == (np.flatnonzero(nearest == kept[0]) + 1).tolist()
+    assert group["lower"] is None
+
+
+def test_private_centres_divide_the_records_and_are_charged_with_the_release(curator, exact, monkeypatch):
+    replace_integer_laplace(monkeypatch, lambda values, sensitivity, epsilon: list(values), private_centres)
+    points = [(0.9, 0.1 + i / 1e4) for i in range(30)] + [(0.1, 0.8 + i / 1e4) for i in range(20)]
+    dataset = register(curator, csv_of(points, [1.5] * 30 + [2.5] * 20))
+    numbers = wire.GroupsRelease(
+        mechanism="groups", epsilon="100.25", cells=wire.PrivateCells(kind="private", number=2, epsilon="100")
+    )
+    study = release(curator, draft(dataset, release=numbers, budget=wire.Budget(epsilon_per_row="101")))
+    assert exact == [(2, 2, Decimal("0.25"))]
+    z = candidates(curator, study) + 0.5
+    assert sorted(z[:, 0].tolist()) == pytest.approx([0.1, 0.9], abs=0.05)
+    view = curator.call("modeler", "GET", f"/v1/studies/{study}")
+    assert "the groups' centres (epsilon 100) and the numbers of records by group together" in view["guarantee"]
+    assert "public" not in view["guarantee"].split(". Each answer")[0]
+    groups = curator.call("owner", "GET", f"/v1/studies/{study}/groups")["groups"]
+    assert np.array([g["centre"] for g in groups]) == pytest.approx(z)
+    assert [(g["count"], g["lower"]) for g in groups] == [(20 if x < 0.5 else 30, None) for x in z[:, 0]]
+    opened = curator.call("owner", "POST", f"/v1/studies/{study}:open_group", json={"row": 0})
+    assert opened["size"] == groups[0]["count"]
+    answers = query(curator, study, 0, 1).json()["answers"]
+    assert [a["y"] for a in answers] == pytest.approx([2.5 if x < 0.5 else 1.5 for x in z[:, 0]])
+    described = answers[0]["passport"]["measurement_variance"]
+    n = groups[0]["count"]
+    assert described == pytest.approx(1 / n + 2 * (2 / 0.25) ** 2 / n**2)  # the numbers have 0.25 alone
+    assert curator.call("owner", "GET", f"/v1/datasets/{dataset}/account")["epsilon"] == "101"
+
+
+LAPLACE = {"mechanism": "laplace", "epsilon": "1", "value_bound": 1.0}
+REFUSED = [
+    ("release.cells.epsilon", {"release": {"cells": {"kind": "private", "number": 2, "epsilon": "0.25"}}}),
+    ("release.cells.parts", {"release": {"cells": {"kind": "grid", "parts": [2]}}}),
+    ("release.cells.parts", {"release": {"cells": {"kind": "grid", "parts": [101, 100]}}}),
+    ("release.cells.centres.0", {"release": {"cells": {"kind": "centres", "centres": [[0.5, 2.0]]}}}),
+    ("release.cells.centres", {"release": {"cells": {"kind": "centres", "centres": [[0.5, 0.5], [0.5, 0.5]]}}}),
+    ("features.0.hidden_change", {"features": [{"column": "a", "lower": 0.0, "upper": 1.0, "hidden_change": 0.1}]}),
+    ("features.0.scale", {"features": [{"column": "a", "lower": 0.0, "upper": 1e-300, "scale": 1e50}]}),
+    ("measurement.source", {"measurement": {"source": "inbox", "question": "q", "direction": "maximize"}}),
+    ("measurement.noise_variance", {"measurement": {"column": "y", "direction": "maximize", "noise_variance": 1.0}}),
+    ("answers.mechanism", {"answers": {"mechanism": "none"}}),
+    ("answers.mechanism", {"answers": LAPLACE | {"mechanism": "one_bit"}}),
+    ("answers.plays", {"answers": LAPLACE | {"plays": "mean"}}),
+    ("privacy_unit", {"privacy_unit": "answer"}),
+    ("budget.epsilon_per_row", {"budget": {"epsilon_per_row": "0.9"}}),
+]
+
+
+@pytest.fixture(scope="module")
+def dataset(curator):
+    return register(curator, csv_of(POINTS, Y))
+
+
+@pytest.mark.parametrize(("field", "change"), REFUSED, ids=[f"{n}-{field}" for n, (field, _) in enumerate(REFUSED)])
+def test_what_the_kind_does_not_take_is_refused_by_field(curator, dataset, field, change):
+    body = draft(dataset).model_dump(mode="json")
+    changed = body | {k: (body[k] | v if k == "release" else v) for k, v in change.items()}
+    if field.startswith("release") and "kind" in change["release"].get("cells", {}):
+        changed["release"]["cells"] = change["release"]["cells"]
+    reply = curator.send("owner", "POST", "/v1/studies", json=changed)
+    assert reply.status_code == 422, reply.text
+    assert field in [fault["field"] for fault in reply.json()["errors"]]
+
+
+def test_an_epsilon_whose_noise_does_not_fit_64_bits_is_refused_with_the_least_that_does(curator):
+    """1.5e-8 for each record of a person, for an answer; 16 times as much for each feature, for private centres."""
+    csv = csv_of(POINTS, [*Y[:-1], 17.0], "abcdefghi")
+    dataset = register(curator, csv, person="who", rows_per_person="1000")
+    numbers = wire.GroupsRelease(
+        mechanism="groups", epsilon="1", cells=wire.PrivateCells(kind="private", number=2, epsilon="0.000476")
+    )
+    tiny = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.000014", value_bound=1.0)
+    body = draft(dataset, release=numbers, answers=tiny, budget=wire.Budget()).model_dump(mode="json")
+    reply = curator.send("owner", "POST", "/v1/studies", json=body)
+    assert reply.status_code == 422
+    faults = {fault["field"]: fault["message"] for fault in reply.json()["errors"]}
+    assert faults["answers.epsilon"] == "noise does not fit 64 bits: take 0.000014901162 or more"
+    assert faults["release.cells.epsilon"] == "noise does not fit 64 bits: take 0.000476837168 or more"
+
+
+def test_a_price_says_before_that_different_groups_cost_one_epsilon(curator, dataset):
+    body = draft(dataset, budget=wire.Budget(epsilon_per_row="1", queries=50)).model_dump(mode="json")
+    check = curator.call("owner", "POST", "/v1/studies:check", json=body)
+    assert "50 answers about different groups cost it epsilon 1 in all, with the release." in check["price"]["sentence"]
+    assert check["price"]["row_epsilon"] == "1"
+    assert [caution["code"] for caution in check["cautions"]] == ["groups_small"]

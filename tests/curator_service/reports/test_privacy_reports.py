@@ -1,0 +1,170 @@
+"""A privacy report says what was promised, accepted and spent, and whoever has the key can check it offline."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from blindopt import wire
+from blindopt.audit import signed_documents
+from blindopt.audit.checkpoints import Signer, Verifier
+from blindopt.errors import LogBroken
+from curator_service.cli import app
+from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
+
+CSV = ("x,w,y\n" + "".join(f"{i / 40},{(i * 7 % 40) / 40},{i / 40}\n" for i in range(40))).encode()
+STUDY = {
+    "name": "dose",
+    "features": [{"column": "x", "lower": 0, "upper": 1}, {"column": "w", "lower": 0, "upper": 1}],
+    "measurement": {"source": "column", "column": "y", "direction": "maximize"},
+    "release": {"mechanism": "planar_laplace", "epsilon": "12", "sensitivity": 0.1},
+    "answers": {"mechanism": "laplace", "epsilon": "0.5", "value_bound": 2},
+    "budget": {"epsilon_per_row": "14"},
+}
+
+
+@pytest.fixture(scope="module")
+def curator(tmp_path_factory):
+    """A curator with an open study, two of whose rows were asked."""
+    served = InProcessCurator(tmp_path_factory.mktemp("reports"))
+    served.study = served.open(CSV, lambda dataset: wire.StudyCreate(**STUDY, dataset_id=dataset), public=False)
+    for row in (0, 0, 1):
+        served.ask(served.study, [row])
+    served.dataset = served.call("owner", "GET", f"/v1/studies/{served.study}")["spec"]["dataset_id"]
+    yield served
+    served.close()
+
+
+@pytest.fixture(scope="module")
+def signed(curator):
+    """The report of that study, as it is sent."""
+    return curator.call("owner", "POST", f"/v1/studies/{curator.study}:report")
+
+
+def verified(signed, tmp_path: Path, *options):
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps(signed, indent=3))
+    return CliRunner().invoke(app, ["report", "verify", str(file), *options])
+
+
+def test_it_says_what_was_promised_accepted_and_spent(signed, curator):
+    (study,) = signed["report"]["studies"]
+    view = curator.call("owner", "GET", f"/v1/studies/{curator.study}")
+    assert (study["guarantee"], study["not_protected"]) == (view["guarantee"], view["not_protected"])
+    assert (study["mechanism"], study["mechanism_version"]) == ("planar_laplace", view["report"]["version"])
+    assert study["worst_epsilon"] == "13"  # 12 by the release, and twice 0.5
+    assert {(row["answers"], row["rows"], row["epsilon"]) for row in study["spent"]["rows"]} == {
+        (0, 38, "12"),
+        (1, 1, "12.5"),
+        (2, 1, "13"),
+    }
+    assert study["budget"]["epsilon_per_row"] == "14"
+    assert signed["report"]["account"]["epsilon"] == "13"
+    assert signed["report"]["account"]["worst_record"] is None  # which record it is stays with the owner
+    assert "epsilon_large" in {caution["code"] for caution in study["cautions"]}
+    assert {"known_rows_noisy", "linkage"} <= {finding["attack"] for finding in study["attacks"]}
+    assert "moves" in study["relation"] or "move" in study["relation"]
+
+
+def test_no_value_of_a_record_is_in_it_but_what_attacks_found(curator):
+    whole = curator.call("owner", "POST", f"/v1/datasets/{curator.dataset}:report")
+    assert [study["attacks"] for study in whole["report"]["studies"]] == [[]]
+    assert "minimum" not in json.dumps(whole)
+    assert whole["report"]["dataset"]["rows"] == 40
+
+
+def test_a_report_of_a_dataset_lists_the_studies_of_every_registration_of_its_file(curator):
+    again = curator.call(
+        "owner", "POST", "/v1/datasets", files={"file": ("b.csv", CSV)}, data={"name": "again", "public": "false"}
+    )["id"]
+    whole = curator.call("owner", "POST", f"/v1/datasets/{again}:report")
+    assert [study["id"] for study in whole["report"]["studies"]] == [curator.study]
+
+
+def test_it_verifies_offline_with_the_key_of_the_log(signed, curator, tmp_path):
+    key = curator.context.signer.verifier.vkey
+    result = verified(signed, tmp_path, "--key", key)
+    assert result.exit_code == 0, result.output
+    assert "valid" in result.output
+    assert curator.study in result.output
+    assert "compare it" in verified(signed, tmp_path).output  # the key in the file proves nothing by itself
+
+
+@pytest.mark.parametrize("change", ["spent", "promise", "key", "signature", "checkpoint"])
+def test_whatever_is_changed_is_seen(change, signed, curator, tmp_path):
+    changed = json.loads(json.dumps(signed))
+    report = changed["report"]
+    study = report["studies"][0]
+    key = curator.context.signer.verifier.vkey
+    match change:
+        case "spent":
+            study["worst_epsilon"] = "1"
+        case "promise":
+            study["guarantee"] = study["guarantee"].replace("12", "1")
+        case "key":
+            key = Signer.of("curator", bytes(31) + b"1").verifier.vkey
+        case "signature":
+            changed["signature"] = report["checkpoint"]  # by the same key, on something else
+        case "checkpoint":
+            report["checkpoint"] = report["checkpoint"].replace("curator", "other", 1)
+    result = verified(changed, tmp_path, "--key", key)
+    assert result.exit_code == 1
+    assert "valid: report" not in result.output
+
+
+def test_a_file_that_is_no_report_is_refused_in_words(tmp_path):
+    result = verified({"report": 1}, tmp_path)
+    assert result.exit_code == 1
+    assert "Traceback" not in result.output
+
+
+def test_a_signed_document_is_no_checkpoint_and_a_checkpoint_no_document():
+    signer = Signer.of("curator", bytes(range(32)))
+    verifier = Verifier.parse(signer.verifier.vkey)
+    document = {"a": 0.1, "b": ["\u00e9", None]}
+    note = signed_documents.sign(signer, "title", document)
+    signed_documents.verify(verifier, "title", dict(reversed(document.items())), note)
+    with pytest.raises(LogBroken):
+        verifier.verify(note)
+    for title, other in (("title", {"a": 0.2}), ("another", document)):
+        with pytest.raises(LogBroken, match="changed"):
+            signed_documents.verify(verifier, title, other, note)
+
+
+def test_a_draft_has_a_report_without_attacks(curator):
+    body = {**STUDY, "dataset_id": curator.dataset}
+    draft = curator.call("owner", "POST", "/v1/studies", json=body)["id"]
+    (study,) = curator.call("owner", "POST", f"/v1/studies/{draft}:report")["report"]["studies"]
+    assert (study["attacks"], study["not_tried"]) == ([], "Not tried: nothing was released yet.")
+
+
+@pytest.mark.slow(sibling="test_it_says_what_was_promised_accepted_and_spent")
+def test_a_raise_of_caps_brings_price_and_cautions_of_the_raised_caps(curator):
+    spec = {**STUDY, "release": STUDY["release"] | {"epsilon": "1"}, "budget": {"epsilon_per_row": "2"}}
+    study = curator.open(CSV, lambda dataset: wire.StudyCreate(**spec, dataset_id=dataset), public=False)
+
+    def seen():
+        view = curator.call("owner", "GET", f"/v1/studies/{study}")
+        (listed,) = [each for each in curator.call("owner", "GET", "/v1/studies")["studies"] if each["id"] == study]
+        (reported,) = curator.call("owner", "POST", f"/v1/studies/{study}:report")["report"]["studies"]
+        checked = curator.call("owner", "POST", "/v1/studies:check", json=view["spec"])
+        return checked, [view["report"], listed["report"], reported]
+
+    accepted = {caution["code"] for caution in seen()[0]["cautions"]}
+    assert "row_epsilon_large" not in accepted
+    for cap, code in (("500", "row_epsilon_large"), (None, "no_cap")):
+        body = {"budget": {"epsilon_per_row": cap}, "reason": "agreed"}
+        curator.call("owner", "PUT", f"/v1/studies/{study}/budget", json=body)
+        checked, views = seen()
+        for view in views:
+            assert view["price"] == checked["price"]
+            assert {caution["code"] for caution in view["cautions"]} == accepted | {code}
+            assert [c for c in view["cautions"] if c["code"] == code] == [
+                c for c in checked["cautions"] if c["code"] == code
+            ]
+
+
+@pytest.mark.parametrize("role", ["measurer", "modeler"])
+def test_it_is_for_the_owner(role, curator):
+    assert curator.send(role, "POST", f"/v1/studies/{curator.study}:report").status_code == 403

@@ -1,0 +1,135 @@
+"""The process that a tuning leaves for the next one: never one whose messages were not all read."""
+
+import json
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from blindopt import wire
+from blindopt.errors import TuningFailed
+from curator_service.budget.study_guard import StudyGuard
+from curator_service.settings import Settings
+from curator_service.tuning.scoring.worker import Ended, Job, Reply, Worker
+from curator_service.tuning.tunings import Tunings
+from service_kit import runner
+from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
+from tests.curator_service.tuning_case import Case, csv_of, rows_of
+
+ENDED = Ended(result=wire.TuningResult(index=0, hyperparameters=None, value=None), clipped=0, evaluations=5)
+
+
+@pytest.fixture
+def in_process(tmp_path):
+    made = InProcessCurator(tmp_path)
+    yield made
+    made.curator.tunings.close()
+    made.close()
+
+
+class FakeWorker:
+    """In place of a process: reports progress, then a result, or nothing readable if it is ``broken``."""
+
+    def __init__(self, broken):
+        self.jobs, self.ends, self.killed, self.broken = [], 0, False, broken
+
+    def work(self, job):
+        self.jobs.append(job.tuning_id)
+        yield Reply(progress=0.5)
+        if self.broken:
+            raise ValueError("not JSON")
+        yield Reply(ended=ENDED, tuning_id=job.tuning_id, is_last=True)
+
+    @contextmanager
+    def deadline(self, seconds):
+        yield threading.Event()
+
+    def end(self):
+        self.ends += 1
+        return 0
+
+    def kill(self):
+        self.killed = True
+
+
+def _use(in_process, start_worker):
+    """Run tunings in processes that ``start_worker`` starts."""
+    curator, context = in_process.curator, in_process.context
+    curator.tunings.close()
+    settings = Settings(data_dir=context.database.path.parent)
+    curator.tunings = Tunings(context, curator.vault, settings, StudyGuard(context), start_worker)
+
+
+def _case(in_process):
+    """A public training dataset and a private validation dataset."""
+    datasets = []
+    for number, public in enumerate((True, False)):
+        files = {"file": ("a.csv", csv_of(rows_of(40, number)))}
+        data = {"name": "n", "public": "true" if public else "false"}
+        view = in_process.call("owner", "POST", "/v1/datasets", files=files, data=data)
+        datasets.append(wire.DatasetView.model_validate_json(json.dumps(view)))
+    return Case(*datasets)
+
+
+def _started(in_process, case):
+    """The path of a tuning that was started."""
+    body = case.spec().model_dump(mode="json")
+    return f"/v1/tunings/{in_process.call('owner', 'POST', '/v1/tunings', json=body)['id']}"
+
+
+def test_a_process_whose_messages_could_not_be_read_does_not_serve_the_next_tuning(in_process, until):
+    """Its later messages would be taken for the outcome of the next one: of other records, at another charge."""
+    workers = []
+
+    def start_worker():
+        workers.append(FakeWorker(broken=not workers))
+        return workers[-1]
+
+    _use(in_process, start_worker)
+    case, states = _case(in_process), []
+    for _ in range(3):
+        path = _started(in_process, case)
+        until(lambda path=path: in_process.call("owner", "GET", path)["state"] != "running")
+        states.append(in_process.call("owner", "GET", path)["state"])
+    assert states == ["failed", "completed", "completed"]
+    assert [(len(worker.jobs), worker.ends) for worker in workers] == [(1, 1), (2, 0)]
+
+
+@pytest.mark.parametrize("role", ["training", "validation"])
+def test_a_tuning_that_runs_while_a_record_is_withheld_shows_no_result(role, in_process, until):
+    reads, goes_on = threading.Event(), threading.Event()
+
+    class Paused(FakeWorker):
+        def work(self, job):
+            reads.set()
+            goes_on.wait()
+            yield from super().work(job)
+
+    _use(in_process, lambda: Paused(broken=False))
+    case = _case(in_process)
+    path = _started(in_process, case)
+    reads.wait()
+    withheld = f"/v1/datasets/{getattr(case, role).id}:withhold"
+    in_process.call("owner", "POST", withheld, json={"record": 1})
+    goes_on.set()
+    until(lambda: in_process.call("owner", "GET", path)["state"] != "running")
+    view = in_process.call("owner", "GET", path)
+    assert (view["state"], view["result"], "withheld" in view["problem"]) == ("failed", None, True)
+    path = _started(in_process, case)  # another one, which leaves the record out
+    until(lambda: in_process.call("owner", "GET", path)["state"] == "completed")
+
+
+def test_the_outcome_of_another_tuning_is_not_taken(monkeypatch):
+    worker = Worker()
+    try:
+        for tuning_id, taken in (("tun_1", True), ("tun_2", False), (None, False)):
+            replies = [Reply(ended=ENDED, tuning_id=tuning_id, is_last=True)]
+            monkeypatch.setattr(runner.Worker, "work", lambda worker, *job, replies=replies: iter(replies))
+            job = Job.model_construct(tuning_id="tun_1")
+            if taken:
+                assert [reply.ended for reply in worker.work(job)] == [ENDED]
+            else:
+                with pytest.raises(TuningFailed, match="another tuning"):
+                    list(worker.work(job))
+    finally:
+        worker.end()
