@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks import botorch_loop
 from benchmarks.table import Cell, Table
 from blindopt.arrays import Matrix, Vector
-from blindopt.gp.acquisition import beta, choose_maximum, upper_confidence_bound
+from blindopt.gp.acquisition import UpperConfidenceBound, beta, choose_maximum, upper_confidence_bound
 from blindopt.gp.candidates import Precision
 from blindopt.gp.kernels import SquaredExponential
 from blindopt.gp.posterior import Posterior
@@ -83,7 +83,7 @@ def ours(problem: Problem, dtype: Precision = np.float64) -> Iterator[int]:
         problem.candidates, kernel, noise_variance=NOISE_VARIANCE, capacity=problem.steps, dtype=dtype
     )
     for step in range(1, problem.steps + 1):
-        row = posterior.choose(problem.weight(step), lambda: ties).row
+        row = posterior.argmax(UpperConfidenceBound(problem.weight(step)), lambda: ties).row
         posterior.observe(row, float(problem.outcomes[row]))
         yield row
 

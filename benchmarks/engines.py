@@ -25,10 +25,10 @@ from benchmarks.table import Cell, Table
 from blindopt.arrays import Matrix
 from blindopt.formats import npy_files
 from blindopt.formats.release_files import sections_of
-from blindopt.gp.acquisition import beta
+from blindopt.gp.acquisition import UpperConfidenceBound, beta
 from blindopt.gp.candidates import Precision
-from blindopt.gp.engines import Engine, LocalEngine
 from blindopt.gp.kernels import SquaredExponential
+from blindopt.gp.parts import Executor, Threads
 from blindopt.gp.posterior import Posterior
 
 Json = dict[str, Any]
@@ -60,7 +60,7 @@ def equal(folder: Path, n: int = 1_000_000, steps: int = 100) -> Table:
         z = _grid(n) if case == "grid" else np.random.default_rng(0).normal(size=(n, COLUMNS))
         whole = walk(z, None, steps, case=case)
         same = [
-            walk(z, _parts(parts), steps, dtype, case) == whole
+            walk(z, Threads(parts), steps, dtype, case) == whole
             for dtype in (np.float64, np.float32)
             for parts in (1, 2, 3, 7)
         ]
@@ -70,7 +70,7 @@ def equal(folder: Path, n: int = 1_000_000, steps: int = 100) -> Table:
 
 def walk(
     z: Matrix,
-    engine: Engine | None,
+    executor: Executor | None,
     steps: int,
     dtype: Precision = np.float64,
     case: str = "repeats",
@@ -79,15 +79,18 @@ def walk(
     """The choices of a run: row, ties and acquisition. ``at`` is called before each."""
     nugget = 0.01 if case == "nugget" else 0.0
     kernel = SquaredExponential(0.2 if z.shape[1] == 2 else 4.0)
-    posterior = Posterior(z, kernel, noise_variance=1e-4, nugget=nugget, capacity=steps + 4, dtype=dtype, parts=engine)
+    posterior = Posterior(
+        z, kernel, noise_variance=1e-4, nugget=nugget, capacity=steps + 4, dtype=dtype, executor=executor
+    )
     chosen: list[Chosen] = []
     for step in range(1, steps + 1, 4 if case == "batch" else 1):
         at(step)
         before, count = posterior.count, 4 if case == "batch" else 1
         for number in range(count):
-            if case in ("hidden", "grid"):  # all rows so far, or the last few
-                posterior.hide(np.array([row for row, _, _ in chosen[-(steps if case == "hidden" else 3) :]], np.intp))
-            choice = posterior.choose(beta(len(z), step, 0.025), partial(np.random.default_rng, [1, step]))
+            last = {"hidden": steps, "grid": 3}.get(case, 0)  # hides all rows so far, or the last few
+            hidden = np.unique([row for row, _, _ in chosen[len(chosen) - min(last, len(chosen)) :]]).astype(np.intp)
+            bound = UpperConfidenceBound(beta(len(z), step, 0.025))
+            choice = posterior.argmax(bound, partial(np.random.default_rng, [1, step]), hidden)
             chosen.append((choice.row, choice.ties, choice.acquisition))
             if number < count - 1:
                 posterior.suppose(choice.row)
@@ -95,10 +98,6 @@ def walk(
         for row, _, _ in chosen[-count:]:
             posterior.observe(row, float(np.sin(3 * z[row]).sum()) / 4)
     return chosen
-
-
-def _parts(parts: int, threads: int = 1) -> LocalEngine:
-    return LocalEngine(lambda n: parts, threads)
 
 
 def _grid(n: int) -> Matrix:
@@ -210,16 +209,16 @@ def _rebuilding(z: Matrix, path: Path, dtype: Precision, rows: list[int]) -> Jso
 
 
 @contextmanager
-def _engine(kind: str, path: Path) -> Iterator[tuple[Engine | None, Callable[[], list[int]], Callable[[], None]]]:
+def _engine(kind: str, path: Path) -> Iterator[tuple[Executor | None, Callable[[], list[int]], Callable[[], None]]]:
     if kind in ("cluster", "killed"):
-        from modeler_service.engines.remote import RemoteEngine
+        from modeler_service.engines.remote import Workers
 
         dask_cluster = import_module("tests.system.runs.dask_cluster")  # it has no types
         with tempfile.TemporaryDirectory() as folder:
             processes = dask_cluster.DaskProcesses(Path(folder))
             try:
                 sections = sections_of(len(npy_files.load(path)), npy_files.digest(path), [])
-                remote = RemoteEngine(processes.connected(2), str(path), sections, 600.0, lambda: None)
+                remote = Workers(processes.connected(2), str(path), sections, 600.0, lambda: None)
                 yield (
                     remote,
                     lambda: [each.pid for each in processes.workers],
@@ -229,7 +228,7 @@ def _engine(kind: str, path: Path) -> Iterator[tuple[Engine | None, Callable[[],
             finally:
                 processes.close()
         return
-    yield {"process": None, "parts": _parts(2), "threads": _parts(2, threads=2)}[kind], list, lambda: None
+    yield {"process": None, "parts": Threads(2), "threads": Threads(2, threads=2)}[kind], list, lambda: None
 
 
 def _processor_seconds(pid: int) -> float:

@@ -43,9 +43,8 @@ class Goal:
         return None
 
 
-_LOOP, _FASTER, _RATE, _REFIT = (
+_LOOP, _RATE, _REFIT = (
     "to plain numpy",
-    "times faster than plain numpy",
     "Durable exchanges",
     "30 choices with a fit by marginal likelihood before each, {} in both, {}",
 )
@@ -114,8 +113,6 @@ GOALS = (
         floor=_OF_RATE,
         checked=_CHECKED_RATE,
     ),
-    Goal("50 choices, A: plain numpy / blindopt", "choosing", "50 choices, A", "blindopt", _FASTER, 1.1),
-    Goal("50 choices, B: plain numpy / blindopt", "choosing", "50 choices, B", "blindopt", _FASTER, 2),
     Goal("PostgreSQL, round trips an exchange", "postgres", _SINGLE, _SOCKET, "round trips", most=4),
     Goal("... processor time / SQLite, one after another", "postgres", _SINGLE, _SOCKET, "CPU to SQLite", most=1.5),
     Goal("... processor time / SQLite, 32 clients", "postgres", _MANY, _SOCKET, "CPU to SQLite", most=1.5),
@@ -123,7 +120,6 @@ GOALS = (
     Goal("... 32 clients / SQLite", "postgres", _MANY, _SOCKET, "ratio", 0.7),
     Goal("... 1 ms more each way, a second", "postgres", _SINGLE, _LATE, "a second (median)", 60),
     Goal("... 1 ms more each way, 32 clients, a second", "postgres", _MANY, _LATE, "a second (median)", 400),
-    Goal("a choice late in M: plain numpy / blindopt", "choosing", "The last 25", "plain numpy", "to blindopt", 4),
     Goal("a choice late in M / the byte bound", "choosing", "The last 25", "blindopt", "to the byte bound", most=2),
     Goal("a choice of D after 400 / plain numpy", "choosing", "A choice after t", "400", _LOOP, most=2),
     Goal("a choice of D after 2,000 / plain numpy", "choosing", "A choice after t", "2000", _LOOP, most=2),

@@ -104,7 +104,6 @@ STILL_ELSEWHERE = {
     "curator_service.erasure.erasure",
     "curator_service.releases.releases",
     "curator_service.datasets.uploads",
-    "modeler_service.engines.host",
     "modeler_service.runs.answer_listener",
     "service_kit.cli.main",
     "service_kit.context.audit_trail",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from blindopt import wire
 from blindopt.formats.release_files import sections_of
-from blindopt.gp.engines import Engine, LocalEngine
+from blindopt.gp.parts import Executor, Threads
 from blindopt.gp.progress import Tick
 from modeler_service.settings import Settings
 
@@ -18,9 +18,9 @@ ROWS_MIN = 250_000
 
 @dataclass(frozen=True, slots=True)
 class RunEngine:
-    """The engine of one run, with how it is described."""
+    """What holds the parts of one run, with how it is described."""
 
-    engine: Engine
+    executor: Executor
     view: wire.RunEngine
 
 
@@ -48,7 +48,7 @@ def engine_of(
     """
     if settings.candidates_engine == "process" or not isinstance(plan.algorithm, PARTITIONED):
         view = wire.RunEngine(name="process", parts=1, workers=1, memory_bytes=memory_bytes)
-        return RunEngine(LocalEngine(), view)
+        return RunEngine(Threads(), view)
     if is_remote(settings, plan):
         return _at_cluster(settings, study, path, memory_bytes, tick)
     # Threads of BLAS would wait for each other, and those of the parts for them. This holds for the whole process.
@@ -59,23 +59,22 @@ def engine_of(
     parts = parts_of(settings, study.n, workers := processors())
     threads = min(parts, workers)
     view = wire.RunEngine(name="threads", parts=parts, workers=threads, memory_bytes=memory_bytes)
-    return RunEngine(LocalEngine(lambda _: parts, threads), view)
+    return RunEngine(Threads(parts, threads), view)
 
 
 def _at_cluster(settings: Settings, study: wire.StudyView, path: Path, memory_bytes: int, tick: Tick) -> RunEngine:
-    from modeler_service.engines.dask import PartsCluster
-    from modeler_service.engines.remote import RemoteEngine
+    from modeler_service.engines.remote import PartsCluster, Workers
 
     address = settings.candidates_engine.replace("dask://", "tcp://")
     cluster = PartsCluster(address, settings.engine_certificates)
     sections = sections_of(study.n, study.release_sha256, study.parts)
-    engine = RemoteEngine(cluster, str(path), sections, settings.engine_step_seconds, tick, settings.lease_seconds)
+    workers = Workers(cluster, str(path), sections, settings.engine_step_seconds, tick)
     try:
-        count = len(engine.living())
+        count = len(workers.living())
         cluster.check()
     except BaseException:
         cluster.close()
         raise
     parts = min(count, study.n)
     view = wire.RunEngine(name="dask", parts=parts, workers=parts, memory_bytes=memory_bytes)
-    return RunEngine(engine, view)
+    return RunEngine(workers, view)

@@ -76,7 +76,7 @@ class RunWorker:
             raise
         finally:
             if self._engine is not None:
-                self._engine.engine.drop()
+                self._engine.executor.drop()
 
     def _work(self) -> Ending:
         interrupt = self._interrupt
@@ -199,9 +199,9 @@ class RunWorker:
 
     def _build_chooser(self, study: wire.StudyView, plan: wire.Plan, candidates: Matrix) -> RowChooser:
         """Build a chooser and show it all answers so far, as they are after the last correction."""
-        parts = None if self._engine is None else self._engine.engine
+        executor = None if self._engine is None else self._engine.executor
         past = self._observations
-        chooser = RowChooser(self._spec, study, candidates, past, plan=plan, tick=self._tick, parts=parts)
+        chooser = RowChooser(self._spec, study, candidates, past, plan=plan, tick=self._tick, executor=executor)
         for trial in self._queries.trials[: self._queries.settled]:
             self._tick()
             show(chooser, trial.row, trial.answer)

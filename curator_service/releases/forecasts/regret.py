@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from blindopt.arrays import Matrix, Vector
-from blindopt.gp.acquisition import beta
+from blindopt.gp.acquisition import UpperConfidenceBound, beta
 from blindopt.gp.kernels import Kernel
 from blindopt.gp.posterior import Posterior
 from blindopt.wire import GpUcb
@@ -32,7 +32,7 @@ def gp_ucb_regret(
     n, best = len(f), -np.inf
     posterior = Posterior(candidates, kernel, noise_variance=noise_variance, nugget=nugget, capacity=len(noise))
     for step, error in enumerate(noise, start=1):
-        row = posterior.choose(beta(n, step, DELTA_PRIME), lambda: rng).row
+        row = posterior.argmax(UpperConfidenceBound(beta(n, step, DELTA_PRIME)), lambda: rng).row
         best = max(best, f[row])
         if step < len(noise):
             posterior.observe(row, float(f[row] + error))

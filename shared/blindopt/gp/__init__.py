@@ -20,16 +20,15 @@ L           ``Observations.factor``            (t, t)        outcome      Choles
 L^-1        ``Observations.inverse``           (t, t)        outcome^-1   its inverse
 w           ``Observations.weights``           (t,)          1            L^-1 (y - m)
 L^-T w      ``Observations.duals``             (t,)          outcome^-1   what each observation weighs in a mean
-|w|^2       ``Observations.weight_sq_cumsum``  (t + 1,)      1            sums of the squares of the first s weights
 i           ``Observations.rows``              (t,)          1            candidates observed, as row numbers of Z
 z_i         ``Observations.inputs``            (t, r)        candidate    candidates observed
             ``Observations.serials``           (t,)          1            numbers that no two observations share
-            ``Candidates.lifted``              (n, q + 2)    1            Z / l centred, of rank q; squared norm; one
+            ``Candidates.extended``            (n, q + 2)    1            Z / l centred, of rank q; squared norm; one
 v           ``Solution.whitened``              (m, t)        outcome      L^-1 k of m candidates
             ``Solution.mean``                  (m,)          outcome      their posterior means, solved for exactly
             ``Solution.variance``              (m,)          outcome^2    their posterior variances
             ``Solution.rows``                  (m,)          1            their row numbers in Z
-beta_t      ``Posterior.choose(weight)``       ()            1            exploration weight of a confidence bound
+beta_t      ``UpperConfidenceBound(weight)``   ()            1            exploration weight of a confidence bound
 z_i         ``Deblurred.inputs``               (t, r)        candidate    candidates observed, known up to noise
 y - m       ``Deblurred.outcomes``             (t,)          outcome      their observations, less the prior mean
 sigma_i^2   ``Deblurred.noise``                (t,)          outcome^2    variance of the noise in each

@@ -123,7 +123,6 @@ class UpperConfidenceBound:
     is_tight = True
 
     def with_slack(self, slack: float) -> Self:
-        """Return the same rule with another slack."""
         return type(self)(self.weight, self.nugget, slack)
 
     def quantum(self, prior_variance: float) -> float:
@@ -131,23 +130,19 @@ class UpperConfidenceBound:
         return _QUANTUM * sqrt(prior_variance)
 
     def __call__(self, mean: Vector, variance: Vector) -> Vector:
-        """Bounds (m,)."""
         return upper_confidence_bound(mean, learnable(variance, self.nugget), self.weight)
 
     def interval(self, mean: Vector, variance: Vector, tolerance: Tolerance) -> tuple[Vector, Vector]:
-        """Lower and upper bounds (m,) of the values."""
         low = self(mean - tolerance.mean, np.maximum(variance - tolerance.variance, 0.0))
         high = self(mean + tolerance.mean, variance + tolerance.variance)
         rounding = 16 * _EPSILON * (np.abs(mean) + np.abs(high))  # a root is at most the sum of the two
         return low - rounding, high + rounding
 
     def lower(self, mean: Vector, variance: Vector, tolerance: Tolerance) -> Vector:
-        """Lower bounds (m,) of the values, less the slack."""
         values = self(mean - tolerance.mean, np.maximum(variance - tolerance.variance, 0.0))
         return values - self.slack if self.slack else values
 
     def upper(self, mean: Vector, variance: Vector, tolerance: Tolerance, out: Vector) -> None:
-        """Write upper bounds of the values."""
         np.add(variance, tolerance.variance - self.nugget, out=out)
         if self.nugget:
             np.maximum(out, 0.0, out=out)
@@ -185,7 +180,6 @@ class ExpectedImprovement:
     is_tight = False
 
     def with_slack(self, slack: float) -> Self:
-        """Return the same rule with another slack."""
         return replace(self, slack=slack)
 
     def quantum(self, prior_variance: float) -> float:
@@ -193,24 +187,20 @@ class ExpectedImprovement:
         return _QUANTUM
 
     def __call__(self, mean: Vector, variance: Vector) -> Vector:
-        """Values (m,)."""
         spread, t = self._standardized(mean, variance)
         values: Vector = np.log(spread) + log_improvement(t)
         return values
 
     def interval(self, mean: Vector, variance: Vector, tolerance: Tolerance) -> tuple[Vector, Vector]:
-        """Lower and upper bounds (m,) of the values."""
         low = self(mean - tolerance.mean, np.maximum(variance - tolerance.variance, 0.0))
         high = self(mean + tolerance.mean, variance + tolerance.variance)
         return low - _ROUNDING * (10.0 + np.abs(low)), high + _ROUNDING * (10.0 + np.abs(high))
 
     def lower(self, mean: Vector, variance: Vector, tolerance: Tolerance) -> Vector:
-        """Lower bounds (m,) of the values, less the slack."""
         values = self(mean - tolerance.mean, np.maximum(variance - tolerance.variance, 0.0))
         return values - _ROUNDING * (10.0 + np.abs(values)) - self.slack
 
     def upper(self, mean: Vector, variance: Vector, tolerance: Tolerance, out: Vector) -> None:
-        """Write upper bounds of the values."""
         for start in range(0, len(out), _TOGETHER):
             part = slice(start, start + _TOGETHER)
             spread, t = self._standardized(mean[part] + tolerance.mean, variance[part] + tolerance.variance)

@@ -18,7 +18,7 @@ _FLAT_TOL = 1e-12  # a column may be dropped if no entry is above this share of 
 _SAMPLE = 1 << 10  # rows that show, nearly always, that all columns are spanned
 
 
-class Frame(NamedTuple):
+class Span(NamedTuple):
     """What posteriors of the same candidates share: it says how coordinates are computed."""
 
     centre: Vector
@@ -28,33 +28,33 @@ class Frame(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Lift:
+class Scaling:
     """How candidates (m, r) become coordinates (m, q) in units of the lengthscale, the same for all candidates.
 
     Centring and rotating keep all distances, so dropping the directions that the candidates do not span loses nothing.
     """
 
-    frame: Frame
+    span: Span
     factor: float | Vector
     scales: Vector | None = None
     """By which coordinates are multiplied before they are centred."""
 
     @classmethod
-    def of(cls, candidates: Matrix, kernel: Kernel, frame: Frame, scales: Vector | None = None) -> "Lift":
-        """The one of ``candidates`` (n, r) with this ``frame``, whose coordinates are multiplied by ``scales`` (r,)."""
-        if scales is not None and frame[1] is not None:  # what is spanned is no longer orthonormal
-            return cls(frame_of(candidates * scales), 1.0 / kernel.lengthscale, scales)
-        return cls(frame, (1.0 if scales is None else scales) / kernel.lengthscale)
+    def of(cls, candidates: Matrix, kernel: Kernel, span: Span, scales: Vector | None = None) -> "Scaling":
+        """The one of ``candidates`` (n, r) with this ``span``, whose coordinates are multiplied by ``scales`` (r,)."""
+        if scales is not None and span[1] is not None:  # what is spanned is no longer orthonormal
+            return cls(span_of(candidates * scales), 1.0 / kernel.lengthscale, scales)
+        return cls(span, (1.0 if scales is None else scales) / kernel.lengthscale)
 
     @property
     def rank(self) -> int:
         """q: coordinates of a candidate."""
-        centre, basis = self.frame
+        centre, basis = self.span
         return len(centre) if basis is None else basis.shape[1]
 
     def __call__(self, candidates: Matrix) -> Matrix:
         """Coordinates (m, q) of some candidates (m, r)."""
-        centre, basis = self.frame
+        centre, basis = self.span
         coordinates: Matrix = (candidates if self.scales is None else candidates * self.scales) - centre
         if basis is not None:
             coordinates = coordinates @ basis
@@ -63,29 +63,29 @@ class Lift:
 
 
 class Candidates:
-    """Candidates Z (n, r) as ``lifted`` (n, q + 2) numbers of ``dtype``, where q <= r is their rank after centring.
+    """Candidates Z (n, r) as ``extended`` (n, q + 2) numbers of ``dtype``, where q <= r is their rank after centring.
 
-    ``lifted`` holds the q coordinates of ``lift``, their squared norm, and a one. The squared distances of candidates
-    from others are then the matrix product ``lifted @ dual``. Where norms are too large for that, or the kernel is not
-    smooth at zero, distances are computed from differences.
+    ``extended`` holds the q coordinates of ``scaling``, their squared norm, and a one. The squared distances of
+    candidates from others are then the matrix product ``extended @ dual``. Where norms are too large for that, or the
+    kernel is not smooth at zero, distances are computed from differences.
 
     ``cov_rounding`` bounds the rounding error of a correlation, in units of the machine epsilon of ``dtype``; it and
     the way to compute follow from the ``largest`` squared norm. Raises NumericalFailure if a number is not finite.
     """
 
-    def __init__(self, candidates: Matrix, kernel: Kernel, dtype: Precision, lift: Lift) -> None:
-        n, q = len(candidates), lift.rank
-        self._kernel, self._lift = kernel, lift
+    def __init__(self, candidates: Matrix, kernel: Kernel, dtype: Precision, scaling: Scaling) -> None:
+        n, q = len(candidates), scaling.rank
+        self._kernel, self._scaling = kernel, scaling
         self.width = q + 2
-        self.lifted: Matrix = np.empty((n, q + 2), dtype)
+        self.extended: Matrix = np.empty((n, q + 2), dtype)
         largest, start = 0.0, 0
         with np.errstate(over="ignore", invalid="ignore"):
             for block in _blocks(candidates):
-                coordinates, lifted = lift(block), self.lifted[start : start + len(block)]
+                coordinates, extended = scaling(block), self.extended[start : start + len(block)]
                 squared_norms = np.einsum("ij,ij->i", coordinates, coordinates)
-                lifted[:, :q], lifted[:, q], lifted[:, q + 1] = coordinates, squared_norms, 1.0
+                extended[:, :q], extended[:, q], extended[:, q + 1] = coordinates, squared_norms, 1.0
                 largest, start = max(largest, float(squared_norms.max())), start + len(block)
-                if not np.isfinite(squared_norms.sum()) and not np.isfinite(lifted[:, :q]).all():
+                if not np.isfinite(squared_norms.sum()) and not np.isfinite(extended[:, :q]).all():
                     raise NumericalFailure("the candidates are too far apart for the kernel's lengthscale")
         self.compare(largest)
 
@@ -95,27 +95,27 @@ class Candidates:
         self.by_products, self.cov_rounding = precision_of(self._kernel, largest)
 
     def dual(self, rows: Rows) -> Matrix:
-        """Columns (q + 2, m) whose inner products with ``lifted`` are squared distances from candidates ``rows``."""
-        return _dual(self.lifted[rows])
+        """Columns (q + 2, m) whose inner products with ``extended`` are squared distances from candidates ``rows``."""
+        return _dual(self.extended[rows])
 
     def dual_of(self, candidates: Matrix) -> Matrix:
         """Columns (q + 2, m), as of ``dual``, of other candidates (m, r)."""
-        coordinates = self._lift(candidates)
+        coordinates = self._scaling(candidates)
         squared_norms = np.einsum("ij,ij->i", coordinates, coordinates)
-        lifted = np.column_stack([coordinates, squared_norms, np.ones(len(coordinates))])
-        return _dual(lifted.astype(self.lifted.dtype))
+        extended = np.column_stack([coordinates, squared_norms, np.ones(len(coordinates))])
+        return _dual(extended.astype(self.extended.dtype))
 
     def covariance(self, rows: slice, dual: Matrix) -> Matrix:
         """Kernel of candidates ``rows`` with those of ``dual`` (q + 2, k): (m, k) numbers of ``dtype`` in C order."""
         if self.by_products:
-            lifted = self.lifted[rows]
+            extended = self.extended[rows]
             # One column: a product with a vector takes half the time of one with a matrix.
-            squared: Matrix = (lifted @ dual[:, 0])[:, None] if dual.shape[1] == 1 else lifted @ dual
+            squared: Matrix = (extended @ dual[:, 0])[:, None] if dual.shape[1] == 1 else extended @ dual
             np.maximum(squared, 0.0, out=squared)
         else:
             from scipy.spatial.distance import cdist  # late, for a fast start of the services
 
-            squared = cdist(self.lifted[rows, :-2], -0.5 * dual[:-2].T, "sqeuclidean").astype(self.lifted.dtype)
+            squared = cdist(self.extended[rows, :-2], -0.5 * dual[:-2].T, "sqeuclidean").astype(self.extended.dtype)
         self._kernel.correlate(squared)
         if self._kernel.variance != 1.0:
             squared *= self._kernel.variance
@@ -128,16 +128,16 @@ def precision_of(kernel: Kernel, largest: float) -> tuple[bool, float]:
     return by_products, largest if by_products else 8.0 * largest**0.5
 
 
-def _dual(lifted: Matrix) -> Matrix:
-    rows = lifted.T
+def _dual(extended: Matrix) -> Matrix:
+    rows = extended.T
     dual: Matrix = rows * -2.0
     dual[-2], dual[-1] = rows[-1], rows[-2]
     return dual
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def frame_of(candidates: Matrix) -> Frame:
-    """The frame of candidates (n, r), whose basis spans what they span after centring.
+def span_of(candidates: Matrix) -> Span:
+    """The span of candidates (n, r), whose basis spans what they span after centring.
 
     It is None if they span all r columns, or if overflow hides whether they do. Raises NumericalFailure if a number is
     not finite.
@@ -149,10 +149,10 @@ def frame_of(candidates: Matrix) -> Frame:
     if not np.isfinite(spread):
         if not all(np.isfinite(block).all() for block in _blocks(candidates)):
             raise NumericalFailure("the candidates hold a number that is not finite")
-        return Frame(np.array(candidates[0]), None)
+        return Span(np.array(candidates[0]), None)
     # Other rows only add to what a sample spans, and all eigenvalues together are at most the sum of the norms.
     if float(np.linalg.eigvalsh((sample - centre).T @ (sample - centre))[0]) > _RANK_TOL * spread:
-        return Frame(centre, None)
+        return Span(centre, None)
     total, gram = np.zeros(r), np.zeros((r, r))
     for block in _blocks(candidates):
         shifted = block - centre
@@ -163,11 +163,11 @@ def frame_of(candidates: Matrix) -> Frame:
     values, vectors = np.linalg.eigh(gram)
     doubtful = values <= _RANK_TOL * values[-1]
     if not doubtful.any():
-        return Frame(centre, None)
+        return Span(centre, None)
     extent = np.zeros(r)
     for block in _blocks(candidates):
         np.maximum(extent, np.abs((block - centre) @ vectors).max(axis=0), out=extent)
-    return Frame(centre, vectors[:, ~(doubtful & (extent <= _FLAT_TOL * extent.max()))])
+    return Span(centre, vectors[:, ~(doubtful & (extent <= _FLAT_TOL * extent.max()))])
 
 
 def _blocks(candidates: Matrix) -> Iterator[Matrix]:

@@ -1,6 +1,7 @@
 """Exact inference with a Gaussian process: the posterior at a few candidates, given outcomes at others."""
 
 from math import sqrt
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,8 +10,16 @@ from blindopt.errors import NumericalFailure
 from blindopt.gp.kernels import Kernel
 from blindopt.gp.lower_triangle import times_transposed
 from blindopt.gp.observations import OUTCOME_MAX, Observations
-from blindopt.gp.partitioned import Solution
 from blindopt.gp.single_thread_blas import factors, right_product
+
+
+class Solution(NamedTuple):
+    """Exact moments of m candidates: their whitened rows v (m, t), means and variances (m,)."""
+
+    rows: Rows
+    whitened: Matrix
+    mean: Vector
+    variance: Vector
 
 
 class ExactGP:

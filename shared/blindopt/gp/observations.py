@@ -19,9 +19,9 @@ class Observations:
 
     ``rows`` (t,) are the candidates observed, and ``inputs`` (t, r) their coordinates. ``factor`` L (t, t) is the
     Cholesky factor of the observations' covariance, ``inverse`` is L^-1, ``weights`` w (t,) are L^-1 (y - prior mean),
-    ``duals`` (t,) are L^-T w but for rounding, and ``weight_sq_cumsum`` (t + 1,) the sums w_1^2 + ... + w_s^2 for
-    s = 0 .. t. The arrays have room for more than t, up to ``capacity``: read the first ``count`` entries. ``serials``
-    (t,) differ for all observations that were ever made, also for those that were retracted.
+    and ``duals`` (t,) are L^-T w but for rounding. The arrays have room for more than t, up to ``capacity``: read the
+    first ``count`` entries. ``serials`` (t,) differ for all observations that were ever made, also for those that were
+    retracted.
     """
 
     def __init__(self, r: int, noise_variance: float, nugget: float, capacity: int) -> None:
@@ -38,7 +38,6 @@ class Observations:
         self.inverse: Matrix = np.empty((0, 0))
         self.weights: Vector = np.empty(0)
         self.duals: Vector = np.zeros(0)
-        self.weight_sq_cumsum: Vector = np.zeros(1)
         self.variance_max = 0.0
         """The largest prior variance of an observation so far, its noise included."""
 
@@ -62,7 +61,6 @@ class Observations:
         self.variance_max = max(self.variance_max, float(whitened @ whitened) + pivot**2)
         self.weights[t] = weight
         self.duals[: t + 1] += weight * self.inverse[t, : t + 1]
-        self.weight_sq_cumsum[t + 1] = self.weight_sq_cumsum[t] + weight**2
         self.count = t + 1
 
     def begin(self, rows: Rows, inputs: Matrix, factor: Matrix, inverse: Matrix, weights: Vector) -> None:
@@ -76,9 +74,16 @@ class Observations:
         self._next_serial += t
         self.factor[:t, :t], self.inverse[:t, :t], self.weights[:t] = factor, inverse, weights
         self.duals[:t] = left_product(weights, inverse)
-        self.weight_sq_cumsum[1 : t + 1] = np.cumsum(weights**2)
         self.variance_max = float(np.einsum("ij,ij->i", factor, factor).max())
         self.count = t
+
+    def common(self, serials: Rows) -> int:
+        """How many of the first observations have these serials."""
+        count = min(self.count, len(serials))
+        if not count or serials[count - 1] == self.serials[count - 1]:  # what was before it was kept too
+            return count
+        other = np.flatnonzero(serials[:count] != self.serials[:count])
+        return int(other[0]) if len(other) else count
 
     def retract(self, count: int) -> None:
         """Keep the first ``count`` observations; ValueError if there are fewer."""
@@ -94,7 +99,6 @@ class Observations:
         self.weights, self.duals = _grown(self.weights, size), _grown(self.duals, size)
         self.inputs = _grown(self.inputs, size, self.inputs.shape[1])
         self.factor, self.inverse = _grown(self.factor, size, size), _grown(self.inverse, size, size)
-        self.weight_sq_cumsum = _grown(self.weight_sq_cumsum, size + 1)
 
 
 class LocalObservations:
@@ -109,16 +113,12 @@ class LocalObservations:
         self.of_all, self._everything, self._own, self._candidates = of_all, everything, own, candidates
         self._nugget, self.count = nugget, 0
         self.rows: Rows = np.empty(0, dtype=np.intp)
-        self.dual: Matrix = np.empty((candidates.width, 0), candidates.lifted.dtype)
+        self.dual: Matrix = np.empty((candidates.width, 0), candidates.extended.dtype)
         self._serials: Rows = np.empty(0, dtype=np.intp)
 
     def common(self) -> int:
         """How many of the first observations are still the same ones."""
-        count = min(self.count, self.of_all.count)
-        if not count or self._serials[count - 1] == self.of_all.serials[count - 1]:  # what was before it was kept too
-            return count
-        other = np.flatnonzero(self._serials[:count] != self.of_all.serials[:count])
-        return int(other[0]) if len(other) else count
+        return self.of_all.common(self._serials[: self.count])
 
     def sync(self, since: int) -> None:
         """Take over the present observations, of which the first ``since`` are still the same ones."""
@@ -130,38 +130,12 @@ class LocalObservations:
                 self.dual = _grown(self.dual, len(self.dual), size)
             rows, new = self.of_all.rows[since:t], slice(since, t)
             self._serials[new] = self.of_all.serials[new]
-            if len(self._own) == len(self._everything):
-                self.rows[new] = rows
-                self.dual[:, new] = self._candidates.dual(rows)
-            else:
-                is_own = (rows >= self._own.start) & (rows < self._own.stop)
-                local = np.full(len(rows), -1)
-                local[is_own] = rows[is_own] - self._own.start
-                self.rows[new] = local
-                self.dual[:, since:t][:, is_own] = self._candidates.dual(local[is_own])
-                if not is_own.all():
-                    self.dual[:, since:t][:, ~is_own] = self._candidates.dual_of(self._everything[rows[~is_own]])
+            is_own = (rows >= self._own.start) & (rows < self._own.stop)
+            self.rows[new] = np.where(is_own, rows - self._own.start, -1)
+            self.dual[:, new][:, is_own] = self._candidates.dual(self.rows[new][is_own])
+            if not is_own.all():
+                self.dual[:, new][:, ~is_own] = self._candidates.dual_of(self._everything[rows[~is_own]])
         self.count = t
-
-    @property
-    def factor(self) -> Matrix:
-        """L."""
-        return self.of_all.factor
-
-    @property
-    def inverse(self) -> Matrix:
-        """L^-1."""
-        return self.of_all.inverse
-
-    @property
-    def weights(self) -> Vector:
-        """W."""
-        return self.of_all.weights
-
-    @property
-    def weight_sq_cumsum(self) -> Vector:
-        """Sums of the squares of w."""
-        return self.of_all.weight_sq_cumsum
 
     def covariance(self, rows: slice, since: int) -> Matrix:
         """Covariances (m, t - since), nugget included, of own candidates with observations ``since`` .. t - 1."""

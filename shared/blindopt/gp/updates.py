@@ -30,7 +30,7 @@ class Moments:
         capacity: int,
         dtype: Precision,
     ) -> None:
-        n = len(candidates.lifted)
+        n = len(candidates.extended)
         self._candidates, self._observations, self._nugget = candidates, observations, nugget
         self._prior_mean, self._prior_variance = prior_mean, prior_variance
         self._whitened: Matrix = np.empty((n, capacity), dtype, order="F")
@@ -51,7 +51,7 @@ class Moments:
         """Go back to the first ``count`` observations, if there are more."""
         if self._count <= count:
             return
-        weights = self._observations.weights[:count].astype(self._whitened.dtype, copy=False)
+        weights = self._observations.of_all.weights[:count].astype(self._whitened.dtype, copy=False)
         for rows in self._blocks(count):
             whitened = self._whitened[rows, :count]
             self.mean[rows] = self._prior_mean + whitened @ weights
@@ -62,7 +62,8 @@ class Moments:
     def _append_column(self, s: int) -> None:
         """Append column s of all whitened rows, by forward substitution."""
         observed, whitened, mean, variance = self._observations, self._whitened, self.mean, self.variance
-        factor = observed.factor[s, : s + 1].astype(whitened.dtype, copy=False)
+        of_all = observed.of_all
+        factor = of_all.factor[s, : s + 1].astype(whitened.dtype, copy=False)
         size = min(COLUMN_ROWS, len(mean))
         for start in range(0, len(mean), size):
             rows = slice(start, start + size)
@@ -72,7 +73,7 @@ class Moments:
             if s:
                 column -= whitened[rows, :s] @ factor[:s]
             new = np.divide(column, factor[s], out=whitened[rows, s])
-            mean[rows] += np.multiply(new, observed.weights[s], out=column)
+            mean[rows] += np.multiply(new, of_all.weights[s], out=column)
             variance[rows] -= np.multiply(new, new, out=column)
         np.maximum(variance, 0.0, out=variance)
 
@@ -81,12 +82,12 @@ class Moments:
 
         A product is eight times as fast as a substitution.
         """
-        observed, dtype = self._observations, self._whitened.dtype
+        observed, dtype = self._observations.of_all, self._whitened.dtype
         old_factor = observed.factor[s:t, :s].T.astype(dtype, copy=False)
         inverse = observed.inverse[s:t, s:t].T.astype(dtype, copy=False)
         weights = observed.weights[s:t].astype(dtype, copy=False)
         for rows in self._blocks(t):
-            new = observed.covariance(rows, s)
+            new = self._observations.covariance(rows, s)
             if s:
                 new -= self._whitened[rows, :s] @ old_factor
             self._whitened[rows, s:t] = new = new @ inverse

@@ -13,7 +13,7 @@ from blindopt import wire
 from blindopt.arrays import Matrix, Rows
 from blindopt.errors import Invalid, NumericalFailure
 from blindopt.gp.acquisition import Choice, Estimate
-from blindopt.gp.engines import Engine as PartsEngine
+from blindopt.gp.parts import Executor
 from blindopt.gp.progress import NO_TICK, Tick
 from blindopt.optimizer.algorithms.bandits.few_arms import FewArms
 from blindopt.optimizer.algorithms.factory import (
@@ -103,7 +103,7 @@ class RowChooser:
     empty list ends the run; ``ended_because`` then says why. ``observations`` are measurements from before the run.
     ``outcomes`` is the number of outcomes it will be shown, where that is fewer than the run may ask for.
     ``tick`` is called after each part of a long computation, and may raise to end it. ``plan`` is that of the run;
-    None: ``plan_for`` makes it. ``parts`` is the engine that holds the candidates, where the algorithm can divide them;
+    None: ``plan_for`` makes it. ``executor`` holds the candidates, where the algorithm can divide them;
     no choice depends on it.
     """
 
@@ -117,7 +117,7 @@ class RowChooser:
         plan: wire.Plan | None = None,
         outcomes: int | None = None,
         tick: Tick = NO_TICK,
-        parts: PartsEngine | None = None,
+        executor: Executor | None = None,
     ) -> None:
         self._tick = tick
         self._spec, self._sign, self._n = spec, 1 if study.direction == "maximize" else -1, study.n
@@ -157,7 +157,7 @@ class RowChooser:
                 repeats=plan.repeats == "after_all",
                 exact=own_residual(study),
                 engine=plan.engine,
-                parts=parts,
+                executor=executor,
             ),
         )
         self._asks_once = exact_answers(study) and not isinstance(plan.algorithm, _PUBLISHED)

@@ -15,10 +15,13 @@ def sections(path, part_bytes=1 << 30):
 
 class Pending:
     def __init__(self, work):
-        self._work, self._done = work, False
+        self._work = work
 
     def result(self, timeout):
         return self._work()
+
+    def done(self):
+        return False
 
 
 class FakeCluster:

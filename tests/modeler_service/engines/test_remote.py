@@ -1,12 +1,9 @@
 """An engine in other processes, without any: whatever its workers do, the choices are those of one process."""
 
-import gc
-import time
-import weakref
-from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from random import Random
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,11 +12,12 @@ from hypothesis import strategies as st
 
 from blindopt.errors import EngineUnavailable, NumericalFailure
 from blindopt.formats import npy_files
-from blindopt.gp.part import Answer
-from modeler_service.engines.host import Packed, PartHost, packed, unpacked
-from modeler_service.engines.remote import TRIES, RemoteEngine
+from blindopt.gp.parts import Leaders
+from modeler_service.engines import remote as module
+from modeler_service.engines.host import Packed, packed, unpacked
+from modeler_service.engines.remote import TRIES, Workers
 from tests.modeler_service.engines.fake_cluster import FakeCluster, sections
-from tests.shared.blindopt.gp.test_partitions import grid, walk
+from tests.shared.blindopt.gp.test_gp_parts import grid, walk
 
 CASES = ("plain", "nugget", "hidden", "batch")
 
@@ -42,7 +40,7 @@ def remote(file):
     """The choices through a cluster, and the cluster."""
 
     def go(cluster, case="plain", tick=lambda: None, dtype=np.float64, part_bytes=1 << 30):
-        engine = RemoteEngine(cluster, str(file), sections(file, part_bytes), 5.0, tick)
+        engine = Workers(cluster, str(file), sections(file, part_bytes), 5.0, tick)
         try:
             return walk(grid(), engine, case=case, steps=8, dtype=dtype)
         finally:
@@ -77,12 +75,12 @@ def test_a_worker_reads_the_parts_of_its_rows_alone_and_no_other_header_shifts_t
     assert remote(Cluster(2), part_bytes=8 * 2 * 300) == whole()
     assert sent == [[range(300), range(300, 600)], [range(300, 600), range(600, 900)]]
     for changed in (content[:8] + bytes([content[8] - 16]) + content[9:], content.replace(b"False", b"True ", 1)):
-        engine = RemoteEngine(FakeCluster(3), str(file), sections(file, 8 * 2 * 300)[1:], 5.0, lambda: None)
+        engine = Workers(FakeCluster(3), str(file), sections(file, 8 * 2 * 300)[1:], 5.0, lambda: None)
         file.write_bytes(changed)  # the header, which is in a section that no worker reads here
         with pytest.raises(EngineUnavailable, match=r"z\.npy"):
             walk(grid(), engine)
         file.write_bytes(content)
-    engine = RemoteEngine(FakeCluster(3), str(file), sections(file, 8 * 2 * 300)[:-1], 5.0, lambda: None)
+    engine = Workers(FakeCluster(3), str(file), sections(file, 8 * 2 * 300)[:-1], 5.0, lambda: None)
     file.write_bytes(content[:-8])  # the end, in a section that no worker reads here
     with pytest.raises(EngineUnavailable, match=r"z\.npy"):
         walk(grid(), engine)
@@ -125,11 +123,11 @@ def test_repeated_late_and_forgotten_messages_change_nothing(remote):
 
     def again(host, arguments, reply):
         if (old := earlier.get(id(host))) is not None:
-            host.answer(*old)  # a late one goes back to what it says, or is refused
+            host.leaders(*old)  # a late one goes back to what it says, or is refused
         earlier[id(host)] = arguments
-        return host.answer(*arguments)
+        return host.leaders(*arguments)
 
-    cluster = FakeCluster(2, lambda cluster, worker, verb: again if verb == "answer" else None)
+    cluster = FakeCluster(2, lambda cluster, worker, verb: again if verb == "leaders" else None)
     assert remote(cluster, "batch") == whole("batch")
 
     def forget(cluster, worker, verb):
@@ -143,30 +141,28 @@ def test_repeated_late_and_forgotten_messages_change_nothing(remote):
 @settings(max_examples=8, deadline=None, derandomize=True)
 @given(cuts=st.sets(st.integers(1, 899), max_size=5), seed=st.integers(0, 2**32))
 def test_any_edges_with_lost_repeated_and_late_replies_give_the_same_choices(cuts, seed, release):
-    """Each call may come twice, or after an older one, or lose its reply; parts may be freed, and workers may end."""
+    """Each call may come twice, or after an older one, or lose its reply, and workers may end."""
     limits, earlier, chance = [0, *sorted(cuts), 900], {}, Random(seed)
 
     def again(host, arguments, reply):
         if (old := earlier.get(id(host))) is not None and chance.random() < 0.5:
-            host.answer(*old)
+            host.leaders(*old)
         earlier[id(host)] = arguments
         if chance.random() < 0.1:
             raise ConnectionError
-        return host.answer(*arguments)
+        return host.leaders(*arguments)
 
     def fault(cluster, worker, verb):
         if chance.random() < 0.02:
             cluster.kill(worker)
-        if chance.random() < 0.05:
-            for host in cluster.held.values():
-                host.lease_ends = 0.0
-                host.end()
-        return again if verb == "answer" else None
+        return again if verb == "leaders" else None
 
     ranges = [range(first, last) for first, last in pairwise(limits)]
     cluster, parts = FakeCluster(2, fault), sections(release)
-    engine = RemoteEngine(cluster, str(release), parts, 5.0, lambda: None, divide=lambda n, workers: ranges)
-    assert walk(grid(), engine, case="batch", steps=4) == whole("batch")[:16]
+    executor = Workers(cluster, str(release), parts, 5.0, lambda: None)
+    with patch.object(module, "edges", lambda rows, workers: ranges):
+        chosen = walk(grid(), executor, case="batch", steps=4)
+    assert chosen == whole("batch")[:16]
 
 
 @pytest.fixture(scope="module")
@@ -175,32 +171,6 @@ def release(tmp_path_factory):
     with path.open("wb") as written:
         npy_files.write(written, [grid()])
     return path
-
-
-def test_a_part_is_freed_without_calls_and_built_again_by_the_next(remote):
-    """What is left of a modeler that died; its own modeler sends all observations again."""
-
-    def fault(cluster, worker, verb):
-        if cluster.calls in (8, 13):
-            for host in cluster.held.values():
-                host.end()  # it was used a moment ago
-                assert not host.is_free
-                host.lease_ends = 0.0
-                host.end()
-                assert host.is_free
-
-    cluster = FakeCluster(2, fault)
-    assert remote(cluster, "batch") == whole("batch")
-    assert cluster.builds == 2
-    spec = replace(cluster.specs[-1], lease_seconds=0.01)
-    host = PartHost(spec)
-    deadline = time.monotonic() + 60
-    while not host.is_free:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    gone = weakref.ref(PartHost(replace(spec, lease_seconds=1e6)))
-    gc.collect()
-    assert gone() is None  # the timer does not hold it
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -212,7 +182,7 @@ def broken(answers):
     """A cluster whose first part answers wrongly each time that it is questioned."""
 
     def fault(cluster, worker, verb):
-        return (lambda host, arguments, reply: answers(reply)) if verb == "answer" else None
+        return (lambda host, arguments, reply: answers(reply)) if verb == "leaders" else None
 
     return FakeCluster(2, fault)
 
@@ -220,10 +190,10 @@ def broken(answers):
 WRONG = {
     "nothing": lambda reply: None,
     "a text": lambda reply: "no",
-    "another type": lambda reply: Answer(reply.rows.astype(float), reply.low, reply.high),
-    "rows of another part": lambda reply: Answer(reply.rows + 10_000, reply.low, reply.high),
-    "a shorter bound": lambda reply: Answer(reply.rows, reply.low[:0], reply.high),
-    "rows twice": lambda reply: Answer(*(np.concatenate([v, v]) for v in reply)),
+    "another type": lambda reply: Leaders(reply.rows.astype(float), reply.low, reply.high),
+    "rows of another part": lambda reply: Leaders(reply.rows + 10_000, reply.low, reply.high),
+    "a shorter bound": lambda reply: Leaders(reply.rows, reply.low[:0], reply.high),
+    "rows twice": lambda reply: Leaders(*(np.concatenate([v, v]) for v in reply)),
     "bits of another part": lambda reply: Packed(np.zeros(1, np.uint8), 1.0, reply),
 }
 
@@ -249,7 +219,7 @@ def test_the_comparison_finds_a_worker_whose_bounds_are_too_small(remote):
 
 def replace_bounds(reply, by):
     first = len(reply.rows) and reply.rows[0] < 450
-    return Answer(reply.rows, reply.low + by * first, reply.high + by * first)
+    return Leaders(reply.rows, reply.low + by * first, reply.high + by * first)
 
 
 def test_a_file_that_is_missing_or_changed_is_an_error_with_its_name_and_no_number(file, remote):
@@ -258,7 +228,7 @@ def test_a_file_that_is_missing_or_changed_is_an_error_with_its_name_and_no_numb
         file.unlink()
         if change is not None:
             file.write_bytes(change)
-        engine = RemoteEngine(FakeCluster(2), str(file), digest, 5.0, lambda: None)
+        engine = Workers(FakeCluster(2), str(file), digest, 5.0, lambda: None)
         with pytest.raises(EngineUnavailable, match=r"z\.npy.*" + ("899" if change else "")) as error:
             walk(grid(), engine)
         assert str(file.parent) not in str(error.value)
@@ -292,6 +262,9 @@ def test_a_call_that_takes_too_long_is_given_up_and_what_interrupts_a_run_is_not
         def result(self, timeout):
             raise TimeoutError
 
+        def done(self):
+            return False
+
     class Halt(Exception):
         pass
 
@@ -300,7 +273,7 @@ def test_a_call_that_takes_too_long_is_given_up_and_what_interrupts_a_run_is_not
 
     cluster = FakeCluster(2)
     call = cluster.call
-    cluster.call = lambda held, verb, *arguments: Slow() if verb == "answer" else call(held, verb, *arguments)
+    cluster.call = lambda held, verb, *arguments: Slow() if verb == "leaders" else call(held, verb, *arguments)
     with pytest.raises(Halt):
         remote(cluster, tick=halt)
 
@@ -309,13 +282,13 @@ def test_an_answer_with_many_equal_rows_takes_a_bit_for_each():
     rng, rows = np.random.default_rng(1), range(5_000, 25_000)
     numbers = np.flatnonzero(rng.random(len(rows)) < 0.7) + rows.start
     low = np.where(rng.random(len(numbers)) < 0.9, 7.0, 6.5)
-    answer = Answer(numbers, low, low + (low < 7))
+    answer = Leaders(numbers, low, low + (low < 7))
     small = packed(answer, rows)
     assert isinstance(small, Packed)
     assert small.bits.nbytes + sum(values.nbytes for values in small.others) < 0.2 * sum(v.nbytes for v in answer)
     for mine, theirs in zip(unpacked(small, rows), answer, strict=True):
         np.testing.assert_array_equal(mine, theirs)
-    few = Answer(*(values[:5] for values in answer))
+    few = Leaders(*(values[:5] for values in answer))
     assert packed(few, rows) is few
 
 

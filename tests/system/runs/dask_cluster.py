@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 
 from blindopt.errors import EngineUnavailable
-from modeler_service.engines.dask import PartsCluster
+from modeler_service.engines.remote import PartsCluster
 from tests.processes import ROOT
 
 WAIT_SECONDS = 240

@@ -15,10 +15,10 @@ pytest.importorskip("distributed", reason="the extra dask is not installed")
 
 from blindopt.errors import EngineUnavailable
 from blindopt.formats import npy_files
-from blindopt.gp.acquisition import beta
+from blindopt.gp.acquisition import UpperConfidenceBound, beta
 from blindopt.gp.kernels import SquaredExponential
 from blindopt.gp.posterior import Posterior
-from modeler_service.engines.remote import RemoteEngine
+from modeler_service.engines.remote import Workers
 from service_kit.dask_cluster import TESTED
 from tests.modeler_service.engines.fake_cluster import sections
 from tests.system.runs.dask_cluster import ALWAYS, TIMES, DaskProcesses, until
@@ -72,7 +72,7 @@ def cluster(processes):
 @pytest.fixture
 def engine(cluster, file, hooks):
     """An engine at these workers, which it leaves at the end."""
-    made = RemoteEngine(cluster, str(file), sections(file, THIRD), 60.0, lambda: hooks.tick())
+    made = Workers(cluster, str(file), sections(file, THIRD), 60.0, lambda: hooks.tick())
     yield made
     made.drop()
 
@@ -81,14 +81,15 @@ def walk(engine=None, dtype=np.float64, at=None):
     """The choices of a run; ``at`` is called with the number of the step before each."""
     z = candidates()
     posterior = Posterior(
-        z, SquaredExponential(2.0), noise_variance=1e-3, nugget=0.01, capacity=STEPS, dtype=dtype, parts=engine
+        z, SquaredExponential(2.0), noise_variance=1e-3, nugget=0.01, capacity=STEPS, dtype=dtype, executor=engine
     )
     chosen = []
     for step in range(1, STEPS + 1):
         if at is not None:
             at(step)
-        posterior.hide(np.array([choice.row for choice in chosen[-5:]], dtype=np.intp))
-        chosen.append(posterior.choose(beta(N, step, 0.025), lambda step=step: np.random.default_rng([1, step])))
+        hidden = np.unique([choice.row for choice in chosen[-5:]]).astype(np.intp)
+        bound = UpperConfidenceBound(beta(N, step, 0.025))
+        chosen.append(posterior.argmax(bound, lambda step=step: np.random.default_rng([1, step]), hidden))
         posterior.observe(chosen[-1].row, float(np.sin(z[chosen[-1].row]).sum()))
     return [(c.row, c.ties, c.acquisition) for c in chosen]
 
@@ -117,15 +118,15 @@ def killed_in(processes, engine, hooks, process):
 
 
 def killed_after(processes, engine, hooks, process):
-    step = engine.step
+    each = engine.each
 
-    def once(question):
-        engine.step = step
-        answers = step(question)
+    def once(method, arguments):
+        engine.each = each
+        results = each(method, arguments)
         processes.kill(process)
-        return answers
+        return results
 
-    engine.step = once
+    engine.each = once
 
 
 def both_killed(processes, engine, hooks, process):
@@ -289,10 +290,13 @@ print(in_large(sys.argv[1]))
 
 def in_large(path, engine=None, dtype=np.float64):
     z = np.load(path, mmap_mode="r")
-    posterior = Posterior(z, SquaredExponential(4.0), noise_variance=1e-3, capacity=CAPACITY, dtype=dtype, parts=engine)
+    posterior = Posterior(
+        z, SquaredExponential(4.0), noise_variance=1e-3, capacity=CAPACITY, dtype=dtype, executor=engine
+    )
     rows = []
     for step in range(1, 16):
-        rows.append(posterior.choose(beta(LARGE, step, 0.025), lambda step=step: np.random.default_rng([1, step])).row)
+        bound = UpperConfidenceBound(beta(LARGE, step, 0.025))
+        rows.append(posterior.argmax(bound, lambda step=step: np.random.default_rng([1, step])).row)
         posterior.observe(rows[-1], float(np.sin(z[rows[-1]]).sum()))
     return rows
 
@@ -310,7 +314,7 @@ def test_two_workers_hold_what_one_process_has_no_memory_for(tmp_path):
     try:
         for _ in range(2):
             processes.add_worker(most_bytes=LIMIT)
-        engine = RemoteEngine(processes.connected(2), str(path), sections(path), 600.0, lambda: None)
+        engine = Workers(processes.connected(2), str(path), sections(path), 600.0, lambda: None)
         rows = in_large(path, engine)
         engine.drop()
     finally:

@@ -10,10 +10,10 @@ pytest.importorskip("distributed", reason="the extra dask is not installed")
 
 from blindopt import wire
 from blindopt.client import Vendor
-from blindopt.gp.acquisition import beta
+from blindopt.gp.acquisition import UpperConfidenceBound, beta
 from blindopt.gp.kernels import SquaredExponential
 from blindopt.gp.posterior import Posterior
-from modeler_service.engines.remote import RemoteEngine
+from modeler_service.engines.remote import Workers
 from tests.modeler_service.engines.fake_cluster import sections
 from tests.system.runs.dask_cluster import ALWAYS, TIMES, DaskProcesses, until
 from tests.system.runs.test_engines import ALGORITHMS, choices, start
@@ -193,11 +193,11 @@ def test_a_choice_takes_two_messages_a_part_and_few_bytes(in_the_clear, tmp_path
     path = tmp_path / "z.npy"
     with path.open("wb") as written:
         npy_files.write(written, [z])
-    engine = RemoteEngine(in_the_clear.connected(2), str(path), sections(path), 60.0, lambda: None)
-    posterior = Posterior(z, SquaredExponential(2.0), noise_variance=1e-3, capacity=steps, parts=engine)
+    engine = Workers(in_the_clear.connected(2), str(path), sections(path), 60.0, lambda: None)
+    posterior = Posterior(z, SquaredExponential(2.0), noise_variance=1e-3, capacity=steps, executor=engine)
     wires, seen = [in_the_clear.to_scheduler, *in_the_clear.wires.values()], []
     for step in range(1, steps + 1):
-        row = posterior.choose(beta(n, step, 0.025), lambda: np.random.default_rng(1)).row
+        row = posterior.argmax(UpperConfidenceBound(beta(n, step, 0.025)), lambda: np.random.default_rng(1)).row
         posterior.observe(row, float(np.sin(z[row]).sum()))
         seen.append([(each.bytes, each.messages) for each in wires])
     engine.drop()

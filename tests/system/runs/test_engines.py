@@ -44,7 +44,7 @@ def choices(vendor, run):
     return [(t.row, t.mean, t.sd, t.acquisition, t.ties) for t in vendor.export(run).trials]
 
 
-@pytest.mark.slow(sibling="test_partitions.py::test_the_number_of_parts_changes_no_bit_of_a_choice")
+@pytest.mark.slow(sibling="test_gp_parts.py::test_the_number_of_parts_changes_no_bit_of_a_choice")
 def test_runs_in_parts_choose_the_same_and_are_replayed_by_the_process(on_threads, curator, grants, vendor):
     """400 candidates in four parts; replayed in one part; and continued in one part after a kill."""
     with Vendor(on_threads.url, on_threads.token) as divided:

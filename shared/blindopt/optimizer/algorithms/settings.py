@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from blindopt import wire
-from blindopt.gp.engines import Engine as PartsEngine
+from blindopt.gp.parts import Executor
 from blindopt.gp.progress import NO_TICK, Tick
 from blindopt.wire.answer import NONE
 from blindopt.wire.run import Engine
@@ -23,8 +23,8 @@ class AlgorithmSettings:
     there is no kernel that fits; with ``fit_when`` misfit any fit waits for that. ``exact``: an answer is the exact
     value of a record, so the kernel's noise variance is that of a part of f that each record has for itself.
     ``unit_is_row``: answers about one row add up in the privacy budget. ``repeats``: rows may be chosen again once each
-    was chosen, by an algorithm that would stop. ``tick`` is called between the parts of a long computation. ``parts``
-    is the engine that holds the candidates; None: this process.
+    was chosen, by an algorithm that would stop. ``tick`` is called between the parts of a long computation.
+    ``executor`` holds the candidates; None: this process.
     """
 
     kernel: wire.Kernel | None
@@ -43,4 +43,4 @@ class AlgorithmSettings:
     precision: wire.Precision = "double"
     tick: Tick = NO_TICK
     engine: Engine = 2
-    parts: PartsEngine | None = None
+    executor: Executor | None = None

@@ -5,7 +5,7 @@ import pytest
 
 from blindopt.gp.acquisition import Tolerance, UpperConfidenceBound
 from blindopt.gp.kernels import SquaredExponential
-from blindopt.gp.part import Part
+from blindopt.gp.parts import Part
 from blindopt.gp.posterior import Posterior
 from tests.shared.blindopt.gp.test_posterior import PRECISIONS, in_long_double
 
@@ -57,7 +57,7 @@ def walk(posterior, y, rule=by_bound):
     for step in range(STEPS):
         acquisition = rule(posterior, step)
         solved.append(0)
-        choices.append(posterior.maximize(acquisition, draw(step)))
+        choices.append(posterior.argmax(acquisition, draw(step)))
         solved.append(0)
         posterior.observe(choices[-1].row, float(y[choices[-1].row]))
     return choices, solved[1::2]

@@ -7,17 +7,29 @@ import numpy as np
 import pytest
 
 from blindopt import gp
+from blindopt.gp.acquisition import UpperConfidenceBound
 from blindopt.gp.arms import ArmsPosterior
-from blindopt.gp.candidates import Candidates, Lift
+from blindopt.gp.candidates import Candidates, Scaling
 from blindopt.gp.deblurred import Deblurred
+from blindopt.gp.exact_gp import Solution
 from blindopt.gp.features import Root, features
 from blindopt.gp.kernels import Kernel, SquaredExponential
 from blindopt.gp.observations import Observations
-from blindopt.gp.partitioned import Solution
 from blindopt.gp.posterior import Posterior
 
 CLASSES = {
-    c.__name__: c for c in (ArmsPosterior, Candidates, Deblurred, Kernel, Observations, Posterior, Root, Solution)
+    c.__name__: c
+    for c in (
+        ArmsPosterior,
+        Candidates,
+        Deblurred,
+        Kernel,
+        Observations,
+        Posterior,
+        Root,
+        Solution,
+        UpperConfidenceBound,
+    )
 }
 ENTRY = re.compile(r"``([\w.]+)(?:\((\w+)\))?``$")
 SIZES = {"n": 9, "r": 8, "q": 2, "t": 5, "m": 3}
@@ -58,7 +70,7 @@ def example(outcome=1.0, candidate=1.0):
         arms.play(arm, outcome)
         root.play(arm)
     process = SquaredExponential(**kernel)
-    candidates = Candidates(z, process, np.float64, Lift.of(z, process, posterior.frame))
+    candidates = Candidates(z, process, np.float64, Scaling.of(z, process, posterior.span))
     objects = {
         "Posterior": posterior,
         "Deblurred": deblurred,
@@ -70,7 +82,7 @@ def example(outcome=1.0, candidate=1.0):
     }
     parameters = {f"Posterior({name})": value for name, value in settings.items()}
     parameters |= {f"Kernel({name})": value for name, value in kernel.items()}
-    parameters |= {"Posterior.observe(outcome)": outcome, "Posterior.choose(weight)": 9.0}
+    parameters |= {"Posterior.observe(outcome)": outcome, "UpperConfidenceBound(weight)": 9.0}
     return objects, parameters
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from scipy.linalg import cho_factor, cho_solve
 
 from blindopt.errors import NumericalFailure
-from blindopt.gp.candidates import Candidates, Lift, frame_of
+from blindopt.gp.acquisition import UpperConfidenceBound
+from blindopt.gp.candidates import Candidates, Scaling, span_of
 from blindopt.gp.kernels import Matern52, SquaredExponential
 from blindopt.gp.observations import OUTCOME_MAX
 from blindopt.gp.posterior import Posterior
@@ -257,7 +258,7 @@ def test_the_chosen_row_has_the_true_maximum_at_every_step(dtype, kernel, nugget
     rows = [7]
     posterior.observe(7, float(y[7]))
     for weight in WEIGHTS:
-        choice = posterior.choose(weight, first)
+        choice = posterior.argmax(UpperConfidenceBound(weight), first)
         bound = in_long_double(z, kernel, rows, y[rows], weight, noise=1e-3, mean=0.3, nugget=nugget)
         assert abs(bound[choice.row] - bound.max()) <= 1e-9 * abs(bound.max())
         assert choice.acquisition == pytest.approx(float(bound.max()), rel=1e-9)
@@ -272,7 +273,7 @@ def walk(posterior, y, *, steps=40, after=lambda posterior: None):
     after(posterior)
     choices = []
     for weight in WEIGHTS[:steps]:
-        choices.append(posterior.choose(weight, first))
+        choices.append(posterior.argmax(UpperConfidenceBound(weight), first))
         row = choices[-1].row
         posterior.observe(row, float(y[row]))
         after(posterior)
@@ -318,11 +319,11 @@ def test_a_run_that_goes_on_after_a_crash_makes_the_same_choices(dtype):
     rows = [7]
     through.observe(7, float(y[7]))
     for weight in WEIGHTS:
-        choice = through.choose(weight, first)
+        choice = through.argmax(UpperConfidenceBound(weight), first)
         restarted = Posterior(z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50, dtype=dtype)
         for row in rows:
             restarted.observe(row, float(y[row]))
-        assert restarted.choose(weight, first) == choice
+        assert restarted.argmax(UpperConfidenceBound(weight), first) == choice
         assert choice.ties % 2 == 0
         rows.append(choice.row)
         through.observe(choice.row, float(y[choice.row]))
@@ -335,7 +336,8 @@ def test_the_variance_is_never_negative_however_small_the_noise(dtype):
         posterior = Posterior(candidates, SquaredExponential(1.0), noise_variance=1e-12, capacity=60, dtype=dtype)
         for t in range(60):
             posterior.observe(t % 50, math.sin(t % 50))
-            assert posterior.choose(1.0, first).sd >= 0.0  # without a root of a negative number, which would warn
+            choice = posterior.argmax(UpperConfidenceBound(1.0), first)
+            assert choice.sd >= 0.0  # without a root of a negative number, which would warn
             if t % together == together - 1:
                 assert posterior.variance.min() >= 0.0
 
@@ -352,8 +354,7 @@ def test_any_hidden_rows_leave_a_choice_among_the_others(dtype):
         bound = in_long_double(z, SquaredExponential(0.8), rows, y[rows], 4.0, noise=1e-3)
         order = np.argsort(-bound)
         shown = (order[-1:], np.arange(296, 300), order[64 + step :], order[::7], order, order)[step % 6]
-        posterior.hide(np.setdiff1d(np.arange(300), shown))
-        choice = posterior.choose(4.0, first)
+        choice = posterior.argmax(UpperConfidenceBound(4.0), first, np.setdiff1d(np.arange(300), shown))
         assert choice.row in shown
         assert bound[choice.row] == pytest.approx(float(bound[shown].max()), rel=1e-9)
         rows.append(choice.row)
@@ -367,7 +368,7 @@ def test_moments_of_all_are_the_textbooks_whenever_they_are_asked_for(dtype):
     rows, tolerance = [], 1e-9 if dtype is np.float64 else 3e-4
     for step in range(30):
         if step % 3:
-            posterior.choose(9.0, first)
+            posterior.argmax(UpperConfidenceBound(9.0), first)
         rows.append(step * 7 % 300)
         posterior.observe(rows[-1], float(y[rows[-1]]))
         if step % 4 == 0:
@@ -387,7 +388,7 @@ def test_each_answer_may_have_its_own_noise(dtype):
     for row, own in zip(rows, noise, strict=True):
         posterior.observe(int(row), float(y[row]), float(own))
     bound = in_long_double(z, SquaredExponential(1.2), rows, y[rows], 9.0, noise=noise)
-    choice = posterior.choose(9.0, first)
+    choice = posterior.argmax(UpperConfidenceBound(9.0), first)
     assert choice.acquisition == pytest.approx(float(bound.max()), rel=1e-9)
     assert bound[choice.row] == pytest.approx(float(bound.max()), rel=1e-9)
     for bad in (0.0, -1.0, math.nan, math.inf):
@@ -401,14 +402,14 @@ def test_candidates_that_span_two_directions_are_kept_in_two_and_choose_the_same
     deep = flat @ lift + shift
     y = np.sin(3 * flat).sum(axis=1)
     kernel = SquaredExponential(1.5)
-    assert Lift.of(deep, kernel, frame_of(deep)).rank == 2
+    assert Scaling.of(deep, kernel, span_of(deep)).rank == 2
     thick = deep + 1e-6 * np.random.default_rng(8).normal(size=deep.shape)
-    assert Lift.of(thick, kernel, frame_of(thick)).rank == 6
+    assert Scaling.of(thick, kernel, span_of(thick)).rank == 6
     posterior = Posterior(deep, kernel, noise_variance=1e-3, capacity=41)
     rows = [7]
     posterior.observe(7, float(y[7]))
     for weight in WEIGHTS:
-        choice = posterior.choose(weight, first)
+        choice = posterior.argmax(UpperConfidenceBound(weight), first)
         bound = in_long_double(deep, kernel, rows, y[rows], weight, noise=1e-3)
         assert abs(bound[choice.row] - bound.max()) <= 1e-9 * abs(bound.max())
         rows.append(choice.row)

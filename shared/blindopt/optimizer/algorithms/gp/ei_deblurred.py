@@ -53,16 +53,11 @@ class EiDeblurred(GpRule):
             raise Invalid(f"ei_deblurred takes at most {OUTCOMES_MAX:,} outcomes: choose ei")
         super().__init__(candidates, settings)
         self._candidates, self._noise, self._horizon = np.asarray(candidates), noise, horizon
-        self._hidden = np.empty(0, dtype=np.intp)
         self._prior: Prior | None = None
         self.belief: Deblurred
         self.means: NoiseMeans
         self._positions: dict[int, int] = {}  # of candidates with an outcome, in the belief
         self._learned = 0  # outcomes that the belief knows
-
-    def hide(self, rows: Rows) -> None:
-        """Exclude these rows, and no others, from the next choices."""
-        self._hidden = rows
 
     def choose(self, step: int) -> Choice:
         """The row of the largest average; the acquisition of the choice, in the second half its logarithm."""

@@ -24,6 +24,7 @@ class GpRule:
 
     def __init__(self, candidates: Matrix, settings: AlgorithmSettings) -> None:
         self._settings, self._pending = settings, 0
+        self._hidden: Rows = np.empty(0, dtype=np.intp)
         self.surrogate = Surrogate(candidates, settings)
 
     @property
@@ -47,7 +48,7 @@ class GpRule:
 
     def hide(self, rows: Rows) -> None:
         """Exclude these rows, and no others, from the next choices."""
-        self._posterior.hide(rows)
+        self._hidden = np.unique(rows)
 
     def suppose(self, row: int) -> None:
         """Add ``row`` to the batch, with a pending outcome."""
@@ -92,7 +93,7 @@ class GpUcb(GpRule):
         posterior = self._posterior
         weight = self._scale * beta(posterior.n, step, self._delta_prime)
         bound = UpperConfidenceBound(weight, posterior.nugget if self._leaves_out else 0.0)
-        return posterior.maximize(bound, self._ties(step))
+        return posterior.argmax(bound, self._ties(step), self._hidden)
 
     def regret(self, choice: Choice, step: int, rows: Rows) -> float:
         """Bound by how much any row that may be chosen is better than the best of ``rows``; not with ``nugget`` out.
@@ -138,7 +139,7 @@ class Ei(GpRule):
     def choose(self, step: int) -> Choice:
         """The row of the largest expected improvement; the acquisition of the choice is its logarithm."""
         posterior = self._posterior
-        return posterior.maximize(posterior.improvement(self._optimism), self._ties(step))
+        return posterior.argmax(posterior.improvement(self._optimism), self._ties(step), self._hidden)
 
     def expected_improvement(self, choice: Choice, step: int) -> float:
         """Expected improvement of a choice, optimism included, in units of the outcome."""

@@ -9,7 +9,7 @@ import numpy as np
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.errors import Invalid, NumericalFailure
-from blindopt.gp.candidates import Frame
+from blindopt.gp.candidates import Span
 from blindopt.gp.fitting import (
     ANSWERS_MAX,
     ANSWERS_MIN,
@@ -129,7 +129,7 @@ class Surrogate:
         self._candidates, self._settings = np.asarray(candidates), settings
         self._fit = wire.Fit() if settings.fit == "auto" else settings.fit
         self._dtype = np.float64 if settings.precision == "double" else np.float32
-        self._frame: Frame | None = None
+        self._span: Span | None = None
         self._kind: Kind = "squared_exponential"
         self._given: Hyper | None = None
         if (kernel := settings.kernel) is not None:
@@ -221,12 +221,12 @@ class Surrogate:
             prior_mean=hyper.mean,
             capacity=settings.capacity,
             dtype=self._dtype,
-            frame=self._frame,
+            span=self._span,
             scales=scales,
             engine=settings.engine,
-            parts=settings.parts,
+            executor=settings.executor,
         )
-        self._frame = posterior.frame
+        self._span = posterior.span
         outcomes = self._outcomes[:count]
         if settings.engine == 1 or not outcomes:
             for outcome in outcomes:
