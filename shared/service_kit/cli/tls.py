@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from blindopt.errors import Invalid, StateConflict
-from service_kit.cli.program import Program, S, plain_errors
+from service_kit.cli.program import Program, S, plain_errors, private_file
 
 CA_DAYS = 3_650
 _BACKDATED = timedelta(hours=1)
@@ -140,11 +140,8 @@ def _write(
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     certificate = builder.sign(signer, SHA256()).public_bytes(Encoding.PEM)
     for file, data in ((folder / f"{name}.key", secret), (folder / f"{name}.crt", certificate)):
-        partial = file.with_name(f"{file.name}.part")
-        partial.unlink(missing_ok=True)
-        with os.fdopen(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as opened:
-            opened.write(data)
-        partial.replace(file)
+        with private_file(file) as write:
+            write(data.decode())
 
 
 def _next_steps(program: Program[S], folder: Path, name: str, days: int) -> str:

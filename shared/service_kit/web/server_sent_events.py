@@ -1,12 +1,16 @@
 """Server-sent events (WHATWG HTML, section 9.2): one loop for all streams, and how many may be open."""
 
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 
-from service_kit.web.stream_limit import StreamLimit, StreamSlot
+from blindopt.errors import RateLimited
 
 MEDIA_TYPE = "text/event-stream"
+TOTAL_MAX = 64
+PRINCIPAL_MAX = 8
+RETRY_SECONDS = 5
 BEAT_SECONDS = 15.0
 """After so long a silence a comment is sent, which shows that the stream is alive."""
 Batches = AsyncGenerator[Sequence[str], None]
@@ -17,6 +21,39 @@ def event(kind: str, data: str, identity: int | None = None) -> str:
     """One event; ``data`` is one line. Without an id, the client keeps the id of an earlier event."""
     id_line = "" if identity is None else f"id: {identity}\n"
     return f"{id_line}event: {kind}\ndata: {data}\n\n"
+
+
+class StreamLimit:
+    """The open streams of one service. All calls come from the event loop's thread."""
+
+    def __init__(self) -> None:
+        self._open: Counter[str] = Counter()
+
+    def acquire(self, principal: str) -> "StreamSlot":
+        """A slot, taken until it is released or garbage-collected. Raises RateLimited if none is free."""
+        if self._open.total() >= TOTAL_MAX or self._open[principal] >= PRINCIPAL_MAX:
+            raise RateLimited(RETRY_SECONDS)
+        self._open[principal] += 1
+        return StreamSlot(self._open, principal)
+
+
+class StreamSlot:
+    """A slot that is taken. A stream that never began releases its slot when it is garbage-collected."""
+
+    def __init__(self, open_streams: Counter[str], principal: str) -> None:
+        self._open = open_streams
+        self._principal: str | None = principal
+
+    def release(self) -> None:
+        """Free the slot. Releasing it again changes nothing."""
+        principal, self._principal = self._principal, None
+        if principal is not None:
+            self._open[principal] -= 1
+            if not self._open[principal]:
+                del self._open[principal]
+
+    def __del__(self) -> None:
+        self.release()
 
 
 class EventStreams:

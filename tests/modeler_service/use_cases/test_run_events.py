@@ -6,7 +6,7 @@ import pytest
 
 from blindopt.errors import NotFound, RateLimited
 from modeler_service.use_cases.run_events import RunStreams, RunUpdate
-from service_kit.web.stream_limit import PRINCIPAL_MAX, TOTAL_MAX
+from service_kit.web.server_sent_events import PRINCIPAL_MAX, TOTAL_MAX
 
 
 def no_update(after, mark):

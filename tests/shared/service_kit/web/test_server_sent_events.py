@@ -6,8 +6,7 @@ from math import inf
 import pytest
 
 from blindopt.errors import NotFound, RateLimited
-from service_kit.web.server_sent_events import EventStreams, event
-from service_kit.web.stream_limit import PRINCIPAL_MAX
+from service_kit.web.server_sent_events import PRINCIPAL_MAX, EventStreams, event
 
 
 class Source:

@@ -1,7 +1,7 @@
 """The limit on open streams: no principal takes all slots, and no slot is lost."""
 
 from blindopt.errors import RateLimited
-from service_kit.web.stream_limit import PRINCIPAL_MAX, TOTAL_MAX, StreamLimit
+from service_kit.web.server_sent_events import PRINCIPAL_MAX, TOTAL_MAX, StreamLimit
 
 
 def _acquire_all(limit, principal):
