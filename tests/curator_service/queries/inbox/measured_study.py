@@ -75,9 +75,12 @@ def draft(
 
 
 @contextmanager
-def open_measured_study(small: Small, service: Service, dataset_id: str, **more: Any) -> Iterator[MeasuredStudy]:
-    """Such a study, released, with a grant and a measurer."""
+def open_measured_study(
+    small: Small, service: Service, dataset_id: str | None = None, **more: Any
+) -> Iterator[MeasuredStudy]:
+    """Such a study, released, with a grant and a measurer. Without a dataset, the small one is registered."""
     with Owner(service.url, service.token, timeout_s=60) as owner:
+        dataset_id = dataset_id or owner.register("n", small.csv, public=True).id
         study = owner.create_study(draft(small, dataset_id, **more)).id
         owner.release(study)
         grant = owner.grant(study, wire.GrantCreate(name="modeler"))

@@ -33,7 +33,7 @@ NO_ANSWERS = (
 
 
 @pytest.fixture(scope="module")
-def webhook_curator(make_service, tmp_path_factory, small):
+def webhook_curator(make_service, tmp_path_factory):
     """A curator beside a measurer whose replies the tests choose."""
     replies = {}
     with ExitStack() as stack:
@@ -49,12 +49,8 @@ def webhook_curator(make_service, tmp_path_factory, small):
 
 @pytest.fixture(scope="module")
 def study(webhook_curator, open_measured, small):
-    curator, _, _ = webhook_curator
-    with curator.http() as http:
-        files, headers = {"file": ("a.csv", small.csv)}, {"Idempotency-Key": "d"}
-        dataset = http.post("/v1/datasets", files=files, data={"name": "n", "public": "true"}, headers=headers).json()
     bounds = {"lower": -5.0, "upper": 5.0, "shown": [small.names[1]]}
-    with open_measured(curator, dataset["id"], source="webhook", measurement=bounds) as study:
+    with open_measured(webhook_curator[0], source="webhook", measurement=bounds) as study:
         yield study
 
 

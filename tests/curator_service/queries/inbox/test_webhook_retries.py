@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from contextlib import closing
+from functools import partial
 
 import pytest
 
@@ -35,17 +36,9 @@ def curator_of(make_service, tmp_path):
 
 
 @pytest.fixture
-def open_study(open_measured, small):
+def open_study(open_measured):
     """Opens a study that the owner's system measures."""
-
-    def make(curator):
-        with curator.http() as http:
-            files, headers = {"file": ("a.csv", small.csv)}, {"Idempotency-Key": "d"}
-            data = {"name": "n", "public": "true"}
-            dataset = http.post("/v1/datasets", files=files, data=data, headers=headers).json()
-        return open_measured(curator, dataset["id"], source="webhook")
-
-    return make
+    return partial(open_measured, source="webhook")
 
 
 def attempts(curator, measurement):
