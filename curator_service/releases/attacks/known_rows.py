@@ -1,4 +1,4 @@
-"""Known rows: an attacker who knows d+1 rows fits the map from Z to X, and guesses all others.
+"""Known rows: an attacker who knows d+1 rows, or many rows roughly, fits the map from Z to X and guesses all others.
 
 Proposition 2 of docs/privacy.md. With noise there is a better way: where a row of Z is a row of X with noise, the
 attacker takes it as the guess, with or without known rows. The finding is that of the best attacker.
@@ -19,6 +19,10 @@ from curator_service.releases.attacks.scene import EXACT, Scene, percent
 REPETITIONS = 21
 WITHIN = 0.01
 """A row counts as rebuilt if the guess is within this distance, in Delta."""
+ROUGH_ERROR = 0.1
+"""Standard deviation of the errors of what an attacker knows roughly, per coordinate and in Delta."""
+ROUGH_WITHIN = 0.25
+ROUGH_TIMES = 10
 _BLIND = "blind"
 
 
@@ -62,6 +66,22 @@ def attack(scene: Scene, rng: np.random.Generator, repetitions: int = REPETITION
         off = f"its guesses are {public.off_by(rebuilt.distance)}{versus_blind(rebuilt)}"
         sentence = f"{attacker} rebuilds {percent(share)} of the others {near}; {off}.{_functionals(scene, count, rng)}"
     return finding("known_rows", scene, rebuilt, near, sentence)
+
+
+def attack_roughly(scene: Scene, rng: np.random.Generator, repetitions: int = REPETITIONS) -> Finding | None:
+    """The share of other rows rebuilt to within Delta/4 by least squares on 10 (d+1) rows known roughly."""
+    count, public = ROUGH_TIMES * (scene.x.shape[1] + 1), scene.public
+    rebuilt = rebuild(scene, count, ROUGH_WITHIN, rng, repetitions, error=ROUGH_ERROR * public.unit)
+    if rebuilt is None:
+        return None
+    share, _, _ = rebuilt.interval()
+    near = f"to within a quarter of {public.name}"
+    sentence = (
+        f"An attacker who knows {count} of the records, each value with an error of a tenth of {public.name}, rebuilds "
+        f"{percent(share)} of the others {near}; its guesses are {public.off_by(rebuilt.distance)}"
+        f"{versus_blind(rebuilt)}."
+    )
+    return finding("known_rows_noisy", scene, rebuilt, near, sentence)
 
 
 def finding(

@@ -12,15 +12,7 @@ from blindopt.errors import ReleaseImpossible
 from blindopt.wire import Finding, StudyCreate
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy import entropy
-from curator_service.releases.attacks import (
-    averaging,
-    column_space,
-    groups,
-    known_rows,
-    known_rows_noisy,
-    linkage,
-    membership,
-)
+from curator_service.releases.attacks import averaging, column_space, groups, known_rows, linkage, membership
 from curator_service.releases.attacks.scene import Public, Scene, as_rows, draw
 from curator_service.releases.mechanisms.groups import Groups
 from curator_service.releases.mechanisms.mechanism import Mechanism
@@ -151,7 +143,7 @@ def _on_scene(
     """Attacks on one release ``whole`` (n, r); the scene has its rows ``row_numbers``."""
     repetitions = known_rows.REPETITIONS if scene.x.shape[1] <= _WIDE else known_rows.REPETITIONS // 3
     yield "known_rows", known_rows.attack(scene, study.rng, repetitions)
-    yield "known_rows_noisy", known_rows_noisy.attack(scene, study.rng, repetitions)
+    yield "known_rows_noisy", known_rows.attack_roughly(scene, study.rng, repetitions)
     yield "linkage", linkage.attack(scene, whole, row_numbers, study.rng)
 
 

@@ -11,12 +11,13 @@ from blindopt.audit import signed_documents
 from blindopt.audit.checkpoints import Verifier
 from blindopt.errors import LogBroken
 from curator_service import cli
+from tests.builders import laplace
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 from tests.curator_service.releases.attacks.test_fit import GROUPS
 from tests.curator_service.replaced_noise import replace_answer_release
 
 RELEASE = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1")
-ANSWERS = wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=1.0)
+ANSWERS = laplace()
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from blindopt import wire
 from curator_service.privacy.answers import mechanism_of as answers_of
 from curator_service.releases.mechanisms.gaussian import GaussianMechanism
 from curator_service.releases.mechanisms.registry import choice_of
+from tests.builders import BY_HAND, EXACT, a_study, laplace
 from tests.curator_service.releases.attacks import black_box
 from tests.curator_service.replaced_noise import replace_answer_mechanism
 
@@ -24,21 +25,14 @@ RELEASES = {
     ),
 }
 ANSWERS = {
-    "laplace": wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=2.0, centre=3.0),
+    "laplace": laplace("1", 2.0, centre=3.0),
     "one_bit": wire.OneBitAnswers(mechanism="one_bit", epsilon="1", value_bound=2.0),
     "piecewise": wire.PiecewiseAnswers(mechanism="piecewise", epsilon="1", value_bound=2.0),
 }
 
 
-def study(release=None, d=2, answers=None, upper=5.0):
-    return wire.StudyCreate(
-        name="s",
-        dataset_id="dst_1",
-        features=[wire.Feature(column=f"c{j}", lower=-3.0, upper=upper, scale=1.0) for j in range(d)],
-        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
-        release=release or RELEASES["planar_laplace"][0],
-        answers=answers or wire.NoAnswerNoise(mechanism="none"),
-    )
+def study(release=RELEASES["planar_laplace"][0], d=2, answers=EXACT, upper=5.0):
+    return a_study(release, answers, d=d, lower=-3.0, upper=upper, scale=1.0)
 
 
 def released(name, epsilon="1", draws=200):
@@ -114,8 +108,7 @@ def test_a_right_answer_is_not_contradicted_and_the_noise_of_eight_epsilon_is(na
 @pytest.mark.slow(sibling="test_a_person_with_several_rows_moves_all_of_them")
 def test_a_mean_of_several_people_is_audited_for_a_move_of_a_single_person(monkeypatch):
     """Three people: epsilon is spent whole. Noise for nine, which is a third of it, is caught."""
-    inbox = wire.InboxMeasurement(direction="maximize", question="How well did it go?")
-    apart = {"privacy_unit": "answer", "measurement": inbox}
+    apart = {"privacy_unit": "answer", "measurement": BY_HAND}
     means = study(answers=ANSWERS["laplace"].model_copy(update={"plays": "mean"})).model_copy(update=apart)
     assert 0.5 < black_box.audit_answers(means, draws=4_000) <= 1
     replace_answer_mechanism(monkeypatch, lambda answers, persons=1: answers_of(answers, 3 * persons))

@@ -12,18 +12,16 @@ from curator_service.privacy.noise import add_integer_laplace
 from curator_service.releases.attacks import fit
 from curator_service.releases.mechanisms.grid import PublicGrid
 from curator_service.releases.mechanisms.registry import choice_of
+from tests.builders import BY_HAND, group_release
 from tests.curator_service.releases.attacks.test_black_box import ANSWERS, RELEASES, study
 from tests.curator_service.replaced_noise import replace_answer_release, replace_integer_laplace
 from tests.scale import scaled
 
 DRAWS = 20_000
 GROUPS = {
-    "numbers": wire.GroupsRelease(mechanism="groups", epsilon="1", cells=wire.GridCells(kind="grid", parts=[2, 2])),
-    "centres": wire.GroupsRelease(
-        mechanism="groups", epsilon="1.25", cells=wire.PrivateCells(kind="private", number=2, epsilon="1")
-    ),
+    "numbers": group_release("1", (2, 2)),
+    "centres": group_release("1.25", cells=wire.PrivateCells(kind="private", number=2, epsilon="1")),
 }
-INBOX = wire.InboxMeasurement(direction="maximize", question="How well did it go?")
 ONE_COLUMN = {"one column": (wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5), 1)}
 LAWS = RELEASES | ONE_COLUMN | {name: (release, 2) for name, release in GROUPS.items()}
 
@@ -36,9 +34,10 @@ def of_release(name, draws=DRAWS, broken=None):
 
 
 def of_answers(name, draws=DRAWS, *, means=False):
-    spec = study(answers=ANSWERS.get(name, ANSWERS["laplace"]), release=GROUPS["numbers"] if name == "sums" else None)
+    release = GROUPS["numbers"] if name == "sums" else RELEASES["gaussian"][0]
+    spec = study(release, answers=ANSWERS.get(name, ANSWERS["laplace"]))
     if means:
-        spec = spec.model_copy(update={"privacy_unit": "answer", "measurement": INBOX})
+        spec = spec.model_copy(update={"privacy_unit": "answer", "measurement": BY_HAND})
         spec = spec.model_copy(update={"answers": spec.answers.model_copy(update={"plays": "mean"})})
     return fit.of_answers(spec, draws)
 
