@@ -11,6 +11,7 @@ from curator_service import console
 from curator_service.context import open_context
 from curator_service.curator import Curator
 from curator_service.erasure.retention import sweeps
+from curator_service.integrity import log_checks
 from curator_service.links import Links, routes_of_grants
 from curator_service.routes import (
     accounts,
@@ -78,6 +79,7 @@ def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
         title="blindopt curator",
         description=DESCRIPTION,
         context=context,
+        findings=log_checks.findings,
         delivery=delivery,
         settings=settings,
         routers=[  # the busiest first

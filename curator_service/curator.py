@@ -6,7 +6,6 @@ from blindopt import wire
 from curator_service import store
 from curator_service.budget.budget_shares import BudgetShares
 from curator_service.budget.dataset_accounts import DatasetAccounts
-from curator_service.budget.study_guard import StudyGuard
 from curator_service.datasets.datasets import Datasets
 from curator_service.datasets.private_bounds import BoundsSearch
 from curator_service.datasets.readings import Readings
@@ -56,8 +55,7 @@ class Curator:
         self.readings = Readings()
         self.uploads = Uploads(context, vault, settings)
         self.datasets = Datasets(context, vault, settings, self.uploads)
-        guard = StudyGuard(context)
-        self.bounds = BoundsSearch(context, vault, guard)
+        self.bounds = BoundsSearch(context, vault)
         self.released = ReleasedStudies(vault)
         self.erasures = Erasures(context, vault, self.released, self.uploads, settings.data_dir)
         self.erasures.finish()
@@ -65,28 +63,28 @@ class Curator:
             vault.keep_only(recorded)
         self.studies = Studies(context, self.released.losses, settings)
         self.public_forecasts = PublicForecasts(context)
-        self.releases = Releases(context, vault, self.public_forecasts.points, guard)
+        self.releases = Releases(context, vault, self.public_forecasts.points)
         self.sandboxes = Sandboxes(context, vault, self.releases)
         self.grants = Grants(context, settings)
         self.wakeups = Wakeups()
-        versions = AnswerVersions(context, self.released, self.wakeups, guard)
+        versions = AnswerVersions(context, self.released, self.wakeups)
         self.inbox = Inbox(context, vault, self.released, versions, self.wakeups)
         decline = self.inbox.decline_withheld
-        self.queries = Queries(context, vault, self.limits, self.released, decline, self.wakeups, guard)
+        self.queries = Queries(context, vault, self.limits, self.released, decline, self.wakeups)
         self.withholding = Withholding(context, vault, self.released, self.inbox)
         self.deadlines = Deadlines(context, self.inbox, versions, self.wakeups)
         self.webhook_measurer = WebhookMeasurer(context, self.inbox, self.wakeups, settings)
         self.accounts = Accounts(context, self.released)
-        self.dataset_accounts = DatasetAccounts(context, vault, guard)
+        self.dataset_accounts = DatasetAccounts(context, vault)
         self.budget_shares = BudgetShares(context, self.released.losses)
-        self.study_caps = StudyCaps(context, self.released, guard)
-        self.messages = Messages(context, self.released, guard)
+        self.study_caps = StudyCaps(context, self.released)
+        self.messages = Messages(context, self.released)
         self.overviews = Overviews(context, self.released, self.public_forecasts.points)
         self.feature_results = FeatureResults(context, self.released)
         self.privacy_reports = PrivacyReports(context, vault, self.accounts, self.dataset_accounts, self.overviews)
         self.countersignatures = Countersignatures(context)
         self.forecasts = Forecasts(context, vault, settings)
-        self.tunings = Tunings(context, vault, settings, guard)
+        self.tunings = Tunings(context, vault, settings)
         self._loading = Loading()
 
     def jobs(self) -> dict[str, dict[str, int]]:

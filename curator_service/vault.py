@@ -16,6 +16,7 @@ from blindopt.arrays import Matrix
 from blindopt.errors import Erased, NumericalFailure, StorageUnavailable
 from blindopt.formats import npy_files, release_files
 from blindopt.wire import ReleasePart, digest_of_parts
+from curator_service.salted_digests import salted_file_digest
 
 _CHUNK = 1 << 20
 
@@ -118,6 +119,11 @@ class Vault:
     def order(self, identity: str) -> NDArray[np.int64]:
         """The row of the dataset of each candidate, memory-mapped. It never leaves the curator."""
         return self._mapped(f"{identity}.order")
+
+    def order_digest(self, identity: str, salt: str) -> str:
+        """The digest of a release's row order for the log."""
+        with _readable():
+            return salted_file_digest(self.order_file(identity), salt)
 
     def keep_only(self, recorded: set[str]) -> None:
         """Delete what a crash left: scratch files, and files of datasets and releases that are not ``recorded``.

@@ -9,6 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from blindopt import wire
 from modeler_service import console
 from modeler_service.context import open_context
+from modeler_service.integrity import log_checks
 from modeler_service.routes import connections, links, messages, meta, runs
 from modeler_service.settings import Settings
 from modeler_service.use_cases import links as links_of_modeler
@@ -53,6 +54,7 @@ def build(settings: Settings) -> FastAPI:
         title="blindopt modeler",
         description=DESCRIPTION,
         context=context,
+        findings=log_checks.findings,
         delivery=delivery,
         settings=settings,
         routers=[meta.router, runs.router, connections.router, messages.router, links.router],

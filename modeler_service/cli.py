@@ -30,6 +30,7 @@ from service_kit.cli.remote import (
     table,
 )
 from service_kit.context.context import ServiceContext
+from service_kit.context.log_summaries import Part
 from service_kit.store.database import Connection
 
 if TYPE_CHECKING:
@@ -44,10 +45,10 @@ def _build(settings: Settings) -> "FastAPI":
     return build(settings)
 
 
-def _findings(db: Connection, records: Iterable[Json]) -> Iterator[LogBroken]:
+def _findings(db: Connection, records: Iterable[Json], part: Part | None, folder: Path | None) -> Iterator[LogBroken]:
     from modeler_service.integrity import log_checks
 
-    return log_checks.findings(db, records)
+    return log_checks.findings(db, records, part, folder)
 
 
 def _restored(db: Connection, context: ServiceContext, erased: Iterable[str]) -> None:

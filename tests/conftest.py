@@ -117,6 +117,17 @@ def _free_port() -> int:
     raise AssertionError("there is no free port")
 
 
+class _Patient(httpx.HTTPTransport):
+    """Repeats what a service refuses while it verifies what a command wrote, sooner than Retry-After allows."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        while True:
+            response = super().handle_request(request)
+            if response.status_code != 503 or b'"code":"verifying"' not in response.read():
+                return response
+            time.sleep(0.05)
+
+
 @dataclass
 class Service:
     """A service as a process; its folder and its port outlive it, so that it can be killed and started again."""
@@ -232,9 +243,8 @@ class Service:
     def http(self, token: str | None = None, **headers: str) -> httpx.Client:
         """A bare client; ``token`` is the owner's or vendor's own unless told, "" is none."""
         headers_sent = {"Authorization": f"Bearer {self.token if token is None else token}"} if token != "" else {}
-        return httpx.Client(
-            base_url=self.url, headers=headers_sent | headers, timeout=120, trust_env=False, verify=False
-        )
+        headers_sent |= headers
+        return httpx.Client(base_url=self.url, headers=headers_sent, timeout=120, transport=_Patient(verify=False))
 
     def rows(self, query: str, *values: object) -> list[Any]:
         """Read the database beside the service."""

@@ -97,6 +97,8 @@ class Account:
         return after
 
 
+A_FILE = "file"
+"""What a finding is about after which it is not known which studies are on a file: no account with a cap is charged."""
 NO_CHARGES = Account()
 """The account of a file to whose every record nothing was charged."""
 

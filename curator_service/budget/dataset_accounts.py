@@ -11,7 +11,6 @@ from curator_service.budget import dataset_caps
 from curator_service.budget import table as lines
 from curator_service.budget.dataset_losses import DatasetLosses, FileLosses, StudyLoss
 from curator_service.budget.dataset_outlook import of_declared_person, person_in_words, uses_in_words
-from curator_service.budget.study_guard import StudyGuard
 from curator_service.datasets.withheld_records import file_numbers
 from curator_service.privacy import amounts
 from curator_service.privacy.prices import exact, is_groups, text
@@ -29,9 +28,8 @@ _ALL = 10**9
 class DatasetAccounts:
     """Reads accounts of files, and changes their caps."""
 
-    def __init__(self, context: ServiceContext, vault: Vault, guard: StudyGuard) -> None:
+    def __init__(self, context: ServiceContext, vault: Vault) -> None:
         self._context = context
-        self._guard = guard
         self._vault = vault
         self._losses = DatasetLosses(vault)
 
@@ -49,7 +47,7 @@ class DatasetAccounts:
 
         def effect(db: Connection) -> Effect:
             dataset = store.find(db, store.datasets, dataset_id)
-            details = dataset_caps.change_caps(db, self._context, self._guard, self._losses, dataset, change)
+            details = dataset_caps.change_caps(db, self._context, self._losses, dataset, change)
             account = self._account(db, dataset_id, 0, _ALL, with_records=True)
             return Effect(account.model_copy(update={"uses": account.uses[-1:]}), "dataset.caps", details, 200)
 

@@ -14,11 +14,10 @@ from blindopt.errors import BudgetExhausted, Invalid, StateConflict
 from curator_service import notices, store
 from curator_service.budget import account_table as table
 from curator_service.budget import table as lines
-from curator_service.budget.account_table import Account
+from curator_service.budget.account_table import A_FILE, Account
 from curator_service.budget.dataset_losses import DatasetLosses, FileLosses
 from curator_service.budget.ledger import Charge
 from curator_service.budget.repeated_releases import cost_for_everyone
-from curator_service.budget.study_guard import StudyGuard
 from curator_service.privacy import amounts, dataset_account
 from curator_service.privacy.choice import Concrete
 from curator_service.privacy.prices import Prices, exact, text
@@ -43,11 +42,18 @@ def open_account(db: Connection, dataset: Any) -> Account:
     return account
 
 
-def _checked(db: Connection, guard: StudyGuard, dataset: Any) -> tuple[str, Account]:
-    """The account of a dataset's file and its name, compared with the log. Raises RecordChanged."""
+def _checked(db: Connection, context: ServiceContext, dataset: Any) -> tuple[str, Account]:
+    """The account of a dataset's file and its name. Raises RecordChanged if a verification found either changed."""
     account = table.account_of(db, name := table.account_name(db, dataset))
-    guard.check_account(db, dataset, name, account)
+    context.audit_trail.check_unchanged(name, dataset.id)
     return name, account
+
+
+def _check_file(db: Connection, context: ServiceContext, dataset: Any) -> None:
+    """Raise RecordChanged if a verification found any record about a use of a dataset's file changed."""
+    registered = store.registrations(db, dataset.sha256)
+    studies = table.studies_of(db, dataset.sha256)
+    context.audit_trail.check_unchanged(A_FILE, *(row.id for row in (*registered, *studies)))
 
 
 def close_all(db: Connection, context: ServiceContext) -> list[str]:
@@ -65,7 +71,6 @@ def charge_everyone(
     db: Connection,
     context: ServiceContext,
     request: RequestContext,
-    guard: StudyGuard,
     losses: DatasetLosses,
     dataset: Any,
     kind: str,
@@ -79,14 +84,14 @@ def charge_everyone(
     ``<kind>.started`` in the same transaction, with account, epsilon and delta (and the caps of a tuning). ``caps``:
     lower the account's. Raises StateConflict for a closed account, and where a cap cannot hold.
     """
-    (account, unchanged), at = _checked(db, guard, dataset), stamp(context.clock())
+    (account, unchanged), at = _checked(db, context, dataset), stamp(context.clock())
     if unchanged.closed:
         raise StateConflict(CLOSED)
     before = unchanged if caps is None else unchanged.lowered(caps)
     epsilon, delta = map(Decimal, cost)
     file = losses.read(db, dataset)
     if before.is_capped:
-        guard.check_file(db, dataset, account)
+        _check_file(db, context, dataset)
         check_bounded(file)
     of_studies = file.of_studies
     try:
@@ -116,7 +121,6 @@ def check_bounded(file: FileLosses) -> None:
 def check_release(
     db: Connection,
     context: ServiceContext,
-    guard: StudyGuard,
     losses: DatasetLosses,
     identity: str,
     spec: wire.StudyCreate,
@@ -124,10 +128,10 @@ def check_release(
 ) -> None:
     """Check the release of a study against its dataset's account. Raises as ``allow_release``."""
     dataset = store.find(db, store.datasets, spec.dataset_id)
-    name, account = _checked(db, guard, dataset)
+    name, account = _checked(db, context, dataset)
     if not (account.closed or account.is_capped):
         return
-    guard.check_file(db, dataset, name)
+    _check_file(db, context, dataset)
     file = losses.read(db, dataset, without=identity)
     after = allow_release(file, spec, ran)
     notices.dataset_spent(db, context.outbox, name, account, *after)
@@ -160,7 +164,6 @@ def allow_release(file: FileLosses, spec: wire.StudyCreate, ran: Concrete) -> tu
 def check_answers(
     db: Connection,
     context: ServiceContext,
-    guard: StudyGuard,
     losses: DatasetLosses,
     study_id: str,
     spec: wire.StudyCreate,
@@ -174,10 +177,10 @@ def check_answers(
     """
     dataset = losses.dataset(db, spec.dataset_id)
     account = table.account_of(db, name := losses.account_name(db, dataset))
-    guard.check_account(db, dataset, name, account, followed=True)
+    context.audit_trail.check_unchanged(name, dataset.id)
     if not account.is_capped:
         return
-    guard.check_file(db, dataset, name, rows=False)
+    _check_file(db, context, dataset)
     public = all(row.public for row in store.registrations(db, dataset.sha256))
     if dataset_account.answers_are_unbounded(spec, public=public):
         cap, limit = (EPSILON, account.cap_epsilon) if account.cap_epsilon is not None else (DELTA, account.cap_delta)
@@ -186,7 +189,7 @@ def check_answers(
     if account.cap_epsilon is None:
         return
     if Prices.of(spec).by_record:
-        most = _check_units(db, guard, losses, dataset, account.cap_epsilon, release_id, charges)
+        most = _check_units(db, losses, dataset, account.cap_epsilon, release_id, charges)
     else:
         most = _check_everyone(db, losses, dataset, account.cap_epsilon, study_id, spec, charges, again)
     notices.dataset_spent(db, context.outbox, name, account, most)
@@ -194,7 +197,6 @@ def check_answers(
 
 def _check_units(
     db: Connection,
-    guard: StudyGuard,
     losses: DatasetLosses,
     dataset: Any,
     cap: Decimal,
@@ -212,7 +214,7 @@ def _check_units(
     everyone = amounts.add(losses.everyone(db, dataset), losses.of_other_units(db, dataset))
     most = Decimal(0)
     for unit, rows in rows_of.items():
-        spent = amounts.add(everyone, amounts.decimal(losses.answers_about(db, dataset, unit, guard.check_balances)))
+        spent = amounts.add(everyone, amounts.decimal(losses.answers_about(db, dataset, unit)))
         after = amounts.add(spent, amounts.decimal(sum(cost_at[row] for row in rows)))
         if after > cap:
             raise _refusal(EPSILON, text(cost_at[min(rows)]), spent, cap, min(rows))
@@ -251,7 +253,6 @@ def _refusal(cap: str, requested: str, spent: Decimal, limit: Decimal, row: int 
 def change_caps(
     db: Connection,
     context: ServiceContext,
-    guard: StudyGuard,
     losses: DatasetLosses,
     dataset: Any,
     change: wire.DatasetCaps,
@@ -261,7 +262,7 @@ def change_caps(
     Raises Invalid for a raise without a reason; StateConflict for a raise that does not say so, for a cap below what is
     spent, where a cap cannot hold, and for a closed account.
     """
-    name, before = _checked(db, guard, dataset)
+    name, before = _checked(db, context, dataset)
     if before.closed:
         raise StateConflict(CLOSED)
     epsilon = None if change.epsilon is None else Decimal(change.epsilon)
@@ -275,7 +276,7 @@ def change_caps(
     if raised and change.reason is None:
         raise Invalid("a raised cap needs a reason", [{"field": "reason", "message": "say why the cap is raised"}])
     if after.is_capped:
-        guard.check_file(db, dataset, name)
+        _check_file(db, context, dataset)
         file = losses.read(db, dataset)
         check_bounded(file)
         for cap, spent in (("epsilon", file.epsilon), ("delta", file.delta)):

@@ -21,6 +21,7 @@ from curator_service.privacy.prices import Prices
 from curator_service.releases.release_status import release_status
 from curator_service.vault import Vault
 from service_kit.store.database import Connection
+from service_kit.store.foreign_writes import noticed
 
 _CACHED = 64
 _LARGE = 2**62
@@ -166,21 +167,24 @@ class DatasetLosses:
         self._vault = vault
         self._order: Callable[[str], NDArray[np.int64]] = lru_cache(maxsize=_CACHED)(vault.order)
         self._rows: Callable[[str], NDArray[np.int64]] = lru_cache(maxsize=_CACHED)(self._inverse)
-        self._datasets: dict[str, Any] = {}
-        self._names: dict[str, str] = {}
+        self._datasets: dict[tuple[int, str], Any] = {}
+        """By the foreign writes before it was read, and id; so are the next."""
+        self._names: dict[tuple[int, str], str] = {}
         self._units_of: Callable[..., dict[str | None, Units]] = lru_cache(maxsize=_CACHED)(self._read_units)
 
     def dataset(self, db: Connection, identity: str) -> Any:
         """A dataset's id, digest and person column, which never change."""
-        if identity not in self._datasets:
-            self._datasets[identity] = store.find(db, store.datasets, identity)
-        return self._datasets[identity]
+        key = noticed(db), identity
+        if key not in self._datasets:
+            self._datasets[key] = store.find(db, store.datasets, identity)
+        return self._datasets[key]
 
     def account_name(self, db: Connection, dataset: Any) -> str:
         """The account of a dataset, which never changes."""
-        if dataset.id not in self._names:
-            self._names[dataset.id] = table.account_name(db, dataset)
-        return self._names[dataset.id]
+        key = noticed(db), dataset.id
+        if key not in self._names:
+            self._names[key] = table.account_name(db, dataset)
+        return self._names[key]
 
     def forget(self) -> None:
         """Read every file again: one was erased."""
@@ -279,11 +283,8 @@ class DatasetLosses:
         order = self._order(release_id)
         return {row: int(units.of(dataset.id, order[[row]])[0]) for row in set(rows)}
 
-    def answers_about(self, db: Connection, dataset: Any, unit: int, check: Callable[..., None]) -> int:
-        """The sum of all answers about one unit, in all studies whose dataset has this kind of units.
-
-        ``check`` compares what is read of a study's ledger with the log (``StudyGuard.check_balances``).
-        """
+    def answers_about(self, db: Connection, dataset: Any, unit: int) -> int:
+        """The sum of all answers about one unit, in all studies whose dataset has this kind of units."""
         units, total = self.units(db, dataset.sha256)[dataset.person_column], 0
         for row in table.studies_of(db, dataset.sha256):
             spec, balance = _spec_of(row.spec), lines.balance(db, row.id)
@@ -295,9 +296,7 @@ class DatasetLosses:
             at = self._rows(release)
             records = [record for record in units.records(row.dataset_id, unit) if record < len(at)]
             rows = [int(at[record]) for record in records if at[record] >= 0]
-            balances = lines.row_balances(db, row.id, rows)
-            check(db, row.id, balance, rows, balances)
-            total += sum(of_row.total for of_row in balances.values())
+            total += sum(of_row.total for of_row in lines.row_balances(db, row.id, rows).values())
         return total
 
     def of_other_units(self, db: Connection, dataset: Any) -> Decimal:

@@ -23,6 +23,7 @@ from service_kit.cli.main import build
 from service_kit.cli.program import Program, plain_errors, read_json
 from service_kit.cli.remote import TokenFile, Url
 from service_kit.context.context import ServiceContext
+from service_kit.context.log_summaries import Part
 from service_kit.store.database import Connection
 
 if TYPE_CHECKING:
@@ -46,10 +47,10 @@ def _restored(db: Connection, context: ServiceContext, erased: Iterable[str]) ->
     erase_again(db, context, erased)
 
 
-def _findings(db: Connection, records: Iterable[Json]) -> Iterator[LogBroken]:
+def _findings(db: Connection, records: Iterable[Json], part: Part | None, folder: Path | None) -> Iterator[LogBroken]:
     from curator_service.integrity import log_checks
 
-    return log_checks.findings(db, records)
+    return log_checks.findings(db, records, part, folder)
 
 
 def _erased(db: Connection) -> str:

@@ -13,7 +13,6 @@ from blindopt.errors import BudgetExhausted, Invalid, StateConflict
 from curator_service import store
 from curator_service.budget import account_table, dataset_caps
 from curator_service.budget.dataset_losses import DatasetLosses
-from curator_service.budget.study_guard import StudyGuard
 from curator_service.datasets import table
 from curator_service.datasets.withheld_records import kept_records
 from curator_service.privacy.guarantees import of_bounds
@@ -30,9 +29,8 @@ from service_kit.store.stored_replies import StoredReply
 class BoundsSearch:
     """Finds bounds of columns privately: the charge is committed before the draw, and one draw is ever shown."""
 
-    def __init__(self, context: ServiceContext, vault: Vault, guard: StudyGuard) -> None:
+    def __init__(self, context: ServiceContext, vault: Vault) -> None:
         self._context = context
-        self._guard = guard
         self._vault = vault
         self._losses = DatasetLosses(vault)
 
@@ -99,7 +97,7 @@ class BoundsSearch:
         _check(wanted, dataset, n)
         cost = wanted.epsilon, "0"
         refusal = dataset_caps.charge_everyone(
-            db, self._context, request, self._guard, self._losses, dataset, "bounds", identity, cost
+            db, self._context, request, self._losses, dataset, "bounds", identity, cost
         )
         if refusal is not None:
             return refusal

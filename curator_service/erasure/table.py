@@ -89,6 +89,7 @@ def _reports(db: Connection, studies: Collection[str]) -> dict[str, str]:
     digests = {}
     blank = {"sigma_min": None, "omega": None, "branch": None, "largest_r": None}
     for row in store.releases_of(db, list(studies)).values():
+        _rewrite(db, store.releases, store.releases.c.id, [row.id], order_salt=None)
         report = ReleaseReport.model_validate_json(row.report)
         if (changed := report.model_copy(update=blank)) != report:
             text = changed.model_dump_json()

@@ -1,6 +1,7 @@
 """Check erasures against the audit log: what is erased is what the log says, and nothing of it is left."""
 
 from collections import Counter
+from collections.abc import Iterator
 
 from blindopt.audit.merkle_log import Json
 from blindopt.errors import LogBroken
@@ -29,14 +30,14 @@ class ErasureLogSummary:
         self.studies |= set(details["studies"])
         self._counts.update({name: details[name] for name in _COUNTED})
 
-    def check(self, db: Connection) -> None:
-        """Raise LogBroken if a dataset is erased and the log does not say so, or the reverse."""
+    def check(self, db: Connection) -> Iterator[LogBroken]:
+        """Yield a dataset that is erased where the log does not say so, or the reverse."""
         stored = set(erasures.erased(db))
         for identity in sorted(stored - self.datasets):
-            raise LogBroken(f"dataset {identity} is erased, and the log does not say so")
+            yield LogBroken(f"dataset {identity} is erased, and the log does not say so")
         for identity in sorted(self.datasets - stored):
             if store.registered(db, identity) is not None:
-                raise LogBroken(f"dataset {identity} is stored, and the log says that it was erased")
+                yield LogBroken(f"dataset {identity} is stored, and the log says that it was erased")
         if erasures.erased_studies(db) - self.studies:
             raise LogBroken("a study is on an erased dataset, and the log does not say that it was erased")
         if remaining := erasures.still_there(db, sorted(self.studies)):

@@ -1,6 +1,7 @@
 """Check the tables of measurements against the audit log: part of `audit verify`."""
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import starmap
 from typing import ClassVar
@@ -66,8 +67,9 @@ class InboxLogSummary:
     def _is_erased(self, query_id: str) -> bool:
         return self.queries.get(query_id) in self.erased.studies
 
-    def check(self, db: Connection) -> None:
+    def check(self, db: Connection) -> Iterator[LogBroken]:
         """Raise LogBroken if a row of a table differs from the log."""
+        yield from ()
         last = self._check_entries(db)
         waiting = self._check_measurements(db, last)
         released = _released(db)

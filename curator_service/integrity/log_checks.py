@@ -5,13 +5,18 @@ Each summary follows the log record by record, then checks that its tables hold 
 
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from blindopt.audit.merkle_log import Json, sha256
 from blindopt.errors import LogBroken, NotFound
 from curator_service import store
 from curator_service.budget import table as lines
+from curator_service.budget.account_table import A_FILE
 from curator_service.budget.ledger import RowBalance
 from curator_service.datasets import table as withheld
 from curator_service.integrity.erasure_checks import ErasureLogSummary
@@ -20,10 +25,10 @@ from curator_service.integrity.logged_accounts import AccountLogSummary
 from curator_service.integrity.logged_studies import Account, StudyLogSummary
 from curator_service.integrity.tuning_checks import TuningLogSummary, check_rows
 from curator_service.privacy.prices import Prices, text
-from curator_service.salted_digests import salted_digest
+from curator_service.salted_digests import salted_digest, salted_file_digest
 from curator_service.store import advisories
 from curator_service.studies import table as messages
-from service_kit.context.log_summaries import LogSummary, PrincipalLogSummary, summarize
+from service_kit.context.log_summaries import OTHER, LogSummary, Part, PrincipalLogSummary, summarize
 from service_kit.store import audit_log, stored_replies
 from service_kit.store.database import Connection
 
@@ -34,9 +39,20 @@ def check(db: Connection, records: Iterable[Json]) -> None:
         raise finding
 
 
-def findings(db: Connection, records: Iterable[Json]) -> Iterator[LogBroken]:
-    """Check every table against the log, and yield the first finding in each group of tables."""
+def findings(
+    db: Connection, records: Iterable[Json], part: Part | None = None, folder: Path | None = None
+) -> Iterator[LogBroken]:
+    """Check every table against the log, or those of one part, and yield what differs.
+
+    With the data ``folder``, the second part also checks the row orders in it.
+    """
     erased = ErasureLogSummary()
+    second: list[LogSummary] = [_ReplyLogSummary(db)]
+    if folder is not None:
+        second.append(_OrderLogSummary(folder / "files"))
+    if part == "second":
+        yield from summarize(db, records, second)
+        return
     summaries: list[LogSummary] = [
         erased,
         PrincipalLogSummary(),
@@ -47,10 +63,9 @@ def findings(db: Connection, records: Iterable[Json]) -> Iterator[LogBroken]:
         _WithheldLogSummary(),
         _MessageLogSummary(erased),
         InboxLogSummary(erased),
-        _ReplyLogSummary(db, erased),
         _LedgerLogSummary(db),
     ]
-    yield from summarize(db, records, summaries)
+    yield from summarize(db, records, summaries + (second if part is None else []))
 
 
 class _DatasetLogSummary:
@@ -66,31 +81,36 @@ class _DatasetLogSummary:
 
     def follow(self, record: Json) -> None:
         details = record.get("details", {})
-        if record["kind"] == "dataset.registered":
-            self._files.follow(record)
+        self._files.follow(record)
         if record["kind"] == "dataset.deleted":
             self._readings.pop(details["dataset_id"], None)
             self._deleted[details["dataset_id"]] = details["kept_for_account"]
         if record["kind"] == "dataset.registered" and "reading_sha256" in details:
             self._readings[details["dataset_id"]] = details["reading_sha256"]
 
-    def check(self, db: Connection) -> None:
+    def check(self, db: Connection) -> Iterator[LogBroken]:
         if store.kept_for_accounts(db) != {name for name, is_kept in self._deleted.items() if is_kept}:
             raise LogBroken("the deleted datasets that are kept for an account are not those of the log")
         for identity, reading in store.readings(db).items():
             if identity in self._deleted:
-                raise LogBroken(f"dataset {identity} is stored, and the log says that it was deleted")
+                yield self._fault(identity, f"dataset {identity} is stored, and the log says that it was deleted")
             logged = self._readings.pop(identity, None)
             if _digest(reading) != (None if identity in self._erased.datasets else logged):
                 what = "how it was read is not what the log says"
-                raise LogBroken(f"dataset {identity} was changed: {what}", about=identity)
-        for name in self._readings:
-            raise LogBroken(f"dataset {name} is missing", about=name)
+                yield self._fault(identity, f"dataset {identity} was changed: {what}")
         names: dict[str, str] = {}
+        stored = set()
         for row in store.every(db, store.datasets):
-            fault = self._files.fault(row, names.setdefault(row.sha256, row.id))
-            if fault is not None:
-                raise LogBroken(fault, about=row.id)
+            stored.add(row.id)
+            if (fault := self._files.fault(row, names.setdefault(row.sha256, row.id))) is not None:
+                yield self._fault(row.id, fault)
+        for name in self._files.registered.keys() - stored:
+            yield self._fault(name, f"dataset {name} is missing")
+
+    def _fault(self, identity: str, fault: str) -> LogBroken:
+        """A finding about a dataset, and about the account of its file by the log; without one about all accounts."""
+        account = self._files.registered.get(identity, {}).get("account", A_FILE)
+        return LogBroken(fault, about=identity, others=[account])
 
 
 class _AdvisoryLogSummary:
@@ -105,12 +125,12 @@ class _AdvisoryLogSummary:
         details = record["details"]
         self._advisories[details["advisory_id"]] = details["mechanism"], details["version"], details["reason_sha256"]
 
-    def check(self, db: Connection) -> None:
+    def check(self, db: Connection) -> Iterator[LogBroken]:
         stored = {
             row.id: (row.mechanism, row.version, sha256(row.reason.encode()))
             for row in store.every(db, advisories.advisories)
         }
-        check_rows("advisory", stored, self._advisories)
+        yield from check_rows("advisory", stored, self._advisories)
 
 
 class _WithheldLogSummary:
@@ -119,17 +139,22 @@ class _WithheldLogSummary:
     kinds = ("record.withheld",)
 
     def __init__(self) -> None:
-        self._units: list[tuple[str, str]] = []
+        self._units: defaultdict[str, list[str | None]] = defaultdict(list)
+        """By account."""
 
     def follow(self, record: Json) -> None:
         details = record.get("details", {})
         if "unit_sha256" in details:
-            self._units.append((details["account"], details["unit_sha256"]))
+            self._units[details["account"]].append(details["unit_sha256"])
 
-    def check(self, db: Connection) -> None:
-        stored = [(row.account, salted_digest(row.unit, row.salt)) for row in store.every(db, withheld.withheld)]
-        if stored != self._units:
-            raise LogBroken("the withheld records are not those of the log: one was changed, added or removed")
+    def check(self, db: Connection) -> Iterator[LogBroken]:
+        stored: defaultdict[str, list[str | None]] = defaultdict(list)
+        for row in store.every(db, withheld.withheld):
+            stored[row.account].append(salted_digest(row.unit, row.salt))
+        for account in sorted(stored.keys() | self._units.keys()):
+            if stored[account] != self._units[account]:
+                what = "the withheld records are not those of the log: one was changed, added or removed"
+                yield LogBroken(what, about=account)
 
 
 class _MessageLogSummary:
@@ -151,22 +176,24 @@ class _MessageLogSummary:
         kind, details = record["kind"], record.get("details", {})
         if kind == "message.received":
             grant = record["exchange"]["grant_id"]
-            self._messages.append((details["message_id"], details["study_id"], grant, details["message_sha256"]))
+            self._messages.append((details["study_id"], details["message_id"], grant, details["message_sha256"]))
             self._studies[details["message_id"]] = details["study_id"]
         elif kind == "message.decided":
-            self._decisions.append((details["message_id"], details["decision"], details["word_sha256"]))
+            study = self._studies.get(details["message_id"], OTHER)
+            self._decisions.append((study, details["message_id"], details["decision"], details["word_sha256"]))
         elif kind == "study.caps_raised":
             content = details["before"], details["after"], details["reason_sha256"]
             self._raises.append((details["study_id"], *content))
 
-    def check(self, db: Connection) -> None:
+    def check(self, db: Connection) -> Iterator[LogBroken]:
         stored: dict[str, list[tuple[Any, ...]]] = {
             "messages": [
-                (m.id, m.study_id, m.grant_id, salted_digest(m.body, m.salt))
+                (m.study_id, m.id, m.grant_id, salted_digest(m.body, m.salt))
                 for m in store.every(db, messages.messages)
             ],
             "decisions": [
-                (d.message_id, d.decision, salted_digest(d.word, d.salt)) for d in store.every(db, messages.decisions)
+                (self._studies.get(d.message_id, OTHER), d.message_id, d.decision, salted_digest(d.word, d.salt))
+                for d in store.every(db, messages.decisions)
             ],
             "raises of caps": [
                 (c.study_id, json.loads(c.before), json.loads(c.after), _digest(c.reason))
@@ -175,16 +202,52 @@ class _MessageLogSummary:
         }
         logged = {"messages": self._messages, "decisions": self._decisions, "raises of caps": self._raises}
         for name, rows in stored.items():
-            if list(map(self._kept, rows)) != list(map(self._kept, logged[name])):
-                raise LogBroken(f"the {name} are not those of the log: one was changed, added or removed")
+            by_study, logged_by_study = self._by_study(name, rows), self._by_study(name, logged[name])
+            for study in sorted(by_study.keys() | logged_by_study.keys()):
+                if by_study[study] != logged_by_study[study]:
+                    what = f"the {name} are not those of the log: one was changed, added or removed"
+                    yield LogBroken(what, about=study)
 
-    def _kept(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _by_study(self, name: str, rows: list[tuple[Any, ...]]) -> defaultdict[str, list[tuple[Any, ...]]]:
         """What is left to compare: without the digest, which comes last, where the text is erased."""
-        return row[:-1] if self._studies.get(row[0]) in self._erased.studies else row
+        by_study: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
+        for study, *content in rows:
+            is_erased = name != "raises of caps" and study in self._erased.studies
+            by_study[study].append(tuple(content[:-1] if is_erased else content))
+        return by_study
 
 
 def _digest(text: str | None) -> str | None:
     return None if text is None else sha256(text.encode())
+
+
+class _OrderLogSummary:
+    """Row orders of releases: the log has a salted digest of each file since version 0.3."""
+
+    kinds = ("study.released", "dataset.erased")
+
+    def __init__(self, files: Path) -> None:
+        self._files = files
+        self._orders: dict[str, str] = {}
+        """By study."""
+
+    def follow(self, record: Json) -> None:
+        details = record["details"]
+        if record["kind"] == "dataset.erased":
+            for study in details["studies"]:
+                self._orders.pop(study, None)
+        elif "order_sha256" in details:
+            self._orders[details["study_id"]] = details["order_sha256"]
+
+    def check(self, db: Connection) -> Iterator[LogBroken]:
+        for study, logged in self._orders.items():
+            release = store.release_of(db, study)
+            digest = None
+            if release is not None:
+                with suppress(OSError):
+                    digest = salted_file_digest(self._files / f"{release.id}.order.npy", release.order_salt or "")
+            if digest != logged:
+                yield LogBroken(f"the row order of the release of study {study} was changed", about=study)
 
 
 class _ReplyLogSummary:
@@ -192,10 +255,10 @@ class _ReplyLogSummary:
 
     kinds = None
 
-    def __init__(self, db: Connection, erased: ErasureLogSummary) -> None:
+    def __init__(self, db: Connection) -> None:
         self._stored = stored_replies.Answers(db)
-        self._erased = erased
-        self._count = 0
+        self._erased = ErasureLogSummary()
+        self._count = self._missing = 0
         self._studies: dict[str, str] = {}
         """By grant."""
         self._marked: dict[str, str] = {}
@@ -203,28 +266,31 @@ class _ReplyLogSummary:
 
     def follow(self, record: Json) -> None:
         exchange = record.get("exchange")
+        if record["kind"] in self._erased.kinds:
+            self._erased.follow(record)
         if not exchange or exchange["method"] != "POST" or exchange["status"] >= 300:
             return
         grant, key = exchange["grant_id"], exchange["idempotency_key"]
         stored = self._stored.find(grant, key, record["seq"])
         self._studies[grant] = exchange["study_id"]
+        self._count += not exchange["replayed"]
         if stored is None:
+            self._missing += not exchange["replayed"]
             raise LogBroken(f"the stored answer under key {key} is missing", about=grant)
         if stored_replies.is_erased(stored.body):
             self._marked.setdefault(grant, key)
         elif (stored.status, sha256(stored.body)) != (exchange["status"], exchange["reply_sha256"]):
             raise LogBroken(f"the stored answer under key {key} was changed", about=grant)
-        self._count += not exchange["replayed"]
 
-    def check(self, db: Connection) -> None:
+    def check(self, db: Connection) -> Iterator[LogBroken]:
         gone = {grant for grant, study in self._studies.items() if study in self._erased.studies}
         for grant in self._marked.keys() - gone:
-            raise LogBroken(f"the stored answer under key {self._marked[grant]} was changed", about=grant)
+            yield LogBroken(f"the stored answer under key {self._marked[grant]} was changed", about=grant)
         for grant in gone:
             for row in stored_replies.answers_of(db, grant):
                 if stored_replies.describes(row.body):
                     what = f"the answer under key {row.idempotency_key} is stored, and the log says it was erased"
-                    raise LogBroken(what, about=grant)
+                    yield LogBroken(what, about=grant)
         if stored_replies.count_answers(db) == self._count:
             return
         logged = {
@@ -232,14 +298,22 @@ class _ReplyLogSummary:
             for exchange in (record.get("exchange") for record in audit_log.of_kind(db, "exchange", *_ANSWERING))
             if exchange
         }
-        for grant, key in stored_replies.answer_keys(db):
-            if (grant, key) not in logged:
-                raise LogBroken(f"the stored answer under key {key} is not in the log", about=grant)
+        unlogged = [(grant, key) for grant, key in stored_replies.answer_keys(db) if (grant, key) not in logged]
+        for grant, key in unlogged:
+            yield LogBroken(f"the stored answer under key {key} is not in the log", about=grant)
+        if stored_replies.count_answers(db) - len(unlogged) == self._count - self._missing:
+            return
         raise LogBroken("an answer is in the log twice, as if it were new")
 
 
 _ANSWERING = ("checkpoint.countersigned", "message.received")
 """Kinds of records, beside exchanges, about requests of modelers that are answered."""
+
+
+@dataclass(slots=True)
+class _ChargedQuery:
+    study_id: str
+    is_answered: bool = False
 
 
 class _LedgerLogSummary:
@@ -250,8 +324,7 @@ class _LedgerLogSummary:
     def __init__(self, db: Connection) -> None:
         self._db = db
         self._accounts: dict[str, _Lines] = {}
-        self._charged: dict[str, bool] = {}
-        """By query, whether it was answered."""
+        self._charged: dict[str, _ChargedQuery] = {}
 
     def follow(self, record: Json) -> None:
         details, exchange = record.get("details", {}), record.get("exchange")
@@ -263,33 +336,35 @@ class _LedgerLogSummary:
             if (query in self._charged) != ("version" in details):  # a correction follows the charge of its query
                 raise LogBroken(f"query {query} was charged twice, or corrected before it was charged", about=study)
             if query is not None:
-                self._charged.setdefault(query, False)
+                self._charged.setdefault(query, _ChargedQuery(study))
         elif exchange and exchange["status"] in (201, 202) and not exchange["replayed"] and "query_id" in details:
-            query = details["query_id"]
-            if (is_answered := self._charged.get(query)) is not False:
-                what = "answered twice" if is_answered else "answered before it was charged"
-                raise LogBroken(f"query {query} was {what}", about=exchange["study_id"])
-            self._charged[query] = True
+            query = self._charged.get(details["query_id"])
+            if query is None or query.is_answered:
+                what = "answered before it was charged" if query is None else "answered twice"
+                raise LogBroken(f"query {details['query_id']} was {what}", about=exchange["study_id"])
+            query.is_answered = True
 
-    def check(self, db: Connection) -> None:
+    def check(self, db: Connection) -> Iterator[LogBroken]:
         counts = dict.fromkeys(self._accounts, 0)
         for line in store.every(db, lines.ledger):
             count, study = counts.get(line.study_id, 0), line.study_id
-            if study not in self._accounts or count >= len(self._accounts[study]):
-                raise LogBroken(f"ledger line {line.seq} is not in the log", about=study)
-            if self._accounts[study].digest(count) != _line_digest(lines.content(line)):
-                what = "it was changed, or one is missing"
-                raise LogBroken(f"ledger line {line.seq} is not what the log says: {what}", about=study)
             counts[study] = count + 1
+            if study not in self._accounts or count >= len(self._accounts[study]):
+                yield LogBroken(f"ledger line {line.seq} is not in the log", about=study)
+            elif self._accounts[study].digest(count) != _line_digest(lines.content(line)):
+                what = "it was changed, or one is missing"
+                yield LogBroken(f"ledger line {line.seq} is not what the log says: {what}", about=study)
         for study, account in self._accounts.items():
-            if counts[study] != len(account):
+            if counts[study] < len(account):
                 what = f"lacks the last of {len(account)} lines in the log"
-                raise LogBroken(f"the ledger of {study} {what}", about=study)
+                yield LogBroken(f"the ledger of {study} {what}", about=study)
         for row in store.every(db, store.queries):
-            if self._charged.pop(row.id, None) is None:
-                raise LogBroken(f"query {row.id} is missing in the log", about=row.study_id)
-        for name in self._charged:
-            raise LogBroken(f"query {name} is missing in the table of queries")
+            charged = self._charged.pop(row.id, None)
+            if charged is None or charged.study_id != row.study_id:
+                others = [] if charged is None else [charged.study_id]
+                yield LogBroken(f"query {row.id} is missing in the log", about=row.study_id, others=others)
+        for name, charged in self._charged.items():
+            yield LogBroken(f"query {name} is missing in the table of queries", about=charged.study_id)
 
 
 _DIGEST = 16
@@ -324,5 +399,5 @@ class _Lines(Account):
 def _prices(db: Connection, study_id: str) -> Prices:
     try:
         return Prices.of(store.spec_of(db, study_id))
-    except NotFound:
-        raise LogBroken(f"study {study_id} was charged and is missing", about=study_id) from None
+    except (NotFound, ValueError):
+        raise LogBroken(f"study {study_id} was charged and is missing, or was changed", about=study_id) from None

@@ -1,4 +1,4 @@
-"""Accounts of files as the audit log describes them: for checks of the tables, and before a charge."""
+"""Accounts of files as the audit log describes them: for checks of the tables."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -78,14 +78,6 @@ class AccountLogSummary:
 
     def _add(self, name: str, kind: str, subject: str | None, epsilon: str, delta: str, cap: str | None) -> None:
         """Take a line of the ledger of accounts, for those who hold its lines."""
-
-    def file_fault(self, datasets: Collection[Any], name: str) -> str | None:
-        """What differs in the registrations of one file, all of them; None if nothing does."""
-        logged = {identity for identity, details in self.registered.items() if details.get("account") == name}
-        faults = [fault for dataset in datasets if (fault := self.fault(dataset, name)) is not None]
-        if missing := sorted(logged - {dataset.id for dataset in datasets}):
-            faults.append(f"dataset {missing[0]} was changed, or is missing: the log has it on the file of {name}")
-        return faults[0] if faults else None
 
     def fault(self, dataset: Any, name: str) -> str | None:
         """What differs in a dataset, or in the ``name`` of its file's account; None if nothing does."""

@@ -1,12 +1,14 @@
-"""Studies and what they have spent, as the audit log describes them: for checks of the tables, and before a charge."""
+"""Studies and what they have spent, as the audit log describes them: for checks of the tables."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from blindopt.audit.merkle_log import Json, sha256
 from blindopt.errors import LogBroken
 from curator_service import store
+from curator_service.budget.account_table import A_FILE
 from curator_service.budget.ledger import Balance, RowBalance
 from curator_service.privacy.prices import Prices, text, units
 from service_kit.store.database import Connection
@@ -107,16 +109,16 @@ class StudyLogSummary:
             raise LogBroken(f"study {study_id} is in the log and was never created there", about=study_id)
         return study
 
-    def check(self, db: Connection) -> None:
-        """Raise LogBroken if a row of a study or of its release differs from the log."""
+    def check(self, db: Connection) -> Iterator[LogBroken]:
+        """Yield what differs in the row of a study, or of its release, from the log."""
         missing = dict(self.studies)
         for row in store.every(db, store.studies):
             if (study := missing.pop(row.id, None)) is None:
-                raise LogBroken(f"study {row.id} is not in the log", about=row.id)
-            if (fault := study.fault(row, store.release_of(db, row.id))) is not None:
-                raise LogBroken(fault, about=row.id)
+                yield LogBroken(f"study {row.id} is not in the log", about=row.id, others=[A_FILE])
+            elif (fault := study.fault(row, store.release_of(db, row.id))) is not None:
+                yield LogBroken(fault, about=row.id, others=[A_FILE])
         for name in missing:
-            raise LogBroken(f"study {name} is missing", about=name)
+            yield LogBroken(f"study {name} is missing", about=name, others=[A_FILE])
 
 
 class Account:

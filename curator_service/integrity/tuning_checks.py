@@ -1,12 +1,14 @@
 """Check tunings and the lines of dataset accounts against the audit log: part of `audit verify`."""
 
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from blindopt.audit.merkle_log import Json, sha256
 from blindopt.errors import LogBroken
 from curator_service import store
 from curator_service.budget import account_table
+from curator_service.budget.account_table import A_FILE
 from curator_service.integrity.erasure_checks import ErasureLogSummary
 from curator_service.integrity.logged_accounts import ACCOUNT_KINDS, AccountLogSummary
 from curator_service.privacy.prices import exact
@@ -23,7 +25,8 @@ class TuningLogSummary(AccountLogSummary):
     def __init__(self, erased: ErasureLogSummary) -> None:
         super().__init__()
         self._erased = erased
-        self._lines: list[tuple[Any, ...]] = []
+        self._lines: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
+        """By account."""
         self._tunings: dict[str, tuple[str, str, str | None]] = {}
 
     def follow(self, record: Json) -> None:
@@ -34,28 +37,35 @@ class TuningLogSummary(AccountLogSummary):
             self._tunings[details["tuning_id"]] = details["spec_sha256"], "running", None
         elif kind in ("tuning.ended", "tuning.cancelled"):
             if (started := self._tunings.get(details["tuning_id"])) is None:
-                raise LogBroken(f"tuning {details['tuning_id']} has ended in the log and was never started there")
+                raise LogBroken(
+                    f"tuning {details['tuning_id']} has ended in the log and was never started there",
+                    about=details["tuning_id"],
+                )
             state = details.get("state", "cancelled")
             self._tunings[details["tuning_id"]] = started[0], state, details.get("outcome_sha256")
 
     def _add(self, name: str, kind: str, subject: str | None, epsilon: str, delta: str, cap: str | None) -> None:
         after = self.account(name)
         caps = [None if cap is None else exact(cap) for cap in (after.cap_epsilon, after.cap_delta)]
-        self._lines.append((name, kind, subject, epsilon, delta, cap, *caps, exact(after.epsilon), exact(after.delta)))
+        totals = exact(after.epsilon), exact(after.delta)
+        self._lines[name].append((kind, subject, epsilon, delta, cap, *caps, *totals))
 
-    def check(self, db: Connection) -> None:
-        """Raise LogBroken if a tuning or a line of the ledger differs from the log."""
-        lines = iter(self._lines)
+    def check(self, db: Connection) -> Iterator[LogBroken]:
+        """Yield what differs in a tuning, or in a line of the ledger, from the log."""
+        counts: Counter[str] = Counter()
         for row in store.every(db, account_table.account_lines):
             # The log has the digest of a reason.
             subject = sha256(row.subject.encode()) if row.kind == "cap" and row.subject is not None else row.subject
-            charge = row.account, row.kind, subject, row.epsilon, row.delta, row.cap
-            logged_line = next(lines, None)
-            if logged_line != (*charge, row.cap_epsilon, row.cap_delta, row.total_epsilon, row.total_delta):
-                about = row.account if logged_line is None else logged_line[0]
-                raise LogBroken(f"line {row.seq} of the accounts of datasets is not what the log says", about=about)
-        if (missing := next(lines, None)) is not None:
-            raise LogBroken("the accounts of datasets lack lines that are in the log", about=missing[0])
+            charge = row.kind, subject, row.epsilon, row.delta, row.cap
+            line = (*charge, row.cap_epsilon, row.cap_delta, row.total_epsilon, row.total_delta)
+            if self._lines[row.account][counts[row.account] :][:1] != [line]:
+                yield LogBroken(
+                    f"line {row.seq} of the accounts of datasets is not what the log says", about=row.account
+                )
+            counts[row.account] += 1
+        for account, lines in self._lines.items():
+            if counts[account] < len(lines):
+                yield LogBroken("the accounts of datasets lack lines that are in the log", about=account)
         stored, gone = {}, set()
         for row in store.every(db, jobs.tunings):
             stored[row.id] = salted_digest(row.spec, row.salt), row.state, salted_digest(row.outcome, row.salt)
@@ -63,14 +73,12 @@ class TuningLogSummary(AccountLogSummary):
                 stored[row.id] = None, row.state, None
                 gone.add(row.id)
         logged = {name: (None, t[1], None) if name in gone else t for name, t in self._tunings.items()}
-        check_rows("tuning", stored, logged)
+        yield from check_rows("tuning", stored, logged)
 
 
-def check_rows(what: str, stored: Mapping[str, object], logged: Mapping[str, object]) -> None:
-    """Raise LogBroken unless the rows of a table, by id, have the contents that the log records."""
-    for name, content in stored.items():
-        if logged.get(name) != content:
-            raise LogBroken(f"{what} {name} is not what the log says: it was changed, or is not in the log")
-    for name in logged:
-        if name not in stored:
-            raise LogBroken(f"{what} {name} is missing")
+def check_rows(what: str, stored: Mapping[str, object], logged: Mapping[str, object]) -> Iterator[LogBroken]:
+    """Yield what differs in the rows of a table, by id, from the contents that the log records."""
+    for name in sorted(stored.keys() | logged.keys()):
+        if stored.get(name) != logged.get(name):
+            fault = "is not what the log says: it was changed, or is not in the log" if name in stored else "is missing"
+            yield LogBroken(f"{what} {name} {fault}", about=name, others=[A_FILE])

@@ -22,7 +22,6 @@ from blindopt.errors import Erased, StateConflict
 from curator_service import notices, store
 from curator_service.budget import dataset_caps, ledger
 from curator_service.budget import table as lines
-from curator_service.budget.study_guard import StudyGuard
 from curator_service.privacy import prices
 from curator_service.privacy.measurement.privatize import draws_nothing, release
 from curator_service.queries import table as inbox_store
@@ -52,11 +51,8 @@ class _DrawnVersion:
 class AnswerVersions:
     """Begins, draws and publishes versions. Safe to call from several threads."""
 
-    def __init__(
-        self, context: ServiceContext, studies: ReleasedStudies, wakeups: Wakeups, guard: StudyGuard | None = None
-    ) -> None:
+    def __init__(self, context: ServiceContext, studies: ReleasedStudies, wakeups: Wakeups) -> None:
         self._context = context
-        self._guard = guard or StudyGuard(context)
         self._studies = studies
         self._wakeups = wakeups
 
@@ -108,13 +104,12 @@ class AnswerVersions:
         rows = [(inbox_store.row_at(db, query.query_id, index), n) for index, n in releases_by_item.items()]
         counts, released = earlier.release_counts(), self._studies.of(db, query.study_id)
         most = max(counts[unit] for unit in again)
-        self._guard.check(db, query.study_id)
+        self._context.audit_trail.check_unchanged(query.study_id)
         spent, of_persons = lines.balance(db, query.study_id), released.rows_of_persons(row for row, _ in rows)
         balances = lines.row_balances(db, query.study_id, of_persons)
-        self._guard.check_balances(db, query.study_id, spent, of_persons, balances)
         charges = ledger.charge_corrections(spec, spent, rows, balances, most, released.rows_of_person)
         dataset_caps.check_answers(
-            db, self._context, self._guard, self._studies.losses, query.study_id, spec, released.id, charges, most + 1
+            db, self._context, self._studies.losses, query.study_id, spec, released.id, charges, most + 1
         )
         now = self._context.clock()
         lines.add(db, query.study_id, "correction", charges, query_id=query.query_id, at=stamp(now))

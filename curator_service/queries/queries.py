@@ -26,7 +26,6 @@ from curator_service import notices, store
 from curator_service.budget import dataset_caps, ledger
 from curator_service.budget import table as lines
 from curator_service.budget.refusals import refusal_for_grant
-from curator_service.budget.study_guard import StudyGuard
 from curator_service.privacy import prices
 from curator_service.privacy.measurement.column import is_exact, measure
 from curator_service.queries import measurement_entries
@@ -62,16 +61,14 @@ class Queries:
         studies: ReleasedStudies,
         decline_withheld: Callable[[Connection, str], None],
         wakeups: Wakeups,
-        guard: StudyGuard | None = None,
     ) -> None:
         self._context = context
-        self._guard = guard or StudyGuard(context)
         self._vault = vault
         self._limits = limits
         self._studies = studies
         self._decline_withheld = decline_withheld
         self._wakeups = wakeups
-        self._periods: dict[str, float | None] = {}
+        self._periods: dict[tuple[str, int], float | None] = {}
         self._under_way: set[tuple[str, str]] = set()
         self._waits: Counter[str] = Counter()
 
@@ -88,14 +85,15 @@ class Queries:
 
     def period_s(self, identity: str) -> float | None:
         """The study's ``reply_after_ms`` in seconds; None where it has none, or is not there."""
-        if identity not in self._periods:
+        name = identity, self._context.database.foreign_writes.count
+        if name not in self._periods:
             try:
                 with self._context.database.read() as db:
                     spec = store.spec_of(db, identity)
             except NotFound:
                 return None
-            self._periods[identity] = None if spec.reply_after_ms is None else spec.reply_after_ms / 1000
-        return self._periods[identity]
+            self._periods[name] = None if spec.reply_after_ms is None else spec.reply_after_ms / 1000
+        return self._periods[name]
 
     async def ask(
         self, caller: RequestContext, identity: str, request: wire.QueryRequest, pacing: ReplyPacing | None = None
@@ -117,8 +115,6 @@ class Queries:
             raise StillRunning("the same request is being answered")
         self._under_way.add(name)
         try:
-            if not self._guard.is_loaded(identity):
-                await asyncio.to_thread(self._guard.load, identity)
             touched = partial(released.rows_of_persons, [item.row for item in request.rows])
             ahead = partial(lines.ahead_of_query, *name, identity, touched)
             write = partial(self._context.database.write_soon, ahead=ahead)
@@ -147,13 +143,13 @@ class Queries:
             return stored
         self._context.audit_trail.check_sound()
         self._context.authentication.check_live(db, caller.principal)
-        state = store.state_of(db, identity)
-        self._guard.check_cached(db, identity, released, state)
-        _check_open(state)
+        self._context.audit_trail.check_unchanged(identity)
+        released.check_current(db)
+        _check_open(store.state_of(db, identity))
         key, digest = self._context.idempotency.key_of(caller)
         if (begun := store.begun(db, caller.principal.id, key)) is not None:  # after a crash before the answer
             stored_replies.check_same_request(begun.request_sha256, digest)
-            self._guard.check_unanswered(db, identity, caller.principal.id, key)
+            self._context.audit_trail.check_unanswered(db, caller.principal, key)
             return str(begun.id)
         rows = [(item.row, item.plays) for item in request.rows]
         now = self._context.clock()
@@ -162,10 +158,9 @@ class Queries:
             if released.groups is not None:  # any two of them may be the ones that cost most
                 of_persons |= lines.row_totals(db, identity).keys()
             balances = lines.row_balances(db, identity, of_persons)
-            self._guard.check_balances(db, identity, spent, of_persons, balances)
             charges = ledger.charge_answers(released.spec, spent, rows, balances, released.rows_of_person)
             losses = self._studies.losses
-            within, spec = (self._context, self._guard, losses), released.spec
+            within, spec = (self._context, losses), released.spec
             dataset_caps.check_answers(db, *within, identity, spec, released.id, charges)
         except BudgetExhausted as refusal:
             self._refuse(db, caller, identity, released.spec, rows, refusal)
@@ -225,6 +220,8 @@ class Queries:
     def _answer_begun(
         self, db: Connection, caller: RequestContext, identity: str, begun: str, released: Released, *drawn: Any
     ) -> StoredReply:
+        self._context.audit_trail.check_unchanged(identity)
+        released.check_current(db)
         _check_open(store.state_of(db, identity))  # it may have been closed since the charge
         request, answers, without = drawn
         if (now := groups.withheld_from(db, self._vault, released)) != without:  # what was drawn has not left
@@ -360,7 +357,7 @@ class Queries:
     def _check(self, caller: RequestContext, identity: str, request: wire.QueryRequest) -> Released:
         """The released study, if the request fits its public limits; nothing is written."""
         self._context.idempotency.key_of(caller)
-        if (released := self._studies.cached(identity)) is None:
+        if (released := self._studies.cached(identity, self._context.database.foreign_writes.count)) is None:
             with self._context.database.read() as db:
                 released = self._studies.of(db, identity)
         most_rows, most_plays = self._limits.rows_per_query, self._limits.plays_per_row

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +24,6 @@ from curator_service.budget import dataset_caps, ledger
 from curator_service.budget import table as lines
 from curator_service.budget.dataset_losses import DatasetLosses
 from curator_service.budget.dataset_outlook import outlook
-from curator_service.budget.study_guard import StudyGuard
 from curator_service.datasets import dataset_rows
 from curator_service.datasets.datasets import cautions_from_records, dataset_view
 from curator_service.datasets.scaling import ScaledRows
@@ -64,10 +64,8 @@ class Releases:
         context: ServiceContext,
         vault: Vault,
         forecast_of: ForecastOf = lambda spec: [],
-        guard: StudyGuard | None = None,
     ) -> None:
         self._context = context
-        self._guard = guard or StudyGuard(context)
         self._forecast_of = forecast_of
         self._vault = vault
         self._losses = DatasetLosses(vault)
@@ -166,9 +164,10 @@ class Releases:
             drawn = mechanism.release(rows, partial(self._vault.begin_release, release_id), on_progress)
             report = report_of(spec, rows, mechanism, current, drawn.assessment, drawn.counts)
             digest, parts = self._vault.keep_release(release_id, drawn.records)
-            report = report.model_copy(update={"parts": parts})
+            report, salt = report.model_copy(update={"parts": parts}), secrets.token_hex(16)
+            order = salt, self._vault.order_digest(release_id, salt)
             return self._context.idempotency.once(
-                request, lambda db: self._publish(db, identity, release_id, mechanism, digest, report)
+                request, lambda db: self._publish(db, identity, release_id, mechanism, digest, report, order)
             )
         except BaseException as error:
             problem = str(error) if isinstance(error, BlindoptError) else UNEXPECTED
@@ -218,7 +217,7 @@ class Releases:
             nonlocal charged
             self._context.authentication.check_live(db, request.principal)
             row = store.find(db, store.studies, identity)
-            self._guard.check(db, identity)
+            self._context.audit_trail.check_unchanged(identity)
             drawing = ("release", identity) in self._progress
             if drawing and row.releasing_key == key:
                 raise StillRunning("this release is being drawn")
@@ -239,7 +238,7 @@ class Releases:
                 raise StateConflict(
                     f"{name} is withdrawn: make a draft with another mechanism, or upgrade this program"
                 )
-            dataset_caps.check_release(db, self._context, self._guard, self._losses, identity, spec, current.release)
+            dataset_caps.check_release(db, self._context, self._losses, identity, spec, current.release)
             self._charge(db, request, identity, spec)
             store.change(db, store.studies, identity, state="releasing", releasing_key=key, release_problem=None)
             self._log(db, "release.begun", request.principal.actor, study_id=identity)
@@ -290,7 +289,9 @@ class Releases:
         mechanism: Mechanism,
         digest: str,
         report: wire.ReleaseReport,
+        salted_order: tuple[str, str],
     ) -> Effect:
+        self._context.audit_trail.check_unchanged(identity)
         dataset_id = owner_view(db, identity).spec.dataset_id
         withheld = withheld_records(db, self._vault, dataset_id)  # one of them maybe since the draw began
         if mechanism.holds(self._vault.order(release_id), withheld):
@@ -308,6 +309,7 @@ class Releases:
             n=report.n,
             r=report.r,
             report=stored,
+            order_salt=salted_order[0],
             created_at=now,
         )
         store.change(db, store.studies, identity, state="open", opened_at=now, releasing_key=None)
@@ -320,6 +322,7 @@ class Releases:
             "release_id": release_id,
             "sha256": digest,
             "report_sha256": sha256(stored.encode()),
+            "order_sha256": salted_order[1],
             "mechanism": view.spec.release.mechanism,
             "guarantee": view.guarantee,
         }

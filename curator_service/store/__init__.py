@@ -76,6 +76,7 @@ releases = Table(
     Column("r", Integer, nullable=False),
     Column("report", Text, nullable=False, info=ERASABLE),
     Column("created_at", Text, nullable=False),
+    Column("order_salt", Text, info=ERASABLE),
 )
 queries = Table(
     "queries",

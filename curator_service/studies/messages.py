@@ -10,7 +10,6 @@ from blindopt.errors import Erased, Invalid, StateConflict, StudyNotOpen, Unknow
 from curator_service import notices, store
 from curator_service.budget import table as lines
 from curator_service.budget.account_table import is_raised
-from curator_service.budget.study_guard import StudyGuard
 from curator_service.releases.groups import group_view
 from curator_service.salted_digests import salted_digest
 from curator_service.studies import study_caps, table
@@ -33,9 +32,8 @@ _DECISIONS = {"recommendation": ("accepted", "rejected", "measured"), "budget": 
 class Messages:
     """Takes messages, shows them to the owner, and stores decisions."""
 
-    def __init__(self, context: ServiceContext, studies: ReleasedStudies, guard: StudyGuard) -> None:
+    def __init__(self, context: ServiceContext, studies: ReleasedStudies) -> None:
         self._context = context
-        self._guard = guard
         self._studies = studies
 
     def send(self, request: RequestContext, study_id: str, message: wire.MessageCreate) -> StoredReply:
@@ -110,7 +108,7 @@ class Messages:
             if row.kind == "budget" and row.decision is not None:
                 raise StateConflict(f"the request was {row.decision} already")
             if decision.decision == "approved":
-                self._guard.check(db, row.study_id)
+                self._context.audit_trail.check_unchanged(row.study_id)
                 budget = self._approved(db, row, decision.budget)
                 reason = f"requested by {row.name}, {identity}"
                 details = study_caps.raise_caps(db, self._context, row.study_id, budget, reason)

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -13,8 +14,7 @@ from numpy.typing import NDArray
 
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
-from blindopt.audit.merkle_log import sha256
-from blindopt.errors import Erased, NotFound, RecordChanged, StateConflict, StudyNotOpen
+from blindopt.errors import Erased, NotFound, RecordChanged, StateConflict, StudyNotOpen, Verifying
 from blindopt.formats.release_files import Section, sections_of
 from curator_service import store
 from curator_service.budget import account_table
@@ -25,7 +25,9 @@ from curator_service.datasets.persons import RowsOfPersons, numbers_of
 from curator_service.datasets.withheld_records import withheld_records
 from curator_service.privacy.prices import alone, is_groups
 from curator_service.vault import Vault
+from service_kit.store import audit_log
 from service_kit.store.database import Connection
+from service_kit.store.foreign_writes import noticed
 
 KEPT = 64
 
@@ -38,9 +40,8 @@ class Released:
     report: wire.ReleaseReport
     id: str
     sha256: str
-    spec_sha256: str
-    """Of the spec as it was read from the tables, like the next one."""
-    report_sha256: str
+    foreign_writes: int
+    """How many had been noticed when it was read."""
     n: int
     r: int
     order: NDArray[np.int64]
@@ -68,6 +69,11 @@ class Released:
         if part is not None and part >= len(parts):
             raise NotFound("there is no such part" if parts else "the candidates are published as one file")
         return sections_of(self.n, self.sha256, parts)[part or 0]
+
+    def check_current(self, db: Connection) -> None:
+        """Raise Verifying in a transaction after a foreign write that may have changed what was read."""
+        if noticed(db) != self.foreign_writes:
+            raise Verifying(1)
 
     def rows_of_person(self, row: int) -> Sequence[int]:
         """The rows of Z of the person behind a row, itself included."""
@@ -130,22 +136,24 @@ class ReleasedStudies:
         self._raised: dict[str, wire.Budget] = {}
         self._records: WeakValueDictionary[str, Matrix] = WeakValueDictionary()  # studies of one dataset share a map
 
-    def cached(self, identity: str) -> Released | None:
-        """A study that is in the cache, or None."""
+    def cached(self, identity: str, foreign_writes: int) -> Released | None:
+        """A study that is in the cache, and was read after these foreign writes; or None."""
         with self._lock:
-            if (released := self._cache.get(identity)) is not None:
-                self._cache.move_to_end(identity)
+            if (released := self._cache.get(identity)) is None or released.foreign_writes != foreign_writes:
+                return None
+            self._cache.move_to_end(identity)
             return released
 
     def of(self, db: Connection, identity: str) -> Released:
         """A study by its id. Raises StudyNotOpen before its release, RecordChanged for other parts than published."""
-        if (released := self.cached(identity)) is None:
+        if (released := self.cached(identity, noticed(db))) is None:
             study, release = store.find(db, store.studies, identity), store.release_of(db, identity)
             if release is None:
                 raise StudyNotOpen("the study has not released its candidates yet")
             report = wire.ReleaseReport.model_validate_json(release.report)
             if report.parts and wire.digest_of_parts(report.parts) != release.sha256:
                 raise RecordChanged("the stored list of the parts of the candidates is not the one that was published")
+            self._check_order(db, identity, release)
             spec = wire.StudyCreate.model_validate_json(study.spec)
             dataset, order = store.find(db, store.datasets, spec.dataset_id), self.vault.order(release.id)
             columns, persons, numbers, groups = json.loads(dataset.columns), None, None, None
@@ -160,8 +168,7 @@ class ReleasedStudies:
                 report=report,
                 id=release.id,
                 sha256=release.sha256,
-                spec_sha256=sha256(study.spec.encode()),
-                report_sha256=sha256(release.report.encode()),
+                foreign_writes=noticed(db),
                 n=release.n,
                 r=release.r,
                 order=np.asarray(order),  # a view: a memmap's own indexing takes longer
@@ -180,6 +187,15 @@ class ReleasedStudies:
                 while len(self._cache) > self._kept:
                     self._cache.popitem(last=False)
         return released
+
+    def _check_order(self, db: Connection, identity: str, release: Any) -> None:
+        """Raise RecordChanged unless the file of the row order is the one that was released."""
+        for record in audit_log.of_kind(db, "study.released", about=identity):
+            details = record["details"]
+            if details["study_id"] != identity or "order_sha256" not in details:  # it was released before version 0.3
+                continue
+            if details["order_sha256"] != self.vault.order_digest(release.id, release.order_salt or ""):
+                raise RecordChanged("the stored row order of the release is not the one in the audit log")
 
     def persons(self, db: Connection, identity: str) -> Callable[[int], Sequence[int]]:
         """A function that returns the rows of Z of the person behind a row.

@@ -9,7 +9,6 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.errors import StateConflict
 from curator_service import notices, store
 from curator_service.budget.account_table import is_raised
-from curator_service.budget.study_guard import StudyGuard
 from curator_service.studies import table
 from curator_service.studies.release_cache import ReleasedStudies
 from curator_service.studies.studies import owner_view
@@ -27,16 +26,15 @@ SHOWN = 20
 class StudyCaps:
     """Raises caps of released studies."""
 
-    def __init__(self, context: ServiceContext, studies: ReleasedStudies, guard: StudyGuard) -> None:
+    def __init__(self, context: ServiceContext, studies: ReleasedStudies) -> None:
         self._context = context
-        self._guard = guard
         self._studies = studies
 
     def change(self, request: RequestContext, study_id: str, change: wire.BudgetRaise) -> StoredReply:
         """Raise the caps of an open study. Raises NotFound and StateConflict."""
 
         def effect(db: Connection) -> Effect:
-            self._guard.check(db, study_id)
+            self._context.audit_trail.check_unchanged(study_id)
             details = raise_caps(db, self._context, study_id, change.budget, change.reason)
             return Effect(owner_view(db, study_id), "study.caps_raised", details, 200)
 

@@ -13,7 +13,6 @@ from blindopt.errors import BudgetExhausted, Invalid, NotFound, StateConflict, T
 from curator_service import notices, store
 from curator_service.budget import account_table, dataset_caps
 from curator_service.budget.dataset_losses import DatasetLosses, FileLosses
-from curator_service.budget.study_guard import StudyGuard
 from curator_service.datasets.withheld_records import withheld_records
 from curator_service.privacy.prices import exact
 from curator_service.releases.jobs import Jobs
@@ -53,12 +52,10 @@ class Tunings(Jobs):
         context: ServiceContext,
         vault: Vault,
         settings: Settings,
-        guard: StudyGuard,
         worker: Callable[[], Worker] = Worker,
     ) -> None:
         self._vault = vault
         self._make_worker = worker
-        self._guard = guard
         self._losses = DatasetLosses(vault)
         self._planner = Planner(settings.tuning_plan_seconds_max)
         self._scorer = scorer_of(settings)
@@ -103,7 +100,7 @@ class Tunings(Jobs):
             dataset_caps.open_account(db, dataset)
             file, cost = self._losses.read(db, dataset), (report.epsilon, report.delta)
             refusal = dataset_caps.charge_everyone(
-                db, self._context, request, self._guard, self._losses, dataset, "tuning", identity, cost, tuning.caps
+                db, self._context, request, self._losses, dataset, "tuning", identity, cost, tuning.caps
             )
             if refusal is not None:
                 refusals.append(refusal)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, zip_longest
+from pathlib import Path
 
 from blindopt import wire
 from blindopt.audit.merkle_log import Json, sha256
@@ -13,13 +14,16 @@ from modeler_service import store
 from modeler_service.runs.query_keys import message_key, query_of
 from modeler_service.runs.record import Version, every_version, queries_of, versions_of
 from modeler_service.store import MessageRow, TrialRow
-from service_kit.context.log_summaries import PrincipalLogSummary, summarize
+from service_kit.context.log_summaries import LogSummary, Part, PrincipalLogSummary, summarize
 from service_kit.store.database import Connection
 
 
-def findings(db: Connection, records: Iterable[Json]) -> Iterator[LogBroken]:
-    """Check every table against the log, and yield the first finding in each group of tables."""
-    yield from summarize(db, records, [PrincipalLogSummary(), _RunLogSummary()])
+def findings(
+    db: Connection, records: Iterable[Json], part: Part | None = None, folder: Path | None = None
+) -> Iterator[LogBroken]:
+    """Check every table against the log, or none in the second part, and yield what differs."""
+    summaries: list[LogSummary] = [] if part == "second" else [PrincipalLogSummary(), _RunLogSummary()]
+    yield from summarize(db, records, summaries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,43 +123,43 @@ class _RunLogSummary:
         elif kind == "run.deleted":
             self._deleted.add(record["details"]["run_id"])
 
-    def check(self, db: Connection) -> None:
-        """Raise LogBroken if a run, a trial or a message differs from the log."""
-        if present := sorted(self._deleted & store.run_ids(db)):
-            raise LogBroken(f"{present[0]} is stored, and the log records that it was deleted", about=present[0])
-        self._messages.check(db, self._deleted)
+    def check(self, db: Connection) -> Iterator[LogBroken]:
+        """Yield what differs in a run, a trial or a message from the log."""
+        for run_id in sorted(self._deleted & store.run_ids(db)):
+            yield LogBroken(f"{run_id} is stored, and the log records that it was deleted", about=run_id)
+        yield from self._messages.check(db, self._deleted)
         for run_id, spec in store.run_specs(db):
             if self._run(run_id).spec_sha256 not in (None, sha256(spec.encode())):
-                raise LogBroken(f"the settings of {run_id} were changed: its seed may be another", about=run_id)
+                yield LogBroken(f"the settings of {run_id} were changed: its seed may be another", about=run_id)
         with_versions = store.runs_with_versions(db)
         for run_id in with_versions:
             # Answers that broke the protocol were not stored.
             trials, is_disputed = store.trial_page(db, run_id), run_id in self._disputed
-            self._check_queries(run_id, trials, versions_of(db, run_id), is_disputed=is_disputed)
+            yield from self._check_queries(run_id, trials, versions_of(db, run_id), is_disputed=is_disputed)
         for (run_id, _), chosen_together in groupby(store.answered_trials(db), lambda t: (t.run_id, t.query)):
             if run_id not in with_versions:
                 trials = list(chosen_together)
                 if len({trial.query_id for trial in trials if not trial.is_refused}) > 1:
                     detail = f"trial {trials[0].number} of {run_id} was changed: the log records another query"
-                    raise LogBroken(detail, about=run_id)
-                self._check_queries(run_id, trials, [])
+                    yield LogBroken(detail, about=run_id)
+                yield from self._check_queries(run_id, trials, [])
         for run_id in self._runs.keys() - self._disputed - self._deleted:
             for number in self._runs[run_id].numbers():
                 if number not in self._checked.get(run_id, ()):
                     detail = f"trial {number} of {run_id} lacks the answer that the log records"
-                    raise LogBroken(detail, about=run_id)
+                    yield LogBroken(detail, about=run_id)
 
     def _run(self, run_id: str) -> RunInLog:
         return self._runs.get(run_id, RunInLog())
 
     def _check_queries(
         self, run_id: str, trials: list[TrialRow], versions: list[Version], *, is_disputed: bool = False
-    ) -> None:
+    ) -> Iterator[LogBroken]:
         ends, versions_by_query = ends_of(trials), every_version(versions, trials)
         for first, query in queries_of(trials).items():
             versions = versions_by_query.get(first, [])
             for fault in query_faults(query, versions, self._run(run_id), ends, is_disputed=is_disputed):
-                raise LogBroken(f"trial {first} of {run_id} was changed: {fault}", about=run_id)
+                yield LogBroken(f"trial {first} of {run_id} was changed: {fault}", about=run_id)
             self._checked.setdefault(run_id, set()).add(first)
 
 
@@ -174,16 +178,17 @@ class _MessageExchanges:
             name = str(exchange["idempotency_key"] or exchange["path"])
             self.replies.setdefault(name, set()).add(exchange["reply_sha256"])
 
-    def check(self, db: Connection, deleted: set[str]) -> None:
-        """Raise LogBroken if a message was changed, or is missing and not of a deleted run."""
+    def check(self, db: Connection, deleted: set[str]) -> Iterator[LogBroken]:
+        """Yield each message that was changed, or is missing and not of a deleted run."""
         for row in store.every_message(db):
             key = message_key(row.run_id, row.number)
             sent = self.sent.pop(key, None)
             if sent not in (None, sha256(row.body.encode())) or not self._has_reply(key, row):
                 detail = f"message {row.number} of {row.run_id} was changed: the log records another one"
-                raise LogBroken(detail, about=row.run_id)
+                yield LogBroken(detail, about=row.run_id)
         for key in (key for key in self.sent if key.partition(":")[0] not in deleted):
-            raise LogBroken(f"message {key} is missing: the log records that it was sent")
+            what = f"message {key} is missing: the log records that it was sent"
+            yield LogBroken(what, about=key.partition(":")[0])
 
     def _has_reply(self, key: str, row: MessageRow) -> bool:
         if row.reply is None:

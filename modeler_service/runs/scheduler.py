@@ -162,6 +162,9 @@ class RunScheduler:
                 return  # it was replaced while it was stuck
 
     def _work(self, run_id: str) -> None:
+        if not self._context.database.foreign_writes.are_verified:
+            self._waiting[run_id] = self._context.clock() + timedelta(seconds=WATCH_SECONDS)
+            return
         self._context.audit_trail.check_sound()  # no query is sent that could not be logged
         self._context.audit_trail.check_unchanged(run_id)
         with self._context.database.read() as db:

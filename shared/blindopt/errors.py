@@ -6,7 +6,7 @@ dataset, a secret, a path or a query string.
 
 import errno
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal
 
@@ -188,6 +188,17 @@ class AuditUnavailable(BlindoptError):
     """
 
 
+class Verifying(AuditUnavailable):
+    """Wait as long as Retry-After says, then repeat the request with the same key.
+
+    Another program wrote to the database, or the service was started: it verifies its log before it goes on.
+    """
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__("the audit log is being verified after a start or another program's write: try again soon")
+        self.headers = {"Retry-After": str(seconds)}
+
+
 class StorageUnavailable(BlindoptError):
     """Free space on the service's disk, then repeat the request."""
 
@@ -229,12 +240,12 @@ class LogBroken(BlindoptError):
     """Keep both files as they are, and compare with a backup: somebody changed or cut a log.
 
     The message names the first wrong record and its fault. ``about``: the id of the study, grant or run; None for the
-    whole log.
+    whole log. ``others``: what it is about, too.
     """
 
-    def __init__(self, message: str, *, about: str | None = None) -> None:
+    def __init__(self, message: str, *, about: str | None = None, others: Sequence[str] = ()) -> None:
         super().__init__(message)
-        self.about = about
+        self.about, self.others = about, tuple(others)
 
 
 class NumericalFailure(BlindoptError):
@@ -338,6 +349,7 @@ TABLE: dict[type[BlindoptError], tuple[str, int, str, bool]] = {
     Erased: ("erased", 410, "Erased by its owner", False),
     TuningFailed: ("tuning_failed", 500, "The tuning failed", False),
     AuditUnavailable: ("audit_unavailable", 503, "The audit log cannot be written", True),
+    Verifying: ("verifying", 503, "The audit log is being verified", True),
     StorageUnavailable: ("storage_unavailable", 503, "A file cannot be written or read", True),
     Standby: ("standby", 503, "This process is a standby", True),
     Busy: ("busy", 503, "Busy with another's request", True),

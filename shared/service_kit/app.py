@@ -26,7 +26,7 @@ from service_kit.identity.tokens import Principal, Role
 from service_kit.notices.delivery import NoticeDelivery
 from service_kit.settings import ServiceSettings
 from service_kit.store import schema
-from service_kit.verification import LogVerification
+from service_kit.verification import Findings, LogVerification
 from service_kit.web import audit_routes, certificate_routes, notice_routes, openapi, problems
 from service_kit.web.metrics import Figures, Jobs, Metrics, of_certificates, of_service
 from service_kit.web.metrics import router as metrics_router
@@ -44,6 +44,7 @@ def build(
     title: str,
     description: str,
     context: ServiceContext,
+    findings: Findings,
     settings: ServiceSettings,
     routers: list[APIRouter],
     limit_of: Callable[[str, Principal | None], int],
@@ -66,7 +67,8 @@ def build(
     ``gauges`` returns the service's own figures, for the metrics.
     ``hot`` are routes that match before the documented ones and bypass FastAPI; ``read_by_hand`` are bodies that routes
     parse themselves, for the OpenAPI document; ``console`` are the pages for users.
-    ``delivery`` delivers notices, which the roles ``noticed`` may read; the first of them may send a test.
+    ``findings`` compares the tables with the log. ``delivery`` delivers notices, which the roles ``noticed`` may read;
+    the first of them may send a test.
     FastAPI's documentation pages load outside resources, so only /openapi.json is served.
     """
     key_rotation.settle(context, settings.data_dir / "secrets")
@@ -89,7 +91,7 @@ def build(
         disk.check()
 
     app.state.readiness = Readiness(check_ready)
-    app.state.log_verification = LogVerification(context, hours=settings.verify_hours)
+    app.state.log_verification = LogVerification(context, findings, hours=settings.verify_hours)
     certificates = app.state.certificates = Certificates(settings, context.clock)
     metrics = None
     if settings.metrics:
@@ -144,7 +146,7 @@ async def running(
         ends.callback(context.close)
         context.database.attach()
         ends.push_async_callback(context.database.finish)
-        for part in (delivery, retention, app.state.log_verification):
+        for part in (app.state.log_verification, delivery, retention):
             part.start()
             ends.push_async_callback(run_in_threadpool, part.close)
         yield ends

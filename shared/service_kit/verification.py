@@ -1,6 +1,9 @@
-"""Verification of the whole log and of the tables against it: at start, daily, after foreign writes, on request.
+"""Verification of the log and of the tables against it: at start, after foreign writes, daily, on request.
 
-It runs in a process of its own at low priority, so that requests wait neither for its work nor for its memory.
+It has two parts. The first is all but the exchanges between the parties. Until one that began after the start, or after
+the last foreign write, has ended, nothing takes effect (``ForeignWrites``). The whole runs in a process of its own at
+low priority, so that requests wait neither for its work nor for its memory; so does the first part of a long log, at
+normal priority.
 """
 
 import json
@@ -9,17 +12,27 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from blindopt import wire
+from blindopt.audit.merkle_log import Json
+from blindopt.audit.verification import Verification
 from blindopt.errors import Busy, LogBroken, StateConflict
 from service_kit.context.context import ServiceContext
 from service_kit.context.exclusive import exclusive
+from service_kit.context.log_summaries import Part
+from service_kit.store.database import Connection
 
 log = logging.getLogger("blindopt.verification")
 _POLL_S, _CLOSE_S = 10.0, 10.0
+LOOK_S = 1.0
+"""How often an idle service looks for foreign writes, and after which pause a first part that failed is tried again."""
+SMALL = 5_000
+"""Records of a log whose first part takes less than the start of a process."""
+Findings = Callable[[Connection, Iterable[Json], Part | None, Path | None], Iterator[LogBroken]]
 
 _START = (
     "import runpy, sys; sys.path[:0] = sys.argv[1].split(':'); sys.argv[:3] = [sys.argv[2]]; "
@@ -28,24 +41,37 @@ _START = (
 
 
 class LogVerification:
-    """Verifies the logs and tables of a service, one verification at a time.
+    """Verifies the logs and tables of a service, one verification of everything at a time.
 
     A restart begins anew: while the service was stopped, any record may have been changed.
     """
 
     def __init__(
-        self, context: ServiceContext, *, hours: float = 0.0, first_after_s: float = 3.0, again_s: float = 60.0
+        self,
+        context: ServiceContext,
+        findings: Findings,
+        *,
+        hours: float = 0.0,
+        first_after_s: float = 3.0,
+        again_s: float = 60.0,
     ) -> None:
-        """``hours`` between verifications in the background; 0: none. After one that failed: ``again_s``."""
-        self._context = context
+        """``findings`` compares the tables with the log.
+
+        ``hours`` between verifications of everything in the background; 0: none. After one that failed: ``again_s``.
+        """
+        self._context, self._findings = context, findings
+        self._writes = context.database.foreign_writes
+        if context.database.url is not None:  # the owner of the tables may write without a signal
+            hours = min(hours, 1.0)
         self._every_s, self._first_after_s, self._again_s = hours * 3_600, first_after_s, again_s
         self._started_at = context.clock()
         self._sound_at_start = context.audit_trail.is_sound
-        self._running = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._running, self._settling = threading.Lock(), threading.Lock()
+        self._processes: set[subprocess.Popen[bytes]] = set()
         self._verified = 0
         self._last: wire.Verification | None = None
-        self._closing = threading.Event()
+        self._closing, self._noticed = threading.Event(), threading.Event()
+        self._first_thread = threading.Thread(target=self._serve_first, daemon=True, name="foreign writes")
         self._thread = threading.Thread(target=self._serve, daemon=True, name="verification")
 
     def state(self) -> wire.VerificationState:
@@ -72,45 +98,103 @@ class LogVerification:
             return self._last
 
     def start(self) -> None:
-        """Verify in the background from now on."""
+        """Verify in the background from now on; before this returns, the first part of a log that is not long."""
+        self._writes.verified = -1
+        self._context.database.on_foreign_write(self._noticed.set)
+        try:
+            if self._is_small():
+                self._verify_first(self._writes.count)
+        except Exception as error:  # it is tried again
+            self._log_failure(error)
+        self._first_thread.start()
         if self._every_s:
             self._thread.start()
 
     def close(self) -> None:
-        """End the verification under way, and begin no other."""
+        """End the verifications under way, and begin no other."""
         self._closing.set()
-        if self._process is not None:
-            self._process.kill()
-        if self._thread.is_alive():
-            self._thread.join(_CLOSE_S)
+        self._noticed.set()
+        for process in list(self._processes):
+            process.kill()
+        for thread in (self._first_thread, self._thread):
+            if thread.is_alive():
+                thread.join(_CLOSE_S)
+
+    # --- the first part -------------------------------------------------------------------------------
+
+    def _serve_first(self) -> None:
+        while not self._closing.is_set():
+            try:
+                self._noticed.clear()
+                count = self._foreign_writes()
+                if not self._writes.are_verified:
+                    self._verify_first(count)
+            except Exception as error:  # its process may have been killed, or the database cannot be read
+                self._log_failure(error)
+                self._closing.wait(LOOK_S)
+            else:
+                self._noticed.wait(LOOK_S)
+
+    def _log_failure(self, error: Exception) -> None:
+        if not self._closing.is_set():
+            log.error("a verification of the log failed", extra={"fields": {"kind": type(error).__name__}})
+
+    def _foreign_writes(self) -> int:
+        """How often another program than this one was seen to write to the database."""
+        self._context.database.look()
+        return self._writes.count
+
+    def _is_small(self) -> bool:
+        return self._context.audit_trail.head().size <= SMALL
+
+    def _verify_first(self, count: int) -> None:
+        """Verify the first part as it is after ``count`` foreign writes."""
+        began = time.monotonic()
+        if self._is_small():
+            with self._context.database.read() as db:
+                try:
+                    verification = Verification(self._context.audit_trail.export(db), only_own=True)
+                    findings = list(self._findings(db, verification.records(), "first", None))
+                except LogBroken as finding:
+                    findings = [finding]
+        else:
+            findings = self._run("first")[0]["first"]
+        self._writes.seconds = time.monotonic() - began
+        self._settle_first(count, findings)
+
+    def _settle_first(self, count: int, findings: list[LogBroken]) -> None:
+        """Take the findings of the first part, unless a later one has ended, and let the service go on."""
+        with self._settling:
+            if self._writes.verified is None or self._writes.verified <= count:
+                self._context.audit_trail.replace_findings("first", findings)
+                if self._writes.verified is not None:
+                    self._writes.verified = count
+
+    # --- everything -----------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        due, seen = time.monotonic() + self._first_after_s, self._foreign_writes()
+        due, seen = time.monotonic() + self._first_after_s, self._writes.count
         while not self._closing.wait(max(0.0, min(_POLL_S, due - time.monotonic()))):
-            writes = self._foreign_writes()
-            if time.monotonic() < due and writes == seen:
+            writes = self._writes.count
+            if (time.monotonic() < due and writes == seen) or not self._writes.are_verified:
                 continue
             try:
                 self.verify()
             except Busy:
                 continue
             except Exception as error:  # its process may have been killed: it is tried again
-                if self._closing.is_set():
-                    return
-                log.error("a verification of the log failed", extra={"fields": {"kind": type(error).__name__}})
+                self._log_failure(error)
                 due = time.monotonic() + min(self._again_s, self._every_s)
             else:
                 seen, due = writes, time.monotonic() + self._every_s
 
-    def _foreign_writes(self) -> int:
-        """How often another process than this one was seen to write to the database."""
-        self._context.database.submit(lambda db: None)
-        return self._context.database.foreign_writes
-
     def _verify(self) -> wire.Verification:
-        at, began = self._context.clock(), time.monotonic()
-        findings, end = self._run()
-        self._context.audit_trail.replace_findings(findings)
+        at, began, count = self._context.clock(), time.monotonic(), self._foreign_writes()
+        self._verified = 0
+        found, end = self._run(None)
+        self._settle_first(count, found["first"])
+        self._context.audit_trail.replace_findings("second", [each for each in found["second"] if each.about])
+        findings = [*found["first"], *found["second"]]
         return wire.Verification(
             sound=not findings,
             problem=str(findings[0]) if findings else None,
@@ -121,34 +205,41 @@ class LogVerification:
             seconds=round(time.monotonic() - began, 3),
         )
 
-    def _run(self) -> tuple[list[LogBroken], dict[str, Any]]:
-        """Run the process to its end; the findings and its last message."""
-        self._verified, self._process = 0, self._begun()
-        findings: list[LogBroken] = []
+    def _run(self, part: Part | None) -> tuple[dict[Part, list[LogBroken]], dict[str, Any]]:
+        """Run a process for one part, or for both, to its end; the findings and its last message."""
+        found: dict[Part, list[LogBroken]] = {"first": [], "second": []}
         end: dict[str, Any] = {}
-        with self._process as process:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            with suppress(OSError), process.stdin:  # not an argument: others list these
-                process.stdin.write((self._context.database.url or "").encode())
-            for line in process.stdout:
-                message = json.loads(line)
-                if "finding" in message:
-                    findings.append(LogBroken(message["finding"], about=message["about"]))
-                elif "verified" in message:
-                    self._verified = message["verified"]
-                else:
-                    end = message
+        process = self._begun(part)
+        self._processes.add(process)
+        try:
+            if self._closing.is_set():
+                process.kill()
+            with process:
+                assert process.stdin is not None
+                assert process.stdout is not None
+                with suppress(OSError), process.stdin:  # not an argument: others list these
+                    process.stdin.write((self._context.database.url or "").encode())
+                for line in process.stdout:
+                    message = json.loads(line)
+                    if "finding" in message:
+                        finding = LogBroken(message["finding"], about=message["about"], others=message["others"])
+                        found[message["part"]].append(finding)
+                    elif "verified" in message:
+                        self._verified = message["verified"]
+                    else:
+                        end = message
+        finally:
+            self._processes.discard(process)
         if not end:
             raise StateConflict("the verification was ended before it had read everything")
-        return findings, end
+        return found, end
 
-    def _begun(self) -> subprocess.Popen[bytes]:
-        """The process that verifies."""
+    def _begun(self, part: Part | None) -> subprocess.Popen[bytes]:
+        """The process that verifies a part, or both."""
         module, folder = f"{self._context.service}_service", self._context.database.path.parent
         folders = ":".join(_folders_of("service_kit", "blindopt", module))
         return subprocess.Popen(  # noqa: S603  this interpreter, a module of ours
-            [sys.executable, "-P", "-c", _START, folders, module, "audit", "findings", str(folder)],
+            [sys.executable, "-P", "-c", _START, folders, module, "audit", "findings", str(folder), part or "both"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # a traceback may quote a value

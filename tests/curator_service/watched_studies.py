@@ -26,8 +26,8 @@ class WatchedStudies(ReleasedStudies):
         super().__init__(vault)
         self._before_measuring = before_measuring
 
-    def cached(self, identity: str) -> Any:
-        released = super().cached(identity)
+    def cached(self, identity: str, foreign_writes: int) -> Any:
+        released = super().cached(identity, foreign_writes)
         return None if released is None else self._watched(released)
 
     def of(self, db: Connection, identity: str) -> Any:

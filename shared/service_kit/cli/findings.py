@@ -1,4 +1,4 @@
-"""`audit findings`: verify a data folder for the service that runs in it, at low priority, and print JSON lines.
+"""`audit findings`: verify a data folder for the service that runs in it, and print JSON lines.
 
 It opens the database read-only: a service takes a write by another process as a reason to verify again.
 """
@@ -13,12 +13,13 @@ from blindopt.audit.verification import Verification
 from blindopt.errors import LogBroken
 from service_kit import collector
 from service_kit.context.keys import signer
+from service_kit.context.log_summaries import Part
 from service_kit.context.saved_checkpoint import read_note
 from service_kit.context.stored_records import StoredRecords
 from service_kit.store import audit_log
-from service_kit.store.database import Connection, Database
+from service_kit.store.database import Database
+from service_kit.verification import Findings
 
-Findings = Callable[[Connection, Iterable[Json]], Iterator[LogBroken]]
 NICENESS = 10
 """As other work that nobody waits for; at 19 a busy machine takes minutes for what should take seconds."""
 _SHOWN_EVERY = 10_000
@@ -26,11 +27,17 @@ _SHOWN_EVERY = 10_000
 
 @collector.paused()
 def print_findings(
-    folder: Path, kind: str, findings: Findings, write: Callable[[str], object], url: str | None = None
+    folder: Path,
+    kind: str,
+    findings: Findings,
+    write: Callable[[str], object],
+    url: str | None = None,
+    *,
+    only_first: bool = False,
 ) -> None:
     """Verify logs, signatures and tables; write each finding, and at the end size and root of the own log.
 
-    ``url`` is the address of PostgreSQL, if the database is there.
+    ``url`` is the address of PostgreSQL, if the database is there. ``only_first``: the first part alone.
     """
     saved = read_note(folder / "checkpoint")  # before the log, which may only be newer
     with Database.read_from(folder / f"{kind}.sqlite", url) as db:
@@ -38,14 +45,16 @@ def print_findings(
         log_changes = [each for each in changes if each["key"] == "log"]
         log_key = signer(folder / "secrets" / "log.key", kind, log_changes, is_new=False)
         export = StoredRecords(db, log_key, saved)
-        try:
-            verification = Verification(export)
-        except LogBroken as error:
-            _write(write, finding=str(error), about=None)
-            _write(write, size=export.size, root="", shared_logs=0)
-            return
-        for finding in findings(db, _counted(verification.records(), write)):
-            _write(write, finding=str(finding), about=finding.about)
+        parts: list[Part] = ["first"] if only_first else ["first", "second"]
+        for part in parts:
+            try:
+                verification = Verification(export, only_own=part == "first")
+            except LogBroken as error:
+                _write(write, part=part, finding=str(error), about=None, others=[])
+                _write(write, size=export.size, root="", shared_logs=0)
+                return
+            for finding in findings(db, _counted(verification.records(), write), part, folder):
+                _write(write, part=part, finding=str(finding), about=finding.about, others=finding.others)
         head = verification.head
         _write(write, size=head.size, root=head.root, shared_logs=len(export.grants()))
 

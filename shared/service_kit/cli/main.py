@@ -314,14 +314,15 @@ def _audit(program: Program[S]) -> typer.Typer:
             raise typer.Exit(1)
 
     @cli.command("findings", hidden=True)
-    def print_findings(folder: Path) -> None:
+    def print_findings(folder: Path, parts: str = typer.Argument("both")) -> None:
         """Verify the data in a folder for its running service."""
         from service_kit.cli import findings
 
-        os.nice(findings.NICENESS)
         kind = program.service.removeprefix("blindopt-")
         url = sys.stdin.read() or None
-        findings.print_findings(folder, kind, program.findings, lambda line: typer.echo(line), url)
+        if not (only_first := parts == "first"):  # for which requests wait
+            os.nice(findings.NICENESS)
+        findings.print_findings(folder, kind, program.findings, typer.echo, url, only_first=only_first)
 
     @cli.command()
     def key() -> None:

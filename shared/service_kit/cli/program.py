@@ -5,18 +5,19 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import typer
 from pydantic import BaseModel, ValidationError
 
-from blindopt.errors import BlindoptError, Invalid, LogBroken, Remote, StateConflict
+from blindopt.errors import BlindoptError, Invalid, Remote, StateConflict
 from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Role
 from service_kit.settings import ServiceSettings
 from service_kit.store import backends
 from service_kit.store.database import Connection, StoreFault
 from service_kit.store.folder_lock import only_process
+from service_kit.verification import Findings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -97,7 +98,7 @@ class Program(Generic[S]):
     settings: Callable[..., S]
     open_context: Callable[[S], ServiceContext]
     app: Callable[[S], "FastAPI"]
-    findings: Callable[[Connection, Iterable[dict[str, Any]]], Iterator[LogBroken]]
+    findings: Findings
     files: Callable[[Connection], Iterable[str]]
     restored: Callable[[Connection, ServiceContext, Iterable[str]], None]
     erased: Callable[[Connection], str] = lambda db: ""

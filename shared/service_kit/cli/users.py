@@ -94,7 +94,7 @@ def add_user(db: Connection, context: ServiceContext, name: str, role: Role, pas
     check_name(name)
     now = context.clock()
     user = User(new_principal("usr"), name, role, password_hash, stamp(now), None)
-    users.add(db, user)
+    users.add(db, user, context.seal.mac)
     audit_log.append(db, "user.added", actor="cli", now=now, details={"user": user.id, "role": role})
     return user
 
@@ -126,13 +126,13 @@ def _set_password(db: Connection, context: ServiceContext, name: str, password_h
     user, now = _by_name(db, name), context.clock()
     if user.disabled_at is not None:
         raise StateConflict("the user is disabled: add one of another name")
-    users.set_hash(db, user.id, password_hash)
+    users.set_hash(db, user.id, password_hash, context.seal.mac)
     sessions.end_of_user(db, user.id, now)
     audit_log.append(db, "user.password_set", actor="cli", now=now, details={"user": user.id})
 
 
 def _disable(db: Connection, context: ServiceContext, name: str) -> None:
     user, now = _by_name(db, name), context.clock()
-    users.disable(db, user.id, now)
+    users.disable(db, user.id, now, context.seal.mac)
     sessions.end_of_user(db, user.id, now)
     audit_log.append(db, "user.disabled", actor="cli", now=now, details={"user": user.id})

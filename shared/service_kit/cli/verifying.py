@@ -34,7 +34,7 @@ def verified(
         if since is not None:
             deque(records, maxlen=0)
             return verification, ""
-        for finding in program.findings(db, records):
+        for finding in program.findings(db, records, None, opened.database.path.parent):
             raise finding
         return verification, program.erased(db)
 

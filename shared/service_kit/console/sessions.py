@@ -99,7 +99,7 @@ class Sessions:
         row = await self._context.database.read_row_soon(sessions.FIND, id_sha256=hashlib.sha256(secret).digest())
         if not self._is_good(row):
             return None
-        await self._context.authentication.check_user(row.user_id, row.role)
+        self._context.authentication.check_user(row)
         session = Session(Principal(id=row.user_id, kid=row.user_id, role=row.role, name=row.name), secret)
         if is_use:
             self._record_use(session)
@@ -152,6 +152,7 @@ class Sessions:
         )
         if not is_right or user is None or user.disabled_at is not None:
             raise Unauthenticated(_WRONG)
+        self._context.authentication.check_user(user)
         secret = secrets.token_bytes(32)
         new_hash = None
         if passwords.is_dated(user.password_hash, self._password_cost):
@@ -181,7 +182,7 @@ class Sessions:
         now = self._context.clock()
         sessions.add(db, NewSession(hashlib.sha256(secret).digest(), user.id, now, now + self._life))
         if new_hash is not None:
-            users.set_hash(db, user.id, new_hash)
+            users.set_hash(db, user.id, new_hash, self._context.seal.mac)
         audit_log.append(db, "session.opened", actor=user.principal.actor, now=now, details={})
 
     async def end(self, session: Session) -> None:

@@ -3,7 +3,7 @@
 import base64
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from blindopt.audit.checkpoints import Checkpoint, Signer
 from blindopt.audit.merkle_log import Head, sha256
 from blindopt.errors import AuditUnavailable, LogBroken, RecordChanged
+from service_kit.context.log_summaries import OTHER, Part
 from service_kit.context.outbox import Outbox
 from service_kit.context.request import RequestContext
 from service_kit.context.saved_checkpoint import SavedCheckpoint
@@ -21,7 +22,7 @@ from service_kit.store.base import Clock
 from service_kit.store.database import Connection, Database, StoreFault
 from service_kit.store.stored_replies import StoredReply
 
-_READY_SECONDS = 1.0
+_READY_SECONDS, _REFUSED = 1.0, 300
 
 
 class Recorded(NamedTuple):
@@ -45,7 +46,7 @@ class AuditTrail:
         self._outbox = outbox
         self._saved = SavedCheckpoint(checkpoint_file, signer)
         self._fault: str | None = None
-        self._findings: dict[str, str] = {}
+        self._findings: dict[Part, list[LogBroken]] = {"first": [], "second": []}
         self._checking = threading.Lock()
         self._readiness_checked_at = float("-inf")
         self._unready: Exception | None = None
@@ -124,12 +125,16 @@ class AuditTrail:
 
     def close(self) -> None:
         """Save a last checkpoint, unless the log is broken."""
-        if self._fault is None:
+        if self._may_save():
             self._save_now()
 
     def _save(self) -> None:
-        if self._saved.is_due():
+        if self._saved.is_due() and self._may_save():
             self._save_now()
+
+    def _may_save(self) -> bool:
+        """Whether the log is as this service wrote it: what another program has left of it is not signed."""
+        return self._log_fault() is None and self._database.foreign_writes.are_verified
 
     def _save_now(self) -> None:
         # On a connection that is open already: after a commit, no further file can perhaps be opened.
@@ -152,18 +157,34 @@ class AuditTrail:
     @property
     def is_sound(self) -> bool:
         """Whether no fault is known, neither of the log nor of a table."""
-        return self._fault is None and not self._findings
+        return not self.findings
 
     def check_sound(self) -> None:
         """Raise AuditUnavailable if the log does not verify."""
-        if self._fault is not None:
-            raise AuditUnavailable(f"the audit log does not verify: {self._fault}")
+        if (fault := self._log_fault()) is not None:
+            raise AuditUnavailable(f"the audit log does not verify: {fault}")
 
-    def check_unchanged(self, *names: str | None) -> None:
-        """Raise RecordChanged if a stored record about one of these studies, grants or runs differs from the log."""
-        for name in names:
-            if name in self._findings:
-                raise RecordChanged("a stored record about this study differs from the audit log: it is not served")
+    def _log_fault(self) -> str | None:
+        whole = (str(finding) for finding in self._all_findings() if finding.about is None)
+        return self._fault or next(whole, None)
+
+    def check_unchanged(self, *names: str) -> None:
+        """Raise RecordChanged if a stored record about one of these studies, grants or runs differs from the log.
+
+        Or one of which it is not known what else was changed.
+        """
+        self.check_named(*names, OTHER)
+
+    def check_named(self, *names: str) -> None:
+        """The same for records that a finding names as one of these."""
+        for finding in self._all_findings():
+            if finding.about in names or not set(names).isdisjoint(finding.others):
+                raise RecordChanged(
+                    "a stored record about this study or dataset differs from the audit log: nothing was done"
+                )
+
+    def _all_findings(self) -> list[LogBroken]:
+        return [*self._findings["first"], *self._findings["second"]]
 
     def check_reply(
         self, db: Connection, principal: Principal, key: str, log_seq: int | None, reply: StoredReply
@@ -184,27 +205,42 @@ class AuditTrail:
             self.report(LogBroken(f"the stored answer under key {key} was changed", about=principal.id))
             raise RecordChanged("the stored answer to this request differs from the audit log: it is not served")
 
-    def report(self, finding: LogBroken) -> None:
-        """Refuse what a finding is about from now on, and write a notice."""
-        if str(finding) in self.findings:
-            return
-        if finding.about is None:
-            self._fault = self._fault or str(finding)
-        else:
-            self._findings.setdefault(finding.about, str(finding))
-        # In a thread: the caller may be in a transaction, which a notice would wait for.
-        threading.Thread(target=self.notify_broken, args=[str(finding)], daemon=True).start()
+    def check_unanswered(self, db: Connection, principal: Principal, key: str) -> None:
+        """Raise RecordChanged if the log has a reply to a request that took effect and has none: it would be repeated.
 
-    def replace_findings(self, findings: Iterable[LogBroken]) -> None:
-        """Take the findings of a verification of everything in place of earlier ones."""
-        self._findings = {}
+        It reads the whole log: without an edit, only a crash or a fault before the reply leaves such a request.
+        """
+        for record in audit_log.exchanges_under(db, key):
+            exchange = record["exchange"]
+            if (exchange["grant_id"], exchange["method"]) == (principal.id, "POST") and exchange["status"] < _REFUSED:
+                self.report(LogBroken(f"the stored answer under key {key} is missing", about=principal.id))
+                raise RecordChanged(
+                    "the stored answer to this request is missing, and the audit log has it: nothing was done"
+                )
+
+    def report(self, finding: LogBroken) -> None:
+        """Refuse what a finding is about until the first part of a verification has ended, and write a notice."""
+        if str(finding) not in self.findings:
+            self._findings["first"] = [*self._findings["first"], finding]
+            self._notify_in_thread(finding)
+
+    def replace_findings(self, part: Part, findings: Sequence[LogBroken]) -> None:
+        """Take the findings of one part of a verification in place of its earlier ones, and write notices."""
+        known = self.findings
+        self._findings[part] = list(findings)
         for finding in findings:
-            self.report(finding)
+            if str(finding) not in known:
+                self._notify_in_thread(finding)
+
+    def _notify_in_thread(self, finding: LogBroken) -> None:
+        # The caller may be in a transaction, which a notice would wait for.
+        threading.Thread(target=self.notify_broken, args=[str(finding)], daemon=True).start()
 
     @property
     def findings(self) -> list[str]:
         """Every fault that is known, in words."""
-        return [*([self._fault] if self._fault is not None else []), *self._findings.values()]
+        faults = [] if self._fault is None else [self._fault]
+        return list(dict.fromkeys([*faults, *map(str, self._all_findings())]))
 
     def check_ready(self) -> None:
         """Raise if the database cannot be written or the log's head does not verify.

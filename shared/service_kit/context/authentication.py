@@ -1,22 +1,19 @@
 """Authentication by bearer tokens; issuing, rotating and revoking them."""
 
-import asyncio
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 from blindopt.errors import AuditUnavailable, LogBroken, RecordChanged, StateConflict, Unauthenticated
-from service_kit.context.log_summaries import PrincipalLogSummary, secret_digest
+from service_kit.context.log_summaries import secret_digest
 from service_kit.identity.tokens import Principal, Role, Token, mint, new_principal, parse
 from service_kit.store import audit_log, tokens, users
-from service_kit.store.base import Clock
+from service_kit.store.base import Clock, MacOf
 from service_kit.store.database import Connection, Database
 
-T = TypeVar("T")
 LIVE_TOKENS_MAX = 2
 _USE_RECORDED_EVERY_S = 60.0
 _HOW_TO_AUTHENTICATE = "send a valid token: Authorization: Bearer blindopt_..."
@@ -33,14 +30,13 @@ class Expired(Unauthenticated):
 class Authentication:
     """Checks, issues and revokes tokens."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: Clock, mac_of: MacOf) -> None:
         self._database = database
         self._clock = clock
+        self._mac_of = mac_of
         self._use_recorded_at: dict[str, float] = {}
-        self._logged, self._followed = PrincipalLogSummary(), (-1, -1)
-        self._following = threading.Lock()
         self.on_finding: Callable[[LogBroken], None] = lambda finding: None
-        """Is called with a token or user whose row differs from the log."""
+        """Is called with a token or user whose row was changed."""
 
     def authenticate(self, authorization: str) -> Principal:
         """The principal of an Authorization header. Raises Unauthenticated; Expired if the secret is right."""
@@ -51,48 +47,32 @@ class Authentication:
         """``authenticate`` for the event loop, which is not blocked."""
         token = _parsed(authorization)
         row = await self._database.read_row_soon(tokens.FIND, kid=token.kid)
-        return await self._without_blocking(lambda: self._of_row(token, row))
-
-    async def _without_blocking(self, check: Callable[[], T]) -> T:
-        """Run a check against the log, which reads the newest records where another process has written."""
-        if self._database.url is None or self._followed[1] == self._database.foreign_writes:
-            return check()
-        return await asyncio.to_thread(check)
+        return self._of_row(token, row)
 
     def _of_row(self, token: Token, row: Any) -> Principal:
         # An unknown key id and a wrong secret get the same reply. Key ids are not secret.
         if row is None or not token.matches(row.secret_sha256):
             raise Unauthenticated(_HOW_TO_AUTHENTICATE)
         principal = _principal(row)
-        self._check_logged(row.principal, lambda db: self._token_fault(db, row))
+        self._check_sealed(row)
         if not tokens.is_live(row, self._clock()):
             raise Expired(principal)
         self._record_use(row.kid)
         return principal
 
-    def _token_fault(self, db: Connection | None, row: Any) -> str | None:
-        return self._logged.token_fault(row if db is None else tokens.find(db, row.kid))
+    def _check_sealed(self, row: Any) -> None:
+        if not tokens.is_sealed(row, self._mac_of):
+            what = "its bearer, role, study, expiry, revocation or secret is not what was stored"
+            self._refuse(f"token {row.kid} was changed: {what}", row.principal)
 
-    async def check_user(self, identity: str, role: Role) -> None:
-        """Raise RecordChanged if the role of a user is not the one in the log. The event loop is not blocked."""
-        await self._without_blocking(
-            lambda: self._check_logged(identity, lambda db: self._logged.role_fault(identity, role))
-        )
+    def check_user(self, row: Any) -> None:
+        """Raise RecordChanged if the row of a user, or a ``User``, was changed by another program."""
+        if not users.is_sealed(row, self._mac_of):
+            self._refuse(f"user {row.id} was changed: its name, role, password or end is not what was stored", row.id)
 
-    def _check_logged(self, about: str, fault_in: Callable[[Connection | None], str | None]) -> None:
-        """Raise RecordChanged for a fault that remains once the newest records were read, in one view with the row."""
-        if self._followed[1] == self._database.foreign_writes and fault_in(None) is None:
-            return
-        seen = self._database.foreign_writes
-        with self._following, self._database.read() as db:
-            for record in audit_log.of_kind(db, *PrincipalLogSummary.kinds, after=self._followed[0]):
-                self._logged.follow(record)
-                self._followed = record["seq"], -1
-            fault = fault_in(db)
-            self._followed = self._followed[0], seen
-        if fault is not None:
-            self.on_finding(LogBroken(fault, about=about))
-            raise RecordChanged("the stored record of this token or user differs from the audit log")
+    def _refuse(self, fault: str, about: str) -> None:
+        self.on_finding(LogBroken(fault, about=about))
+        raise RecordChanged("the stored record of this token or user was changed: nothing was done")
 
     def _record_use(self, kid: str) -> None:
         """Store when a token was used, to the minute, without waiting for the write."""
@@ -136,6 +116,7 @@ class Authentication:
         if all(row.revoked_at for row in rows):
             raise StateConflict("all its tokens were revoked: make a new one instead")
         row = rows[0]
+        self._check_sealed(row)
         return self._issue(db, row.principal, row.role, row.name, row.study_id, days=days, actor=actor)
 
     def _issue(
@@ -143,7 +124,7 @@ class Authentication:
     ) -> tuple[Token, Principal]:
         token, now = mint(), self._clock()
         principal = Principal(id=identity, kid=token.kid, role=role, name=name, study_id=study_id)
-        tokens.add(db, token, principal, created=now, expires=now + timedelta(days=days))
+        tokens.add(db, token, principal, created=now, expires=now + timedelta(days=days), mac_of=self._mac_of)
         row = tokens.find(db, token.kid)
         details = {"principal": identity, "kid": token.kid, "role": role, "study_id": study_id}
         details |= {"expires_at": row.expires_at, "secret_sha256": secret_digest(row)}
@@ -152,8 +133,7 @@ class Authentication:
 
     def revoke(self, db: Connection, kid: str, *, actor: str) -> None:
         """Refuse a token from now on, and record it in the log. Raises NotFound."""
-        tokens.revoke(db, kid, self._clock())
-        self._followed = self._followed[0], -1
+        tokens.revoke(db, kid, self._clock(), self._mac_of)
         audit_log.append(db, "token.revoked", actor=actor, now=self._clock(), details={"kid": kid})
 
     def tokens(self) -> list[Any]:

@@ -10,6 +10,7 @@ from service_kit.context.audit_trail import AuditTrail
 from service_kit.context.authentication import Authentication
 from service_kit.context.idempotency import Idempotency
 from service_kit.context.keys import Seal, signer
+from service_kit.context.log_summaries import seal_principals
 from service_kit.context.outbox import Outbox, Service
 from service_kit.settings import ServiceSettings
 from service_kit.store import (
@@ -18,7 +19,7 @@ from service_kit.store import (
     sessions,  # noqa: F401  registers its table
 )
 from service_kit.store.base import APPEND_ONLY, METADATA, MIGRATIONS, Clock, Schema
-from service_kit.store.database import Database
+from service_kit.store.database import Connection, Database
 
 _SEALED_TRIED = 8
 """So many sealed values of each table are tried at a start: any that opens shows that the key is the right one."""
@@ -50,7 +51,7 @@ class ServiceContext:
     ) -> Self:
         """Connect the parts; ``checkpoint_file`` keeps a checkpoint of the log outside the database."""
         outbox = outbox or Outbox()
-        authentication = Authentication(database, clock)
+        authentication = Authentication(database, clock, seal.mac)
         audit_trail = AuditTrail(database, signer, clock, outbox, checkpoint_file)
         authentication.on_finding = audit_trail.report
         idempotency = Idempotency(database, seal, authentication, audit_trail)
@@ -63,20 +64,26 @@ class ServiceContext:
         Raises StateConflict for a key that is missing, or is not the one of this database.
         """
         folder, kind = settings.data_dir, service.removeprefix("blindopt-")
+
+        def keys(db: Connection) -> tuple[Seal, Signer]:
+            changes = [record["details"] for record in audit_log.of_kind(db, "key.changed")]
+            is_new = not audit_log.head(db).size
+            log_changes = [each for each in changes if each["key"] == "log"]
+            log_key = signer(folder / "secrets" / "log.key", kind, log_changes, is_new=is_new)
+            sealed_by = [str(each["id"]) for each in changes if each["key"] == "seal"]
+            seal = Seal.of(folder / "secrets" / "seal.key", sealed_by[-1] if sealed_by else None, is_new=is_new)
+            return seal, log_key
+
         database = Database(
             folder / f"{kind}.sqlite",
             (METADATA, schema.METADATA),
             append_only=(*APPEND_ONLY, *schema.APPEND_ONLY),
             migrations=(MIGRATIONS, schema.MIGRATIONS),
+            upgraded=lambda db: seal_principals(db, keys(db)[0].mac),
             url=settings.database_address,
         )
         with database.read() as db:
-            changes = [record["details"] for record in audit_log.of_kind(db, "key.changed")]
-            is_new = not audit_log.head(db).size
-        log_changes = [each for each in changes if each["key"] == "log"]
-        log_key = signer(folder / "secrets" / "log.key", kind, log_changes, is_new=is_new)
-        sealed_by = [str(each["id"]) for each in changes if each["key"] == "seal"]
-        seal = Seal.of(folder / "secrets" / "seal.key", sealed_by[-1] if sealed_by else None, is_new=is_new)
+            seal, log_key = keys(db)
         with database.read() as db:
             seal.check(sealed.values(db, limit=_SEALED_TRIED))
         outbox = Outbox(service, settings.enabled_events, clock)

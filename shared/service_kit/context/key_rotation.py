@@ -15,6 +15,7 @@ from blindopt.audit.checkpoints import CHANGES_MAX, Signer
 from blindopt.errors import StateConflict
 from service_kit.context.context import ServiceContext
 from service_kit.context.keys import Seal, key_id, next_path, read_next, write_key
+from service_kit.context.log_summaries import seal_principals
 from service_kit.store import audit_log, sealed
 from service_kit.store.database import Connection
 
@@ -66,6 +67,7 @@ def _rotate_seal(context: ServiceContext, secrets: Path) -> None:
 
     def work(db: Connection) -> None:
         sealed.seal_anew(db, lambda value: following.close(context.seal.open(value)))
+        seal_principals(db, following.mac, context.seal.mac)
         _record(db, context, {"key": "seal", "id": key_id(fresh)})
 
     context.database.write(work)

@@ -1,6 +1,7 @@
 """Keys in files outside the database: one encrypts stored secrets, one signs the log."""
 
 import hmac
+import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +27,7 @@ class Seal:
     def __init__(self, secret: bytes, folder: Path) -> None:
         self._fernet = Fernet(secret)
         self.secret, self._folder = secret, folder
+        self._mac_key = hmac.digest(secret, b"blindopt rows", "sha256")
 
     def __repr__(self) -> str:
         return f"Seal({key_id(self.secret)})"
@@ -47,6 +49,11 @@ class Seal:
         if (kept := self._folder / f"{purpose}.key").exists():  # since the key was changed
             return bytes.fromhex(kept.read_bytes().decode())
         return hmac.digest(self.secret, f"blindopt {purpose}".encode(), "sha256")
+
+    def mac(self, *values: str | bytes | None) -> bytes:
+        """The MAC of the values that decide in a row, which the database alone does not allow to make."""
+        texts = [bytes(value).hex() if isinstance(value, bytes) else value for value in values]
+        return hmac.digest(self._mac_key, json.dumps(texts).encode(), "sha256")
 
     def close(self, clear: bytes) -> bytes:
         """Encrypt and authenticate ``clear``."""

@@ -1,15 +1,18 @@
 """What the log says about tables, followed record by record and then compared with the rows."""
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from blindopt.audit.merkle_log import Json, sha256
 from blindopt.errors import LogBroken
-from service_kit.store import tokens, users
+from service_kit.store import audit_log, tokens, users
+from service_kit.store.base import MacOf
 from service_kit.store.database import Connection
 
 OTHER = "other"
-"""What a finding is about that is neither about the whole log, nor about one study, grant or run."""
+"""What a finding is about that names no study, grant or run. What else was changed is not known: all are refused."""
+Part = Literal["first", "second"]
+"""Of a verification: all but the exchanges between the parties, which ends before a service goes on; the exchanges."""
 
 
 class LogSummary(Protocol):
@@ -22,47 +25,50 @@ class LogSummary(Protocol):
     def follow(self, record: Json) -> None:
         """Take the next record of the log. Raises LogBroken if it contradicts an earlier one."""
 
-    def check(self, db: Connection) -> None:
-        """Raise LogBroken if a table differs from the log."""
+    def check(self, db: Connection) -> Iterator[LogBroken]:
+        """Yield what differs in the tables from the log, about each study, grant or run.
+
+        Raises LogBroken where nothing after it can be compared: it is about ``OTHER`` too.
+        """
 
 
 def summarize(db: Connection, records: Iterable[Json], summaries: list[LogSummary]) -> Iterator[LogBroken]:
-    """Follow the log, then check the tables; yield the first finding of each summary.
+    """Follow the log, then check the tables; yield the first finding of each summary about each thing.
 
     What ``records`` raises is yielded too. Where the own log itself is broken, no table can be compared with it.
     """
-    remaining, early = list(summaries), []
-    by_kind: dict[str, list[LogSummary]] = {}
+    found: dict[tuple[int, str], LogBroken] = {}
+    by_kind: dict[str, list[tuple[int, LogSummary]]] = {}
+
+    def note(index: int, finding: LogBroken) -> None:
+        finding.about = finding.about or OTHER
+        found.setdefault((index, finding.about), finding)
+
     try:
         for record in records:
             kind = str(record["kind"])
             if (followers := by_kind.get(kind)) is None:
-                followers = [each for each in remaining if each.kinds is None or kind in each.kinds]
+                followers = [each for each in enumerate(summaries) if each[1].kinds is None or kind in each[1].kinds]
                 by_kind[kind] = followers
-            for summary in followers:
+            for index, summary in followers:
                 try:
                     summary.follow(record)
                 except LogBroken as finding:
-                    remaining.remove(summary)
-                    by_kind.clear()
-                    early.append(_of_tables(finding))
+                    note(index, finding)
     except LogBroken as finding:
         yield finding
         if finding.about is None:
             return
-    yield from early
-    for summary in remaining:
+    for index, summary in enumerate(summaries):
         try:
-            summary.check(db)
-        except LogBroken as finding:
-            yield _of_tables(finding)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:  # a changed row may hold anything
-            yield _of_tables(LogBroken(f"a stored row cannot be read ({type(error).__name__}): it was changed"))
-
-
-def _of_tables(finding: LogBroken) -> LogBroken:
-    finding.about = finding.about or OTHER
-    return finding
+            for each in summary.check(db):
+                note(index, each)
+        except LogBroken as error:
+            error.others = (*error.others, OTHER)
+            note(index, error)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:  # a changed row may hold anything
+            note(index, LogBroken(f"a stored row cannot be read ({type(error).__name__}): it was changed"))
+    yield from found.values()
 
 
 class PrincipalLogSummary:
@@ -103,28 +109,45 @@ class PrincipalLogSummary:
             return f"token {row.kid} was changed: its secret or its expiry is not what the log says"
         return None
 
-    def role_fault(self, identity: str, role: str) -> str | None:
-        """What differs in the role of a user; None if nothing does."""
-        return None if self.users.get(identity) == role else f"user {identity} was changed: the log has another role"
+    def user_fault(self, user: users.User) -> str | None:
+        """What differs in the row of a user; None if nothing does."""
+        if self.users.get(user.id) != user.role:
+            return f"user {user.id} was changed: the log has another role"
+        if (user.id in self.disabled) != (user.disabled_at is not None):
+            return f"user {user.id} was changed: the log says otherwise whether it is disabled"
+        return None
 
-    def check(self, db: Connection) -> None:
-        """Raise LogBroken if a row of a token or a user differs from the log."""
-        missing = set(self.tokens)
+    def check(self, db: Connection) -> Iterator[LogBroken]:
+        """Yield what differs in the rows of tokens and users from the log."""
+        missing = dict(self.tokens)
         for row in tokens.list_all(db):
-            missing.discard(row.kid)
+            issued = missing.pop(row.kid, None)
             if (fault := self.token_fault(row)) is not None:
-                raise LogBroken(fault, about=row.principal)
-        for kid in sorted(missing):
-            raise LogBroken(f"token {kid} is missing")
+                others = () if issued is None else (issued["principal"],)
+                yield LogBroken(fault, about=row.principal, others=others)
+        for kid, issued in missing.items():
+            yield LogBroken(f"token {kid} is missing", about=issued["principal"])
         for user in users.list_all(db):
-            if (fault := self.role_fault(user.id, user.role)) is not None:
-                raise LogBroken(fault, about=user.id)
-            if (user.id in self.disabled) != (user.disabled_at is not None):
-                raise LogBroken(
-                    f"user {user.id} was changed: the log says otherwise whether it is disabled", about=user.id
-                )
+            if (fault := self.user_fault(user)) is not None:
+                yield LogBroken(fault, about=user.id)
 
 
 def secret_digest(row: Any) -> str:
     """The digest of a token's stored hash, as the log has it: the log reveals nothing that opens the service."""
     return sha256(row.secret_sha256)
+
+
+def seal_principals(db: Connection, mac_of: MacOf, before: MacOf | None = None) -> None:
+    """Store the MAC of each token and user: of those that are what the log says, and had the MAC ``before``.
+
+    Any other row gets none, and opens nothing.
+    """
+    summary = PrincipalLogSummary()
+    for record in audit_log.of_kind(db, *summary.kinds):
+        summary.follow(record)
+    for token in tokens.list_all(db):
+        if summary.token_fault(token) is None and (before is None or tokens.is_sealed(token, before)):
+            tokens.seal(db, token, mac_of)
+    for user in users.list_all(db):
+        if summary.user_fault(user) is None and (before is None or users.is_sealed(user, before)):
+            users.seal(db, user, mac_of)

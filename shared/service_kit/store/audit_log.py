@@ -30,7 +30,8 @@ from blindopt.audit import merkle_log
 from blindopt.audit.merkle_log import EMPTY, Entry, Head, Json
 from blindopt.errors import LogBroken
 from service_kit.store.base import KIND, METADATA, moment, page_of, stamp
-from service_kit.store.prepared_statement import PreparedStatement, remembered
+from service_kit.store.foreign_writes import check_verified
+from service_kit.store.prepared_statement import PreparedStatement
 
 _log = Table(
     "log",
@@ -55,9 +56,8 @@ _shared = Table(
 _BYTES = ("body", "leaf", "peaks")
 _AT_ONCE = 1_000
 """How many records of a whole log are in memory at once."""
-_TAIL = "tail"
-TAIL_MAX = 16
-"""How many of the last records a connection remembers."""
+_ALWAYS = ("session.opened", "session.ended")
+"""Kinds of records that wait for no verification: people log in and read."""
 LAST = PreparedStatement(select(_log.c.seq, _log.c.peaks).order_by(_log.c.seq.desc()).limit(1), kept=True)
 _ADD = PreparedStatement(_log.insert(), ["seq", *_BYTES])
 _LAST_SHARED = PreparedStatement(
@@ -82,7 +82,10 @@ def append(
     """Add a record to the service's own log, perhaps with the canonical bytes of an exchange.
 
     What is stored beside it has its time, ``Appended.at``. ``details`` must hold no private value: auditors read it.
+    Raises Verifying: all that takes effect is recorded, so that nothing does until a foreign write is verified.
     """
+    if kind not in _ALWAYS:
+        check_verified(db)
     seq, peaks = _next(LAST.row(db))
     now = _not_before_the_last(db, now)
     # Canonical bytes, the names in order; those of an exchange are in the shared log too.
@@ -97,37 +100,16 @@ def append(
     body += f',"kind":{quoted(kind)},"seq":{seq},"time":"{at}","v":1}}'.encode()
     leaf = merkle_log.leaf_hash(body)
     grown = merkle_log.grow(peaks, seq, leaf)
-    memory, added = remembered(db, _log.name), Appended(seq, leaf, kind, shown, at)
-    tail = (memory or {}).get(_TAIL, [])
     _ADD.run(db, seq=seq, body=body, leaf=leaf, peaks=grown)
     LAST.remember(db, (seq, grown))
-    if memory is not None:
-        memory[_TAIL] = [*tail[1 - TAIL_MAX :], added]
-    return added
+    return Appended(seq, at)
 
 
 class Appended(NamedTuple):
-    """A record that this process added: its position, leaf hash, kind, details and time."""
+    """The position and time of a record that was added."""
 
     seq: int
-    leaf: bytes
-    kind: str
-    details: Mapping[str, Any]
     at: str
-
-
-def _tail(db: Connection) -> list[Appended]:
-    tail: list[Appended] = (remembered(db, _log.name) or {}).get(_TAIL, [])
-    return tail
-
-
-def appended_since(db: Connection, seq: int, leaf: bytes) -> list[Appended] | None:
-    """The records after this one, in order, where the connection remembers all of them; None where it does not."""
-    tail = _tail(db)
-    for index in range(len(tail) - 1, -1, -1):
-        if tail[index].seq == seq:
-            return tail[index + 1 :] if tail[index].leaf == leaf else None
-    return None
 
 
 def _not_before_the_last(db: Connection, now: datetime) -> datetime:
@@ -261,23 +243,6 @@ def of_kind(db: Connection, *kinds: str, after: int = -1, about: str | None = No
     if about is not None:
         query = query.where(func.instr(_log.c.body, about.encode()) > 0)
     return (Entry(*row).record for row in db.execute(query))
-
-
-_SINCE = PreparedStatement(
-    select(_log.c.seq, _log.c.leaf, _log.c.kind, _log.c.body)
-    .where(_log.c.seq >= bindparam("first"))
-    .order_by(_log.c.seq)
-)
-
-
-def since(db: Connection, seq: int) -> list[Any]:
-    """Sequence number, leaf, kind and body of every record from a sequence number on, in order."""
-    return _SINCE.rows(db, first=seq)
-
-
-def record_of(row: Any) -> Json:
-    """The record in a row of ``since``. Raises LogBroken for no JSON object."""
-    return Entry(row.seq, row.body, row.leaf, b"").record
 
 
 def exchanges_under(db: Connection, key: str) -> list[Json]:

@@ -9,11 +9,14 @@ from sqlalchemy import Column, Connection, MetaData, Select, Table, func, select
 from service_kit.store.schema import Migrations
 
 Clock = Callable[[], datetime]
+MacOf = Callable[..., bytes]
+"""Returns the MAC of values, under a key that is not in the database."""
 METADATA = MetaData()
 KIND = "CASE WHEN json_valid(CAST(body AS TEXT)) THEN json_extract(CAST(body AS TEXT), '$.kind') END"
 MIGRATIONS: Migrations = {
     11: [f"ALTER TABLE log ADD COLUMN kind TEXT GENERATED ALWAYS AS ({KIND}) VIRTUAL"],
     13: ["ALTER TABLE replies ADD COLUMN log_seq INTEGER"],
+    14: ["ALTER TABLE tokens ADD COLUMN mac BLOB", "ALTER TABLE users ADD COLUMN mac BLOB"],
 }
 """Migrations of the tables that both services have."""
 ERASABLE = {"erasable": True}

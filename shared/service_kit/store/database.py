@@ -17,6 +17,7 @@ from blindopt.errors import AuditUnavailable, StateConflict
 from service_kit.store import backends, schema
 from service_kit.store.copying import copy_tables
 from service_kit.store.driver_errors import StoreFault, converted, is_open, reading, savepoint
+from service_kit.store.foreign_writes import ForeignWrites, note, watch
 from service_kit.store.prepared_statement import Ahead, Driver, PreparedStatement, raw, remember_rows
 
 __all__ = ["Connection", "Database", "Durations", "StoreFault", "is_open", "savepoint"]
@@ -64,24 +65,27 @@ class Database:
         *,
         append_only: tuple[str, ...] = (),
         migrations: tuple[schema.Migrations, ...] = (),
+        upgraded: Callable[[Connection], None] = lambda db: None,
         url: str | None = None,
         quick_seconds: float = QUICK_SECONDS,
     ) -> None:
         """Open the file ``path``; with ``url``, PostgreSQL there, in a schema with the name of the file.
 
+        ``upgraded`` runs in the transaction in which an older database is migrated.
         After a commit that took ``quick_seconds`` at most, a thread that writes commits by itself.
         """
         self.path, self.url = path.absolute(), url
-        self.foreign_writes = 0
-        """How often a commit of another connection, so of another process, was seen before a transaction."""
+        self.foreign_writes = ForeignWrites()
         self.commits = Durations()
         """How long its commits took."""
         self._data_version: Any = None
         self._tables = metadata, append_only, migrations
         self._after_commit: Callable[[], None] = lambda: None
+        self._on_foreign_write: Callable[[], None] = lambda: None
         self._backend = self.server = backends.of(self.path, url)
         self._db = self._reached(self._backend.connect)
         self._memory = remember_rows(self._db)
+        watch(self._db, self.foreign_writes)
         self._lock, self._submitting = threading.Lock(), threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: list[_Item] = []
@@ -89,7 +93,13 @@ class Database:
         self._is_put_off = False  # whether a group waits for the lock, which another thread holds
         self._is_quick, self._quick_seconds = False, quick_seconds
         self._committer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
-        if self.write(lambda db: self._backend.schema.prepare(db, *self._tables)):
+
+        def prepare(db: Connection) -> bool:
+            if is_older := self._backend.schema.prepare(db, *self._tables):
+                upgraded(db)
+            return bool(is_older)
+
+        if self.write(prepare):
             self._backend.rewrite(self._db)
         self._reader = self._reached(self._backend.open_readers)
         self._row_lock = threading.Lock()
@@ -157,14 +167,31 @@ class Database:
         """
         self._after_commit = act
 
+    def look(self) -> None:
+        """Notice the commits of other connections until now. On the event loop's own thread it would block."""
+        if not self._backend.is_near:
+            self.write(lambda db: None)
+            return
+        self._lock.acquire()
+        try:
+            if not self._closed:
+                self._notice_foreign(self._backend.version(raw(self._db)))
+        finally:
+            self._release()
+
+    def on_foreign_write(self, act: Callable[[], None]) -> None:
+        """Run ``act``, which must be quick, when a transaction notices a commit of another connection."""
+        self._on_foreign_write = act
+
     def read_row(self, statement: PreparedStatement, **values: Any) -> Any:
         """The only row of a statement, or None, as it was committed last: for the hot path. Raises as ``read``."""
         try:
             if self._backend.is_near and self._lock.acquire(blocking=False):  # nobody writes: what is remembered is so
                 try:
-                    is_last = not self._closed and self._backend.version(raw(self._db)) == self._data_version
-                    if is_last and statement.is_known(self._db, values):
-                        return statement.row(self._db, **values)
+                    if not self._closed:
+                        self._notice_foreign(self._backend.version(raw(self._db)))
+                        if statement.is_known(self._db, values):
+                            return statement.row(self._db, **values)
                 finally:
                     self._release()
             with self._row_lock:
@@ -266,9 +293,11 @@ class Database:
 
     def _notice_foreign(self, version: Any) -> None:
         if version != self._data_version:
-            self.foreign_writes += self._data_version is not None
-            self._data_version = version
             self._memory.clear()
+            if self._data_version is not None:
+                self.foreign_writes.count += 1
+                self._on_foreign_write()
+            self._data_version = version
 
     def _run(self, connection: Driver, work: Callable[[Connection], Any]) -> tuple[Any, Exception | None]:
         connection.execute("SAVEPOINT work")
@@ -334,9 +363,10 @@ class Database:
         with (
             reading(),
             self._reader.connect() as db,
-            db.begin(),  # statements that bypass SQLAlchemy do not begin a transaction
         ):
-            yield db
+            note(db, self.foreign_writes)
+            with db.begin():  # statements that bypass SQLAlchemy do not begin a transaction
+                yield db
 
     @staticmethod
     @contextmanager

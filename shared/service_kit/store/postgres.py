@@ -1,7 +1,6 @@
 """PostgreSQL as the database of a service: one schema of a database, and a session that writes."""
 
 import secrets
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -17,8 +16,8 @@ from service_kit.store.postgres_lookups import Lookups
 from service_kit.store.postgres_session import Session, Statement, check_url, connect
 from service_kit.store.prepared_statement import Ahead, Driver, PreparedStatement
 
-LEADS, WRITES = 0x626F7001, 0x626F7002
-"""First half of the keys of advisory locks: the session that leads, and a transaction that writes."""
+LEADS = 0x626F7001
+"""First half of the key of the advisory lock of the session that leads."""
 _LEAD_S = 3
 _ANSWER = PreparedStatement(select(literal_column("1").label("one")))
 _WRITER: Statement = "SELECT writer FROM state", []
@@ -39,13 +38,12 @@ class Postgres:
     def __init__(self, url: str, schema: str) -> None:
         check_url(url)
         self._url, self._schema = url, schema
-        self._key = _key(schema)
         self._name = secrets.token_hex(8)
         self._session: Session | None = None
         self._sessions: WeakSet[Session] = WeakSet()
         self._begin: list[Statement] = [
             ("BEGIN ISOLATION LEVEL READ COMMITTED", []),  # whatever the default of the role or the database
-            (f"SELECT pg_advisory_xact_lock({WRITES}, {self._key})", []),
+            (f"SELECT pg_advisory_xact_lock({postgres_schema.writers_lock(schema)})", []),
         ]
         self._leader: Session | None = _leading.pop((url, schema), None)
         self._writer = _engine(self._open_writer, StaticPool)
@@ -179,7 +177,7 @@ def lead(url: str, schema: str) -> bool:
     check_url(url)
     try:
         session = connect(url, schema, f"blindopt {schema} writer", lock_timeout=f"{_LEAD_S}s")
-        session.execute(f"SELECT pg_advisory_lock({LEADS}, {_key(schema)}); SET lock_timeout = 0")
+        session.execute(f"SELECT pg_advisory_lock({LEADS}, {postgres_schema.key_of(schema)}); SET lock_timeout = 0")
     except psycopg.errors.LockNotAvailable:
         session.close()
         return False
@@ -189,11 +187,6 @@ def lead(url: str, schema: str) -> bool:
         old.close()
     _leading[url, schema] = session
     return True
-
-
-def _key(schema: str) -> int:
-    """Second half of the keys of a schema's locks."""
-    return zlib.crc32(schema.encode()) - (1 << 31)
 
 
 def _engine(creator: Callable[[], Session], pool: Any) -> Engine:

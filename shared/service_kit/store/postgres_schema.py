@@ -1,6 +1,7 @@
 """The schema in PostgreSQL: its version, its guards, and how an older one is brought to this version."""
 
 import time
+import zlib
 from typing import cast
 
 from sqlalchemy import Connection, MetaData, text
@@ -15,6 +16,7 @@ from service_kit.store.prepared_statement import raw
 
 VERBS = ("UPDATE", "DELETE", "TRUNCATE")
 _NO_ROOM_S = 10.0
+_WRITES = 0x626F7002
 _CREATE = r"""
 CREATE TABLE state (version bigint NOT NULL, writer text NOT NULL);
 INSERT INTO state VALUES (0, '');
@@ -49,6 +51,7 @@ END $$;
 REVOKE EXECUTE ON FUNCTION write_anew(text) FROM PUBLIC;
 CREATE OR REPLACE FUNCTION note_writer() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
+    PERFORM pg_catalog.pg_advisory_xact_lock(WRITERS);
     UPDATE SCHEMA.state SET writer = coalesce(current_setting('blindopt.writer', true), 'another')
     WHERE writer <> coalesce(current_setting('blindopt.writer', true), 'another');
     RETURN NULL;
@@ -96,7 +99,18 @@ def prepare(
 
 def _execute(db: Connection, *scripts: str) -> None:
     for statements in scripts:  # whatever the search path of the caller
-        db.exec_driver_sql(statements.replace("%", "%%").replace("SCHEMA", _name(db)))
+        statements = statements.replace("%", "%%").replace("SCHEMA", _name(db))
+        db.exec_driver_sql(statements.replace("WRITERS", writers_lock(_name(db))))
+
+
+def key_of(schema_name: str) -> int:
+    """Second half of the keys of a schema's advisory locks."""
+    return zlib.crc32(schema_name.encode()) - (1 << 31)
+
+
+def writers_lock(schema_name: str) -> str:
+    """The key of the advisory lock of a transaction that writes."""
+    return f"{_WRITES}, {key_of(schema_name)}"
 
 
 def _name(db: Connection) -> str:
@@ -131,7 +145,7 @@ def _guard(db: Connection, table: str, *, is_append_only: bool) -> None:
     leads = "current_setting('blindopt.leads', true) IS DISTINCT FROM '1'"
     create = "CREATE OR REPLACE TRIGGER"
     db.exec_driver_sql(
-        f'{create} {table}_writer AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON "{table}"'
+        f'{create} {table}_writer BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON "{table}"'
         f" FOR EACH STATEMENT WHEN ({leads}) EXECUTE FUNCTION note_writer()"
     )
     for verb in VERBS if is_append_only else ():

@@ -26,9 +26,12 @@ FIND = PreparedStatement(
         _sessions.c.seen_at,
         _sessions.c.expires_at,
         _sessions.c.ended_at,
+        users.c.id,
         users.c.name,
         users.c.role,
+        users.c.password_hash,
         users.c.disabled_at,
+        users.c.mac,
     )
     .join(users, users.c.id == _sessions.c.user_id)
     .where(_sessions.c.id_sha256 == bindparam("id_sha256"))

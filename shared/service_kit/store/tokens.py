@@ -1,5 +1,6 @@
 """Tokens of people and programs. The table holds hashes, never secrets."""
 
+import hmac
 from datetime import datetime
 from typing import Any
 
@@ -7,7 +8,7 @@ from sqlalchemy import Column, Connection, Integer, LargeBinary, Table, Text, bi
 
 from blindopt.errors import NotFound
 from service_kit.identity.tokens import Principal, Token
-from service_kit.store.base import METADATA, stamp
+from service_kit.store.base import METADATA, MacOf, stamp
 from service_kit.store.prepared_statement import PreparedStatement
 
 _tokens = Table(
@@ -24,11 +25,14 @@ _tokens = Table(
     Column("expires_at", Text, nullable=False),
     Column("revoked_at", Text),
     Column("last_used_at", Text),
+    Column("mac", LargeBinary),
 )
 FIND = PreparedStatement(select(_tokens).where(_tokens.c.kid == bindparam("kid")), kept=True)
 
 
-def add(db: Connection, token: Token, principal: Principal, *, created: datetime, expires: datetime) -> None:
+def add(
+    db: Connection, token: Token, principal: Principal, *, created: datetime, expires: datetime, mac_of: MacOf
+) -> None:
     """Store the hash of a new token."""
     db.execute(
         _tokens.insert().values(
@@ -42,6 +46,23 @@ def add(db: Connection, token: Token, principal: Principal, *, created: datetime
             expires_at=stamp(expires),
         )
     )
+    seal(db, find(db, principal.kid), mac_of)
+
+
+def _mac(row: Any, mac_of: MacOf) -> bytes:
+    """The MAC of all that decides in the row of a token."""
+    holder = row.kid, row.principal, row.role, row.name, row.study_id
+    return mac_of("token", *holder, row.secret_sha256, row.expires_at, row.revoked_at)
+
+
+def is_sealed(row: Any, mac_of: MacOf) -> bool:
+    """Whether a row is as this service wrote it."""
+    return hmac.compare_digest(row.mac or b"", _mac(row, mac_of))
+
+
+def seal(db: Connection, row: Any, mac_of: MacOf) -> None:
+    """Store the MAC of a row as it is."""
+    db.execute(update(_tokens).where(_tokens.c.kid == row.kid).values(mac=_mac(row, mac_of)))
 
 
 def find(db: Connection, kid: str) -> Any:
@@ -73,12 +94,13 @@ def of_study(db: Connection, study_id: str) -> list[Any]:
     return list(db.execute(select(_tokens).where(_tokens.c.study_id == study_id).order_by(_tokens.c.seq)))
 
 
-def revoke(db: Connection, kid: str, now: datetime) -> None:
+def revoke(db: Connection, kid: str, now: datetime, mac_of: MacOf) -> None:
     """Refuse a token from now on. Revoking it again changes nothing. Raises NotFound."""
-    if find(db, kid) is None:
+    if (row := find(db, kid)) is None:
         raise NotFound("there is no such token")
-    where = (_tokens.c.kid == kid) & _tokens.c.revoked_at.is_(None)
-    db.execute(update(_tokens).where(where).values(revoked_at=stamp(now)))
+    if row.revoked_at is None:
+        db.execute(update(_tokens).where(_tokens.c.kid == kid).values(revoked_at=stamp(now)))
+        seal(db, find(db, kid), mac_of)
 
 
 def record_use(db: Connection, kid: str, at: datetime) -> None:

@@ -1,14 +1,15 @@
 """Users of a console: name, role, and a slow hash of the password."""
 
+import hmac
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Column, Connection, Integer, Table, Text, bindparam, select, update
+from sqlalchemy import Column, Connection, Integer, LargeBinary, Table, Text, bindparam, select, update
 
-from blindopt.errors import NotFound, StateConflict
+from blindopt.errors import NotFound, RecordChanged, StateConflict
 from service_kit.identity.tokens import Principal, Role
-from service_kit.store.base import METADATA, stamp
+from service_kit.store.base import METADATA, MacOf, stamp
 from service_kit.store.prepared_statement import PreparedStatement
 
 users = Table(
@@ -21,6 +22,7 @@ users = Table(
     Column("password_hash", Text, nullable=False),
     Column("created_at", Text, nullable=False),
     Column("disabled_at", Text),
+    Column("mac", LargeBinary),
 )
 _NAMED = PreparedStatement(select(users).where(users.c.name == bindparam("name")))
 _BY_ID = PreparedStatement(select(users).where(users.c.id == bindparam("id")))
@@ -36,6 +38,7 @@ class User:
     password_hash: str
     created_at: str
     disabled_at: str | None
+    mac: bytes | None = None
 
     def __repr__(self) -> str:
         return f"User({self.id}, {self.role})"
@@ -47,10 +50,25 @@ class User:
 
 
 def _user(row: Any) -> User:
-    return User(row.id, row.name, row.role, row.password_hash, row.created_at, row.disabled_at)
+    return User(row.id, row.name, row.role, row.password_hash, row.created_at, row.disabled_at, row.mac)
 
 
-def add(db: Connection, user: User) -> None:
+def _mac(row: Any, mac_of: MacOf) -> bytes:
+    """The MAC of all that decides in the row of a user."""
+    return mac_of("user", row.id, row.name, row.role, row.password_hash, row.disabled_at)
+
+
+def is_sealed(row: Any, mac_of: MacOf) -> bool:
+    """Whether a row, or a ``User``, is as this service wrote it."""
+    return hmac.compare_digest(row.mac or b"", _mac(row, mac_of))
+
+
+def seal(db: Connection, row: Any, mac_of: MacOf) -> None:
+    """Store the MAC of a row as it is."""
+    db.execute(update(users).where(users.c.id == row.id).values(mac=_mac(row, mac_of)))
+
+
+def add(db: Connection, user: User, mac_of: MacOf) -> None:
     """Store a new user. Raises StateConflict if the name is taken."""
     if _NAMED.row(db, name=user.name) is not None:
         raise StateConflict("there is a user of this name, maybe a disabled one: names are never given twice")
@@ -61,6 +79,7 @@ def add(db: Connection, user: User) -> None:
             role=user.role,
             password_hash=user.password_hash,
             created_at=user.created_at,
+            mac=_mac(user, mac_of),
         )
     )
 
@@ -77,17 +96,24 @@ def is_live(db: Connection, identity: str) -> bool:
     return row is not None and row.disabled_at is None
 
 
-def set_hash(db: Connection, identity: str, password_hash: str) -> None:
-    """Replace the password hash of a user. Raises NotFound."""
-    result = db.execute(update(users).where(users.c.id == identity).values(password_hash=password_hash))
-    if not result.rowcount:
+def set_hash(db: Connection, identity: str, password_hash: str, mac_of: MacOf) -> None:
+    """Replace the password hash of a user. Raises NotFound, and RecordChanged for a row that was changed by hand."""
+    _change(db, identity, mac_of, password_hash=password_hash)
+
+
+def disable(db: Connection, identity: str, now: datetime, mac_of: MacOf) -> None:
+    """Refuse a user from now on. Disabling it again changes nothing. Raises as ``set_hash``."""
+    if is_live(db, identity):
+        _change(db, identity, mac_of, disabled_at=stamp(now))
+
+
+def _change(db: Connection, identity: str, mac_of: MacOf, **values: str) -> None:
+    if (row := _BY_ID.row(db, id=identity)) is None:
         raise NotFound("there is no such user")
-
-
-def disable(db: Connection, identity: str, now: datetime) -> None:
-    """Refuse a user from now on. Disabling it again changes nothing."""
-    where = (users.c.id == identity) & users.c.disabled_at.is_(None)
-    db.execute(update(users).where(where).values(disabled_at=stamp(now)))
+    if not is_sealed(row, mac_of):
+        raise RecordChanged("the stored record of this user was changed: nothing was done")
+    db.execute(update(users).where(users.c.id == identity).values(**values))
+    seal(db, _BY_ID.row(db, id=identity), mac_of)
 
 
 def list_all(db: Connection) -> list[User]:

@@ -217,7 +217,14 @@ class _Request:
             if period_s is not None:
                 self._pacing = self._state["pacing"] = ReplyPacing(period_s)
             middleware.principal_rate.take(principal.id)
-            middleware.context.audit_trail.check_unchanged(principal.id, principal.study_id)
+            writes = middleware.context.database.foreign_writes
+            if not writes.are_verified and (principal.study_id is not None or self._scope["method"] != "GET"):
+                await writes.settle()
+            if principal.study_id is None:  # its own people read on
+                middleware.context.audit_trail.check_named(principal.id)
+            else:
+                writes.check_verified()
+                middleware.context.audit_trail.check_unchanged(principal.id, principal.study_id)
             self._principal = self._state["principal"] = principal
             self._must_record = principal.study_id is not None
         self._state["authenticated"] = self._principal is not None  # for the listener

@@ -693,7 +693,7 @@ class DrawsAnew(Queries):
     async def ask(self, caller, identity, request):
         reply = await super().ask(caller, identity, request)
         if reply.replayed:
-            answers = self._measured(self._studies.cached(identity), request)
+            answers = self._measured(self._studies.cached(identity, 0), request)
             fresh = wire.QueryReply.model_validate_json(reply.body).model_copy(update={"answers": answers})
             return type(reply)(reply.status, fresh.model_dump_json().encode(), replayed=True)
         return reply
@@ -727,7 +727,7 @@ class StaysOpen(Queries):
     """Does not check the token again when it charges."""
 
     def __init__(self, context, *rest):
-        careless = CarelessAuthentication(context.database, context.clock)
+        careless = CarelessAuthentication(context.database, context.clock, context.seal.mac)
         super().__init__(replace(context, authentication=careless), *rest)
 
 

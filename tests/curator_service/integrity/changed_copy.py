@@ -21,9 +21,12 @@ class Copy:
     def open(self):
         self.curator = InProcessCurator(self.folder)
         self.curator.tokens |= self.tokens
+        self.verification = self.curator.app.state.log_verification
+        self.verification.start()
 
     def close(self):
         if self.curator is not None:
+            self.verification.close()
             self.curator.curator.close()
             self.curator.close()
 

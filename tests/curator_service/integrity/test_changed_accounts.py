@@ -8,7 +8,6 @@ import re
 import pytest
 
 from blindopt import wire
-from service_kit.verification import LogVerification
 from tests.curator_service.budget.file_of_records import CSV, FileOfRecords, spec_of
 from tests.curator_service.integrity.changed_copy import Copy
 
@@ -88,7 +87,7 @@ EDITS = {
     ),
     "a line is another file's": (
         "UPDATE tuning_ledger SET account = 'ds_0' WHERE kind = 'cap'",
-        "line . of the accounts",
+        "accounts of datasets lack",
         "dataset",
     ),
     "another file": ("UPDATE datasets SET sha256 = '0' WHERE id = '{again}'", "dataset .* was changed", "again"),
@@ -99,14 +98,8 @@ EDITS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("edit", "when"),
-    [
-        *((edit, "while it is stopped") for edit in EDITS),
-        ("a cap is gone", "while it runs"),
-        ("another study's row", "while it runs"),
-    ],
-)
+@pytest.mark.parametrize("when", ["while it is stopped", "while it runs"])
+@pytest.mark.parametrize("edit", EDITS)
 def test_a_changed_account_spends_nothing_and_is_named_and_other_files_go_on(edit, when, copy):
     statement, named, about = EDITS[edit]
     if when == "while it runs":
@@ -117,8 +110,6 @@ def test_a_changed_account_spends_nothing_and_is_named_and_other_files_go_on(edi
         copy.open()
     for act, (kind, request) in acts(copy).items():
         before, reply = copy.count(kind), request()
-        if when == "while it runs" and reply.status_code == 403:
-            continue  # what it had read before holds the cap
         assert (reply.status_code, reply.json()["code"]) == (503, "record_changed"), (act, reply.text)
         assert copy.count(kind) == before, act
     assert copy.ask("free").status_code == 201
@@ -142,7 +133,7 @@ def test_without_an_edit_each_act_is_what_it_was(copy):
 def test_after_the_edit_is_taken_back_a_verification_lets_the_file_spend_again(copy):
     copy.edit("UPDATE tuning_ledger SET cap_epsilon = '99'")
     copy.open()
-    verification = LogVerification(copy.curator.context)
+    verification = copy.verification
     assert not verification.verify().sound
     assert copy.ask("one", row=copy.names["row_one"]).json()["code"] == "record_changed"
     copy.edit("UPDATE tuning_ledger SET cap_epsilon = CASE kind WHEN 'cap' THEN '3.25' END")

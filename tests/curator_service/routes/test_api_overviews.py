@@ -14,6 +14,7 @@ from blindopt import wire
 from blindopt.audit import reconciliation
 from blindopt.client import Owner, StudyClient
 from curator_service.context import open_context
+from curator_service.integrity import log_checks
 from curator_service.settings import Settings
 from service_kit import verification as log_verification
 from service_kit.store import audit_log, checkpoints
@@ -163,7 +164,7 @@ def test_verifying_finds_a_record_that_was_changed_long_ago(tmp_path):
         now = datetime(2026, 1, 1, tzinfo=UTC)
         for i in range(150):
             context.database.write(lambda db, i=i: audit_log.append(db, "test", actor="cli", now=now, details={"n": i}))
-        verifier = LogVerification(context)
+        verifier = LogVerification(context, log_checks.findings)
         assert verifier.state().last is None
         verification = verifier.verify()
         assert (verification.sound, verification.root) == (True, context.audit_trail.head().root)

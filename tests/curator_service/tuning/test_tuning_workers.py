@@ -8,7 +8,6 @@ import pytest
 
 from blindopt import wire
 from blindopt.errors import TuningFailed
-from curator_service.budget.study_guard import StudyGuard
 from curator_service.settings import Settings
 from curator_service.tuning.scoring.worker import Ended, Job, Reply, Worker
 from curator_service.tuning.tunings import Tunings
@@ -57,7 +56,7 @@ def _use(in_process, start_worker):
     curator, context = in_process.curator, in_process.context
     curator.tunings.close()
     settings = Settings(data_dir=context.database.path.parent)
-    curator.tunings = Tunings(context, curator.vault, settings, StudyGuard(context), start_worker)
+    curator.tunings = Tunings(context, curator.vault, settings, start_worker)
 
 
 def _case(in_process):

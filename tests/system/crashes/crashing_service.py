@@ -391,7 +391,6 @@ def _break_curator(gun: Gun) -> None:
     from curator_service import store
     from curator_service.budget import dataset_caps, ledger
     from curator_service.budget import table as lines
-    from curator_service.budget.study_guard import StudyGuard
     from curator_service.queries.queries import Queries
     from curator_service.store import jobs
     from curator_service.tuning.tunings import Tunings
@@ -473,8 +472,6 @@ def _break_curator(gun: Gun) -> None:
 
         return checks
 
-    for check in ("check_balances", "check_account", "check_file"):
-        _around(StudyGuard, check, unnoticed)
     _around(AuditTrail, "check_unchanged", unnoticed)
     _around(Tunings, "_recover", forgiving)
     _around(dataset_caps, "charge_everyone", unpaid)

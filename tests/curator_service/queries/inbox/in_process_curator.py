@@ -47,7 +47,11 @@ class InProcessCurator:
                 headers = {"Authorization": f"Bearer {self.tokens[role]}"}
                 headers |= {"Idempotency-Key": key or f"key-{next(self.keys)}"} if method in ("POST", "PUT") else {}
                 headers |= sent.pop("headers", {})
-                return await client.request(method, path, headers=headers, **sent)
+                while True:
+                    reply = await client.request(method, path, headers=headers, **sent)
+                    if reply.status_code != 503 or reply.json()["code"] != "verifying":
+                        return reply
+                    await asyncio.sleep(0.02)
 
         return asyncio.run(talk())
 

@@ -120,7 +120,7 @@ def test_a_first_start_adds_a_user_whose_random_password_only_this_user_of_the_m
         assert (only.name, only.role) == (user.role, user.role)
         assert passwords.matches(password, only.password_hash)
         file.unlink()
-        context.database.write(lambda db: users.disable(db, only.id, context.clock()))
+        context.database.write(lambda db: users.disable(db, only.id, context.clock(), context.seal.mac))
         first_user(context, program.main_role, settings)
     assert not file.exists()
     assert password not in user("audit", "export").stdout

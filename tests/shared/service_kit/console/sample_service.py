@@ -248,8 +248,8 @@ def _stored() -> str:
     return passwords.hash_of(PASSWORD, "minimal")
 
 
-def _add(db: Connection, user: User) -> None:
-    users.add(db, user)
+def _add(db: Connection, context: ServiceContext, user: User) -> None:
+    users.add(db, user, context.seal.mac)
     details = {"user": user.id, "role": user.role}
     audit_log.append(db, "user.added", actor="test", now=moment(user.created_at), details=details)
 
@@ -270,12 +270,13 @@ def build(folder: Path, clock: Clock | None = None, kind: str = "curator", **cho
     )
     for name, role in WHO.items():
         user = User(f"usr_{name}", name, role, _stored(), stamp(clock()), None)
-        database.write(lambda db, user=user: _add(db, user))
+        database.write(lambda db, user=user: _add(db, context, user))
     stored: list[Sample] = []
     app = serving.build(
         title="samples",
         description="samples",
         context=context,
+        findings=lambda db, records, part, folder: iter(()),
         settings=settings,
         routers=[router(stored)],
         limit_of=lambda path, principal: 1 << 26 if path.endswith("/file") and principal is not None else 1 << 20,

@@ -86,7 +86,7 @@ def test_a_disabled_user_is_out_at_once_and_the_principal_is_live_no_more(owner,
     principal = Principal(id="usr_ann", kid="usr_ann", role="owner", name="ann")
     with context.database.read() as db:
         context.authentication.check_live(db, principal)
-    context.database.write(lambda db: users.disable(db, "usr_ann", clock()))
+    context.database.write(lambda db: users.disable(db, "usr_ann", clock(), app.state.context.seal.mac))
     assert not _is_in(owner)
     with context.database.read() as db, pytest.raises(Unauthenticated):
         context.authentication.check_live(db, principal)
@@ -130,7 +130,7 @@ def test_a_form_whose_end_comes_after_the_user_was_disabled_does_nothing(owner, 
     headers = FROM_HERE | {"content-type": "application/x-www-form-urlencoded"}
 
     def disable():
-        app.state.context.database.write(lambda db: users.disable(db, "usr_ann", clock()))
+        app.state.context.database.write(lambda db: users.disable(db, "usr_ann", clock(), app.state.context.seal.mac))
 
     body = urlencode(form).encode()
     reply = owner.send("POST", "/console/samples", content=_withheld(body, disable), headers=headers)
@@ -245,7 +245,7 @@ def test_a_login_that_began_before_the_password_was_changed_opens_nothing_and_ch
     new = passwords.hash_of("another long enough password", "minimal")
 
     def change(*_):
-        context.database.write(lambda db: users.set_hash(db, "usr_ann", new))
+        context.database.write(lambda db: users.set_hash(db, "usr_ann", new, app.state.context.seal.mac))
 
     act_after(monkeypatch, passwords, "matches", change)
     assert browser.login("ann").status_code == 401
@@ -258,7 +258,7 @@ def test_a_login_that_began_before_the_password_was_changed_opens_nothing_and_ch
 def test_a_login_that_began_before_the_user_was_disabled_opens_nothing(browser, app, clock, monkeypatch):
 
     def disable(*_):
-        app.state.context.database.write(lambda db: users.disable(db, "usr_ann", clock()))
+        app.state.context.database.write(lambda db: users.disable(db, "usr_ann", clock(), app.state.context.seal.mac))
 
     act_after(monkeypatch, passwords, "matches", disable)
     assert browser.login("ann").status_code == 401

@@ -303,24 +303,23 @@ def test_records_are_read_in_their_order_wherever_the_server_has_put_them(tmp_pa
             db.execute("INSERT INTO curator.log (seq, body, leaf, peaks) SELECT seq, body, leaf, peaks FROM first")
             lie = [seq for (seq,) in db.execute("SELECT seq FROM curator.log")]
         with database.read() as db:
-            assert [row.seq for row in audit_log.since(db, 1)] == [1, 2, 3, 4, 5] != lie[1:]
-            assert [record["seq"] for record in audit_log.of_kind(db, "n")] == [0, 1, 2, 3, 4, 5]
+            assert [record["seq"] for record in audit_log.of_kind(db, "n")] == [0, 1, 2, 3, 4, 5] != lie
 
 
 def test_two_programs_at_once_see_all_of_each_other_and_notice_it(curator, url, tmp_path):
     with closing(_curator(tmp_path, url)) as other:
         curator.write(lambda db: None)
-        before = curator.foreign_writes
+        before = curator.foreign_writes.count
         for database in (curator, other, curator, other, other):
             database.write(lambda db: audit_log.append(db, "n", actor="x", now=NOW))
         curator.write(lambda db: None)
-        assert curator.foreign_writes == before + 2
+        assert curator.foreign_writes.count == before + 2
         curator.write(lambda db: None)
-        assert curator.foreign_writes == before + 2
+        assert curator.foreign_writes.count == before + 2
     name = postgres.name_of(url)
     postgres.server().execute(name, "INSERT INTO curator.keys VALUES ('by hand', 'x', 'y')")
     curator.write(lambda db: None)
-    assert curator.foreign_writes == before + 3
+    assert curator.foreign_writes.count == before + 3
 
 
 def test_a_copy_in_sqlite_and_back_again_has_every_row(curator, tmp_path):
@@ -465,7 +464,7 @@ def test_the_schema_of_version_12_is_brought_to_this_one_once_by_programs_that_s
         database.close()
     assert _form(name) == _form(postgres.name_of(fresh.url))
     with closing(_curator(tmp_path / "again", address)) as again, again.read() as db:
-        assert again.foreign_writes == 0
+        assert again.foreign_writes.count == 0
         records = [entry.record for entry in audit_log.walk(db)]
         assert (len(records), audit_log.head(db).size) == (44, 44)
         log_checks.check(db, records)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import Column, Integer, MetaData, Table, Text, bindparam, select, text, update
 
-from service_kit.store import audit_log, prepared_statement
+from service_kit.store import prepared_statement
 from service_kit.store.base import METADATA
 from service_kit.store.database import Database, savepoint
 from service_kit.store.prepared_statement import PreparedStatement, raw
@@ -147,46 +147,6 @@ def test_a_reader_remembers_nothing(database):
     prepared(database)
     with database.read() as db:
         assert held(db) == 2
-
-
-def test_the_remembered_end_of_the_log_is_that_of_the_table(database):
-    def add(db, *kinds):
-        return [audit_log.append(db, kind, actor="cli", now=NOW, details={"kind": kind}) for kind in kinds]
-
-    (first,) = database.write(lambda db: add(db, "one"))
-    database.write(lambda db: add(db, "two", "three"))
-
-    def compare(db):
-        appended = audit_log.appended_since(db, first.seq, first.leaf)
-        records = [(row, audit_log.record_of(row)) for row in audit_log.since(db, 1)]
-        stored = [(row.seq, row.leaf, row.kind, record["details"], record["time"]) for row, record in records]
-        return [tuple(each) for each in appended], stored
-
-    appended, stored = database.write(compare)
-    assert appended == stored
-    assert len(stored) == 2
-    assert database.write(lambda db: audit_log.appended_since(db, first.seq, b"another")) is None
-    assert database.write(lambda db: audit_log.appended_since(db, 99, first.leaf)) is None
-
-
-def test_after_a_change_from_outside_the_log_is_read_again(database):
-    first = database.write(lambda db: audit_log.append(db, "one", actor="cli", now=NOW))
-    another_connection(database)
-    assert database.write(lambda db: audit_log.appended_since(db, first.seq, first.leaf)) is None
-    assert database.write(lambda db: audit_log.append(db, "two", actor="cli", now=NOW)).seq == 1
-
-
-def test_an_appended_record_that_is_undone_is_in_no_memory(database):
-    first = database.write(lambda db: audit_log.append(db, "one", actor="cli", now=NOW))
-
-    def undone(db):
-        audit_log.append(db, "two", actor="cli", now=NOW)
-        raise KeyError
-
-    with pytest.raises(KeyError):
-        database.write(undone)
-    assert not database.write(lambda db: audit_log.appended_since(db, first.seq, first.leaf))
-    assert database.write(lambda db: audit_log.append(db, "three", actor="cli", now=NOW)).seq == 1
 
 
 def test_the_memory_of_a_table_is_bounded(database):

@@ -15,8 +15,8 @@ from service_kit.store.database import Database, StoreFault
 
 SIDES = {"curator": curator, "modeler": modeler}
 PINNED = {
-    "curator": (13, "ec81c0ef698e1192846ca3e81e4a8efe3a94561d0bb5dcb7a5c0cfb5d65e5d1d"),
-    "modeler": (13, "11079541e650bc148fe8114f48e177a5a345e20d601f2bd3d84f881eb52bfa35"),
+    "curator": (14, "df3ee90f03bea1f8f6081efe9a239f6d68a672c5336b04dd6c8683c2d818c99f"),
+    "modeler": (14, "7b1f71abd32341d5a82c1325e310abe80465961bcd6c442169b344ce2043d480"),
 }
 
 
