@@ -1,11 +1,12 @@
 """Modelers as witnesses: their countersignatures under the curator's checkpoints of the shared logs."""
 
 from blindopt import wire
-from blindopt.audit.checkpoints import Verifier
+from blindopt.audit.checkpoints import Countersignature, Verifier
 from blindopt.errors import Invalid, LogBroken, StateConflict
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
 from service_kit.store import audit_log, checkpoints
+from service_kit.store.base import stamp
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
 
@@ -36,8 +37,9 @@ class Countersignatures:
                 checkpoints.pin(db, grant, verifier.vkey, self._context.clock())
             elif not _follows(pinned, verifier, countersigning.note):
                 raise StateConflict("this grant is countersigned with another key: ask the owner for a new grant")
-            if checkpoints.countersignature(db, grant, size) is None:
-                checkpoints.countersign(db, grant, size, countersigning.note, self._context.clock())
+            if checkpoints.COUNTERSIGNATURES.at(db, grant, size) is None:
+                row = Countersignature(size, countersigning.note)
+                checkpoints.COUNTERSIGNATURES.add(db, grant, row, created_at=stamp(self._context.clock()))
             details = {"grant_id": grant, "size": size, "root": theirs.head.root, "note": countersigning.note}
             reply = wire.Countersigned(grant_id=grant, size=size, time=time)
             return Effect(reply, "checkpoint.countersigned", details)

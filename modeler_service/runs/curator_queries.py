@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from blindopt import wire
 from blindopt.client import Reply, StudyClient
-from blindopt.client.answers import answers_of
+from blindopt.client.study_client import answers_of
 from blindopt.errors import ProtocolViolated, Remote
 from modeler_service import store
 from modeler_service.runs.interrupts import Pending

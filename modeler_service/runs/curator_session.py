@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from blindopt import wire
 from blindopt.client import StudyClient
+from blindopt.client.connection import Watch
 from blindopt.client.mailbox import Mailboxes
 from blindopt.errors import ProtocolViolated
 from modeler_service.runs.addresses import check_curator, plain_failures
@@ -40,9 +41,7 @@ def connect(
         verify=str(settings.curator_ca) if settings.curator_ca else True,
         client_cert=settings.client_certificate,
         proxy=settings.proxy_to(address.curator_url),
-        observe=witness.record,
-        cancelled=cancelled,
-        progress=progress,
+        watch=Watch(witness.record, cancelled, progress),
         transport=MAILBOXES.transport(address.curator_url),
     )
 

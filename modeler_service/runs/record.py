@@ -7,7 +7,7 @@ from pathlib import Path
 
 from blindopt import wire
 from blindopt.arrays import Matrix
-from blindopt.client.answers import answers_of
+from blindopt.client.study_client import answers_of
 from blindopt.errors import ProtocolViolated, StateConflict
 from blindopt.formats import npy_files
 from blindopt.optimizer.chooser import RowChooser, memory_needed

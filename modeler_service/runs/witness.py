@@ -4,21 +4,29 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from blindopt.audit.merkle_log import Exchange, Head
+from blindopt.audit.checkpoints import Countersignature, Receipt
+from blindopt.audit.merkle_log import Entry, Exchange
 from blindopt.client import witness
-from blindopt.client.witness import Receipt
+from blindopt.client.witness import Row
 from modeler_service.runs.notices import notify_disputed
 from service_kit.context.context import ServiceContext
 from service_kit.store import audit_log, checkpoints
+from service_kit.store.audit_log import RowsOfGrants
+from service_kit.store.base import stamp
 from service_kit.store.database import Connection
 
 R = TypeVar("R")
+_ROWS: dict[type[Any], RowsOfGrants[Any]] = {
+    Entry: audit_log.SHARED,
+    Receipt: checkpoints.RECEIPTS,
+    Countersignature: checkpoints.COUNTERSIGNATURES,
+}
 IsOwnQuery = Callable[[Connection, str, str | None], bool]
 """Returns whether this side sent a query under this idempotency key, with a body of this digest (None: of any)."""
 
 
-class DatabaseCopy:
-    """A ``blindopt.client.witness.Copy`` in a transaction of the modeler's database."""
+class DatabaseCopy(witness.Copy):
+    """The copy in a transaction of the modeler's database."""
 
     def __init__(
         self, db: Connection, context: ServiceContext, study_id: str, actor: str, is_own_query: IsOwnQuery
@@ -36,33 +44,17 @@ class DatabaseCopy:
         now, body = self._context.clock(), None if exchange is None else exchange.body
         audit_log.append(self._db, kind, actor=self._actor, now=now, details=details, exchange=body)
 
-    def size(self, grant: str) -> int:
-        return audit_log.shared_size(self._db, grant)
+    def row(self, kind: type[Row], grant: str, number: int) -> Row | None:
+        row: Row | None = _ROWS[kind].at(self._db, grant, number)
+        return row
 
-    def body(self, grant: str, seq: int) -> bytes | None:
-        return audit_log.shared_body(self._db, grant, seq)
+    def last(self, kind: type[Row], grant: str) -> Row | None:
+        row: Row | None = _ROWS[kind].last(self._db, grant)
+        return row
 
-    def root_at(self, grant: str, size: int) -> str | None:
-        return audit_log.root_at(self._db, grant, size)
-
-    def share(self, grant: str, body: bytes) -> Head:
-        return audit_log.share(self._db, grant, body)
-
-    def receipt(self, grant: str, seq: int) -> Receipt | None:
-        row = checkpoints.receipt(self._db, grant, seq)
-        return None if row is None else Receipt(row.body, row.note)
-
-    def last_receipt(self, grant: str) -> int:
-        return checkpoints.last_receipt(self._db, grant)
-
-    def keep_receipt(self, grant: str, seq: int, receipt: Receipt) -> None:
-        checkpoints.keep_receipt(self._db, grant, seq, *receipt)
-
-    def countersignature(self, grant: str, size: int) -> str | None:
-        return checkpoints.countersignature(self._db, grant, size)
-
-    def keep_countersignature(self, grant: str, size: int, note: str) -> None:
-        checkpoints.countersign(self._db, grant, size, note, self._context.clock())
+    def add(self, grant: str, row: Row) -> None:
+        more: dict[str, Any] = {"created_at": stamp(self._context.clock())} if type(row) is Countersignature else {}
+        _ROWS[type(row)].add(self._db, grant, row, **more)
 
     def is_own_query(self, key: str, request_sha256: str | None) -> bool:
         return self._is_own_query(self._db, key, request_sha256)
@@ -76,7 +68,7 @@ class DatabaseCopy:
         return False
 
     def dispute(self, details: dict[str, Any]) -> None:
-        self.append("log.disputed", details=details)
+        super().dispute(details)
         notify_disputed(self._db, self._context.outbox, self._study_id)
 
 
@@ -111,8 +103,8 @@ class Witness(witness.Witness):
 
 def record_restore(db: Connection, context: ServiceContext) -> None:
     """Record the restore of a backup, with the known size of each shared log: later entries are forgotten."""
-    sizes = {
-        grant: max(audit_log.shared_size(db, grant), checkpoints.last_receipt(db, grant) + 1)
-        for grant in checkpoints.grants(db)
-    }
+    sizes = {}
+    for grant in checkpoints.grants(db):
+        last = (audit_log.SHARED.last(db, grant), checkpoints.RECEIPTS.last(db, grant))
+        sizes[grant] = max(0 if row is None else row.seq + 1 for row in last)
     context.audit_trail.record_restored(db, {"known": sizes})

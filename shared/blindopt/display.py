@@ -14,7 +14,7 @@ Report = Callable[[int, int, str], None]
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, caption: str = "") -> str:
     """Return an HTML table; every cell is escaped, and None is an empty cell."""
-    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in headings)
+    head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in headings)
     body = "".join(f"<tr>{''.join(f'<td>{escape(_text(cell))}</td>' for cell in row)}</tr>" for row in rows)
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
     return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
@@ -23,8 +23,8 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, caption:
 def facts(values: Mapping[str, object], *, caption: str = "") -> str:
     """Return an HTML table of names and values, one a line."""
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
-    lines = (f'<tr><th scope="row">{escape(n)}</th><td>{escape(_text(v))}</td></tr>' for n, v in values.items())
-    return f"<table>{title}<tbody>{''.join(lines)}</tbody></table>"
+    rows = (f'<tr><th scope="row">{escape(n)}</th><td>{escape(_text(v))}</td></tr>' for n, v in values.items())
+    return f"<table>{title}<tbody>{''.join(rows)}</tbody></table>"
 
 
 def _text(value: object) -> str:
@@ -46,7 +46,7 @@ def frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Any:
 def progress(label: str, *, show: bool = True) -> Iterator[Report]:
     """Show how far a job is: a bar of rich where that is installed, else a line on standard error for each change."""
     if not show:
-        yield lambda done, total, text: None
+        yield lambda done, total, note: None
         return
     try:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -57,8 +57,8 @@ def progress(label: str, *, show: bool = True) -> Iterator[Report]:
     with Progress(*columns) as bar:
         task = bar.add_task(label, total=None)
 
-        def report(done: int, total: int, text: str) -> None:
-            bar.update(task, completed=done, total=total, description=f"{label}: {text}" if text else label)
+        def report(done: int, total: int, note: str) -> None:
+            bar.update(task, completed=done, total=total, description=f"{label}: {note}" if note else label)
 
         yield report
 
@@ -66,9 +66,9 @@ def progress(label: str, *, show: bool = True) -> Iterator[Report]:
 def _lines(label: str) -> Report:
     last = ""
 
-    def report(done: int, total: int, text: str) -> None:
+    def report(done: int, total: int, note: str) -> None:
         nonlocal last
-        line = f"{label}: {done} of {total}{f', {text}' if text else ''}\n"
+        line = f"{label}: {done} of {total}{f', {note}' if note else ''}\n"
         if line != last:
             sys.stderr.write(line)
             last = line

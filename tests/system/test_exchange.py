@@ -13,6 +13,7 @@ from blindopt import wire
 from blindopt.audit import merkle_log, reconciliation
 from blindopt.audit.checkpoints import Checkpoint, Signer, Verifier
 from blindopt.client import Owner, StudyClient, Vendor
+from blindopt.client.connection import Watch
 from blindopt.errors import Remote
 from curator_service.cli import app as curator_cli
 from service_kit.context.keys import signer
@@ -630,7 +631,9 @@ def test_a_refused_query_is_recorded_alike_by_both_parties(reason, curator, owne
     before = len(curator.records())
     query = wire.QueryRequest(rows=[wire.RowPlays(row=400 if reason == "unknown_row" else 0)])
     with (
-        StudyClient(curator.url, study.token, study.id, observe=lambda exchange, _: replies.append(exchange)) as client,
+        StudyClient(
+            curator.url, study.token, study.id, watch=Watch(lambda exchange, _: replies.append(exchange))
+        ) as client,
         pytest.raises(Remote) as refused,
     ):
         client.ask(query, key="refused-1")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Self
+from typing import NamedTuple, Self
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -58,6 +58,21 @@ class Checkpoint:
         """The signed text: three lines."""
         root = base64.b64encode(bytes.fromhex(self.head.root)).decode()
         return f"{self.origin}\n{self.head.size}\n{root}\n"
+
+
+class Receipt(NamedTuple):
+    """The bytes of an exchange at a position, and the curator's signed note of that position."""
+
+    seq: int
+    body: bytes
+    note: str
+
+
+class Countersignature(NamedTuple):
+    """The note of a checkpoint of this size that both parties signed."""
+
+    size: int
+    note: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,6 +177,13 @@ class Entry:
         return record
 
 
+def entry_after(last: Entry | None, body: bytes) -> Entry:
+    """The entry with this body that follows the last one of a log; None: of an empty one."""
+    seq, peaks = (0, b"") if last is None else (last.seq + 1, last.peaks)
+    leaf = leaf_hash(body)
+    return Entry(seq, body, leaf, grow(peaks, seq, leaf))
+
+
 @value
 class Head:
     """Size and root of a log."""

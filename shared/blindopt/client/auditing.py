@@ -90,8 +90,8 @@ def reconcile(first: str | Path, second: str | Path, *, study: str | None = None
     curator, modeler = curators[0], next(side for side in sides if not side.is_curators)
     studies = sorted(modeler.keys) if study is None else [study]
     compared, differences = 0, []
-    for each in studies:
-        count, more = reconciliation.reconcile(curator, modeler, each)
+    for study_id in studies:
+        count, more = reconciliation.reconcile(curator, modeler, study_id)
         compared += count
         differences += more
     return Comparison(studies, compared, differences)

@@ -4,6 +4,8 @@ Each thread of a client keeps one synchronous httpx.Client open: it is faster th
 is passed to ``observe``, for the caller's audit log.
 """
 
+import base64
+import logging
 import math
 import random
 import re
@@ -20,14 +22,23 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import httpx
 from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
 
 from blindopt import wire
 from blindopt.addresses import is_plain_abroad
-from blindopt.audit.merkle_log import Exchange, sha256
-from blindopt.client.exchanges import exchange_of, log_exchange
-from blindopt.client.strangers import check_writer
+from blindopt.audit.checkpoints import parse_unverified
+from blindopt.audit.merkle_log import RECEIPT_HEADER, Exchange, sha256
 from blindopt.client.transport import REPLY_MAX_BYTES, ClientCertificate, Connection, transport_errors
-from blindopt.errors import Invalid, ProtocolViolated, Remote, StillRunning, Unreachable
+from blindopt.errors import (
+    ClientCertificateNeeded,
+    Invalid,
+    LogBroken,
+    ProtocolViolated,
+    Remote,
+    StillRunning,
+    Unreachable,
+)
+from blindopt.values import value
 
 R = TypeVar("R", bound=BaseModel)
 P = TypeVar("P", bound=wire.Page)
@@ -36,9 +47,12 @@ FAULTS_MAX = 20
 PATIENCE_S = 60.0
 FIRST_PAUSE_S, PAUSE_MAX_S = 0.1, 5.0
 """Pauses before a request is repeated: each is twice as long as the one before."""
+log = logging.getLogger("blindopt.exchanges")
+_ID = re.compile("[a-z]{1,4}_[0-9a-f]{16}")
+_GRANT = re.compile("grt_[0-9a-f]{16}")
+_JSON = ("application/json", "application/problem+json")
 _CODE = re.compile(r"[a-z_]{1,60}")
 _TOKEN = re.compile(r"blindopt_[0-9a-f]{16}\.\S+")
-Observe = Callable[[Exchange, str | None], None]
 
 
 class _Job(Protocol):
@@ -109,6 +123,32 @@ class Reply:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What the user of a client is told: each exchange with its receipt, and progress; and whether to give up."""
+
+    observe: Callable[[Exchange, str | None], None] = lambda exchange, receipt: None
+    cancelled: Callable[[], bool] = lambda: False
+    progress: Callable[[], None] = lambda: None
+
+
+@value
+class _Request:
+    """A request. Without ``record``, only its refusal is observed; ``longer_s``: beside the time of any request."""
+
+    method: str
+    path: str
+    body: bytes | None = None
+    key: str | None = None
+    study_id: str = ""
+    params: dict[str, Any] | None = None
+    multipart: dict[str, Any] | None = None
+    data: dict[str, Any] | None = None
+    media: str = "application/json"
+    longer_s: float = 0.0
+    record: bool = True
+
+
 class Client:
     """A client with a token. Threads may share it: each has a connection of its own.
 
@@ -116,7 +156,7 @@ class Client:
     in PEM, a certificate and its key, for a service that requires one. ``timeout_s`` bounds one reply. For
     ``patience_s`` a request is repeated, with the same idempotency key, while that may help: the connection failed,
     another machine answered, or the reply says so. ``proxy`` is the address of an HTTP proxy; none is taken from the
-    environment, because it would read the token. ``observe`` gets each exchange, with its receipt.
+    environment, because it would read the token.
 
     Raises Invalid for plain http to another machine, unless ``plain_http`` allows it.
     """
@@ -125,6 +165,9 @@ class Client:
     """Whom it asks, in words."""
     patience_s: ClassVar[float] = PATIENCE_S
     """Seconds of patience, unless a client is given its own."""
+    _reply_max_bytes: ClassVar[int] = REPLY_MAX_BYTES
+    _transport: httpx.BaseTransport | None = None
+    _watch = Watch()
 
     def __init__(
         self,
@@ -137,11 +180,6 @@ class Client:
         client_cert: ClientCertificate | None = None,
         proxy: str | None = None,
         plain_http: bool = False,
-        transport: httpx.BaseTransport | None = None,
-        observe: Observe | None = None,
-        cancelled: Callable[[], bool] = lambda: False,
-        progress: Callable[[], None] = lambda: None,
-        reply_max_bytes: int = REPLY_MAX_BYTES,
     ) -> None:
         if not plain_http and is_plain_abroad(url):
             raise Invalid(f"a token is not sent over plain http to another machine: use https for {url}")
@@ -152,17 +190,14 @@ class Client:
             headers={"Authorization": f"Bearer {token}"},
             timeout_s=timeout_s,
             verify=str(verify) if isinstance(verify, Path) else verify,
-            reply_max_bytes=reply_max_bytes,
+            reply_max_bytes=self._reply_max_bytes,
             proxy=proxy,
             client_cert=client_cert,
-            transport=transport,
+            transport=self._transport,
         )
         self._connections = {threading.get_ident(): self._connect()}
         self._patience_s = self.patience_s if patience_s is None else patience_s
         self._timeout_s = self._allowed_s = timeout_s
-        self._cancelled = cancelled
-        self._progress = progress
-        self._observe = observe or (lambda exchange, receipt: None)
 
     def __enter__(self) -> Self:
         return self
@@ -196,50 +231,38 @@ class Client:
         """From now on, wait for a reply so much longer than the timeout."""
         self._allowed_s = self._timeout_s + seconds
 
-    def _send(self, method: str, path: str, *, key: str | None = None, **options: Any) -> Reply:
-        """Send a request, repeated as ``patience_s`` allows. ``options`` are those of ``_send_once``."""
-        until = time.monotonic() + (self._patience_s if method != "POST" or key is not None else 0.0)
+    def _send(self, method: str, path: str, **options: Any) -> Reply:
+        """Send a request, repeated as ``patience_s`` allows. ``options`` are those of ``_Request``."""
+        request = _Request(method, path, **options)
+        may_repeat = method != "POST" or request.key is not None
+        until = time.monotonic() + (self._patience_s if may_repeat else 0.0)
         pause_s = FIRST_PAUSE_S
         while True:
             try:
-                reply = self._send_once(method, path, key=key, **options)
+                reply = self._send_once(request)
                 if (least_s := reply.repeat_after_s) is None or time.monotonic() + max(least_s, pause_s) > until:
                     return reply
             except Unreachable:
-                if self._cancelled() or time.monotonic() + pause_s > until:
+                if self._watch.cancelled() or time.monotonic() + pause_s > until:
                     raise
                 least_s = 0.0
             # Jitter keeps many clients from repeating in step; it is no secret and decides nothing.
             time.sleep(max(least_s, pause_s * random.uniform(0.5, 1.0)))  # noqa: S311
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
-    def _send_once(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: bytes | None = None,
-        key: str | None = None,
-        study_id: str = "",
-        params: dict[str, Any] | None = None,
-        multipart: dict[str, Any] | None = None,
-        data: dict[str, Any] | None = None,
-        media: str = "application/json",
-        longer_s: float = 0.0,
-        record: bool = True,
-    ) -> Reply:
-        """Send a request once and read the reply. Without ``record``, only a refusal is observed."""
+    def _send_once(self, request: "_Request") -> Reply:
+        method, path, key, body = request.method, request.path, request.key, request.body
         headers = {"X-Request-ID": secrets.token_hex(16)}
         status, began = 0, time.perf_counter()
         if key is not None:
             headers["Idempotency-Key"] = key
         if body is not None:
-            headers["Content-Type"] = media
-        connection, allowed_s = self._connection, self._allowed_s + longer_s
-        if params or multipart or data:
-            form: dict[str, Any] = {"params": params, "files": multipart, "data": data, "timeout": allowed_s}
-            traced = {"trace": connection.sockets.trace}
-            sent = connection.http.stream(method, path, content=body, headers=headers, extensions=traced, **form)
+            headers["Content-Type"] = request.media
+        connection, allowed_s = self._connection, self._allowed_s + request.longer_s
+        if request.params or request.multipart:
+            form: dict[str, Any] = {"params": request.params, "files": request.multipart, "data": request.data}
+            form |= {"timeout": allowed_s, "extensions": {"trace": connection.sockets.trace}}
+            sent = connection.http.stream(method, path, content=body, headers=headers, **form)
         else:
             sent = connection.exchange(method, path, headers, body, allowed_s)
         try:
@@ -248,13 +271,13 @@ class Client:
                 received = received_of(connection, response)
         finally:
             log_exchange(headers, method, path, status, began)
-        exchange, receipt = exchange_of(response, path, study_id, key, sha256(body or b""), sha256(received))
+        exchange, receipt = exchange_of(response, path, request.study_id, key, sha256(body or b""), sha256(received))
         reply = Reply(response.status_code, response.headers, received, exchange, receipt)
         self._check_writer(reply)
         if is_recorded(method, response.status_code) and (
-            record or (response.status_code >= 400 and not path.startswith("/v1/audit/"))
+            request.record or (response.status_code >= 400 and not path.startswith("/v1/audit/"))
         ):
-            self._observe(exchange, receipt)
+            self._watch.observe(exchange, receipt)
         return reply
 
     def _check_writer(self, reply: Reply) -> None:
@@ -262,8 +285,8 @@ class Client:
         check_writer(reply.status, reply.headers, reply.body, self.party, always_json=False)
 
     def _get(self, path: str, model: type[R], **params: Any) -> R:
-        given = {name: value for name, value in params.items() if value is not None}
-        return self._send("GET", path, params=given or None).check().read(model)
+        params = {name: value for name, value in params.items() if value is not None}
+        return self._send("GET", path, params=params).check().read(model)
 
     def _pages(self, path: str, model: type[P], **params: Any) -> Iterator[P]:
         """Read every page of a listing."""
@@ -299,6 +322,87 @@ class ServiceClient(Client):
         """Read the service's own log, or its copy of the shared log of a grant."""
         for page in self._pages("/v1/audit/entries", wire.AuditPage, grant_id=grant_id):
             yield from page.entries
+
+
+def exchange_of(
+    response: httpx.Response, path: str, study_id: str, key: str | None, sent: str, received: str
+) -> tuple[Exchange, str | None]:
+    """Return this side's record of the exchange, and the other side's receipt: a signed note of its position."""
+    request = response.request
+    grant_id, position, note = _receipt(response.headers.get(RECEIPT_HEADER, ""))
+    exchange = Exchange(
+        study_id=study_id,
+        grant_id=grant_id,
+        position=position,
+        request_id=request.headers["X-Request-ID"],
+        method=request.method,
+        path=path,  # without a prefix that a proxy in front of the other party adds
+        idempotency_key=key,
+        request_sha256=sent,
+        status=response.status_code,
+        reply_sha256=received,
+        replayed=response.headers.get("Idempotency-Replayed") == "true",
+    )
+    return exchange, note
+
+
+def log_exchange(headers: dict[str, str], method: str, path: str, status: int, began: float) -> None:
+    """Log an exchange that this side began, as the other side's access log does, under the same request id.
+
+    ``status`` is 0 without a reply; ``began`` is of ``perf_counter``. Ids in the path are left out.
+    """
+    ms = round((time.perf_counter() - began) * 1000, 2)
+    of = {"request_id": headers["X-Request-ID"], "method": method, "route": _ID.sub("*", path)}
+    log.info("exchange", extra={"fields": {**of, "status": status, "ms": ms}})
+
+
+def _receipt(header: str) -> tuple[str | None, int | None, str | None]:
+    """Return grant, position and note of a receipt; None for each if it is malformed. Signatures are not checked."""
+    position, _, encoded = header.partition(" ")
+    try:
+        note = base64.b64decode(encoded, validate=True).decode()
+        checkpoint = parse_unverified(note)
+    except (ValueError, LogBroken):
+        return None, None, None
+    grant = checkpoint.origin.rpartition("/")[2]
+    if (
+        not re.fullmatch("[0-9]{1,15}", position)
+        or checkpoint.head.size != int(position) + 1
+        or not _GRANT.fullmatch(grant)
+    ):
+        return None, None, None
+    return grant, int(position), note
+
+
+def check_writer(status: int, headers: httpx.Headers, body: bytes, party: str, *, always_json: bool) -> None:
+    """Raise Unreachable, in plain words, for a reply that no service of this project writes, or its listener alone.
+
+    Proxies, filters and login pages in between write such replies. Nothing in them is signed, so they are no word of
+    the other party: the request is repeated under the same key. ``party`` is who was asked, in words. ``always_json``:
+    whether every body must be JSON, whatever its type says.
+    """
+    media = headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    if 300 <= status < 400:
+        raise _unreachable(party, f"a redirect ({status}), perhaps to a login page")
+    if media in ("text/html", "application/xhtml+xml") or body[:200].lstrip()[:1] == b"<":
+        raise _unreachable(party, f"a web page ({status})", ": a login page, a filter or the error page of a proxy")
+    if not body:
+        raise _unreachable(party, f"an empty reply ({status})")
+    if not (always_json or media in _JSON):
+        return
+    try:
+        document = from_json(body, allow_inf_nan=False)
+    except ValueError:
+        detail = f"the reply of {party} ({status}) did not arrive as it was sent: it is not the JSON of the protocol"
+        raise Unreachable(f"{detail}; something on the way cut or changed it") from None
+    code = document.get("code") if isinstance(document, dict) else None
+    if (status, code) == (ClientCertificateNeeded.status, ClientCertificateNeeded.code):
+        needed = ClientCertificateNeeded(f"{party} requires a client certificate, and got none")
+        raise Unreachable(str(needed)) from needed
+
+
+def _unreachable(party: str, reply: str, more: str = "") -> Unreachable:
+    return Unreachable(f"something between you and {party} answered with {reply}{more}")
 
 
 def received_of(connection: Connection, response: httpx.Response) -> bytes:

@@ -47,14 +47,14 @@ def unfinished(target: Path, *, resumed: bool) -> Iterator[Path]:
     With ``resumed`` it may hold what an earlier caller left, and is left to a later one; unless another one is at work
     on that: then it is deleted at the end.
     """
-    own = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
-    for path in [target.with_name(f"{target.name}.part")] * resumed + [own]:
+    unshared = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
+    for path in [target.with_name(f"{target.name}.part")] * resumed + [unshared]:
         with path.open("ab") as file:
             if _is_locked(file) and _is_at(file, path):
                 try:
                     yield path
                 finally:
-                    own.unlink(missing_ok=True)
+                    unshared.unlink(missing_ok=True)
                 return
 
 

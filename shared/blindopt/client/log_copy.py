@@ -12,20 +12,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from blindopt import wire
 from blindopt.audit import merkle_log
-from blindopt.audit.checkpoints import Checkpoint, Signer
-from blindopt.audit.merkle_log import EMPTY, Entry, Exchange, Head
+from blindopt.audit.checkpoints import Checkpoint, Countersignature, Receipt, Signer
+from blindopt.audit.merkle_log import Entry, Exchange, Head
 from blindopt.audit.reconciliation import Export
-from blindopt.client.answers import answers_of
-from blindopt.client.witness import Receipt
-from blindopt.errors import LogBroken, StateConflict
+from blindopt.client.study_client import answers_of
+from blindopt.client.witness import Copy, Row
+from blindopt.errors import StateConflict
 
 R = TypeVar("R")
 FORMAT = "blindopt-study-1"
-_TABLES = """
+_SCHEMA = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 CREATE TABLE log (grant_id TEXT NOT NULL, seq INTEGER NOT NULL, body BLOB NOT NULL, leaf BLOB NOT NULL,
     peaks BLOB NOT NULL, PRIMARY KEY (grant_id, seq));
@@ -38,6 +38,23 @@ CREATE TABLE queries (number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, cand
 """
 _OWN = ""
 """Where a log table names a grant: this side's own log."""
+
+
+class _Stored(NamedTuple):
+    """Where rows of one kind are: the table, its column of numbers, and what makes a row."""
+
+    name: str
+    number: str
+    columns: str
+
+
+# Cast, because a row that was changed by hand may hold something other than bytes.
+_BYTES = "CAST(body AS BLOB), CAST(leaf AS BLOB), CAST(peaks AS BLOB)"
+_TABLES: dict[type[Any], _Stored] = {
+    Entry: _Stored("log", "seq", f"seq, {_BYTES}"),
+    Receipt: _Stored("receipts", "seq", "seq, body, note"),
+    Countersignature: _Stored("countersignatures", "size", "size, note"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +95,7 @@ class StudyLog:
             self._db.execute("PRAGMA synchronous = FULL")
             with self._transaction() as db:
                 if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                    for statement in _TABLES.split(";\n")[:-1]:
+                    for statement in _SCHEMA.split(";\n")[:-1]:
                         db.execute(statement)
                     copy = LogCopy(db)
                     copy.remember("format", FORMAT.encode())
@@ -126,23 +143,24 @@ class StudyLog:
         """Return this side's records, with a checkpoint of its own log as it is now. For ``reconciliation.write``."""
         with self.read() as copy:
             grants = copy.grants()
-            head = Checkpoint(f"{self.signer.name}/log", copy.head(_OWN))
-            own = Export(
+            size = copy.size(_OWN)
+            head = Checkpoint(f"{self.signer.name}/log", Head(size, copy.root_at(_OWN, size) or ""))
+            export = Export(
                 service="blindopt-modeler",
                 key=self.signer.verifier.vkey,
-                own=copy.entries(_OWN),
-                shared={grant: copy.entries(grant) for grant in grants},
+                own=copy.rows(Entry, _OWN),
+                shared={grant: copy.rows(Entry, grant) for grant in grants},
                 keys=copy.pinned(),
                 notes=[("checkpoint", None, self.signer.sign(head))],
             )
             for grant in grants:
-                own.notes += [("receipt", grant, note) for note in copy.notes("receipts", grant)]
-                own.notes += [("countersignature", grant, note) for note in copy.notes("countersignatures", grant)]
-            return own
+                export.notes += [("receipt", grant, row.note) for row in copy.rows(Receipt, grant)]
+                export.notes += [("countersignature", grant, row.note) for row in copy.rows(Countersignature, grant)]
+            return export
 
 
-class LogCopy:
-    """A ``blindopt.client.witness.Copy`` in a transaction of the file, and the queries of the loop."""
+class LogCopy(Copy):
+    """The copy in a transaction of the file, and the queries of the loop."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
@@ -208,95 +226,39 @@ class LogCopy:
     # --- logs -------------------------------------------------------------------------------------
 
     def append(self, kind: str, *, details: dict[str, Any] | None = None, exchange: Exchange | None = None) -> None:
-        now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        record: dict[str, Any] = {"v": 1, "seq": self.size(_OWN), "time": now, "kind": kind, "actor": "study"}
+        time = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        record: dict[str, Any] = {"v": 1, "seq": self.size(_OWN), "time": time, "kind": kind, "actor": "study"}
         if details:
             record["details"] = details
         if exchange is not None:
             record["exchange"] = exchange.as_json()
         self.share(_OWN, merkle_log.canonical(record))
 
-    def entries(self, grant: str) -> list[Entry]:
-        """Return the entries of a log."""
-        # Cast, because a row that was changed by hand may hold something other than bytes.
-        columns = "seq, CAST(body AS BLOB), CAST(leaf AS BLOB), CAST(peaks AS BLOB)"
-        rows = self._db.execute(f"SELECT {columns} FROM log WHERE grant_id = ? ORDER BY seq", (grant,))
-        return [Entry(*row) for row in rows]
-
     def grants(self) -> list[str]:
-        """Return the grants of which there is a shared log, or a receipt that awaits it."""
+        """The grants of which there is a shared log, or a receipt that awaits it."""
         query = "SELECT grant_id FROM log WHERE grant_id <> ? UNION SELECT grant_id FROM receipts ORDER BY grant_id"
         return [row[0] for row in self._db.execute(query, (_OWN,))]
 
-    def size(self, grant: str) -> int:
-        last = self._db.execute("SELECT max(seq) FROM log WHERE grant_id = ?", (grant,)).fetchone()[0]
-        return 0 if last is None else int(last) + 1
+    def row(self, kind: type[Row], grant: str, number: int) -> Row | None:
+        return next(self._rows(kind, grant, f"AND {_TABLES[kind].number} = ?", number), None)
 
-    def body(self, grant: str, seq: int) -> bytes | None:
-        row = self._db.execute("SELECT body FROM log WHERE grant_id = ? AND seq = ?", (grant, seq)).fetchone()
-        return None if row is None else bytes(row[0])
+    def last(self, kind: type[Row], grant: str) -> Row | None:
+        return next(self._rows(kind, grant, f"ORDER BY {_TABLES[kind].number} DESC LIMIT 1"), None)
 
-    def head(self, grant: str) -> Head:
-        """Return size and root of a log."""
-        size = self.size(grant)
-        return Head(size, self.root_at(grant, size) or "")
+    def rows(self, kind: type[Row], grant: str) -> list[Row]:
+        """All rows of a kind, in order."""
+        return list(self._rows(kind, grant, f"ORDER BY {_TABLES[kind].number}"))
 
-    def root_at(self, grant: str, size: int) -> str | None:
-        if size == 0:
-            return EMPTY.root
-        peaks = self._peaks(grant, size)
-        return None if peaks is None else merkle_log.root(peaks).hex()
+    def _rows(self, kind: type[Row], grant: str, condition: str, *values: int) -> Iterator[Row]:
+        stored = _TABLES[kind]
+        query = f"SELECT {stored.columns} FROM {stored.name} WHERE grant_id = ? {condition}"
+        return (kind(*fields) for fields in self._db.execute(query, (grant, *values)))
 
-    def _peaks(self, grant: str, size: int) -> bytes | None:
-        row = self._db.execute("SELECT peaks FROM log WHERE grant_id = ? AND seq = ?", (grant, size - 1)).fetchone()
-        return None if row is None else bytes(row[0])
-
-    def share(self, grant: str, body: bytes) -> Head:
-        size = self.size(grant)
-        before = self._peaks(grant, size) if size else b""
-        if before is None:
-            raise LogBroken(f"record {size - 1} of the log is missing")
-        leaf = merkle_log.leaf_hash(body)
-        peaks = merkle_log.grow(before, size, leaf)
-        self._db.execute("INSERT INTO log VALUES (?, ?, ?, ?, ?)", (grant, size, body, leaf, peaks))
-        return Head(size + 1, merkle_log.root(peaks).hex())
-
-    # --- the curator's signatures -----------------------------------------------------------------
-
-    def receipt(self, grant: str, seq: int) -> Receipt | None:
-        row = self._db.execute(
-            "SELECT body, note FROM receipts WHERE grant_id = ? AND seq = ?", (grant, seq)
-        ).fetchone()
-        return None if row is None else Receipt(*row)
-
-    def last_receipt(self, grant: str) -> int:
-        last = self._db.execute("SELECT max(seq) FROM receipts WHERE grant_id = ?", (grant,)).fetchone()[0]
-        return -1 if last is None else int(last)
-
-    def keep_receipt(self, grant: str, seq: int, receipt: Receipt) -> None:
-        self._db.execute("INSERT INTO receipts VALUES (?, ?, ?, ?)", (grant, seq, *receipt))
-
-    def countersignature(self, grant: str, size: int) -> str | None:
-        row = self._db.execute(
-            "SELECT note FROM countersignatures WHERE grant_id = ? AND size = ?", (grant, size)
-        ).fetchone()
-        return None if row is None else str(row[0])
-
-    def keep_countersignature(self, grant: str, size: int, note: str) -> None:
-        self._db.execute("INSERT INTO countersignatures VALUES (?, ?, ?)", (grant, size, note))
-
-    def notes(self, table: str, grant: str) -> list[str]:
-        """Return the notes of ``receipts`` or ``countersignatures``, in order."""
-        order = {"receipts": "seq", "countersignatures": "size"}[table]
-        rows = self._db.execute(f"SELECT note FROM {table} WHERE grant_id = ? ORDER BY {order}", (grant,))
-        return [row[0] for row in rows]
+    def add(self, grant: str, row: Row) -> None:
+        fields: list[Any] = [getattr(row, name) for name in row.__annotations__]
+        marks = ", ".join("?" * len(fields))
+        self._db.execute(f"INSERT INTO {_TABLES[type(row)].name} VALUES (?, {marks})", (grant, *fields))
 
     def is_own_query(self, key: str, request_sha256: str | None) -> bool:
         row = self._db.execute("SELECT body FROM queries WHERE key = ?", (key,)).fetchone()
         return row is not None and request_sha256 in (None, merkle_log.sha256(row[0]))
-
-    def is_forgotten(self, grant: str, seq: int) -> bool:
-        return False
-
-    def dispute(self, details: dict[str, Any]) -> None:
-        self.append("log.disputed", details=details)

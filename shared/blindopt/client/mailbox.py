@@ -128,10 +128,10 @@ class Mailbox:
             pull.wake()
         return item
 
-    def forget(self, identity: str) -> None:
+    def forget(self, request_id: str) -> None:
         """Give a request up, or end it: a later part of its reply is refused."""
         with self._lock:
-            self._waiting.pop(identity, None)
+            self._waiting.pop(request_id, None)
             pull = self._pull if any(not item.delivered for item in self._waiting.values()) else None
         if pull is not None:  # one that had to wait for this one
             pull.wake()
@@ -147,8 +147,8 @@ class Mailbox:
         mine = _Pull(asyncio.Event(), asyncio.get_running_loop())
         with self._lock:
             before, self._pull = self._pull, mine
-            for identity, item in self._waiting.items():
-                if item.delivered and not item.next_part and identity not in working:
+            for request_id, item in self._waiting.items():
+                if item.delivered and not item.next_part and request_id not in working:
                     item.delivered = False
         if before is not None:
             before.wake()
@@ -299,11 +299,11 @@ class Mailboxes:
 
     def transport(self, url: str) -> LinkTransport | None:
         """What carries requests to a curator's address; None for http and https."""
-        parts = urlsplit(url)
-        if parts.scheme != SCHEME:
+        address = urlsplit(url)
+        if address.scheme != SCHEME:
             return None
         with self._lock:
-            return LinkTransport(self._shared(parts.netloc))
+            return LinkTransport(self._shared(address.netloc))
 
     def _shared(self, link: str) -> Mailbox:
         """The mailbox of a link for as long as anybody uses it: the same for its curator and for all clients."""

@@ -42,11 +42,11 @@ def course(runs: Mapping[str, wire.RunExport], axes: Any = None) -> Any:
         colour = COLOURS[index % len(COLOURS)]
         if len(runs) == 1:
             axes.plot(numbers, y, "o", color=colour, markersize=4, label="answer")
-            chosen = [trial for trial in trials if trial.mean is not None and trial.sd is not None]
-            middle = [float(trial.mean or 0.0) for trial in chosen]
-            reach = [1.96 * float(trial.sd or 0.0) for trial in chosen]
+            expected = [trial for trial in trials if trial.mean is not None and trial.sd is not None]
+            middle = [float(trial.mean or 0.0) for trial in expected]
+            reach = [1.96 * float(trial.sd or 0.0) for trial in expected]
             axes.errorbar(
-                [trial.number for trial in chosen],
+                [trial.number for trial in expected],
                 middle,
                 yerr=reach,
                 fmt="none",

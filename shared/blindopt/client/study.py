@@ -17,10 +17,9 @@ import numpy as np
 from blindopt import display, wire
 from blindopt.arrays import Matrix
 from blindopt.audit import reconciliation
-from blindopt.client.answers import answers_of
-from blindopt.client.connection import PATIENCE_S, Reply
+from blindopt.client.connection import PATIENCE_S, Reply, Watch
 from blindopt.client.log_copy import LogCopy, StoredQuery, StudyLog
-from blindopt.client.study_client import StudyClient, check_same_study, query_body
+from blindopt.client.study_client import StudyClient, answers_of, check_same_study, query_body
 from blindopt.client.vendor import read_grant
 from blindopt.client.witness import Witness
 from blindopt.errors import (
@@ -55,7 +54,7 @@ class Study:
     def __init__(self, grant: wire.GrantFile, log: StudyLog, url: str, **options: Any) -> None:
         self.grant, self._log = grant, log
         self._witness = Witness(log, grant.study_id, log.signer, lambda: datetime.now(UTC))
-        self._client = StudyClient(url, grant.token, grant.study_id, observe=self._witness.record, **options)
+        self._client = StudyClient(url, grant.token, grant.study_id, watch=Watch(self._witness.record), **options)
         self._settling = threading.Lock()
         self._unsettled = 0
         with self._disputing():

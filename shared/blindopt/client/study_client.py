@@ -5,6 +5,7 @@ import re
 import secrets
 import threading
 import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,17 +16,23 @@ from pydantic import BaseModel
 
 from blindopt import wire
 from blindopt.audit.merkle_log import RECEIPT_HEADER, Exchange, sha256
-from blindopt.client.connection import Client, Reply, is_recorded, received_of
+from blindopt.client.connection import (
+    Client,
+    Reply,
+    Watch,
+    check_writer,
+    exchange_of,
+    is_recorded,
+    log_exchange,
+    received_of,
+)
 from blindopt.client.downloads import Piece, each_in_threads, pieces_of, unfinished
-from blindopt.client.exchanges import exchange_of, log_exchange
-from blindopt.client.strangers import check_writer
 from blindopt.client.transport import require_identity, transport_errors
 from blindopt.errors import ProtocolViolated, Remote, Unreachable
 from blindopt.formats.npy_files import MEDIA_TYPE
 
 EMPTY_SHA256 = sha256(b"")
 DOWNLOAD_ATTEMPTS = 5
-STUDY_REPLY_MAX_BYTES = 8 << 20
 PROGRESS_BYTES = 1 << 20
 SLOWEST = 10
 """Timeouts within which PROGRESS_BYTES of the candidates must arrive."""
@@ -54,11 +61,22 @@ class StudyClient(Client):
     party = "the curator"
     patience_s = 0.0
     """A run waits by itself, and says for whom."""
+    _reply_max_bytes = 8 << 20
 
-    def __init__(self, url: str, token: str, study_id: str, **options: Any) -> None:
-        options = {"plain_http": True, "reply_max_bytes": STUDY_REPLY_MAX_BYTES} | options
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        study_id: str,
+        *,
+        watch: Watch = Client._watch,
+        transport: httpx.BaseTransport | None = None,
+        **options: Any,
+    ) -> None:
+        self._watch, self._transport = watch, transport
+        options = {"plain_http": True} | options
         super().__init__(url, token, **options)
-        self._another = partial(StudyClient, url, token, study_id, **options)
+        self._another = partial(StudyClient, url, token, study_id, transport=transport, **options)
         self._study_id = study_id
         self._path = f"/v1/studies/{study_id}"
 
@@ -70,7 +88,7 @@ class StudyClient(Client):
         reply = self._send("GET", self._path, study_id=self._study_id, record=False).check()
         view = reply.read(wire.StudyView)
         trust(view, reply.receipt)
-        self._observe(reply.exchange, reply.receipt)
+        self._watch.observe(reply.exchange, reply.receipt)
         self._extend_timeout((view.reply_after_ms or 0) / 1000)
         return view
 
@@ -127,7 +145,7 @@ class StudyClient(Client):
             return reply.read(wire.QueryPending) if reply.status == 202 else reply.read(wire.QueryReply)
         except ProtocolViolated:
             if is_recorded(reply.exchange.method, reply.status):
-                self._observe(reply.exchange, reply.receipt)
+                self._watch.observe(reply.exchange, reply.receipt)
             raise
 
     def revisions(self, after: int = 0, *, page_size: int = 1_000) -> wire.RevisionPage:
@@ -151,9 +169,9 @@ class StudyClient(Client):
         path, body = f"{self._path}/messages", message.model_dump_json().encode()
         return self._message(self._send("POST", path, body=body, key=key, study_id=self._study_id))
 
-    def message(self, identity: str) -> bytes:
+    def message(self, message_id: str) -> bytes:
         """Return a message of this grant with the owner's decision, a MessageView, as it came."""
-        return self._message(self._send("GET", f"{self._path}/messages/{identity}", study_id=self._study_id))
+        return self._message(self._send("GET", f"{self._path}/messages/{message_id}", study_id=self._study_id))
 
     @staticmethod
     def _message(reply: Reply) -> bytes:
@@ -169,11 +187,11 @@ class StudyClient(Client):
 
         Reports progress, since there may be many pages. Raises Unreachable once the client is to give up.
         """
-        if self._cancelled():
+        if self._watch.cancelled():
             raise Unreachable("stopped while fetching the shared log")
         params: dict[str, Any] = {"page_size": 1_000} | ({"page_token": str(after)} if after >= 0 else {})
         page = self._send_unrecorded("GET", "/v1/audit/entries", params=params).read(wire.AuditPage)
-        self._progress()
+        self._watch.progress()
         return page.entries
 
     def countersign(self, countersigning: wire.Countersigning, *, key: str) -> wire.Countersigned:
@@ -221,15 +239,15 @@ class StudyClient(Client):
 
         def fetch(turns: Iterator[Piece], call: Callable[[Callable[[], None]], None]) -> None:
             def observe(exchange: Exchange, receipt: str | None) -> None:
-                call(lambda: self._observe(exchange, receipt))
+                call(lambda: self._watch.observe(exchange, receipt))
 
-            given: dict[str, Any] = {"observe": observe, "cancelled": stopped.is_set}
-            with self._another(progress=lambda: call(self._progress), **given) as client:
+            watch = Watch(observe, stopped.is_set, lambda: call(self._watch.progress))
+            with self._another(watch=watch) as client:
                 clients.append(client)
                 client._fetch_pieces(unfinished_file, turns)
 
         def check() -> None:
-            if self._cancelled():
+            if self._watch.cancelled():
                 raise Unreachable(STOPPED)
 
         def stop() -> None:
@@ -246,7 +264,7 @@ class StudyClient(Client):
                     self._fetch(unfinished_file, piece)
                     break
                 except Unreachable:
-                    if not remaining or self._cancelled():
+                    if not remaining or self._watch.cancelled():
                         raise
             if piece.section.size is None:
                 os.truncate(unfinished_file, piece.received)
@@ -281,7 +299,7 @@ class StudyClient(Client):
             with unfinished_file.open("r+b") as file:
                 file.seek(piece.section.first + piece.received)
                 for chunk in response.iter_raw():
-                    if self._cancelled():
+                    if self._watch.cancelled():
                         raise Unreachable(STOPPED)
                     if piece.received + len(chunk) > piece.most:
                         piece.received = 0
@@ -291,8 +309,8 @@ class StudyClient(Client):
                     if (unreported := unreported + len(chunk)) >= PROGRESS_BYTES:
                         unreported = 0
                         deadline.extend(SLOWEST * self._timeout_s)
-                        self._progress()
-            self._observe(exchange, receipt)
+                        self._watch.progress()
+            self._watch.observe(exchange, receipt)
             if etag != piece.section.sha256:
                 raise ProtocolViolated("the curator's candidates are not those of their release")
 
@@ -305,7 +323,7 @@ class StudyClient(Client):
         exchange, receipt = exchange_of(response, path, self._study_id, None, EMPTY_SHA256, sha256(body))
         reply = Reply(response.status_code, response.headers, body, exchange, receipt)
         self._check_writer(reply)
-        self._observe(exchange, receipt)
+        self._watch.observe(exchange, receipt)
         reply.check()
         raise Unreachable(f"the reply to a request for candidates brings none ({reply.status})")
 
@@ -315,11 +333,32 @@ def query_body(query: wire.QueryRequest) -> bytes:
     return query.model_dump_json().encode()
 
 
-def check_same_study(begun: wire.StudyView, study: wire.StudyView) -> None:
+def check_same_study(first: wire.StudyView, study: wire.StudyView) -> None:
     """Raise ProtocolViolated if a study is not the one that a run, or a loop, began with."""
-    if begun.grant_id != study.grant_id:
+    if first.grant_id != study.grant_id:
         # Its idempotency keys mean other requests there: a query that was charged would be charged again.
         raise ProtocolViolated("the token is of another grant than the one that the run began with")
     for name in SETTLED:
-        if getattr(begun, name) != getattr(study, name):
+        if getattr(first, name) != getattr(study, name):
             raise ProtocolViolated(f"the study's {name} is not what it was when the run began")
+
+
+def answers_of(reply: wire.QueryReply, rows: list[int]) -> list[wire.Answer | None]:
+    """Return the answer of each requested row, in order; None for a declined row. Each row is measured once.
+
+    If a row was requested several times and not all of its measurements were made, the first ones have the answers.
+    Raises ProtocolViolated for a reply about other rows, or one that leaves a row out.
+    """
+    answers_by_row: dict[int, deque[wire.Answer]] = defaultdict(deque)
+    for answer in reply.answers:
+        answers_by_row[answer.row].append(answer)
+    answers = [answers_by_row[row].popleft() if answers_by_row[row] else None for row in rows]
+    # The reply must be in the order of the request, with nothing else in it and nothing silently left out.
+    missing = {row for row, answer in zip(rows, answers, strict=True) if answer is None}
+    measured = {answer.row for answer in reply.answers}
+    declined = set(reply.declined)
+    if [answer for answer in answers if answer is not None] != reply.answers or not declined <= missing - measured:
+        raise ProtocolViolated("the curator answered other rows than those queried")
+    if not missing <= declined | measured:
+        raise ProtocolViolated("the curator left out a row without saying that it is declined")
+    return answers

@@ -5,17 +5,18 @@ copy is made from the exchanges that this side saw itself. Entries of lost repli
 they record a request that this side made. Where the copy is stored is for ``Copy`` and ``CopyStore``.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import lru_cache, partial
 from itertools import count
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from blindopt import wire
 from blindopt.audit import merkle_log
-from blindopt.audit.checkpoints import Checkpoint, ForgedChange, Signer, Verifier
-from blindopt.audit.merkle_log import Exchange, Head
+from blindopt.audit.checkpoints import Checkpoint, Countersignature, ForgedChange, Receipt, Signer, Verifier
+from blindopt.audit.merkle_log import EMPTY, Entry, Exchange, Head
 from blindopt.client.study_client import StudyClient
 from blindopt.errors import LogBroken, ProtocolViolated, Unreachable
 
@@ -24,75 +25,74 @@ PAGES_MAX = 32
 """The most pages of the curator's log that are fetched at a time: it may say that its log is endless."""
 
 
-class Receipt(NamedTuple):
-    """The bytes of an exchange, and the curator's signed note of its position."""
-
-    body: bytes
-    note: str
+Row = TypeVar("Row", Entry, Receipt, Countersignature)
 
 
-class Copy(Protocol):
-    """What this side has stored of one study, within one transaction. ``grant`` names a shared log."""
+class Copy(ABC):
+    """What this side has stored of one study, within one transaction. ``grant`` names a shared log.
 
+    Entries, receipts and countersignatures are rows of a grant by their first field.
+    """
+
+    @abstractmethod
+    def row(self, kind: type[Row], grant: str, number: int) -> Row | None:
+        """The row of a kind with this number."""
+
+    @abstractmethod
+    def last(self, kind: type[Row], grant: str) -> Row | None:
+        """The row of a kind with the highest number."""
+
+    @abstractmethod
+    def add(self, grant: str, row: Row) -> None:
+        """Store a row."""
+
+    @abstractmethod
     def key(self) -> str | None:
-        """Return the curator's key that is pinned for the study."""
-        ...
+        """The curator's key that is pinned for the study."""
 
+    @abstractmethod
     def pin(self, vkey: str) -> None:
         """Store the curator's first key. It never changes."""
-        ...
 
+    @abstractmethod
     def append(self, kind: str, *, details: dict[str, Any] | None = None, exchange: Exchange | None = None) -> None:
         """Add a record to this side's own log."""
-        ...
 
-    def size(self, grant: str) -> int:
-        """Return the number of entries of the copy."""
-        ...
-
-    def body(self, grant: str, seq: int) -> bytes | None:
-        """Return an entry of the copy."""
-        ...
-
-    def root_at(self, grant: str, size: int) -> str | None:
-        """Return the root of the copy when it had ``size`` entries; None if it has fewer."""
-        ...
-
-    def share(self, grant: str, body: bytes) -> Head:
-        """Add an entry to the copy, and return its new head."""
-        ...
-
-    def receipt(self, grant: str, seq: int) -> Receipt | None:
-        """Return the receipt of a position."""
-        ...
-
-    def last_receipt(self, grant: str) -> int:
-        """Return the highest position with a receipt; -1 if there is none."""
-        ...
-
-    def keep_receipt(self, grant: str, seq: int, receipt: Receipt) -> None:
-        """Store a receipt."""
-        ...
-
-    def countersignature(self, grant: str, size: int) -> str | None:
-        """Return the countersigned checkpoint of a size."""
-        ...
-
-    def keep_countersignature(self, grant: str, size: int, note: str) -> None:
-        """Store a countersigned checkpoint."""
-        ...
-
+    @abstractmethod
     def is_own_query(self, key: str, request_sha256: str | None) -> bool:
         """Whether this side sent a query under this key, with a body of this digest (None: of any)."""
-        ...
 
     def is_forgotten(self, grant: str, seq: int) -> bool:
         """Whether this side may have lost an exchange, because a backup was restored that ends before it."""
-        ...
+        return False
 
     def dispute(self, details: dict[str, Any]) -> None:
         """Record a violation of the protocol."""
-        ...
+        self.append("log.disputed", details=details)
+
+    def size(self, grant: str) -> int:
+        """The number of entries."""
+        last = self.last(Entry, grant)
+        return 0 if last is None else last.seq + 1
+
+    def root_at(self, grant: str, size: int) -> str | None:
+        """The root of the first ``size`` entries; None if there are fewer."""
+        if size == 0:
+            return EMPTY.root
+        entry = self.row(Entry, grant, size - 1)
+        return None if entry is None else merkle_log.root(entry.peaks).hex()
+
+    def share(self, grant: str, body: bytes) -> Head:
+        """Add an entry, and return the new head."""
+        last = self.last(Entry, grant)
+        entry = merkle_log.entry_after(last, body)
+        self.add(grant, entry)
+        return Head(entry.seq + 1, merkle_log.root(entry.peaks).hex())
+
+    def last_receipt(self, grant: str) -> int:
+        """The highest position with a receipt; -1 if there is none."""
+        last = self.last(Receipt, grant)
+        return -1 if last is None else last.seq
 
 
 class CopyStore(Protocol):
@@ -165,15 +165,15 @@ class Witness:
         self._grant = grant
         body, vkey = exchange.body, copy.key()
         if vkey is not None and copy.last_receipt(grant) < seq == copy.size(grant):
-            copy.keep_receipt(grant, seq, Receipt(body, note))
-            self._share(copy, grant, seq, Receipt(body, note), vkey)
+            copy.add(grant, Receipt(seq, body, note))
+            self._share(copy, grant, Receipt(seq, body, note), vkey)
             return
-        earlier = copy.receipt(grant, seq)
-        if (earlier is not None and earlier.body != body) or copy.body(grant, seq) not in (None, body):
+        earlier = copy.row(Receipt, grant, seq)
+        if any(row is not None and row.body != body for row in (earlier, copy.row(Entry, grant, seq))):
             raise ProtocolViolated(f"the curator gave place {seq} of the shared log twice")
         if earlier is None:
             self._check_receipt(copy, grant, seq, note)
-            copy.keep_receipt(grant, seq, Receipt(body, note))
+            copy.add(grant, Receipt(seq, body, note))
             self._advance(copy, grant)
 
     def _check_receipt(self, copy: Copy, grant: str, seq: int, note: str) -> None:
@@ -191,15 +191,15 @@ class Witness:
         if vkey is None:  # no key before the first reply
             return
         size = copy.size(grant)
-        while (receipt := copy.receipt(grant, size)) is not None:
-            self._share(copy, grant, size, receipt, vkey)
+        while (receipt := copy.row(Receipt, grant, size)) is not None:
+            self._share(copy, grant, receipt, vkey)
             size += 1
 
     @staticmethod
-    def _share(copy: Copy, grant: str, seq: int, receipt: Receipt, vkey: str) -> None:
+    def _share(copy: Copy, grant: str, receipt: Receipt, vkey: str) -> None:
         """Add the exchange at the end of the copy, and check its receipt against that."""
         if _checkpoint(receipt.note, vkey, grant).head != copy.share(grant, receipt.body):
-            raise ProtocolViolated(f"the curator's receipt at place {seq} shows another history")
+            raise ProtocolViolated(f"the curator's receipt at place {receipt.seq} shows another history")
 
     def settle(self, curator: StudyClient, grant: str) -> None:
         """Bring the copy up to the curator's checkpoint, check it, and countersign.
@@ -232,7 +232,7 @@ class Witness:
                 raise ProtocolViolated("the curator's shared log is shorter than its checkpoint")
         with self._store.read() as copy:
             root = copy.root_at(grant, size)
-            signed = copy.countersignature(grant, size)
+            signed = copy.row(Countersignature, grant, size)
         if root != checkpoint.head.root:
             raise ProtocolViolated("the curator's checkpoint shows another history")
         if not size:
@@ -240,17 +240,17 @@ class Witness:
         if signed is None:
             signed = self._countersign(grant, checkpoint.head, note)
         # Sent again if it was signed before: the curator may not have received it.
-        countersigning = wire.Countersigning(note=signed, key=self._signer.verifier.cosigner_vkey)
+        countersigning = wire.Countersigning(note=signed.note, key=self._signer.verifier.cosigner_vkey)
         curator.countersign(countersigning, key=f"{grant}:{size}")
 
-    def _countersign(self, grant: str, head: Head, note: str) -> str:
+    def _countersign(self, grant: str, head: Head, note: str) -> Countersignature:
         """Sign a checkpoint, and record the signature before it is sent to the curator."""
-        signed = self._signer.countersign(note, int(self._clock().timestamp()))
+        signed = Countersignature(head.size, self._signer.countersign(note, int(self._clock().timestamp())))
 
-        def work(copy: Copy) -> str:
-            if (earlier := copy.countersignature(grant, head.size)) is not None:  # another run signed it
+        def work(copy: Copy) -> Countersignature:
+            if (earlier := copy.row(Countersignature, grant, head.size)) is not None:  # another run signed it
                 return earlier
-            copy.keep_countersignature(grant, head.size, signed)
+            copy.add(grant, signed)
             details = {"grant_id": grant, "size": head.size, "root": head.root}
             copy.append("checkpoint.countersigned", details=details)
             return signed
@@ -264,7 +264,7 @@ class Witness:
             if entry.seq < size:
                 continue
             body = entry.body.encode()
-            receipt = copy.receipt(grant, entry.seq)
+            receipt = copy.row(Receipt, grant, entry.seq)
             if entry.seq != size or (receipt is not None and receipt.body != body):
                 raise ProtocolViolated(f"place {size} of the curator's shared log is not what this side saw")
             if receipt is None:
@@ -295,9 +295,9 @@ class Witness:
         if not copy.is_forgotten(grant, seq):
             raise ProtocolViolated(f"place {seq} of the curator's shared log holds a query that was never sent")
 
-    def dispute(self, what: str) -> None:
+    def dispute(self, fault: str) -> None:
         """Record a violation of the protocol, with the last checkpoint that the curator signed."""
-        details = {"study_id": self._study_id, "grant_id": self._grant, "what": what, "note": self._note}
+        details = {"study_id": self._study_id, "grant_id": self._grant, "what": fault, "note": self._note}
         self._store.write(lambda copy: copy.dispute(details))
 
 

@@ -64,10 +64,10 @@ class Optimizer:
     ) -> None:
         self.candidates = _matrix(candidates)
         self.seed = secrets.randbelow(2**32) if seed is None else seed
-        given = {"kernel": kernel, "seed": self.seed, "algorithm": algorithm, "iterations": iterations} | settings
+        fields = {"kernel": kernel, "seed": self.seed, "algorithm": algorithm, "iterations": iterations} | settings
         if isinstance(algorithm, str):
-            given["algorithm"] = {"name": algorithm}
-        spec = _spec({name: _plain(value) for name, value in given.items()})
+            fields["algorithm"] = {"name": algorithm}
+        spec = _spec({name: _plain(value) for name, value in fields.items()})
         n, r = self.candidates.shape
         direction: Literal["maximize", "minimize"] = "maximize" if maximize else "minimize"
         public = PublicCandidates(
@@ -155,8 +155,8 @@ class Optimizer:
     def posterior(self, rows: Any = None) -> Moments:
         """Return the posterior of f at ``rows`` (m,), all candidates if None. Raises Invalid without a model."""
         n = len(self.candidates)
-        wanted = np.arange(n) if rows is None else np.array([candidate_number(i, n) for i in rows], dtype=np.intp)
-        points = points_of(self._chooser, wanted)
+        numbers = np.arange(n) if rows is None else np.array([candidate_number(i, n) for i in rows], dtype=np.intp)
+        points = points_of(self._chooser, numbers)
         return Moments(np.array([point.mean for point in points]), np.array([point.sd for point in points]))
 
     def __repr__(self) -> str:

@@ -74,7 +74,7 @@ class AuditTrail:
                 exchange = request.exchange(position, status, reply_sha256, replayed=replayed).body
                 return exchange
 
-            head = audit_log.share_next(db, grant, body_at)
+            head = audit_log.share(db, grant, body_at)
             receipt = f"{head.size - 1} {base64.b64encode(self.sign(head, grant).encode()).decode()}"
         elif request.principal.study_id is not None:
             exchange = request.exchange(None, status, reply_sha256, replayed=replayed).body

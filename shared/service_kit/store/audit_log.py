@@ -6,7 +6,7 @@ Every function takes part in the caller's transaction.
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from sqlalchemy import (
     Column,
@@ -53,6 +53,7 @@ _shared = Table(
     Column("peaks", LargeBinary, nullable=False),
     PrimaryKeyConstraint("grant_id", "seq"),
 )
+R = TypeVar("R")
 _BYTES = ("body", "leaf", "peaks")
 _AT_ONCE = 1_000
 """How many records of a whole log are in memory at once."""
@@ -60,14 +61,39 @@ _ALWAYS = ("session.opened", "session.ended")
 """Kinds of records that wait for no verification: people log in and read."""
 LAST = PreparedStatement(select(_log.c.seq, _log.c.peaks).order_by(_log.c.seq.desc()).limit(1), kept=True)
 _ADD = PreparedStatement(_log.insert(), ["seq", *_BYTES])
-_LAST_SHARED = PreparedStatement(
-    select(_shared.c.seq, _shared.c.peaks)
-    .where(_shared.c.grant_id == bindparam("grant"))
-    .order_by(_shared.c.seq.desc())
-    .limit(1),
-    kept=True,
-)
-_ADD_SHARED = PreparedStatement(_shared.insert())
+
+
+class RowsOfGrants(Generic[R]):
+    """Rows of one kind, by grant and number: entries of shared logs, receipts, countersignatures."""
+
+    def __init__(self, table: Table, kind: Callable[..., R]) -> None:
+        self._kind = kind
+        columns = [column for column in table.c if column.name not in ("grant_id", "created_at")]
+        self._names = [column.name for column in columns]
+        of_grant = select(*columns).where(table.c.grant_id == bindparam("grant"))
+        self._at = PreparedStatement(of_grant.where(columns[0] == bindparam("number")))
+        self._last = PreparedStatement(of_grant.order_by(columns[0].desc()).limit(1), kept=True)
+        self._add = PreparedStatement(table.insert())
+
+    def at(self, db: Connection, grant_id: str, number: int) -> R | None:
+        """The row with this number, or None."""
+        row = self._at.row(db, grant=grant_id, number=number)
+        return None if row is None else self._kind(*row)
+
+    def last(self, db: Connection, grant_id: str) -> R | None:
+        """The row with the highest number, or None."""
+        row = self._last.row(db, grant=grant_id)
+        return None if row is None else self._kind(*row)
+
+    def add(self, db: Connection, grant_id: str, row: R, **more: Any) -> None:
+        """Store a row, with ``more`` columns."""
+        fields = tuple(getattr(row, name) for name in self._names)
+        last = self._last.row(db, grant=grant_id)
+        self._add.run(db, grant_id=grant_id, **dict(zip(self._names, fields, strict=True)), **more)
+        self._last.remember(db, fields if last is None or fields[0] > last[0] else tuple(last), grant=grant_id)
+
+
+SHARED = RowsOfGrants(_shared, Entry)
 
 
 def append(
@@ -124,37 +150,15 @@ def _not_before_the_last(db: Connection, now: datetime) -> datetime:
     return chosen
 
 
-def share(db: Connection, grant_id: str, body: bytes) -> Head:
-    """Add the canonical bytes of an exchange to the log that both parties keep, and return its new head."""
-    return share_next(db, grant_id, lambda position: body)
+def share(db: Connection, grant_id: str, body_at: Callable[[int], bytes]) -> Head:
+    """Add an exchange to the log that both parties keep, and return its new head.
 
-
-def share_next(db: Connection, grant_id: str, body_at: Callable[[int], bytes]) -> Head:
-    """``share`` for the party that gives positions: ``body_at`` returns the bytes for the next one."""
-    seq, peaks = _next(_LAST_SHARED.row(db, grant=grant_id))
-    body = body_at(seq)
-    leaf = merkle_log.leaf_hash(body)
-    grown = merkle_log.grow(peaks, seq, leaf)
-    _ADD_SHARED.run(db, grant_id=grant_id, seq=seq, body=body, leaf=leaf, peaks=grown)
-    _LAST_SHARED.remember(db, (seq, grown), grant=grant_id)
-    return Head(seq + 1, merkle_log.root(grown).hex())
-
-
-def shared_size(db: Connection, grant_id: str) -> int:
-    """The number of exchanges in the shared log of a grant."""
-    last = _LAST_SHARED.row(db, grant=grant_id)
-    return 0 if last is None else int(last.seq) + 1
-
-
-_SHARED_BODY = PreparedStatement(
-    select(_shared.c.body).where(_shared.c.grant_id == bindparam("grant"), _shared.c.seq == bindparam("position"))
-)
-
-
-def shared_body(db: Connection, grant_id: str, seq: int) -> bytes | None:
-    """The exchange at a position of a shared log, or None."""
-    row = _SHARED_BODY.row(db, grant=grant_id, position=seq)
-    return None if row is None else row.body
+    ``body_at`` returns the canonical bytes of the exchange at a position.
+    """
+    last = SHARED.last(db, grant_id)
+    entry = merkle_log.entry_after(last, body_at(0 if last is None else last.seq + 1))
+    SHARED.add(db, grant_id, entry)
+    return head_of(entry)
 
 
 def walk(db: Connection, grant_id: str | None = None, *, after: int = -1, limit: int = -1) -> Iterator[Entry]:
@@ -297,11 +301,11 @@ def grants(db: Connection) -> list[str]:
 
 def head(db: Connection, grant_id: str | None = None) -> Head:
     """Size and root of a log, from its last record."""
-    return head_of(LAST.row(db) if grant_id is None else _LAST_SHARED.row(db, grant=grant_id))
+    return head_of(LAST.row(db) if grant_id is None else SHARED.last(db, grant_id))
 
 
 def head_of(last: Any) -> Head:
-    """Size and root of a log from the row of its last record (``LAST``), or from None if it is empty."""
+    """Size and root of a log from its last record, as a row of ``LAST`` or an entry; from None if it is empty."""
     return EMPTY if last is None else Head(last.seq + 1, merkle_log.root(last.peaks).hex())
 
 

@@ -17,6 +17,8 @@ from sqlalchemy import (
     select,
 )
 
+from blindopt.audit.checkpoints import Countersignature, Receipt
+from service_kit.store.audit_log import RowsOfGrants
 from service_kit.store.base import METADATA, stamp
 from service_kit.store.prepared_statement import PreparedStatement
 
@@ -48,14 +50,8 @@ _countersignatures = Table(
 
 
 _KEY = PreparedStatement(select(_keys.c.vkey).where(_keys.c.subject == bindparam("name")), kept=True)
-_RECEIPT = PreparedStatement(
-    select(_receipts).where(_receipts.c.grant_id == bindparam("grant"), _receipts.c.seq == bindparam("position"))
-)
-_LAST_RECEIPT = PreparedStatement(
-    select(_receipts.c.seq).where(_receipts.c.grant_id == bindparam("grant")).order_by(_receipts.c.seq.desc()).limit(1),
-    kept=True,
-)
-_ADD_RECEIPT = PreparedStatement(_receipts.insert())
+RECEIPTS = RowsOfGrants(_receipts, Receipt)
+COUNTERSIGNATURES = RowsOfGrants(_countersignatures, Countersignature)
 
 
 def key_of(db: Connection, subject: str) -> str | None:
@@ -74,24 +70,6 @@ def keys(db: Connection) -> list[tuple[str, str]]:
     return [(row.subject, row.vkey) for row in db.execute(select(_keys).order_by(_keys.c.subject))]
 
 
-def keep_receipt(db: Connection, grant_id: str, seq: int, body: bytes, note: str) -> None:
-    """Store the curator's signature that an exchange has this position."""
-    last = last_receipt(db, grant_id)
-    _ADD_RECEIPT.run(db, grant_id=grant_id, seq=seq, body=body, note=note)
-    _LAST_RECEIPT.remember(db, (max(last, seq),), grant=grant_id)
-
-
-def receipt(db: Connection, grant_id: str, seq: int) -> Any:
-    """The receipt of a position, or None."""
-    return _RECEIPT.row(db, grant=grant_id, position=seq)
-
-
-def last_receipt(db: Connection, grant_id: str) -> int:
-    """The highest position with a receipt; -1 if there is none."""
-    last = _LAST_RECEIPT.row(db, grant=grant_id)
-    return -1 if last is None else int(last.seq)
-
-
 def next_receipt(db: Connection, grant_id: str, seq: int) -> int:
     """The first position from ``seq`` on with a receipt; ``seq`` if there is none."""
     where = (_receipts.c.grant_id == grant_id) & (_receipts.c.seq >= seq)
@@ -107,17 +85,6 @@ def grants(db: Connection) -> list[str]:
 def receipts(db: Connection, grant_id: str) -> Iterator[Any]:
     """Stream the receipts of a grant in the order of their positions."""
     yield from db.execute(select(_receipts).where(_receipts.c.grant_id == grant_id).order_by(_receipts.c.seq))
-
-
-def countersign(db: Connection, grant_id: str, size: int, note: str, now: datetime) -> None:
-    """Store a countersigned checkpoint."""
-    db.execute(_countersignatures.insert().values(grant_id=grant_id, size=size, note=note, created_at=stamp(now)))
-
-
-def countersignature(db: Connection, grant_id: str, size: int) -> str | None:
-    """The countersigned checkpoint of this size, or None."""
-    where = (_countersignatures.c.grant_id == grant_id) & (_countersignatures.c.size == size)
-    return db.execute(select(_countersignatures.c.note).where(where)).scalar_one_or_none()
 
 
 def countersignatures(db: Connection, grant_id: str) -> list[str]:

@@ -8,6 +8,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.client import StudyClient
+from blindopt.client.connection import Watch
 from blindopt.errors import ProtocolViolated, Remote, Unreachable
 
 
@@ -135,7 +136,7 @@ def test_a_download_that_breaks_goes_on_where_it_broke(curator, owner, small, op
     before = len(curator.records())
     with bad_network(curator.port, [1_500_000, 1_500_000]) as proxy:
         with StudyClient(
-            proxy.url, study.token, study.id, observe=lambda exchange, _: requests.append(exchange)
+            proxy.url, study.token, study.id, watch=Watch(lambda exchange, _: requests.append(exchange))
         ) as client:
             client.download(target, study.sha256, max_bytes=size)
         assert (proxy.broken, proxy.connections) == (2, 3)

@@ -12,6 +12,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.audit import reconciliation
+from blindopt.audit.checkpoints import Receipt
 from blindopt.client import Owner, StudyClient
 from curator_service.context import open_context
 from curator_service.integrity import log_checks
@@ -188,7 +189,7 @@ def test_the_process_that_verifies_imports_what_this_one_has_imported():
 def test_an_export_has_the_receipts_of_a_log_of_which_no_record_was_fetched(tmp_path):
     """A run that is stopped after its first exchange, under a grant that others had used before."""
     with open_context(Settings(data_dir=tmp_path)) as context:
-        context.database.write(lambda db: checkpoints.keep_receipt(db, "grt_1", 64, b"{}", "a receipt"))
+        context.database.write(lambda db: checkpoints.RECEIPTS.add(db, "grt_1", Receipt(64, b"{}", "a receipt")))
         with context.database.read() as db:
             lines = [json.loads(line) for line in reconciliation.write(context.audit_trail.export(db))]
     assert [line["note"] for line in lines if line.get("kind") == "receipt"] == ["a receipt"]

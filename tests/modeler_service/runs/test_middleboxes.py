@@ -7,6 +7,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.client import StudyClient
+from blindopt.client.connection import Watch
 from blindopt.errors import Unreachable
 from modeler_service.runs.scheduler import is_cut_off
 from tests.system.meddler import MIDDLEBOXES, between, middlebox
@@ -41,7 +42,7 @@ def test_what_a_middlebox_answers_is_named_and_recorded_nowhere(kind, curator, o
 
     with (
         between(curator, middlebox(kind, 1.0)) as net,
-        StudyClient(net.url, token, opened.id, observe=observe) as client,
+        StudyClient(net.url, token, opened.id, watch=Watch(observe)) as client,
     ):
         if kind == "reply of before":
             client.study()

@@ -10,6 +10,7 @@ import pytest
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.client import StudyClient, Vendor
+from blindopt.client.connection import Watch
 from blindopt.client.downloads import unfinished
 from blindopt.errors import ProtocolViolated, Remote, StorageUnavailable, Unreachable
 from blindopt.formats.release_files import sections_of
@@ -175,7 +176,9 @@ def test_a_fetch_that_is_stopped_does_not_wait_for_parts_that_never_come(study, 
 
         curator.before = before
         with (
-            StudyClient(curator.url, "t", curator.study_id, timeout_s=120, cancelled=stopped.is_set) as client,
+            StudyClient(
+                curator.url, "t", curator.study_id, timeout_s=120, watch=Watch(cancelled=stopped.is_set)
+            ) as client,
             pytest.raises(Unreachable, match="stopped while fetching"),
         ):
             client.download(tmp_path / "z.npy", view.release_sha256, max_bytes=1 << 30, parts=view.parts)
@@ -191,7 +194,7 @@ def test_a_fetch_that_a_fault_on_this_side_ends_leaves_nothing(study, tmp_path):
         if exchange.path.endswith("/parts/3"):
             raise StorageUnavailable("full")
 
-    with InParts(study) as curator, StudyClient(curator.url, "t", curator.study_id, observe=observe) as client:
+    with InParts(study) as curator, StudyClient(curator.url, "t", curator.study_id, watch=Watch(observe)) as client:
         view = client.study()
         with pytest.raises(StorageUnavailable):
             client.download(tmp_path / "z.npy", view.release_sha256, max_bytes=1 << 30, parts=view.parts)

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from blindopt import wire
-from blindopt.client.answers import answers_of
+from blindopt.client.study_client import answers_of
 from blindopt.errors import ProtocolViolated
 from modeler_service import store
 from modeler_service.context import open_context

@@ -606,7 +606,7 @@ def test_a_receipt_that_comes_after_its_entry_was_fetched_is_still_checked(liar,
         with pytest.raises(kind, match=what):
             witness.record(exchange_of(liar.bodies[1]), note)
     with context.database.read() as db:
-        assert checkpoints.last_receipt(db, liar.grant) == 0
+        assert checkpoints.RECEIPTS.last(db, liar.grant).seq == 0
 
 
 def test_the_position_of_a_fetched_entry_cannot_be_given_to_another_exchange(liar, own_witness):

@@ -10,6 +10,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.client import Owner, StudyClient, Vendor
+from blindopt.client.connection import Watch
 from blindopt.errors import Remote, Unreachable
 from curator_service.releases import releases
 from tests.system.crashes import crash_checks as checks
@@ -206,7 +207,7 @@ def test_an_answer_lost_on_the_way_is_answered_again_with_the_same_bytes(parties
     before, size = curator.rows(count, noisy.id)[0][0], len(curator.records())
     states = []
     with bad_network(curator.port, [0, 100]) as proxy:
-        with StudyClient(proxy.url, noisy.token, noisy.id, observe=lambda *what: states.append(what)) as client:
+        with StudyClient(proxy.url, noisy.token, noisy.id, watch=Watch(lambda *what: states.append(what))) as client:
             for _ in range(2):
                 with pytest.raises(Unreachable):
                     client.ask(query, key="lost-1")

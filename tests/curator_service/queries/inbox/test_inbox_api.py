@@ -7,6 +7,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.client import StudyClient
+from blindopt.client.connection import Watch
 from blindopt.errors import Remote
 from tests.curator_service.queries.inbox.measured_study import LAPLACE, answers_for
 
@@ -77,7 +78,7 @@ def test_a_look_at_a_pending_query_is_in_no_log_and_an_answer_is(exact, curator)
     query = exact.ask(21)
     path = f"/v1/studies/{exact.study}/queries/{query.id}"
     seen = []
-    with StudyClient(curator.url, exact.grant.token, exact.study, observe=lambda e, r: seen.append(e)) as modeler:
+    with StudyClient(curator.url, exact.grant.token, exact.study, watch=Watch(lambda e, r: seen.append(e))) as modeler:
         before = len(curator.records())
         reply = modeler.query(query.id)[1]
         assert (reply.status, reply.receipt, seen) == (202, None, [])

@@ -17,7 +17,7 @@ import pytest
 
 from blindopt.audit.checkpoints import Signer
 from blindopt.client import StudyClient, Vendor, connection
-from blindopt.client.connection import wait_until_ended
+from blindopt.client.connection import Watch, wait_until_ended
 from blindopt.errors import StateConflict, StillRunning, Unreachable
 from tests.interventions import record_calls
 from tests.modeler_service.lying_curator import note_of, receipt
@@ -192,7 +192,7 @@ def test_candidates_without_a_digest_are_refused(etag, party, tmp_path):
 def test_a_reply_without_a_receipt_is_nobodys_word_and_is_not_observed(party):
     observed = []
     with (
-        client_of(party, observe=lambda exchange, _: observed.append(exchange)) as client,
+        client_of(party, watch=Watch(lambda exchange, _: observed.append(exchange))) as client,
         pytest.raises(Unreachable, match="without the curator's receipt"),
     ):
         client.study()

@@ -25,8 +25,8 @@ def database(tmp_path_factory):
     def work(db):
         for number in range(SIZE):
             audit_log.append(db, "test", actor="a", now=NOW, details={"n": number})
-            audit_log.share(db, "grt_1", b"one %d" % number)
-            audit_log.share(db, "grt_2", b"two %d" % number)
+            audit_log.share(db, "grt_1", lambda seq: b"one %d" % seq)
+            audit_log.share(db, "grt_2", lambda seq: b"two %d" % seq)
 
     opened.write(work)
     yield opened

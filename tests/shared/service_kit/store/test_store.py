@@ -18,6 +18,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from blindopt.audit import merkle_log
+from blindopt.audit.checkpoints import Countersignature, Receipt
 from blindopt.audit.reconciliation import verify_export
 from blindopt.errors import AuditUnavailable, IdempotencyKeyReused, NotFound, StateConflict, Unauthenticated
 from blindopt.wire import Health
@@ -155,10 +156,10 @@ def _fill(database, context):
         curator_store.insert(db, inbox.rounds, query_id="qry_1", version=1, basis=1, fresh="[]", **created)
         revision = {"grant_id": "grt_1", "seq": 1, "query_id": "qry_1", "version": 1, "body": b"{}"}
         curator_store.insert(db, inbox.revisions, **revision, **created)
-        audit_log.share(db, "grt_1", b"{}")
+        audit_log.share(db, "grt_1", lambda seq: b"{}")
         checkpoints.pin(db, "grt_1", "vkey", NOW)
-        checkpoints.keep_receipt(db, "grt_1", 0, b"{}", "note")
-        checkpoints.countersign(db, "grt_1", 1, "note", NOW)
+        checkpoints.RECEIPTS.add(db, "grt_1", Receipt(0, b"{}", "note"))
+        checkpoints.COUNTERSIGNATURES.add(db, "grt_1", Countersignature(1, "note"), created_at=stamp(NOW))
         stored_replies.add(
             db, principal.id, "key", "digest", StoredReply(201, b"body"), sealed=False, at=stamp(NOW), log_seq=0
         )
