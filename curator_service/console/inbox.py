@@ -30,8 +30,8 @@ async def inbox(page: Page) -> Response:
 
 async def _next(page: Page, form: Form, item: dict[str, Any] | None = None, status: int = 200) -> Response:
     context = await _queue(page)
-    chosen = item or (context["items"][0] if context["items"] else None)
-    return page.show("inbox.html", title="Inbox", status=status, form=form, item=chosen, reasons=REASONS, **context)
+    item = item or (context["items"][0] if context["items"] else None)
+    return page.show("inbox.html", title="Inbox", status=status, form=form, item=item, reasons=REASONS, **context)
 
 
 async def _queue(page: Page) -> dict[str, Any]:
@@ -85,21 +85,21 @@ async def _table(page: Page, form: Form, status: int = 200) -> Response:
 @pages.post("/inbox/table", roles=("owner", "measurer"))
 async def save(page: Page, form: Form) -> Response:
     """Save the rows that were filled in, query by query; empty rows stay open."""
-    chosen = [name.partition("_")[2] for name in form.values if name.startswith("query_")]
+    measurement_ids = [name.partition("_")[2] for name in form.values if name.startswith("query_")]
     answers: dict[str, list[dict[str, Any]]] = {}
     declines: dict[tuple[str, str], list[str]] = {}
-    for identity in chosen:
-        query = id_of("qry", form.get(f"query_{identity}"))
-        reason = form.get(f"reason_{identity}")
-        form.label(f"value_{identity}", f"Value of record {form.get(f'record_{identity}')}")
-        form.label(f"reason_{identity}", f"Reason for record {form.get(f'record_{identity}')}")
-        if form.get(f"value_{identity}"):
+    for measurement_id in measurement_ids:
+        query = id_of("qry", form.get(f"query_{measurement_id}"))
+        reason = form.get(f"reason_{measurement_id}")
+        form.label(f"value_{measurement_id}", f"Value of record {form.get(f'record_{measurement_id}')}")
+        form.label(f"reason_{measurement_id}", f"Reason for record {form.get(f'record_{measurement_id}')}")
+        if form.get(f"value_{measurement_id}"):
             if reason:
-                form.wrong(f"reason_{identity}", "Give a value or a reason, not both")
-            value = form.real(f"value_{identity}")
-            answers.setdefault(query, []).append({"measurement_id": identity, "value": value})
+                form.wrong(f"reason_{measurement_id}", "Give a value or a reason, not both")
+            value = form.real(f"value_{measurement_id}")
+            answers.setdefault(query, []).append({"measurement_id": measurement_id, "value": value})
         elif reason:
-            declines.setdefault((query, reason), []).append(identity)
+            declines.setdefault((query, reason), []).append(measurement_id)
     if not (answers or declines):
         form.wrong("", "Nothing was filled in")
     if not form.ok:
@@ -109,10 +109,10 @@ async def save(page: Page, form: Form) -> Response:
         for query, values in answers.items():
             await page.api.post(f"/v1/queries/{query}:answer", {"values": values}, key=f"{form.key}:a:{query}")
             done += len(values)
-        for (query, reason), identities in declines.items():
-            body = {"measurement_ids": identities, "reason": reason}
+        for (query, reason), declined in declines.items():
+            body = {"measurement_ids": declined, "reason": reason}
             await page.api.post(f"/v1/queries/{query}:decline", body, key=f"{form.key}:d:{reason}:{query}")
-            done += len(identities)
+            done += len(declined)
     except ApiProblem as problem:
         return await _table(page, _in_rows(form, problem, answers.get(query, []), done), problem.status)
     return page.go(
@@ -126,9 +126,9 @@ def _in_rows(form: Form, problem: ApiProblem, values: list[dict[str, Any]], done
     """The form with each fault beside its row; rows that were saved before stay saved."""
     names = {}
     for error in problem.problem.errors or []:
-        parts = (error.field or "").split(".")
-        if len(parts) > 1 and parts[0] == "values" and parts[1].isdecimal() and int(parts[1]) < len(values):
-            names[error.field or ""] = f"value_{values[int(parts[1])]['measurement_id']}"
+        path = (error.field or "").split(".")
+        if len(path) > 1 and path[0] == "values" and path[1].isdecimal() and int(path[1]) < len(values):
+            names[error.field or ""] = f"value_{values[int(path[1])]['measurement_id']}"
     failed = form.failed(problem, names)
     if done:
         failed.errors[""] = f"{done:,} were saved before this"
@@ -151,18 +151,8 @@ async def entered(page: Page) -> Response:
 
 
 _HEAD = (
-    "id",
-    "study",
-    "record",
-    "play",
-    "state",
-    "value",
-    "version",
-    "reason",
-    "note",
-    "asked_at",
-    "changed_at",
-    "changed_by",
+    *("id", "study", "record", "play", "state", "value", "version"),
+    *("reason", "note", "asked_at", "changed_at", "changed_by"),
 )
 
 
@@ -216,9 +206,9 @@ async def undo(page: Page, form: Form) -> Response:
     except ApiProblem as problem:
         if problem.status != 409:
             raise
-        now = await page.api.get(f"/v1/inbox/measurements/{item['id']}")
+        current = await page.api.get(f"/v1/inbox/measurements/{item['id']}")
         why = "the measurement has changed since."
-        if now["costs_again"] and now["version"] == version:
+        if current["costs_again"] and current["version"] == version:
             why = "a private answer has gone to the vendor. Correct it here; that costs epsilon again."
         return page.go(where, f"Nothing was undone: {why}", mood="note")
     return page.go(where, f"Undone: {_shown(item, item['value'])} is taken back. Enter the right value.")

@@ -181,11 +181,11 @@ def correct_query(
     dependencies=[allowed("owner")],
 )
 def release_mean(
-    query_id: QueryId, chosen: wire.MeanRelease, caller: RequestContextDep, curator: CuratorDep
+    query_id: QueryId, means: wire.MeanRelease, caller: RequestContextDep, curator: CuratorDep
 ) -> Response:
     """Release means that are held back since a measurement was taken back, over the measurements that are left.
 
     Each is a new number about the same record, and charged as a correction. 409 if nothing is held back. 403 with
     `budget` if the budget does not allow it: then nothing changes, and what was taken back stays declined.
     """
-    return RecordedReply(curator.inbox.release_means(caller, query_id, chosen))
+    return RecordedReply(curator.inbox.release_means(caller, query_id, means))

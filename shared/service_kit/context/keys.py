@@ -33,21 +33,21 @@ class Seal:
         return f"Seal({key_id(self.secret)})"
 
     @classmethod
-    def of(cls, path: Path, wanted: str | None = None, *, is_new: bool = True) -> Self:
+    def of(cls, path: Path, logged_name: str | None = None, *, is_new: bool = True) -> Self:
         """The key in ``path``, which is created with mode 0600 at first use, or the new one beside it.
 
-        ``wanted``: the id of the key that the log names. Raises StateConflict if neither is it, and where there is none
-        and the service is not new (``is_new``).
+        ``logged_name``: the id of the key that the log names. Raises StateConflict if neither is it, and where there is
+        none and the service is not new (``is_new``).
         """
         try:
-            return cls(_current(path, Fernet.generate_key if is_new else None, key_id, wanted), path.parent)
+            return cls(_current(path, Fernet.generate_key if is_new else None, key_id, logged_name), path.parent)
         except ValueError:
             raise StateConflict(f"{path} is not a key: put back the one that was there") from None
 
     def key_for(self, purpose: str) -> bytes:
         """A key of 32 bytes for one purpose, derived from the first key, and backed up and restored with it."""
-        if (kept := self._folder / f"{purpose}.key").exists():  # since the key was changed
-            return bytes.fromhex(kept.read_bytes().decode())
+        if (changed_key := self._folder / f"{purpose}.key").exists():  # since the key was changed
+            return bytes.fromhex(changed_key.read_bytes().decode())
         return hmac.digest(self.secret, f"blindopt {purpose}".encode(), "sha256")
 
     def mac(self, *values: str | bytes | None) -> bytes:
@@ -81,10 +81,10 @@ class Seal:
         if refusal is not None:
             raise refusal
 
-    def open_labelled(self, label: bytes, text: str | None) -> bytes | None:
+    def open_labelled(self, label: bytes, sealed: str | None) -> bytes | None:
         """Decrypt a text from a browser without its ``label``; None for anything that was not sealed with it here."""
         try:
-            clear = self.open((text or "").encode())
+            clear = self.open((sealed or "").encode())
         except StateConflict:
             return None
         return clear.removeprefix(label) if clear.startswith(label) else None
@@ -104,10 +104,10 @@ def signer(path: Path, kind: str, changes: Sequence[Json] = (), *, is_new: bool 
     def vkey(secret: bytes) -> str:
         return Signer.of(kind, bytes.fromhex(secret.decode())).verifier.vkey
 
-    wanted = str(changes[-1]["vkey"]) if changes else None
+    logged_name = str(changes[-1]["vkey"]) if changes else None
     try:
-        secret = _current(path, (lambda: os.urandom(32).hex().encode()) if is_new else None, vkey, wanted)
-        return Signer.of(kind, bytes.fromhex(secret.decode()), tuple(str(each["line"]) for each in changes))
+        secret = _current(path, (lambda: os.urandom(32).hex().encode()) if is_new else None, vkey, logged_name)
+        return Signer.of(kind, bytes.fromhex(secret.decode()), tuple(str(change["line"]) for change in changes))
     except ValueError:
         raise StateConflict(f"{path} is not a key: put back the one that was there") from None
 
@@ -143,13 +143,13 @@ def write_key(path: Path, secret: bytes) -> None:
 
 
 def _current(
-    path: Path, make: Callable[[], bytes] | None, name_of: Callable[[bytes], str], wanted: str | None
+    path: Path, make: Callable[[], bytes] | None, name_of: Callable[[bytes], str], logged_name: str | None
 ) -> bytes:
     """The key that the log names: in ``path``, or beside it if a kill came before it was put there."""
     if make is None and not path.exists():  # another one would open nothing that was sealed, and sign another log
         raise StateConflict(f"{path} is missing, and the log has records: put back the key that was there")
     for secret in (_key_file(path, make), read_next(path)):
-        if secret is not None and wanted in (None, name_of(secret)):
+        if secret is not None and logged_name in (None, name_of(secret)):
             return secret
     raise StateConflict(f"{path} is not the key that the log names: put back the one that was there")
 

@@ -17,9 +17,9 @@ Batches = AsyncGenerator[Sequence[str], None]
 """Yields the events since it last looked, perhaps none, at least every ``BEAT_SECONDS``. The stream ends with it."""
 
 
-def event(kind: str, data: str, identity: int | None = None) -> str:
+def event(kind: str, data: str, event_id: int | None = None) -> str:
     """One event; ``data`` is one line. Without an id, the client keeps the id of an earlier event."""
-    id_line = "" if identity is None else f"id: {identity}\n"
+    id_line = "" if event_id is None else f"id: {event_id}\n"
     return f"{id_line}event: {kind}\ndata: {data}\n\n"
 
 
@@ -84,8 +84,8 @@ class EventStreams:
                 yield f"retry: {retry_ms}\n\n" + "".join(first or ())
                 sent_at = time.monotonic()
                 async for events in batches:
-                    for text in events:
-                        yield text
+                    for one in events:
+                        yield one
                     if events:
                         sent_at = time.monotonic()
                     elif time.monotonic() - sent_at >= self._beat_seconds:
