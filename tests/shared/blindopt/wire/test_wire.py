@@ -303,6 +303,8 @@ OUTSIDE = [
     (wire.ForecastCreate, {}, "epsilons", [[], ["0"], ["1"] * 21, [1.0]]),
     (wire.ForecastCreate, {}, "mechanisms", [[], ["laplace"], ["auto"] * 7]),
     (wire.ForecastCreate, {}, "functions", [1, 201, 2.0, True]),
+    (wire.TuningBudget, {"epsilon": "1"}, "index_share", ["1.5", "-0.1", 0.5]),
+    (wire.TuningBudget, {"epsilon": "1"}, "delta", [1.0, -1e-9]),
     (wire.ForecastCreate, {}, "queries", [1, 501]),
     (wire.ForecastCreate, {}, "rows", ["some", 40]),
     (wire.ForecastCreate, {}, "rows_max", [9, 5_001]),
