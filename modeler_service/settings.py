@@ -143,5 +143,5 @@ class Settings(ServiceSettings):
         """Certificates in files, by the setting of the one that matters most."""
         cert, key = self.client_certificate or (None, None)
         ca = None if self.curator_ca is None else str(self.curator_ca)
-        own = CertificateFiles(ca, cert, key)
-        return super().certificate_files | ({"curator_client_cert": own} if own.names else {})
+        client_files = CertificateFiles(ca, cert, key)
+        return super().certificate_files | ({"curator_client_cert": client_files} if client_files.names else {})

@@ -283,9 +283,9 @@ class MessageRow:
     problem: str | None
 
 
-def _select(table: Table, kind: type[Any]) -> Select[Any]:
+def _select(source: Table, kind: type[Any]) -> Select[Any]:
     """Select the columns of a table that a row of this class has, in its order."""
-    return select(*(table.c[field.name] for field in fields(kind)))
+    return select(*(source.c[field.name] for field in fields(kind)))
 
 
 _RUNS, _TRIALS = _select(runs, RunRow), _select(trials, TrialRow)

@@ -87,27 +87,26 @@ def relevance(view: wire.PosteriorSlices) -> list[Chart]:
     """How much each axis of Z explains, and slices along those that explain most."""
     word = {"column": "column", "principal_axis": "principal axis"}[view.by]
     values = [charts.Bar(f"{word} {axis.axis}", 100 * axis.relevance) for axis in view.axes]
-    drawn = [
+    shown = [
         charts.bars("relevance", f"Relevance by {word} of Z", values, value="% of the variation explained", name=word)
     ]
     for axis in view.axes[:_SLICES]:
-        parts = axis.parts
-        of_part = Series(
+        means = Series(
             "mean, with the range of 80 % of the candidates",
-            [part.at for part in parts],
-            [part.mean for part in parts],
-            [part.low for part in parts],
-            [part.high for part in parts],
+            [group.at for group in axis.parts],
+            [group.mean for group in axis.parts],
+            [group.low for group in axis.parts],
+            [group.high for group in axis.parts],
         )
         title = f"Slice along {word} {axis.axis}"
-        drawn.append(charts.line(f"slice-{axis.axis}", title, [of_part], x=f"{word} {axis.axis} of Z", y="expected"))
-    return drawn
+        shown.append(charts.line(f"slice-{axis.axis}", title, [means], x=f"{word} {axis.axis} of Z", y="expected"))
+    return shown
 
 
 def compared(runs: Sequence[tuple[wire.RunView, Sequence[wire.CurvePoint]]]) -> Chart | None:
     """The best so far of several runs; None where all answers are randomized."""
-    drawn = [(run, best_so_far(points)) for run, points in runs]
-    series = [replace(best, name=f"{run.name} ({run.id[-6:]})") for run, best in drawn if len(best.x)]
+    curves = [(run, best_so_far(points)) for run, points in runs]
+    series = [replace(best, name=f"{run.name} ({run.id[-6:]})") for run, best in curves if len(best.x)]
     if not series:
         return None
     return charts.line("compared", "Best answer so far", series, x="trial", y="y")

@@ -33,8 +33,8 @@ async def runs(page: Page) -> Response:
 
 async def curve_of(page: Page, run_id: str) -> wire.RunCurve:
     """Return the course of a run in the range of the address, in as many points as a chart can show."""
-    part = {name: whole_number(page, name) or None for name in ("first", "last")}
-    return await page.api.read(f"/v1/runs/{run_id}/curve", wire.RunCurve, points=_DRAWN_MAX, **part)
+    trial_range = {name: whole_number(page, name) or None for name in ("first", "last")}
+    return await page.api.read(f"/v1/runs/{run_id}/curve", wire.RunCurve, points=_DRAWN_MAX, **trial_range)
 
 
 async def _live_values(page: Page, run_id: str) -> dict[str, Any]:
@@ -50,10 +50,10 @@ async def _live_values(page: Page, run_id: str) -> dict[str, Any]:
         except ApiProblem:  # too much to compute at once, or another is being computed
             recommendation = None
     has_answers = any(point.y is not None for point in curve.points)
-    drawn = [figures.convergence(run, curve.points), figures.beliefs(run, curve.points)] if has_answers else []
+    figures_shown = [figures.convergence(run, curve.points), figures.beliefs(run, curve.points)] if has_answers else []
     return {
         "run": run,
-        "charts": [chart for chart in drawn if chart is not None],
+        "charts": [chart for chart in figures_shown if chart is not None],
         "last": trials.trials,
         "curve": curve,
         "recommendation": recommendation,

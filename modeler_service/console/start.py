@@ -84,13 +84,13 @@ async def _show(page: Page, form: Form, *, status: int = 200, report: wire.Conne
 async def _access(form: Form) -> dict[str, Any]:
     """What the owner handed over: a file, its text, or its values one by one. All but the token are shown again."""
     file = form.files.get("grant_file")
-    text = (await file.read(wire.GRANT_FILE_MAX_BYTES + 1)).decode(errors="replace") if file else form.get("grant")
+    grant = (await file.read(wire.GRANT_FILE_MAX_BYTES + 1)).decode(errors="replace") if file else form.get("grant")
     form.values.pop("grant", None)
-    if text:
+    if grant:
         try:
-            if len(text) > wire.GRANT_FILE_MAX_BYTES:
+            if len(grant) > wire.GRANT_FILE_MAX_BYTES:
                 raise ValueError("too long")
-            access = wire.GrantFile.model_validate_json(text.removeprefix("\ufeff")).access.model_dump()
+            access = wire.GrantFile.model_validate_json(grant.removeprefix("\ufeff")).access.model_dump()
         except (ValidationError, ValueError):
             form.wrong("grant_file" if file else "grant", _NO_GRANT)
             return {}

@@ -33,14 +33,14 @@ async def trials(page: Page) -> Response:
     """Every chosen candidate with its answer."""
     run_id = page.path["run_id"]
     where = f"/v1/runs/{run_id}/trials"
-    chosen: dict[str, Any] = {name: whole_number(page, name) for name in ("first", "last", "row")}
-    chosen |= {name: page.query.get(name) or None for name in ("phase", "state")}
+    filters: dict[str, Any] = {name: whole_number(page, name) for name in ("first", "last", "row")}
+    filters |= {name: page.query.get(name) or None for name in ("phase", "state")}
     if page.query.get("as"):
-        return await downloads.listing(page, where, "trials", f"trials-{run_id}", wire.TrialView, **chosen)
+        return await downloads.listing(page, where, "trials", f"trials-{run_id}", wire.TrialView, **filters)
     run = await page.api.read(f"/v1/runs/{run_id}", wire.RunView)
     sort, order = page.query.get("sort", "number"), page.query.get("order", "oldest")
     offset = offset_of(page)
-    query: dict[str, Any] = {"sort": sort, "order": order, "offset": offset, "page_size": _SIZE, **chosen}
+    query: dict[str, Any] = {"sort": sort, "order": order, "offset": offset, "page_size": _SIZE, **filters}
     listed = await page.api.read(where, wire.TrialPage, **query)
     columns = [name for name in page.request.query_params.getlist("column") if name in COLUMNS] or list(_DEFAULT)
     values: dict[str, Any] = {

@@ -23,8 +23,7 @@ from blindopt.optimizer.defaults import plan_of_run
 from modeler_service import store
 from modeler_service.integrity.log_checks import RunInLog, ends_of, query_faults, run_of
 from modeler_service.runs.candidates import open_candidates
-from modeler_service.runs.query_keys import query_of
-from modeler_service.runs.record import Version, every_version, queries_of, show, versions_of
+from modeler_service.runs.record import Version, every_version, queries_of, query_of, show, versions_of
 from modeler_service.store import TrialRow
 from service_kit.store.base import stamp
 from service_kit.store.database import Connection
@@ -234,11 +233,11 @@ def _against_choices(trials: list[TrialRow], chooser: RowChooser, logged: RunInL
             why = "" if proposals else f" ({chooser.ended_because})"
             raise _Difference(f"trial {number}: recorded row {recorded.row}, derived an end before it{why}")
         if recorded.row != derived.row:
-            what = f"recorded row {recorded.row} ({recorded.phase}), derived row {derived.row} ({derived.phase})"
+            detail = f"recorded row {recorded.row} ({recorded.phase}), derived row {derived.row} ({derived.phase})"
             if (sent := logged.sent(first)) is not None:
                 names = {_digest(trials): f"row {recorded.row}", _digest(proposals): f"row {derived.row}"}
-                what += f"; the log records that {names.get(sent.request_sha256, 'neither')} was queried"
-            raise _Difference(f"trial {number}: {what}")
+                detail += f"; the log records that {names.get(sent.request_sha256, 'neither')} was queried"
+            raise _Difference(f"trial {number}: {detail}")
         for name in ("phase", "ties", "mean", "sd", "acquisition"):
             value, again = getattr(recorded, name), getattr(derived, name)
             if not _is_same(value, again):

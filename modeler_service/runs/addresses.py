@@ -67,8 +67,8 @@ def shows_failures(settings: Settings, url: str) -> bool:
 
 
 def _is_listed(settings: Settings, url: str) -> bool:
-    parts = urlsplit(url)
-    host, port = (parts.hostname or "").removesuffix("."), parts.port or (443 if parts.scheme == "https" else 80)
+    address = urlsplit(url)
+    host, port = (address.hostname or "").removesuffix("."), address.port or (443 if address.scheme == "https" else 80)
     patterns = [pattern.strip().lower() for pattern in settings.allowed_curators.split(",")]
     return any(fnmatchcase(host, pattern) or fnmatchcase(f"{host}:{port}", pattern) for pattern in patterns)
 

@@ -27,9 +27,9 @@ def keep_candidates(folder: Path, release_sha256s: set[str]) -> None:
 
     The folder may have other files, which stay.
     """
-    kept = {f"{digest}.npy{suffix}" for digest in release_sha256s for suffix in ("", ".part")}
+    names = {f"{digest}.npy{suffix}" for digest in release_sha256s for suffix in ("", ".part")}
     for path in folder.glob("*.npy*"):
-        if _OF_RELEASE.fullmatch(path.name) is None or path.name in kept:
+        if _OF_RELEASE.fullmatch(path.name) is None or path.name in names:
             continue
         if path.suffix == ".part":
             delete_unused(path)

@@ -10,9 +10,8 @@ from blindopt.client import Reply, StudyClient
 from blindopt.client.study_client import answers_of
 from blindopt.errors import ProtocolViolated, Remote
 from modeler_service import store
-from modeler_service.runs.interrupts import Pending
-from modeler_service.runs.lease import RunLease
-from modeler_service.runs.query_keys import query_of
+from modeler_service.runs.lease import Pending, RunLease
+from modeler_service.runs.record import query_of
 from modeler_service.runs.witness import Witness
 from modeler_service.store import TrialRow
 from service_kit.store.base import stamp
@@ -80,10 +79,10 @@ class CuratorQueries:
 
     def store(self, work: Callable[[Connection], None] | None = None) -> None:
         """Store the last answer if it is not yet, and do ``work``, in one transaction. Raises ProtocolViolated."""
-        parts = [part for part in (self._unstored, work) if part is not None]
+        writes = [write for write in (self._unstored, work) if write is not None]
         self._unstored = None
-        if parts:
-            self._lease.write(lambda db: [part(db) for part in parts])
+        if writes:
+            self._lease.write(lambda db: [write(db) for write in writes])
 
     def store_overdue(self) -> None:
         """Store the last answer if it has waited for a choice for ``STORED_WITHIN_SECONDS``."""

@@ -1,18 +1,11 @@
 """The idempotency keys of a run's queries and messages, and which bodies were sent under each."""
 
-from collections.abc import Iterable
-
-from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.client import query_body
 from modeler_service import store
+from modeler_service.runs.record import query_of
 from service_kit.store import audit_log
 from service_kit.store.database import Connection
-
-
-def query_of(rows: Iterable[int]) -> wire.QueryRequest:
-    """Return the query for one measurement of each of ``rows``."""
-    return wire.QueryRequest(rows=[wire.RowPlays(row=row, plays=1) for row in rows])
 
 
 def message_key(run_id: str, number: int) -> str:

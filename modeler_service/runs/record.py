@@ -183,6 +183,11 @@ def every_version(
     return complete
 
 
+def query_of(rows: Iterable[int]) -> wire.QueryRequest:
+    """Return the query for one measurement of each of ``rows``."""
+    return wire.QueryRequest(rows=[wire.RowPlays(row=row, plays=1) for row in rows])
+
+
 def queries_of(trials: Iterable[TrialRow]) -> dict[int, list[TrialRow]]:
     """Group the trials of a run by query, each by the number of its first trial.
 

@@ -12,17 +12,25 @@ from functools import partial
 from typing import Any
 
 from blindopt import wire
-from blindopt.errors import AuditUnavailable, BlindoptError, EngineUnavailable, Remote, StorageUnavailable
+from blindopt.audit.merkle_log import sha256
+from blindopt.errors import (
+    AuditUnavailable,
+    BlindoptError,
+    EngineUnavailable,
+    LogBroken,
+    RecordChanged,
+    Remote,
+    StorageUnavailable,
+)
 from modeler_service import store
 from modeler_service.runs import notices
 from modeler_service.runs.answer_listener import AnswerListener
 from modeler_service.runs.curator_queries import REFUSALS
-from modeler_service.runs.interrupts import Interrupt, Interrupted, Pending
-from modeler_service.runs.lease import can_retry
-from modeler_service.runs.settings_check import check_settings
+from modeler_service.runs.lease import Interrupt, Interrupted, Pending, can_retry
 from modeler_service.runs.worker import Ending, MakeWorker, RunWorker
 from modeler_service.settings import Settings
 from modeler_service.store import RunRow
+from service_kit.context.audit_trail import AuditTrail
 from service_kit.context.context import ServiceContext
 from service_kit.context.outbox import Outbox
 from service_kit.store import audit_log
@@ -242,8 +250,10 @@ class RunScheduler:
         except BlindoptError as error:
             problem = _problem(error.code, str(error))
             is_local = isinstance(error, StorageUnavailable | AuditUnavailable | EngineUnavailable)
-            what = "engine" if isinstance(error, EngineUnavailable) else "curator"
-            return self._waits(run_id, problem, what, is_local=is_local) if can_retry(error) else _failed(problem)
+            waiting_for = "engine" if isinstance(error, EngineUnavailable) else "curator"
+            return (
+                self._waits(run_id, problem, waiting_for, is_local=is_local) if can_retry(error) else _failed(problem)
+            )
         except OSError as error:
             if (unavailable := StorageUnavailable.of(error)) is None:
                 return self._fault(run_id, error)
@@ -259,7 +269,7 @@ class RunScheduler:
         log.exception("a run failed", extra={"fields": {"run": run_id}})
         return _failed(_problem("internal", f"a fault on our side ({type(error).__name__})"))
 
-    def _waits(self, run_id: str, problem: str, what: str = "curator", *, is_local: bool = False) -> Ending:
+    def _waits(self, run_id: str, problem: str, waiting_for: str = "curator", *, is_local: bool = False) -> Ending:
         """Wait for a curator (or an engine) that does not answer; fail at the first contact, and after too long a wait.
 
         A problem that ``is_local``, such as a full disk, fails no run at the first contact.
@@ -269,7 +279,7 @@ class RunScheduler:
         with self._context.database.read() as db:
             row = store.find_run(db, run_id)
         now, settings = self._context.clock(), self._settings
-        waiting = self._waiting_state(row, what, settings.wait_seconds_first, settings.wait_seconds_max)
+        waiting = self._waiting_state(row, waiting_for, settings.wait_seconds_first, settings.wait_seconds_max)
         since, longest = moment(waiting["waiting_since"]), timedelta(hours=settings.wait_hours)
         if row.looked_at is not None:
             since, longest = moment(row.looked_at), timedelta(days=settings.people_days)
@@ -287,15 +297,15 @@ class RunScheduler:
         waiting = self._waiting_state(row, "people", self._settings.people_seconds, self._settings.people_seconds_max)
         return waiting | {"problem": None, "looked_at": stamp(self._context.clock())}
 
-    def _waiting_state(self, row: RunRow, what: str, first: float, longest: float) -> Ending:
+    def _waiting_state(self, row: RunRow, waiting_for: str, first: float, longest: float) -> Ending:
         """Return the columns of a wait, twice as long each time; a wait for something else begins anew."""
-        now, goes_on = self._context.clock(), row.waiting_for == what
+        now, goes_on = self._context.clock(), row.waiting_for == waiting_for
         waits = row.waits if goes_on else 0
         since = row.waiting_since if goes_on and row.waiting_since else stamp(now)
         seconds = min(first * 2 ** min(waits, 30), longest)
         return {
             "state": "waiting",
-            "waiting_for": what,
+            "waiting_for": waiting_for,
             "waiting_since": since,
             "waits_until": stamp(now + timedelta(seconds=seconds)),
             "waits": waits + 1,
@@ -399,3 +409,17 @@ def _with_detail(problem: str, detail: str) -> str:
 
 def _failed(problem: str) -> Ending:
     return {"state": "failed", "ended_because": "failed", "problem": problem}
+
+
+def check_settings(db: Connection, audit_trail: AuditTrail, run_id: str) -> None:
+    """Raise RecordChanged if the settings or the plan of a run are not those that the log records."""
+    run = store.find_run(db, run_id)
+    logged: dict[str, str] = {}
+    for record in audit_log.of_kind(db, "run.created", "run.planned", about=run_id):
+        logged |= record["details"]
+    for name, document in (("spec_sha256", run.spec), ("plan_sha256", run.plan)):
+        if name in logged and (document is None or sha256(document.encode()) != logged[name]):
+            audit_trail.report(
+                LogBroken(f"the settings of {run_id} were changed: its seed may be another", about=run_id)
+            )
+            raise RecordChanged("the stored settings of this run differ from the audit log: it does not go on")

@@ -20,8 +20,7 @@ from modeler_service.runs.addresses import plain_failures
 from modeler_service.runs.candidates import fetch_candidates, path_of
 from modeler_service.runs.curator_queries import REFUSALS, CuratorQueries
 from modeler_service.runs.curator_session import connect
-from modeler_service.runs.interrupts import Interrupt
-from modeler_service.runs.lease import RunLease, can_retry
+from modeler_service.runs.lease import Interrupt, RunLease, can_retry
 from modeler_service.runs.notices import notify_warned
 from modeler_service.runs.query_keys import is_run_query
 from modeler_service.runs.record import show

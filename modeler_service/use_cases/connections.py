@@ -106,8 +106,8 @@ def _why(settings: Settings, url: str, error: Unreachable) -> str:
         return f"{problem}{_CA_SETTING if 'the CA' in problem else ''}"
     if settings.proxy_to(url) is not None:
         return f"{error}: check address and port, and that the forward proxy of HTTPS_PROXY answers and lets us through"
-    parts = urlsplit(url)
-    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    address = urlsplit(url)
+    host, port = address.hostname or "", address.port or (443 if address.scheme == "https" else 80)
     try:
         socket.getaddrinfo("127.0.0.1" if is_localhost_name(host) else host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

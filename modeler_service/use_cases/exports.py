@@ -20,12 +20,12 @@ RUN_KEY = b"blindopt_run"
 
 def as_csv(export: wire.RunExport) -> str:
     """Return the trials, one line each. Text that a spreadsheet would take for a formula begins with an apostrophe."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    file = io.StringIO()
+    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
     writer.writeheader()
     for trial in export.trials:
         writer.writerow({name: harmless(value) for name, value in _line(trial).items()})
-    return text.getvalue()
+    return file.getvalue()
 
 
 def has_parquet() -> bool:
@@ -47,10 +47,10 @@ def as_parquet(export: wire.RunExport) -> bytes:
     schema = pa.schema([(name, kinds.get(name, pa.float64())) for name in COLUMNS])
     whole = export.model_copy(update={"trials": []}).model_dump_json().encode()
     moments = ("chosen_at", "asked_at", "answered_at")
-    lines = [_line(trial) | {name: getattr(trial, name) for name in moments} for trial in export.trials]
-    table = pa.Table.from_pylist(lines, schema=schema.with_metadata({RUN_KEY: whole}))
+    trials = [_line(trial) | {name: getattr(trial, name) for name in moments} for trial in export.trials]
+    columns = pa.Table.from_pylist(trials, schema=schema.with_metadata({RUN_KEY: whole}))
     file = io.BytesIO()
-    pq.write_table(table, file)
+    pq.write_table(columns, file)
     return file.getvalue()
 
 

@@ -26,9 +26,9 @@ class RunHousekeeping:
         self._runs = Housekeeping(context, store.runs, "run", lambda db, _, run: store.find_run(db, run), view)
         self._drop_candidates()  # a crash may have come between a deletion and that of its file
 
-    def label(self, request: RequestContext, run_id: str, wanted: wire.Labels) -> StoredReply:
+    def label(self, request: RequestContext, run_id: str, labels: wire.Labels) -> StoredReply:
         """Replace note and tags of a run. Raises NotFound."""
-        return self._runs.label(request, run_id, wanted)
+        return self._runs.label(request, run_id, labels)
 
     def tags(self) -> list[str]:
         """The tags of runs that are not archived."""

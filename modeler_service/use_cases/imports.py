@@ -33,13 +33,13 @@ def of_json(body: wire.ObservationImport) -> Import:
 
 def of_csv(body: bytes) -> Import:
     """Read a CSV file with the header ``row``, ``y``, and ``noise_variance`` where it is known. Raises Invalid."""
-    lines = iter(SmallTable(body, ","))
-    _, header = next(lines, (1, []))
+    numbered_rows = iter(SmallTable(body, ","))
+    _, header = next(numbered_rows, (1, []))
     if set(header) - set(COLUMNS) or not {"row", "y"} <= set(header) or len(set(header)) < len(header):
         raise Invalid("the first line must name the columns: row, y, and noise_variance where it is known")
     observations: list[tuple[int, wire.Observation]] = []
     faults: list[wire.ImportFault] = []
-    for line, cells in lines:
+    for line, cells in numbered_rows:
         if not cells:  # an empty line
             continue
         parsed = _line(line, header, cells)
@@ -58,8 +58,8 @@ def _line(number: int, header: list[str], cells: list[str]) -> wire.Observation 
         return [wire.ImportFault(line=number, field="line", message=message)]
     values: dict[str, int | float] = {}
     faults: list[wire.ImportFault] = []
-    for name, text in zip(header, cells, strict=True):
-        cell = text.strip()
+    for name, raw_cell in zip(header, cells, strict=True):
+        cell = raw_cell.strip()
         if name == "noise_variance" and not cell:
             continue
         value = _row(cell) if name == "row" else decimal(cell)

@@ -192,17 +192,17 @@ class Modeler:
         """
         return self._halt(request, run_id, "pause", ended=())
 
-    def _halt(self, request: RequestContext, run_id: str, what: str, *, ended: tuple[str, ...]) -> StoredReply:
+    def _halt(self, request: RequestContext, run_id: str, command: str, *, ended: tuple[str, ...]) -> StoredReply:
         def effect(db: Connection) -> Effect:
             row, now = store.find_run(db, run_id), self.context.clock()
             if row.ended_at is not None and row.state not in ended:
                 raise StateConflict("the run has ended already")
             if row.ended_at is None:
-                store.change_run(db, run_id, **{f"{what}_asked_at": stamp(now)})
+                store.change_run(db, run_id, **{f"{command}_asked_at": stamp(now)})
                 halted = halted_state(store.find_run(db, run_id))
                 if row.state != "running" and halted is not None and row.state != halted["state"]:
                     end(db, self.context.outbox, run_id, halted, now)
-            return Effect(self._view(db, run_id), f"run.{what}_asked", {"run_id": run_id}, 200)
+            return Effect(self._view(db, run_id), f"run.{command}_asked", {"run_id": run_id}, 200)
 
         reply = self.context.idempotency.once(request, effect)
         self.scheduler.halt(run_id)

@@ -62,15 +62,15 @@ def maximin(
         nearest[rows[-1]] = -1.0
         if len(rows) == count:
             return np.array(rows, dtype=np.intp)
-        chosen = np.asarray(candidates[rows[-1]])
+        newest = np.asarray(candidates[rows[-1]])
         for start in range(0, n, size):
             with np.errstate(over="ignore", invalid="ignore"):
-                difference = np.asarray(candidates[start : start + size]) - chosen
+                difference = np.asarray(candidates[start : start + size]) - newest
                 squared = np.einsum("ij,ij->i", difference, difference)
             if not np.isfinite(squared).all():
                 raise NumericalFailure("the candidates hold a number that is not finite, or lie too far apart")
-            part = nearest[start : start + size]
-            np.minimum(part, squared, out=part)
+            block_nearest = nearest[start : start + size]
+            np.minimum(block_nearest, squared, out=block_nearest)
         rows.append(int(nearest.argmax()))
 
 
@@ -196,7 +196,7 @@ class RowChooser:
             return [self._proposal("initial", Choice(row, None, None, None, 1)) for row in rows]
         step, pending = max(self.seen - len(self._initial), 0) + 1, np.empty(0, dtype=np.intp)
         size = min(self._spec.batch_size, self.last - self.seen)
-        chosen: list[Choice] = []
+        choices: list[Choice] = []
         try:
             for index in range(size):
                 self._tick()
@@ -204,7 +204,7 @@ class RowChooser:
                     break
                 if not index and self._is_good_enough(choice, step):
                     return self._ends("improvement")
-                chosen.append(choice)
+                choices.append(choice)
                 pending = np.append(pending, choice.row)
                 if self._spec.batch_size > 1:
                     assert isinstance(self._algorithm, BatchAlgorithm), "the settings were checked"
@@ -213,7 +213,7 @@ class RowChooser:
         finally:
             if isinstance(self._algorithm, BatchAlgorithm):
                 self._algorithm.retract()
-        return [self._proposal("algorithm", choice) for choice in chosen] or self._ends("exhausted")
+        return [self._proposal("algorithm", choice) for choice in choices] or self._ends("exhausted")
 
     def _initial_rows(self) -> list[int]:
         """The next rows of the initial design, without those that others than a run have observed already."""

@@ -121,8 +121,8 @@ def plan_of_run(
     spec: wire.RunSpec, study: Study, past: Sequence[wire.Observation], *, had_none: bool = False
 ) -> wire.Plan:
     """Return the plan of a run that begins with ``past``; the rest is as in ``plan_for``."""
-    own = any(observation.noise_variance is not None for observation in past)
-    return plan_for(spec, study, len(past), own_variances=own, had_none=had_none)
+    own_variances = any(observation.noise_variance is not None for observation in past)
+    return plan_for(spec, study, len(past), own_variances=own_variances, had_none=had_none)
 
 
 # --- the algorithm --------------------------------------------------------------------------------
@@ -136,13 +136,13 @@ def _algorithm(spec: wire.RunSpec, study: Study, past: int, own_variances: bool)
                 spec.batch_size
             ), "the run is to end by a promise (stop.improvement), which its upper bounds make"
         kind = f"are randomized, and candidates are more than {ARMS_MAX:,}" if is_private else "are not randomized"
-        chosen = _open(spec, study, past)
+        algorithm = _open(spec, study, past)
         noisy = (
             ", candidates have noise of a known law, and no kernel is given"
-            if isinstance(chosen, wire.EiDeblurred)
+            if isinstance(algorithm, wire.EiDeblurred)
             else ""
         )
-        return chosen, f"answers {kind}{noisy}"
+        return algorithm, f"answers {kind}{noisy}"
     if promised:
         raise Invalid(
             "stop.improvement is for gp_ucb and gp_bucb, which auto does not choose for randomized answers about few "
@@ -176,7 +176,7 @@ def _open(spec: wire.RunSpec, study: Study, past: int) -> wire.AlgorithmSpec:
     """
     is_fitted = spec.kernel is None and study.kernel is None
     if is_fitted and spec.batch_size == 1 and not _is_private(study) and declared_noise(study.noise) is not None:
-        first = spec.initial_rows if spec.initial_rows is not None else _wanted(study.r)
+        first = spec.initial_rows if spec.initial_rows is not None else _usual_rows(study.r)
         if past + first + spec.iterations <= OUTCOMES_MAX:
             return wire.EiDeblurred(name="ei_deblurred")
     return wire.Ei(name="ei")
@@ -189,24 +189,24 @@ def _is_private(study: Study) -> bool:
 # --- the initial design ---------------------------------------------------------------------------
 
 
-def _wanted(r: int) -> int:
+def _usual_rows(r: int) -> int:
     return max(INITIAL_MIN, INITIAL_PER_COLUMN * r)
 
 
 def _initial_rows(algorithm: wire.AlgorithmSpec, iterations: int, study: Study, past: int) -> tuple[int, str]:
     if isinstance(algorithm, wire.LdpMoma | wire.Moma):
         return 0, "the algorithm learns nothing from them"
-    wanted = _wanted(study.r)
-    why = f"twice the {study.r} columns of Z" if wanted > INITIAL_MIN else "the least for a few columns of Z"
+    count = _usual_rows(study.r)
+    why = f"twice the {study.r} columns of Z" if count > INITIAL_MIN else "the least for a few columns of Z"
     if past:
-        wanted, why = max(0, wanted - past), f"{why} ({wanted}), less the {past} past measurements"
+        count, why = max(0, count - past), f"{why} ({count}), less the {past} past measurements"
     limits = {
         iterations: "as many as are queried after them",
         study.n // 2: f"half of the {study.n} candidates",
         _allowed(study) // 2: "half of the measurements that the study's budget allows",
     }
     least = min(limits)
-    return (least, limits[least]) if least < wanted else (wanted, why)
+    return (least, limits[least]) if least < count else (count, why)
 
 
 _NO_CAP = 10**15

@@ -35,7 +35,7 @@ _FAR_OFF = (
 )
 _NOTHING = (
     "The model explains nothing so far: it predicts the answers no better than their mean does. If that stays so, "
-    "{what}"
+    "{advice}"
 )
 _SET_FIT = "set fit to auto, or correct the kernel."
 _ASK_OWNER = (
@@ -96,6 +96,6 @@ def model_warnings(surrogate: Surrogate) -> list[RunWarning]:
         row = surrogate.outcomes[check.worst][0]
         warnings.append(RunWarning("answer_far_off", _FAR_OFF.format(row=row, factor=check.largest_residual)))
     if count >= ANSWERS_MIN and not count * (check.log_density - check.baseline) >= GAIN_MIN:
-        what = _SET_FIT if surrogate.keeps_kernel else _ASK_OWNER
-        warnings.append(RunWarning("model_explains_nothing", _NOTHING.format(what=what)))
+        advice = _SET_FIT if surrogate.keeps_kernel else _ASK_OWNER
+        warnings.append(RunWarning("model_explains_nothing", _NOTHING.format(advice=advice)))
     return warnings

@@ -9,7 +9,7 @@ from sqlalchemy.exc import OperationalError
 
 from modeler_service import store
 from modeler_service.runs import scheduler
-from modeler_service.runs.interrupts import Interrupt
+from modeler_service.runs.lease import Interrupt
 from tests.interventions import act_before
 from tests.modeler_service.in_process_modeler import modeler_at_work, start
 

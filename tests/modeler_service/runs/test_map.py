@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from blindopt import wire
 from blindopt.client import Vendor
 from blindopt.errors import Invalid
-from modeler_service.runs import posterior_views, slices
+from modeler_service.runs import posterior_views
 from modeler_service.runs.posterior_views import PosteriorViews
 from modeler_service.runs.record import Outline, Record
 from service_kit.store.database import Database
@@ -64,7 +64,7 @@ def test_the_relevance_of_an_axis_is_its_correlation_ratio(bins):
     x = rng.normal(size=(997, 2))
     f = 3 * x[:, 0] + 0.5 * rng.normal(size=997)
     for axis in (0, 1):
-        cut = slices.axis_slice(axis + 1, 0.5, x[:, axis], f, bins)
+        cut = posterior_views.axis_slice(axis + 1, 0.5, x[:, axis], f, bins)
         order = np.argsort(x[:, axis])
         within = sum(((f[g] - f[g].mean()) ** 2).sum() for g in np.array_split(order, bins))
         assert cut.relevance == pytest.approx(1 - within / ((f - f.mean()) ** 2).sum(), abs=1e-12)
@@ -72,7 +72,7 @@ def test_the_relevance_of_an_axis_is_its_correlation_ratio(bins):
         assert [part.at for part in cut.parts] == sorted(part.at for part in cut.parts)
         assert all(part.low <= part.high for part in cut.parts)
         assert (cut.relevance > 0.5) if axis == 0 else (cut.relevance < 0.05)
-    assert slices.axis_slice(1, 1.0, x[:, 0], np.full(997, 2.0), bins).relevance == 0.0
+    assert posterior_views.axis_slice(1, 1.0, x[:, 0], np.full(997, 2.0), bins).relevance == 0.0
 
 
 def test_expected_improvement_is_the_mean_of_what_draws_gain():

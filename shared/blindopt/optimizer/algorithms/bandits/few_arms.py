@@ -143,9 +143,9 @@ def gram_of(candidates: Matrix, kernel: wire.Kernel, nugget: float) -> Matrix:
 def require_family(law: RewardLaw, name: str, *families: Family) -> None:
     """Raise Invalid unless the study's answers have noise of one of these families."""
     if law.family not in families:
-        wanted = " or ".join("no privacy noise" if family == "none" else family for family in families)
+        expected = " or ".join("no privacy noise" if family == "none" else family for family in families)
         actual = "no privacy noise" if law.family == "none" else law.family
-        raise Invalid(f"{name} is for answers with {wanted}: those of this study have {actual}")
+        raise Invalid(f"{name} is for answers with {expected}: those of this study have {actual}")
 
 
 def amplitude(law: RewardLaw, lam: float) -> float:

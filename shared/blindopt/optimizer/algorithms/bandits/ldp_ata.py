@@ -106,5 +106,5 @@ class LdpAta(FewArms):
 
     def _prune(self) -> None:
         self._gather()
-        kept = np.abs(self._rewards) > self._cut * np.sqrt(self.root.counts[self._arms]) * self.SAFE
-        self._arms, self._rewards = self._arms[kept], self._rewards[kept]
+        is_large = np.abs(self._rewards) > self._cut * np.sqrt(self.root.counts[self._arms]) * self.SAFE
+        self._arms, self._rewards = self._arms[is_large], self._rewards[is_large]

@@ -63,8 +63,8 @@ class HeavyTruncation:
 
     def beta(self, t: int, gain: float, biases: float, lam: float) -> float:
         """beta_(t+1) after t rewards with realised gain G_t."""
-        parts = 2 * sqrt(2 * (gain + log(1 / self.delta))) + sqrt(1 + self.alpha)
-        return self.rkhs_bound + self.level(t) * parts / sqrt(lam)
+        width = 2 * sqrt(2 * (gain + log(1 / self.delta))) + sqrt(1 + self.alpha)
+        return self.rkhs_bound + self.level(t) * width / sqrt(lam)
 
 
 class LdpTgp(FewArms):
