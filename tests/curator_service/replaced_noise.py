@@ -18,8 +18,8 @@ from curator_service.privacy.answers import AnswerMechanism
 from curator_service.privacy.measurement import privatize
 from curator_service.releases.mechanisms import groups as release_groups
 from curator_service.releases.mechanisms import private_centres
-from curator_service.releases.mechanisms.grid import PublicGrid
 from curator_service.releases.mechanisms.private_centres import PrivateCentres
+from curator_service.releases.mechanisms.row_noise import PublicGrid
 
 
 def replace_entropy(monkeypatch: pytest.MonkeyPatch, urandom: Callable[[int], bytes]) -> None:

@@ -20,9 +20,9 @@ from curator_service.privacy.groups import COUNT_MOVE, LEVELS, GroupAnswers, ste
 from curator_service.privacy.measurement.privatize import Measured, release, releases_mean
 from curator_service.privacy.noise.lattice import lattice
 from curator_service.privacy.prices import answers_add_up, is_groups
-from curator_service.releases.mechanisms.grid import PublicGrid
 from curator_service.releases.mechanisms.groups import Groups
 from curator_service.releases.mechanisms.mechanism import Mechanism
+from curator_service.releases.mechanisms.row_noise import PublicGrid
 
 P_MIN = 1e-9
 """A smaller p contradicts the law: of 100 statistics of a sound one, in one audit of ten million."""

@@ -4,19 +4,15 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import ClassVar
 
-from blindopt.arrays import Matrix
-from blindopt.wire import NoiseLaw, Status
-from curator_service.datasets.scaling import ScaledRows
+from blindopt.wire import Status
 from curator_service.privacy import noise
 from curator_service.privacy.calibration import gaussian_sd
-from curator_service.privacy.noise import OnProgress, ignore_progress
-from curator_service.releases.mechanisms.grid import PublicGrid
-from curator_service.releases.mechanisms.mechanism import Assessment, Mechanism, largest_move
-from curator_service.releases.mechanisms.row_noise import draw_rows
+from curator_service.releases.mechanisms.mechanism import largest_move
+from curator_service.releases.mechanisms.row_noise import RowMechanism
 
 
 @dataclass(frozen=True, slots=True)
-class GaussianMechanism(Mechanism):
+class GaussianMechanism(RowMechanism):
     """Adds N(0, sd^2) to each of the d coordinates of each row; where ``rotate``, rotates the result at random.
 
     Claims (epsilon, delta)-DP for datasets that differ in the rows of one person, at most ``rows`` of them, each moved
@@ -37,7 +33,7 @@ class GaussianMechanism(Mechanism):
     rows: int = 1
     """Rows of one person."""
 
-    name: ClassVar[str] = "gaussian"
+    name = family = "gaussian"
     version: ClassVar[int] = 2
     status: ClassVar[Status] = "sound"
     claim: ClassVar[str] = (
@@ -49,12 +45,6 @@ class GaussianMechanism(Mechanism):
         """Noise per coordinate, in scaled units."""
         return gaussian_sd(self.epsilon, self.delta, largest_move(self.sensitivity, self.rounding), d, self.rows)
 
-    def noise(self, d: int) -> NoiseLaw:
-        """The public law of the noise, which the modeler needs to estimate distances."""
-        return NoiseLaw(family="gaussian", sd=self.sd(d))
-
-    def draw(self, rows: ScaledRows, out: Matrix, on_progress: OnProgress = ignore_progress) -> Assessment:
-        """Fill ``out`` (n, d) with noisy rows, a piece at a time."""
-        law = noise.GaussianLaw(rows.d, self.sd(rows.d))
-        draw_rows(law, PublicGrid.of(law.sd), rows, out, on_progress, rotate=self.rotate)
-        return Assessment()
+    def law(self, d: int) -> noise.GaussianLaw:
+        """The law of the noise that is added to each row."""
+        return noise.GaussianLaw(d, self.sd(d))

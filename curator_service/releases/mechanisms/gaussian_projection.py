@@ -12,8 +12,8 @@ from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy import entropy, noise
 from curator_service.privacy.calibration import projected_gaussian_sd
 from curator_service.privacy.noise import OnProgress, ignore_progress
-from curator_service.releases.mechanisms.grid import PublicGrid
 from curator_service.releases.mechanisms.mechanism import Assessment, Mechanism, largest_move
+from curator_service.releases.mechanisms.row_noise import PublicGrid
 
 PROJECTED_FEATURES_MIN = 13
 """With fewer features plain noise gave better distances in every case compared, whatever r and epsilon."""

@@ -4,19 +4,15 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import ClassVar
 
-from blindopt.arrays import Matrix
-from blindopt.wire import NoiseLaw, Status
-from curator_service.datasets.scaling import ScaledRows
+from blindopt.wire import Status
 from curator_service.privacy import noise
-from curator_service.privacy.noise import OnProgress, ignore_progress
 from curator_service.privacy.planar_slope import slope_of_row
-from curator_service.releases.mechanisms.grid import PublicGrid
-from curator_service.releases.mechanisms.mechanism import Assessment, Mechanism, largest_move
-from curator_service.releases.mechanisms.row_noise import draw_rows
+from curator_service.releases.mechanisms.mechanism import largest_move
+from curator_service.releases.mechanisms.row_noise import RowMechanism
 
 
 @dataclass(frozen=True, slots=True)
-class PlanarLaplaceMechanism(Mechanism):
+class PlanarLaplaceMechanism(RowMechanism):
     """Adds to each row a vector u of density proportional to exp(-a |u| / Delta), on a lattice; a = epsilon, or more.
 
     Without a ``delta`` claims epsilon-DP, for datasets that differ in the rows of one person, at most ``rows`` = k of
@@ -41,7 +37,7 @@ class PlanarLaplaceMechanism(Mechanism):
     """Rows of one person."""
     delta: float | None = None
 
-    name: ClassVar[str] = "planar_laplace"
+    name = family = "planar_laplace"
     version: ClassVar[int] = 2
     status: ClassVar[Status] = "sound"
     claim: ClassVar[str] = (
@@ -53,13 +49,3 @@ class PlanarLaplaceMechanism(Mechanism):
         """The law of the noise that is added to each row. Raises ValueError for too many features."""
         slope = slope_of_row(self.epsilon, self.delta, d, self.rows)
         return noise.PlanarLaplaceLaw.of(largest_move(self.sensitivity, self.rounding), slope, d)
-
-    def noise(self, d: int) -> NoiseLaw:
-        """The public law of the noise, which the modeler needs to estimate distances."""
-        return NoiseLaw(family="planar_laplace", sd=self.law(d).sd)
-
-    def draw(self, rows: ScaledRows, out: Matrix, on_progress: OnProgress = ignore_progress) -> Assessment:
-        """Fill ``out`` (n, d) with noisy rows, a piece at a time."""
-        law = self.law(rows.d)
-        draw_rows(law, PublicGrid.of(law.sd), rows, out, on_progress, rotate=self.rotate)
-        return Assessment()

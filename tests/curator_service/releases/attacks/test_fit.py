@@ -10,8 +10,8 @@ from blindopt import wire
 from curator_service.privacy.answers import AnswerMechanism
 from curator_service.privacy.noise import add_integer_laplace
 from curator_service.releases.attacks import fit
-from curator_service.releases.mechanisms.grid import PublicGrid
 from curator_service.releases.mechanisms.registry import choice_of
+from curator_service.releases.mechanisms.row_noise import PublicGrid
 from tests.builders import BY_HAND, group_release
 from tests.curator_service.releases.attacks.test_black_box import ANSWERS, RELEASES, study
 from tests.curator_service.replaced_noise import replace_answer_release, replace_integer_laplace
