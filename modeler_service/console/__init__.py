@@ -2,11 +2,18 @@
 
 from pathlib import Path
 
-from modeler_service.console import home, log, messages, notices, runs, start, trials
-from service_kit.console import Console
+from blindopt import wire
+from modeler_service.console import home, log, messages, runs, start, trials
+from service_kit.console import Console, Page
+from service_kit.console.notices import pages_of
+
+
+def _about(page: Page, subject: wire.NoticeSubject) -> tuple[str, str] | None:
+    return None if subject.run_id is None else ("run", f"/runs/{subject.run_id}")
 
 
 def build() -> Console:
     """The console, before it is given its service."""
-    modules = (home, runs, trials, messages, start, log, notices)
-    return Console("Modeler", [module.pages for module in modules], Path(__file__).parent)
+    pages = [module.pages for module in (home, runs, trials, messages, start, log)]
+    notices = pages_of(_about, readers=("vendor",), testers=("vendor",))
+    return Console("Modeler", [*pages, notices], Path(__file__).parent)

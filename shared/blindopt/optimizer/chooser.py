@@ -21,9 +21,7 @@ from blindopt.optimizer.algorithms.factory import (
     Improver,
     Learner,
     build_algorithm,
-    fitted_of,
     memory_of,
-    warnings_of,
 )
 from blindopt.optimizer.algorithms.gp.rules import GpRule, GpUcb
 from blindopt.optimizer.algorithms.random_rows import RandomRows
@@ -334,14 +332,15 @@ class RowChooser:
     @property
     def warnings(self) -> list[str]:
         """Warnings about the algorithm for this study, and those that follow from the answers so far, in words."""
-        return [*warnings_of(self._algorithm), *(warning.text for warning in self.run_warnings)]
+        of_algorithm = self._algorithm.warnings if isinstance(self._algorithm, FewArms) else []
+        return [*of_algorithm, *(warning.text for warning in self.run_warnings)]
 
     # --- estimates --------------------------------------------------------------------------------
 
     @property
     def fitted(self) -> wire.Fitted | None:
         """The last fit of hyper-parameters that a choice was made with, if there is one."""
-        return fitted_of(self._algorithm)
+        return self._algorithm.fitted if isinstance(self._algorithm, GpRule) else None
 
     @property
     def learner(self) -> Learner | None:

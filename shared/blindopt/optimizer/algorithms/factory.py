@@ -29,7 +29,7 @@ from blindopt.optimizer.algorithms.bandits.reward_law import RewardLaw
 from blindopt.optimizer.algorithms.bandits.thompson import Thompson
 from blindopt.optimizer.algorithms.bandits.warnings import warnings_for
 from blindopt.optimizer.algorithms.gp.ei_deblurred import SHORTLIST, EiDeblurred
-from blindopt.optimizer.algorithms.gp.rules import Ei, GpBucb, GpRule, GpUcb
+from blindopt.optimizer.algorithms.gp.rules import Ei, GpBucb, GpUcb
 from blindopt.optimizer.algorithms.random_rows import RandomRows
 from blindopt.optimizer.algorithms.settings import NO_NOISE, AlgorithmSettings
 
@@ -127,16 +127,6 @@ def build_algorithm(spec: wire.AlgorithmSpec, candidates: Matrix, settings: Algo
             return Ei(candidates, settings, spec.optimism)
         case wire.EiDeblurred():
             return EiDeblurred(candidates, settings, settings.horizon or settings.capacity)
-
-
-def warnings_of(algorithm: Algorithm) -> list[str]:
-    """Return the warnings of an algorithm about the study and settings that it runs with."""
-    return algorithm.warnings if isinstance(algorithm, FewArms) else []
-
-
-def fitted_of(algorithm: Algorithm) -> wire.Fitted | None:
-    """Return the last fit of hyper-parameters that a choice was made with, if there is one."""
-    return algorithm.fitted if isinstance(algorithm, GpRule) else None
 
 
 def memory_of(spec: wire.AlgorithmSpec, n: int, r: int, capacity: int) -> int:

@@ -20,7 +20,6 @@ from blindopt.optimizer.algorithms.factory import (
     build_few_arms,
     memory_of,
     raw_moment,
-    warnings_of,
 )
 from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 from blindopt.wire.answer import NONE
@@ -267,12 +266,6 @@ def test_good_settings_bring_no_warning():
     for spec, family, _ in CASES[:10]:
         if getattr(spec, "mode", "") != "guaranteed":
             assert warned(spec, family) == "", spec.name
-    assert (
-        warnings_of(
-            build_algorithm(wire.GpUcb(name="gp_ucb"), LINE, AlgorithmSettings(KERNEL, sign=1, seed=0, capacity=2))
-        )
-        == []
-    )
 
 
 def test_settings_that_do_not_suit_an_algorithm_bring_a_warning():

@@ -11,7 +11,7 @@ from blindopt.errors import Invalid
 from blindopt.gp.acquisition import beta
 from blindopt.gp.input_noise import averaged
 from blindopt.gp.kernels import kernel_of
-from blindopt.optimizer.algorithms.factory import BatchAlgorithm, Learner, build_algorithm, fitted_of, memory_of
+from blindopt.optimizer.algorithms.factory import BatchAlgorithm, Learner, build_algorithm, memory_of
 from blindopt.optimizer.algorithms.gp.rules import Ei, GpUcb
 from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 from tests.shared.blindopt.optimizer.algorithms.gp.test_gp_ucb import KERNEL, candidates, outcome_of
@@ -170,7 +170,7 @@ def test_hyper_parameters_are_fitted_as_for_gp_ucb():
         algorithm.observe(row, float(y[row]))
     for algorithm in algorithms:
         algorithm.choose(1)
-    assert fitted_of(algorithms[0]) == fitted_of(algorithms[1]) is not None
+    assert algorithms[0].fitted == algorithms[1].fitted is not None
 
 
 def test_without_a_kernel_nothing_is_built():

@@ -11,7 +11,7 @@ from blindopt.errors import Invalid, NumericalFailure
 from blindopt.gp.fitting import fit, typical_distance
 from blindopt.gp.marginal_likelihood import Evidence, Hyper
 from blindopt.gp.posterior import Posterior
-from blindopt.optimizer.algorithms.factory import build_algorithm, fitted_of
+from blindopt.optimizer.algorithms.factory import build_algorithm
 from blindopt.optimizer.algorithms.gp import surrogate as module
 from blindopt.optimizer.algorithms.gp.rules import GpUcb
 from blindopt.optimizer.algorithms.gp.surrogate import Surrogate
@@ -380,13 +380,7 @@ def test_a_request_with_a_fit_needs_no_kernel_and_without_a_fit_there_is_none():
     with pytest.raises(Invalid, match="kernel"):
         build_algorithm(spec, z, AlgorithmSettings(None, sign=1, seed=1, capacity=60))
     plain = build_algorithm(spec, z, AlgorithmSettings(KERNEL, sign=1, seed=1, capacity=60, initial=6))
-    assert fitted_of(plain) is None
-    assert (
-        fitted_of(
-            build_algorithm(wire.RandomRows(name="random"), z, AlgorithmSettings(None, sign=1, seed=1, capacity=60))
-        )
-        is None
-    )
+    assert plain.fitted is None
 
 
 @pytest.mark.parametrize("kernel", [KERNEL, None], ids=["given", "none"])
