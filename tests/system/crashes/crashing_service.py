@@ -248,7 +248,8 @@ def curator(gun: Gun) -> Callable[[], None]:
     commits.mark(answer_versions.AnswerVersions, "_publish", "told", lambda self, db, drawn: str(drawn.query_id))
     _call(gun, answer_versions, "release", "version.draw")
     commits.mark(queries.Queries, "_settle", "answer", lambda self, db, caller, *_: str(caller.key))
-    commits.mark(checkpoints, "countersign", "countersigned", lambda db, grant, size, *_: f"{grant}:{size}")
+    countersignatures = checkpoints.COUNTERSIGNATURES
+    commits.mark(countersignatures, "add", "countersigned", lambda db, grant, row, **_: f"{grant}:{row.size}")
     commits.mark(Datasets, "_add", "registered")
     _call(gun, datasets_worker.Worker, "__init__", "reading.begun")
     _call(gun, Reading, "read", "reading")
@@ -368,7 +369,8 @@ def modeler(gun: Gun) -> Callable[[], None]:
     commits.mark(store, "ask_trials", "pending", lambda db, run_id, first, *_, **__: f"{run_id}:{first}")
     commits.mark(store, "add_version", "version", lambda db, run_id, first, *_, **__: f"{run_id}:{first}")
     commits.mark(Witness, "add_entries", "taken")
-    commits.mark(checkpoints, "countersign", "countersigned", lambda db, grant, size, *_: f"{grant}:{size}")
+    countersignatures = checkpoints.COUNTERSIGNATURES
+    commits.mark(countersignatures, "add", "countersigned", lambda db, grant, row, **_: f"{grant}:{row.size}")
     commits.mark(scheduler, "end", "ended", lambda db, outbox, identity, *_: identity)
     _call(gun, Mailbox, "_take", "pulled")
     _call(gun, Mailbox, "reply", "replied")
