@@ -159,9 +159,10 @@ def _chosen(owner: Owner, vendor: Vendor, study_id: str, spec: wire.RunCreate) -
     if run.state != "completed" or run.recommendation is None:
         raise RuntimeError(f"run {run.id} ({run.name}) is {run.state}: {run.problem}")
     row = run.recommendation.row
-    if owner.study(study_id).view.spec.release.mechanism == GROUPS:
-        return owner.open_group(study_id, row).centre
-    record = {column.column: column.value for column in owner.open_record(study_id, row).columns}
+    study = owner.study(study_id)
+    if study.view.spec.release.mechanism == GROUPS:
+        return study.open_group(row).centre
+    record = study.open_record(row)
     return [float(record[feature.column]) for feature in BOX]
 
 

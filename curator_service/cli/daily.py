@@ -68,7 +68,7 @@ def _studies(owner: ConnectOwner) -> typer.Typer:
         """
         with owner(url, token_file) as client:
             view = client.study(study).view
-            account = client.study_account(study)
+            account = client.study(study).account()
         show(view, _study_in_words(view, account), as_json)
 
     @cli.command()

@@ -1,4 +1,4 @@
-"""From what an owner writes in Python to requests of the wire."""
+"""From what an owner or a vendor writes in Python to requests of the wire."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ def study_of(
 ) -> wire.StudyCreate:
     """The draft of a study. Raises Invalid, with the field, for what cannot be right."""
     measured = {"column": outcome, "direction": direction} if isinstance(outcome, str) else outcome
-    return _parsed(
+    return parsed(
         wire.StudyCreate,
         {
             **body,
@@ -68,7 +68,7 @@ def columns_of(columns: Columns) -> list[str | wire.ColumnChoice]:
 
 def tuning_of(tuning: Tuning) -> wire.TuningCreate:
     """A request for a private tuning. Raises Invalid for what cannot be right."""
-    return tuning if isinstance(tuning, wire.TuningCreate) else _parsed(wire.TuningCreate, tuning)
+    return tuning if isinstance(tuning, wire.TuningCreate) else parsed(wire.TuningCreate, tuning)
 
 
 def undecided(survey: Iterable[wire.SurveyedColumn], columns: Sequence[str | wire.ColumnChoice] | None) -> list[str]:
@@ -94,7 +94,8 @@ def undecided(survey: Iterable[wire.SurveyedColumn], columns: Sequence[str | wir
     return notes
 
 
-def _parsed(model: type[M], body: Mapping[str, Any]) -> M:
+def parsed(model: type[M], body: Mapping[str, Any]) -> M:
+    """The request with these fields. Raises Invalid, with the field, for what cannot be right."""
     with checked():
         return model.model_validate_json(json.dumps(_plain(body)))
 

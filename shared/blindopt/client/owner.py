@@ -206,10 +206,6 @@ class Owner(ServiceClient):
         """Every study, in the order of creation."""
         return [study for page in self._pages("/v1/studies", wire.StudyPage) for study in page.studies]
 
-    def study_account(self, study_id: str) -> reports.StudyAccount:
-        """What a study has spent, beside its caps."""
-        return self._get(f"/v1/studies/{study_id}/account", reports.StudyAccount)
-
     def draft(self, study_id: str) -> "Draft":
         """A draft, by its id."""
         return Draft(self, self._study(study_id))
@@ -325,19 +321,6 @@ class Owner(ServiceClient):
     def decide(self, message_id: str, decision: wire.MessageDecision, *, key: str | None = None) -> wire.MessageView:
         """Decide about a message; the vendor reads the decision."""
         return self._post(f"/v1/messages/{message_id}:decide", wire.MessageView, decision, key)
-
-    def open_record(self, study_id: str, row: int) -> wire.RecordView:
-        """The record behind a candidate. The log says that one was opened."""
-        return self._post(f"/v1/studies/{study_id}:open_record", wire.RecordView, wire.RecordChoice(row=row))
-
-    def groups(self, study_id: str) -> Iterator[wire.GroupEntry]:
-        """The groups of a groups study, with what was released about each and what its answers cost."""
-        for page in self._pages(f"/v1/studies/{study_id}/groups", wire.GroupPage):
-            yield from page.groups
-
-    def open_group(self, study_id: str, row: int) -> wire.GroupView:
-        """The group behind a candidate of a groups study, with its records; the log says that one was opened."""
-        return self._post(f"/v1/studies/{study_id}:open_group", wire.GroupView, wire.RecordChoice(row=row))
 
     def ledger(self, study_id: str) -> Iterator[wire.LedgerEntry]:
         """Every charge and refusal of a study."""
@@ -501,7 +484,7 @@ class ReleasedStudy:
 
     def account(self) -> reports.StudyAccount:
         """What the study has spent, beside its caps."""
-        return self.owner.study_account(self.id)
+        return self.owner._get(f"/v1/studies/{self.id}/account", reports.StudyAccount)
 
     def report(self) -> wire.SignedPrivacyReport:
         """The signed privacy report, which ``blindopt-curator report verify`` checks."""
@@ -514,15 +497,17 @@ class ReleasedStudy:
 
     def open_record(self, candidate: int) -> dict[str, float]:
         """The record behind a candidate, by column. The log says that one was opened."""
-        return {shown.column: shown.value for shown in self.owner.open_record(self.id, candidate).columns}
+        view = self.owner._post(f"/v1/studies/{self.id}:open_record", wire.RecordView, wire.RecordChoice(row=candidate))
+        return {shown.column: shown.value for shown in view.columns}
 
     def groups(self) -> list[wire.GroupEntry]:
         """The groups of a groups study: where each is, its noisy number of records, and what its answers have cost."""
-        return list(self.owner.groups(self.id))
+        pages = self.owner._pages(f"/v1/studies/{self.id}/groups", wire.GroupPage)
+        return [group for page in pages for group in page.groups]
 
     def open_group(self, candidate: int) -> wire.GroupView:
         """The group behind a candidate of a groups study, with its records. The log says that one was opened."""
-        return self.owner.open_group(self.id, candidate)
+        return self.owner._post(f"/v1/studies/{self.id}:open_group", wire.GroupView, wire.RecordChoice(row=candidate))
 
     def close(self) -> wire.StudyOwnerView:
         """Refuse further queries, for good."""

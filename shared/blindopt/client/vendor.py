@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from blindopt import display, wire
 from blindopt.client import plots
 from blindopt.client.connection import ServiceClient, new_key, wait_until_ended
+from blindopt.client.drafts import parsed
 from blindopt.errors import Invalid
 from blindopt.wire.base import checked
 
@@ -57,17 +58,17 @@ class Vendor(ServiceClient):
             return Run(self, self._post("/v1/runs", wire.RunView, grant, key))
         file = read_grant(grant)
         named = {"name": algorithm} if isinstance(algorithm, str) else algorithm
+        access = file.access.model_dump() | ({} if curator_url is None else {"curator_url": curator_url})
         settings |= {"algorithm": named, "iterations": iterations, "seed": seed, "name": name}
-        access = {"curator_url": curator_url or file.curator_url, "study_id": file.study_id, "token": file.token}
-        with checked():
-            spec = wire.RunCreate.model_validate(
-                access | {"log_key": file.log_key} | {field: _plain(value) for field, value in settings.items()}
-            )
-        return Run(self, self._post("/v1/runs", wire.RunView, spec, key))
+        return Run(self, self._post("/v1/runs", wire.RunView, parsed(wire.RunCreate, access | settings), key))
 
     def run(self, run_id: str) -> "Run":
         """A run, by its id, such as one that was started earlier."""
         return Run(self, self._read(run_id))
+
+    def _read(self, run_id: str, *, wait_s: float = 0.0) -> wire.RunView:
+        params = {"wait": wait_s} if wait_s else None
+        return self._send("GET", f"/v1/runs/{run_id}", params=params, longer_s=wait_s).check().read(wire.RunView)
 
     def runs(self) -> list["Run"]:
         """All runs, oldest first."""
@@ -95,24 +96,7 @@ class Vendor(ServiceClient):
 
     def wait(self, run_id: str, *, timeout_s: float) -> wire.RunView:
         """Wait until a run has ended. Raises StillRunning after ``timeout_s``."""
-        return self._wait(run_id, timeout_s, lambda view: None, held_s=HELD_S)
-
-    def _read(self, run_id: str, *, wait_s: float = 0.0) -> wire.RunView:
-        params = {"wait": wait_s} if wait_s else None
-        return self._send("GET", f"/v1/runs/{run_id}", params=params, longer_s=wait_s).check().read(wire.RunView)
-
-    def _wait(
-        self, run_id: str, timeout_s: float | None, seen: Callable[[wire.RunView], None], *, held_s: float
-    ) -> wire.RunView:
-        """Wait, and pass each view to ``seen``. The modeler holds a request for ``held_s``; an earlier one does not."""
-        until = math.inf if timeout_s is None else time.monotonic() + timeout_s
-
-        def look() -> wire.RunView:
-            view = self._read(run_id, wait_s=min(held_s, max(0.0, until - time.monotonic())))
-            seen(view)
-            return view
-
-        return wait_until_ended(look, f"run {run_id}", timeout_s=timeout_s, poll_s=POLL_S)
+        return self.run(run_id).wait(timeout_s=timeout_s).view
 
     def recommendation(self, run_id: str, over: str = "asked") -> wire.Recommendation:
         """The run's recommendation after the answers so far: the best of the queried candidates, or of all."""
@@ -181,13 +165,16 @@ class Run:
 
         A run that is paused, or whose records people measure, has not ended.
         """
+        until = time.monotonic() + (math.inf if timeout_s is None else timeout_s)
+        held_s = SHOWN_S if progress else HELD_S
         with display.progress(self.view.name, show=progress) as report:
 
-            def seen(view: wire.RunView) -> None:
-                self.view = view
+            def look() -> wire.RunView:
+                view = self.refresh(wait_s=min(held_s, max(0.0, until - time.monotonic()))).view
                 report(view.trials + view.declined, self._trials_max(), self._words())
+                return view
 
-            self._vendor._wait(self.id, timeout_s, seen, held_s=SHOWN_S if progress else HELD_S)
+            wait_until_ended(look, f"run {self.id}", timeout_s=timeout_s, poll_s=POLL_S)
         return self
 
     def _trials_max(self) -> int:
@@ -293,9 +280,3 @@ class Comparison:
     def _repr_html_(self) -> str:
         rows = self.rows
         return display.table(list(rows[0]) if rows else [], [list(row.values()) for row in rows])
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return value.model_dump()
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -53,9 +53,8 @@ def test_each_message_arrives_once_and_is_decided_and_both_logs_agree(parties, s
         assert len(received) == len(POINTS)
         best = vendor.recommendation(run.id)
         assert {m.message.row for m in received} == {best.row}
-        record = owner.open_record(study.id, best.row)
-        values = {column.column: column.value for column in record.columns}
-        assert values[small.names[2]] == run.best.y == max(t.y for t in vendor.export(run.id).trials)
+        record = owner.study(study.id).open_record(best.row)
+        assert record[small.names[2]] == run.best.y == max(t.y for t in vendor.export(run.id).trials)
         with pytest.raises(Remote) as refused:  # five wait
             vendor.send_message(run.id, wish)
         assert refused.value.remote_code == "state_conflict"
