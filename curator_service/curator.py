@@ -37,6 +37,7 @@ from curator_service.studies.study_caps import StudyCaps
 from curator_service.tuning.tunings import Tunings
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
+from service_kit.runner.runner import Runner
 from service_kit.store.base import states
 from service_kit.store.database import Connection
 from service_kit.web.metrics import Figures, of_commits
@@ -52,7 +53,7 @@ class Curator:
         with context.database.read() as db:
             recorded = store.with_files(db)
         self.limits = wire.Limits(rows_per_query=settings.query_rows_max, plays_per_row=settings.query_plays_max)
-        self.readings = Readings()
+        self.runner = Runner()
         self.uploads = Uploads(context, vault, settings)
         self.datasets = Datasets(context, vault, settings, self.uploads)
         self.bounds = BoundsSearch(context, vault)
@@ -62,7 +63,7 @@ class Curator:
         if context.audit_trail.is_sound and context.audit_trail.head().size:  # else it may be the wrong database
             vault.keep_only(recorded)
         self.studies = Studies(context, self.released.losses, settings)
-        self.public_forecasts = PublicForecasts(context)
+        self.public_forecasts = PublicForecasts(context, self.runner)
         self.releases = Releases(context, vault, self.public_forecasts.points)
         self.sandboxes = Sandboxes(context, vault, self.releases)
         self.grants = Grants(context, settings)
@@ -83,8 +84,9 @@ class Curator:
         self.feature_results = FeatureResults(context, self.released)
         self.privacy_reports = PrivacyReports(context, vault, self.accounts, self.dataset_accounts, self.overviews)
         self.countersignatures = Countersignatures(context)
-        self.forecasts = Forecasts(context, vault, settings)
-        self.tunings = Tunings(context, vault, settings)
+        self.forecasts = Forecasts(context, vault, settings, self.runner)
+        self.tunings = Tunings(context, vault, settings, self.runner)
+        self.readings = Readings(self.runner)
         self._loading = Loading()
 
     def jobs(self) -> dict[str, dict[str, int]]:
@@ -107,14 +109,20 @@ class Curator:
                 wire.JobView(kind=kind, id=study, study_id=study, name=_name(db, study), progress=share)
                 for kind, study, share in self.releases.under_way()
             ]
-            for row, share in self.forecasts.under_way(db):
-                name = _name(db, row.study_id)
-                view = wire.JobView(kind="forecast", id=row.id, study_id=row.study_id, name=name, progress=share)
-                jobs.append(view)
-            for row, share in self.tunings.under_way(db):
-                name = wire.TuningCreate.model_validate_json(row.spec).name
-                jobs.append(wire.JobView(kind="tuning", id=row.id, study_id=None, name=name, progress=share))
-        return wire.JobList(jobs=jobs + self.readings.under_way())
+            jobs += [
+                wire.JobView.model_validate(
+                    {
+                        "kind": task.kind.name,
+                        "id": task.id,
+                        "study_id": task.study_id,
+                        "name": task.name if task.study_id is None else _name(db, task.study_id),
+                        "progress": task.progress,
+                        "ahead": before,
+                    }
+                )
+                for task, before in self.runner.under_way()
+            ]
+        return wire.JobList(jobs=jobs)
 
     def start(self) -> None:
         """Start background work, on the running event loop."""
@@ -126,14 +134,11 @@ class Curator:
 
     def close(self) -> None:
         """Stop background work."""
-        self.readings.close()
+        self.runner.close()
         self._loading.close()
         self.uploads.close()
         self.webhook_measurer.close()
         self.deadlines.close()
-        self.forecasts.close()
-        self.public_forecasts.close()
-        self.tunings.close()
 
 
 def _name(db: Connection, study_id: str) -> str:

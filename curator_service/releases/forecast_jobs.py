@@ -2,7 +2,6 @@
 
 import json
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +24,7 @@ from curator_service.store.jobs import forecasts
 from curator_service.vault import Vault, new_id
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
+from service_kit.runner.runner import Kind, Runner, Task
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
@@ -32,19 +32,24 @@ from service_kit.store.stored_replies import StoredReply
 _POINTS = TypeAdapter(list[wire.ForecastPoint])
 
 
-class Forecasts(Jobs):
+class Forecasts(Jobs[Reply]):
     """At most one forecast runs, others wait in their order. Its results are for the owner alone."""
 
     noun = "forecast"
     stopped = "the curator was stopped before this forecast was done: ask for it again"
     _table = forecasts
 
-    def __init__(
-        self, context: ServiceContext, vault: Vault, settings: Settings, worker: Callable[[], Worker] = Worker
-    ) -> None:
+    def __init__(self, context: ServiceContext, vault: Vault, settings: Settings, runner: Runner) -> None:
         self._vault = vault
-        self._make_worker = worker
-        super().__init__(context, settings.forecast_seconds_max, settings.forecasts_waiting_max)
+        kind = Kind(
+            self.noun,
+            Reply,
+            Worker,
+            seconds=settings.forecast_seconds_max,
+            advice_late=" (FORECAST_SECONDS_MAX): ask for fewer rows, functions, queries or levels",
+            advice_ended=": ask for fewer rows",
+        )
+        super().__init__(context, runner.add(kind), settings.forecasts_waiting_max)
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -88,7 +93,7 @@ class Forecasts(Jobs):
 
         reply = self._context.idempotency.once(request, effect)
         if begun is not None and not reply.replayed:
-            self._submit(begun)
+            self._submit(begun, study_id)
         return reply
 
     def view(self, study_id: str, identity: str) -> wire.ForecastView:
@@ -127,12 +132,11 @@ class Forecasts(Jobs):
     def _view(self, db: Connection, row: Any) -> wire.ForecastView:
         spec = forecast_request(row)
         is_public = spec.rows == "public" or store.dataset_of(db, row.study_id).public
-        progress = self._progress.get(row.id, row.progress) if row.state == "running" else row.progress
         return wire.ForecastView(
             id=row.id,
             study_id=row.study_id,
             state=row.state,
-            progress=progress,
+            progress=self._progress(row),
             created_at=moment(row.created_at),
             ended_at=moment(row.ended_at) if row.ended_at else None,
             problem=row.problem,
@@ -143,53 +147,23 @@ class Forecasts(Jobs):
 
     # --- the work ---------------------------------------------------------------------------------
 
-    def _work(self, identity: str) -> dict[str, Any] | None:
-        """Run one forecast; the values of its end, or None if it had ended before."""
+    def _work(self, task: Task[Reply], row: Any) -> dict[str, Any]:
+        forecast = forecast_request(row)
         with self._context.database.read() as db:
-            row = store.find(db, forecasts, identity)
-            if row.state != "running":
-                return None
-            forecast = forecast_request(row)
             inputs = _inputs(db, row.study_id, forecast)
         # Without a dataset to read, nothing but public values is sent.
         values = None if inputs.dataset_id is None else self._sample(inputs, inputs.dataset_id)
-        n = None if values is not None else inputs.n
         job = Job(
             study=inputs.study,
             forecast=forecast,
             seed=secrets.randbits(63),
-            n=n,
+            n=None if values is not None else inputs.n,
             records=inputs.records,
         )
-        worker = self._make_worker()
-        last = Reply()
-        try:
-            with self._running(identity, worker) as late:
-                for last in worker.work(job, values):
-                    if last.progress is not None:
-                        self._progress[identity] = last.progress
-        finally:
-            status = worker.end()
-        return self._ending(last, late=late.is_set(), status=status)
-
-    def _ending(self, last: Reply, *, late: bool, status: int) -> dict[str, Any]:
-        if last.points is not None:
-            points = _POINTS.dump_json(last.points).decode()
-            return {"state": "completed", "points": points, "progress": 1.0}
-        if last.problem is not None:
-            return {"state": "failed", "problem": last.problem}
-        if late:
-            return {
-                "state": "failed",
-                "problem": (
-                    f"it took longer than {self._seconds_max} s (FORECAST_SECONDS_MAX): "
-                    "ask for fewer rows, functions, queries or levels"
-                ),
-            }
-        return {
-            "state": "failed",
-            "problem": f"its process ended with status {status}; if memory was short, ask for fewer rows",
-        }
+        reply = task.do(job, values)
+        if reply.points is None:
+            return {"state": "failed", "problem": reply.problem}
+        return {"state": "completed", "points": _POINTS.dump_json(reply.points).decode(), "progress": 1.0}
 
     def _sample(self, inputs: "_Inputs", dataset_id: str) -> Matrix:
         """The raw feature columns of ``inputs.n`` rows of a dataset, chosen at random: (rows, features)."""

@@ -1,96 +1,61 @@
-"""Long work for the owner: jobs, one at a time, each in a process of its own."""
+"""Durable work of the runner: the state of each job is a row, so a crash or a shutdown leaves none running."""
 
 import logging
-import queue
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar, Generic
 
 from blindopt.errors import BlindoptError, StateConflict
 from curator_service import store
 from curator_service.store import jobs
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
-from service_kit.runner import Worker
+from service_kit.runner.program import ReplyT
+from service_kit.runner.runner import Kind, Task
 from service_kit.store import audit_log
 from service_kit.store.base import stamp
 from service_kit.store.database import Connection, StoreFault
 from service_kit.store.stored_replies import StoredReply
 
 log = logging.getLogger("blindopt.jobs")
-CLOSE_SECONDS = 5.0
 AGAIN_SECONDS = 1.0
-REST_SECONDS = 10.0
 
 
-class Jobs(ABC):
-    """At most one job runs, others wait in their order.
+class Jobs(ABC, Generic[ReplyT]):
+    """Jobs of one kind, each with a row.
 
     A job that a crash or a shutdown interrupted is ``failed`` from the next start on. Logs hold ids and states, never
     results.
     """
 
-    noun = ""
-    stopped = ""
+    noun: ClassVar[str]
+    stopped: ClassVar[str]
     """The problem of a job that was interrupted, and what to do."""
-    _table: jobs.Table
+    _table: ClassVar[jobs.Table]
 
-    def __init__(self, context: ServiceContext, seconds_max: int, waiting_max: int) -> None:
-        self._context = context
-        self._seconds_max = seconds_max
-        self._waiting_max = waiting_max
-        self._progress: dict[str, float] = {}
-        self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._current: tuple[str, Worker[Any]] | None = None
-        self._closing = threading.Event()
-        # A daemon: a process that is not closed in order must not wait for a job.
-        self._thread = threading.Thread(target=self._serve, daemon=True, name=f"{self.noun}s")
-        self._begun = False
+    def __init__(self, context: ServiceContext, kind: Kind[ReplyT], jobs_waiting_max: int) -> None:
+        self._context, self._kind, self._jobs_waiting_max = context, kind, jobs_waiting_max
         context.database.write(self._recover)
 
     def _recover(self, db: Connection) -> None:
-        for identity in jobs.running(db, self._table):
-            self._settle(db, identity, state="failed", problem=self.stopped)
-
-    def close(self) -> None:
-        """Stop the work now. Jobs that have not ended are marked failed at the next start."""
-        self._closing.set()
-        with self._lock:
-            if self._current is not None:
-                self._current[1].kill()
-        self._queue.put(None)
-        with self._lock:
-            begun = self._begun
-        if begun:
-            self._thread.join(CLOSE_SECONDS)
-
-    def under_way(self, db: Connection) -> list[tuple[Any, float]]:
-        """Rows of jobs that have not ended, in their order, each with the share that is done."""
-        rows = [store.find(db, self._table, identity) for identity in jobs.running(db, self._table)]
-        return [(row, self._progress.get(row.id, row.progress)) for row in rows]
+        for job_id in jobs.running(db, self._table):
+            self._settle(db, job_id, state="failed", problem=self.stopped)
 
     # --- for subclasses -----------------------------------------------------------------------------
 
     def _check_room(self, db: Connection) -> None:
         """Raise StateConflict if as many jobs wait as may."""
-        if jobs.count_running(db, self._table) > self._waiting_max:
-            waiting = f"{self._waiting_max} {self.noun}s wait already"
+        if jobs.count_running(db, self._table) > self._jobs_waiting_max:
+            waiting = f"{self._jobs_waiting_max} {self.noun}s wait already"
             raise StateConflict(f"{waiting}: let one end, or cancel one, before you ask for more")
 
-    def _submit(self, identity: str) -> None:
-        """Queue a stored job. The first one starts the thread: by then the database has its event loop."""
-        self._queue.put(identity)
-        with self._lock:
-            if not self._begun and not self._closing.is_set():
-                self._begun = True
-                self._thread.start()
+    def _submit(self, job_id: str, study_id: str | None = None, name: str = "") -> None:
+        """Queue a stored job, which is listed under its study's name or its own."""
+        self._kind.submit(Task(self._kind, job_id, study_id, name), self._run)
 
     @abstractmethod
-    def _work(self, identity: str) -> dict[str, Any] | None:
-        """Run one job; the values of its end for the table, or None if it had ended before."""
+    def _work(self, task: Task[ReplyT], row: Any) -> dict[str, Any]:
+        """Do one job; the values of its end for the table. ``row``: of its table."""
 
     @abstractmethod
     def _log_details(self, row: Any) -> dict[str, Any]:
@@ -100,92 +65,55 @@ class Jobs(ABC):
     def _notify(self, db: Connection, row: Any) -> None:
         """Write a notice that a job has completed or failed; ``row``: of its table."""
 
-    def _rest(self) -> None:
-        """Release what is kept for the next job, since none has come for a while."""
-        return
+    def _progress(self, row: Any) -> float:
+        return self._kind.progress(row.id, row.progress) if row.state == "running" else float(row.progress)
 
     # --- the work ---------------------------------------------------------------------------------
 
-    def _serve(self) -> None:
-        while (identity := self._next()) is not None and not self._closing.is_set():
-            try:
-                ending = self._work(identity)
-            except BlindoptError as error:
-                ending = {"state": "failed", "problem": str(error)}
-            except Exception as error:  # its text may quote a value
-                fields = {f"{self.noun}_id": identity, "kind": type(error).__name__}
-                log.error("fault", extra={"fields": fields})
-                ending = {"state": "failed", "problem": f"a fault on our side ({type(error).__name__}): ask again"}
-            if ending is not None and not self._closing.is_set():
-                self._keep(identity, ending)
-            self._progress.pop(identity, None)
-
-    def _next(self) -> str | None:
-        """Wait for the next job; None at a shutdown."""
+    def _run(self, task: Task[ReplyT]) -> None:
+        """Do one job, and store its end as soon as the database can be written; not if it was cancelled or stopped."""
         try:
-            return self._queue.get(timeout=REST_SECONDS)
-        except queue.Empty:
-            self._rest()
-            return self._queue.get()
-
-    @contextmanager
-    def _running(self, identity: str, worker: Worker[Any]) -> Iterator[threading.Event]:
-        """Kill the worker of a job if the job takes too long or is cancelled, or at a shutdown.
-
-        The event is set if it took too long. The caller ends the worker.
-        """
-        with worker.deadline(self._seconds_max) as late:
+            with self._context.database.read() as db:
+                row = store.find(db, self._table, task.id)
+            if task.is_cancelled or row.state != "running":
+                return
+            ending = self._work(task, row)
+        except BlindoptError as error:
+            ending = {"state": "failed", "problem": str(error)}
+        except Exception as error:  # its text may quote a value
+            fields = {f"{self.noun}_id": task.id, "kind": type(error).__name__}
+            log.error("fault", extra={"fields": fields})
+            ending = {"state": "failed", "problem": f"a fault on our side ({type(error).__name__}): ask again"}
+        while not self._kind.closing.is_set():
             try:
-                with self._lock:
-                    self._current = identity, worker
-                if self._closing.is_set() or not self._is_running(identity):
-                    worker.kill()  # it was cancelled, or the shutdown began, before the lock was held
-                yield late
-            finally:
-                with self._lock:
-                    self._current = None
+                self._context.database.write(lambda db: self._settle(db, task.id, **ending))
+                return
+            except (BlindoptError, StoreFault):
+                self._kind.closing.wait(AGAIN_SECONDS)
 
-    def _cancelled(self, db: Connection, identity: str) -> Any:
+    def _cancelled(self, db: Connection, job_id: str) -> Any:
         """Cancel a job that has not ended; its row after it. Raises StateConflict if it has ended otherwise."""
-        state = store.find(db, self._table, identity).state
+        state = store.find(db, self._table, job_id).state
         if state not in ("running", "cancelled"):
             raise StateConflict(f"the {self.noun} has ended already")
         if state == "running":
-            self._end(db, identity, state="cancelled")
-        return store.find(db, self._table, identity)
+            self._end(db, job_id, state="cancelled")
+        return store.find(db, self._table, job_id)
 
-    def _cancel(self, request: RequestContext, identity: str, effect: Callable[[Connection], Effect]) -> StoredReply:
+    def _cancel(self, request: RequestContext, job_id: str, effect: Callable[[Connection], Effect]) -> StoredReply:
         reply = self._context.idempotency.once(request, effect)
-        self._kill(identity)
+        self._kind.cancel(job_id)
         return reply
 
-    def _kill(self, identity: str) -> None:
-        """End the process of a job if it is the one that runs."""
-        with self._lock:
-            if self._current is not None and self._current[0] == identity:
-                self._current[1].kill()
-
-    def _is_running(self, identity: str) -> bool:
-        with self._context.database.read() as db:
-            return bool(store.find(db, self._table, identity).state == "running")
-
-    def _keep(self, identity: str, ending: dict[str, Any]) -> None:
-        """Store the end of a job, as soon as the database can be written."""
-        while not self._closing.is_set():
-            try:
-                self._context.database.write(lambda db: self._settle(db, identity, **ending))
-                return
-            except (BlindoptError, StoreFault):
-                self._closing.wait(AGAIN_SECONDS)
-
-    def _settle(self, db: Connection, identity: str, **ending: Any) -> None:
+    def _settle(self, db: Connection, job_id: str, **ending: Any) -> None:
         """End a job, unless it has ended, and log its end."""
-        if self._end(db, identity, **ending):
-            row = store.find(db, self._table, identity)
-            details = {**self._log_details(row), f"{self.noun}_id": identity, "state": ending["state"]}
+        if self._end(db, job_id, **ending):
+            row = store.find(db, self._table, job_id)
+            details = {**self._log_details(row), f"{self.noun}_id": job_id, "state": ending["state"]}
             audit_log.append(db, f"{self.noun}.ended", actor="curator", now=self._context.clock(), details=details)
             self._notify(db, row)
 
-    def _end(self, db: Connection, identity: str, **ending: Any) -> bool:
-        progress = {"progress": self._progress[identity]} if identity in self._progress else {}
-        return jobs.end(db, self._table, identity, ended_at=stamp(self._context.clock()), **(progress | ending))
+    def _end(self, db: Connection, job_id: str, **ending: Any) -> bool:
+        task = self._kind.find(job_id)
+        progress = {} if task is None else {"progress": task.progress}
+        return jobs.end(db, self._table, job_id, ended_at=stamp(self._context.clock()), **(progress | ending))

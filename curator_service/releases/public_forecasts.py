@@ -7,8 +7,8 @@ bounded time, at a low priority; few wait, and few results are kept.
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
@@ -17,9 +17,10 @@ from curator_service import store
 from curator_service.datasets.datasets import dataset_view
 from curator_service.privacy.prices import is_groups
 from curator_service.releases.forecasts.cells import GROUP_ROWS, ROWS_MIN
-from curator_service.releases.forecasts.worker import Job, Worker
+from curator_service.releases.forecasts.worker import Job, Reply, Worker
 from curator_service.studies.studies import fitted
 from service_kit.context.context import ServiceContext
+from service_kit.runner.runner import Kind, Runner, Task
 
 SECONDS = 120.0
 ROWS, FUNCTIONS, QUERIES = 300, 12, 30
@@ -31,20 +32,27 @@ _TRIED = ("gaussian", "planar_laplace", "gaussian_projection")
 @dataclass(slots=True)
 class _Entry:
     job: Job
-    view: wire.PublicForecast = field(default_factory=lambda: wire.PublicForecast(state="running"))
+    task: Task[Reply]
+    reply: Reply | None = None
+
+    @property
+    def view(self) -> wire.PublicForecast:
+        if self.reply is None:
+            return wire.PublicForecast(state="running", progress=self.task.progress)
+        if self.reply.points is None:
+            return wire.PublicForecast(state="failed", problem=self.reply.problem)
+        return wire.PublicForecast(state="completed", progress=1.0, points=self.reply.points)
 
 
 class PublicForecasts:
     """Starts, keeps and returns forecasts of drafts by the digest of their public inputs. Safe for several threads."""
 
-    def __init__(self, context: ServiceContext, worker: Callable[[], Worker] = Worker) -> None:
+    def __init__(self, context: ServiceContext, runner: Runner) -> None:
         self._context = context
-        self._make_worker = worker
+        kind = Kind("public forecast", Reply, Worker, seconds=SECONDS, waiting_max=WAITING_MAX, is_listed=False)
+        self._kind = runner.add(kind)
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
-        self._waiting: list[str] = []
-        self._running: Worker | None = None
-        self._serving = self._closing = False
 
     def view(self, spec: wire.StudyCreate) -> wire.PublicForecast:
         """The forecast of a draft, which this starts unless it was started before.
@@ -55,14 +63,11 @@ class PublicForecasts:
         with self._lock:
             entry = self._entries.get(digest)
             if entry is None:
-                entry = self._entries[digest] = _Entry(job)
-                self._waiting.append(digest)
-                for dropped in self._waiting[:-WAITING_MAX]:
-                    self._entries.pop(dropped)
-                del self._waiting[:-WAITING_MAX]
-                self._begin()
+                entry = self._entries[digest] = _Entry(job, Task(self._kind, digest))
+                for dropped in self._kind.submit(entry.task, partial(self._work, entry)):
+                    self._entries.pop(dropped.id)
             self._entries.move_to_end(digest)
-            while len(self._entries) > KEPT_MAX and next(iter(self._entries.values())).view.state != "running":
+            while len(self._entries) > KEPT_MAX and next(iter(self._entries.values())).reply is not None:
                 self._entries.popitem(last=False)
             return entry.view
 
@@ -74,13 +79,6 @@ class PublicForecasts:
             return []
         with self._lock:
             return self._entries[digest].view.points if digest in self._entries else []
-
-    def close(self) -> None:
-        """End the one that runs; none starts any more."""
-        with self._lock:
-            self._closing = True
-            if self._running is not None:
-                self._running.kill()
 
     def _inputs(self, spec: wire.StudyCreate) -> tuple[str, Job]:
         if isinstance(spec.release, wire.IdentityRelease):
@@ -107,47 +105,11 @@ class PublicForecasts:
         digest = sha256(job.model_dump_json().encode())
         return digest, job.model_copy(update={"seed": secrets.randbits(63)})
 
-    def _begin(self) -> None:
-        if not self._serving and not self._closing:
-            self._serving = True
-            threading.Thread(target=self._serve, daemon=True, name="public forecasts").start()
-
-    def _serve(self) -> None:
-        """Work until none waits; the newest is next, because somebody looks at it."""
-        while True:
-            with self._lock:
-                if self._closing or not self._waiting:
-                    self._serving = False
-                    return
-                entry = self._entries[self._waiting.pop()]
-            try:
-                self._work(entry)
-            except Exception as error:  # its text may quote a value
-                problem = f"a fault on our side ({type(error).__name__})"
-                entry.view = wire.PublicForecast(state="failed", problem=problem)
-
-    def _work(self, entry: _Entry) -> None:
-        worker = self._make_worker()
-        with self._lock:
-            self._running = worker
-            if self._closing:
-                worker.kill()
+    def _work(self, entry: _Entry, task: Task[Reply]) -> None:
         try:
-            with worker.deadline(SECONDS) as late:
-                for reply in worker.work(entry.job):
-                    if reply.progress is not None:
-                        entry.view = wire.PublicForecast(state="running", progress=reply.progress)
-                    if reply.points is not None:
-                        entry.view = wire.PublicForecast(state="completed", progress=1.0, points=reply.points)
-                    if reply.problem is not None:
-                        entry.view = wire.PublicForecast(state="failed", problem=reply.problem)
-        finally:
-            with self._lock:
-                self._running = None
-            worker.end()
-        if entry.view.state == "running":
-            why = f"it took longer than {SECONDS:g} s" if late.is_set() else "its process ended; memory may be short"
-            entry.view = wire.PublicForecast(state="failed", problem=why)
+            entry.reply = task.do(entry.job)
+        except Exception as error:  # its text may quote a value
+            entry.reply = Reply(problem=f"a fault on our side ({type(error).__name__})")
 
 
 def _without_private(spec: wire.StudyCreate) -> wire.StudyCreate:

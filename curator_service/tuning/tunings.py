@@ -1,7 +1,6 @@
 """Private tuning of hyper-parameters: jobs for the owner, charged before anything is scored or drawn."""
 
 import secrets
-from collections.abc import Callable
 from decimal import Context, Decimal
 from typing import Any
 
@@ -9,7 +8,7 @@ import numpy as np
 
 from blindopt import wire
 from blindopt.arrays import Vector
-from blindopt.errors import BudgetExhausted, Invalid, NotFound, StateConflict, TuningFailed
+from blindopt.errors import BudgetExhausted, Busy, Invalid, NotFound, StateConflict, TuningFailed, TuningImpossible
 from curator_service import notices, store
 from curator_service.budget import account_table, dataset_caps
 from curator_service.budget.dataset_losses import DatasetLosses, FileLosses
@@ -19,23 +18,24 @@ from curator_service.releases.jobs import Jobs
 from curator_service.salted_digests import salted_digest
 from curator_service.settings import Settings
 from curator_service.store.jobs import tunings
-from curator_service.tuning.planner import Planner
 from curator_service.tuning.scoring import logistic, problems
-from curator_service.tuning.scoring.worker import Ended, Job, Reply, Scorer, Source, Worker
+from curator_service.tuning.scoring.worker import Ended, Job, Reply, Scorer, Source, Worker, plan_light
 from curator_service.vault import Vault, new_id
 from service_kit.context.context import ServiceContext
 from service_kit.context.keys import webhook_key
 from service_kit.context.request import Effect, RequestContext
+from service_kit.runner.runner import KEEP_SECONDS, Kind, Runner, Task
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
 
 _EXACT = Context(prec=100)
+_PLAN_WAIT_SECONDS = 1.0
 WITHHELD = "a record was withheld meanwhile, so the result was dropped; what it was charged stays spent: ask again"
 NO_SCORER = "this curator has no scorer: set SCORER_URL and SCORER_SECRET_FILE where it runs"
 
 
-class Tunings(Jobs):
+class Tunings(Jobs[Reply]):
     """At most one tuning runs, others wait in their order. Only what its method releases leaves its process.
 
     A tuning draws at most once: one that was interrupted is ``failed`` from the next start on, and its charge stays
@@ -47,22 +47,33 @@ class Tunings(Jobs):
     stopped = "the curator was stopped before this tuning was done: ask for it again; what it was charged stays spent"
     _table = tunings
 
-    def __init__(
-        self,
-        context: ServiceContext,
-        vault: Vault,
-        settings: Settings,
-        worker: Callable[[], Worker] = Worker,
-    ) -> None:
+    def __init__(self, context: ServiceContext, vault: Vault, settings: Settings, runner: Runner) -> None:
         self._vault = vault
-        self._make_worker = worker
         self._losses = DatasetLosses(vault)
-        self._planner = Planner(settings.tuning_plan_seconds_max)
         self._scorer = scorer_of(settings)
-        self._worker: Worker | None = None
         self._withheld = 0
         """How many records were withheld when the tuning that runs read them."""
-        super().__init__(context, settings.tuning_seconds_max, settings.tunings_waiting_max)
+        self._plans = runner.add(
+            Kind(
+                "plan",
+                Reply,
+                Worker,
+                seconds=settings.tuning_plan_seconds_max,
+                keep_seconds=KEEP_SECONDS,
+                is_listed=False,
+                advice_late=" (TUNING_PLAN_SECONDS_MAX): ask for a smaller grid, or fewer evaluations or pairs",
+            )
+        )
+        kind = Kind(
+            self.noun,
+            Reply,
+            Worker,
+            seconds=settings.tuning_seconds_max,
+            keep_seconds=KEEP_SECONDS,
+            advice_late=" (TUNING_SECONDS_MAX)",
+            advice_ended=": use fewer records",
+        )
+        super().__init__(context, runner.add(kind), settings.tunings_waiting_max)
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -71,7 +82,7 @@ class Tunings(Jobs):
 
         Raises Invalid and TuningImpossible if it cannot be run.
         """
-        report = self._planner.report(self._job("tun_", tuning))
+        report = self._plan(self._job("tun_", tuning))
         with self._context.database.read() as db:
             dataset = store.find(db, store.datasets, tuning.validation_dataset_id)
             report = _of_persons(report, dataset.rows_per_person or 1)
@@ -85,7 +96,7 @@ class Tunings(Jobs):
         if (stored := self._context.idempotency.earlier(request)) is not None:
             return stored
         identity = new_id("tun")
-        report = self._planner.report(self._job(identity, tuning))
+        report = self._plan(self._job(identity, tuning))
         with self._context.database.read() as db:
             dataset = store.find(db, store.datasets, tuning.validation_dataset_id)
         report = _of_persons(report, dataset.rows_per_person or 1)
@@ -112,7 +123,7 @@ class Tunings(Jobs):
         if reply is None:
             raise refusals[0]
         if not reply.replayed:
-            self._submit(identity)
+            self._submit(identity, name=tuning.name)
         return reply
 
     def _add(
@@ -163,11 +174,6 @@ class Tunings(Jobs):
 
         return self._cancel(request, identity, effect)
 
-    def close(self) -> None:
-        super().close()
-        self._planner.close()
-        self._rest()
-
     def _view(self, row: Any) -> wire.TuningView:
         ended = None if row.outcome is None else Ended.model_validate_json(row.outcome)
         return wire.TuningView(
@@ -175,7 +181,7 @@ class Tunings(Jobs):
             name=(spec := wire.TuningCreate.model_validate_json(row.spec)).name,
             validation_dataset_id=row.dataset_id,
             state=row.state,
-            progress=self._progress.get(row.id, row.progress) if row.state == "running" else row.progress,
+            progress=self._progress(row),
             created_at=moment(row.created_at),
             ended_at=moment(row.ended_at) if row.ended_at else None,
             problem=row.problem,
@@ -187,6 +193,17 @@ class Tunings(Jobs):
         )
 
     # --- plans, from what is public -----------------------------------------------------------------
+
+    def _plan(self, job: Job) -> wire.TuningReport:
+        """The report of a plan, of a process if it takes long. Raises TuningImpossible, and Busy during another one."""
+        if problems.is_light(job.tuning):
+            return plan_light(job.tuning, job.m)
+        busy = Busy("another tuning is being planned, and one is planned at a time: try again", seconds=5)
+        with self._plans.held(Task(self._plans, job.tuning_id), _PLAN_WAIT_SECONDS, busy) as task:
+            reply = task.do(job)
+        if reply.report is None:
+            raise TuningImpossible(reply.problem or "", reply.field)
+        return reply.report
 
     def _job(self, identity: str, tuning: wire.TuningCreate, charged: tuple[str, str] | None = None) -> Job:
         """A tuning as a job for its process; reads nothing private. Raises Invalid if its datasets do not fit."""
@@ -237,47 +254,23 @@ class Tunings(Jobs):
 
     # --- the work ---------------------------------------------------------------------------------
 
-    def _work(self, identity: str) -> dict[str, Any] | None:
-        """Run one tuning; the values of its end, or None if it had ended before."""
+    def _work(self, task: Task[Reply], row: Any) -> dict[str, Any]:
         with self._context.database.read() as db:
-            row = store.find(db, tunings, identity)
             rows_per_person = store.find(db, store.datasets, row.dataset_id).rows_per_person or 1
             tuning = wire.TuningCreate.model_validate_json(row.spec)
             self._withheld = self._count_withheld(db, tuning)
-        if row.state != "running":
-            return None
         report = wire.TuningReport.model_validate_json(row.report)
         try:
             of_record = exact(_EXACT.divide(Decimal(report.epsilon), rows_per_person))
-            job = self._job(identity, tuning, (of_record, report.delta))
+            job = self._job(task.id, tuning, (of_record, report.delta))
         except Invalid as error:  # settings or the machine have changed since it was charged
             raise TuningFailed(str(error)) from None
-        worker, last, status = self._worker or self._make_worker(), Reply(), None
-        self._worker = None
-        try:
-            with self._running(identity, worker) as late:
-                for last in worker.work(job):
-                    if last.progress is not None:
-                        self._progress[identity] = last.progress
-            if last.ended is not None and not worker.killed:  # kept, to spare the next tuning the start of a process
-                self._worker = worker
-        finally:
-            if self._worker is None:  # its later messages would be of this tuning, not of the next
-                status = worker.end()
-        return self._ending(last, late=late.is_set(), status=status)
+        return self._ending(task.do(job))
 
-    def _ending(self, last: Reply, *, late: bool, status: int | None) -> dict[str, Any]:
-        if last.ended is not None:
-            return {
-                "state": "completed",
-                "outcome": last.ended.model_dump_json(),
-                "progress": 1.0,
-            }
-        if (problem := last.problem) is None:
-            problem = f"its process ended with status {status}; if memory was short, use fewer records"
-            if late:
-                problem = f"it took longer than {self._seconds_max} s (TUNING_SECONDS_MAX)"
-        return {"state": "failed", "problem": f"{problem}; what it was charged stays spent"}
+    def _ending(self, reply: Reply) -> dict[str, Any]:
+        if reply.ended is None:
+            return {"state": "failed", "problem": f"{reply.problem}; what it was charged stays spent"}
+        return {"state": "completed", "outcome": reply.ended.model_dump_json(), "progress": 1.0}
 
     def _count_withheld(self, db: Connection, tuning: wire.TuningCreate) -> int:
         datasets = [tuning.validation_dataset_id]
@@ -285,17 +278,12 @@ class Tunings(Jobs):
             datasets.append(tuning.score.training_dataset_id)
         return sum(len(withheld_records(db, self._vault, identity)) for identity in datasets)
 
-    def _settle(self, db: Connection, identity: str, **ending: Any) -> None:
+    def _settle(self, db: Connection, job_id: str, **ending: Any) -> None:
         if ending["state"] == "completed":
-            tuning = wire.TuningCreate.model_validate_json(store.find(db, tunings, identity).spec)
+            tuning = wire.TuningCreate.model_validate_json(store.find(db, tunings, job_id).spec)
             if self._count_withheld(db, tuning) != self._withheld:
                 ending = {"state": "failed", "problem": WITHHELD}
-        super()._settle(db, identity, **ending)
-
-    def _rest(self) -> None:
-        if self._worker is not None:
-            self._worker.end()
-            self._worker = None
+        super()._settle(db, job_id, **ending)
 
     def _notify(self, db: Connection, row: Any) -> None:
         notices.tuning_ended(db, self._context.outbox, row)

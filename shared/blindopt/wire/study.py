@@ -639,9 +639,7 @@ class JobView(Reply):
     study_id: str | None = Field(description="std_...; null for a tuning and for a file.")
     name: str = Field(description="Name of the study or the tuning; of a file, its format.")
     progress: float = Field(ge=0, le=1, description="Fraction that is done.")
-    ahead: int | None = Field(
-        None, description="For a file: how many files come before it; 0 while it is read. Null for other jobs."
-    )
+    ahead: int | None = Field(None, description="How many jobs of its kind come before it: 0 once it runs.")
 
 
 class JobList(Reply):

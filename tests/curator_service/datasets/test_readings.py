@@ -19,10 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blindopt.errors import Busy, DatasetInvalid
-from curator_service.datasets import Limits, read_table, survey
+from curator_service.datasets import Limits, is_parquet, read_table, survey
 from curator_service.datasets.csv_source import CsvSource
 from curator_service.datasets.readings import SMALL_BYTES, Reading, Readings
 from curator_service.datasets.worker import Job, Reply, Worker
+from service_kit.runner.runner import Kind, Runner, Task
 
 LIMITS = Limits(rows=10**6, columns=50)
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -187,9 +188,13 @@ def repeated(length, rows):
 
 
 def surveyed(opened, filename, content, **parts):
-    reading = Reading(filename, is_small=False, **parts)
     file = opened(content)
-    return reading.read(Job(file=file.fileno(), limits=LIMITS, parquet=reading.parquet), file)
+    job = Job(file=file.fileno(), limits=LIMITS, parquet=is_parquet(filename))
+    return Reading(filename, a_task(), **parts).read(job, file)
+
+
+def a_task():
+    return Task(Kind("reading", Reply), "rdg_1")
 
 
 def test_a_process_reads_what_the_service_would_read(opened):
@@ -247,8 +252,8 @@ def test_a_killed_process_and_an_ending_service_interrupt_a_reading(opened):
 
     with pytest.raises(Busy, match="interrupted"):
         surveyed(opened, "a.csv", b"a\n1\n", make_worker=Killed)
-    over = Reading("a.csv", is_small=False)
-    over.end()
+    over = Reading("a.csv", a_task())
+    over.task.cancel()
     file = opened(b"a\n1\n")
     with pytest.raises(Busy):
         over.read(Job(file=file.fileno(), limits=LIMITS, parquet=False), file)
@@ -260,7 +265,7 @@ def test_a_full_disk_is_no_fault_of_the_file(opened, is_small):
     with Path("/dev/full").open("wb") as full:
         job = Job(file=file.fileno(), limits=LIMITS, parquet=False, values=full.fileno())
         with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)) as failed:
-            Reading("a.csv", is_small=is_small).read(job, file)
+            Reading("a.csv", None if is_small else a_task()).read(job, file)
     assert failed.value.errno == errno.ENOSPC
 
 
@@ -286,7 +291,8 @@ class Works:
 
 def test_two_csv_files_or_one_parquet_file_are_read_at_once_in_their_order():
     async def play():
-        queue, works = Readings(), Works()
+        runner, works = Runner(), Works()
+        queue = Readings(runner)
         large = io.BytesIO(b"x" * (SMALL_BYTES + 1))
 
         def send(name, filename):
@@ -299,8 +305,8 @@ def test_two_csv_files_or_one_parquet_file_are_read_at_once_in_their_order():
         tasks = [send("1", "a.csv"), send("2", "a.csv"), send("3", "a.parquet"), send("4", "a.csv")]
         await until("12")
         small = io.BytesIO(b"a\n1\n")
-        assert await queue.run("a.csv", small, lambda reading: reading.is_small)  # it waits for nobody
-        shown = [(job.kind, job.name, job.ahead) for job in queue.under_way()]
+        assert await queue.run("a.csv", small, lambda reading: reading.task is None)  # it waits for nobody
+        shown = [(task.kind.name, task.name, ahead) for task, ahead in runner.under_way()]
         csv, parquet = ("reading", "a CSV file"), ("reading", "a Parquet file")
         assert shown == [(*csv, 0), (*csv, 0), (*parquet, 2), (*csv, 3)]
         works.ends["1"].set()
@@ -313,14 +319,14 @@ def test_two_csv_files_or_one_parquet_file_are_read_at_once_in_their_order():
         await until("1234")
         works.ends["4"].set()
         assert await asyncio.gather(*tasks) == ["1", "2", "3", "4"]
-        assert queue.under_way() == []
+        assert runner.under_way() == []
 
     asyncio.run(play())
 
 
 def test_a_reading_that_fails_makes_way_for_the_next():
     async def play():
-        queue = Readings()
+        queue = Readings(Runner())
         large = io.BytesIO(b"x" * (SMALL_BYTES + 1))
 
         def fail(reading):

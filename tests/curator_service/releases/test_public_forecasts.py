@@ -10,6 +10,7 @@ from blindopt.errors import Invalid
 from curator_service.releases import public_forecasts
 from curator_service.releases.forecasts.worker import Job, Reply, Worker
 from curator_service.releases.public_forecasts import KEPT_MAX, PublicForecasts
+from service_kit.runner.runner import Runner
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 from tests.curator_service.queries.inbox.measured_study import draft
 
@@ -35,7 +36,7 @@ class Held(Worker):
         self.jobs.append(job)
         yield Reply(progress=0.5)
         self.go.wait(30)
-        yield Reply(points=POINTS)
+        yield Reply(points=POINTS, is_last=True)
 
     def deadline(self, seconds):
         class Never:
@@ -61,17 +62,23 @@ def made(tmp_path, small):
     spec = wire.StudyCreate.model_validate(curator.call("owner", "GET", f"/v1/studies/{identity}")["spec"])
     spec = spec.model_copy(update={"release": wire.AutoRelease(epsilon="2")})
     Held.jobs, Held.go = [], threading.Event()
-    forecasts = PublicForecasts(curator.context, Held)
+    forecasts = _made_by(curator, Held)
     yield forecasts, spec, curator
     Held.go.set()
     curator.close()
 
 
+def _made_by(curator, make_worker):
+    runner = Runner()
+    forecasts = PublicForecasts(curator.context, runner)
+    runner.kinds["public forecast"].make_worker = make_worker
+    return forecasts
+
+
 def _ended():
     Held.go.set()
-    for thread in threading.enumerate():
-        if thread.name == "public forecasts":
-            thread.join(30)
+    while running := [thread for thread in threading.enumerate() if thread.name.startswith("public forecast")]:
+        running[0].join(30)
 
 
 def hidden(spec, change):
@@ -143,11 +150,11 @@ class EndsEarly(Held):
 
 def test_a_worker_that_ends_early_is_a_failure_in_words(made):
     _, spec, curator = made
-    forecasts = PublicForecasts(curator.context, EndsEarly)
+    forecasts = _made_by(curator, EndsEarly)
     forecasts.view(spec)
     _ended()
     view = forecasts.view(spec)
-    assert (view.state, view.problem) == ("failed", "its process ended; memory may be short")
+    assert (view.state, view.problem) == ("failed", "its process ended with status 0; memory may be short")
 
 
 def test_a_process_that_cannot_start_is_a_failure_and_the_next_one_runs(made):
@@ -158,7 +165,7 @@ def test_a_process_that_cannot_start_is_a_failure_and_the_next_one_runs(made):
         raise OSError("no memory")
 
     workers.append(fails)
-    forecasts = PublicForecasts(curator.context, lambda: workers.pop()())
+    forecasts = _made_by(curator, lambda: workers.pop()())
     forecasts.view(spec)
     _ended()
     assert forecasts.view(spec).problem == "a fault on our side (OSError)"
@@ -171,7 +178,7 @@ def test_check_reads_it_in_its_line_on_the_search(made, monkeypatch):
     _, spec, curator = made
     body = spec.model_dump(mode="json")
     assert "Forecast" not in curator.call("owner", "POST", "/v1/studies:check", json=body)["search"]
-    monkeypatch.setattr(curator.curator.public_forecasts, "_make_worker", Held)
+    monkeypatch.setattr(curator.curator.runner.kinds["public forecast"], "make_worker", Held)
     assert curator.call("owner", "POST", "/v1/studies:forecast", json=body)["state"] == "running"
     _ended()
     said = curator.call("owner", "POST", "/v1/studies:check", json=body)["search"]

@@ -19,6 +19,7 @@ from curator_service.releases.forecast_jobs import Forecasts
 from curator_service.settings import Settings
 from curator_service.store import jobs as table
 from curator_service.vault import Vault
+from service_kit.runner.runner import Runner
 from tests.curator_service.number_traces import tells
 from tests.processes import parent_of, workers_of
 
@@ -243,7 +244,8 @@ def test_an_end_that_cannot_be_stored_is_stored_once_it_can(tmp_path, small, unt
     (identity,) = _stored(context, vault, small, 1)
     database = FullDisk(context.database)
     database.refused += [None] * 2  # not full yet
-    jobs = StoredForecasts(replace(context, database=database), vault, settings)
+    runner = Runner()
+    jobs = StoredForecasts(replace(context, database=database), vault, settings, runner)
     database.refused.clear()
     jobs.submit(identity)
     try:
@@ -252,7 +254,7 @@ def test_an_end_that_cannot_be_stored_is_stored_once_it_can(tmp_path, small, unt
         assert len(database.refused) == 2
         assert len(jobs.view(study, identity).points) == 4
     finally:
-        jobs.close()
+        runner.close()
         context.close()
 
 
@@ -272,7 +274,8 @@ def test_a_fault_in_the_curator_itself_is_reported_without_its_text(tmp_path, sm
     settings = Settings(data_dir=tmp_path)
     context, vault = open_context(settings), FailsOnce(tmp_path / "files")
     first, second = _stored(context, vault, small, 2)
-    jobs = StoredForecasts(context, vault, settings)
+    runner = Runner()
+    jobs = StoredForecasts(context, vault, settings, runner)
     try:
         for identity in (first, second):
             jobs.submit(identity)
@@ -282,7 +285,7 @@ def test_a_fault_in_the_curator_itself_is_reported_without_its_text(tmp_path, sm
         assert (failed.state, "ZeroDivisionError" in failed.problem) == ("failed", True)
         assert "77123456789" not in failed.problem + caplog.text
     finally:
-        jobs.close()
+        runner.close()
         context.close()
 
 

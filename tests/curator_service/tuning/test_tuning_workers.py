@@ -8,9 +8,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.errors import TuningFailed
-from curator_service.settings import Settings
 from curator_service.tuning.scoring.worker import Ended, Job, Reply, Worker
-from curator_service.tuning.tunings import Tunings
 from service_kit import runner
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 from tests.curator_service.tuning_case import Case, csv_of, rows_of
@@ -22,7 +20,6 @@ ENDED = Ended(result=wire.TuningResult(index=0, hyperparameters=None, value=None
 def in_process(tmp_path):
     made = InProcessCurator(tmp_path)
     yield made
-    made.curator.tunings.close()
     made.close()
 
 
@@ -30,7 +27,7 @@ class FakeWorker:
     """In place of a process: reports progress, then a result, or nothing readable if it is ``broken``."""
 
     def __init__(self, broken):
-        self.jobs, self.ends, self.killed, self.broken = [], 0, False, broken
+        self.jobs, self.ends, self.killed, self.broken, self.has_ended = [], 0, False, broken, False
 
     def work(self, job):
         self.jobs.append(job.tuning_id)
@@ -53,10 +50,7 @@ class FakeWorker:
 
 def _use(in_process, start_worker):
     """Run tunings in processes that ``start_worker`` starts."""
-    curator, context = in_process.curator, in_process.context
-    curator.tunings.close()
-    settings = Settings(data_dir=context.database.path.parent)
-    curator.tunings = Tunings(context, curator.vault, settings, start_worker)
+    in_process.curator.runner.kinds["tuning"].make_worker = start_worker
 
 
 def _case(in_process):

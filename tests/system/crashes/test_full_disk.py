@@ -211,7 +211,7 @@ def test_a_release_that_could_not_be_taken_back_is_begun_anew_without_a_restart(
         _, who = context.authentication.issue("owner", "o", days=1)
         curator = Curator(context, Vault(tmp_path / "data/files"), settings)
         upload = Upload(name="d", public=True, columns=None, filename="d.csv")
-        file, reading = io.BytesIO(small.csv), Reading("d.csv", is_small=True)
+        file, reading = io.BytesIO(small.csv), Reading("d.csv")
         made = curator.datasets.register(request_of("d"), upload, file, reading)
         spec = wire.StudyCreate(
             name="s",

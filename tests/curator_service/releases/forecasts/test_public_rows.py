@@ -11,10 +11,9 @@ from scipy.spatial.distance import pdist
 from blindopt import wire
 from blindopt.errors import Invalid
 from curator_service.datasets.scaling import ScaledRows
-from curator_service.releases.forecast_jobs import Forecasts, forecast_request
+from curator_service.releases.forecast_jobs import forecast_request
 from curator_service.releases.forecasts.public_inputs import kernels_of, uniform_rows
 from curator_service.releases.forecasts.worker import Job, Reply, Worker, _work
-from curator_service.settings import Settings
 from curator_service.studies.public_kernels import FACTORS, diagonal
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 from tests.curator_service.replaced_noise import replace_secrets
@@ -146,14 +145,12 @@ class Twins:
     @contextmanager
     def forecasts_by(self, worker):
         """Forecasts that are started in the context run in processes that ``worker`` starts."""
-        curator = self.service.curator
-        settings, usual = Settings(data_dir=self.service.context.database.path.parent), curator.forecasts
-        curator.forecasts = Forecasts(self.service.context, curator.vault, settings, worker)
+        kind = self.service.curator.runner.kinds["forecast"]
+        usual, kind.make_worker = kind.make_worker, worker
         try:
             yield
         finally:
-            curator.forecasts.close()
-            curator.forecasts = usual
+            kind.make_worker = usual
 
     def ended(self, study, until, **spec):
         reply = self.start(study, **spec)
