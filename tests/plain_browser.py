@@ -25,7 +25,8 @@ class _Forms(HTMLParser):
         kept = self.forms[-1][1]
         if tag == "input" and a.get("name") and a.get("type") != "file":
             if a.get("type") not in ("checkbox", "radio") or "checked" in a:
-                kept[a["name"]] = a.get("value", "")
+                before, value = kept.get(a["name"]), a.get("value", "")
+                kept[a["name"]] = value if before is None or a.get("type") == "radio" else [*_listed(before), value]
         elif tag == "textarea" and a.get("name"):
             self._text = a["name"]
             kept[self._text] = ""
@@ -43,6 +44,10 @@ class _Forms(HTMLParser):
             self._text = None
         elif tag == "select":
             self._select = None
+
+
+def _listed(value):
+    return value if isinstance(value, list) else [value]
 
 
 @dataclass

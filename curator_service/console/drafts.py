@@ -14,7 +14,7 @@ from curator_service.console import drafting, groups, private_bounds
 from curator_service.console.drafting import NAMES, STEPS
 from curator_service.console.reading import every
 from service_kit.console import ApiProblem, Form, Page, Pages, id_of
-from service_kit.console.forms import fresh_key
+from service_kit.console.forms import Body, fresh_key, sent
 
 pages = Pages()
 _TRAIL = [("Studies", "/studies")]
@@ -24,26 +24,25 @@ _COMPARED = 3
 @pages.get("/studies/new", roles=("owner",))
 async def new(page: Page) -> Response:
     """The first step: empty, with the values of another study (``?from=``), or of a draft to change (``?change=``)."""
-    dataset, values = None, None
+    dataset, form = None, None
     changed = page.query.get("change")
     if (other := changed or page.query.get("from")) is not None:
         study = await page.api.get(f"/v1/studies/{id_of('std', other)}")
         dataset = await page.api.get(f"/v1/datasets/{study['spec']['dataset_id']}")
-        values = drafting.like(study["spec"], dataset)
+        form = drafting.again(study["spec"], dataset)
         if changed is not None:
-            values |= {"change": changed, "replaces": study["spec_sha256"]}
+            form.fill({"change": changed, "replaces": study["spec_sha256"]})
         else:
-            values["name"] = f"{values['name']} (again)"
+            form.fill({"name": f"{study['spec']['name']} (again)"})
+        form.values["reached"] = ["review"]
     elif (chosen := page.query.get("dataset")) is not None:
         dataset = await page.api.get(f"/v1/datasets/{id_of('ds', chosen)}")
-    if values is not None:
-        values["reached"] = "review"
     chosen_step = page.query.get("step", "")
     step = chosen_step if changed is not None and chosen_step in NAMES else "data"
-    if values is not None and (epsilon := page.query.get("epsilon")) is not None:  # as chosen from a forecast
-        values["groups_epsilon" if values.get("find") == groups.MECHANISM else "release_epsilon"] = epsilon
+    if form is not None and (epsilon := page.query.get("epsilon")) is not None:  # as chosen from a forecast
+        form.values["groups.epsilon" if groups.is_chosen(form) else "release.epsilon"] = [epsilon]
         step = "release"
-    return await _show(page, Form.blank(**(values or drafting.defaults(dataset))), step, dataset)
+    return await _show(page, form or Form.blank(**drafting.defaults(dataset)), step, dataset)
 
 
 @pages.post("/studies/new", roles=("owner",))
@@ -76,7 +75,7 @@ async def next_step(page: Page, form: Form) -> Response:
         try:
             shown = await _effect(page, body, forecast=step == "release" and go == "look")
         except ApiProblem as problem:
-            failed = _failed(form, problem, dataset)
+            failed = form.failed(problem, drafting.derived(form), body)
             return await _show(page, failed, _first_wrong(failed, step), dataset)
     if go == "look":
         return await _show(page, _fresh(form), step, dataset, shown)
@@ -100,9 +99,9 @@ async def effect(page: Page, form: Form) -> Response:
     return page.fragment("effect_part.html", **context)
 
 
-async def _effect(page: Page, body: drafting.Body, *, forecast: bool = True) -> dict[str, Any]:
+async def _effect(page: Page, body: Body, *, forecast: bool = True) -> dict[str, Any]:
     """The check of a draft, and its public forecast, which this starts if it is wanted."""
-    spec = {"answers": {"mechanism": "none"}} | body  # what is done to y is the next step's
+    spec = {"answers": {"mechanism": "none"}} | sent(body)  # what is done to y is the next step's
     made = None
     if forecast:
         with suppress(ApiProblem):  # such as of a dataset of one record, or of a release without noise
@@ -130,11 +129,12 @@ async def _help_with_features(page: Page, form: Form, dataset: dict[str, Any], g
         ranges = await private_bounds.latest(page.api, dataset["id"]) if go == "private" else {}
         for i, column in enumerate(dataset["columns"]):
             if column["name"] in ranges:
-                form.values[f"lower_{i}"], form.values[f"upper_{i}"] = ([end] for end in ranges[column["name"]])
+                lower, upper = ranges[column["name"]]
+                form.fill({"features": {i: {"lower": lower, "upper": upper}}})
             if go == "all":
-                form.values[f"use_{i}"] = ["yes"]
+                form.values[f"features.{i}.column"] = [column["name"]]
             elif go == "none":
-                form.values.pop(f"use_{i}", None)
+                form.values.pop(f"features.{i}.column", None)
     return await _show(page, _fresh(form) if form.ok else form.again(), "features", dataset, clips=clips)
 
 
@@ -144,7 +144,7 @@ async def _clips(page: Page, form: Form, dataset: dict[str, Any]) -> dict[str, A
     form.errors.pop("name", None)
     if not form.ok:
         return None
-    wanted = [{"column": f["column"], "outer": [f["lower"], f["upper"]]} for f in features]
+    wanted = [{"column": f["column"], "outer": [f["lower"], f["upper"]]} for f in features.values()]
     clips: dict[str, Any] = await page.api.post(f"/v1/datasets/{dataset['id']}:clips", {"columns": wanted})
     return clips
 
@@ -162,16 +162,16 @@ async def _at_extremes(page: Page, form: Form, dataset: dict[str, Any]) -> list[
     return [c["column"] for c in columns if (c["is_smallest"] or c["is_largest"]) and c["column"] not in is_public]
 
 
-async def _create(page: Page, form: Form, dataset: dict[str, Any], body: dict[str, Any]) -> Response:
+async def _create(page: Page, form: Form, dataset: dict[str, Any], body: Body) -> Response:
     changed = form.get("change")
     try:
         if changed:
-            body |= {"replaces": form.get("replaces")}
-            made = await page.api.put(f"/v1/studies/{changed}", body, key=form.key)
+            change = sent(body) | {"replaces": form.get("replaces")}
+            made = await page.api.put(f"/v1/studies/{changed}", change, key=form.key)
         else:
-            made = await page.api.post("/v1/studies", body, key=form.key)
+            made = await page.api.post("/v1/studies", sent(body), key=form.key)
     except ApiProblem as problem:
-        failed = _failed(form, problem, dataset)
+        failed = form.failed(problem, drafting.derived(form), body)
         return await _show(page, failed, _first_wrong(failed, "review"), dataset)
     done = "The draft is changed." if changed else "The draft is made."
     return page.go(f"/studies/{made['id']}", f"{done} Nothing has been released or charged yet.")
@@ -192,19 +192,13 @@ async def _dataset(page: Page, form: Form) -> dict[str, Any] | None:
 def _take_defaults(form: Form, dataset: dict[str, Any]) -> None:
     """Fill in values that follow from the dataset, if the first step was shown without it."""
     if form.get("dataset_before") != dataset["id"]:
-        for name, value in drafting.defaults(dataset).items():
-            if name in ("release", "answers") and value is not None:
-                form.values[name] = [str(value)]
+        values = drafting.defaults(dataset)
+        form.fill({name: values[name] for name in ("release.mechanism", "answers.mechanism")})
 
 
 def _fresh(form: Form) -> Form:
     """The same values with a new key and no faults."""
     return replace(form, key=fresh_key(), errors={}, problem=None)
-
-
-def _failed(form: Form, problem: ApiProblem, dataset: dict[str, Any]) -> Form:
-    errors = problem.problem.errors or []
-    return form.failed(problem, {e.field: drafting.field_of(e.field, form, dataset) for e in errors if e.field})
 
 
 def _first_wrong(form: Form, step: str) -> str:
@@ -228,7 +222,7 @@ async def _show(
     names = [] if dataset is None else [column["name"] for column in dataset["columns"]]
     drafting.suggest(form, step, names, ranges, made)
     if dataset is not None and step == "release":
-        groups.suggest(form, dataset["rows"], len(names))
+        groups.suggest(form, dataset["rows"])
     form.labels.update(drafting.labels(dataset) if dataset is not None else {})
     context: dict[str, Any] = {"form": form, "step": step, "dataset": dataset, "checked": None, "spec": None}
     context |= {"clips": clips, "extremes": []}
@@ -246,7 +240,7 @@ async def _show(
         context["compared"] = await _compared(page, dataset, form.get("change"))
     if dataset is not None and step in ("release", "answers", "budget", "review"):
         probe = replace(form, errors={}, problem=None)
-        context["spec"] = drafting.body_of(probe, dataset, "budget")
+        context["spec"] = sent(drafting.body_of(probe, dataset, "budget"))
     if step == "review" and context["checked"] is None and dataset is not None and form.problem is None:
         context["checked"] = await page.api.post("/v1/studies:check", context["spec"])
     context |= {"row_cap": drafting.row_cap(form), "of_groups": groups.is_chosen(form)}

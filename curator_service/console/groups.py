@@ -14,8 +14,8 @@ from starlette.responses import Response
 from blindopt import wire
 from blindopt.formats.numbers import readings
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
+from service_kit.console.forms import Body
 
-Body = dict[str, Any]
 pages = Pages()
 MECHANISM = "groups"
 SHARE = Decimal("0.5")
@@ -28,18 +28,24 @@ CENTRE_SHARE = Decimal("0.4")
 """The share of the release's epsilon for centres that are drawn from the records."""
 EPSILON_END = 1_000_000
 """The API takes no cap from here on."""
+DERIVED = {
+    **dict.fromkeys(("release.epsilon", "answers.epsilon", "budget.epsilon_per_row"), "groups.epsilon"),
+    **dict.fromkeys(("release.mechanism", "answers.mechanism", "privacy_unit"), "find"),
+    "release.cells.epsilon": "groups.centre_share",
+}
+"""The inputs of what follows from them, by the path in the body."""
 _PLACES = Decimal("1e-6")
 
 
 def is_chosen(form: Form) -> bool:
     """Whether the form is of a study of groups: y has to be a column."""
-    return form.get("find") == MECHANISM and (form.get("source") or "column") == "column"
+    return form.get("find") == MECHANISM and (form.get("measurement.source") or "column") == "column"
 
 
 def whole(form: Form) -> Decimal | None:
     """The epsilon of a record in all; None where it is not a number above 0, or larger than any cap."""
     try:
-        epsilon = Decimal(form.get("groups_epsilon"))
+        epsilon = Decimal(form.get("groups.epsilon"))
     except InvalidOperation:
         return None
     return epsilon if epsilon.is_finite() and 0 < epsilon < EPSILON_END else None
@@ -47,54 +53,53 @@ def whole(form: Form) -> Decimal | None:
 
 def split(form: Form) -> tuple[str, str]:
     """Epsilon of the numbers of records and of an answer; faults are added to ``form.errors``."""
-    epsilon, again = whole(form), form.integer("groups_again", needed=False) or 1
-    share = _share(form, "groups_share", SHARE)
+    epsilon, again = whole(form), form.integer("groups.again", needed=False) or 1
+    share = _share(form, "groups.share", SHARE)
     if again < 1:
-        form.wrong("groups_again", "Enter 1 or more")
+        form.wrong("groups.again", "Enter 1 or more")
     if epsilon is None:
-        form.wrong("groups_epsilon", "Enter a number above 0, such as 1")
+        form.wrong("groups.epsilon", "Enter a number above 0, such as 1")
     if epsilon is None or again < 1 or share is None:
         return "", ""
     counts = epsilon * share
     each = ((epsilon - counts) / again).quantize(_PLACES, ROUND_FLOOR).normalize()
-    return format(counts.normalize(), "f"), format(each, "f")
+    return _plain(counts), _plain(each)
 
 
-def release(form: Form, dataset: Mapping[str, Any]) -> Body:
-    """The release of a study of groups, with what follows from it: the price of an answer, whatever its range."""
+def body_of(form: Form, dataset: Mapping[str, Any], columns: Sequence[int], *, is_priced: bool) -> Body:
+    """Release and answers of a study of groups, whose features have these numbers.
+
+    The range of answers is read with their step, ``is_priced``: until then it is any.
+    """
     counts, each = split(form)
-    columns = [i for i in range(len(dataset["columns"])) if form.has(f"use_{i}")]
-    kind = kind_of(form)
+    answers: Body = {"mechanism": "laplace", "epsilon": each, "value_bound": 1.0}
+    if is_priced:
+        without = ("answers.epsilon", "answers.plays")
+        answers = {"epsilon": each} | form.read(wire.LaplaceAnswers, without, within="answers")
+    cells, number, epsilon = _cells(form, columns, counts)
+    if (least := form.integer("release.min_count", needed=False)) is None:
+        least = suggested_count(epsilon, number, dataset["rows_per_person"] if dataset["person_column"] else 1)
+    release = {"mechanism": MECHANISM, "epsilon": counts, "cells": cells, "min_count": least}
+    return {"release": release, "answers": answers, "privacy_unit": "row"}
+
+
+def _cells(form: Form, columns: Sequence[int], counts: str) -> tuple[Body, int, str]:
+    """Where the groups come from, how many they are, and the epsilon of their numbers of records."""
+    name, kind = "release.cells", form.get("release.cells.kind") or "grid"
     if kind == "private":
-        number = form.integer("groups_number") or 2
-        cells: Body = {"kind": kind, "number": number, "epsilon": of_centres(form, counts)}
-    elif kind == "centres":
-        centres = _centres(form)
-        cells = {"kind": kind, "centres": centres}
-        number = len(centres)
-    else:
-        parts = [form.integer(f"parts_{i}") for i in columns]
-        cells, number = {"kind": kind, "parts": parts}, prod(part or 1 for part in parts)
-    if (least := form.integer("release_min_count", needed=False)) is None:
-        of_numbers = counts if kind != "private" else format(Decimal(counts or 0) - Decimal(cells["epsilon"] or 0), "f")
-        least = suggested_count(of_numbers, number, dataset["rows_per_person"] if dataset["person_column"] else 1)
-    return {
-        "release": {"mechanism": MECHANISM, "epsilon": counts, "cells": cells, "min_count": least},
-        "answers": {"mechanism": "laplace", "epsilon": each, "value_bound": 1.0},
-        "budget": cap(form),
-    }
+        number, share = form.integer(f"{name}.number") or 2, _share(form, "groups.centre_share", CENTRE_SHARE)
+        whole_release = Decimal(counts or 0)
+        centres = (whole_release * (share or 0)).quantize(_PLACES, ROUND_FLOOR)
+        return {"kind": kind, "number": number, "epsilon": _plain(centres)}, number, _plain(whole_release - centres)
+    if kind == "centres":
+        centres_typed = _centres(form)
+        return {"kind": kind, "centres": centres_typed}, len(centres_typed), counts
+    parts = {i: form.integer(f"{name}.parts.{i}") for i in columns}
+    return {"kind": kind, "parts": parts}, prod(part or 1 for part in parts.values()), counts
 
 
-def kind_of(form: Form) -> str:
-    """Where the groups come from: the kind of their cells."""
-    return form.get("groups_kind") or "grid"
-
-
-def of_centres(form: Form, whole_release: str) -> str:
-    """Epsilon of private centres: a share of the release's; faults are added to ``form.errors``."""
-    if (share := _share(form, "groups_centre_share", CENTRE_SHARE)) is None:
-        return ""
-    return format((Decimal(whole_release or 0) * share).quantize(_PLACES, ROUND_FLOOR).normalize(), "f")
+def _plain(amount: Decimal) -> str:
+    return format(amount.normalize(), "f")
 
 
 def _share(form: Form, name: str, default: Decimal) -> Decimal | None:
@@ -112,7 +117,7 @@ def _share(form: Form, name: str, default: Decimal) -> Decimal | None:
 def cap(form: Form) -> Body:
     """The cap on a record, which is the guarantee of a study of groups; none for another study."""
     epsilon = whole(form) if is_chosen(form) else None
-    return {} if epsilon is None else {"epsilon_per_row": format(epsilon.normalize(), "f")}
+    return {} if epsilon is None else {"epsilon_per_row": _plain(epsilon)}
 
 
 def suggested_count(epsilon: str, number: int, rows: int) -> int:
@@ -129,38 +134,28 @@ def suggested_count(epsilon: str, number: int, rows: int) -> int:
 
 def _centres(form: Form) -> list[list[float]]:
     centres: list[list[float]] = []
-    for number, line in enumerate(form.get("groups_centres").splitlines(), start=1):
+    for number, line in enumerate(form.get("release.cells.centres").splitlines(), start=1):
         if not line.strip():
             continue
         meanings = [readings(text.strip()) for text in line.replace("\t", ";").split(";")]
         if not all(len(values) == 1 for values in meanings):
-            form.wrong("groups_centres", f"Line {number}: a number of each feature, with semicolons between them")
+            form.wrong(
+                "release.cells.centres", f"Line {number}: a number of each feature, with semicolons between them"
+            )
             return []
         centres.append([values[0] for values in meanings])
     return centres
 
 
-def answers(form: Form) -> Body:
-    """The answers of a study of groups."""
-    return {
-        "mechanism": "laplace",
-        "epsilon": split(form)[1],
-        "value_bound": form.real("answers_value_bound"),
-        "noise_bound": form.real("answers_noise_bound", needed=False) or 0.0,
-        "centre": form.real("answers_centre", needed=False) or 0.0,
-    }
-
-
-def suggest(form: Form, dataset_rows: int, columns: int) -> None:
+def suggest(form: Form, dataset_rows: int) -> None:
     """Fill in what the release step suggests for groups, from public values alone."""
-    chosen = [i for i in range(columns) if form.has(f"use_{i}")]
-    if not chosen:
+    if not (chosen := form.items("features", "column")):
         return
     each = max(2, min(PARTS_MAX, int((dataset_rows / RECORDS_PER_GROUP) ** (1 / len(chosen)))))
     number = max(2, min(wire.CENTRES_MAX, dataset_rows // (4 * RECORDS_PER_GROUP)))
-    values = [("groups_epsilon", 1), ("groups_again", 1), ("groups_kind", "grid"), ("groups_number", number)]
-    for name, value in [*values, *((f"parts_{i}", each) for i in chosen)]:
-        form.values.setdefault(name, [str(value)])
+    cells = {"kind": "grid", "number": number, "parts": dict.fromkeys(chosen, each)}
+    suggested = Form.blank(groups={"epsilon": 1, "again": 1}, release={"cells": cells})
+    form.values.update(suggested.values | form.values)
 
 
 def epsilon_of(spec: Mapping[str, Any]) -> Decimal:
@@ -172,42 +167,23 @@ def epsilon_of(spec: Mapping[str, Any]) -> Decimal:
     return least if cap is None else max(Decimal(cap), least)
 
 
-def like(spec: Mapping[str, Any], columns: Sequence[int]) -> dict[str, object]:
-    """The values of a form that makes the same study of groups again; none for another study."""
+def shown(spec: Mapping[str, Any], columns: Sequence[int]) -> Body:
+    """What the form shows of a study of groups in place of its spec, features by number; none of another study."""
     if spec["release"]["mechanism"] != MECHANISM:
         return {}
-    made, epsilon = spec["release"], epsilon_of(spec)
-    counts, each = Decimal(made["epsilon"]), Decimal(spec["answers"]["epsilon"])
-    values: dict[str, object] = {
-        "find": MECHANISM,
-        "release": None,
-        "groups_epsilon": format(epsilon.normalize(), "f"),
-        "groups_again": max(1, int((epsilon - counts) / each)),
-        "groups_share": format((counts / epsilon).quantize(_PLACES).normalize(), "f"),
-        "release_min_count": made["min_count"],
-    }
-    values["groups_kind"] = kind = made["cells"]["kind"]
-    if kind == "private":
-        share = Decimal(made["cells"]["epsilon"]) / counts
-        shown = format(share.quantize(_PLACES).normalize(), "f")
-        return values | {"groups_number": made["cells"]["number"], "groups_centre_share": shown}
-    if kind == "grid":
-        return values | {f"parts_{i}": part for i, part in zip(columns, made["cells"]["parts"], strict=True)}
-    lines = [";".join(format(value, ".15g") for value in centre) for centre in made["cells"]["centres"]]
-    return values | {"groups_centres": "\n".join(lines)}
-
-
-def field_of(where: str, form: Form, columns: Sequence[int]) -> str | None:
-    """The form's field for a field of the API, where groups have fields of their own; else None."""
-    parts = where.split(".")
-    last = parts[-1]
-    if "cells" in parts:
-        if (kind := kind_of(form)) == "private":
-            return "groups_number" if last == "number" else "groups_centre_share"
-        return "groups_centres" if kind == "centres" else f"parts_{columns[0]}" if columns else None
-    if (where.startswith(("release.", "answers.")) and last == "epsilon") or last == "epsilon_per_row":
-        return "groups_epsilon"
-    return "find" if where in ("release.mechanism", "answers.mechanism", "privacy_unit") else None
+    epsilon, counts, cells = epsilon_of(spec), Decimal(spec["release"]["epsilon"]), dict(spec["release"]["cells"])
+    again = max(1, int((epsilon - counts) / Decimal(spec["answers"]["epsilon"])))
+    groups: Body = {"epsilon": _plain(epsilon), "again": again, "share": _plain((counts / epsilon).quantize(_PLACES))}
+    if cells["kind"] == "private":
+        groups["centre_share"] = _plain((Decimal(cells["epsilon"]) / counts).quantize(_PLACES))
+    elif cells["kind"] == "grid":
+        cells["parts"] = dict(zip(columns, cells["parts"], strict=True))
+    else:
+        order = sorted(range(len(columns)), key=columns.__getitem__)
+        lines = (";".join(format(centre[j], ".15g") for j in order) for centre in cells["centres"])
+        cells["centres"] = "\n".join(lines)
+    release = {"epsilon": spec["release"]["epsilon"], "cells": cells, "min_count": spec["release"]["min_count"]}
+    return {"find": MECHANISM, "groups": groups, "release": release}
 
 
 @pages.get("/studies/{study_id}/groups", roles=("owner",))

@@ -12,6 +12,7 @@ from blindopt.formats.numbers import readings
 from blindopt.formats.tables import SmallTable
 from curator_service.console.reading import every
 from service_kit.console import Api, ApiProblem, Form, Page, Pages
+from service_kit.console.forms import Body, sent, shown
 
 pages = Pages()
 PrivateRanges = Mapping[str, tuple[str, str]]
@@ -28,28 +29,24 @@ async def listed(page: Page) -> Response:
 async def find(page: Page, form: Form) -> Response:
     """Find bounds of the chosen columns."""
     where = f"/datasets/{page.path['dataset_id']}"
-    dataset = await page.api.get(f"/v1{where}")
-    chosen = [i for i in range(len(dataset["columns"])) if form.has(f"use_{i}")]
+    chosen = form.items("columns", "column")
     if not chosen:
-        form.wrong("use_0", "Choose at least one column")
-    least = "the smallest value that can be"
-    outer = {i: form.interval(f"lower_{i}", f"upper_{i}", least) for i in chosen}
-    columns = [{"column": dataset["columns"][i]["name"], "outer": outer[i]} for i in chosen]
+        form.wrong("columns.0.column", "Choose at least one column")
+    columns: Body = {}
+    for i in chosen:
+        ends = form.interval(f"columns.{i}.outer.0", f"columns.{i}.outer.1", "the smallest value that can be")
+        columns[i] = {"column": form.get(f"columns.{i}.column"), "outer": dict(enumerate(ends))}
     outermost = form.real("outermost", needed=False)
     if outermost is not None and not 0.1 <= outermost < 50:
         form.wrong("outermost", "Write a number from 0.1 to 49, or leave it empty")
-    body = {
-        "columns": columns,
-        "epsilon": form.text("epsilon", "epsilon"),
-        "quantiles": None if outermost is None else [outermost / 100, 1 - outermost / 100],
-    }
+    quantiles = None if outermost is None else [outermost / 100, 1 - outermost / 100]
+    body = {"columns": columns, "epsilon": form.text("epsilon", "epsilon"), "quantiles": quantiles}
     if not form.ok:
         return await _shown(page, form.again(), 422)
     try:
-        made = await page.api.post(f"/v1{where}:bounds", body, key=form.key)
+        made = await page.api.post(f"/v1{where}:bounds", sent(body), key=form.key)
     except ApiProblem as problem:
-        names = {f"columns.{j}.{part}": f"lower_{i}" for j, i in enumerate(chosen) for part in ("column", "outer")}
-        failed = form.failed(problem, names)
+        failed = form.failed(problem, {"quantiles": "outermost"}, body)
         if problem.status >= 500:  # it may have been charged: the same key is not charged again
             failed = replace(failed, key=form.key)
         return await _shown(page, failed, problem.status)
@@ -77,8 +74,7 @@ def of_columns(columns: Sequence[Mapping[str, Any]]) -> PrivateRanges:
     >>> of_columns([{"column": "age", "lower": 20.5, "upper": 80.0}])
     {'age': ('20.5', '80')}
     """
-    shown = (Form.blank(lower=column["lower"], upper=column["upper"]) for column in columns)
-    return {c["column"]: (form.get("lower"), form.get("upper")) for c, form in zip(columns, shown, strict=True)}
+    return {column["column"]: (shown(column["lower"]), shown(column["upper"])) for column in columns}
 
 
 def encoded(dataset: Mapping[str, Any]) -> dict[str, tuple[str, str, str]]:
@@ -93,8 +89,7 @@ def encoded(dataset: Mapping[str, Any]) -> dict[str, tuple[str, str, str]]:
         elif choice["kind"] == "codes":
             ends = [1.0, float(len(choice["values"])), *([choice["fill"]] if choice["missing"] == "fill" else [])]
             if min(ends) < max(ends):
-                shown = Form.blank(lower=min(ends), upper=max(ends), range=max(ends) - min(ends))
-                made[choice["column"]] = (shown.get("lower"), shown.get("upper"), shown.get("range"))
+                made[choice["column"]] = (shown(min(ends)), shown(max(ends)), shown(max(ends) - min(ends)))
     return made
 
 
@@ -120,8 +115,8 @@ def fill_in(form: Form, dataset: Mapping[str, Any], file: bytes | None) -> None:
         elif len(meant) not in (2, 3) or any(len(values) != 1 for values in meant):
             form.wrong(field, f"Line {line}: write a name and two numbers, or three with the hidden change")
         else:
-            form.values[f"use_{i}"] = ["yes"]
-            for part, values in zip(("lower", "upper", "hidden_change"), meant, strict=False):
-                form.values[f"{part}_{i}"] = list(Form.blank(part=values[0]).values["part"])
+            numbers = (values[0] for values in meant)
+            feature = dict(zip(("lower", "upper", "hidden_change"), numbers, strict=False))
+            form.fill({"features": {i: {"column": name.strip()} | feature}})
     if form.ok:
         form.values.pop("pasted", None)

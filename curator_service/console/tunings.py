@@ -9,10 +9,11 @@ from curator_service.console import tuning_form
 from curator_service.console.live import follow_job
 from curator_service.console.reading import every
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
+from service_kit.console.forms import sent
 
 pages = Pages()
 _TRAIL = [("Tunings", "/tunings")]
-_CHOSEN = ("validation", "score", "training", "method")
+_CHOSEN = ("validation_dataset_id", "score.kind", "score.training_dataset_id", "method.name")
 _CHANGED = "You changed something after you had looked at it: nothing was charged. This is what it would be now."
 Datasets = dict[str, dict[str, Any]]
 
@@ -33,38 +34,38 @@ async def new(page: Page) -> Response:
     if (other := page.query.get("from")) is not None:
         spec = (await page.api.get(f"/v1/tunings/{other}"))["spec"]
         ids = [spec["validation_dataset_id"], spec["score"].get("training_dataset_id")]
-        form = Form.blank(**tuning_form.like(spec, _shared(datasets, *ids)))
+        form = tuning_form.again(spec, _shared(datasets, *ids))
     else:
         chosen = {name: page.query[name] for name in _CHOSEN if name in page.query}
-        form = Form.blank(**{"score": "logistic", "method": "grid_exponential"} | chosen)
+        form = Form.blank(**{"score.kind": "logistic", "method.name": "grid_exponential"} | chosen)
         if page.query.get("go") is None:
             return _choice(page, form, datasets)
     _check_choice(form, datasets)
     if not form.ok:
         return _choice(page, form, datasets)
     if other is None:
-        form.values.update(Form.blank(**tuning_form.defaults(form.get("method"), form.get("score"))).values)
+        form.fill(tuning_form.defaults(form.get("method.name"), form.get("score.kind")))
     return _form(page, form, datasets)
 
 
 def _check_choice(form: Form, datasets: Datasets) -> None:
     """Add the faults of the first step to the form."""
-    if form.get("validation") not in datasets:
-        form.wrong("validation", "Choose the private records")
-    if form.get("method") not in tuning_form.METHODS:
-        form.wrong("method", "Choose a method")
-    if form.get("score") == "http":
-        if form.get("method") in tuning_form.LIPSCHITZ:
+    if form.get("validation_dataset_id") not in datasets:
+        form.wrong("validation_dataset_id", "Choose the private records")
+    if form.get("method.name") not in tuning_form.METHODS:
+        form.wrong("method.name", "Choose a method")
+    if form.get("score.kind") == "http":
+        if form.get("method.name") in tuning_form.LIPSCHITZ:
             form.wrong(
-                "method", "This method is for the built-in score alone: its promise rests on how that is trained"
+                "method.name", "This method is for the built-in score alone: its promise rests on how that is trained"
             )
         return
-    if form.get("score") != "logistic":
-        form.wrong("score", "Choose where scores come from")
-    if not datasets.get(form.get("training"), {}).get("public"):
-        form.wrong("training", "Choose public records for the models to be trained on")
-    elif form.ok and not _shared(datasets, form.get("validation"), form.get("training")):
-        form.wrong("training", "The two datasets have no column in common")
+    if form.get("score.kind") != "logistic":
+        form.wrong("score.kind", "Choose where scores come from")
+    if not datasets.get(form.get("score.training_dataset_id"), {}).get("public"):
+        form.wrong("score.training_dataset_id", "Choose public records for the models to be trained on")
+    elif form.ok and not _shared(datasets, form.get("validation_dataset_id"), form.get("score.training_dataset_id")):
+        form.wrong("score.training_dataset_id", "The two datasets have no column in common")
 
 
 async def _datasets(page: Page) -> Datasets:
@@ -90,11 +91,11 @@ def _choice(page: Page, form: Form, datasets: Datasets) -> Response:
 def _form(page: Page, form: Form, datasets: Datasets, status: int = 200, **preview: Any) -> Response:
     """The form of the method; ``preview`` may hold a report, and the digest of the tuning that it is about."""
     chosen = {name: form.get(name) for name in _CHOSEN}
-    title = tuning_form.METHODS[chosen["method"]].title
+    title = tuning_form.METHODS[chosen["method.name"]].title
     context: dict[str, Any] = {
-        "private": datasets.get(chosen["validation"], {}),
-        "public": datasets.get(chosen["training"], {}),
-        "columns": _shared(datasets, chosen["validation"], chosen["training"]),
+        "private": datasets.get(chosen["validation_dataset_id"], {}),
+        "public": datasets.get(chosen["score.training_dataset_id"], {}),
+        "columns": _shared(datasets, chosen["validation_dataset_id"], chosen["score.training_dataset_id"]),
         "method_title": title,
         "chosen": chosen,
         "rules": tuning_form,
@@ -118,16 +119,16 @@ async def act(page: Page, form: Form) -> Response:
     body = tuning_form.body_of(form)
     if not form.ok:
         return _form(page, form.again(), datasets, 422)
-    seen, starts = tuning_form.digest(body), form.get("go") == "start"
+    tuning_sent = sent(body)
+    seen, starts = tuning_form.digest(tuning_sent), form.get("go") == "start"
     try:
         if not starts or form.get("seen") != seen:
-            report = await page.api.post("/v1/tunings:preview", body)
+            report = await page.api.post("/v1/tunings:preview", tuning_sent)
             preview = {"report": report, "seen": seen, "changed": _CHANGED if starts else None}
             return _form(page, form.again(), datasets, **preview)
-        started = await page.api.post("/v1/tunings", body, key=form.key)
+        started = await page.api.post("/v1/tunings", tuning_sent, key=form.key)
     except ApiProblem as problem:
-        where = {e.field: tuning_form.field_of(e.field, form) for e in problem.problem.errors or [] if e.field}
-        return _form(page, form.failed(problem, where), datasets, problem.status)
+        return _form(page, form.failed(problem, tuning_form.whole(form), body), datasets, problem.status)
     return page.go(f"/tunings/{started['id']}", "Charged, and under way.", mood="note")
 
 

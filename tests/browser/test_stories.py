@@ -274,8 +274,8 @@ MORE = {
         "/datasets/{dataset_id}/account",
         "/inbox/told?state=declined",
         "/tunings/new?from={tuning_id}",
-        "/tunings/new?validation={dataset_id}&score=http&training=&method=gp_ucb_simulated&go=form",
-        "/tunings/new?validation={dataset_id}&score=http&training=&method=kusner_2&go=form",
+        "/tunings/new?validation_dataset_id={dataset_id}&score.kind=http&method.name=gp_ucb_simulated&go=form",
+        "/tunings/new?validation_dataset_id={dataset_id}&score.kind=http&method.name=kusner_2&go=form",
     ],
     "modeler": ["/start?like={run_id}", "/compare?run={run_id}", "/runs/nothing-here"],
 }

@@ -34,7 +34,7 @@ def bounds(text):
     """In bounds that are pasted, separated by semicolons."""
     form = Form.blank(pasted=f"age;-1e9;{text}\n")
     private_bounds.fill_in(form, {"columns": [{"name": "age"}]}, None)
-    return REFUSED if form.errors else float(form.get("upper_0"))
+    return REFUSED if form.errors else float(form.get("features.0.upper"))
 
 
 def past(text):

@@ -86,7 +86,7 @@ addEventListener("pageshow", () => document.querySelectorAll("form.sent").forEac
 // The privacy dial: what it means is drawn again at each move.
 const dial = document.querySelector(".dial");
 if (dial) {
-  const form = dial.closest("form"), range = dial.querySelector("input"), field = form.elements.release_epsilon;
+  const form = dial.closest("form"), range = dial.querySelector("input"), field = form.elements["release.epsilon"];
   const part = document.querySelector("#effect [data-part]"), said = document.getElementById("effect-said");
   const steps = dial.dataset.steps.split(",").map(Number);
   let waiting, newest = 0;
@@ -116,7 +116,7 @@ if (dial) {
     const value = event.target.dataset.use;
     if (!value) return;
     if (form.elements.find?.value !== "groups") return use(value);
-    form.elements.groups_epsilon.value = value;
+    form.elements["groups.epsilon"].value = value;
     soon(150);
   });
   follow();

@@ -1,14 +1,22 @@
-"""A form that was sent: its texts and files, its idempotency key, and the errors in its fields."""
+"""A form that was sent: its texts and files, its idempotency key, and the errors in its inputs.
+
+An input is named by the path of its field in the body of the API, such as ``release.epsilon``. Items of a list of
+objects are numbered (``features.3.lower``) and may have gaps: until it is sent, a body has them in a dict by number.
+"""
 
 import hmac
+import math
+import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Self
+from functools import cache
+from typing import Any, Self
 
+from pydantic import BaseModel
 from starlette.datastructures import FormData, UploadFile
 
-from blindopt.formats.numbers import readings
+from blindopt.formats.numbers import decimal, readings
 from service_kit.console.api import ApiProblem, Upload
 from service_kit.console.words import plain
 
@@ -17,6 +25,18 @@ CSRF = "_csrf"
 READING = "reading_"
 """Begins the name of a button that says how the number in a field is meant."""
 _KEY_LENGTH = 32
+_MISSING = {
+    "name": "A name",
+    "column": "A column",
+    "label": "A column",
+    "question": "A question",
+    "epsilon": "epsilon",
+    "caps.epsilon": "A cap",
+    "training_dataset_id": "A public dataset",
+    "validation_dataset_id": "A dataset",
+}
+"""What a text that is needed is called, by its path or the last part of it."""
+Body = dict[Any, Any]
 
 
 def fresh_key() -> str:
@@ -43,8 +63,8 @@ class Form:
 
     @classmethod
     def blank(cls, **values: object) -> Self:
-        """A form to show for the first time, with these defaults."""
-        return cls(fresh_key(), {name: [_shown(v)] for name, v in values.items() if v is not None})
+        """A form to show for the first time, with these defaults: values by path, or nested as in a body of the API."""
+        return cls(fresh_key(), flatten(values))
 
     @classmethod
     def of(cls, data: FormData) -> Self:
@@ -60,6 +80,10 @@ class Form:
         (key,) = values.pop(KEY, [""])[:1]
         values.pop(CSRF, None)
         return cls(key if len(key) == _KEY_LENGTH and key.isalnum() else "", values, files)
+
+    def fill(self, values: Mapping[Any, Any]) -> None:
+        """Put values into inputs, as ``blank`` does."""
+        self.values.update(flatten(values))
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -91,12 +115,12 @@ class Form:
             return None
         meanings = readings(text)
         if len(meanings) > 1:
-            meanings = tuple(value for value in meanings if _shown(value) == self.get(f"{READING}{name}"))
+            meanings = tuple(value for value in meanings if shown(value) == self.get(f"{READING}{name}"))
             if not meanings:
-                self.unclear[name] = tuple(_shown(value) for value in readings(text))
+                self.unclear[name] = tuple(shown(value) for value in readings(text))
                 self.errors[name] = f"{text.replace(',', '.')} or {text}? The comma can be read in both ways"
                 return None
-            self.values[name] = [_shown(meanings[0])]
+            self.values[name] = [shown(meanings[0])]
         if not meanings:
             self.errors[name] = "Enter a number, such as 0.25 or 1e-5"
             return None
@@ -125,6 +149,72 @@ class Form:
             self.errors[name] = "Enter a number"
         return text or None
 
+    def numbers(self, name: str) -> list[float]:
+        """Numbers with commas or semicolons between them. Otherwise record an error and return an empty list."""
+        values = [
+            decimal(number.strip()) for number in self.text(name, "At least one value").replace(";", ",").split(",")
+        ]
+        if not all(value is not None and math.isfinite(value) for value in values):
+            self.errors.setdefault(name, "Write numbers, separated by commas")
+            return []
+        return [value for value in values if value is not None]
+
+    def items(self, name: str, *fields: str) -> list[int]:
+        """The numbers of the items of a list that have a text in one of these fields, ascending."""
+        found = (re.fullmatch(rf"{re.escape(name)}\.([0-9]{{1,6}})\.(\w+)", path) for path in self.values)
+        return sorted({int(m[1]) for m in found if m and m[2] in fields and self.get(m[0])})
+
+    def read(self, model: type[BaseModel], without: Container[str] = (), within: str = "") -> Body:
+        """The body that the inputs make, of this wire model; faults are recorded. What is empty has the API's default.
+
+        ``without``: paths to leave out, with ``*`` for a number. ``within``: the path of the body itself. A list of
+        objects has the items whose first field has a text.
+        """
+        body: Body = self._read(inlined(model), within, without)
+        return body
+
+    def _read(self, schema: Mapping[str, Any], name: str, without: Container[str]) -> Any:
+        if "oneOf" in schema:
+            tag, typed, schema = self._variant(name, schema["oneOf"])
+            if not schema:
+                self.errors[f"{name}.{tag}"] = "Choose one of these"
+                return {tag: typed}
+        if "properties" in schema:
+            paths = {key: f"{name}.{key}".removeprefix(".") for key in schema["properties"]}
+            paths = {key: path for key, path in paths.items() if _starred(path) not in without}
+            return {key: self._read(schema["properties"][key], path, without) for key, path in paths.items()}
+        if "properties" in (item := schema.get("items", {})):
+            return {
+                i: self._read(item, f"{name}.{i}", without) for i in self.items(name, next(iter(item["properties"])))
+            }
+        return self._value(schema, name)
+
+    def _variant(self, name: str, variants: list[Mapping[str, Any]]) -> tuple[str, str, Mapping[str, Any]]:
+        """The tag of a union, its text, and the variant with this text; empty if there is none."""
+        tag = next(key for key, part in variants[0]["properties"].items() if "const" in part)
+        tags = [variant["properties"][tag] for variant in variants]
+        typed = self.get(f"{name}.{tag}") or next((part["const"] for part in tags if "default" in part), "")
+        chosen = (variant for variant, part in zip(variants, tags, strict=True) if part["const"] == typed)
+        return tag, typed, next(chosen, {})
+
+    def _value(self, schema: Mapping[str, Any], name: str) -> Any:
+        """What one input says: a number, a tick, a text or several."""
+        needed, kind = "default" not in schema, schema.get("type")
+        value: float | str | None
+        if kind == "boolean":
+            return self.has(name)
+        if "const" in schema:
+            return schema["const"]
+        if kind == "array":
+            return self.numbers(name) if schema["items"]["type"] == "number" else self.all(name)
+        if kind in ("integer", "number"):
+            value = (self.integer if kind == "integer" else self.real)(name, needed=needed)
+        elif needed:
+            return self.text(name, _MISSING.get(name) or _MISSING.get(name.rpartition(".")[2], "This"))
+        else:
+            value = self.get(name) or None
+        return schema.get("default") if value is None else value
+
     def file(self, name: str) -> Upload | None:
         """A required file. If it is missing, record an error and return None."""
         if name not in self.files:
@@ -143,16 +233,19 @@ class Form:
         """Record an error of a field."""
         self.errors[name] = message
 
-    def failed(self, problem: ApiProblem, names: Mapping[str, str] | None = None) -> "Form":
-        """The form to show again, with the errors of the API beside its fields, and a new key.
+    def failed(self, problem: ApiProblem, names: Mapping[str, str] | None = None, body: Body | None = None) -> "Form":
+        """The form to show again, with the errors of the API beside its inputs, and a new key.
 
-        ``names`` maps a field of the API (``release.epsilon``) to a field of the form. Without an entry, the field of
-        the form has the same name, or the name of its last part.
+        The path of an error in ``body``, as it was read, is the input's name, but for those in ``names``. Without a
+        body, the input has the path as its name, or the last part of it.
         """
         errors = dict(self.errors)
         for fault in problem.problem.errors or []:
             path = fault.field or ""
-            name = (names or {}).get(path) or (path if path in self.values else path.rpartition(".")[2])
+            if body is not None:
+                name = input_of(path, body, names or {})
+            else:
+                name = (names or {}).get(path) or (path if path in self.values else path.rpartition(".")[2])
             errors.setdefault(name, plain(fault.message))
         return replace(self, key=fresh_key(), errors=errors, problem=problem)
 
@@ -171,7 +264,101 @@ def same(first: str, second: str) -> bool:
     return hmac.compare_digest(first.encode(errors="replace"), second.encode(errors="replace"))
 
 
-def _shown(value: object) -> str:
+# --- between a body and its inputs -------------------------------------------------------------------
+
+
+def flatten(body: Mapping[Any, Any], within: str = "") -> dict[str, list[str]]:
+    """The texts of the inputs of a body, by path. A list of texts is one input with several; null is no input.
+
+    >>> flatten({"budget": {"epsilon": 0.5, "delta": None}, "parts": {3: 7}, "rotate": True, "shown": ["a", "b"]})
+    {'budget.epsilon': ['0.5'], 'parts.3': ['7'], 'rotate': ['yes'], 'shown': ['a', 'b']}
+    """
+    texts: dict[str, list[str]] = {}
+    for key, value in body.items():
+        name = f"{within}{key}"
+        if isinstance(value, Mapping):
+            texts |= flatten(value, f"{name}.")
+        elif isinstance(value, list) and value and not isinstance(value[0], str):
+            texts |= flatten(dict(enumerate(value)), f"{name}.")
+        elif isinstance(value, list):
+            texts |= {name: value} if value else {}
+        elif value is not None and value is not False:
+            texts[name] = ["yes" if value is True else shown(value)]
+    return texts
+
+
+def sent(body: Any) -> Any:
+    """A body as the API takes it: numbered items are a list, in the order of their numbers."""
+    if not isinstance(body, dict):
+        return body
+    if body and all(isinstance(key, int) for key in body):
+        return [sent(body[number]) for number in sorted(body)]
+    return {key: sent(value) for key, value in body.items()}
+
+
+def input_of(path: str, body: Body, names: Mapping[str, str]) -> str:
+    """The input that an error of the API is about: its path, without tags of unions, and with the inputs' numbers.
+
+    An error about a whole object stands at its first input, if ``names`` has no other.
+
+    >>> input_of("features.1.lower", {"features": {2: {"lower": 0.0}, 5: {"lower": 9.0}}}, {})
+    'features.5.lower'
+    >>> input_of("release.auto", {"release": {"mechanism": "auto", "epsilon": "1"}}, {})
+    'release.mechanism'
+    """
+    found: list[str] = []
+    node: Any = body
+    segments = path.split(".")
+    for i, segment in enumerate(segments):
+        if not isinstance(node, dict):
+            found += [] if node is not None else segments[i:]  # no input for each value of a list
+            break
+        if segment.isdecimal() and int(segment) < len(node):
+            key: Any = sorted(node)[int(segment)]
+        elif segment in node.values() and (segment not in node or segments[i + 1 :]):
+            continue
+        else:
+            key = segment
+        found.append(str(key))
+        node = node.get(key)
+    while (name := ".".join(found)) not in names and isinstance(node, dict) and node:
+        key = next(iter(node))
+        found.append(str(key))
+        node = node[key]
+    return names.get(name, name)
+
+
+@cache
+def inlined(model: type[BaseModel]) -> Mapping[str, Any]:
+    """The JSON Schema of a wire model, with all that it refers to in its place; of what may be null, the other."""
+    whole = model.model_json_schema()
+
+    def resolved(schema: Any) -> Any:
+        if isinstance(schema, list):
+            return [resolved(part) for part in schema]
+        if not isinstance(schema, dict):
+            return schema
+        schema = schema.get("anyOf", [{}])[0] | schema
+        if "$ref" in schema:
+            schema = whole["$defs"][schema["$ref"].rpartition("/")[2]] | schema
+        return {
+            key: resolved(part) for key, part in schema.items() if key not in ("$ref", "$defs", "anyOf", "default")
+        } | ({"default": schema["default"]} if "default" in schema else {})
+
+    schema: Mapping[str, Any] = resolved(whole)
+    return schema
+
+
+def _starred(path: str) -> str:
+    return re.sub(r"\.[0-9]+", ".*", path)
+
+
+def shown(value: object) -> str:
+    """A value as an input has it.
+
+    >>> shown(20.0), shown(1e-5), shown(0.25), shown("1")
+    ('20', '1e-5', '0.25', '1')
+    """
     if not isinstance(value, float):
         return str(value)
     return f"{value:.0f}" if value.is_integer() and abs(value) < 1e15 else repr(value).replace("e-0", "e-")

@@ -11,12 +11,14 @@ from blindopt import wire
 from blindopt.client import Measurer, Owner, StudyClient
 from curator_service import console
 from tests import console_errors
+from tests.curator_service.console.inputs import fields_of, inputs_of
 
 MARKUP, FORMULA, TURNED = '<script>alert("1")</script>', "=HYPERLINK(1)", "עברית"
 CSV = "\n".join(
     [f'"{MARKUP.replace(chr(34), chr(34) * 2)}",{FORMULA},{TURNED},y']
     + [f"{i % 7},{i % 5},{(3 * i) % 11},{i % 13}" for i in range(60)]
 )
+COLUMNS = (MARKUP, FORMULA, TURNED)
 
 
 def _upload(owner, text, filename="data.csv", **filled):
@@ -35,28 +37,28 @@ def dataset(people):
 STEPS = {
     "data": {"name": f"{FORMULA} {MARKUP}"},
     "features": {
-        "use_0": "yes",
-        "lower_0": "0",
-        "upper_0": "6",
-        "use_1": "yes",
-        "lower_1": "0",
-        "upper_1": "4",
-        "use_2": "yes",
-        "lower_2": "0",
-        "upper_2": "10",
+        "features.0.column": COLUMNS[0],
+        "features.0.lower": "0",
+        "features.0.upper": "6",
+        "features.1.column": COLUMNS[1],
+        "features.1.lower": "0",
+        "features.1.upper": "4",
+        "features.2.column": COLUMNS[2],
+        "features.2.lower": "0",
+        "features.2.upper": "10",
     },
     "inbox": {
-        "source": "inbox",
-        "question": MARKUP,
-        "unit": "mmHg",
-        "y_lower": "0",
-        "y_upper": "200",
-        "shown_0": "yes",
+        "measurement.source": "inbox",
+        "measurement.question": MARKUP,
+        "measurement.unit": "mmHg",
+        "measurement.lower": "0",
+        "measurement.upper": "200",
+        "measurement.shown": COLUMNS[0],
     },
-    "column": {"source": "column", "column": "y"},
-    "release": {"release_epsilon": "4", "release_delta": ""},
-    "answers": {"answers_epsilon": "0.5", "answers_centre": "100", "answers_value_bound": "100"},
-    "budget": {"budget_epsilon_per_row": "6", "budget_queries": "50"},
+    "column": {"measurement.source": "column", "measurement.column": "y"},
+    "release": {"release.epsilon": "4", "release.delta": ""},
+    "answers": {"answers.epsilon": "0.5", "answers.centre": "100", "answers.value_bound": "100"},
+    "budget": {"budget.epsilon_per_row": "6", "budget.queries": "50"},
 }
 
 
@@ -267,16 +269,21 @@ def test_the_features_of_a_wide_table_are_ticked_pasted_counted_and_warned_of(ow
     owner.get(f"/studies/new?dataset={dataset}")
     owner.submit("/studies/new", name="wide", go="next")
     owner.submit("/studies/new", go="all")
-    assert owner.text.count('value="yes" checked') == 60
+    assert len(re.findall(r'type="checkbox"[^>]* checked', owner.text)) == 60
     owner.submit("/studies/new", go="none")
-    assert 'value="yes" checked' not in owner.text
+    assert not re.search(r'type="checkbox"[^>]* checked', owner.text)
     owner.submit("/studies/new", go="paste", pasted="s0,0,5.5\ns60,1,2")
     assert 'Line 2: no column "s60"; did you mean' in owner.shown
     owner.submit("/studies/new", go="paste", files={"bounds_file": ("b.csv", b"s0;0;5,5\ns60;1;2")})
     assert 'Line 2: no column "s60"; did you mean' in owner.shown
     owner.submit("/studies/new", go="paste", files={"bounds_file": ("b.csv", b"s0;0;5,5\ns3;0;11")})
     kept = owner.form("/studies/new")
-    assert (kept["lower_0"], kept["upper_0"], kept["upper_3"], "pasted" in kept) == ("0", "5.5", "11", True)
+    assert (kept["features.0.lower"], kept["features.0.upper"], kept["features.3.upper"], "pasted" in kept) == (
+        "0",
+        "5.5",
+        "11",
+        True,
+    )
     owner.submit("/studies/new", go="clips")
     assert re.search(r"s0 3 .*s3 0 ", owner.shown), owner.shown  # 6, 7 and 8 lie above 5.5
     assert "shown to you alone" in owner.shown
@@ -312,19 +319,44 @@ def test_a_pending_file_can_be_deleted(owner):
 def test_steps_carry_what_others_hold_and_a_refusal_returns_to_the_step_that_is_wrong(owner, dataset):
     owner.get(f"/studies/new?dataset={dataset}")
     owner.submit("/studies/new", go="next", **STEPS["data"])
-    owner.submit("/studies/new", go="next", **STEPS["features"] | {"upper_1": "-4"})
+    owner.submit("/studies/new", go="next", **STEPS["features"] | {"features.1.upper": "-4"})
     assert owner.status == 422
-    assert owner.form("/studies/new")["upper_1"] == "-4"
+    assert owner.form("/studies/new")["features.1.upper"] == "-4"
     assert "Must be larger than the lower bound" in owner.shown
-    owner.submit("/studies/new", go="next", upper_1="4")
+    owner.submit("/studies/new", go="next", **{"features.1.upper": "4"})
     owner.submit("/studies/new", go="next", **STEPS["column"])
-    owner.submit("/studies/new", go="next", release_epsilon="0.1234567890123456", release_delta="")
+    owner.submit("/studies/new", go="next", **{"release.epsilon": "0.1234567890123456", "release.delta": ""})
     assert owner.status == 422  # what only the API knows, beside its field
-    assert 'id="e-release_epsilon"' in owner.text
+    assert 'id="e-release.epsilon"' in owner.text
     owner.submit("/studies/new", go="back")
     kept = owner.form("/studies/new")
     assert kept["step"] == "measurement"
-    assert (kept["name"], kept["lower_0"], kept["upper_1"], kept["column"]) == (STEPS["data"]["name"], "0", "4", "y")
+    assert (kept["name"], kept["features.0.lower"], kept["features.1.upper"], kept["measurement.column"]) == (
+        STEPS["data"]["name"],
+        "0",
+        "4",
+        "y",
+    )
+
+
+WITHOUT_INPUT = {
+    "person_column": "the dataset has one, or not",
+    "release.sensitivity": "follows from what nobody can tell; an input where a stored study states it",
+    "features.*.scale": "an input where a stored study states it",
+    "release.cells.epsilon": "a share of the release's",
+}
+
+
+def test_every_field_of_a_study_has_an_input_on_one_of_its_steps(owner, dataset):
+    owner.get(f"/studies/new?dataset={dataset}")
+    names = inputs_of(owner.text)
+    for step in ("data", "features", "column", "release", "answers", "budget"):
+        owner.submit("/studies/new", go="next", **STEPS[step])
+        carried = re.sub(r'<input type="hidden"[^>]*>', "", owner.text)
+        names |= inputs_of(carried)
+    # A list of numbers has an input for each feature.
+    fields = {{"release.cells.parts": "release.cells.parts.*"}.get(path, path) for path in fields_of(wire.StudyCreate)}
+    assert fields - names == set(WITHOUT_INPUT)
 
 
 def test_an_id_in_a_link_or_a_form_is_one_before_it_is_part_of_a_path(owner, dataset, study):
@@ -389,7 +421,7 @@ def test_a_draft_is_changed_in_its_place_until_somebody_else_has_changed_or_rele
         late = owner.text
         for step in ("data", "features", "column", "release", "answers", "budget"):
             owner.submit(
-                "/studies/new", go="next", **STEPS[step] | ({"budget_queries": "7"} if step == "budget" else {})
+                "/studies/new", go="next", **STEPS[step] | ({"budget.queries": "7"} if step == "budget" else {})
             )
         owner.submit("/studies/new", go="create")
         assert api.study(identity).view.spec == made.spec.model_copy(
@@ -475,20 +507,20 @@ def test_steps_that_were_reached_are_buttons_and_each_line_of_the_review_leads_t
     assert {"Change features", "Change caps"} <= set(re.findall(r'aria-label="(Change \w+)"', owner.text))
     owner.submit("/studies/new", go="to:features")
     assert (owner.status, shown()) == (200, "Features")
-    owner.submit("/studies/new", go="to:budget", lower_0="1")
+    owner.submit("/studies/new", go="to:budget", **{"features.0.lower": "1"})
     assert (owner.status, shown()) == (200, "Budget")
-    owner.submit("/studies/new", go="to:features", budget_queries="")
+    owner.submit("/studies/new", go="to:features", **{"budget.queries": ""})
     assert (owner.status, shown()) == (200, "Features")  # what is wrong there is said when going on
-    assert owner.form("/studies/new")["lower_0"] == "1"
+    assert owner.form("/studies/new")["features.0.lower"] == "1"
     owner.submit("/studies/new", go="to:review")
     assert (owner.status, shown()) == (422, "Budget")
     assert "How many measurements may the vendor ask for in all?" in owner.shown
-    owner.submit("/studies/new", go="next", budget_queries="50")
+    owner.submit("/studies/new", go="next", **{"budget.queries": "50"})
     owner.submit("/studies/new", go="create")
     identity = owner.path.rpartition("/")[2]
     owner.get(f"/studies/new?change={identity}&step=budget")
     assert (owner.status, shown()) == (200, "Budget")
-    owner.submit("/studies/new", go="to:review", budget_queries="60")
+    owner.submit("/studies/new", go="to:review", **{"budget.queries": "60"})
     owner.submit("/studies/new", go="create")
     with service.http() as api:
         assert api.get(f"/v1/studies/{identity}").json()["spec"]["budget"]["queries"] == 60
@@ -826,7 +858,7 @@ def test_what_a_release_of_planar_laplace_means_is_shown_before_it_is_made(owner
     owner.get(f"/studies/new?dataset={dataset}")
     for step in ("data", "features", "column"):
         owner.submit("/studies/new", go="next", **STEPS[step])
-    owner.submit("/studies/new", go="look", release="planar_laplace", release_delta=delta)
+    owner.submit("/studies/new", go="look", **{"release.mechanism": "planar_laplace", "release.delta": delta})
     assert (owner.status, "What this means" in owner.shown) == (200, True), owner.shown[-600:]
     assert ("except for events that delta allows" in owner.shown) == shown
 
@@ -924,7 +956,7 @@ def test_no_error_of_any_form_names_a_field_of_the_api_an_id_or_a_path(owner, se
             "upload_id": [upload.rpartition("/")[2] for upload in {owner.path}],
         }
     entries = console.build().entries
-    tuning = f"/tunings/new?validation={dataset}&score=http&training=&go=form&method="
+    tuning = f"/tunings/new?validation_dataset_id={dataset}&score.kind=http&go=form&method.name="
     methods = [tuning + name for name in ("gp_ucb_simulated", "kusner_2", "grid_exponential")]
     more = [f"/inbox?after={mine.seq - 1}", f"/studies/new?dataset={dataset}", *methods]
     faults, buttons = console_errors.drive(owner, entries, ids, garbage, more)
@@ -937,5 +969,9 @@ def test_no_error_of_any_form_names_a_field_of_the_api_an_id_or_a_path(owner, se
                 break
             owner.submit("/studies/new", go="next", **STEPS[before])
         typed = console_errors.seen(owner.text)
-        owner.submit("/studies/new", go="next", **({"use_0": "yes", "kernel": "yes"} | dict.fromkeys(typed, garbage)))
+        owner.submit(
+            "/studies/new",
+            go="next",
+            **({"features.0.column": COLUMNS[0], "kernel": "yes"} | dict.fromkeys(typed, garbage)),
+        )
         assert console_errors.faults_of(owner.text) == [], step

@@ -10,6 +10,7 @@ from blindopt.client import Owner, StudyClient
 from curator_service.console import figures
 
 CSV = "a,b,y\n" + "".join(f"{i},{i * i % 11},{i % 5}\n" for i in range(12))
+USED = {"features.0.column": "a", "features.1.column": "b"}
 SANDBOX = "made-up rows and values; no person is behind it"
 LEAKS = "Choosing by this leaks what is not counted"
 
@@ -185,9 +186,9 @@ def release_step(owner, api):
     dataset = api.register("stepwise", CSV.encode()).id
     owner.get(f"/studies/new?dataset={dataset}")
     owner.submit("/studies/new", go="next", name="stepwise")
-    bounds = {f"{end}_{i}": value for i in (0, 1) for end, value in (("lower", "0"), ("upper", "20"))}
-    owner.submit("/studies/new", go="next", use_0="yes", use_1="yes", **bounds)
-    owner.submit("/studies/new", go="next", column="y")
+    bounds = {f"features.{i}.{end}": value for i in (0, 1) for end, value in (("lower", "0"), ("upper", "20"))}
+    owner.submit("/studies/new", go="next", **USED, **bounds)
+    owner.submit("/studies/new", go="next", **{"measurement.column": "y"})
     return owner
 
 
@@ -200,20 +201,23 @@ def test_the_release_step_asks_what_nobody_must_find_out_before_any_symbol(relea
         "Everything",
     ):
         assert text in page, text
-    assert [release_step.form("/studies/new")[f"hidden_change_{i}"] for i in (0, 1)] == ["1", "1"]  # a twentieth of 20
+    assert [release_step.form("/studies/new")[f"features.{i}.hidden_change"] for i in (0, 1)] == [
+        "1",
+        "1",
+    ]  # a twentieth of 20
     assert page.index("Nobody can tell") < page.index(
         "epsilon is about" if "epsilon is about" in page else "Privacy dial"
     )
     form = release_step.text.partition("Mechanism and delta</summary>")[0]
     assert "Delta" not in form
-    assert 'name="release_delta"' not in form
+    assert 'name="release.delta"' not in form
     assert 'value="po_gp_ucb"' in release_step.text.partition("Research comparisons</summary>")[2]
-    assert release_step.form("/studies/new")["release_delta"] == ""
+    assert release_step.form("/studies/new")["release.delta"] == ""
 
 
 def test_without_scripts_a_button_shows_what_the_dial_means(release_step):
     """By hand, for epsilon 2, two features and h = 1: sd sqrt(3) h / 2; ln 3 h / 2; 1 / (1 + e^-2)."""
-    release_step.submit("/studies/new", go="look", release_epsilon="2")
+    release_step.submit("/studies/new", go="look", **{"release.epsilon": "2"})
     for text in ("moderate", "at most 88.1 % sure", "± 0.866 (4.33 %)", ">0.549<", "costs each record epsilon 2."):
         assert text in release_step.text, text
     assert "This dataset has spent" not in release_step.shown
@@ -222,9 +226,15 @@ def test_without_scripts_a_button_shows_what_the_dial_means(release_step):
 
 def test_what_is_protected_is_rounded_down_and_what_is_lost_is_rounded_up(release_step):
     """By hand: ln 3 for epsilon 1 and h = 1 is 1.0986, which was 1.1; 0.6667 and 0.33335 add up to 1.00005."""
-    release_step.submit("/studies/new", go="look", release_epsilon="1")
+    release_step.submit("/studies/new", go="look", **{"release.epsilon": "1"})
     assert ">1.09<" in release_step.text
-    groups = {"find": "groups", "groups_epsilon": "1.3334", "groups_again": "2", "parts_0": "2", "parts_1": "1"}
+    groups = {
+        "find": "groups",
+        "groups.epsilon": "1.3334",
+        "groups.again": "2",
+        "release.cells.parts.0": "2",
+        "release.cells.parts.1": "1",
+    }
     release_step.submit("/studies/new", go="look", **groups)
     assert "50 different groups cost a record epsilon 1.001 in all" in release_step.shown
 
@@ -237,22 +247,24 @@ def test_the_part_beside_the_dial_follows_the_form_and_draws_and_charges_nothing
         return release_step.send("POST", "/console/studies/new/effect", data=fields | typed).text
 
     for epsilon, name in (("0.7", "strong"), ("3", "moderate"), ("4", "weak"), ("7", "nearly none")):
-        assert f">{name}</strong>" in part(release_epsilon=epsilon)
-    everything = part(hide="everything", release_epsilon="1")
+        assert f">{name}</strong>" in part(**{"release.epsilon": epsilon})
+    everything = part(hide="everything", **{"release.epsilon": "1"})
     assert "± 49 (245 %)" in everything  # sqrt(3) sqrt(2) 20
     assert "expect a search on Z to be no better than random records" in everything
-    assert "Enter a change for one feature at least" in part(hidden_change_0="", hidden_change_1="")
-    assert "notice" in part(release_epsilon="abc")
+    assert "Enter a change for one feature at least" in part(
+        **{"features.0.hidden_change": "", "features.1.hidden_change": ""}
+    )
+    assert "notice" in part(**{"release.epsilon": "abc"})
     assert api.checkpoint() == before  # nothing is in the log
 
 
 def test_the_last_studies_of_the_dataset_stand_beside_it(owner, api, study):
     spec = api.study(study).view.spec
     owner.get(f"/studies/new?from={study}&epsilon=4")
-    assert owner.form("/studies/new")["release_epsilon"] == "4"  # as a forecast's button does
+    assert owner.form("/studies/new")["release.epsilon"] == "4"  # as a forecast's button does
     assert "The last studies of this dataset" in owner.shown
     assert "As stated before" in owner.shown  # Delta in scaled units, from the API
-    assert owner.form("/studies/new")["release_sensitivity"] == str(spec.release.sensitivity)
+    assert owner.form("/studies/new")["release.sensitivity"] == str(spec.release.sensitivity)
 
 
 def test_a_preview_begins_with_its_verdict_and_a_high_risk_takes_a_second_tick(owner, api):
@@ -276,20 +288,20 @@ def test_the_best_kind_of_record_is_priced_before_anything_is_spent_and_its_owne
     dataset = api.register("kinds", CSV.encode() + b"\n")  # a file of its own: the account is the file's
     owner.get(f"/studies/new?dataset={dataset.id}")
     owner.submit("/studies/new", name="Which kind?", go="next")
-    bounds = {f"{end}_{i}": value for i in (0, 1) for end, value in (("lower", "0"), ("upper", "20"))}
-    owner.submit("/studies/new", go="next", use_0="yes", use_1="yes", **bounds)
-    owner.submit("/studies/new", go="next", column="y")
+    bounds = {f"features.{i}.{end}": value for i in (0, 1) for end, value in (("lower", "0"), ("upper", "20"))}
+    owner.submit("/studies/new", go="next", **USED, **bounds)
+    owner.submit("/studies/new", go="next", **{"measurement.column": "y"})
     assert "What should the vendor find: the best record, or the best kind of record?" in owner.shown
-    chosen = {"find": "groups", "groups_epsilon": "1", "parts_0": "2", "parts_1": "1"}
+    chosen = {"find": "groups", "groups.epsilon": "1", "release.cells.parts.0": "2", "release.cells.parts.1": "1"}
     owner.submit("/studies/new", go="look", **chosen)
     assert "50 different groups cost a record epsilon 1 in all" in owner.shown
     assert "becomes at most 73.2 % sure" in owner.shown
-    owner.submit("/studies/new", go="look", **chosen | {"groups_again": "2"})
+    owner.submit("/studies/new", go="look", **chosen | {"groups.again": "2"})
     assert "50 different groups cost a record epsilon 0.75 in all" in owner.shown
-    owner.submit("/studies/new", go="next", **chosen | {"groups_again": "1", "release_min_count": "1"})
-    owner.submit("/studies/new", go="next", answers_value_bound="3", answers_centre="2")
+    owner.submit("/studies/new", go="next", **chosen | {"groups.again": "1", "release.min_count": "1"})
+    owner.submit("/studies/new", go="next", **{"answers.value_bound": "3", "answers.centre": "2"})
     assert api.account(dataset.id).epsilon == "0"
-    owner.submit("/studies/new", go="next", budget_queries="9")
+    owner.submit("/studies/new", go="next", **{"budget.queries": "9"})
     assert "1 equal parts, with 1 records or more" in owner.shown
     owner.submit("/studies/new", go="create")
     study = owner.path.rpartition("/")[2]
@@ -311,7 +323,7 @@ def test_a_draft_of_private_centres_takes_the_epsilon_of_a_forecast_and_keeps_it
     caps = wire.Budget(epsilon_per_row="1", epsilon_total="7", queries=9)
     draft = api.create_study(spec_of(api.register("centres", CSV.encode() + b"3,3,3\n"), release=release, budget=caps))
     owner.get(f"/studies/new?change={draft.id}&epsilon=2")
-    assert owner.form("/studies/new")["groups_epsilon"] == "2"
+    assert owner.form("/studies/new")["groups.epsilon"] == "2"
     for _ in range(3):
         owner.submit("/studies/new", go="next")
     owner.submit("/studies/new", go="create")

@@ -3,11 +3,13 @@
 import json
 import re
 from decimal import Decimal
+from urllib.parse import urlencode
 
 import pytest
 
 from blindopt import wire
 from blindopt.client import Owner
+from tests.curator_service.console.inputs import fields_of, inputs_of
 from tests.curator_service.tuning.scoring.scorer import KEY, serving
 from tests.curator_service.tuning_case import FEATURES, NAMES, registered
 
@@ -40,25 +42,29 @@ def case(api):
 
 def _choose(owner, case, method, score="logistic"):
     training = case.training.id if score == "logistic" else ""
-    owner.get(f"/tunings/new?validation={case.validation.id}&score={score}&training={training}&method={method}&go=form")
+    query = {"validation_dataset_id": case.validation.id, "score.kind": score, "score.training_dataset_id": training}
+    owner.get(f"/tunings/new?{urlencode(query | {'method.name': method, 'go': 'form'})}")
 
 
-SCORE = {"name": "a tuning", "label": NAMES[2], "cap_epsilon": "100000", "cap_delta": "0.5"} | {
-    f"{part}_{i}": value for i in (0, 1) for part, value in (("use", "yes"), ("lower", "-2"), ("upper", "2"))
+SCORE = {"name": "a tuning", "score.label": NAMES[2], "caps.epsilon": "100000", "caps.delta": "0.5"} | {
+    f"score.features.{i}.{part}": value
+    for i in (0, 1)
+    for part, value in (("column", FEATURES[i].column), ("lower", "-2"), ("upper", "2"))
 }
-PRIOR = {"one_minus_k1": "1e-4", "lengthscale": "1.5", "evaluations": "4", "centre": "-0.5"}
+STEER = {"lengthscale": "1.5", "evaluations": "4", "centre": "-0.5"}
+PRIOR = {f"method.prior.{name}": value for name, value in (STEER | {"one_minus_k1": "1e-4"}).items()}
 ASSUMED = {"one_minus_k1": 1e-4, "lengthscale": 1.5, "evaluations": 4, "centre": -0.5}
 SEARCH = {"lengthscale": 1.5, "evaluations": 4, "centre": -0.5}
-STEER = {k: v for k, v in PRIOR.items() if k != "one_minus_k1"}
+STEERED = {f"method.search.{name}": value for name, value in STEER.items()}
 # Of each method: what is typed, the method that it must make, and whether it has a delta.
 FORMS = {
     "grid_exponential": (
-        {"use_weights": "yes", "loss": "ramp", "selection": "exponential"},
+        {"method.use_weights": "yes", "score.loss": "ramp", "method.selection": "exponential"},
         wire.GridExponential(name="grid_exponential", use_weights=True, selection="exponential"),
         0.0,
     ),
     "gp_design": (
-        PRIOR | {"value_at": "maximum", "kernel": "matern_32", "scale": "0.3"},
+        PRIOR | {"method.value_at": "maximum", "method.prior.kernel": "matern_32", "method.prior.scale": "0.3"},
         wire.GpDesign(
             name="gp_design",
             prior=wire.TuningPrior(**ASSUMED, kernel="matern_32", scale=0.3),
@@ -67,7 +73,8 @@ FORMS = {
         1e-6,
     ),
     "gp_ucb_simulated": (
-        PRIOR | {"delta": "0.05", "pairs": "400", "seed": "7", "estimated_lengthscale": "yes"},
+        PRIOR
+        | {"budget.delta": "0.05", "method.pairs": "400", "method.seed": "7", "method.prior.estimated": "lengthscale"},
         wire.GpUcbSimulated(
             name="gp_ucb_simulated",
             prior=wire.TuningPrior(**ASSUMED, estimated=["lengthscale"]),
@@ -77,7 +84,7 @@ FORMS = {
         0.05,
     ),
     "kusner_1": (
-        PRIOR | {"q": "paper", "delta_split": "paper", "index_bound": "clip"},
+        PRIOR | {"method.q": "paper", "method.delta_split": "paper", "method.index_bound": "clip"},
         wire.Kusner1(
             name="kusner_1",
             prior=wire.TuningPrior(**ASSUMED),
@@ -88,17 +95,17 @@ FORMS = {
         1e-6,
     ),
     "kusner_2": (
-        PRIOR | {"a": "2", "tau": "0.5", "last": "3", "noise": "own"},
+        PRIOR | {"method.a": "2", "method.tau": "0.5", "method.last": "3", "method.prior.noise": "own"},
         wire.Kusner2(name="kusner_2", prior=wire.TuningPrior(**ASSUMED, noise="own"), a=2.0, tau=0.5, last=3),
         1e-6,
     ),
     "kusner_3": (
-        STEER | {"form": "paper", "loss": "clipped_logistic", "clip": "0.8"},
+        STEERED | {"method.form": "paper", "score.loss": "clipped_logistic", "score.clip": "0.8"},
         wire.Kusner3(name="kusner_3", search=wire.TuningSearch(**SEARCH), form="paper"),
         0.0,
     ),
     "public_weights": (
-        STEER | {"loss": "ramp"},
+        STEERED | {"score.loss": "ramp"},
         wire.PublicWeights(name="public_weights", search=wire.TuningSearch(**SEARCH)),
         0.0,
     ),
@@ -155,7 +162,7 @@ def _numbers(sent):
             return text
 
     return {
-        k: [value(part) for part in v.split(", ")] if k.startswith("values") else value(v)
+        k: [value(part) for part in v.split(", ")] if k.endswith(".values") else value(v)
         for k, v in sent.items()
         if k not in ("_key", "_csrf", "seen")
     }
@@ -168,7 +175,7 @@ def _account(api, case):
 
 def _expected(case, typed, method, delta):
     """The same, written by hand as the API's own client would."""
-    loss = typed.get("loss", "zero_one")
+    loss = typed.get("score.loss", "zero_one")
     fields = {"loss": loss} | ({"clip": 0.8} if loss == "clipped_logistic" else {})
     share = None if method.name in ("kusner_2", "kusner_3", "public_weights") else "0.5"
     return case.spec(
@@ -189,26 +196,40 @@ def _expected(case, typed, method, delta):
     )
 
 
+WITHOUT_INPUT = {
+    "score.features.*.hidden_change": "of a study",
+    "score.features.*.scale": "of a study",
+}
+
+
+def test_every_field_of_a_tuning_has_an_input(owner, case):
+    names = set()
+    for method, score in (*((name, "logistic") for name in FORMS), ("gp_design", "http")):
+        _choose(owner, case, method, score)
+        names |= inputs_of(owner.text)
+    assert fields_of(wire.TuningCreate) - names == set(WITHOUT_INPUT)
+
+
 HTTP = {
     "name": "trees",
-    "model": "trees",
-    "lower": "0",
-    "upper": "1",
-    "reply": "whole",
-    "name_0": "depth",
-    "values_0": "1, 2, 3",
-    "scale_0": "linear",
-    "name_3": "rate",
-    "values_3": "0.1; 0.2",
-    "scale_3": "log10",
-    "cap_epsilon": "100000",
-    "cap_delta": "0.5",
+    "score.model": "trees",
+    "score.lower": "0",
+    "score.upper": "1",
+    "score.reply": "whole",
+    "grid.0.name": "depth",
+    "grid.0.values": "1, 2, 3",
+    "grid.0.scale": "linear",
+    "grid.3.name": "rate",
+    "grid.3.values": "0.1; 0.2",
+    "grid.3.scale": "log10",
+    "caps.epsilon": "100000",
+    "caps.delta": "0.5",
 }
 
 
 def test_a_program_of_ones_own_scores_several_hyperparameters(owner, api, case):
     _choose(owner, case, "grid_exponential", "http")
-    owner.submit("/tunings/new", go="look", epsilon="100", **HTTP)
+    owner.submit("/tunings/new", go="look", **HTTP | {"budget.epsilon": "100"})
     assert owner.status == 200, owner.shown[-1500:]
     assert "6 values on 200 records" in owner.shown
     owner.submit("/tunings/new", go="start")
@@ -224,26 +245,26 @@ def test_a_program_of_ones_own_scores_several_hyperparameters(owner, api, case):
 
 
 WRONG = [
-    ("gp_design", {"one_minus_k1": ""}, "one_minus_k1"),
-    ("gp_design", {"lengthscale": "-1"}, "lengthscale"),
-    ("gp_design", {"centre": "3"}, "centre"),  # outside the range of the score
-    ("gp_design", {"delta": "0"}, "delta"),
-    ("gp_design", {"evaluations": "5000"}, "evaluations"),
-    ("gp_ucb_simulated", {"pairs": "200", "delta": "0.005"}, "pairs"),
-    ("kusner_2", {"a": "2", "tau": "", "last": "1"}, "whole_grid"),
-    ("kusner_2", {"a": "2", "tau": "1", "last": "5"}, "last"),
-    ("kusner_3", {"loss": "zero_one"}, "loss"),
-    ("grid_exponential", {"loss": "zero_one", "use_weights": "yes"}, "loss"),
-    ("grid_exponential", {"loss": "clipped_logistic", "clip": "1000"}, "clip"),
-    ("grid_exponential", {"values_0": "1, nan"}, "values_0"),
-    ("grid_exponential", {"values_0": "1, 1"}, "values_0"),
-    ("grid_exponential", {"values_0": "1e9"}, "values_0"),
-    ("grid_exponential", {"index_share": "2"}, "index_share"),
-    ("grid_exponential", {"epsilon": "0"}, "epsilon"),
-    ("grid_exponential", {"cap_epsilon": "much"}, "cap_epsilon"),
-    ("grid_exponential", {"lower_1": "2", "upper_1": "1"}, "upper_1"),
-    ("grid_exponential", {"label": NAMES[0]}, "label"),
-    ("grid_exponential", {"threshold": "9"}, "threshold"),  # all of one class
+    ("gp_design", {"method.prior.one_minus_k1": ""}, "method.prior.one_minus_k1"),
+    ("gp_design", {"method.prior.lengthscale": "-1"}, "method.prior.lengthscale"),
+    ("gp_design", {"method.prior.centre": "3"}, "method.prior.centre"),  # outside the range of the score
+    ("gp_design", {"budget.delta": "0"}, "budget.delta"),
+    ("gp_design", {"method.prior.evaluations": "5000"}, "method.prior.evaluations"),
+    ("gp_ucb_simulated", {"method.pairs": "200", "budget.delta": "0.005"}, "method.pairs"),
+    ("kusner_2", {"method.a": "2", "method.tau": "", "method.last": "1"}, "method.whole_grid"),
+    ("kusner_2", {"method.a": "2", "method.tau": "1", "method.last": "5"}, "method.last"),
+    ("kusner_3", {"score.loss": "zero_one"}, "score.loss"),
+    ("grid_exponential", {"score.loss": "zero_one", "method.use_weights": "yes"}, "score.loss"),
+    ("grid_exponential", {"score.loss": "clipped_logistic", "score.clip": "1000"}, "score.clip"),
+    ("grid_exponential", {"grid.0.values": "1, nan"}, "grid.0.values"),
+    ("grid_exponential", {"grid.0.values": "1, 1"}, "grid.0.values"),
+    ("grid_exponential", {"grid.0.values": "1e9"}, "grid.0.values"),
+    ("grid_exponential", {"budget.index_share": "2"}, "budget.index_share"),
+    ("grid_exponential", {"budget.epsilon": "0"}, "budget.epsilon"),
+    ("grid_exponential", {"caps.epsilon": "much"}, "caps.epsilon"),
+    ("grid_exponential", {"score.features.1.lower": "2", "score.features.1.upper": "1"}, "score.features.1.upper"),
+    ("grid_exponential", {"score.label": NAMES[0]}, "score.label"),
+    ("grid_exponential", {"score.threshold": "9"}, "score.threshold"),  # all of one class
 ]
 
 
@@ -263,16 +284,16 @@ def test_what_is_wrong_stands_at_its_field_and_nothing_is_charged(owner, api, ca
 
 def test_wrong_rows_of_several_hyperparameters_are_reported_at_their_row(owner, case):
     _choose(owner, case, "gp_design", "http")
-    owner.submit("/tunings/new", go="look", **HTTP | PRIOR | {"centre": "", "values_3": "0, 1"})
+    owner.submit("/tunings/new", go="look", **HTTP | PRIOR | {"method.prior.centre": "", "grid.3.values": "0, 1"})
     assert owner.status == 422
-    assert 'id="e-values_3"' in owner.text  # log10 needs values above 0: the second axis, in the fourth row
+    assert 'id="e-grid.3.values"' in owner.text  # log10 needs values above 0: the second axis, in the fourth row
 
 
 def test_what_was_changed_after_a_look_is_shown_again_before_it_is_charged(owner, api, case):
     _choose(owner, case, "grid_exponential")
     owner.submit("/tunings/new", go="look", **SCORE)
     before = _account(api, case)
-    owner.submit("/tunings/new", go="start", epsilon="9")
+    owner.submit("/tunings/new", go="start", **{"budget.epsilon": "9"})
     assert "nothing was charged" in owner.shown
     assert "Charge epsilon 9" in owner.shown
     assert _account(api, case) == before
@@ -284,7 +305,7 @@ def test_what_was_changed_after_a_look_is_shown_again_before_it_is_charged(owner
 def test_a_cap_that_is_spent_is_reported_and_charges_nothing(owner, api):
     own = registered(api, seed=77)
     _choose(owner, own, "grid_exponential")
-    owner.submit("/tunings/new", go="look", **SCORE | {"cap_epsilon": "0.5"})
+    owner.submit("/tunings/new", go="look", **SCORE | {"caps.epsilon": "0.5"})
     owner.submit("/tunings/new", go="start")
     assert owner.status == 403
     assert _account(api, own) == 0
@@ -294,12 +315,14 @@ def test_the_first_step_says_what_does_not_go_together(owner, case):
     _choose(owner, case, "kusner_3", "http")
     assert owner.status == 422
     assert "for the built-in score alone" in owner.shown
-    owner.get(f"/tunings/new?validation={case.validation.id}&score=logistic&method=gp_design&go=form")
+    owner.get(
+        f"/tunings/new?validation_dataset_id={case.validation.id}&score.kind=logistic&method.name=gp_design&go=form"
+    )
     assert owner.status == 422
-    assert 'id="e-training"' in owner.text
-    owner.get("/tunings/new?go=form&score=none&method=none")
+    assert 'id="e-score.training_dataset_id"' in owner.text
+    owner.get("/tunings/new?go=form&score.kind=none&method.name=none")
     assert owner.status == 422
-    owner.get(f"/tunings/new?validation={case.validation.id}")
+    owner.get(f"/tunings/new?validation_dataset_id={case.validation.id}")
     assert owner.status == 200
     assert f'<option value="{case.validation.id}" selected>' in owner.text
     usual, folded = owner.text.split("<summary>As published, for comparison</summary>")
