@@ -60,7 +60,6 @@ def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
         async with serving.running(app, context, delivery, retention) as ends:
             curator.start()
             ends.push_async_callback(run_in_threadpool, curator.close)
-            ends.push_async_callback(curator.releases.stop)
             outbound.start()
             ends.push_async_callback(outbound.stop)
             yield

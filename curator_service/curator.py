@@ -19,6 +19,7 @@ from curator_service.queries.inbox.inbox import Inbox
 from curator_service.queries.inbox.webhook_measurer import WebhookMeasurer
 from curator_service.queries.inbox.withholding import Withholding
 from curator_service.queries.queries import Queries
+from curator_service.releases.attack_preview import Previews
 from curator_service.releases.forecast_jobs import Forecasts
 from curator_service.releases.public_forecasts import PublicForecasts
 from curator_service.releases.releases import Releases
@@ -64,7 +65,8 @@ class Curator:
             vault.keep_only(recorded)
         self.studies = Studies(context, self.released.losses, settings)
         self.public_forecasts = PublicForecasts(context, self.runner)
-        self.releases = Releases(context, vault, self.public_forecasts.points)
+        previews = Previews(self.runner)
+        self.releases = Releases(context, vault, self.runner, previews, self.public_forecasts.points)
         self.sandboxes = Sandboxes(context, vault, self.releases)
         self.grants = Grants(context, settings)
         self.wakeups = Wakeups()
@@ -82,7 +84,9 @@ class Curator:
         self.messages = Messages(context, self.released)
         self.overviews = Overviews(context, self.released, self.public_forecasts.points)
         self.feature_results = FeatureResults(context, self.released)
-        self.privacy_reports = PrivacyReports(context, vault, self.accounts, self.dataset_accounts, self.overviews)
+        self.privacy_reports = PrivacyReports(
+            context, vault, self.accounts, self.dataset_accounts, self.overviews, previews
+        )
         self.countersignatures = Countersignatures(context)
         self.forecasts = Forecasts(context, vault, settings, self.runner)
         self.tunings = Tunings(context, vault, settings, self.runner)
@@ -106,10 +110,6 @@ class Curator:
         """Previews, releases, forecasts and tunings that have not ended, and files that are read."""
         with self.context.database.read() as db:
             jobs = [
-                wire.JobView(kind=kind, id=study, study_id=study, name=_name(db, study), progress=share)
-                for kind, study, share in self.releases.under_way()
-            ]
-            jobs += [
                 wire.JobView.model_validate(
                     {
                         "kind": task.kind.name,

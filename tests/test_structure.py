@@ -99,7 +99,6 @@ STILL_ELSEWHERE = {
     "curator_service.queries.inbox.deadlines",
     "curator_service.queries.inbox.webhook_measurer",
     "curator_service.erasure.erasure",
-    "curator_service.releases.releases",
     "curator_service.datasets.uploads",
     "modeler_service.runs.answer_listener",
     "service_kit.cli.main",

@@ -1,8 +1,7 @@
 """Attacks on a study, previewed for its owner: nothing is changed, and what is drawn is thrown away."""
 
 import logging
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -16,13 +15,13 @@ from curator_service.privacy.choice import Concrete
 from curator_service.privacy.prices import is_groups
 from curator_service.releases import attacks
 from curator_service.releases.attacks import groups, harm
-from curator_service.releases.attacks.worker import Job, PreviewResult, Published, attempt
+from curator_service.releases.attacks.worker import Job, PreviewResult, Published, Reply, Worker, attempt
 from curator_service.releases.mechanisms.mechanism import Assessment
 from curator_service.releases.mechanisms.registry import mechanism_of
 from curator_service.releases.release_status import release_status
 from curator_service.studies.studies import owner_view
 from curator_service.vault import Vault
-from service_kit.context.exclusive import exclusive
+from service_kit.runner.runner import Kind, Runner, Task
 from service_kit.store.database import Connection, Database
 
 log = logging.getLogger("blindopt.trials")
@@ -33,7 +32,6 @@ DEADLINE_SECONDS = 15.0
 COMMAND_SECONDS = 20.0
 WAIT_SECONDS = 1.0
 """How long a preview waits for another's; it holds a thread of the service meanwhile."""
-_ONE_AT_A_TIME = threading.Lock()
 _CENTRES = (
     "Not tried: what the groups' centres show of a record, which use a part of epsilon. On the curator's machine, "
     "`blindopt-curator audit-privacy STUDY` draws them."
@@ -76,29 +74,24 @@ def job_of(
     )
 
 
-def on_draft(
-    job: Job,
-    *,
-    deadline_s: float = DEADLINE_SECONDS,
-    wait_s: float = WAIT_SECONDS,
-    run: Callable[[Job, float], PreviewResult] | None = None,
-    on_progress: Callable[[float | None], None] = lambda share: None,
-) -> Preview:
-    """Assess a draft, and attack a release of up to 2,000 rows that is drawn for this, until the deadline at most.
+class Previews:
+    """Previews of drafts, and attacks on releases: one at a time."""
 
-    Or attack the published release of the job. ``on_progress`` gets the share of the attacks that have ended, and None
-    at the end.
+    def __init__(self, runner: Runner) -> None:
+        self._kind = runner.add(Kind("preview", Reply, Worker, seconds=DEADLINE_SECONDS))
 
-    Raises ReleaseImpossible, and Busy while another preview is under way.
-    """
-    seconds = ceil(PREVIEW_SECONDS)
-    busy = Busy("a preview is under way, and one is made at a time: try again", seconds=seconds)
-    with exclusive(_ONE_AT_A_TIME, wait_s, busy):
-        on_progress(0.0)
-        try:
-            tried = run(job, deadline_s) if run is not None else attempt(job, deadline_s, on_progress=on_progress)
-        finally:
-            on_progress(None)
+    def make(self, study_id: str, job: Job, wait_s: float = WAIT_SECONDS) -> Preview:
+        """Assess a draft, and attack a release of up to 2,000 rows that is drawn for this, until the deadline at most.
+
+        Or attack the published release of the job. Raises ReleaseImpossible, and Busy while another preview is made.
+        """
+        busy = Busy("a preview is under way, and one is made at a time: try again", seconds=ceil(PREVIEW_SECONDS))
+        with self._kind.held(Task(self._kind, study_id, study_id), wait_s, busy) as task:
+            return preview_of(job, attempt(task, job), self._kind.seconds)
+
+
+def preview_of(job: Job, tried: PreviewResult, deadline_s: float = DEADLINE_SECONDS) -> Preview:
+    """A preview of what was tried within a deadline."""
     if tried.fault is not None:
         log.error("fault", extra={"fields": {"trial": tried.fault}})
     findings = [finding for attack in attacks.ATTACKS if (finding := tried.findings.get(attack)) is not None]

@@ -1,14 +1,12 @@
 """Previews of a study's release, and the release itself."""
 
-import asyncio
 import logging
 import secrets
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from operator import itemgetter
-from typing import Any, Literal
+from math import inf
+from typing import Any
 
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
@@ -30,7 +28,7 @@ from curator_service.datasets.scaling import ScaledRows
 from curator_service.datasets.withheld_records import withheld_records
 from curator_service.privacy import entropy, prices, search_noise
 from curator_service.privacy.guarantees import CHOOSING
-from curator_service.releases import attack_preview
+from curator_service.releases.attack_preview import Previews, job_of
 from curator_service.releases.mechanisms.mechanism import Mechanism
 from curator_service.releases.mechanisms.registry import mechanism_of
 from curator_service.releases.release_status import ReleaseStatus, release_status
@@ -39,16 +37,16 @@ from curator_service.studies.studies import owner_view
 from curator_service.vault import Vault, new_id
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
+from service_kit.runner import Reply
+from service_kit.runner.runner import Kind, Runner, Task
 from service_kit.store import audit_log
 from service_kit.store.base import stamp
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
 
 log = logging.getLogger("blindopt.releases")
-_STOP_SECONDS = 10.0
 UNEXPECTED = "a fault of the service, which its own log names: nothing was published"
 ENDED = "the service ended while it was drawn, and nothing was published: release it again"
-Kind = Literal["preview", "release"]
 ForecastOf = Callable[[wire.StudyCreate], list[wire.ForecastPoint]]
 """Returns the points of the public forecast of a draft, if one has been made."""
 
@@ -63,16 +61,18 @@ class Releases:
         self,
         context: ServiceContext,
         vault: Vault,
+        runner: Runner,
+        previews: Previews,
         forecast_of: ForecastOf = lambda spec: [],
     ) -> None:
         self._context = context
         self._forecast_of = forecast_of
         self._vault = vault
         self._losses = DatasetLosses(vault)
-        self._progress: dict[tuple[Kind, str], float] = {}
+        self._previews = previews
+        self._draws = runner.add(Kind("release", Reply, at_once=inf))
         self._high: dict[str, str] = {}
         """By study, the digest of the draft whose latest preview found a high risk; neither stored nor logged."""
-        self._stopping = False
         context.database.write(self._recover)
 
     def _recover(self, db: Connection) -> None:
@@ -91,10 +91,10 @@ class Releases:
             view = owner_view(db, identity)
             spec = view.spec
             rows, current = dataset_rows.scaled_rows(db, self._vault, spec), release_status(db, spec, None)
-            job = attack_preview.job_of(db, self._vault, spec, current.release)
+            job = job_of(db, self._vault, spec, current.release)
             account = outlook(db, self._losses, spec, current.release, identity)
             dataset = dataset_view(store.find(db, store.datasets, spec.dataset_id))
-        preview = attack_preview.on_draft(job, on_progress=partial(self._show_preview, identity))
+        preview = self._previews.make(identity, job)
         verdict = None if dataset.public else preview.verdict
         self._high.pop(identity, None)
         if verdict is not None and verdict.level == "high":
@@ -139,26 +139,31 @@ class Releases:
         if isinstance(charged, StoredReply):
             return charged
 
-        def finish() -> None:
+        def finish(_: Task[Reply]) -> None:
             try:
                 self._finish(request, identity, *charged)
             except Exception as error:
                 level = logging.WARNING if isinstance(error, BlindoptError) else logging.ERROR
                 log.log(level, "the release of %s failed, and it is a draft again: %s", identity, type(error).__name__)
 
-        threading.Thread(target=finish, name=f"release {identity}").start()
+        self._draws.in_thread(charged[-1], finish)
         return None
 
     def _finish(
-        self, request: RequestContext, identity: str, spec: wire.StudyCreate, current: ReleaseStatus
+        self,
+        request: RequestContext,
+        identity: str,
+        spec: wire.StudyCreate,
+        current: ReleaseStatus,
+        task: Task[Reply],
     ) -> StoredReply:
         release_id = new_id("rel")
         try:
 
             def on_progress(share: float) -> None:
-                if self._stopping:
+                if task.is_cancelled:
                     raise StorageUnavailable("the service is stopping: nothing was released")
-                self._progress["release", identity] = share
+                task.progress = share
 
             rows, mechanism = self._in_secret_order(spec), mechanism_of(spec, current.release)
             drawn = mechanism.release(rows, partial(self._vault.begin_release, release_id), on_progress)
@@ -175,30 +180,12 @@ class Releases:
             self._context.database.write(lambda db: self._abandon(db, identity, request.principal.actor, problem))
             raise
         finally:
-            self._progress.pop(("release", identity), None)
-
-    async def stop(self) -> None:
-        """End every draw, which may take minutes; each notices within about a second."""
-        self._stopping = True
-        for _ in range(int(_STOP_SECONDS / 0.01)):
-            if not any(kind == "release" for kind, _ in list(self._progress)):
-                break
-            await asyncio.sleep(0.01)
+            self._draws.leave(task)
 
     def progress(self, identity: str) -> float | None:
         """Share of the rows that are drawn while a release is under way, else None."""
-        return self._progress.get(("release", identity))
-
-    def under_way(self) -> list[tuple[Kind, str, float]]:
-        """Previews and releases under way: the study of each, with the share of the attacks or rows that are done."""
-        under_way = [(kind, study, share) for (kind, study), share in list(self._progress.items())]
-        return sorted(under_way, key=itemgetter(0))
-
-    def _show_preview(self, identity: str, share: float | None) -> None:
-        if share is None:
-            self._progress.pop(("preview", identity), None)
-        else:
-            self._progress["preview", identity] = share
+        task = self._draws.find(identity)
+        return None if task is None else task.progress
 
     def is_high_risk(self, identity: str, spec_sha256: str) -> bool:
         """Whether the latest preview of this draft since the service was started found a high risk."""
@@ -206,19 +193,17 @@ class Releases:
 
     def _begin(
         self, request: RequestContext, identity: str, wanted: wire.ReleaseAsked | None
-    ) -> StoredReply | tuple[wire.StudyCreate, ReleaseStatus]:
+    ) -> StoredReply | tuple[wire.StudyCreate, ReleaseStatus, Task[Reply]]:
         if (earlier := self._context.idempotency.earlier(request)) is not None:
             return earlier
         key = f"{request.principal.id} {self._context.idempotency.key_of(request)[0]}"
+        task = Task(self._draws, identity, identity)
 
-        charged = False
-
-        def work(db: Connection) -> tuple[wire.StudyCreate, ReleaseStatus]:
-            nonlocal charged
+        def work(db: Connection) -> tuple[wire.StudyCreate, ReleaseStatus, Task[Reply]]:
             self._context.authentication.check_live(db, request.principal)
             row = store.find(db, store.studies, identity)
             self._context.audit_trail.check_unchanged(identity)
-            drawing = ("release", identity) in self._progress
+            drawing = self._draws.find(identity) is not None
             if drawing and row.releasing_key == key:
                 raise StillRunning("this release is being drawn")
             if row.state != "draft" and (drawing or row.state != "releasing"):
@@ -242,15 +227,13 @@ class Releases:
             self._charge(db, request, identity, spec)
             store.change(db, store.studies, identity, state="releasing", releasing_key=key, release_problem=None)
             self._log(db, "release.begun", request.principal.actor, study_id=identity)
-            self._progress["release", identity] = 0.0
-            charged = True
-            return spec, current
+            self._draws.enter(task)
+            return spec, current, task
 
         try:
             return self._context.database.write(work)
         except BaseException as error:
-            if charged:  # its commit failed
-                self._progress.pop(("release", identity), None)
+            self._draws.leave(task)  # its commit may have failed
             if isinstance(error, BudgetExhausted):
                 self._refuse(request, identity, error)
             stored = self._context.idempotency.earlier(request) if isinstance(error, StateConflict) else None

@@ -12,7 +12,7 @@ from curator_service.datasets.withheld_records import withheld_records
 from curator_service.privacy import accounting, cautions
 from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.guarantees import neighbours, unit_of_privacy
-from curator_service.releases import attack_preview
+from curator_service.releases.attack_preview import Previews, job_of
 from curator_service.releases.mechanisms.registry import mechanism_of
 from curator_service.releases.release_status import release_status
 from curator_service.reports.accounts import Accounts
@@ -37,12 +37,14 @@ class PrivacyReports:
         accounts: Accounts,
         dataset_accounts: DatasetAccounts,
         overviews: Overviews,
+        previews: Previews,
     ) -> None:
         self._context = context
         self._vault = vault
         self._dataset_accounts = dataset_accounts
         self._accounts = accounts
         self._overviews = overviews
+        self._previews = previews
 
     def of_study(self, identity: str) -> wire.SignedPrivacyReport:
         """The report of one study. Takes some seconds, for the attacks. Raises NotFound."""
@@ -127,9 +129,9 @@ class PrivacyReports:
             return [], "Not tried: nothing was released yet."
         with self._context.database.read() as db:
             current = release_status(db, view.spec, view.report)
-            job = attack_preview.job_of(db, self._vault, view.spec, current.release, view.release_id)
+            job = job_of(db, self._vault, view.spec, current.release, view.release_id)
         try:
-            preview = attack_preview.on_draft(job, wait_s=WAIT_SECONDS)
+            preview = self._previews.make(view.id, job, wait_s=WAIT_SECONDS)
         except Busy:
             return [], "Not tried: another preview was under way."
         return preview.findings, preview.not_tried

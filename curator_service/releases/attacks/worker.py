@@ -4,7 +4,6 @@ One step over a thousand features can take a minute inside the linear algebra, w
 killed. The findings that it sent before are kept. The child reads the records from their file.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from curator_service.releases.attacks import trial
 from curator_service.releases.mechanisms.mechanism import Assessment
 from curator_service.releases.mechanisms.registry import mechanism_of
 from service_kit import runner
+from service_kit.runner.runner import Task
 
 
 class Published(runner.Message):
@@ -75,30 +75,24 @@ class PreviewResult:
     fault: str | None = None
 
 
-def attempt(
-    job: Job, within: float, worker: Worker | None = None, on_progress: Callable[[float], None] | None = None
-) -> PreviewResult:
-    """Assess and attack a draft for ``within`` seconds at most, in a new process by default, which then ends.
+def attempt(task: Task[Reply], job: Job) -> PreviewResult:
+    """Assess and attack a draft in a process; the task's progress is the share of the attacks that have ended.
 
-    ``on_progress`` gets the share of the attacks that have ended. Raises ReleaseImpossible.
+    Raises ReleaseImpossible.
     """
-    worker, result, reply = worker or Worker(), PreviewResult(), Reply()
-    try:
-        with worker.deadline(within) as late:
-            for reply in worker.work(job):
-                if reply.problem is not None and reply.is_impossible:
-                    raise ReleaseImpossible(reply.problem)
-                if reply.assessment is not None:
-                    result.assessment = reply.assessment
-                if reply.attack is not None:
-                    result.findings[reply.attack] = reply.finding
-                    if on_progress is not None:
-                        on_progress(len(result.findings) / len(trial.ATTACKS))
-    finally:
-        status = worker.end()
-    result.late, result.fault = late.is_set(), reply.problem
-    if not (reply.is_last or result.late):
-        result.fault = f"its process ended with status {status}; memory may be short"
+    result = PreviewResult()
+
+    def take(reply: Reply) -> None:
+        if reply.assessment is not None:
+            result.assessment = reply.assessment
+        if reply.attack is not None:
+            result.findings[reply.attack] = reply.finding
+            task.progress = len(result.findings) / len(trial.ATTACKS)
+
+    last = task.do(job, on_reply=take)
+    if last.problem is not None and last.is_impossible:
+        raise ReleaseImpossible(last.problem)
+    result.late, result.fault = task.is_late, None if task.is_late else last.problem
     return result
 
 

@@ -120,7 +120,12 @@ class Kind(Generic[ReplyT]):
     # --- turns --------------------------------------------------------------------------------------
 
     def submit(self, task: Task[ReplyT], work: Callable[[Task[ReplyT]], None]) -> list[Task[ReplyT]]:
-        """Do ``work`` in a thread of its own when its turn comes; the tasks that gave way to it. It raises nothing."""
+        """Queue a task, whose ``work`` is done in a thread of its own; the tasks that gave way to it."""
+        self.in_thread(task, work)
+        return self.enter(task)
+
+    def in_thread(self, task: Task[ReplyT], work: Callable[[Task[ReplyT]], None]) -> None:
+        """Do ``work``, which raises nothing, in a thread of its own when the task's turn comes."""
 
         def run() -> None:
             try:
@@ -134,7 +139,6 @@ class Kind(Generic[ReplyT]):
                 threading.Thread(target=run, daemon=True, name=f"{self.name} {task.id}").start()
 
         task.turn.add_done_callback(start)
-        return self.enter(task)
 
     @contextmanager
     def held(self, task: Task[ReplyT], wait_s: float, refusal: BlindoptError) -> Iterator[Task[ReplyT]]:
@@ -253,7 +257,8 @@ class Kind(Generic[ReplyT]):
     def wait(self, until: float) -> None:
         """Wait for interrupted work that runs, until this time of the monotonic clock at most."""
         with self.changed:
-            self.changed.wait_for(lambda: not self._tasks, max(0.0, until - time.monotonic()))
+            ended = lambda: not any(task.is_running for task in self._tasks)  # noqa: E731
+            self.changed.wait_for(ended, max(0.0, until - time.monotonic()))
 
 
 class Runner:

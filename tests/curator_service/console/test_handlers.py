@@ -110,7 +110,7 @@ def test_two_tabs_that_release_each_show_their_own_result():
 
 def test_jobs_under_way_are_those_of_all_studies(tmp_path, small, monkeypatch):
     in_process = InProcessCurator(tmp_path)
-    monkeypatch.setattr(in_process.curator.forecasts, "_submit", lambda identity: None)
+    monkeypatch.setattr(in_process.curator.runner.kinds["forecast"], "at_once", 0)
     identity = in_process.open(small.csv, partial(draft, small))
     begun = in_process.call("owner", "POST", f"/v1/studies/{identity}/forecasts", json={})
     jobs = []

@@ -176,10 +176,10 @@ def test_two_previews_at_once_are_one_and_a_word_when_to_come_again(tmp_path, sm
     """Over HTTP, in one process, so that the first is surely under way: the second holds no thread for it."""
     begun, go = threading.Event(), threading.Event()
 
-    def held(job, within, **_):
+    def held(task, job):
         begun.set()
         assert go.wait(60)
-        return attempt(job, within)
+        return attempt(task, job)
 
     replace_preview(monkeypatch, held)
     app = build(Settings(data_dir=tmp_path / "data"))
@@ -279,9 +279,8 @@ def test_a_preview_under_way_is_a_job_with_its_progress(tmp_path, small, monkeyp
     seen = []
     curator = InProcessCurator(tmp_path)
 
-    def held(job, deadline_s, *, on_progress):
-        for share in (0.25, 1.0):
-            on_progress(share)
+    def held(task, job):
+        for task.progress in (0.25, 1.0):
             seen.append([(j["kind"], j["progress"]) for j in curator.call("owner", "GET", "/v1/jobs")["jobs"]])
         return PreviewResult()
 

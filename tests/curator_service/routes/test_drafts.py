@@ -5,9 +5,11 @@ import pytest
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import LogBroken
+from curator_service.releases.attack_preview import Previews
 from curator_service.releases.releases import Releases
 from curator_service.store import jobs, studies
 from curator_service.vault import Vault
+from service_kit.runner.runner import Runner
 from service_kit.store import audit_log
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 
@@ -203,7 +205,9 @@ class FailingReleases(Releases):
 def test_a_draft_whose_release_was_charged_and_interrupted_is_never_changed(drafts, tmp_path):
     """Else the records would be protected by less than what was charged for."""
     curator = drafts.in_process
-    curator.curator.releases = FailingReleases(curator.context, Vault(tmp_path / "data" / "files"))
+    runner = Runner()
+    vault = Vault(tmp_path / "data" / "files")
+    curator.curator.releases = FailingReleases(curator.context, vault, runner, Previews(runner))
     assert drafts.in_process.send("owner", "POST", f"{drafts.path}:release").status_code == 500
     assert drafts.in_process.call("owner", "GET", drafts.path)["state"] == "draft"
     reply = drafts.put()

@@ -91,6 +91,6 @@ def test_a_preview_says_that_it_does_not_attack_private_centres(private):
     assert ["but not the centres" in finding.sentence for finding in seen.values()] == [private] * 2
     result = PreviewResult(Assessment(), seen | {"averaging": None})
     job = Job(study=drafted, release=drafted.release, records=Path(), columns=[0], outcome=1, seconds=1.0)
-    preview = attack_preview.on_draft(job, run=lambda job, deadline: result)
+    preview = attack_preview.preview_of(job, result)
     assert ("groups' centres" in (preview.not_tried or "")) is private
     assert ("Not every attack was tried" in preview.verdict.sentence) is private

@@ -4,7 +4,6 @@ import os
 import re
 import threading
 from contextlib import contextmanager
-from functools import partial
 
 import numpy as np
 import pytest
@@ -15,13 +14,29 @@ from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy.choice import concrete
 from curator_service.releases import attack_preview
 from curator_service.releases.attacks import ATTACKS
-from curator_service.releases.attacks.worker import Job, PreviewResult, Worker, attempt
+from curator_service.releases.attacks.worker import Job, Reply, Worker, attempt
 from curator_service.releases.mechanisms.mechanism import Assessment
 from curator_service.releases.mechanisms.registry import mechanism_of
+from service_kit.runner.runner import Kind, Runner, Task
 from tests.curator_service.releases.attacks.test_trial import study
 
 LONG = 60.0
 FINDING = wire.Finding(attack="membership", figure=0, low=0, high=1, confidence=0.95, unit="share", sentence="So.")
+
+
+def attempted(job, make_worker=Worker):
+    """What the process of a preview sends."""
+    return attempt(Task(Kind("preview", Reply, make_worker, seconds=LONG), "std_1"), job)
+
+
+@pytest.fixture
+def runner():
+    return Runner()
+
+
+@pytest.fixture
+def previews(runner):
+    return attack_preview.Previews(runner)
 
 
 @pytest.fixture
@@ -42,7 +57,7 @@ def job(tmp_path):
 
 def test_a_preview_has_what_the_release_would_be_and_what_every_attack_found(job):
     request = job()
-    result = attempt(request, LONG)
+    result = attempted(request)
     assert (result.late, result.fault, set(result.findings)) == (False, None, set(ATTACKS))
     assert result.findings["known_rows"].figure == 1.0
     assert attack_preview.not_tried(result) is None
@@ -54,7 +69,7 @@ def test_a_preview_has_what_the_release_would_be_and_what_every_attack_found(job
 
 
 def test_attacks_that_need_more_rows_are_named_and_answers_that_no_cap_allows_are_not(job):
-    result = attempt(job(n=20), LONG)
+    result = attempted(job(n=20))
     assert set(result.findings) == set(ATTACKS)
     assert [attack for attack in ATTACKS if result.findings[attack] is None] == ["known_rows_noisy", "membership"]
     assert attack_preview.not_tried(result).startswith("Not tried: known_rows_noisy, membership (more rows are needed")
@@ -67,13 +82,14 @@ def test_what_cannot_be_released_is_refused_in_the_mechanism_s_words(job):
     x = np.random.default_rng(0).normal(size=(60, 3))
     x[:, 1] = 7.25
     with pytest.raises(ReleaseImpossible, match="leave out one of x1"):
-        attempt(job(x=x), LONG)
+        attempted(job(x=x))
 
 
 @pytest.mark.parametrize("release", ["po_gp_ucb", "gaussian"])
-def test_a_wide_study_ends_at_the_deadline_and_says_what_was_not_tried(release, job):
+def test_a_wide_study_ends_at_the_deadline_and_says_what_was_not_tried(release, runner, previews, job):
     """One step over 1,000 features takes a second or more, all of them a minute: nothing looks at a clock in there."""
-    preview = attack_preview.on_draft(job(release, n=4_100, d=1_000), deadline_s=0.05)
+    runner.kinds["preview"].seconds = 0.05
+    preview = previews.make("std_1", job(release, n=4_100, d=1_000))
     tried = {finding.attack for finding in preview.findings}
     missing = [attack for attack in ATTACKS if attack not in tried]
     assert missing  # how many depends on the machine
@@ -106,12 +122,12 @@ class Late(Worker):
 
 def test_a_preview_that_its_deadline_ends_keeps_what_it_had_sent(job):
     worker = Late()
-    result = attempt(job(), 0.5, worker)
+    result = attempted(job(), lambda: worker)
     assert (result.late, result.fault) == (True, None)
     assert result.assessment.branch is not None
     assert "averaging" in result.findings
     assert len(result.findings) < len(ATTACKS)
-    assert worker.seconds == [0.5]
+    assert worker.seconds == [LONG]
     with pytest.raises(ProcessLookupError):
         os.kill(worker.pid, 0)  # it is gone, and was waited for
 
@@ -122,8 +138,9 @@ class Killed(Worker):
         yield from super().work(job, array)
 
 
-def test_a_process_that_dies_is_reported_and_not_taken_for_a_preview_without_findings(job):
-    preview = attack_preview.on_draft(job(), run=partial(attempt, worker=Killed()))
+def test_a_process_that_dies_is_reported_and_not_taken_for_a_preview_without_findings(runner, previews, job):
+    runner.kinds["preview"].make_worker = Killed
+    preview = previews.make("std_1", job())
     assert preview.findings == []
     assert preview.assessment == Assessment()
     assert "what the data make of the release, known_rows" in preview.not_tried
@@ -132,7 +149,7 @@ def test_a_process_that_dies_is_reported_and_not_taken_for_a_preview_without_fin
 
 def test_records_that_cannot_be_read_are_reported_without_their_path(job):
     missing = job().records.with_name("nowhere.npy")
-    result = attempt(job().model_copy(update={"records": missing}), LONG)
+    result = attempted(job().model_copy(update={"records": missing}))
     assert (result.assessment, result.findings) == (None, {})
     assert "npy" in result.fault
     assert "nowhere" not in result.fault
@@ -141,56 +158,9 @@ def test_records_that_cannot_be_read_are_reported_without_their_path(job):
 # --- one at a time -----------------------------------------------------------------------------------------
 
 
-class Held:
-    """Runs previews that are under way until ``go`` is set; ``begun`` is set when the first is."""
-
-    def __init__(self):
-        self.begun, self.go = threading.Event(), threading.Event()
-
-    def __call__(self, job, within):
-        self.begun.set()
-        assert self.go.wait(LONG)
-        return PreviewResult(Assessment(), dict.fromkeys(ATTACKS, FINDING))
-
-
-@pytest.fixture
-def held():
-    run = Held()
-    yield run
-    run.go.set()
-
-
-def test_a_second_preview_waits_shortly_and_is_then_refused_as_busy(held, job):
-    first = []
-    thread = threading.Thread(target=lambda: first.append(attack_preview.on_draft(job(), run=held)))
-    thread.start()
-    assert held.begun.wait(LONG)
-    with pytest.raises(Busy) as refused:
-        attack_preview.on_draft(job(), wait_s=0.05, run=held)
+def test_a_second_preview_waits_shortly_and_is_then_refused_as_busy(runner, previews, job):
+    kind = runner.kinds["preview"]
+    with kind.held(Task(kind, "std_1"), LONG, Busy("no", seconds=1)), pytest.raises(Busy) as refused:
+        previews.make("std_2", job(), wait_s=0.05)
     assert (refused.value.status, refused.value.retryable, refused.value.headers) == (503, True, {"Retry-After": "3"})
-    held.go.set()
-    thread.join(LONG)
-    assert first[0].not_tried is None
-    assert attack_preview.on_draft(job(), run=held).not_tried is None  # the turn was given back
-
-
-def test_a_second_preview_that_need_not_wait_long_gets_its_turn(held, job):
-    """The control: it is the wait that ends, not the asking."""
-    preview = partial(attack_preview.on_draft, wait_s=LONG, run=held)
-    threads = [threading.Thread(target=preview, args=(job(),)) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    assert held.begun.wait(LONG)
-    held.go.set()
-    for thread in threads:
-        thread.join(LONG)
-        assert not thread.is_alive()
-
-
-def test_a_preview_that_fails_gives_its_turn_back(job):
-    def fails(*_):
-        raise ReleaseImpossible("no")
-
-    for _ in range(2):
-        with pytest.raises(ReleaseImpossible):
-            attack_preview.on_draft(job(), wait_s=0.05, run=fails)
+    assert previews.make("std_2", job(), wait_s=0.05).not_tried is None  # the turn was given back
