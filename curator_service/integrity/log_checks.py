@@ -3,7 +3,6 @@
 Each summary follows the log record by record, then checks that its tables hold what the log says.
 """
 
-import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -17,14 +16,12 @@ from blindopt.errors import LogBroken, NotFound
 from curator_service import store
 from curator_service.budget import table as lines
 from curator_service.budget.account_table import A_FILE
-from curator_service.budget.ledger import RowBalance
 from curator_service.datasets import table as withheld
 from curator_service.integrity.erasure_checks import ErasureLogSummary
 from curator_service.integrity.inbox_checks import InboxLogSummary
-from curator_service.integrity.logged_accounts import AccountLogSummary
-from curator_service.integrity.logged_studies import Account, StudyLogSummary
+from curator_service.integrity.logged_studies import Account, StudyLogSummary, line_digest
 from curator_service.integrity.tuning_checks import TuningLogSummary, check_rows
-from curator_service.privacy.prices import Prices, text
+from curator_service.privacy.prices import Prices
 from curator_service.salted_digests import salted_digest, salted_file_digest
 from curator_service.store import advisories
 from curator_service.studies import table as messages
@@ -77,16 +74,21 @@ class _DatasetLogSummary:
         self._erased = erased
         self._readings: dict[str, str] = {}
         self._deleted: dict[str, bool] = {}
-        self._files = AccountLogSummary()
+        self._registered: dict[str, Json] = {}
+        """Details of ``dataset.registered``, of datasets that have a row."""
 
     def follow(self, record: Json) -> None:
-        details = record.get("details", {})
-        self._files.follow(record)
+        details = record["details"]
+        dataset_id = details["dataset_id"]
         if record["kind"] == "dataset.deleted":
-            self._readings.pop(details["dataset_id"], None)
-            self._deleted[details["dataset_id"]] = details["kept_for_account"]
-        if record["kind"] == "dataset.registered" and "reading_sha256" in details:
-            self._readings[details["dataset_id"]] = details["reading_sha256"]
+            self._readings.pop(dataset_id, None)
+            self._deleted[dataset_id] = details["kept_for_account"]
+            if not details["kept_for_account"]:
+                self._registered.pop(dataset_id, None)
+            return
+        self._registered[dataset_id] = details
+        if "reading_sha256" in details:
+            self._readings[dataset_id] = details["reading_sha256"]
 
     def check(self, db: Connection) -> Iterator[LogBroken]:
         if store.kept_for_accounts(db) != {name for name, is_kept in self._deleted.items() if is_kept}:
@@ -102,14 +104,25 @@ class _DatasetLogSummary:
         stored = set()
         for row in store.every(db, store.datasets):
             stored.add(row.id)
-            if (fault := self._files.fault(row, names.setdefault(row.sha256, row.id))) is not None:
+            if (fault := self._change(row, names.setdefault(row.sha256, row.id))) is not None:
                 yield self._fault(row.id, fault)
-        for name in self._files.registered.keys() - stored:
+        for name in self._registered.keys() - stored:
             yield self._fault(name, f"dataset {name} is missing")
+
+    def _change(self, dataset: Any, name: str) -> str | None:
+        """What differs in a dataset, or in the ``name`` of its file's account; None if nothing does."""
+        logged = self._registered.get(dataset.id)
+        if logged is None:
+            return f"dataset {dataset.id} is not in the log"
+        # The first two were recorded in part, before version 0.3.
+        stored = {"public": bool(dataset.public), "account": name, "rows_per_person": dataset.rows_per_person}
+        if not stored.items() <= {**stored, **logged}.items():
+            return f"dataset {dataset.id} was changed: its file, or whether it is public, is not what the log says"
+        return None
 
     def _fault(self, identity: str, fault: str) -> LogBroken:
         """A finding about a dataset, and about the account of its file by the log; without one about all accounts."""
-        account = self._files.registered.get(identity, {}).get("account", A_FILE)
+        account = self._registered.get(identity, {}).get("account", A_FILE)
         return LogBroken(fault, about=identity, others=[account])
 
 
@@ -323,14 +336,14 @@ class _LedgerLogSummary:
 
     def __init__(self, db: Connection) -> None:
         self._db = db
-        self._accounts: dict[str, _Lines] = {}
+        self._accounts: dict[str, Account] = {}
         self._charged: dict[str, _ChargedQuery] = {}
 
     def follow(self, record: Json) -> None:
         details, exchange = record.get("details", {}), record.get("exchange")
         if record["kind"] in ("charge", "charge.refused"):
             if (study := details["study_id"]) not in self._accounts:
-                self._accounts[study] = _Lines(_prices(self._db, study))
+                self._accounts[study] = Account(_prices(self._db, study))
             self._accounts[study].take(details, refused=record["kind"] == "charge.refused")
             query = details.get("query_id")
             if (query in self._charged) != ("version" in details):  # a correction follows the charge of its query
@@ -351,7 +364,7 @@ class _LedgerLogSummary:
             counts[study] = count + 1
             if study not in self._accounts or count >= len(self._accounts[study]):
                 yield LogBroken(f"ledger line {line.seq} is not in the log", about=study)
-            elif self._accounts[study].digest(count) != _line_digest(lines.content(line)):
+            elif self._accounts[study].digest(count) != line_digest(lines.content(line)):
                 what = "it was changed, or one is missing"
                 yield LogBroken(f"ledger line {line.seq} is not what the log says: {what}", about=study)
         for study, account in self._accounts.items():
@@ -365,35 +378,6 @@ class _LedgerLogSummary:
                 yield LogBroken(f"query {row.id} is missing in the log", about=row.study_id, others=others)
         for name, charged in self._charged.items():
             yield LogBroken(f"query {name} is missing in the table of queries", about=charged.study_id)
-
-
-_DIGEST = 16
-
-
-def _line_digest(content: tuple[Any, ...]) -> bytes:
-    return hashlib.blake2b(repr(content).encode(), digest_size=_DIGEST).digest()
-
-
-class _Lines(Account):
-    """The ledger of one study as the log describes it, with a digest of each line."""
-
-    def __init__(self, prices: Prices) -> None:
-        super().__init__(prices)
-        self._digests = bytearray()
-
-    def __len__(self) -> int:
-        return len(self._digests) // _DIGEST
-
-    def digest(self, count: int) -> bytes:
-        """The digest of the line after ``count`` others."""
-        return bytes(self._digests[count * _DIGEST : (count + 1) * _DIGEST])
-
-    def _add(
-        self, kind: str, query: str | None, row: int | None, plays: int, cost: int, cap: str | None, of_row: RowBalance
-    ) -> None:
-        now = self.balance
-        balances = of_row.queries, of_row.plays, of_row.total, now.release, now.total, now.plays
-        self._digests += _line_digest((kind, query, row, plays, text(cost), cap, *balances))
 
 
 def _prices(db: Connection, study_id: str) -> Prices:

@@ -1,8 +1,9 @@
 """Studies and what they have spent, as the audit log describes them: for checks of the tables."""
 
+import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from blindopt.audit.merkle_log import Json, sha256
@@ -36,8 +37,6 @@ class LoggedStudy:
     report_sha256: str | None = None
     """None also for a release that was recorded without it, before version 0.3."""
     closed: bool = False
-    specs: set[str] = field(default_factory=set)
-    """Digests of the spec since the release: caps may have been raised."""
 
     def fault(self, row: Any, release: Any) -> str | None:
         """What differs in the row of the study, or in that of its release; None if nothing does."""
@@ -97,10 +96,8 @@ class StudyLogSummary:
                 what = "were raised when it was not open, or of another"
                 raise LogBroken(f"caps of study {study_id} {what}", about=study_id)
             study.spec_sha256 = details["spec_sha256"]
-            study.specs.add(study.spec_sha256)
         elif kind == "study.released":
             study.release_sha256, study.report_sha256 = details["sha256"], details.get("report_sha256")
-            study.specs.add(study.spec_sha256)
         else:
             study.closed = True
 
@@ -121,6 +118,14 @@ class StudyLogSummary:
             yield LogBroken(f"study {name} is missing", about=name, others=[A_FILE])
 
 
+_DIGEST = 16
+
+
+def line_digest(content: tuple[Any, ...]) -> bytes:
+    """The digest of a line of the ledger."""
+    return hashlib.blake2b(repr(content).encode(), digest_size=_DIGEST).digest()
+
+
 class Account:
     """What one study has spent, charge by charge, as the log describes it."""
 
@@ -128,6 +133,14 @@ class Account:
         self.prices = prices
         self.balance = Balance()
         self.rows: dict[int, RowBalance] = {}
+        self._digests = bytearray()
+
+    def __len__(self) -> int:
+        return len(self._digests) // _DIGEST
+
+    def digest(self, count: int) -> bytes:
+        """The digest of the line after ``count`` others."""
+        return bytes(self._digests[count * _DIGEST : (count + 1) * _DIGEST])
 
     def take(self, details: Json, *, refused: bool = False) -> None:
         """Take the next charge or refusal. Raises LogBroken if its epsilon is not the price of its request."""
@@ -173,4 +186,6 @@ class Account:
     def _add(
         self, kind: str, query: str | None, row: int | None, plays: int, cost: int, cap: str | None, of_row: RowBalance
     ) -> None:
-        """Take a line of the ledger, for those who hold its lines."""
+        now = self.balance
+        balances = of_row.queries, of_row.plays, of_row.total, now.release, now.total, now.plays
+        self._digests += line_digest((kind, query, row, plays, text(cost), cap, *balances))

@@ -2,50 +2,95 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
+from blindopt import wire
 from blindopt.audit.merkle_log import Json, sha256
-from blindopt.errors import LogBroken
+from blindopt.errors import BudgetExhausted, LogBroken
 from curator_service import store
 from curator_service.budget import account_table
-from curator_service.budget.account_table import A_FILE
+from curator_service.budget.account_table import A_FILE, NO_CHARGES, Account, is_raised
 from curator_service.integrity.erasure_checks import ErasureLogSummary
-from curator_service.integrity.logged_accounts import ACCOUNT_KINDS, AccountLogSummary
 from curator_service.privacy.prices import exact
 from curator_service.salted_digests import salted_digest
 from curator_service.store import jobs
 from service_kit.store.database import Connection
 
 
-class TuningLogSummary(AccountLogSummary):
+class TuningLogSummary:
     """Tunings, and the lines of dataset accounts, as the log describes them."""
 
-    kinds = (*ACCOUNT_KINDS, "tuning.ended", "tuning.cancelled")
+    kinds = (
+        "dataset.caps",
+        "tuning.started",
+        "tuning.refused",
+        "tuning.ended",
+        "tuning.cancelled",
+        "bounds.started",
+        "bounds.refused",
+        "log.restored",
+    )
 
     def __init__(self, erased: ErasureLogSummary) -> None:
-        super().__init__()
         self._erased = erased
+        self._accounts: dict[str, Account] = {}
         self._lines: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
         """By account."""
         self._tunings: dict[str, tuple[str, str, str | None]] = {}
 
     def follow(self, record: Json) -> None:
-        """Take the next record of the log. Raises LogBroken as for accounts, and for an end without a start."""
-        super().follow(record)
+        """Take the next record of the log.
+
+        Raises LogBroken for a charge beyond a cap, a hidden raise, and an end without a start.
+        """
         kind, details = record["kind"], record.get("details", {})
         if kind == "tuning.started":
+            delta = None if details["cap_delta"] is None else float(details["cap_delta"])
+            caps = wire.TuningCaps(epsilon=details["cap_epsilon"], delta=delta)
+            before = self._account(details["account"]).lowered(caps)
             self._tunings[details["tuning_id"]] = details["spec_sha256"], "running", None
+            self._charge("tuning", details["tuning_id"], before, details)
+        elif kind == "bounds.started":
+            self._charge("bounds", details["bounds_id"], self._account(details["account"]), details)
+        elif kind in ("tuning.refused", "bounds.refused"):
+            self._add(details["account"], "refused", None, details["epsilon"], details["delta"], details["cap"])
         elif kind in ("tuning.ended", "tuning.cancelled"):
             if (started := self._tunings.get(details["tuning_id"])) is None:
-                raise LogBroken(
-                    f"tuning {details['tuning_id']} has ended in the log and was never started there",
-                    about=details["tuning_id"],
-                )
+                what = f"tuning {details['tuning_id']} has ended in the log and was never started there"
+                raise LogBroken(what, about=details["tuning_id"])
             state = details.get("state", "cancelled")
             self._tunings[details["tuning_id"]] = started[0], state, details.get("outcome_sha256")
+        elif kind == "dataset.caps" and details["act"] != "unchanged":
+            self._change_caps(details)
+        elif kind == "log.restored":
+            for name in details.get("closed_accounts", []):
+                self._accounts[name] = replace(self._account(name), closed=True)
+                self._add(name, "closed", None, "0", "0", None)
+
+    def _charge(self, kind: str, identity: str, before: Account, details: Json) -> None:
+        name = details["account"]
+        try:
+            self._accounts[name] = before.spend(Decimal(details["epsilon"]), Decimal(details["delta"]))
+        except BudgetExhausted:
+            raise LogBroken(f"{kind} {identity} was charged beyond a cap", about=name) from None
+        self._add(name, kind, identity, details["epsilon"], details["delta"], None)
+
+    def _change_caps(self, details: Json) -> None:
+        name, old = details["account"], self._account(details["account"])
+        caps = [None if cap is None else Decimal(cap) for cap in (details["cap_epsilon"], details["cap_delta"])]
+        raised = is_raised(old.cap_epsilon, caps[0]) or is_raised(old.cap_delta, caps[1])
+        if raised != (details["act"] == "raised") or raised != (details["reason_sha256"] is not None):
+            raise LogBroken(f"a cap of {name} was raised, and the log does not say so and why", about=name)
+        self._accounts[name] = replace(old, cap_epsilon=caps[0], cap_delta=caps[1])
+        self._add(name, "cap", details["reason_sha256"], "0", "0", details["act"])
+
+    def _account(self, name: str) -> Account:
+        return self._accounts.get(name, NO_CHARGES)
 
     def _add(self, name: str, kind: str, subject: str | None, epsilon: str, delta: str, cap: str | None) -> None:
-        after = self.account(name)
+        after = self._account(name)
         caps = [None if cap is None else exact(cap) for cap in (after.cap_epsilon, after.cap_delta)]
         totals = exact(after.epsilon), exact(after.delta)
         self._lines[name].append((kind, subject, epsilon, delta, cap, *caps, *totals))
