@@ -84,8 +84,11 @@ def test_what_earlier_tunings_have_charged_holds_against_the_table(change, code,
         with party.open() as db:
             assert db.execute(change).rowcount > 0
     curator = InProcessCurator(tmp_path)
+    verification = curator.app.state.log_verification
+    verification.start()
     body = finished[2].spec("1", "2.5").model_dump(mode="json")
     assert curator.send("owner", "POST", "/v1/tunings", json=body).json()["code"] == code
+    verification.close()
     curator.curator.close()
     curator.close()
 
