@@ -1,12 +1,10 @@
 """`python -m modeler_service` is the console script `blindopt-modeler`."""
 
 from service_kit import collector
-from service_kit.cli import huge_pages
 
 
 def main() -> None:
     """Run the command line."""
-    huge_pages.use("serve")  # before the imports, which the process would have to repeat
     with collector.importing():
         from modeler_service import cli
 

@@ -177,7 +177,7 @@ def test_the_curator_draws_from_no_generator_that_has_a_seed():
 def test_only_app_and_command_line_read_the_environment():
     """The demo is a program of its own; a library that reads settings by itself cannot be tested."""
     for path in FILES:
-        if path.is_relative_to(ROOT / "demo") or path in (COMMANDS / "program.py", COMMANDS / "huge_pages.py"):
+        if path.is_relative_to(ROOT / "demo") or path == COMMANDS / "program.py":
             continue
         for name in _attributes(path):
             assert name not in ("os.environ", "os.getenv", "os.environ.get"), path
