@@ -170,7 +170,7 @@ def again(spec: Mapping[str, Any], dataset: Mapping[str, Any]) -> Form:
     form = Form.blank(**defaults(dataset))
     form.fill({**spec, **shown})
     form.values.pop("release.acknowledge_refuted", None)  # each time by its owner
-    form.fill({"kernel": spec["kernel"] is not None, "budget.uncapped": spec["budget"].get("queries") is None})
+    form.fill({"kernel": spec["kernel"] is not None, "budget.uncapped": spec["budget"]["queries"] is None})
     return form
 
 

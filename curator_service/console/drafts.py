@@ -9,6 +9,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from blindopt import wire
 from blindopt.errors import NotFound
 from curator_service.console import drafting, groups, private_bounds
 from curator_service.console.drafting import NAMES, STEPS
@@ -27,13 +28,13 @@ async def new(page: Page) -> Response:
     dataset, form = None, None
     changed = page.query.get("change")
     if (other := changed or page.query.get("from")) is not None:
-        study = await page.api.get(f"/v1/studies/{id_of('std', other)}")
-        dataset = await page.api.get(f"/v1/datasets/{study['spec']['dataset_id']}")
-        form = drafting.again(study["spec"], dataset)
+        study = await page.api.read(f"/v1/studies/{id_of('std', other)}", wire.StudyOwnerView)
+        dataset = await page.api.get(f"/v1/datasets/{study.spec.dataset_id}")
+        form = drafting.again(study.spec.model_dump(mode="json"), dataset)
         if changed is not None:
-            form.fill({"change": changed, "replaces": study["spec_sha256"]})
+            form.fill({"change": changed, "replaces": study.spec_sha256})
         else:
-            form.fill({"name": f"{study['spec']['name']} (again)"})
+            form.fill({"name": f"{study.spec.name} (again)"})
         form.values["reached"] = ["review"]
     elif (chosen := page.query.get("dataset")) is not None:
         dataset = await page.api.get(f"/v1/datasets/{id_of('ds', chosen)}")

@@ -26,7 +26,9 @@ async def listed(page: Page) -> Response:
         identity = page.path["study_id"]
         where = f"/v1/studies/{identity}/forecasts"
         return await downloads.listing(page, where, "forecasts", f"forecasts-{identity}", wire.ForecastView)
-    form = Form.blank(epsilons="0.5, 1, 2, 4, 8", functions=20, queries=50, rows="public", rows_max=1_000, m_auto="yes")
+    form = Form.blank(
+        epsilons="0.5, 1, 2, 4, 8", functions=20, queries=50, rows="public", rows_max=1_000, mechanisms=["auto"]
+    )
     return await _listed(page, form)
 
 
@@ -49,9 +51,9 @@ async def _listed(page: Page, form: Form, status: int = 200) -> Response:
 async def start(page: Page, form: Form) -> Response:
     """Start a forecast."""
     epsilons = [part.strip() for part in form.text("epsilons", "At least one epsilon").replace(";", ",").split(",")]
-    mechanisms = [name for name in _MECHANISMS if form.has(f"m_{name}")]
+    mechanisms = form.all("mechanisms")
     if not mechanisms:
-        form.wrong("m_auto", "Choose at least one mechanism")
+        form.wrong("mechanisms", "Choose at least one mechanism")
     numbers = {name: form.integer(name) for name in ("functions", "queries", "rows_max")}
     rows = form.get("rows") or "public"
     sample = form.text("sample_dataset_id", "A dataset") if rows == "sample" else None
@@ -63,7 +65,7 @@ async def start(page: Page, form: Form) -> Response:
     try:
         made = await page.api.post(f"/v1{where}", body, key=form.key)
     except ApiProblem as problem:
-        return await _listed(page, form.failed(problem, {"kernel": "rows"}), problem.status)
+        return await _listed(page, form.failed(problem, {"kernel": "rows"}, body), problem.status)
     return page.go(f"{where}/{made['id']}", "Under way.", mood="note")
 
 

@@ -25,7 +25,7 @@ async def listed(page: Page) -> Response:
         return await downloads.listing(
             page, f"/v1{_where(page)}", "grants", f"grants-{page.path['study_id']}", wire.GrantView
         )
-    return await _listed(page, Form.blank(days=DAYS))
+    return await _listed(page, Form.blank(expires_in_days=DAYS))
 
 
 async def _listed(page: Page, form: Form, status: int = 200) -> Response:
@@ -39,13 +39,13 @@ async def _listed(page: Page, form: Form, status: int = 200) -> Response:
 @pages.post("/studies/{study_id}/grants", roles=("owner",))
 async def make(page: Page, form: Form) -> Response:
     """Create a grant. Its token is shown on the next page alone."""
-    body = {"name": form.text("name", "For whom it is"), "expires_in_days": form.integer("days")}
+    body = {"name": form.text("name", "For whom it is"), "expires_in_days": form.integer("expires_in_days")}
     if not form.ok:
         return await _listed(page, form.again(), 422)
     try:
         made = await page.api.post(f"/v1{_where(page)}", body, key=form.key)
     except ApiProblem as problem:
-        return await _listed(page, form.failed(problem, {"expires_in_days": "days"}), problem.status)
+        return await _listed(page, form.failed(problem), problem.status)
     return await _shown(page, made)
 
 

@@ -52,7 +52,7 @@ async def _message(page: Page, form: Form | None = None, status: int = 200) -> R
     wanted = content["more"] if content["kind"] == "budget" else {}
     more = [(cap, name, budget[cap], _sum(budget[cap], wanted[cap])) for cap, name in CAPS.items() if wanted.get(cap)]
     if form is None:
-        form = Form.blank(**{cap: total for cap, _, _, total in more})
+        form = Form.blank(budget={cap: total for cap, _, _, total in more})
     title = "A recommendation" if content["kind"] == "recommendation" else "A request for more budget"
     decidable = content["kind"] == "budget" and view["state"] == "open" and study["state"] == "open"
     context = {"message": view, "study": study, "more": more, "form": form}
@@ -96,7 +96,7 @@ async def _caps_page(page: Page, form: Form | None = None, status: int = 200) ->
     view, trail = await _study(page, page.path["study_id"])
     budget = view["spec"]["budget"]
     fields = [(cap, name, budget[cap]) for cap, name in CAPS.items() if budget[cap] is not None]
-    form = form or Form.blank(**budget)
+    form = form or Form.blank(budget=budget)
     cautions = await _new_cautions(page, view, form) if view["state"] == "open" else []
     context = {"study": view, "fields": fields, "form": form, "cautions": cautions}
     return page.show("caps.html", title="Raise a cap", trail=trail, status=status, **context)
@@ -129,7 +129,7 @@ async def _check_accepted(page: Page, study: dict[str, Any], form: Form) -> None
 
 async def _new_cautions(page: Page, study: dict[str, Any], form: Form) -> list[dict[str, Any]]:
     """The cautions about the caps of a form that the study does not have yet."""
-    probe = Form.blank(**{cap: form.get(cap) for cap in CAPS if cap in form.values})
+    probe = Form.blank(budget={cap: form.get(f"budget.{cap}") for cap in CAPS if f"budget.{cap}" in form.values})
     body = study["spec"] | {"budget": _caps(probe, study["spec"]["budget"])}
     if not probe.ok:
         return []
@@ -147,13 +147,14 @@ def _caps(form: Form, budget: dict[str, Any]) -> dict[str, Any]:
     """All caps of a study: those of the form in place of those that there are."""
     caps = dict(budget)
     for cap in CAPS:
-        if budget[cap] is None or cap not in form.values:
+        name = f"budget.{cap}"
+        if budget[cap] is None or name not in form.values:
             continue
         if cap == "queries":
-            caps[cap] = form.integer(cap)
+            caps[cap] = form.integer(name)
             continue
         try:
-            caps[cap] = f"{Decimal(form.get(cap)):f}"
+            caps[cap] = f"{Decimal(form.get(name)):f}"
         except InvalidOperation:
-            form.wrong(cap, "Write a number, such as 2.5")
+            form.wrong(name, "Write a number, such as 2.5")
     return caps

@@ -32,9 +32,10 @@ async def new(page: Page) -> Response:
     """The choice of records, score and method; then the form of that method. ``?from=``: with values of another."""
     datasets = await _datasets(page)
     if (other := page.query.get("from")) is not None:
-        spec = (await page.api.get(f"/v1/tunings/{other}"))["spec"]
-        ids = [spec["validation_dataset_id"], spec["score"].get("training_dataset_id")]
-        form = tuning_form.again(spec, _shared(datasets, *ids))
+        spec = (await page.api.read(f"/v1/tunings/{other}", wire.TuningView)).spec
+        training = spec.score.training_dataset_id if isinstance(spec.score, wire.LogisticScore) else None
+        columns = _shared(datasets, spec.validation_dataset_id, training)
+        form = tuning_form.again(spec.model_dump(mode="json"), columns)
     else:
         chosen = {name: page.query[name] for name in _CHOSEN if name in page.query}
         form = Form.blank(**{"score.kind": "logistic", "method.name": "grid_exponential"} | chosen)

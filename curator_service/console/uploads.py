@@ -1,7 +1,6 @@
 """A file whose columns need a decision: one row for each, and one press goes on."""
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,7 +19,6 @@ DATES: dict[DateFormat, str] = {
 }
 _LISTED = {"one_hot": "yes/no columns, one for each category", "codes": "codes 1, 2, 3 … in the order of the list"}
 _NAME_MAX = 200
-_PATH = re.compile(r"columns\.([0-9]+)(?:\.(\w+).*)?")
 View = Mapping[str, Any]
 
 
@@ -68,11 +66,13 @@ async def store(page: Page, view: View, fields: dict[str, str], form: Form) -> R
         made = await page.api.upload("/v1/datasets", fields | {"upload": view["id"]}, {}, key=form.key)
     except ApiProblem as problem:
         index = {column["name"]: i for i, column in enumerate(view["columns"])}
-        numbers = [index[choice["column"]] for choice in json.loads(fields["columns"])]
-        failed = form.failed(problem, _form_fields(problem, numbers))
+        columns = {index[choice["column"]]: choice for choice in json.loads(fields["columns"])}
+        names = {f"columns.{i}.{part}": f"columns.{i}.kind" for i in columns for part in ("column", "date_format")}
+        names |= {f"columns.{i}.since": "since" for i in columns}
+        failed = form.failed(problem, names, {"columns": columns})
         for fault in problem.problem.errors or []:
             if fault.column in index:
-                failed.errors[f"as_{index[fault.column]}"] = in_words(fault)
+                failed.errors[f"columns.{index[fault.column]}.kind"] = in_words(fault)
         failed.errors.pop("", None)  # faults of columns, which stand at these
         return await show(page, view, failed, problem.status)
     left_out = ""
@@ -83,16 +83,6 @@ async def store(page: Page, view: View, fields: dict[str, str], form: Form) -> R
     unread = f"; {len(made['dropped'])} more in the file were neither read nor stored" if made["dropped"] else ""
     words = f"Registered: {made['rows']:,} rows, {len(made['columns'])} columns{unread}{left_out}."
     return page.go(f"/datasets/{made['id']}", words)
-
-
-def _form_fields(problem: ApiProblem, numbers: list[int]) -> dict[str, str]:
-    """By a field of the API, such as ``columns.2.fill``, that of the form: ``numbers`` are of the columns chosen."""
-    names = {}
-    for fault in problem.problem.errors or []:
-        if (matched := _PATH.fullmatch(fault.field or "")) is not None:
-            of_column = matched[2] if matched[2] in ("values", "fill") else "as"
-            names[matched[0]] = "since" if matched[2] == "since" else f"{of_column}_{numbers[int(matched[1])]}"
-    return names
 
 
 def in_words(fault: Any) -> str:
@@ -134,8 +124,9 @@ def proposed(view: View, query: Mapping[str, str]) -> Form:
     values: dict[str, object] = {"name": name, "public": query.get("public", "no"), "decimal": view["decimal"]}
     values |= {each: query.get(each) for each in ("person", "rows_per_person")} | {"since": "1970-01-01"}
     for i, column in enumerate(view["columns"]):
-        values |= {f"as_{i}": options(column)[0][0], f"use_{i}": "yes", f"gap_{i}": "leave_out", f"fill_{i}": "0"}
-        values[f"values_{i}"] = "\n".join(column["values"] or [])
+        listed = "\n".join(column["values"] or [])
+        choice = {"column": column["name"], "kind": options(column)[0][0], "missing": "leave_out", "fill": "0"}
+        values[f"columns.{i}"] = choice | {"values": listed}
     return Form.blank(**values)
 
 
@@ -167,8 +158,8 @@ def read(form: Form, view: View) -> dict[str, str]:
 def _choice(form: Form, i: int, column: View) -> dict[str, Any] | None:
     """How a column is read; None: not at all."""
     if not is_problem(column) and not column["values"]:
-        return {"column": column["name"]} if form.has(f"use_{i}") else None
-    kind = form.get(f"as_{i}")
+        return {"column": column["name"]} if form.has(f"columns.{i}.column") else None
+    kind = form.get(f"columns.{i}.kind")
     if kind == "number" and not is_problem(column):
         return {"column": column["name"]}
     if kind not in (each for each, _ in options(column)) or kind == "drop":
@@ -177,13 +168,13 @@ def _choice(form: Form, i: int, column: View) -> dict[str, Any] | None:
     if kind in DATES:
         choice |= {"date_format": kind, "since": form.get("since") or None}
     if kind in _LISTED:
-        lines = [line.strip() for line in form.get(f"values_{i}").splitlines() if line.strip()]
+        lines = [line.strip() for line in form.get(f"columns.{i}.values").splitlines() if line.strip()]
         if not lines or len(set(lines)) < len(lines):
-            form.wrong(f"values_{i}", "List each category once, one on a line")
+            form.wrong(f"columns.{i}.values", "List each category once, one on a line")
         choice["values"] = lines
-    if form.get(f"gap_{i}") == "fill":
-        fill = form.real(f"fill_{i}")
+    if form.get(f"columns.{i}.missing") == "fill":
+        fill = form.real(f"columns.{i}.fill")
         if kind == "one_hot" and fill:
-            form.wrong(f"fill_{i}", "For yes/no columns only 0 is possible: no category")
+            form.wrong(f"columns.{i}.fill", "For yes/no columns only 0 is possible: no category")
         return choice | {"missing": "fill", "fill": fill}
     return choice | {"missing": "leave_out"}

@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from blindopt import wire
 from service_kit.console import ApiProblem, Form, Page, Pages, id_of
+from service_kit.console.forms import Body
 
 pages = Pages()
 _TRAIL = [("Runs", "/runs")]
@@ -34,8 +35,6 @@ KERNELS = [
     ("matern_12", "Matern 1/2"),
 ]
 _NO_GRANT = "This is not a grant. Choose the file grant.json that the data owner sent, or paste its whole text."
-_RULES = ("target", "improvement", "expected_improvement")
-_NAMES = {f"stop.{name}": name for name in _RULES} | {"algorithm.name": "algorithm"}
 
 
 @pages.get("/start", roles=("vendor",))
@@ -44,25 +43,22 @@ async def start_form(page: Page) -> Response:
     return await _show(page, await _like(page) if page.query.get("like") else _blank())
 
 
-def _blank(**more: object) -> Form:
-    values: dict[str, object] = {"name": "run", "algorithm": AUTO, "iterations": 50, "batch_size": 1}
-    return Form.blank(**(values | {"hyper": AUTO, "kernel": "squared_exponential"} | more))
+def _blank() -> Form:
+    values: dict[str, object] = {"name": "run", "algorithm.name": AUTO, "iterations": 50, "batch_size": 1}
+    return Form.blank(**values, hyper=AUTO, kernel={"kind": "squared_exponential"})
 
 
 async def _like(page: Page) -> Form:
     run = await page.api.read(f"/v1/runs/{id_of('run', page.query['like'])}", wire.RunView)
-    names = {"name", "curator_url", "study_id", "iterations", "initial_rows", "batch_size", "initial_design"}
-    values = run.model_dump(include=names)
-    values |= {"algorithm": run.algorithm.name, "repeats": run.repeats}
+    names = {"name", "curator_url", "study_id", "iterations", "initial_rows", "batch_size", "initial_design", "repeats"}
+    form = _blank()
+    form.fill(run.model_dump(include=names | {"stop", "kernel"}))
+    form.fill({"algorithm.name": run.algorithm.name})
     if run.trials or run.observations:
-        values["continue_from"] = run.id
-    values |= {name: getattr(run.stop, name) for name in _RULES}
-    if run.kernel is not None:
-        values |= run.kernel.model_dump(include={"lengthscale", "signal_variance", "noise_variance", "mean"})
-        values |= {"hyper": "given", "kernel": run.kernel.kind}
-    elif run.fit != AUTO:
-        values["hyper"] = "fixed" if run.fit is None else "fitted"
-    return _blank(**values)
+        form.fill({"continue_from": run.id})
+    if run.kernel is not None or run.fit != AUTO:
+        form.fill({"hyper": "given" if run.kernel is not None else "fixed" if run.fit is None else "fitted"})
+    return form
 
 
 async def _earlier(page: Page) -> list[wire.RunView]:
@@ -123,32 +119,14 @@ async def test(page: Page, form: Form) -> Response:
 # --- the run ------------------------------------------------------------------------------------------
 
 
-def _spec(form: Form, access: dict[str, Any]) -> dict[str, Any]:
-    """Return the body of the request. What was left empty is not sent: the service decides it from the study."""
-    body: dict[str, Any] = access | {"name": form.text("name")}
-    for name in ("iterations", "batch_size"):
-        body[name] = form.integer(name)
-    if (seed := form.integer("seed", needed=False)) is not None:
-        body["seed"] = seed
-    if form.get("continue_from"):
-        body["continue_from"] = form.get("continue_from")
-    if (initial := form.integer("initial_rows", needed=False)) is not None:
-        body["initial_rows"] = initial
-    body |= {name: form.get(name) for name in ("initial_design", "repeats") if form.get(name)}
-    if form.get("algorithm", AUTO) != AUTO:
-        body["algorithm"] = {"name": form.get("algorithm")}
-    rules = {name: form.real(name, needed=False) for name in _RULES}
-    if any(value is not None for value in rules.values()):
-        body["stop"] = rules | {"target_by": form.get("target_by", "observed")}
+def _spec(form: Form, access: dict[str, Any]) -> Body:
+    """Return the body of the request. What was left empty has its default: the service decides it from the study."""
     hyper = form.get("hyper", AUTO)
-    if hyper == "given":
-        numbers = {name: form.real(name) for name in ("lengthscale", "signal_variance", "noise_variance")}
-        mean = form.real("mean", needed=False) or 0.0
-        body["kernel"] = numbers | {"kind": form.get("kernel", "squared_exponential"), "mean": mean}
-    elif hyper != AUTO:
+    without = {*wire.StudyAccess.model_fields, "algorithm", "observations", "fit"}
+    without |= set() if hyper == "given" else {"kernel"}
+    body = access | form.read(wire.RunCreate, without) | {"algorithm": {"name": form.get("algorithm.name", AUTO)}}
+    if hyper in ("fixed", "fitted"):
         body["fit"] = {} if hyper == "fitted" else None
-    if form.has("hold"):
-        body["hold"] = True
     return body
 
 
@@ -165,5 +143,5 @@ async def start(page: Page, form: Form) -> Response:
     try:
         run = await page.api.post("/v1/runs", body, key=form.key)
     except ApiProblem as problem:
-        return await _show(page, form.failed(problem, _NAMES), status=422)
+        return await _show(page, form.failed(problem, body=body), status=422)
     return page.go(f"/runs/{run['id']}", "The run is queued.")

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from types import MappingProxyType
 from typing import Any, Self
 
 from pydantic import BaseModel
@@ -233,20 +234,19 @@ class Form:
         """Record an error of a field."""
         self.errors[name] = message
 
-    def failed(self, problem: ApiProblem, names: Mapping[str, str] | None = None, body: Body | None = None) -> "Form":
+    def failed(
+        self,
+        problem: ApiProblem,
+        names: Mapping[str, str] = MappingProxyType({}),
+        body: Mapping[Any, Any] = MappingProxyType({}),
+    ) -> "Form":
         """The form to show again, with the errors of the API beside its inputs, and a new key.
 
-        The path of an error in ``body``, as it was read, is the input's name, but for those in ``names``. Without a
-        body, the input has the path as its name, or the last part of it.
+        The path of an error in ``body``, as it was read, is the input's name, but for those in ``names``.
         """
         errors = dict(self.errors)
         for fault in problem.problem.errors or []:
-            path = fault.field or ""
-            if body is not None:
-                name = input_of(path, body, names or {})
-            else:
-                name = (names or {}).get(path) or (path if path in self.values else path.rpartition(".")[2])
-            errors.setdefault(name, plain(fault.message))
+            errors.setdefault(input_of(fault.field or "", body, names), plain(fault.message))
         return replace(self, key=fresh_key(), errors=errors, problem=problem)
 
     def label(self, name: str, text: str) -> str:
@@ -296,7 +296,7 @@ def sent(body: Any) -> Any:
     return {key: sent(value) for key, value in body.items()}
 
 
-def input_of(path: str, body: Body, names: Mapping[str, str]) -> str:
+def input_of(path: str, body: Mapping[Any, Any], names: Mapping[str, str]) -> str:
     """The input that an error of the API is about: its path, without tags of unions, and with the inputs' numbers.
 
     An error about a whole object stands at its first input, if ``names`` has no other.
@@ -310,7 +310,7 @@ def input_of(path: str, body: Body, names: Mapping[str, str]) -> str:
     node: Any = body
     segments = path.split(".")
     for i, segment in enumerate(segments):
-        if not isinstance(node, dict):
+        if not isinstance(node, Mapping):
             found += [] if node is not None else segments[i:]  # no input for each value of a list
             break
         if segment.isdecimal() and int(segment) < len(node):
@@ -321,7 +321,7 @@ def input_of(path: str, body: Body, names: Mapping[str, str]) -> str:
             key = segment
         found.append(str(key))
         node = node.get(key)
-    while (name := ".".join(found)) not in names and isinstance(node, dict) and node:
+    while (name := ".".join(found)) not in names and isinstance(node, Mapping) and node:
         key = next(iter(node))
         found.append(str(key))
         node = node[key]
@@ -338,12 +338,11 @@ def inlined(model: type[BaseModel]) -> Mapping[str, Any]:
             return [resolved(part) for part in schema]
         if not isinstance(schema, dict):
             return schema
-        schema = schema.get("anyOf", [{}])[0] | schema
+        one, *more = [part for part in schema.get("anyOf", []) if part.get("type") != "null"] or [{}]
+        schema = ({"type": one.get("type")} if more else one) | schema
         if "$ref" in schema:
             schema = whole["$defs"][schema["$ref"].rpartition("/")[2]] | schema
-        return {
-            key: resolved(part) for key, part in schema.items() if key not in ("$ref", "$defs", "anyOf", "default")
-        } | ({"default": schema["default"]} if "default" in schema else {})
+        return {key: resolved(part) for key, part in schema.items() if key not in ("$ref", "$defs", "anyOf")}
 
     schema: Mapping[str, Any] = resolved(whole)
     return schema

@@ -207,11 +207,11 @@ def test_a_file_with_text_gaps_and_dates_is_taken_without_a_second_upload(owner)
     assert "cut Text: 2 different" in owner.shown
     path = owner.path.removeprefix("/console")
     kept = owner.form(path)
-    assert [kept[f"as_{i}"] for i in range(4)] == ["drop", "number", "drop", "d.m.y"]
+    assert [kept[f"columns.{i}.kind"] for i in range(4)] == ["drop", "number", "drop", "d.m.y"]
     owner.get("/datasets")
     assert "Steine.csv" in owner.text  # it waits
     owner.get(path)
-    owner.submit(path, as_2="one_hot")
+    owner.submit(path, **{"columns.2.kind": "one_hot"})
     assert (owner.status, "Tick this, or read no column by a list" in owner.shown) == (422, True)
     owner.submit(path, lists_public="yes")
     assert owner.status == 200, owner.shown
@@ -234,9 +234,9 @@ def test_one_press_stores_what_is_proposed_and_text_is_left_out(owner):
     ("wrong", "where"),
     [
         ({"since": "yesterday"}, "since"),
-        ({"as_2": "one_hot", "values_2": "x" * 101}, "values_2"),
-        ({"as_2": "codes", "values_2": "\n".join(map(str, range(101)))}, "values_2"),
-        ({"gap_1": "fill", "fill_1": "1e60"}, "fill_1"),
+        ({"columns.2.kind": "one_hot", "columns.2.values": "x" * 101}, "columns.2.values"),
+        ({"columns.2.kind": "codes", "columns.2.values": "\n".join(map(str, range(101)))}, "columns.2.values"),
+        ({"columns.1.missing": "fill", "columns.1.fill": "1e60"}, "columns.1.fill"),
     ],
 )
 def test_a_decision_that_cannot_be_right_is_marked_where_it_was_made(owner, wrong, where):
@@ -297,10 +297,15 @@ def test_numbers_that_are_codes_are_read_as_categories_where_their_list_is_publi
     _upload(owner, "\n".join(["size,kind,y", *rows]), which="some")
     where = owner.path.removeprefix("/console")
     form = owner.form(where)
-    assert (form["as_1"], form["values_1"], "use_0" in form, "as_0" in form) == ("number", "1\n2\n5", True, False)
-    owner.submit(where, as_1="one_hot")
+    assert (form["columns.1.kind"], form["columns.1.values"], "columns.0.column" in form, "columns.0.kind" in form) == (
+        "number",
+        "1\n2\n5",
+        True,
+        False,
+    )
+    owner.submit(where, **{"columns.1.kind": "one_hot"})
     assert (owner.status, "the lists are public" in owner.shown) == (422, True)
-    owner.submit(where, as_1="one_hot", lists_public="yes")
+    owner.submit(where, lists_public="yes", **{"columns.1.kind": "one_hot"})
     with Owner(service.url, service.token) as api:
         made = api.dataset(owner.path.rpartition("/")[2]).view
     assert [column.name for column in made.columns] == ["size", "kind=1", "kind=2", "kind=5", "y"]

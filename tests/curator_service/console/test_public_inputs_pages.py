@@ -54,13 +54,13 @@ def test_higher_caps_that_bring_a_caution_are_raised_by_whoever_accepts_it(owner
     page, caps = f"/studies/{study}/caps", lambda: api.study(study).view.spec.budget.epsilon_per_row
     owner.get(page)
     assert "I accept what is said here" not in owner.shown
-    owner.submit(page, epsilon_per_row="12.5", reason="agreed")
+    owner.submit(page, reason="agreed", **{"budget.epsilon_per_row": "12.5"})
     assert "let one record lose epsilon 12.5 in all" in owner.shown
-    owner.submit(page, epsilon_per_row="500", reason="agreed", sure="These caps, of 12.5, are fine")
+    owner.submit(page, reason="agreed", sure="These caps, of 12.5, are fine", **{"budget.epsilon_per_row": "500"})
     assert "let one record lose epsilon 500 in all" in owner.shown
     assert caps() == "12"
     (said,) = re.findall(r'name="sure" value="([^"]+)"', owner.text)
-    owner.submit(page, epsilon_per_row="500", reason="agreed", sure=html.unescape(said))
+    owner.submit(page, reason="agreed", sure=html.unescape(said), **{"budget.epsilon_per_row": "500"})
     assert caps() == "500"
     assert "let one record lose epsilon 500 in all" in owner.shown
 
@@ -114,8 +114,8 @@ def test_a_forecast_is_on_public_rows_unless_said_otherwise_and_needs_no_kernel(
     owner.get(f"/studies/{study}/forecasts")
     assert owner.form(f"/studies/{study}/forecasts")["rows"] == "public"
     assert 'value="records"' not in owner.text  # this study has no kernel
-    sent = {"functions": "2", "queries": "2", "epsilons": "1, 2", "m_auto": "", "m_planar_laplace": "yes"}
-    owner.submit(f"/studies/{study}/forecasts", drop=("m_auto",), **sent)
+    sent = {"functions": "2", "queries": "2", "epsilons": "1, 2", "mechanisms": "planar_laplace"}
+    owner.submit(f"/studies/{study}/forecasts", **sent)
     (forecast,) = api.forecasts(study)
     assert (forecast.spec.rows, forecast.spec.mechanisms) == ("public", ["planar_laplace"])
     api.wait_forecast(study, forecast.id, timeout_s=240)
@@ -132,8 +132,8 @@ def test_a_forecast_on_the_records_says_that_choosing_by_it_leaks(owner, api):
     study = api.create_study(spec_of(api.register("k", CSV.encode()), kernel=kernel)).id
     owner.get(f"/studies/{study}/forecasts")
     assert LEAKS in owner.shown
-    sent = {"functions": "2", "queries": "2", "epsilons": "1", "m_planar_laplace": "yes", "rows": "records"}
-    owner.submit(f"/studies/{study}/forecasts", drop=("m_auto",), **sent)
+    sent = {"functions": "2", "queries": "2", "epsilons": "1", "mechanisms": "planar_laplace", "rows": "records"}
+    owner.submit(f"/studies/{study}/forecasts", **sent)
     (forecast,) = api.forecasts(study)
     api.wait_forecast(study, forecast.id, timeout_s=240)
     owner.get(f"/studies/{study}/forecasts/{forecast.id}")

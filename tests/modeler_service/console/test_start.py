@@ -13,17 +13,24 @@ from modeler_service.console.start import _access, _blank, _spec
 from service_kit.console import Form
 from tests import console_errors
 
-ACCESS = {"curator_url": "http://127.0.0.1:9", "study_id": "std_0123456789abcdef", "token": "t"}
-SHOWN = {"name": "run", "iterations": 50, "batch_size": 1}
-"""Fields that the form fills in, as they are the defaults of the service."""
+ACCESS = {
+    "curator_url": "http://127.0.0.1:9",
+    "study_id": "std_0123456789abcdef",
+    "token": f"blindopt_{16 * '0'}_{43 * 'A'}",
+}
 
 
-def sent(**typed):
+def sent(typed):
     values = {name: value for name, (value,) in _blank().values.items()}
     form = Form.of(FormData(values | ACCESS | typed))
     body = _spec(form, ACCESS)
     assert form.ok, form.errors
     return body
+
+
+def run_of(**given):
+    """The request with these fields alone."""
+    return wire.RunCreate.model_validate_json(json.dumps(ACCESS | given))
 
 
 GRANT = ACCESS | {
@@ -79,19 +86,24 @@ def test_what_is_no_grant_is_refused_beside_its_field(text):
 
 
 def test_an_empty_form_sends_no_choice_that_the_service_can_make():
-    assert sent() == ACCESS | SHOWN
+    assert wire.RunCreate.model_validate_json(json.dumps(sent({}))) == run_of()
 
 
 @pytest.mark.parametrize(
     ("typed", "more"),
     [
-        ({"algorithm": "ei"}, {"algorithm": {"name": "ei"}}),
+        ({"algorithm.name": "ei"}, {"algorithm": {"name": "ei"}}),
         ({"initial_rows": "7", "initial_design": "random"}, {"initial_rows": 7, "initial_design": "random"}),
         ({"repeats": "never"}, {"repeats": "never"}),
         ({"hyper": "fitted"}, {"fit": {}}),
         ({"hyper": "fixed"}, {"fit": None}),
         (
-            {"hyper": "given", "lengthscale": "2", "signal_variance": "1", "noise_variance": "0.1"},
+            {
+                "hyper": "given",
+                "kernel.lengthscale": "2",
+                "kernel.signal_variance": "1",
+                "kernel.noise_variance": "0.1",
+            },
             {
                 "kernel": {
                     "kind": "squared_exponential",
@@ -105,7 +117,7 @@ def test_an_empty_form_sends_no_choice_that_the_service_can_make():
     ],
 )
 def test_what_is_filled_in_is_sent(typed, more):
-    assert sent(**typed) == ACCESS | SHOWN | more
+    assert wire.RunCreate.model_validate_json(json.dumps(sent(typed))) == run_of(**more)
 
 
 def test_a_form_like_a_run_sends_what_that_run_was_given(browsers, ended):
@@ -113,9 +125,9 @@ def test_a_form_like_a_run_sends_what_that_run_was_given(browsers, ended):
     browser = browsers["vendor"]
     browser.get(f"/start?like={ended}")
     form = browser.form("/start")
-    given = {name: form[name] for name in ("algorithm", "initial_rows", "initial_design", "repeats", "hyper")}
+    given = {name: form[name] for name in ("algorithm.name", "initial_rows", "initial_design", "repeats", "hyper")}
     assert given == {
-        "algorithm": "gp_ucb",
+        "algorithm.name": "gp_ucb",
         "initial_rows": "2",
         "initial_design": "random",
         "repeats": "algorithm",
@@ -173,7 +185,7 @@ def test_no_error_of_any_form_names_a_field_of_the_api_an_id_or_a_path(browsers,
     for target in ("/start:test", f"/runs/{ended}:replace_token"):
         browser.send("POST", "/console" + target, data=form | dict.fromkeys(console_errors.seen(browser.text), garbage))
         assert console_errors.faults_of(browser.text) == [], target
-    filled = ACCESS | {"hyper": "given", "lengthscale": garbage, "stop": garbage, "target": garbage}
+    filled = ACCESS | {"hyper": "given", "kernel.lengthscale": garbage, "stop.target": garbage}
     browser.get("/start")
     browser.submit("/start", **filled)
     assert (browser.status, console_errors.faults_of(browser.text)) == (422, [])
