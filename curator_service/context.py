@@ -1,6 +1,5 @@
 """Open the curator's data folder, for the service and for the command line."""
 
-import curator_service.budget.account_table
 import curator_service.budget.table
 import curator_service.datasets.table
 import curator_service.erasure.table

@@ -5,7 +5,8 @@ import json
 from blindopt import wire
 from curator_service import store
 from curator_service.budget.budget_shares import BudgetShares
-from curator_service.budget.dataset_accounts import DatasetAccounts
+from curator_service.budget.budgets import Budgets
+from curator_service.budget.file_accounts import DatasetAccounts
 from curator_service.datasets.datasets import Datasets
 from curator_service.datasets.private_bounds import BoundsSearch
 from curator_service.datasets.readings import Readings
@@ -57,39 +58,40 @@ class Curator:
         self.runner = Runner()
         self.uploads = Uploads(context, vault, settings)
         self.datasets = Datasets(context, vault, settings, self.uploads)
-        self.bounds = BoundsSearch(context, vault)
+        self.budgets = Budgets(context, vault)
+        self.bounds = BoundsSearch(context, vault, self.budgets)
         self.released = ReleasedStudies(vault)
-        self.erasures = Erasures(context, vault, self.released, self.uploads, settings.data_dir)
+        self.erasures = Erasures(context, vault, self.released, self.budgets, self.uploads, settings.data_dir)
         self.erasures.finish()
         if context.audit_trail.is_sound and context.audit_trail.head().size:  # else it may be the wrong database
             vault.keep_only(recorded)
-        self.studies = Studies(context, self.released.losses, settings)
+        self.studies = Studies(context, self.budgets.uses, settings)
         self.public_forecasts = PublicForecasts(context, self.runner)
         previews = Previews(self.runner)
-        self.releases = Releases(context, vault, self.runner, previews, self.public_forecasts.points)
+        self.releases = Releases(context, vault, self.budgets, self.runner, previews, self.public_forecasts.points)
         self.sandboxes = Sandboxes(context, vault, self.releases)
         self.grants = Grants(context, settings)
         self.wakeups = Wakeups()
-        versions = AnswerVersions(context, self.released, self.wakeups)
+        versions = AnswerVersions(context, self.released, self.budgets, self.wakeups)
         self.inbox = Inbox(context, vault, self.released, versions, self.wakeups)
-        decline = self.inbox.decline_withheld
-        self.queries = Queries(context, vault, self.limits, self.released, decline, self.wakeups)
+        asked = self.released, self.budgets, self.inbox.decline_withheld
+        self.queries = Queries(context, vault, self.limits, *asked, self.wakeups)
         self.withholding = Withholding(context, vault, self.released, self.inbox)
         self.deadlines = Deadlines(context, self.inbox, versions, self.wakeups)
         self.webhook_measurer = WebhookMeasurer(context, self.inbox, self.wakeups, settings)
         self.accounts = Accounts(context, self.released)
-        self.dataset_accounts = DatasetAccounts(context, vault)
-        self.budget_shares = BudgetShares(context, self.released.losses)
+        self.dataset_accounts = DatasetAccounts(context, vault, self.budgets)
+        self.budget_shares = BudgetShares(context, self.budgets.uses)
         self.study_caps = StudyCaps(context, self.released)
         self.messages = Messages(context, self.released)
-        self.overviews = Overviews(context, self.released, self.public_forecasts.points)
+        self.overviews = Overviews(context, self.released, self.budgets.uses, self.public_forecasts.points)
         self.feature_results = FeatureResults(context, self.released)
         self.privacy_reports = PrivacyReports(
             context, vault, self.accounts, self.dataset_accounts, self.overviews, previews
         )
         self.countersignatures = Countersignatures(context)
         self.forecasts = Forecasts(context, vault, settings, self.runner)
-        self.tunings = Tunings(context, vault, settings, self.runner)
+        self.tunings = Tunings(context, vault, settings, self.budgets, self.runner)
         self.readings = Readings(self.runner)
         self._loading = Loading()
 

@@ -7,9 +7,8 @@ from typing import Any
 
 from blindopt import wire
 from curator_service import store
-from curator_service.budget import account_table
-from curator_service.budget import table as ledger
-from curator_service.budget.dataset_losses import DatasetLosses, StudyLoss
+from curator_service.budget import ledger_lines
+from curator_service.budget.file_use import FileUses, StudyUse
 from curator_service.privacy.prices import units
 from service_kit.context.context import ServiceContext
 from service_kit.store.database import Connection
@@ -19,15 +18,15 @@ from service_kit.web.metrics import Figures, gauge
 class BudgetShares:
     """Computes the share, and keeps it until something is charged or a cap changes."""
 
-    def __init__(self, context: ServiceContext, losses: DatasetLosses) -> None:
+    def __init__(self, context: ServiceContext, uses: FileUses) -> None:
         self._context = context
-        self._losses = losses
+        self._uses = uses
         self._computed: tuple[Any, float] = (None, 0.0)
 
     def gauges(self) -> Figures:
         """The largest share of any cap, of studies that are open and of files, rounded up to a tenth."""
         with self._context.database.read() as db:
-            state = ledger.last_line(db), account_table.last_line(db), tuple(store.open_specs(db))
+            state = *ledger_lines.last_lines(db), *store.open_specs(db)
             if state != self._computed[0]:
                 self._computed = state, _rounded(max(self._shares(db), default=Fraction(0)))
         about = "Largest share of a cap that is spent, of open studies and files, rounded up to a tenth."
@@ -35,17 +34,18 @@ class BudgetShares:
 
     def _shares(self, db: Connection) -> Iterator[Fraction]:
         opened = {study for study, _ in store.open_specs(db)}
-        for account in account_table.accounts(db):
-            file = self._losses.read(db, store.find(db, store.datasets, account))
+        for account in ledger_lines.open_accounts(db):
+            file = self._uses.read(db, store.find(db, store.datasets, account))
             for study in file.studies:
                 if study.id in opened:
                     yield from _of_study(study)
-            for spent, cap in ((file.epsilon, file.account.cap_epsilon), (file.delta, file.account.cap_delta)):
-                if cap:
-                    yield Fraction(spent) / Fraction(cap)
+            if file.account.cap_epsilon:
+                yield Fraction(file.used.epsilon, file.account.cap_epsilon)
+            if file.account.cap_delta:
+                yield Fraction(file.used.delta) / Fraction(file.account.cap_delta)
 
 
-def _of_study(study: StudyLoss) -> Iterator[Fraction]:
+def _of_study(study: StudyUse) -> Iterator[Fraction]:
     budget: wire.Budget = study.spec.budget
     of_record = max(study.balance.release + study.most, study.everyone)
     for cap, amount in ((budget.epsilon_per_row, of_record), (budget.epsilon_total, study.balance.total)):

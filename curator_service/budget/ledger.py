@@ -5,11 +5,12 @@ Pure composition. A decision depends on the history of requests alone, never on 
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 
 from blindopt.errors import BudgetExhausted
 from blindopt.values import value
 from blindopt.wire import StudyCreate
-from curator_service.privacy.prices import Prices, RowsOfPerson, alone, text, units
+from curator_service.privacy.prices import Prices, RowsOfPerson, alone, exact, text, units
 
 CEILING = "9000000"  # a total without a cap ends here, because larger ones do not fit the integers of the database
 
@@ -48,12 +49,35 @@ class Charge:
     used: int = 0
 
 
+def amount_text(amount: int | Decimal) -> str:
+    """An epsilon, in the ledger's units, or a delta as it is stored and shown."""
+    return text(amount) if isinstance(amount, int) else exact(amount)
+
+
+def check(
+    cap: str,
+    limit: int | Decimal | None,
+    used: int | Decimal,
+    after: int | Decimal,
+    requested: int | Decimal,
+    row: int | None = None,
+) -> None:
+    """Raise BudgetExhausted if what is used ``after`` a charge passes a cap; None: no cap."""
+    if limit is not None and after > limit:
+        requested_text, spent, limit_text = map(amount_text, (requested, used, limit))
+        raise BudgetExhausted(cap, requested=requested_text, spent=spent, limit=limit_text, row=row)
+
+
+def _limit(cap: str | None) -> int | None:
+    return None if cap is None else units(cap)
+
+
 def charge_release(spec: StudyCreate, before: Balance) -> Charge:
     """The charge for the release, on every row. Raises BudgetExhausted."""
     cost = Prices.of(spec).release
-    _check("epsilon_per_row", spec.budget.epsilon_per_row, cost, before.release)
-    _check("epsilon_total", spec.budget.epsilon_total, cost, before.total)
     after = Balance(before.release + cost, before.total + cost, before.plays)
+    check("epsilon_per_row", _limit(spec.budget.epsilon_per_row), before.release, after.release, cost)
+    check("epsilon_total", _limit(spec.budget.epsilon_total), before.total, after.total, cost)
     return Charge(None, 0, cost, after, used=after.release)
 
 
@@ -105,20 +129,19 @@ def _charge(
     again: int,
 ) -> list[Charge]:
     """The charges for ``rows`` (row, plays, queries, cost); what each row costs is checked at once, and names it."""
-    _check("epsilon_total", spec.budget.epsilon_total or CEILING, sum(cost for *_, cost in rows), before.total)
-    if spec.budget.epsilon_per_row is not None:
-        cap, totals = units(spec.budget.epsilon_per_row), {row: old.total for row, old in balances.items()}
+    cost_of_all = sum(cost for *_, cost in rows)
+    limit = units(spec.budget.epsilon_total or CEILING)
+    check("epsilon_total", limit, before.total, before.total + cost_of_all, cost_of_all)
+    if (cap := _limit(spec.budget.epsilon_per_row)) is not None:
+        totals = {row: old.total for row, old in balances.items()}
         of_row: defaultdict[int, int] = defaultdict(int)
         for row, _, _, cost in rows:
             of_row[row] += cost
         for row, cost in of_row.items():
-            spent = prices.used_at(before.release, totals, rows_of_person(row), again)
+            used = prices.used_at(before.release, totals, rows_of_person(row), again)
             totals[row] = totals.get(row, 0) + cost
-            if prices.used_at(before.release, totals, rows_of_person(row), again + 1) > cap:
-                requested = text(cost if prices.adds_up else prices.answer)
-                raise BudgetExhausted(
-                    "epsilon_per_row", requested=requested, spent=text(spent), limit=text(cap), row=row
-                )
+            after_row = prices.used_at(before.release, totals, rows_of_person(row), again + 1)
+            check("epsilon_per_row", cap, used, after_row, cost if prices.adds_up else prices.answer, row)
     row_balances, totals = dict(balances), {row: old.total for row, old in balances.items()}
     charges: list[Charge] = []
     after = before
@@ -130,11 +153,6 @@ def _charge(
         used = max(before.release, prices.used_at(before.release, totals, rows_of_person(row), again + 1))
         charges.append(Charge(row, plays, cost, after, row_balances[row], used))
     return charges
-
-
-def _check(cap: str, limit: str | None, cost: int, spent: int) -> None:
-    if limit is not None and spent + cost > units(limit):
-        raise BudgetExhausted(cap, requested=text(cost), spent=text(spent), limit=text(units(limit)))
 
 
 def faults(spec: StudyCreate) -> list[dict[str, object]]:

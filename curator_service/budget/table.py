@@ -1,19 +1,20 @@
-"""The table of the ledger: append-only, each line with the balances after it, so that a check reads two lines."""
+"""The lines of both ledgers, of studies and of the accounts of files: append-only, and nobody else writes one.
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+Each line of a study has the balances after it, and each line of an account the caps and totals, so that a check reads
+two lines.
+"""
+
+from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import Column, ForeignKey, Index, Integer, Table, Text, bindparam, func, select, true
+from sqlalchemy import Column, ForeignKey, Index, Integer, Table, Text, bindparam, select
 
-from curator_service.budget.ledger import Balance, Charge, RowBalance
-from curator_service.privacy.prices import text, units
-from curator_service.store import ahead_of, queries
+from curator_service.budget.account import Account, Cost
+from curator_service.budget.ledger import Charge
+from curator_service.privacy.prices import text
 from curator_service.store.base import METADATA
-from service_kit.store import stored_replies
-from service_kit.store.base import page_of
 from service_kit.store.database import Connection
-from service_kit.store.prepared_statement import Ahead, PreparedStatement
+from service_kit.store.prepared_statement import PreparedStatement
 
 ledger = Table(
     "ledger",
@@ -36,97 +37,62 @@ ledger = Table(
     Index("ledger_by_study", "study_id", "seq"),
     Index("ledger_by_row", "study_id", "row", "seq", "kind", "row_queries", "row_plays", "row_total"),
 )
-_LAST = PreparedStatement(
+account_lines = Table(
+    "tuning_ledger",  # the name that version 0.1.0 gave it
+    METADATA,
+    Column("seq", Integer, primary_key=True),
+    Column("account", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("tuning_id", Text, key="subject"),  # the tuning or the bounds; of a raised cap, the owner's reason
+    Column("epsilon", Text, nullable=False),
+    Column("delta", Text, nullable=False),
+    Column("cap", Text),  # the cap that refused; of a change of the caps, what the change does
+    Column("cap_epsilon", Text),
+    Column("cap_delta", Text),
+    Column("total_epsilon", Text, nullable=False),
+    Column("total_delta", Text, nullable=False),
+    Column("created_at", Text, nullable=False),
+    Index("tuning_ledger_by_account", "account", "seq"),
+)
+LAST = PreparedStatement(
     select(ledger.c.release, ledger.c.total, ledger.c.total_plays)
     .where(ledger.c.study_id == bindparam("study"))
     .order_by(ledger.c.seq.desc())
     .limit(1),
     kept=True,
 )
-_LAST_OF_ROW = PreparedStatement(
+"""The balances of a study."""
+LAST_OF_ROW = PreparedStatement(
     select(ledger.c.row_queries, ledger.c.row_plays, ledger.c.row_total)
     .where(ledger.c.study_id == bindparam("study"), ledger.c.row == bindparam("row"), ledger.c.kind != "refused")
     .order_by(ledger.c.seq.desc())
     .limit(1),
     kept=True,
 )
-_ONE_BY_ONE = 200
-"""More rows than this are looked up together, by prepared statements no more."""
-_PART = 1_000
+"""The balances of a row of a study."""
+LAST_OF_ACCOUNT = PreparedStatement(
+    select(*(account_lines.c[name] for name in ("kind", "cap_epsilon", "cap_delta", "total_epsilon", "total_delta")))
+    .where(account_lines.c.account == bindparam("account"))
+    .order_by(account_lines.c.seq.desc())
+    .limit(1),
+    kept=True,
+)
 _ADD = PreparedStatement(ledger.insert(), [column.key for column in ledger.c if column.key != "seq"])
 
 
-def balance(db: Connection, study_id: str) -> Balance:
-    """The amounts that a study has spent."""
-    last = _LAST.row(db, study=study_id)
-    return Balance() if last is None else Balance(last.release, last.total, last.total_plays)
-
-
-def last_line(db: Connection) -> int | None:
-    """The number of the last line of all studies; None without any."""
-    number: int | None = db.execute(select(func.max(ledger.c.seq))).scalar_one()
-    return number
-
-
-def row_balances(db: Connection, study_id: str, rows: Iterable[int]) -> dict[int, RowBalance]:
-    """The amounts spent by answers about each of ``rows`` that has any."""
-    wanted, balances = sorted(set(rows)), {}
-    if len(wanted) > _ONE_BY_ONE:  # persons may have a thousand rows each
-        return {row: RowBalance(*of_row) for row, *of_row in rows_queried(db, study_id, wanted)}
-    for row in wanted:
-        last = _LAST_OF_ROW.row(db, study=study_id, row=row)
-        if last is not None:
-            balances[row] = RowBalance(last.row_queries, last.row_plays, last.row_total)
-    return balances
-
-
-def ahead_of_query(grant_id: str, key: str, study_id: str, rows: Callable[[], set[int]]) -> Iterator[Ahead]:
-    """What a query of these rows, of persons with few others, will read before it is charged."""
-    yield stored_replies.ahead_of(grant_id, key)
-    yield ahead_of(grant_id, key)
-    yield _LAST, {"study": study_id}
-    wanted = rows()
-    for row in wanted if len(wanted) <= _ONE_BY_ONE else ():
-        yield _LAST_OF_ROW, {"study": study_id, "row": row}
-
-
-def rows_queried(db: Connection, study_id: str, rows: Sequence[int] | None = None) -> list[tuple[int, int, int, int]]:
-    """Row, number of queries and of measurements, and amount, of each row that was queried, of ``rows`` or of all."""
-    columns = ledger.c.row, ledger.c.row_queries, ledger.c.row_plays, ledger.c.row_total
-    parts = [None] if rows is None else [rows[begin : begin + _PART] for begin in range(0, len(rows), _PART)]
-    amounts: list[tuple[int, int, int, int]] = []
-    for part in parts:
-        latest = _last_of_rows(study_id)
-        chosen = latest if part is None else latest.where(ledger.c.row.in_(part))
-        lines_of_part = db.execute(select(*columns).where(ledger.c.seq.in_(chosen) & _WAS_QUERIED))
-        amounts += [(row, queries, plays, total) for row, queries, plays, total in lines_of_part]
-    return amounts
-
-
-def of_grant(
-    db: Connection, study_id: str, grant_id: str, rows: Iterable[int] | None
-) -> tuple[Balance, dict[int, RowBalance]]:
-    """The amounts that the release and one grant's answers have spent: in all, and about ``rows`` (None: all)."""
-    joined = ledger.join(queries, queries.c.id == ledger.c.query_id)
-    where = (ledger.c.study_id == study_id) & (queries.c.grant_id == grant_id) & (ledger.c.kind != "refused")
-    # By cost: few are distinct, and their decimals are added exactly here.
-    sums = func.count(), func.sum(ledger.c.plays)
-    query = select(ledger.c.cost, *sums).select_from(joined).where(where).group_by(ledger.c.cost)
-    lines = [(units(cost) * number, plays) for cost, number, plays in db.execute(query)]
-    release = balance(db, study_id).release
-    total = Balance(release, release + sum(cost for cost, _ in lines), sum(plays for _, plays in lines))
-    balances: dict[int, RowBalance] = {}
-    by_row = select(ledger.c.row, ledger.c.cost, *sums).select_from(joined)
-    by_row = by_row.where(where, true() if rows is None else ledger.c.row.in_(set(rows)))
-    for row, cost, number, plays in db.execute(by_row.group_by(ledger.c.row, ledger.c.cost)):
-        old = balances.get(row, RowBalance())
-        balances[row] = RowBalance(old.queries + number, old.plays + plays, old.total + units(cost) * number)
-    return total, balances
-
-
-def add(db: Connection, study_id: str, kind: str, charges: Iterable[Charge], *, query_id: str | None, at: str) -> None:
-    """Record charges, in the transaction that checked them."""
+def add(
+    db: Connection,
+    study_id: str,
+    kind: str,
+    charges: Iterable[Charge],
+    *,
+    at: str,
+    query_id: str | None = None,
+    cap: str | None = None,
+) -> None:
+    """Add lines of a study, in the transaction that checked them. A refusal, at a ``cap``, changes no balance."""
     for charge in charges:
+        after, row_after = charge.after, charge.row_after
         _ADD.run(
             db,
             study_id=study_id,
@@ -135,158 +101,35 @@ def add(db: Connection, study_id: str, kind: str, charges: Iterable[Charge], *, 
             row=charge.row,
             plays=charge.plays,
             cost=text(charge.cost),
-            cap=None,
-            row_queries=charge.row_after.queries,
-            row_plays=charge.row_after.plays,
-            row_total=charge.row_after.total,
-            release=charge.after.release,
-            total=charge.after.total,
-            total_plays=charge.after.plays,
+            cap=cap,
+            row_queries=row_after.queries,
+            row_plays=row_after.plays,
+            row_total=row_after.total,
+            release=after.release,
+            total=after.total,
+            total_plays=after.plays,
             created_at=at,
         )
-        _LAST.remember(db, (charge.after.release, charge.after.total, charge.after.plays), study=study_id)
-        if charge.row is not None:
-            after = charge.row_after
-            _LAST_OF_ROW.remember(db, (after.queries, after.plays, after.total), study=study_id, row=charge.row)
+        LAST.remember(db, (after.release, after.total, after.plays), study=study_id)
+        if charge.row is not None and kind != "refused":
+            balances = row_after.queries, row_after.plays, row_after.total
+            LAST_OF_ROW.remember(db, balances, study=study_id, row=charge.row)
 
 
-def refuse(db: Connection, study_id: str, *, cap: str, row: int | None, plays: int, cost: int, at: str) -> None:
-    """Record a refusal: it costs nothing and changes no balance."""
-    now = balance(db, study_id)
-    of_row = RowBalance() if row is None else row_balances(db, study_id, [row]).get(row, RowBalance())
-    values = {
-        "study_id": study_id,
-        "kind": "refused",
-        "row": row,
-        "plays": plays,
-        "cost": text(cost),
-        "cap": cap,
-        "row_queries": of_row.queries,
-        "row_plays": of_row.plays,
-        "row_total": of_row.total,
-        "release": now.release,
-        "total": now.total,
-        "total_plays": now.plays,
-        "created_at": at,
-    }
-    db.execute(ledger.insert().values(values))
-
-
-def is_released(db: Connection, study_id: str) -> bool:
-    """Whether the release was charged: once, however often a crash interrupts the draw."""
-    where = (ledger.c.study_id == study_id) & (ledger.c.kind == "release")
-    return db.execute(select(ledger.c.seq).where(where)).first() is not None
-
-
-def charged_at(db: Connection, study_id: str) -> str | None:
-    """When the release was charged; None before."""
-    where = (ledger.c.study_id == study_id) & (ledger.c.kind == "release")
-    return db.execute(select(ledger.c.created_at).where(where)).scalar()
-
-
-@dataclass(frozen=True, slots=True)
-class LineFilter:
-    """Which lines of a ledger are listed; None: all. Times are stamps, ``until`` is not part of them."""
-
-    row: int | None = None
-    kind: str | None = None
-    since: str | None = None
-    until: str | None = None
-
-    def of(self, study_id: str) -> Any:
-        """The condition."""
-        where: Any = ledger.c.study_id == study_id
-        if self.row is not None:
-            where &= ledger.c.row == self.row
-        if self.kind is not None:
-            where &= ledger.c.kind == self.kind
-        if self.since is not None:
-            where &= ledger.c.created_at >= self.since
-        if self.until is not None:
-            where &= ledger.c.created_at < self.until
-        return where
-
-
-EVERY = LineFilter()
-
-
-def page(
+def add_to_account(
     db: Connection,
-    study_id: str,
+    account: str,
+    kind: str,
     *,
-    position: int | None = None,
-    limit: int = -1,
-    newest: bool = False,
-    chosen: LineFilter = EVERY,
-) -> list[Any]:
-    """Lines of a study after a sequence number in order, or before it with the newest first."""
-    query = select(ledger).where(chosen.of(study_id))
-    return list(db.execute(page_of(query, ledger.c.seq, position=position, newest=newest, limit=limit)))
-
-
-def _last_of_rows(study_id: str, after: int = -1, before: int | None = None) -> Any:
-    """Sequence numbers of the last line about every row. A refusal repeats the balances of its row, so it may be one.
-
-    Reads the index ``ledger_by_row`` alone: to read every line of a study takes far longer.
-    """
-    where = (ledger.c.study_id == study_id) & (ledger.c.row > after)
-    if before is not None:
-        where &= ledger.c.row < before
-    return select(func.max(ledger.c.seq)).where(where).group_by(ledger.c.row)
-
-
-_WAS_QUERIED = ledger.c.row_queries > 0
-"""False for rows that were only refused."""
-
-
-def exposure(db: Connection, study_id: str, *, position: int | None, limit: int, largest: bool) -> list[Any]:
-    """The last line of every row that was queried after a row, by row; or before it, with the ``largest`` first."""
-    after = -1 if largest or position is None else position
-    last = _last_of_rows(study_id, after, before=position if largest else None)
-    order = ledger.c.row.desc() if largest else ledger.c.row
-    return list(db.execute(select(ledger).where(ledger.c.seq.in_(last) & _WAS_QUERIED).order_by(order).limit(limit)))
-
-
-def queried_rows(db: Connection, study_id: str) -> list[tuple[int, int, int]]:
-    """Amount spent on answers, number of measurements, and how many rows have both; without rows never queried."""
-    latest = ledger.c.seq.in_(_last_of_rows(study_id))
-    columns = ledger.c.row_total, ledger.c.row_plays
-    query = select(*columns, func.count()).where(latest & _WAS_QUERIED).group_by(*columns)
-    return [(total, plays, rows) for total, plays, rows in db.execute(query)]
-
-
-def row_totals(db: Connection, study_id: str) -> dict[int, int]:
-    """Each row that was queried, and the amount spent on answers about it."""
-    latest = ledger.c.seq.in_(_last_of_rows(study_id))
-    query = select(ledger.c.row, ledger.c.row_total).where(latest & _WAS_QUERIED)
-    return {int(row): int(total) for row, total in db.execute(query)}
-
-
-def balances(db: Connection, study_ids: Sequence[str]) -> dict[str, tuple[Balance, int]]:
-    """By study what it has spent, and the largest amount spent by answers about one row; none for one without lines."""
-    # The amount of a row never falls, so the largest of any line is that of a last line.
-    of_study = ledger.c.study_id.in_(study_ids)
-    ends = select(func.max(ledger.c.seq).label("seq"), func.max(ledger.c.row_total).label("most"))
-    last = ends.where(of_study).group_by(ledger.c.study_id).subquery()
-    amounts = ledger.c.study_id, ledger.c.release, ledger.c.total, ledger.c.total_plays, last.c.most
-    rows = db.execute(select(*amounts).join(last, last.c.seq == ledger.c.seq))
-    return {study: (Balance(release, total, plays), most) for study, release, total, plays, most in rows}
-
-
-def thinned(db: Connection, study_id: str, points: int) -> tuple[int, list[Any]]:
-    """How many lines a study has, and at most ``points`` of them, evenly chosen, with the last; ``line``: from 1."""
-    where = ledger.c.study_id == study_id
-    count = db.execute(select(func.count()).select_from(ledger).where(where)).scalar_one()
-    every = max(1, -(-count // (points - 1)))
-    # Sequence numbers first, from the index alone; then the lines themselves.
-    line = func.row_number().over(order_by=ledger.c.seq).label("line")
-    numbered = select(ledger.c.seq, line).where(where).subquery()
-    chosen = (numbered.c.line % every == 1 % every) | (numbered.c.line == count)
-    what = ledger.c.total, ledger.c.total_plays, ledger.c.created_at
-    query = select(numbered.c.line, *what).join(ledger, ledger.c.seq == numbered.c.seq)
-    return count, list(db.execute(query.where(chosen).order_by(numbered.c.line)))
-
-
-def content(line: Any) -> tuple[Any, ...]:
-    """A line without its sequence number, study and time, which are the first two columns and the last."""
-    return tuple(line)[2:-1]
+    after: Account,
+    at: str,
+    subject: str | None = None,
+    cost: Cost = Cost(),
+    cap: str | None = None,
+) -> None:
+    """Add a line of an account, in the transaction that checked it."""
+    values: dict[str, Any] = {"account": account, "kind": kind, "subject": subject, "cap": cap, "created_at": at}
+    values["epsilon"], values["delta"] = cost.texts
+    values["cap_epsilon"], values["cap_delta"] = after.cap_texts
+    values["total_epsilon"], values["total_delta"] = after.used.texts
+    db.execute(account_lines.insert().values(values))

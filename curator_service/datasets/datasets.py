@@ -14,7 +14,7 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Erased, Invalid, NotFound, StateConflict
 from blindopt.formats import npy_files
 from curator_service import store
-from curator_service.budget import account_table
+from curator_service.budget import ledger_lines
 from curator_service.datasets import Limits, digest_of, is_parquet, unpacked
 from curator_service.datasets import table as withheld
 from curator_service.datasets.persons import DIGEST_BYTES, kept_rows, numbers_of, pieces
@@ -189,7 +189,7 @@ class Datasets:
         view = _stored_view(db, identity)
         details: dict[str, object] = {"dataset_id": identity, "public": upload.public}
         details["reading_sha256"] = sha256(reading.encode())
-        details["account"] = account_table.account_name(db, store.find(db, store.datasets, identity))
+        details["account"] = ledger_lines.account_name(db, store.find(db, store.datasets, identity))
         if upload.rows_per_person is not None:
             details["rows_per_person"] = upload.rows_per_person
         return Effect(view, "dataset.registered", details)
@@ -267,10 +267,10 @@ class Datasets:
 
         def remove(db: Connection, row: Any) -> dict[str, object]:
             check_unused(db, identity)
-            account = account_table.account_name(db, row)
+            account = ledger_lines.account_name(db, row)
             kept = (
                 len(store.registrations(db, row.sha256)) > 1
-                or bool(account_table.lines(db, account) or withheld.units(db, account))
+                or bool(ledger_lines.lines_of_account(db, account) or withheld.units(db, account))
                 or store.is_used(db, identity)
             )
             store.forget_dataset(db, identity, stamp(self._context.clock()), kept=kept)

@@ -11,8 +11,8 @@ from blindopt.arrays import Matrix
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import BudgetExhausted, Invalid, StateConflict
 from curator_service import store
-from curator_service.budget import account_table, dataset_caps
-from curator_service.budget.dataset_losses import DatasetLosses
+from curator_service.budget.account import Cost
+from curator_service.budget.budgets import Budgets
 from curator_service.datasets import table
 from curator_service.datasets.withheld_records import kept_records
 from curator_service.privacy.guarantees import of_bounds
@@ -29,10 +29,10 @@ from service_kit.store.stored_replies import StoredReply
 class BoundsSearch:
     """Finds bounds of columns privately: the charge is committed before the draw, and one draw is ever shown."""
 
-    def __init__(self, context: ServiceContext, vault: Vault) -> None:
+    def __init__(self, context: ServiceContext, vault: Vault, budgets: Budgets) -> None:
         self._context = context
         self._vault = vault
-        self._losses = DatasetLosses(vault)
+        self._budgets = budgets
 
     def find(self, request: RequestContext, dataset_id: str, wanted: wire.BoundsCreate) -> StoredReply:
         """Charge and commit, then draw, then store the result and reply.
@@ -95,23 +95,21 @@ class BoundsSearch:
             raise StateConflict("the dataset is archived: nothing more is found out about it")
         n = len(kept_records(db, self._vault, dataset_id))
         _check(wanted, dataset, n)
-        cost = wanted.epsilon, "0"
-        refusal = dataset_caps.charge_everyone(
-            db, self._context, request, self._losses, dataset, "bounds", identity, cost
-        )
-        if refusal is not None:
-            return refusal
+        actor, cost = request.principal.actor, Cost.of(wanted.epsilon, "0")
+        charged = self._budgets.charge_file(db, actor, dataset, "bounds", identity, cost)
+        if isinstance(charged, BudgetExhausted):
+            return charged
         spec = spec_of(wanted, dataset, n, digest)
         table.add_bounds(db, identity, dataset_id, json.dumps(spec), stamp(self._context.clock()))
         details = {
             "bounds_id": identity,
             "dataset_id": dataset_id,
-            "account": account_table.account_name(db, dataset),
-            "epsilon": cost[0],
-            "delta": cost[1],
+            "account": self._budgets.uses.account_name(db, dataset),
+            "epsilon": cost.texts[0],
+            "delta": cost.texts[1],
         }
         now = self._context.clock()
-        audit_log.append(db, "bounds.started", actor=request.principal.actor, now=now, details=details)
+        audit_log.append(db, "bounds.started", actor=actor, now=now, details=details)
         return None
 
     def _drawn(self, identity: str) -> tuple[str, int]:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from blindopt.errors import Erased
 from curator_service import store
-from curator_service.budget import account_table
+from curator_service.budget.ledger_lines import account_name
 from curator_service.datasets import table as withheld
 from curator_service.vault import Vault
 from service_kit.store.database import Connection
@@ -21,7 +21,7 @@ def withheld_records(db: Connection, vault: Vault, dataset_id: str) -> list[int]
     dataset = store.find(db, store.datasets, dataset_id)
     if dataset.erased_at is not None:
         raise Erased("the dataset was erased by its owner")
-    units = withheld.units(db, account_table.account_name(db, dataset))
+    units = withheld.units(db, account_name(db, dataset))
     if not units:
         return []
     numbers, persons = withheld.numbers_and_persons(units)

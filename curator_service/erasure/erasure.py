@@ -15,6 +15,7 @@ from typing import Any
 from blindopt import wire
 from blindopt.errors import BlindoptError, Erased, StateConflict
 from curator_service import store
+from curator_service.budget.budgets import Budgets
 from curator_service.datasets.datasets import named
 from curator_service.datasets.uploads import Uploads
 from curator_service.erasure import table as erasures
@@ -37,9 +38,16 @@ class Erasures:
     """Erases datasets. ``folder``: the data folder, where the list of what was erased is kept."""
 
     def __init__(
-        self, context: ServiceContext, vault: Vault, released: ReleasedStudies, uploads: Uploads, folder: Path
+        self,
+        context: ServiceContext,
+        vault: Vault,
+        released: ReleasedStudies,
+        budgets: Budgets,
+        uploads: Uploads,
+        folder: Path,
     ) -> None:
         self._context, self._vault, self._released, self._uploads = context, vault, released, uploads
+        self._budgets = budgets
         self._list = folder / erased_list.NAME
 
     def erase(self, request: RequestContext, identity: str) -> StoredReply:
@@ -68,6 +76,7 @@ class Erasures:
             gone, row = erasures.erased(db), store.registered(db, identity)
         self._vault.forget(names)
         self._released.forget(row.id for row in studies)
+        self._budgets.uses.forget()
         try:
             for name in names:
                 self._vault.erase(name)

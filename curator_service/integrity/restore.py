@@ -1,7 +1,7 @@
 """Close what a restore from a backup would let be spent twice."""
 
 from curator_service import store
-from curator_service.budget import dataset_caps
+from curator_service.budget.budgets import close_all
 from curator_service.queries import table as inbox
 from service_kit.context.context import ServiceContext
 from service_kit.store.database import Connection
@@ -17,6 +17,4 @@ def close_after_restore(db: Connection, context: ServiceContext) -> None:
     for identity in closed:
         store.change(db, store.studies, identity, state="closed")
     inbox.lose(db)
-    context.audit_trail.record_restored(
-        db, {"closed_studies": closed, "closed_accounts": dataset_caps.close_all(db, context)}
-    )
+    context.audit_trail.record_restored(db, {"closed_studies": closed, "closed_accounts": close_all(db, context)})

@@ -3,17 +3,15 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from decimal import Decimal
 from typing import Any
 
 from blindopt import wire
 from blindopt.audit.merkle_log import Json, sha256
 from blindopt.errors import BudgetExhausted, LogBroken
 from curator_service import store
-from curator_service.budget import account_table
-from curator_service.budget.account_table import A_FILE, NO_CHARGES, Account, is_raised
+from curator_service.budget.account import A_FILE, NO_CHARGES, Account, Cost, is_raised
+from curator_service.budget.table import account_lines
 from curator_service.integrity.erasure_checks import ErasureLogSummary
-from curator_service.privacy.prices import exact
 from curator_service.salted_digests import salted_digest
 from curator_service.store import jobs
 from service_kit.store.database import Connection
@@ -72,18 +70,18 @@ class TuningLogSummary:
     def _charge(self, kind: str, identity: str, before: Account, details: Json) -> None:
         name = details["account"]
         try:
-            self._accounts[name] = before.spend(Decimal(details["epsilon"]), Decimal(details["delta"]))
+            self._accounts[name] = before.charge(Cost.of(details["epsilon"], details["delta"]))
         except BudgetExhausted:
             raise LogBroken(f"{kind} {identity} was charged beyond a cap", about=name) from None
         self._add(name, kind, identity, details["epsilon"], details["delta"], None)
 
     def _change_caps(self, details: Json) -> None:
         name, old = details["account"], self._account(details["account"])
-        caps = [None if cap is None else Decimal(cap) for cap in (details["cap_epsilon"], details["cap_delta"])]
-        raised = is_raised(old.cap_epsilon, caps[0]) or is_raised(old.cap_delta, caps[1])
+        new = old.with_caps(details["cap_epsilon"], details["cap_delta"])
+        raised = is_raised(old.cap_epsilon, new.cap_epsilon) or is_raised(old.cap_delta, new.cap_delta)
         if raised != (details["act"] == "raised") or raised != (details["reason_sha256"] is not None):
             raise LogBroken(f"a cap of {name} was raised, and the log does not say so and why", about=name)
-        self._accounts[name] = replace(old, cap_epsilon=caps[0], cap_delta=caps[1])
+        self._accounts[name] = new
         self._add(name, "cap", details["reason_sha256"], "0", "0", details["act"])
 
     def _account(self, name: str) -> Account:
@@ -91,14 +89,13 @@ class TuningLogSummary:
 
     def _add(self, name: str, kind: str, subject: str | None, epsilon: str, delta: str, cap: str | None) -> None:
         after = self._account(name)
-        caps = [None if cap is None else exact(cap) for cap in (after.cap_epsilon, after.cap_delta)]
-        totals = exact(after.epsilon), exact(after.delta)
-        self._lines[name].append((kind, subject, epsilon, delta, cap, *caps, *totals))
+        costs, totals = Cost.of(epsilon, delta).texts, after.used.texts
+        self._lines[name].append((kind, subject, *costs, cap, *after.cap_texts, *totals))
 
     def check(self, db: Connection) -> Iterator[LogBroken]:
         """Yield what differs in a tuning, or in a line of the ledger, from the log."""
         counts: Counter[str] = Counter()
-        for row in store.every(db, account_table.account_lines):
+        for row in store.every(db, account_lines):
             # The log has the digest of a reason.
             subject = sha256(row.subject.encode()) if row.kind == "cap" and row.subject is not None else row.subject
             charge = row.kind, subject, row.epsilon, row.delta, row.cap

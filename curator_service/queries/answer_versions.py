@@ -19,10 +19,8 @@ from typing import Literal
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Erased, StateConflict
-from curator_service import notices, store
-from curator_service.budget import dataset_caps, ledger
-from curator_service.budget import table as lines
-from curator_service.privacy import prices
+from curator_service import store
+from curator_service.budget.budgets import Budgets
 from curator_service.privacy.measurement.privatize import draws_nothing, release
 from curator_service.queries import table as inbox_store
 from curator_service.queries.released_units import ReleasedUnits, Unit, measurements_of
@@ -51,9 +49,10 @@ class _DrawnVersion:
 class AnswerVersions:
     """Begins, draws and publishes versions. Safe to call from several threads."""
 
-    def __init__(self, context: ServiceContext, studies: ReleasedStudies, wakeups: Wakeups) -> None:
+    def __init__(self, context: ServiceContext, studies: ReleasedStudies, budgets: Budgets, wakeups: Wakeups) -> None:
         self._context = context
         self._studies = studies
+        self._budgets = budgets
         self._wakeups = wakeups
 
     def begin(
@@ -104,26 +103,8 @@ class AnswerVersions:
         rows = [(inbox_store.row_at(db, query.query_id, index), n) for index, n in releases_by_item.items()]
         counts, released = earlier.release_counts(), self._studies.of(db, query.study_id)
         most = max(counts[unit] for unit in again)
-        self._context.audit_trail.check_unchanged(query.study_id)
-        spent, of_persons = lines.balance(db, query.study_id), released.rows_of_persons(row for row, _ in rows)
-        balances = lines.row_balances(db, query.study_id, of_persons)
-        charges = ledger.charge_corrections(spec, spent, rows, balances, most, released.rows_of_person)
-        dataset_caps.check_answers(
-            db, self._context, self._studies.losses, query.study_id, spec, released.id, charges, most + 1
-        )
-        now = self._context.clock()
-        lines.add(db, query.study_id, "correction", charges, query_id=query.query_id, at=stamp(now))
-        notices.spent(db, self._context.outbox, query.study_id, spec, charges)
-        cost = prices.text(sum(charge.cost for charge in charges))
-        details = {
-            "study_id": query.study_id,
-            "query_id": query.query_id,
-            "version": len(earlier.versions) + 1,
-            "epsilon": cost,
-            "rows": [list(row) for row in rows],
-        }
-        audit_log.append(db, "charge", actor=actor, now=now, details=details)
-        return cost
+        version = {"query_id": query.query_id, "version": len(earlier.versions) + 1}
+        return self._budgets.charge_correction(db, actor, query.study_id, released, rows, most, version)
 
     # --- drawing and publishing -------------------------------------------------------------------
 

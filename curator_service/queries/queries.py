@@ -23,10 +23,8 @@ from blindopt.errors import (
 )
 from blindopt.formats.release_files import Section
 from curator_service import notices, store
-from curator_service.budget import dataset_caps, ledger
-from curator_service.budget import table as lines
-from curator_service.budget.refusals import refusal_for_grant
-from curator_service.privacy import prices
+from curator_service.budget import ledger_lines
+from curator_service.budget.budgets import Budgets
 from curator_service.privacy.measurement.column import is_exact, measure
 from curator_service.queries import measurement_entries
 from curator_service.queries import table as inbox_store
@@ -37,8 +35,8 @@ from curator_service.vault import Vault, new_id
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
 from service_kit.identity.tokens import Principal
-from service_kit.store import audit_log, stored_replies
-from service_kit.store.base import moment, stamp
+from service_kit.store import stored_replies
+from service_kit.store.base import moment
 from service_kit.store.database import Connection, is_open, savepoint
 from service_kit.store.stored_replies import StoredReply
 from service_kit.web.reply_pacing import ReplyPacing
@@ -59,6 +57,7 @@ class Queries:
         vault: Vault,
         limits: wire.Limits,
         studies: ReleasedStudies,
+        budgets: Budgets,
         decline_withheld: Callable[[Connection, str], None],
         wakeups: Wakeups,
     ) -> None:
@@ -66,6 +65,7 @@ class Queries:
         self._vault = vault
         self._limits = limits
         self._studies = studies
+        self._budgets = budgets
         self._decline_withheld = decline_withheld
         self._wakeups = wakeups
         self._periods: dict[tuple[str, int], float | None] = {}
@@ -116,7 +116,7 @@ class Queries:
         self._under_way.add(name)
         try:
             touched = partial(released.rows_of_persons, [item.row for item in request.rows])
-            ahead = partial(lines.ahead_of_query, *name, identity, touched)
+            ahead = partial(ledger_lines.ahead_of_query, *name, identity, touched)
             write = partial(self._context.database.write_soon, ahead=ahead)
             if not isinstance(released.spec.measurement, wire.ColumnMeasurement):
                 later = await write(lambda db: self._answer_later(db, caller, identity, released, request))
@@ -151,25 +151,10 @@ class Queries:
             stored_replies.check_same_request(begun.request_sha256, digest)
             self._context.audit_trail.check_unanswered(db, caller.principal, key)
             return str(begun.id)
-        rows = [(item.row, item.plays) for item in request.rows]
-        now = self._context.clock()
-        try:
-            spent, of_persons = lines.balance(db, identity), released.rows_of_persons(row for row, _ in rows)
-            if released.groups is not None:  # any two of them may be the ones that cost most
-                of_persons |= lines.row_totals(db, identity).keys()
-            balances = lines.row_balances(db, identity, of_persons)
-            charges = ledger.charge_answers(released.spec, spent, rows, balances, released.rows_of_person)
-            losses = self._studies.losses
-            within, spec = (self._context, losses), released.spec
-            dataset_caps.check_answers(db, *within, identity, spec, released.id, charges)
-        except BudgetExhausted as refusal:
-            self._refuse(db, caller, identity, released.spec, rows, refusal)
-            return refusal_for_grant(db, identity, caller.principal.id, released.spec, rows)
-        query_id, cost = new_id("qry"), prices.text(sum(charge.cost for charge in charges))
-        details = {"epsilon": cost, "query_id": query_id, "rows": [list(row) for row in rows], "study_id": identity}
-        at = audit_log.append(db, "charge", actor=caller.principal.actor, now=now, details=details).at
-        lines.add(db, identity, "answers", charges, query_id=query_id, at=at)
-        notices.spent(db, self._context.outbox, identity, released.spec, charges)
+        query_id, rows = new_id("qry"), [(item.row, item.plays) for item in request.rows]
+        charged = self._budgets.charge_answers(db, caller.principal, identity, released, rows, query_id)
+        if isinstance(charged, BudgetExhausted):
+            return charged
         store.begin_query(
             db,
             id=query_id,
@@ -178,27 +163,9 @@ class Queries:
             idempotency_key=key,
             request_sha256=digest,
             request=request.__pydantic_serializer__.to_json(request).decode(),
-            created_at=at,
+            created_at=charged,
         )
         return query_id
-
-    def _refuse(
-        self,
-        db: Connection,
-        request: RequestContext,
-        identity: str,
-        spec: wire.StudyCreate,
-        rows: list[tuple[int, int]],
-        refusal: BudgetExhausted,
-    ) -> None:
-        now = self._context.clock()
-        row, of_study = refusal.row, prices.Prices.of(spec)
-        of_cap = [n for r, n in rows if row in (None, r)]
-        cost = sum(map(of_study.cost, of_cap))
-        cap = str(refusal.budget["cap"])
-        lines.refuse(db, identity, cap=cap, row=row, plays=sum(of_cap), cost=cost, at=stamp(now))
-        details = {"study_id": identity, **refusal.budget, "rows": [list(row) for row in rows]}
-        audit_log.append(db, "charge.refused", actor=request.principal.actor, now=now, details=details)
 
     def _answer_at_once(
         self, db: Connection, caller: RequestContext, identity: str, released: Released, request: wire.QueryRequest

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from blindopt import wire
 from blindopt.arrays import Matrix
 from blindopt.formats import npy_files
-from curator_service.budget import table as lines
+from curator_service.budget import ledger_lines
 from curator_service.datasets.withheld_records import withheld_records
 from curator_service.privacy.measurement.groups import clipped_mean, measure_groups
 from curator_service.privacy.prices import text
@@ -26,7 +26,7 @@ def group_entries(
     """Groups of a released study by candidate: public values, what was released, and what it has cost."""
     counts = released.report.counts
     assert counts is not None
-    spent, middles = lines.row_balances(db, study_id, set(rows)), centres(vault, released, rows)
+    spent, middles = ledger_lines.row_balances(db, study_id, set(rows)), centres(vault, released, rows)
     lower, upper = _bounds(vault, released, rows)
     return [
         wire.GroupEntry(

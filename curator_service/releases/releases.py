@@ -18,15 +18,13 @@ from blindopt.errors import (
     StorageUnavailable,
 )
 from curator_service import notices, store
-from curator_service.budget import dataset_caps, ledger
-from curator_service.budget import table as lines
-from curator_service.budget.dataset_losses import DatasetLosses
-from curator_service.budget.dataset_outlook import outlook
+from curator_service.budget.budgets import Budgets
+from curator_service.budget.outlook import outlook
 from curator_service.datasets import dataset_rows
 from curator_service.datasets.datasets import cautions_from_records, dataset_view
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.datasets.withheld_records import withheld_records
-from curator_service.privacy import entropy, prices, search_noise
+from curator_service.privacy import entropy, search_noise
 from curator_service.privacy.guarantees import CHOOSING
 from curator_service.releases.attack_preview import Previews, job_of
 from curator_service.releases.mechanisms.mechanism import Mechanism
@@ -61,6 +59,7 @@ class Releases:
         self,
         context: ServiceContext,
         vault: Vault,
+        budgets: Budgets,
         runner: Runner,
         previews: Previews,
         forecast_of: ForecastOf = lambda spec: [],
@@ -68,7 +67,7 @@ class Releases:
         self._context = context
         self._forecast_of = forecast_of
         self._vault = vault
-        self._losses = DatasetLosses(vault)
+        self._budgets = budgets
         self._previews = previews
         self._draws = runner.add(Kind("release", Reply, at_once=inf))
         self._high: dict[str, str] = {}
@@ -92,7 +91,7 @@ class Releases:
             spec = view.spec
             rows, current = dataset_rows.scaled_rows(db, self._vault, spec), release_status(db, spec, None)
             job = job_of(db, self._vault, spec, current.release)
-            account = outlook(db, self._losses, spec, current.release, identity)
+            account = outlook(db, self._budgets.uses, spec, current.release, identity)
             dataset = dataset_view(store.find(db, store.datasets, spec.dataset_id))
         preview = self._previews.make(identity, job)
         verdict = None if dataset.public else preview.verdict
@@ -223,8 +222,7 @@ class Releases:
                 raise StateConflict(
                     f"{name} is withdrawn: make a draft with another mechanism, or upgrade this program"
                 )
-            dataset_caps.check_release(db, self._context, self._losses, identity, spec, current.release)
-            self._charge(db, request, identity, spec)
+            self._budgets.charge_release(db, request.principal.actor, identity, spec, current.release)
             store.change(db, store.studies, identity, state="releasing", releasing_key=key, release_problem=None)
             self._log(db, "release.begun", request.principal.actor, study_id=identity)
             self._draws.enter(task)
@@ -241,26 +239,11 @@ class Releases:
                 raise
             return stored  # published since we looked
 
-    def _charge(self, db: Connection, request: RequestContext, identity: str, spec: wire.StudyCreate) -> None:
-        """Charge the release to every row, once: a release that a crash left half drawn was never published."""
-        if lines.is_released(db, identity):
-            return
-        charge = ledger.charge_release(spec, lines.balance(db, identity))
-        lines.add(db, identity, "release", [charge], query_id=None, at=stamp(self._context.clock()))
-        notices.spent(db, self._context.outbox, identity, spec, [charge])
-        cost = prices.text(charge.cost)
-        self._log(db, "charge", request.principal.actor, study_id=identity, epsilon=cost, rows="all")
-
     def _refuse(self, request: RequestContext, identity: str, refusal: BudgetExhausted) -> None:
         """Record that a cap of the dataset's account refused a release: in the ledger, and in the log."""
 
         def note(db: Connection) -> None:
-            spec = store.spec_of(db, identity)
-            cap, cost = str(refusal.budget["cap"]), prices.Prices.of(spec).release
-            now = stamp(self._context.clock())
-            lines.refuse(db, identity, cap=cap, row=None, plays=0, cost=cost, at=now)
-            details = {"study_id": identity, **refusal.budget, "rows": "all"}
-            self._log(db, "charge.refused", request.principal.actor, **details)
+            self._budgets.refuse(db, request.principal.actor, identity, store.spec_of(db, identity), refusal)
 
         self._context.database.write(note)
 
@@ -299,7 +282,7 @@ class Releases:
         notices.release_ended(db, self._context.outbox, identity, "open")
         view = owner_view(db, identity)
         ran = release_status(db, view.spec, report).release
-        view = view.model_copy(update={"account": outlook(db, self._losses, view.spec, ran, identity)})
+        view = view.model_copy(update={"account": outlook(db, self._budgets.uses, view.spec, ran, identity)})
         details = {
             "study_id": identity,
             "release_id": release_id,

@@ -7,8 +7,8 @@ from typing import Any
 from blindopt import wire
 from blindopt.errors import Erased, StateConflict
 from curator_service import store
-from curator_service.budget import table as lines
-from curator_service.budget.repeated_releases import most_by_row
+from curator_service.budget import ledger_lines
+from curator_service.budget.file_use import most_by_row
 from curator_service.privacy import accounting
 from curator_service.privacy.prices import Prices, alone, is_groups, text
 from curator_service.releases.groups import group_entries
@@ -33,14 +33,14 @@ class Accounts:
         limit: int,
         *,
         newest: bool = False,
-        chosen: lines.LineFilter = lines.EVERY,
+        chosen: ledger_lines.LineFilter = ledger_lines.EVERY,
     ) -> tuple[list[wire.LedgerEntry], wire.LedgerPage]:
         """Lines of the ledger, and a page without lines that has the balances."""
         with self._context.database.read() as db:
             prices = prices_of(db, study_id)
-            rows = lines.page(db, study_id, position=position, limit=limit, newest=newest, chosen=chosen)
+            rows = ledger_lines.page(db, study_id, position=position, limit=limit, newest=newest, chosen=chosen)
             entries = [_entry(row, prices) for row in rows]
-            now = lines.balance(db, study_id)
+            now = ledger_lines.balance(db, study_id)
         total = text(now.total) if prices.release_bounded and prices.answers_bounded else None
         release = text(now.release) if prices.release_bounded else None
         return entries, wire.LedgerPage(
@@ -59,14 +59,14 @@ class Accounts:
         with self._context.database.read() as db:
             prices = prices_of(db, study_id)
             spec = store.spec_of(db, study_id)
-            page = lines.exposure(db, study_id, position=position, limit=limit, largest=largest)
-            now, again = lines.balance(db, study_id), most_by_row(db, study_id)
+            page = ledger_lines.exposure(db, study_id, position=position, limit=limit, largest=largest)
+            now, again = ledger_lines.balance(db, study_id), most_by_row(db, study_id)
             shown = with_records and bool(page) and not is_groups(spec) and not store.is_erased(db, study_id)
             released = self._studies.of(db, study_id) if shown else None
             of_person = self._studies.persons(db, study_id) if page else alone
             others = {other for row in page for other in of_person(row.row)}
-            totals = {row: of_row.total for row, of_row in lines.row_balances(db, study_id, others).items()}
-            costs = lines.row_totals(db, study_id) if prices.of_pairs else {}
+            totals = {row: of_row.total for row, of_row in ledger_lines.row_balances(db, study_id, others).items()}
+            costs = ledger_lines.row_totals(db, study_id) if prices.of_pairs else {}
         bounded = prices.release_bounded and prices.answers_bounded
 
         def spent(row: Any) -> str | None:
@@ -115,8 +115,8 @@ class Accounts:
             if is_groups(spec):  # answers are about candidates, of which a record is behind one
                 n = 0 if of_release is None else of_release.n
             current = release_status(db, spec, of_release)
-            charged = lines.is_released(db, study_id)
-            queried = self._queried_persons(db, study_id) if by_person else lines.queried_rows(db, study_id)
+            charged = ledger_lines.charged_at(db, study_id) is not None
+            queried = self._queried_persons(db, study_id) if by_person else ledger_lines.queried_rows(db, study_id)
             again = max(most_by_row(db, study_id).values(), default=1)
         price = Prices.of(spec).answer
         rows: Counter[int] = Counter()
@@ -132,7 +132,7 @@ class Accounts:
         """Amount spent on answers, number of measurements, and how many persons have both, of those ever queried."""
         persons = self._studies.persons(db, study_id)
         of_person: dict[int, tuple[int, int]] = {}
-        for row, _, plays, total in lines.rows_queried(db, study_id):
+        for row, _, plays, total in ledger_lines.rows_queried(db, study_id):
             first = persons(row)[0]
             old = of_person.get(first, (0, 0))
             of_person[first] = old[0] + total, old[1] + plays

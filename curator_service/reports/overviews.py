@@ -5,10 +5,10 @@ from typing import Any
 
 from blindopt import wire
 from curator_service import store
-from curator_service.budget import table as lines
-from curator_service.budget.dataset_outlook import outlook
+from curator_service.budget import ledger_lines
+from curator_service.budget.file_use import FileUses, cost_for_everyone, most_by_row
 from curator_service.budget.ledger import Balance
-from curator_service.budget.repeated_releases import cost_for_everyone, most_by_row
+from curator_service.budget.outlook import outlook
 from curator_service.datasets.datasets import cautions_from_records, dataset_view
 from curator_service.privacy import search_noise
 from curator_service.privacy.answers import concrete_answers
@@ -34,10 +34,13 @@ from service_kit.store.database import Connection
 class Overviews:
     """Reads alone: nothing is stored, charged or drawn."""
 
-    def __init__(self, context: ServiceContext, studies: ReleasedStudies, forecast_of: ForecastOf) -> None:
+    def __init__(
+        self, context: ServiceContext, studies: ReleasedStudies, uses: FileUses, forecast_of: ForecastOf
+    ) -> None:
         self._context = context
         self._forecast_of = forecast_of
         self._studies = studies
+        self._uses = uses
 
     def check(self, spec: wire.StudyCreate) -> wire.StudyCheck:
         """The guarantee and cost of a draft. Raises Invalid if it cannot be made."""
@@ -45,7 +48,7 @@ class Overviews:
             dataset = dataset_view(store.find(db, store.datasets, spec.dataset_id))
             spec = fitted(spec, dataset)
             current = release_status(db, spec, None)
-            account = outlook(db, self._studies.losses, spec, current.release)
+            account = outlook(db, self._uses, spec, current.release)
         mechanism = mechanism_of(spec, current.release)
         epsilon = epsilon_of(current.release) if current.status == "sound" else None
         if epsilon is not None and (record := whole(spec, current.release)) is not None:
@@ -75,7 +78,7 @@ class Overviews:
         """The spending of a study over time, from at most ``points`` lines of its ledger, evenly chosen."""
         with self._context.database.read() as db:
             prices = prices_of(db, study_id)
-            count, chosen = lines.thinned(db, study_id, points)
+            count, chosen = ledger_lines.thinned(db, study_id, points)
         bounded = prices.release_bounded and prices.answers_bounded
         return wire.LedgerCurve(
             lines=count,
@@ -96,7 +99,7 @@ class Overviews:
             row = store.find(db, store.studies, study_id)
             n = int(store.find(db, store.datasets, row.dataset_id).rows)
             counts: Counter[int] = Counter()
-            for _, plays, rows in lines.queried_rows(db, study_id):
+            for _, plays, rows in ledger_lines.queried_rows(db, study_id):
                 counts[plays] += rows
         if never_queried := n - sum(counts.values()):
             counts[0] += never_queried
@@ -107,7 +110,7 @@ class Overviews:
     def _accounts(self, db: Connection, rows: list[Any]) -> list[wire.StudyAccount]:
         """The accounts of these studies, from a few statements for all of them."""
         of_studies = [row.id for row in rows]
-        amounts, any_withdrawn = lines.balances(db, of_studies), bool(advisories.reasons(db))
+        amounts, any_withdrawn = ledger_lines.balances(db, of_studies), bool(advisories.reasons(db))
         changes, corrected = changes_by_study(db, of_studies), inbox.corrected_studies(db, of_studies)
         return [
             self._account(
@@ -163,7 +166,7 @@ class Overviews:
 
     def _most_of_person(self, db: Connection, study_id: str) -> int:
         """The largest amount spent by answers about one person."""
-        if not (queried := lines.rows_queried(db, study_id)):
+        if not (queried := ledger_lines.rows_queried(db, study_id)):
             return 0  # a draft has no rows of persons yet
         persons = self._studies.persons(db, study_id)
         of_person: Counter[int] = Counter()

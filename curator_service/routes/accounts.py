@@ -6,7 +6,7 @@ from fastapi import Query, Request
 from starlette.responses import Response
 
 from blindopt import wire
-from curator_service.budget.table import LineFilter
+from curator_service.budget.ledger_lines import LineFilter
 from curator_service.routes.common import CuratorDep, DatasetId, StudyId
 from service_kit.store.base import stamp
 from service_kit.web.dependencies import RecordedReply, RequestContextDep, allowed, api_router

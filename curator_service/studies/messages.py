@@ -8,8 +8,8 @@ from pydantic import TypeAdapter, ValidationError
 from blindopt import wire
 from blindopt.errors import Erased, Invalid, StateConflict, StudyNotOpen, UnknownRow
 from curator_service import notices, store
-from curator_service.budget import table as lines
-from curator_service.budget.account_table import is_raised
+from curator_service.budget import ledger_lines
+from curator_service.budget.account import is_raised
 from curator_service.releases.groups import group_view
 from curator_service.salted_digests import salted_digest
 from curator_service.studies import study_caps, table
@@ -164,7 +164,7 @@ class Messages:
             released = self._candidate(db, study_id, choice.row)
             if released.groups is not None:
                 raise StateConflict("a candidate of this study is a group of records: open the group")
-            of_row = lines.row_balances(db, study_id, [choice.row]).get(choice.row)
+            of_row = ledger_lines.row_balances(db, study_id, [choice.row]).get(choice.row)
             view = _record(study_id, choice.row, released, of_row.plays if of_row else 0)
             self._context.audit_trail.record(db, request, 200, "", kind="record.opened", details={"study_id": study_id})
             return view

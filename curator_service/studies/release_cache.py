@@ -17,9 +17,7 @@ from blindopt.arrays import Matrix, Vector
 from blindopt.errors import Erased, NotFound, RecordChanged, StateConflict, StudyNotOpen, Verifying
 from blindopt.formats.release_files import Section, sections_of
 from curator_service import store
-from curator_service.budget import account_table
-from curator_service.budget import table as lines
-from curator_service.budget.dataset_losses import DatasetLosses
+from curator_service.budget import ledger_lines
 from curator_service.datasets import table as withheld
 from curator_service.datasets.persons import RowsOfPersons, numbers_of
 from curator_service.datasets.withheld_records import withheld_records
@@ -129,7 +127,6 @@ class ReleasedStudies:
 
     def __init__(self, vault: Vault, kept: int = KEPT) -> None:
         self.vault, self._kept = vault, kept
-        self.losses = DatasetLosses(vault)
         self._lock = threading.Lock()
         self._cache: OrderedDict[str, Released] = OrderedDict()
         self._forgotten: set[str] = set()
@@ -176,7 +173,7 @@ class ReleasedStudies:
                 names=[column["name"] for column in columns],
                 persons=persons,
                 numbers=numbers,
-                account=account_table.account_name(db, dataset),
+                account=ledger_lines.account_name(db, dataset),
                 groups=groups,
             )
             with self._lock:
@@ -207,7 +204,7 @@ class ReleasedStudies:
         spec = store.spec_of(db, identity)
         if is_groups(spec):
             return alone
-        spent = lines.row_totals(db, identity)
+        spent = ledger_lines.row_totals(db, identity)
         of_one = sorted(spent, key=lambda row: -spent[row])[: spec.protected_rows]
         return lambda row: of_one if row in of_one else (row,)
 
@@ -217,7 +214,6 @@ class ReleasedStudies:
             self._forgotten |= set(identities)
             for identity in self._forgotten & self._cache.keys():
                 del self._cache[identity]
-        self.losses.forget()
 
     def raise_caps(self, identity: str, budget: wire.Budget) -> None:
         """Charge against these caps from now on; they are stored already. In any order: caps only rise."""

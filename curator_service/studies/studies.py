@@ -6,10 +6,9 @@ from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Invalid, StateConflict
 from curator_service import store
-from curator_service.budget import ledger
-from curator_service.budget import table as lines
-from curator_service.budget.dataset_losses import DatasetLosses
-from curator_service.budget.dataset_outlook import outlook
+from curator_service.budget import ledger, ledger_lines
+from curator_service.budget.file_use import FileUses
+from curator_service.budget.outlook import outlook
 from curator_service.datasets.datasets import dataset_view
 from curator_service.privacy import accounting, answers, cautions, prices
 from curator_service.privacy.guarantees import belief, not_protected, whole
@@ -39,9 +38,9 @@ ONE_VALUE = (
 class Studies:
     """Creates, changes, lists and closes studies. ``Releases`` opens them."""
 
-    def __init__(self, context: ServiceContext, losses: DatasetLosses, settings: Settings) -> None:
+    def __init__(self, context: ServiceContext, uses: FileUses, settings: Settings) -> None:
         self._context = context
-        self._losses = losses
+        self._uses = uses
         self._has_measurer = settings.measurer_url is not None
         self.housekeeping = Housekeeping(context, store.studies, "study", store.find, owner_view)
 
@@ -104,7 +103,7 @@ class Studies:
     def _with_account(self, db: Connection, identity: str) -> wire.StudyOwnerView:
         """A draft, which is not charged yet, with the account of its dataset."""
         view = owner_view(db, identity)
-        account = outlook(db, self._losses, view.spec, release_status(db, view.spec, None).release)
+        account = outlook(db, self._uses, view.spec, release_status(db, view.spec, None).release)
         return view.model_copy(update={"account": account})
 
     def _fitted(self, db: Connection, study: wire.StudyCreate) -> wire.StudyCreate:
@@ -236,7 +235,7 @@ def check_changeable(db: Connection, row: Any) -> None:
     """Raise StateConflict for a study that was released, or charged for a release that was interrupted."""
     if row.state != "draft":
         raise StateConflict(f"the study is {row.state}: only a draft can be changed; make another one like it")
-    if lines.is_released(db, row.id):
+    if ledger_lines.charged_at(db, row.id) is not None:
         raise StateConflict("the draft was charged for a release that was interrupted: release it as it is")
 
 

@@ -10,8 +10,9 @@ from blindopt import wire
 from blindopt.arrays import Vector
 from blindopt.errors import BudgetExhausted, Busy, Invalid, NotFound, StateConflict, TuningFailed, TuningImpossible
 from curator_service import notices, store
-from curator_service.budget import account_table, dataset_caps
-from curator_service.budget.dataset_losses import DatasetLosses, FileLosses
+from curator_service.budget.account import Cost
+from curator_service.budget.budgets import Budgets
+from curator_service.budget.file_use import FileUse
 from curator_service.datasets.withheld_records import withheld_records
 from curator_service.privacy.prices import exact
 from curator_service.releases.jobs import Jobs
@@ -47,9 +48,11 @@ class Tunings(Jobs[Reply]):
     stopped = "the curator was stopped before this tuning was done: ask for it again; what it was charged stays spent"
     _table = tunings
 
-    def __init__(self, context: ServiceContext, vault: Vault, settings: Settings, runner: Runner) -> None:
+    def __init__(
+        self, context: ServiceContext, vault: Vault, settings: Settings, budgets: Budgets, runner: Runner
+    ) -> None:
         self._vault = vault
-        self._losses = DatasetLosses(vault)
+        self._budgets = budgets
         self._scorer = scorer_of(settings)
         self._withheld = 0
         """How many records were withheld when the tuning that runs read them."""
@@ -86,10 +89,10 @@ class Tunings(Jobs[Reply]):
         with self._context.database.read() as db:
             dataset = store.find(db, store.datasets, tuning.validation_dataset_id)
             report = _of_persons(report, dataset.rows_per_person or 1)
-            dataset_caps.open_account(db, dataset)
-            file = self._losses.read(db, dataset)
-            dataset_caps.check_bounded(file)
-            return _with_account(report, file, tuning.caps)
+            use = self._budgets.uses.read(db, dataset)
+            use.account.check_open()
+            use.check_bounded()
+            return _with_account(report, use, tuning.caps)
 
     def start(self, request: RequestContext, tuning: wire.TuningCreate) -> StoredReply:
         """Charge a tuning and queue it. Raises as ``preview`` does, BudgetExhausted, and StateConflict."""
@@ -108,15 +111,12 @@ class Tunings(Jobs[Reply]):
                 return stored
             self._check_room(db)
             dataset = store.find(db, store.datasets, tuning.validation_dataset_id)
-            dataset_caps.open_account(db, dataset)
-            file, cost = self._losses.read(db, dataset), (report.epsilon, report.delta)
-            refusal = dataset_caps.charge_everyone(
-                db, self._context, request, self._losses, dataset, "tuning", identity, cost, tuning.caps
-            )
-            if refusal is not None:
-                refusals.append(refusal)
+            actor, cost = request.principal.actor, Cost.of(report.epsilon, report.delta)
+            charged = self._budgets.charge_file(db, actor, dataset, "tuning", identity, cost, tuning.caps)
+            if isinstance(charged, BudgetExhausted):
+                refusals.append(charged)
                 return None
-            whole = _with_account(report, file, tuning.caps)
+            whole = _with_account(report, charged, tuning.caps)
             return self._context.idempotency.settle(db, request, self._add(db, identity, tuning, whole, dataset))
 
         reply = self._context.database.write(work)
@@ -145,7 +145,7 @@ class Tunings(Jobs[Reply]):
         details = {
             "tuning_id": identity,
             "dataset_id": dataset.id,
-            "account": account_table.account_name(db, dataset),
+            "account": self._budgets.uses.account_name(db, dataset),
             "method": report.method,
             "epsilon": report.epsilon,
             "delta": report.delta,
@@ -337,13 +337,8 @@ def _of_persons(report: wire.TuningReport, k: int) -> wire.TuningReport:
     return report.model_copy(update={"epsilon": epsilon, "guarantee": f"{report.guarantee} {words}"})
 
 
-def _with_account(report: wire.TuningReport, file: FileLosses, caps: wire.TuningCaps) -> wire.TuningReport:
+def _with_account(report: wire.TuningReport, use: FileUse, caps: wire.TuningCaps) -> wire.TuningReport:
     """The report with the amounts that the validation file has spent, and its caps."""
-    bound = file.account.lowered(caps)
-    amounts = {
-        "spent_epsilon": exact(file.epsilon),
-        "spent_delta": exact(file.delta),
-        "cap_epsilon": exact(bound.cap_epsilon or Decimal(0)),
-        "cap_delta": None if bound.cap_delta is None else exact(bound.cap_delta),
-    }
+    used, lowered = use.used.texts, use.account.lowered(caps).cap_texts
+    amounts = {"spent_epsilon": used[0], "spent_delta": used[1], "cap_epsilon": lowered[0], "cap_delta": lowered[1]}
     return report.model_copy(update=amounts)

@@ -1,6 +1,5 @@
 """Notices of budgets and waiting queries: once, exactly at 80 %, with ids and counts alone."""
 
-from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -8,8 +7,8 @@ import pytest
 
 from blindopt import wire
 from curator_service import notices
-from curator_service.budget import ledger
-from curator_service.budget.account_table import Account
+from curator_service.budget import budgets, file_budget, ledger
+from curator_service.budget.account import Account, Cost
 from curator_service.budget.ledger import Balance, RowBalance
 from curator_service.context import open_context
 from curator_service.settings import Settings
@@ -66,7 +65,7 @@ def test_each_cap_has_one_notice_at_the_charge_that_brings_it_to_80_per_cent(con
     balance, rows, spent, expected = Balance(), {}, {}, []
 
     def charge(charges):
-        context.database.write(lambda db: notices.spent(db, context.outbox, STUDY, spec, charges))
+        context.database.write(lambda db: budgets.note_caps(db, context.outbox, STUDY, spec, charges))
 
     def expect(now):
         for cap in caps:
@@ -105,15 +104,15 @@ def test_an_answer_of_another_person_counts_as_often_as_it_was_released(context,
     spec = spec.model_copy(update={"answers": answers})
     released = ledger.charge_release(spec, Balance())
     charges = ledger.charge_corrections(spec, released.after, [(3, 1)], {}, releases - 1)
-    context.database.write(lambda db: notices.spent(db, context.outbox, STUDY, spec, [released]))
-    context.database.write(lambda db: notices.spent(db, context.outbox, STUDY, spec, charges))
+    context.database.write(lambda db: budgets.note_caps(db, context.outbox, STUDY, spec, [released]))
+    context.database.write(lambda db: budgets.note_caps(db, context.outbox, STUDY, spec, charges))
     assert [n.counts.percent for n in outbox() if n.subject.cap == "epsilon_per_row"] == percent
 
 
 def test_a_row_is_never_named(context, outbox, small):
     spec = _study(small.features, budget=wire.Budget(epsilon_per_row="1.2"))
     charges = ledger.charge_answers(spec, Balance(release=10**12, total=10**12), [(317, 2)], {317: RowBalance()})
-    context.database.write(lambda db: notices.spent(db, context.outbox, STUDY, spec, charges))
+    context.database.write(lambda db: budgets.note_caps(db, context.outbox, STUDY, spec, charges))
     (notice,) = outbox()
     assert notice.sentence == f"100 % of the cap epsilon_per_row of study {STUDY} is spent."
     assert "317" not in notice.model_dump_json(exclude={"id", "at"})  # which hold digits of their own
@@ -121,10 +120,9 @@ def test_a_row_is_never_named(context, outbox, small):
 
 def test_the_account_of_a_file_has_a_notice_for_each_cap(context, outbox):
     def charged(epsilon, delta, cap_epsilon="10", cap_delta="1e-5"):
-        caps = None if cap_epsilon is None else Decimal(cap_epsilon), None if cap_delta is None else Decimal(cap_delta)
-        account, spent = Account(Decimal(0), Decimal(0), *caps), (Decimal(epsilon), Decimal(delta))
+        account, used = Account().with_caps(cap_epsilon, cap_delta), Cost.of(epsilon, delta)
         name = "ds_0123456789abcdef"
-        context.database.write(lambda db: notices.dataset_spent(db, context.outbox, name, account, *spent))
+        context.database.write(lambda db: file_budget.note_caps(db, context.outbox, name, account, used))
         return [(n.subject.cap, n.counts.percent) for n in outbox()]
 
     assert charged("7.999999", "0", cap_delta="0") == []

@@ -11,8 +11,7 @@ import pytest
 
 from blindopt import wire
 from curator_service.app import build
-from curator_service.budget import ledger
-from curator_service.budget import table as lines
+from curator_service.budget import ledger, ledger_lines
 from curator_service.queries.queries import Queries
 from curator_service.settings import Settings
 
@@ -186,13 +185,15 @@ class ChecksOutside(Queries):
     async def ask(self, caller, identity, request, pace=None):
         with self._context.database.read() as db:
             rows = [(item.row, item.plays) for item in request.rows]
-            balances = lines.row_balances(db, identity, [row for row, _ in rows])
-            ledger.charge_answers(self._studies.of(db, identity).spec, lines.balance(db, identity), rows, balances)
+            balances = ledger_lines.row_balances(db, identity, [row for row, _ in rows])
+            ledger.charge_answers(
+                self._studies.of(db, identity).spec, ledger_lines.balance(db, identity), rows, balances
+            )
         return await super().ask(caller, identity, request, pace)
 
     def begin(self, *args):
         with pytest.MonkeyPatch.context() as unchecked:
-            unchecked.setattr(ledger, "_check", lambda *args: None)
+            unchecked.setattr(ledger, "check", lambda *args: None)
             return super().begin(*args)
 
 
@@ -205,7 +206,7 @@ def test_a_ledger_that_checks_outside_of_its_transaction_would_be_found(kind, ri
         context,
         *(
             getattr(curator.queries, f"_{name}")
-            for name in ("vault", "limits", "studies", "decline_withheld", "wakeups")
+            for name in ("vault", "limits", "studies", "budgets", "decline_withheld", "wakeups")
         ),
     )
     owner = context.authentication.issue("owner", "o", days=1)[0].text

@@ -8,7 +8,7 @@ import numpy as np
 from blindopt import wire
 from blindopt.errors import Invalid
 from curator_service import store
-from curator_service.budget import account_table
+from curator_service.budget.ledger_lines import account_name
 from curator_service.datasets import table as withheld
 from curator_service.datasets.persons import PersonColumn
 from curator_service.datasets.withheld_records import file_numbers, withheld_records
@@ -43,7 +43,7 @@ class Withholding:
 
         def effect(db: Connection) -> Effect:
             dataset = store.find(db, store.datasets, dataset_id)
-            account = account_table.account_name(db, dataset)
+            account = account_name(db, dataset)
             unit, salt = self._unit(dataset, body), secrets.token_hex(16)
             details: dict[str, Any] = {"dataset_id": dataset_id, "account": account}
             if unit not in withheld.units(db, account):
@@ -60,7 +60,7 @@ class Withholding:
     def page(self, dataset_id: str, after: int, limit: int) -> list[tuple[int, wire.WithheldRecord]]:
         """What is withheld of a dataset's file, for the owner alone, with sequence numbers. Raises NotFound."""
         with self._context.database.read() as db:
-            account = account_table.account_name(db, store.find(db, store.datasets, dataset_id))
+            account = account_name(db, store.find(db, store.datasets, dataset_id))
             rows = store.page(db, withheld.withheld, after=after, limit=limit, account=account)
             return [(row.seq, _view(row)) for row in rows]
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from blindopt import wire
 from blindopt.errors import BudgetExhausted
-from curator_service.budget.account_table import Account
-from curator_service.privacy.prices import exact
+from curator_service.budget.account import Account, Cost
+from curator_service.privacy.prices import UNITS, exact, units
 from curator_service.salted_digests import salted_digest
 
-AMOUNTS = st.decimals(min_value=0, max_value=1000, places=12)
+AMOUNTS = st.integers(min_value=0, max_value=1000 * UNITS)
 DELTAS = st.floats(min_value=0, max_value=0.1).map(lambda value: Decimal(repr(value)))
 
 
@@ -22,9 +22,9 @@ DELTAS = st.floats(min_value=0, max_value=0.1).map(lambda value: Decimal(repr(va
 def test_sums_are_exact_however_small_the_parts(costs):
     account = Account()
     for epsilon, delta in costs:
-        account = account.spend(epsilon, delta)
-    assert Fraction(account.epsilon) == sum((Fraction(e) for e, _ in costs), Fraction(0))
-    assert Fraction(account.delta) == sum((Fraction(d) for _, d in costs), Fraction(0))
+        account = account.charge(Cost(epsilon, delta))
+    assert account.used.epsilon == sum(epsilon for epsilon, _ in costs)
+    assert Fraction(account.used.delta) == sum((Fraction(d) for _, d in costs), Fraction(0))
 
 
 @settings(deadline=None, derandomize=True)
@@ -39,20 +39,20 @@ def test_ten_tenths_of_delta_fit_under_one_and_the_eleventh_does_not():
     """In floats 10 * 0.1 by addition is 0.9999999999999999, and 3 * 0.1 is above 0.3."""
     account = Account().lowered(wire.TuningCaps(epsilon="1000", delta=0.3))
     for _ in range(3):
-        account = account.spend(Decimal("0.1"), Decimal("0.1"))
+        account = account.charge(Cost.of("0.1", "0.1"))
     assert 0.1 + 0.1 + 0.1 > 0.3  # the control
     with pytest.raises(BudgetExhausted) as refused:
-        account.spend(Decimal("0.1"), Decimal("1e-300"))
+        account.charge(Cost.of("0.1", "1e-300"), caps="caps")
     assert refused.value.budget["cap"] == "caps.delta"
-    assert account.spend(Decimal("0.1"), Decimal(0)).epsilon == Decimal("0.4")
+    assert account.charge(Cost.of("0.1", "0")).used.epsilon == units("0.4")
 
 
 def test_the_lowest_cap_counts_for_each_by_itself():
     account = Account().lowered(wire.TuningCaps(epsilon="3", delta=0.1))
     account = account.lowered(wire.TuningCaps(epsilon="5", delta=0.01))
-    assert (account.cap_epsilon, account.cap_delta) == (Decimal(3), Decimal("0.01"))
+    assert (account.cap_epsilon, account.cap_delta) == (units("3"), Decimal("0.01"))
     account = account.lowered(wire.TuningCaps(epsilon="2.5", delta=0.5))
-    assert (account.cap_epsilon, account.cap_delta) == (Decimal("2.5"), Decimal("0.01"))
+    assert (account.cap_epsilon, account.cap_delta) == (units("2.5"), Decimal("0.01"))
 
 
 def test_a_tuning_that_says_nothing_of_delta_leaves_its_cap_as_it_is():

@@ -270,7 +270,7 @@ class Acts:
 
     def _without_scores(self) -> None:
         tunings = self.file.in_process.curator.tunings
-        tunings._submit = lambda identity: None
+        tunings._submit = lambda identity, name: None
 
     # --- the check -----------------------------------------------------------------------------------
 

@@ -27,8 +27,8 @@ from blindopt.errors import (
     Unauthenticated,
 )
 from curator_service import store
-from curator_service.budget import ledger
-from curator_service.budget import table as lines
+from curator_service.budget import ledger, ledger_lines
+from curator_service.budget.budgets import Budgets
 from curator_service.budget.ledger import Balance, charge_answers, charge_release, faults
 from curator_service.context import open_context
 from curator_service.curator import Curator
@@ -411,7 +411,13 @@ class Studied(RuleBasedStateMachine):
         vault = Vault(self.folder / "files")
         studies = WatchedStudies(vault, lambda: self.before_measuring and self.before_measuring())
         self.queries = self.kind(
-            self.context, vault, self.curator.limits, studies, self.curator.inbox.decline_withheld, Wakeups()
+            self.context,
+            vault,
+            self.curator.limits,
+            studies,
+            self.curator.budgets,
+            self.curator.inbox.decline_withheld,
+            Wakeups(),
         )
 
     def _request(self, principal, body="", key=None, path="/x"):
@@ -550,12 +556,12 @@ class Studied(RuleBasedStateMachine):
     @invariant()
     def the_ledger_says_what_the_model_says(self):
         with self.context.database.read() as db:
-            page = lines.page(db, self.study_id)
+            page = ledger_lines.page(db, self.study_id)
             entries = list(audit_log.walk(db))
             records = [entry.record for entry in entries]
             merkle_log.verify(entries)
             log_checks.check(db, records)
-            balance = lines.balance(db, self.study_id)
+            balance = ledger_lines.balance(db, self.study_id)
         charges = [line for line in page if line.kind != "refused"]
         costs = sum(Fraction(line.cost) for line in charges)
         assert costs == self.oracle.total == Fraction(text(balance.total)), "not one charge for each key"
@@ -607,8 +613,8 @@ def test_what_was_spent_about_many_rows_is_what_was_spent_about_each(studied):
     for rows in ([(0, 1), (3, 2)], [(3, 1)]):
         asyncio.run(studied.query(secrets.token_hex(8), rows))
     with studied.context.database.read() as db:
-        of_each = {row: lines.row_balances(db, studied.study_id, [row]) for row in (0, 1, 3)}
-        of_many = lines.row_balances(db, studied.study_id, range(1_000))
+        of_each = {row: ledger_lines.row_balances(db, studied.study_id, [row]) for row in (0, 1, 3)}
+        of_many = ledger_lines.row_balances(db, studied.study_id, range(1_000))
     assert of_each[0].keys() == {0}
     assert of_each[1] == {}
     assert of_many == of_each[0] | of_each[3]
@@ -624,7 +630,7 @@ def test_a_study_that_closes_during_the_draw_gives_no_answer(studied, monkeypatc
         studied.before_measuring = None
     with studied.context.database.read() as db:
         assert stored_replies.find(db, studied.modeler.id, "key", None) is None
-        assert lines.balance(db, studied.study_id).plays == 1
+        assert ledger_lines.balance(db, studied.study_id).plays == 1
 
 
 # --- controls: ledgers with one fault each, which the same machine must find -----------------------------------
@@ -637,10 +643,10 @@ class ChecksOutside(Queries):
         rows = [(item.row, item.plays) for item in request.rows]
         with self._context.database.read() as db:
             begun = store.begun(db, caller.principal.id, caller.key)
-            balances = lines.row_balances(db, identity, [row for row, _ in rows])
+            balances = ledger_lines.row_balances(db, identity, [row for row, _ in rows])
             released, balance, is_open = (
                 self._studies.of(db, identity),
-                lines.balance(db, identity),
+                ledger_lines.balance(db, identity),
                 store.state_of(db, identity),
             )
         try:
@@ -648,7 +654,9 @@ class ChecksOutside(Queries):
                 charge_answers(released.spec, balance, rows, balances)
         except BudgetExhausted as refusal:
             await self._context.database.write_soon(
-                lambda db, refusal=refusal: self._refuse(db, caller, identity, released.spec, rows, refusal)
+                lambda db, refusal=refusal: self._budgets.refuse(
+                    db, caller.principal.actor, identity, released.spec, refusal, rows
+                )
             )
             raise
         await asyncio.sleep(0)
@@ -709,11 +717,18 @@ class ForgetsBody(Queries):
         return super().begin(db, caller, *rest)
 
 
-class ForgetsRefusals(Queries):
+class SilentBudgets(Budgets):
     """Refuses without a record."""
 
-    def _refuse(self, *args):
+    def refuse(self, *args):
         pass
+
+
+class ForgetsRefusals(Queries):
+    """Has such budgets."""
+
+    def __init__(self, context, vault, limits, studies, budgets, *rest):
+        super().__init__(context, vault, limits, studies, SilentBudgets(context, vault), *rest)
 
 
 class CarelessAuthentication(Authentication):

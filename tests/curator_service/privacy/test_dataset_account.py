@@ -6,9 +6,9 @@ from decimal import Decimal
 import pytest
 
 from blindopt import wire
-from curator_service.privacy import amounts
 from curator_service.privacy.dataset_account import (
     answers_are_unbounded,
+    exact_sum,
     group_delta,
     release_delta,
     release_is_unbounded,
@@ -73,8 +73,6 @@ def test_what_has_no_finite_epsilon_is_named_with_its_reason():
     assert answers_are_unbounded(study(), public=False) is None
 
 
-def test_amounts_are_exact_beyond_the_digits_of_a_usual_decimal():
-    long = 10**40 + 1
-    assert str(amounts.decimal(long)) == f"1{'0' * 28}.{'0' * 11}1"
-    assert str(amounts.add(Decimal(10**30), Decimal("1e-30"))) == f"1{'0' * 30}.{'0' * 29}1"
-    assert amounts.times(3, Decimal(f"0.{'3' * 50}")) == Decimal(f"0.{'9' * 50}")
+def test_sums_of_deltas_are_exact_beyond_the_digits_of_a_usual_decimal():
+    assert str(exact_sum(Decimal(10**30), Decimal("1e-30"))) == f"1{'0' * 30}.{'0' * 29}1"
+    assert group_delta(Decimal(0), Decimal(f"0.{'3' * 50}"), 3) == Decimal("1")  # rounded up to six digits

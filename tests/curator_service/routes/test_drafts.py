@@ -207,7 +207,9 @@ def test_a_draft_whose_release_was_charged_and_interrupted_is_never_changed(draf
     curator = drafts.in_process
     runner = Runner()
     vault = Vault(tmp_path / "data" / "files")
-    curator.curator.releases = FailingReleases(curator.context, vault, runner, Previews(runner))
+    curator.curator.releases = FailingReleases(
+        curator.context, vault, curator.curator.budgets, runner, Previews(runner)
+    )
     assert drafts.in_process.send("owner", "POST", f"{drafts.path}:release").status_code == 500
     assert drafts.in_process.call("owner", "GET", drafts.path)["state"] == "draft"
     reply = drafts.put()

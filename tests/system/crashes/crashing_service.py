@@ -222,7 +222,8 @@ _asking: contextvars.ContextVar[str] = contextvars.ContextVar("asking", default=
 def curator(gun: Gun) -> Callable[[], None]:
     """Wrap the curator; its command line."""
     from curator_service import cli, links, store, vault
-    from curator_service.budget import dataset_caps
+    from curator_service.budget.budgets import Budgets
+    from curator_service.budget.file_budget import FileBudget
     from curator_service.datasets import private_bounds
     from curator_service.datasets import table as bounds
     from curator_service.datasets import table as withheld
@@ -253,7 +254,7 @@ def curator(gun: Gun) -> Callable[[], None]:
     commits.mark(Datasets, "_add", "registered")
     _call(gun, datasets_worker.Worker, "__init__", "reading.begun")
     _call(gun, Reading, "read", "reading")
-    commits.mark(releases.Releases, "_charge", "release", lambda self, db, request, identity, *_: identity)
+    commits.mark(Budgets, "charge_release", "release", lambda self, db, actor, study_id, *_: study_id)
     commits.mark(releases.Releases, "_publish", "published", lambda self, db, identity, *_: identity)
     commits.mark(releases.Releases, "_abandon", "abandoned", lambda self, db, identity, actor, problem: identity)
     _call(gun, links._Link, "carry", "carried")
@@ -276,7 +277,7 @@ def curator(gun: Gun) -> Callable[[], None]:
     commits.mark(Tunings, "_settle", "tuned", lambda self, db, identity, **_: identity)
     _call(gun, Worker, "work", "tuning.work", lambda self, job, *_: str(job.tuning_id))
     _call(gun, Tunings, "_ending", "tuning.drawn")
-    commits.mark(dataset_caps, "change_caps", "caps")
+    commits.mark(FileBudget, "change_caps", "caps")
     commits.mark(bounds, "add_bounds", "bounds")
     _call(gun, private_bounds, "private_quantiles", "bounds.draw")
     commits.mark(bounds, "settle_bounds", "bounded")
@@ -391,8 +392,8 @@ def modeler(gun: Gun) -> Callable[[], None]:
 def _break_curator(gun: Gun) -> None:
     from blindopt import wire
     from curator_service import store
-    from curator_service.budget import dataset_caps, ledger
-    from curator_service.budget import table as lines
+    from curator_service.budget import ledger, ledger_lines, table
+    from curator_service.budget.file_budget import FileBudget
     from curator_service.queries.queries import Queries
     from curator_service.store import jobs
     from curator_service.tuning.tunings import Tunings
@@ -424,9 +425,9 @@ def _break_curator(gun: Gun) -> None:
             result = begin(self, db, caller, identity, released, request)
             if gun.broken("charged twice") and earlier is not None and isinstance(result, str):
                 rows = [(item.row, item.plays) for item in request.rows]
-                balances = lines.row_balances(db, identity, [row for row, _ in rows])
-                charges = ledger.charge_answers(released.spec, lines.balance(db, identity), rows, balances)
-                lines.add(db, identity, "answers", charges, query_id=result, at=stamp(self._context.clock()))
+                balances = ledger_lines.row_balances(db, identity, [row for row, _ in rows])
+                charges = ledger.charge_answers(released.spec, ledger_lines.balance(db, identity), rows, balances)
+                table.add(db, identity, "answers", charges, query_id=result, at=stamp(self._context.clock()))
             return result
 
         return begins
@@ -460,8 +461,8 @@ def _break_curator(gun: Gun) -> None:
         return recovers
 
     def unpaid(charge: Callable[..., Any]) -> Callable[..., Any]:
-        def charges(*args: Any) -> Any:
-            return None if gun.broken("tuned for nothing") else charge(*args)
+        def charges(self: Any, *args: Any) -> Any:
+            return self._uses.read(self._db, self._dataset) if gun.broken("tuned for nothing") else charge(self, *args)
 
         return charges
 
@@ -476,11 +477,11 @@ def _break_curator(gun: Gun) -> None:
 
     _around(AuditTrail, "check_unchanged", unnoticed)
     _around(Tunings, "_recover", forgiving)
-    _around(dataset_caps, "charge_everyone", unpaid)
+    _around(FileBudget, "charge", unpaid)
     _around(Queries, "ask", redrawing)
     _around(Queries, "begin", beginning)
     _around(Queries, "_settle", settling)
-    _around(lines, "add", free)
+    _around(table, "add", free)
 
 
 def _break_modeler(gun: Gun, run: Any) -> None:

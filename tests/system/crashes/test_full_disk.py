@@ -12,7 +12,7 @@ import pytest
 from blindopt import wire
 from blindopt.client import Owner, Vendor
 from blindopt.errors import AuditUnavailable
-from curator_service.budget import table as lines
+from curator_service.budget import ledger_lines
 from curator_service.context import open_context
 from curator_service.curator import Curator
 from curator_service.datasets.datasets import Upload
@@ -239,7 +239,7 @@ def test_a_release_that_could_not_be_taken_back_is_begun_anew_without_a_restart(
         curator.releases.release(request_of(key), draft.id)
         assert curator.studies.view(draft.id).state == "open"
         with context.database.read() as db:
-            assert [line.kind for line in lines.page(db, draft.id)] == ["release"]
+            assert [line.kind for line in ledger_lines.page(db, draft.id)] == ["release"]
 
 
 def test_a_run_waits_while_its_modeler_s_disk_is_full_and_goes_on_by_itself(

@@ -61,7 +61,7 @@ def _asked(in_process, small, draft_of, rows, *values, plays=1, answers=LAPLACE,
 def _use(in_process, kind, studies=None):
     """Serve the inbox with versions of another kind, or of other studies."""
     curator = in_process.curator
-    versions = kind(in_process.context, studies or curator.released, curator.wakeups)
+    versions = kind(in_process.context, studies or curator.released, curator.budgets, curator.wakeups)
     in_process.use(versions)
     return versions
 

@@ -42,7 +42,7 @@ class FaultyInbox(Inbox):
 @pytest.fixture
 def versions(in_process):
     curator = in_process.curator
-    versions = FaultyVersions(in_process.context, curator.released, curator.wakeups)
+    versions = FaultyVersions(in_process.context, curator.released, curator.budgets, curator.wakeups)
     in_process.use(versions, FaultyInbox)
     return versions
 

@@ -23,8 +23,8 @@ from blindopt.audit.reconciliation import verify_export
 from blindopt.errors import AuditUnavailable, IdempotencyKeyReused, NotFound, StateConflict, Unauthenticated
 from blindopt.wire import Health
 from curator_service import store as curator_store
-from curator_service.budget import account_table
 from curator_service.budget import table as ledger
+from curator_service.budget.account import Account
 from curator_service.budget.ledger import Balance, Charge
 from curator_service.datasets import table as withheld
 from curator_service.queries import table as inbox
@@ -130,8 +130,7 @@ def _fill(database, context):
         curator_store.insert(db, messages.decisions, **decided, **created)
         caps = {"study_id": "std_1", "before": "{}", "after": "{}", "reason": "r"}
         curator_store.insert(db, messages.budget_changes, **caps, **created)
-        account = account_table.Account()
-        account_table.add(db, "ds_1", "tuning", after=account, at=stamp(NOW), subject="tun_1")
+        ledger.add_to_account(db, "ds_1", "tuning", after=Account(), at=stamp(NOW), subject="tun_1")
         withheld.withhold(db, "ds_1", withheld.record_unit(1), "s", stamp(NOW))
         measured_query = {"query_id": "qry_1", "study_id": "std_1", **created}
         measured = {

@@ -1,6 +1,8 @@
-"""What each record of a file has lost over all studies on it: read from the ledgers, through the secret row orders."""
+"""What each record of a file has used over all studies on it: read from the ledgers, through the secret row orders."""
 
-from collections.abc import Callable, Iterable, Iterator
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
@@ -10,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindopt import wire
+from blindopt.errors import StateConflict
 from curator_service import store
-from curator_service.budget import account_table as table
-from curator_service.budget import table as lines
-from curator_service.budget.account_table import Account
-from curator_service.budget.ledger import Balance
-from curator_service.budget.repeated_releases import cost_for_everyone
-from curator_service.privacy import amounts, dataset_account
-from curator_service.privacy.prices import Prices
+from curator_service.budget import ledger_lines
+from curator_service.budget.account import Account, Cost
+from curator_service.budget.ledger import Balance, Charge
+from curator_service.privacy import dataset_account
+from curator_service.privacy.prices import GroupPrices, Prices, text
+from curator_service.queries import table as queries
 from curator_service.releases.release_status import release_status
 from curator_service.vault import Vault
 from service_kit.store.database import Connection
@@ -26,6 +28,84 @@ from service_kit.store.foreign_writes import noticed
 _CACHED = 64
 _LARGE = 2**62
 _spec_of = lru_cache(maxsize=1024)(wire.StudyCreate.model_validate_json)
+
+
+# --- what a study has used --------------------------------------------------------------------------------------
+
+
+def most_by_row(db: Connection, study_id: str) -> dict[int, int]:
+    """By row, how often its most released answer was released; only rows with an answer that was released again."""
+    release_counts: Counter[tuple[str, int, int]] = Counter()
+    for query_id, _, fresh in queries.corrected(db, study_id):
+        release_counts.update((query_id, index, play) for index, play in json.loads(fresh))
+    most: dict[int, int] = {}
+    for (query_id, index, _), n in release_counts.items():
+        if n > 1:
+            row = queries.row_at(db, query_id, index)
+            most[row] = max(most.get(row, 0), n)
+    return most
+
+
+def cost_for_everyone(
+    db: Connection,
+    study_id: str,
+    spec: wire.StudyCreate,
+    balance: Balance,
+    charges: Sequence[Charge] = (),
+    again: int = 1,
+) -> int:
+    """The amount that a study has charged every record; answers that add up by row come on top.
+
+    ``charges`` are counted too, which are not stored yet; ``again``: how often the answer of these which was released
+    most often will have been.
+    """
+    prices = Prices.of(spec)
+    if prices.by_record or (balance.total == balance.release and not charges):
+        return balance.release
+    if isinstance(prices, GroupPrices):
+        costs = ledger_lines.row_totals(db, study_id)
+        costs |= {charge.row: charge.row_after.total for charge in charges if charge.row is not None}
+        return prices.worst(costs.values())
+    return max(balance.release, max(again, *most_by_row(db, study_id).values(), 1) * prices.answer)
+
+
+def _of_everyone(db: Connection, study_id: str, spec: wire.StudyCreate, balance: Balance, *, is_erased: bool) -> int:
+    """The same for a study that may be erased: its row order is gone, so its costliest rows count as everybody's."""
+    used = cost_for_everyone(db, study_id, spec, balance)
+    if is_erased and Prices.of(spec).by_record:
+        used += sum(sorted(ledger_lines.row_totals(db, study_id).values(), reverse=True)[: spec.protected_rows])
+    return used
+
+
+@dataclass(frozen=True, slots=True)
+class StudyUse:
+    """What one study has charged, in the ledger's units. ``most``: the largest sum of answers about one unit."""
+
+    id: str
+    dataset_id: str
+    spec: wire.StudyCreate
+    balance: Balance
+    everyone: int
+    most: int
+    delta: Decimal
+    unbounded: str | None
+
+    @staticmethod
+    def of(db: Connection, study: Any, release: Any, everyone: int, most: int, *, public: bool) -> "StudyUse":
+        """The use by a study with this row, and this row of its release (None before it)."""
+        spec, balance = _spec_of(study.spec), ledger_lines.balance(db, study.id)
+        report = None if release is None else wire.ReleaseReport.model_validate_json(release.report)
+        current = release_status(db, spec, report)
+        unbounded = dataset_account.release_is_unbounded(current.release, public=public)
+        if current.status == "withdrawn" and not isinstance(current.release, wire.IdentityRelease):
+            unbounded = f"its mechanism {current.release.mechanism} is withdrawn"
+        if unbounded is None and balance.plays > 0:
+            unbounded = dataset_account.answers_are_unbounded(spec, public=public)
+        delta = dataset_account.release_delta(current.release)
+        return StudyUse(study.id, study.dataset_id, spec, balance, everyone, most, delta, unbounded)
+
+
+# --- what the records of a file have used -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +129,9 @@ class Units:
         return [unit] if numbers is None else [int(record) for record in np.flatnonzero(numbers == unit)]
 
 
-@dataclass(frozen=True, slots=True)
-class StudyLoss:
-    """What one study has charged, in the ledger's units. ``most``: the largest sum of answers about one unit."""
-
-    id: str
-    dataset_id: str
-    spec: wire.StudyCreate
-    balance: Balance
-    everyone: int
-    most: int
-    delta: Decimal
-    unbounded: str | None
-
-
 @dataclass(frozen=True, slots=True, repr=False)
-class FileLosses:
-    """What every unit of a file has lost.
+class FileUse:
+    """What every unit of a file has used.
 
     ``totals``: for each kind of unit, by person column (None: records), the sum of answers about each unit, in the
     ledger's units. Registrations with different kinds of units cannot be matched, so their largest sums are added: that
@@ -74,52 +140,41 @@ class FileLosses:
 
     account: Account
     public: bool
-    studies: list[StudyLoss]
+    studies: list[StudyUse]
     units: dict[str | None, Units]
     totals: dict[str | None, Any]
 
     @property
-    def everyone(self) -> Decimal:
-        """The epsilon that every unit has lost."""
-        of_studies = sum(study.everyone for study in self.studies)
-        return amounts.add(self.account.epsilon, amounts.decimal(of_studies))
+    def everyone(self) -> int:
+        """The epsilon that every unit has used."""
+        return self.account.used.epsilon + sum(study.everyone for study in self.studies)
 
     @property
-    def of_studies(self) -> tuple[Decimal, Decimal]:
-        """Epsilon and delta that the unit which lost most has lost by studies, of what has a finite bound."""
+    def of_studies(self) -> Cost:
+        """What the unit that has used most has used by studies, of what has a finite bound."""
         epsilon = sum(study.everyone for study in self.studies) + sum(map(_largest, self.totals.values()))
-        delta = Decimal(0)
-        for study in self.studies:
-            delta = amounts.add(delta, study.delta)
-        return amounts.decimal(epsilon), delta
+        return sum((Cost(0, study.delta) for study in self.studies), Cost(epsilon))
 
     @property
-    def epsilon(self) -> Decimal:
-        """The epsilon that the unit which lost most has lost, of what has a finite bound."""
-        return amounts.add(self.account.epsilon, self.of_studies[0])
-
-    @property
-    def delta(self) -> Decimal:
-        """The sum of the deltas."""
-        return amounts.add(self.account.delta, self.of_studies[1])
+    def used(self) -> Cost:
+        """What the unit that has used most has used, of what has a finite bound."""
+        return self.account.used + self.of_studies
 
     @property
     def declared_rows(self) -> int:
         """The most rows of one person that a study declares of which no column says whose they are; 1: none does."""
         return max((s.spec.rows_per_person for s in self.studies if not s.spec.person_column), default=1)
 
-    def of_person(self, k: int) -> tuple[Decimal, Decimal] | None:
-        """Epsilon and delta that a person with ``k`` records may have lost, by group privacy; None: no finite bound.
+    def of_person(self, k: int) -> Cost | None:
+        """What a person with ``k`` records may have used, by group privacy; None: no finite bound.
 
         Of a tuning with a delta nothing is proved for several records.
         """
-        if self.unbounded or self.account.delta:
+        if self.unbounded or self.account.used.delta:
             return None
-        delta = Decimal(0)
-        for study in self.studies:
-            released = amounts.decimal(study.balance.release)
-            delta = amounts.add(delta, dataset_account.group_delta(released, study.delta, k))
-        return amounts.times(k, self.epsilon), delta
+        releases = [(Decimal(text(study.balance.release)), study.delta) for study in self.studies]
+        deltas = (Cost(0, dataset_account.group_delta(*release, k)) for release in releases)
+        return sum(deltas, Cost(k * self.used.epsilon))
 
     def of_other_units(self, column: str | None) -> int:
         """The largest sums of answers about units of other kinds, added, in the ledger's units."""
@@ -130,9 +185,14 @@ class FileLosses:
         return self.totals.get(column, np.zeros(0, dtype=np.int64))
 
     @property
-    def unbounded(self) -> list[StudyLoss]:
+    def unbounded(self) -> list[StudyUse]:
         """The studies without a finite bound."""
         return [study for study in self.studies if study.unbounded is not None]
+
+    def check_bounded(self) -> None:
+        """Raise StateConflict if any use of the file has no finite bound: no cap on it can hold."""
+        for study in self.unbounded:
+            raise StateConflict(f"no cap on this dataset can hold: study {study.id}: {study.unbounded}")
 
 
 def _matched(names: dict[str, NDArray[Any]]) -> Units:
@@ -154,14 +214,8 @@ def _largest(totals: Any) -> int:
     return int(totals.max()) if len(totals) else 0
 
 
-def _most_of_a_person(db: Connection, study_id: str, spec: wire.StudyCreate) -> int:
-    """The most that answers about one unit of an erased study can have cost: its row order is gone."""
-    spent = sorted(lines.row_totals(db, study_id).values(), reverse=True)
-    return sum(spent[: spec.protected_rows])
-
-
-class DatasetLosses:
-    """Reads losses. Safe to call from several threads."""
+class FileUses:
+    """Reads what files have used, with what it needs of their row orders cached. Safe to call from several threads."""
 
     def __init__(self, vault: Vault) -> None:
         self._vault = vault
@@ -183,7 +237,7 @@ class DatasetLosses:
         """The account of a dataset, which never changes."""
         key = noticed(db), dataset.id
         if key not in self._names:
-            self._names[key] = table.account_name(db, dataset)
+            self._names[key] = ledger_lines.account_name(db, dataset)
         return self._names[key]
 
     def forget(self) -> None:
@@ -215,49 +269,35 @@ class DatasetLosses:
             units[column] = _matched({identity: read(identity) for identity, _ in same})
         return units
 
-    def read(self, db: Connection, dataset: Any, *, without: str | None = None) -> FileLosses:
-        """The losses of every unit of a dataset's file, ``without`` those by one study."""
-        registered = store.registrations(db, dataset.sha256)
-        units = self._units_of(*_keys(registered))
-        erased = {row.id for row in registered if row.erased_at is not None}
-        column_of = {row.id: row.person_column for row in registered}
-        public = all(row.public for row in registered)
-        charged = [row for row in table.studies_of(db, dataset.sha256) if row.id != without]
-        charged = [row for row in charged if lines.is_released(db, row.id)]
-        balances = {row.id: lines.balance(db, row.id) for row in charged}
+    def read(self, db: Connection, dataset: Any, *, without: str | None = None) -> FileUse:
+        """What every unit of a dataset's file has used, ``without`` the use by one study."""
+        registered = {row.id: row for row in store.registrations(db, dataset.sha256)}
+        units = self._units_of(*_keys(registered.values()))
+        public = all(row.public for row in registered.values())
+        charged = [row for row in ledger_lines.studies_of(db, dataset.sha256) if row.id != without]
+        balances = {row.id: ledger_lines.balance(db, row.id) for row in charged}
         # Sums of large amounts do not fit the integers of a machine.
         kind: Any = np.int64 if sum(balance.total for balance in balances.values()) < _LARGE else object
         totals = {column: np.zeros(kinds.count, dtype=kind) for column, kinds in units.items()}
         studies = []
         for row in charged:
-            column, spec, balance = column_of[row.dataset_id], _spec_of(row.spec), balances[row.id]
-            release, most = store.release_of(db, row.id), 0
-            by_row, answered = Prices.of(spec).by_record, balance.plays > 0
-            everyone = 0
-            if row.dataset_id in erased:
-                everyone = _most_of_a_person(db, row.id, spec) if by_row else 0
-            elif answered and by_row and release is not None:
-                kinds = units[column]
-                of_study = self._answers(db, row, release.id, kinds, kind)
-                totals[column] += of_study
+            if ledger_lines.charged_at(db, row.id) is None:
+                continue
+            registration, spec, balance = registered[row.dataset_id], _spec_of(row.spec), balances[row.id]
+            is_erased, release, most = registration.erased_at is not None, store.release_of(db, row.id), 0
+            if balance.plays > 0 and Prices.of(spec).by_record and release is not None and not is_erased:
+                of_study = self._answers(db, row, release.id, units[registration.person_column], kind)
+                totals[registration.person_column] += of_study
                 most = _largest(of_study)
-            report = None if release is None else wire.ReleaseReport.model_validate_json(release.report)
-            current = release_status(db, spec, report)
-            unbounded = dataset_account.release_is_unbounded(current.release, public=public)
-            if current.status == "withdrawn" and not isinstance(current.release, wire.IdentityRelease):
-                unbounded = f"its mechanism {current.release.mechanism} is withdrawn"
-            if unbounded is None and answered:
-                unbounded = dataset_account.answers_are_unbounded(spec, public=public)
-            everyone += cost_for_everyone(db, row.id, spec, balance)
-            delta = dataset_account.release_delta(current.release)
-            studies.append(StudyLoss(row.id, row.dataset_id, spec, balance, everyone, most, delta, unbounded))
-        account = table.account_of(db, table.account_name(db, dataset))
-        return FileLosses(account, public, studies, units, totals)
+            everyone = _of_everyone(db, row.id, spec, balance, is_erased=is_erased)
+            studies.append(StudyUse.of(db, row, release, everyone, most, public=public))
+        account = ledger_lines.account_of(db, ledger_lines.account_name(db, dataset))
+        return FileUse(account, public, studies, units, totals)
 
     def _answers(self, db: Connection, row: Any, release_id: str, units: Units, kind: Any) -> Any:
         """The sum of a study's answers about each unit (units,)."""
         totals = np.zeros(units.count, dtype=kind)
-        spent = lines.row_totals(db, row.id)
+        spent = ledger_lines.row_totals(db, row.id)
         if spent:
             records = self._order(release_id)[list(spent)]
             np.add.at(totals, units.of(row.dataset_id, records), np.array(list(spent.values()), dtype=kind))
@@ -265,17 +305,14 @@ class DatasetLosses:
 
     # --- the hot path: the units behind rows of one study --------------------------------------------------
 
-    def everyone(self, db: Connection, dataset: Any) -> Decimal:
-        """The epsilon that every unit has lost."""
+    def everyone(self, db: Connection, dataset: Any) -> int:
+        """The epsilon that every unit has used."""
         erased = {row.id for row in store.registrations(db, dataset.sha256) if row.erased_at is not None}
-        total = 0
-        for row in table.studies_of(db, dataset.sha256):
-            spec, balance = _spec_of(row.spec), lines.balance(db, row.id)
-            if row.dataset_id in erased and Prices.of(spec).by_record:
-                total += _most_of_a_person(db, row.id, spec)
-            total += cost_for_everyone(db, row.id, spec, balance)
-        account = table.account_of(db, table.account_name(db, dataset))
-        return amounts.add(account.epsilon, amounts.decimal(total))
+        total = ledger_lines.account_of(db, self.account_name(db, dataset)).used.epsilon
+        for row in ledger_lines.studies_of(db, dataset.sha256):
+            spec, balance = _spec_of(row.spec), ledger_lines.balance(db, row.id)
+            total += _of_everyone(db, row.id, spec, balance, is_erased=row.dataset_id in erased)
+        return total
 
     def units_at(self, db: Connection, dataset: Any, release_id: str, rows: Iterable[int]) -> dict[int, int]:
         """The unit behind each of these rows of Z."""
@@ -286,8 +323,8 @@ class DatasetLosses:
     def answers_about(self, db: Connection, dataset: Any, unit: int) -> int:
         """The sum of all answers about one unit, in all studies whose dataset has this kind of units."""
         units, total = self.units(db, dataset.sha256)[dataset.person_column], 0
-        for row in table.studies_of(db, dataset.sha256):
-            spec, balance = _spec_of(row.spec), lines.balance(db, row.id)
+        for row in ledger_lines.studies_of(db, dataset.sha256):
+            spec, balance = _spec_of(row.spec), ledger_lines.balance(db, row.id)
             spent = balance.total > balance.release
             if not spent or row.dataset_id not in units.numbers or not Prices.of(spec).by_record:
                 continue
@@ -296,11 +333,11 @@ class DatasetLosses:
             at = self._rows(release)
             records = [record for record in units.records(row.dataset_id, unit) if record < len(at)]
             rows = [int(at[record]) for record in records if at[record] >= 0]
-            total += sum(of_row.total for of_row in lines.row_balances(db, row.id, rows).values())
+            total += sum(of_row.total for of_row in ledger_lines.row_balances(db, row.id, rows).values())
         return total
 
-    def of_other_units(self, db: Connection, dataset: Any) -> Decimal:
+    def of_other_units(self, db: Connection, dataset: Any) -> int:
         """The largest sums of answers about units of other kinds, added; 0 where there is one kind."""
         if len(self.units(db, dataset.sha256)) <= 1:
-            return Decimal(0)
-        return amounts.decimal(self.read(db, dataset).of_other_units(dataset.person_column))
+            return 0
+        return self.read(db, dataset).of_other_units(dataset.person_column)

@@ -6,13 +6,11 @@ import numpy as np
 
 from blindopt import wire
 from curator_service import store
-from curator_service.budget import account_table as table
-from curator_service.budget import dataset_caps
-from curator_service.budget import table as lines
-from curator_service.budget.dataset_losses import DatasetLosses, FileLosses, StudyLoss
-from curator_service.budget.dataset_outlook import of_declared_person, person_in_words, uses_in_words
+from curator_service.budget import ledger_lines
+from curator_service.budget.budgets import Budgets
+from curator_service.budget.file_use import FileUse, StudyUse
+from curator_service.budget.outlook import of_declared_person, person_in_words, uses_in_words
 from curator_service.datasets.withheld_records import file_numbers
-from curator_service.privacy import amounts
 from curator_service.privacy.prices import exact, is_groups, text
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
@@ -28,10 +26,10 @@ _ALL = 10**9
 class DatasetAccounts:
     """Reads accounts of files, and changes their caps."""
 
-    def __init__(self, context: ServiceContext, vault: Vault) -> None:
+    def __init__(self, context: ServiceContext, vault: Vault, budgets: Budgets) -> None:
         self._context = context
         self._vault = vault
-        self._losses = DatasetLosses(vault)
+        self._budgets = budgets
 
     def account(self, dataset_id: str, after: int, limit: int, *, with_records: bool) -> wire.DatasetAccount:
         """The account of a dataset's file, with at most ``limit`` of the uses after a position.
@@ -43,11 +41,11 @@ class DatasetAccounts:
             return self._account(db, dataset_id, after, limit, with_records=with_records)
 
     def change_caps(self, request: RequestContext, dataset_id: str, change: wire.DatasetCaps) -> StoredReply:
-        """Declare, lower or raise the caps of a file's account. Raises NotFound and as ``dataset_caps`` does."""
+        """Declare, lower or raise the caps of a file's account. Raises NotFound, and as that does."""
 
         def effect(db: Connection) -> Effect:
             dataset = store.find(db, store.datasets, dataset_id)
-            details = dataset_caps.change_caps(db, self._context, self._losses, dataset, change)
+            details = self._budgets.of_file(db, dataset).change_caps(change)
             account = self._account(db, dataset_id, 0, _ALL, with_records=True)
             return Effect(account.model_copy(update={"uses": account.uses[-1:]}), "dataset.caps", details, 200)
 
@@ -57,8 +55,8 @@ class DatasetAccounts:
         self, db: Connection, dataset_id: str, after: int, limit: int, *, with_records: bool
     ) -> wire.DatasetAccount:
         dataset = store.find(db, store.datasets, dataset_id)
-        file, name = self._losses.read(db, dataset), table.account_name(db, dataset)
-        uses, account = _uses(db, name, file), file.account
+        file, name = self._budgets.uses.read(db, dataset), self._budgets.uses.account_name(db, dataset)
+        uses = _uses(db, name, file)
         tunings = sum(use.kind == "tuning" for use in uses)
         unbounded = [use for use in uses if use.unbounded is not None]
         registered = store.registrations(db, dataset.sha256)
@@ -69,7 +67,9 @@ class DatasetAccounts:
             worst = next(
                 iter(file.units[dataset.person_column].records(dataset.id, int(totals.argmax()))), None
             )  # it may be left out here
-        epsilon = None if unbounded else exact(file.epsilon)
+        epsilon, delta = file.used.texts
+        epsilon_text = None if unbounded else epsilon
+        cap_epsilon, cap_delta = file.account.cap_texts
         person = None if (k := file.declared_rows) == 1 else of_declared_person(file, k)
         return wire.DatasetAccount(
             account=name,
@@ -81,20 +81,20 @@ class DatasetAccounts:
                 if row.deleted_at is None
             ],
             unit=unit,
-            epsilon=epsilon,
-            delta=exact(file.delta),
-            everyone_epsilon=None if unbounded else exact(file.everyone),
+            epsilon=epsilon_text,
+            delta=delta,
+            everyone_epsilon=None if unbounded else text(file.everyone),
             person=person,
             worst_record=None if worst is None else int(file_numbers(self._vault, dataset)[worst]),
             losses=_shares(file, dataset, bounded=not unbounded),
-            cap_epsilon=None if account.cap_epsilon is None else exact(account.cap_epsilon),
-            cap_delta=None if account.cap_delta is None else exact(account.cap_delta),
-            closed=account.closed,
+            cap_epsilon=cap_epsilon,
+            cap_delta=cap_delta,
+            closed=file.account.closed,
             studies=len(file.studies),
             tunings=tunings,
             unbounded=unbounded,
             uses=uses[after : after + limit],
-            sentence=_in_words(file, unit, epsilon, uses_in_words(len(file.studies), tunings), person),
+            sentence=_in_words(file, unit, epsilon_text, uses_in_words(len(file.studies), tunings), person),
             next_page_token=None,
         )
 
@@ -103,11 +103,11 @@ def _unit(dataset: Any) -> Any:
     return "record" if dataset.person_column is None else "person"
 
 
-def _in_words(file: FileLosses, unit: str, epsilon: str | None, uses: str, person: wire.DeclaredPerson | None) -> str:
+def _in_words(file: FileUse, unit: str, epsilon: str | None, uses: str, person: wire.DeclaredPerson | None) -> str:
     lost = (
         f"at most epsilon {epsilon}" if epsilon is not None else "more than any finite epsilon: see what has no bound"
     )
-    delta = "" if file.delta == 0 or epsilon is None else f" with delta {exact(file.delta)}"
+    delta = "" if file.used.delta == 0 or epsilon is None else f" with delta {exact(file.used.delta)}"
     mixed = (
         ""
         if len(file.units) <= 1
@@ -120,7 +120,7 @@ def _in_words(file: FileLosses, unit: str, epsilon: str | None, uses: str, perso
     )
 
 
-def _of_small_changes(file: FileLosses) -> str:
+def _of_small_changes(file: FileUse) -> str:
     """That what releases of records cost bounds the loss about changes of Delta alone; nothing without such a release.
 
     Groups, tunings, bounds and answers count for any change, so that a sum with a release holds for changes of Delta.
@@ -133,34 +133,30 @@ def _of_small_changes(file: FileLosses) -> str:
     )
 
 
-def _shares(file: FileLosses, dataset: Any, *, bounded: bool) -> list[wire.LossShare]:
+def _shares(file: FileUse, dataset: Any, *, bounded: bool) -> list[wire.LossShare]:
     """How many units have lost how much, largest first, in at most ``_GROUPS`` groups."""
     totals = file.of_kind(dataset.person_column)
     if not bounded:
         return [wire.LossShare(epsilon=None, units=len(totals))] if len(totals) else []
-    base = amounts.add(file.everyone, amounts.decimal(file.of_other_units(dataset.person_column)))
+    base = file.everyone + file.of_other_units(dataset.person_column)
     values, counts = np.unique(totals, return_counts=True)
     ordered = list(zip(values[::-1].tolist(), counts[::-1].tolist(), strict=True))
     per_group = max(1, -(-len(ordered) // _GROUPS))
     groups = [ordered[start : start + per_group] for start in range(0, len(ordered), per_group)]
     return [
-        wire.LossShare(
-            epsilon=exact(amounts.add(base, amounts.decimal(group[0][0]))),
-            units=sum(count for _, count in group),
-        )
-        for group in groups
+        wire.LossShare(epsilon=text(base + group[0][0]), units=sum(count for _, count in group)) for group in groups
     ]
 
 
-def _uses(db: Connection, name: str, file: FileLosses) -> list[wire.DatasetUse]:
+def _uses(db: Connection, name: str, file: FileUse) -> list[wire.DatasetUse]:
     """Every use of a file and every change of its account, in the order of time."""
     timed: list[tuple[str, int, dict[str, Any]]] = []
     for study in file.studies:
-        charged_at = lines.charged_at(db, study.id)
+        charged_at = ledger_lines.charged_at(db, study.id)
         assert charged_at is not None
         timed.append((charged_at, 0, _study_use(study)))
     old: tuple[str | None, str | None] = (None, None)
-    for row in table.lines(db, name):
+    for row in ledger_lines.lines_of_account(db, name):
         timed.append((row.created_at, 1, _line_use(row, *old)))
         old = row.cap_epsilon, row.cap_delta
     timed.sort(key=lambda use: use[:2])
@@ -169,7 +165,7 @@ def _uses(db: Connection, name: str, file: FileLosses) -> list[wire.DatasetUse]:
     ]
 
 
-def _study_use(study: StudyLoss) -> dict[str, Any]:
+def _study_use(study: StudyUse) -> dict[str, Any]:
     bounded = study.unbounded is None
     return {
         "kind": "study",

@@ -1,0 +1,239 @@
+"""Reads both ledgers: what studies have used, of whom, and the accounts of files."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import bindparam, func, select, true
+
+from curator_service.budget.account import NO_CHARGES, Account, Cost
+from curator_service.budget.ledger import Balance, RowBalance
+from curator_service.budget.table import LAST, LAST_OF_ACCOUNT, LAST_OF_ROW, account_lines, ledger
+from curator_service.privacy.prices import units
+from curator_service.store import ahead_of, datasets, queries, studies
+from service_kit.store import stored_replies
+from service_kit.store.base import page_of
+from service_kit.store.database import Connection
+from service_kit.store.prepared_statement import Ahead, PreparedStatement
+
+_STUDIES = PreparedStatement(
+    select(studies.c.id, studies.c.dataset_id, studies.c.spec)
+    .join(datasets, datasets.c.id == studies.c.dataset_id)
+    .where(datasets.c.sha256 == bindparam("sha256"))
+    .order_by(studies.c.seq)
+)
+_ONE_BY_ONE = 200
+"""More rows than this are looked up together, by prepared statements no more."""
+_PART = 1_000
+
+
+def balance(db: Connection, study_id: str) -> Balance:
+    """The amounts that a study has spent."""
+    last = LAST.row(db, study=study_id)
+    return Balance() if last is None else Balance(last.release, last.total, last.total_plays)
+
+
+def last_lines(db: Connection) -> list[int | None]:
+    """The numbers of the last line of all studies, and of all accounts; None without any."""
+    return [db.execute(select(func.max(lines.c.seq))).scalar_one() for lines in (ledger, account_lines)]
+
+
+def row_balances(db: Connection, study_id: str, rows: Iterable[int]) -> dict[int, RowBalance]:
+    """The amounts spent by answers about each of ``rows`` that has any."""
+    wanted, balances = sorted(set(rows)), {}
+    if len(wanted) > _ONE_BY_ONE:  # persons may have a thousand rows each
+        return {row: RowBalance(*of_row) for row, *of_row in rows_queried(db, study_id, wanted)}
+    for row in wanted:
+        last = LAST_OF_ROW.row(db, study=study_id, row=row)
+        if last is not None:
+            balances[row] = RowBalance(last.row_queries, last.row_plays, last.row_total)
+    return balances
+
+
+def ahead_of_query(grant_id: str, key: str, study_id: str, rows: Callable[[], set[int]]) -> Iterator[Ahead]:
+    """What a query of these rows, of persons with few others, will read before it is charged."""
+    yield stored_replies.ahead_of(grant_id, key)
+    yield ahead_of(grant_id, key)
+    yield LAST, {"study": study_id}
+    wanted = rows()
+    for row in wanted if len(wanted) <= _ONE_BY_ONE else ():
+        yield LAST_OF_ROW, {"study": study_id, "row": row}
+
+
+def rows_queried(db: Connection, study_id: str, rows: Sequence[int] | None = None) -> list[tuple[int, int, int, int]]:
+    """Row, number of queries and of measurements, and amount, of each row that was queried, of ``rows`` or of all."""
+    columns = ledger.c.row, ledger.c.row_queries, ledger.c.row_plays, ledger.c.row_total
+    parts = [None] if rows is None else [rows[begin : begin + _PART] for begin in range(0, len(rows), _PART)]
+    amounts: list[tuple[int, int, int, int]] = []
+    for part in parts:
+        latest = _last_of_rows(study_id)
+        chosen = latest if part is None else latest.where(ledger.c.row.in_(part))
+        lines_of_part = db.execute(select(*columns).where(ledger.c.seq.in_(chosen) & _WAS_QUERIED))
+        amounts += [(row, queries, plays, total) for row, queries, plays, total in lines_of_part]
+    return amounts
+
+
+def of_grant(
+    db: Connection, study_id: str, grant_id: str, rows: Iterable[int] | None
+) -> tuple[Balance, dict[int, RowBalance]]:
+    """The amounts that the release and one grant's answers have spent: in all, and about ``rows`` (None: all)."""
+    joined = ledger.join(queries, queries.c.id == ledger.c.query_id)
+    where = (ledger.c.study_id == study_id) & (queries.c.grant_id == grant_id) & (ledger.c.kind != "refused")
+    # By cost: few are distinct, and their decimals are added exactly here.
+    sums = func.count(), func.sum(ledger.c.plays)
+    query = select(ledger.c.cost, *sums).select_from(joined).where(where).group_by(ledger.c.cost)
+    lines = [(units(cost) * number, plays) for cost, number, plays in db.execute(query)]
+    release = balance(db, study_id).release
+    total = Balance(release, release + sum(cost for cost, _ in lines), sum(plays for _, plays in lines))
+    balances: dict[int, RowBalance] = {}
+    by_row = select(ledger.c.row, ledger.c.cost, *sums).select_from(joined)
+    by_row = by_row.where(where, true() if rows is None else ledger.c.row.in_(set(rows)))
+    for row, cost, number, plays in db.execute(by_row.group_by(ledger.c.row, ledger.c.cost)):
+        old = balances.get(row, RowBalance())
+        balances[row] = RowBalance(old.queries + number, old.plays + plays, old.total + units(cost) * number)
+    return total, balances
+
+
+def charged_at(db: Connection, study_id: str) -> str | None:
+    """When the release was charged, once, however often a crash interrupts the draw; None before."""
+    where = (ledger.c.study_id == study_id) & (ledger.c.kind == "release")
+    return db.execute(select(ledger.c.created_at).where(where)).scalar()
+
+
+@dataclass(frozen=True, slots=True)
+class LineFilter:
+    """Which lines of a ledger are listed; None: all. Times are stamps, ``until`` is not part of them."""
+
+    row: int | None = None
+    kind: str | None = None
+    since: str | None = None
+    until: str | None = None
+
+    def of(self, study_id: str) -> Any:
+        """The condition."""
+        where: Any = ledger.c.study_id == study_id
+        if self.row is not None:
+            where &= ledger.c.row == self.row
+        if self.kind is not None:
+            where &= ledger.c.kind == self.kind
+        if self.since is not None:
+            where &= ledger.c.created_at >= self.since
+        if self.until is not None:
+            where &= ledger.c.created_at < self.until
+        return where
+
+
+EVERY = LineFilter()
+
+
+def page(
+    db: Connection,
+    study_id: str,
+    *,
+    position: int | None = None,
+    limit: int = -1,
+    newest: bool = False,
+    chosen: LineFilter = EVERY,
+) -> list[Any]:
+    """Lines of a study after a sequence number in order, or before it with the newest first."""
+    query = select(ledger).where(chosen.of(study_id))
+    return list(db.execute(page_of(query, ledger.c.seq, position=position, newest=newest, limit=limit)))
+
+
+def _last_of_rows(study_id: str, after: int = -1, before: int | None = None) -> Any:
+    """Sequence numbers of the last line about every row. A refusal repeats the balances of its row, so it may be one.
+
+    Reads the index ``ledger_by_row`` alone: to read every line of a study takes far longer.
+    """
+    where = (ledger.c.study_id == study_id) & (ledger.c.row > after)
+    if before is not None:
+        where &= ledger.c.row < before
+    return select(func.max(ledger.c.seq)).where(where).group_by(ledger.c.row)
+
+
+_WAS_QUERIED = ledger.c.row_queries > 0
+"""False for rows that were only refused."""
+
+
+def exposure(db: Connection, study_id: str, *, position: int | None, limit: int, largest: bool) -> list[Any]:
+    """The last line of every row that was queried after a row, by row; or before it, with the ``largest`` first."""
+    after = -1 if largest or position is None else position
+    last = _last_of_rows(study_id, after, before=position if largest else None)
+    order = ledger.c.row.desc() if largest else ledger.c.row
+    return list(db.execute(select(ledger).where(ledger.c.seq.in_(last) & _WAS_QUERIED).order_by(order).limit(limit)))
+
+
+def queried_rows(db: Connection, study_id: str) -> list[tuple[int, int, int]]:
+    """Amount spent on answers, number of measurements, and how many rows have both; without rows never queried."""
+    latest = ledger.c.seq.in_(_last_of_rows(study_id))
+    columns = ledger.c.row_total, ledger.c.row_plays
+    query = select(*columns, func.count()).where(latest & _WAS_QUERIED).group_by(*columns)
+    return [(total, plays, rows) for total, plays, rows in db.execute(query)]
+
+
+def row_totals(db: Connection, study_id: str) -> dict[int, int]:
+    """Each row that was queried, and the amount spent on answers about it."""
+    return {row: total for row, _, _, total in rows_queried(db, study_id)}
+
+
+def balances(db: Connection, study_ids: Sequence[str]) -> dict[str, tuple[Balance, int]]:
+    """By study what it has spent, and the largest amount spent by answers about one row; none for one without lines."""
+    # The amount of a row never falls, so the largest of any line is that of a last line.
+    of_study = ledger.c.study_id.in_(study_ids)
+    ends = select(func.max(ledger.c.seq).label("seq"), func.max(ledger.c.row_total).label("most"))
+    last = ends.where(of_study).group_by(ledger.c.study_id).subquery()
+    amounts = ledger.c.study_id, ledger.c.release, ledger.c.total, ledger.c.total_plays, last.c.most
+    rows = db.execute(select(*amounts).join(last, last.c.seq == ledger.c.seq))
+    return {study: (Balance(release, total, plays), most) for study, release, total, plays, most in rows}
+
+
+def thinned(db: Connection, study_id: str, points: int) -> tuple[int, list[Any]]:
+    """How many lines a study has, and at most ``points`` of them, evenly chosen, with the last; ``line``: from 1."""
+    where = ledger.c.study_id == study_id
+    count = db.execute(select(func.count()).select_from(ledger).where(where)).scalar_one()
+    every = max(1, -(-count // (points - 1)))
+    # Sequence numbers first, from the index alone; then the lines themselves.
+    line = func.row_number().over(order_by=ledger.c.seq).label("line")
+    numbered = select(ledger.c.seq, line).where(where).subquery()
+    chosen = (numbered.c.line % every == 1 % every) | (numbered.c.line == count)
+    what = ledger.c.total, ledger.c.total_plays, ledger.c.created_at
+    query = select(numbered.c.line, *what).join(ledger, ledger.c.seq == numbered.c.seq)
+    return count, list(db.execute(query.where(chosen).order_by(numbered.c.line)))
+
+
+# --- accounts of files ------------------------------------------------------------------------------------------
+
+
+def account_name(db: Connection, dataset: Any) -> str:
+    """The account of a dataset: the id under which its file was registered first, since its records are the same."""
+    same = select(datasets.c.id).where(datasets.c.sha256 == dataset.sha256)
+    return str(db.execute(same.order_by(datasets.c.seq).limit(1)).scalar_one())
+
+
+def account_of(db: Connection, account: str) -> Account:
+    """The account with this name."""
+    row = LAST_OF_ACCOUNT.row(db, account=account)
+    if row is None:
+        return NO_CHARGES
+    # No line follows one that closes.
+    charged = Account(Cost.of(row.total_epsilon, row.total_delta), closed=row.kind == "closed")
+    return charged.with_caps(row.cap_epsilon, row.cap_delta)
+
+
+def studies_of(db: Connection, sha256: str) -> list[Any]:
+    """Id, dataset and spec of every study on any registration of a file, in order."""
+    return _STUDIES.rows(db, sha256=sha256)
+
+
+def open_accounts(db: Connection) -> list[str]:
+    """Every account that is not closed."""
+    first = select(func.min(datasets.c.seq)).group_by(datasets.c.sha256)
+    query = select(datasets.c.id).where(datasets.c.seq.in_(first)).order_by(datasets.c.seq)
+    return [account for account in db.execute(query).scalars() if not account_of(db, account).closed]
+
+
+def lines_of_account(db: Connection, account: str) -> list[Any]:
+    """The lines of an account in order."""
+    return list(
+        db.execute(select(account_lines).where(account_lines.c.account == account).order_by(account_lines.c.seq))
+    )
