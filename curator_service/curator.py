@@ -10,10 +10,10 @@ from curator_service.budget.file_accounts import DatasetAccounts
 from curator_service.datasets.datasets import Datasets
 from curator_service.datasets.private_bounds import BoundsSearch
 from curator_service.datasets.readings import Readings
-from curator_service.datasets.uploads import Uploads
+from curator_service.datasets.uploads import SWEEP_SECONDS, Uploads
 from curator_service.erasure.erasure import Erasures
 from curator_service.integrity.countersignatures import Countersignatures
-from curator_service.privacy.loading import Loading
+from curator_service.privacy import loading
 from curator_service.queries.answer_versions import AnswerVersions
 from curator_service.queries.inbox.deadlines import Deadlines
 from curator_service.queries.inbox.inbox import Inbox
@@ -38,6 +38,7 @@ from curator_service.studies.studies import Studies
 from curator_service.studies.study_caps import StudyCaps
 from curator_service.tuning.tunings import Tunings
 from curator_service.vault import Vault
+from service_kit.background import Background
 from service_kit.context.context import ServiceContext
 from service_kit.runner.runner import Runner
 from service_kit.store.base import states
@@ -93,7 +94,10 @@ class Curator:
         self.forecasts = Forecasts(context, vault, settings, self.runner)
         self.tunings = Tunings(context, vault, settings, self.budgets, self.runner)
         self.readings = Readings(self.runner)
-        self._loading = Loading()
+        self._background = [
+            Background("uploads", self.uploads.sweep, first_s=SWEEP_SECONDS, every_s=SWEEP_SECONDS),
+            Background("loading", loading.load, first_s=loading.FIRST_SECONDS),
+        ]
 
     def jobs(self) -> dict[str, dict[str, int]]:
         """How many jobs of each kind are in each state."""
@@ -129,18 +133,16 @@ class Curator:
     def start(self) -> None:
         """Start background work, on the running event loop."""
         self.wakeups.attach()
-        self.deadlines.start()
         self.webhook_measurer.start()
-        self.uploads.start()
-        self._loading.start()
+        for work in (self.deadlines, *self._background):
+            work.start()
 
     def close(self) -> None:
         """Stop background work."""
         self.runner.close()
-        self._loading.close()
-        self.uploads.close()
         self.webhook_measurer.close()
-        self.deadlines.close()
+        for work in (self.deadlines, *self._background):
+            work.close()
 
 
 def _name(db: Connection, study_id: str) -> str:

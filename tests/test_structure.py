@@ -85,6 +85,7 @@ def test_no_import_goes_in_a_circle():
 
 
 SCHEDULING = (
+    "service_kit.background",
     "service_kit.runner",
     "service_kit.store",
     "service_kit.web",
@@ -94,18 +95,8 @@ SCHEDULING = (
 STARTS = {"Thread", "Timer", "ThreadPoolExecutor", "ProcessPoolExecutor", "Process", "create_task", "ensure_future"}
 STILL_ELSEWHERE = {
     "curator_service.console.studies",
-    "curator_service.privacy.loading",
     "curator_service.privacy.noise.parallel",
-    "curator_service.queries.inbox.deadlines",
-    "curator_service.queries.inbox.webhook_measurer",
-    "curator_service.erasure.erasure",
-    "curator_service.datasets.uploads",
-    "modeler_service.runs.answer_listener",
     "service_kit.cli.main",
-    "service_kit.context.audit_trail",
-    "service_kit.verification",
-    "service_kit.context.retention",
-    "service_kit.notices.delivery",
 }
 
 

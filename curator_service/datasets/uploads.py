@@ -1,7 +1,6 @@
 """Uploaded files that wait until their owner has decided how their columns are read."""
 
 import json
-import logging
 import os
 import re
 import threading
@@ -28,11 +27,10 @@ from service_kit.store.stored_replies import StoredReply
 
 KEPT_HOURS = 24
 PENDING_MAX = 10
-_SWEEP_SECONDS = 600.0
+SWEEP_SECONDS = 600.0
 _ID = re.compile(r"upl_[0-9a-f]{16}")
 _NAME_MAX = 200
 _GONE = "there is no such upload: it was registered, discarded, or is older than 24 hours"
-log = logging.getLogger("blindopt.uploads")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -59,27 +57,8 @@ class Uploads:
         self._keeping = threading.Lock()
         self._erased: dict[str, datetime] = {}
         """By digest of a file, when it was erased."""
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._sweep_until_closed, daemon=True, name="uploads")
         self._files.drop_unfinished()
         self.sweep()
-
-    def start(self) -> None:
-        """Delete expired files from now on."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop the thread."""
-        self._closing.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _sweep_until_closed(self) -> None:
-        while not self._closing.wait(_SWEEP_SECONDS):
-            try:
-                self.sweep()
-            except Exception as error:  # its text may hold a name; the next sweep tries again
-                log.error("fault", extra={"fields": {"kind": type(error).__name__}})
 
     def sweep(self) -> None:
         """Delete expired files."""

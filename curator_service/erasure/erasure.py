@@ -6,9 +6,9 @@ nothing. Ids, sizes, charges, the ledger and both logs stay.
 """
 
 import logging
-import threading
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from curator_service.erasure import table as erasures
 from curator_service.store import jobs
 from curator_service.studies.release_cache import ReleasedStudies
 from curator_service.vault import Vault
+from service_kit.background import Background
 from service_kit.context import erased_list
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
@@ -86,9 +87,7 @@ class Erasures:
             self._context.database.forget_old_pages()
         except (OSError, BlindoptError) as error:  # it is erased in the tables; the rest is tried again
             log.error("files of %s could not be erased: %s", identity, type(error).__name__)
-            again = threading.Timer(_AGAIN_SECONDS, self._finish_later, [identity])
-            again.daemon = True
-            again.start()
+            Background("erasure", partial(self._finish_later, identity), first_s=_AGAIN_SECONDS).start()
 
     def _finish_later(self, identity: str) -> None:
         with suppress(BlindoptError, StoreFault):  # the service has ended: its next start finishes

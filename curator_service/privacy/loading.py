@@ -11,33 +11,8 @@ from service_kit import collector
 
 FIRST_SECONDS = 1.0
 """Delay after the start, for the first requests."""
-CLOSE_SECONDS = 5.0
 _LOCK = threading.Lock()
 _loaded = False
-
-
-class Loading:
-    """A thread that imports the library once the service has started."""
-
-    def __init__(self, after_seconds: float = FIRST_SECONDS) -> None:
-        self._after_seconds = after_seconds
-        self._closing = threading.Event()
-        # A daemon, so that a process that ends need not wait for it.
-        self._thread = threading.Thread(target=self._load, daemon=True, name="loading")
-
-    def start(self) -> None:
-        """Start the thread, which waits for a moment first."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Cancel an import that has not begun, or wait for one that has."""
-        self._closing.set()
-        if self._thread.is_alive():
-            self._thread.join(CLOSE_SECONDS)
-
-    def _load(self) -> None:
-        if not self._closing.wait(self._after_seconds):
-            load()
 
 
 def load() -> None:

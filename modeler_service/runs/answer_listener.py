@@ -4,12 +4,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from modeler_service import store
 from modeler_service.runs.curator_session import connect
 from modeler_service.runs.query_keys import is_run_query
 from modeler_service.runs.witness import Witness
 from modeler_service.settings import Settings
+from service_kit.background import Background
 from service_kit.context.context import ServiceContext
 
 log = logging.getLogger("blindopt.runs")
@@ -43,7 +45,7 @@ class AnswerListener:
             if run_id in self._listening or run_id in self._without_waits or len(self._listening) >= LISTENERS_MAX:
                 return
             self._listening.add(run_id)
-        threading.Thread(target=self._serve, args=(run_id,), daemon=True, name="listen").start()
+        Background("listen", partial(self._serve, run_id)).start()
 
     def _serve(self, run_id: str) -> None:
         is_news = is_over = False

@@ -21,13 +21,14 @@ from blindopt import wire
 from blindopt.audit.merkle_log import Json
 from blindopt.audit.verification import Verification
 from blindopt.errors import Busy, LogBroken, StateConflict
+from service_kit.background import Background
 from service_kit.context.context import ServiceContext
 from service_kit.context.exclusive import exclusive
 from service_kit.context.log_summaries import Part
 from service_kit.store.database import Connection
 
 log = logging.getLogger("blindopt.verification")
-_POLL_S, _CLOSE_S = 10.0, 10.0
+_POLL_S, _LEAST_S = 10.0, 0.05
 LOOK_S = 1.0
 """How often an idle service looks for foreign writes, and after which pause a first part that failed is tried again."""
 SMALL = 5_000
@@ -70,9 +71,12 @@ class LogVerification:
         self._processes: set[subprocess.Popen[bytes]] = set()
         self._verified = 0
         self._last: wire.Verification | None = None
-        self._closing, self._noticed = threading.Event(), threading.Event()
-        self._first_thread = threading.Thread(target=self._serve_first, daemon=True, name="foreign writes")
-        self._thread = threading.Thread(target=self._serve, daemon=True, name="verification")
+        self._due, self._seen = 0.0, 0
+        self._closing = threading.Event()
+        self._looks = [
+            Background("foreign writes", self._look_first, every_s=LOOK_S),
+            Background("verification", self._look, first_s=min(_POLL_S, first_after_s)),
+        ]
 
     def state(self) -> wire.VerificationState:
         """The state of the log when the service started, the last verification since, and the one under way."""
@@ -100,40 +104,33 @@ class LogVerification:
     def start(self) -> None:
         """Verify in the background from now on; before this returns, the first part of a log that is not long."""
         self._writes.verified = -1
-        self._context.database.on_foreign_write(self._noticed.set)
+        self._context.database.on_foreign_write(self._looks[0].wake)
         try:
             if self._is_small():
                 self._verify_first(self._writes.count)
         except Exception as error:  # it is tried again
             self._log_failure(error)
-        self._first_thread.start()
-        if self._every_s:
-            self._thread.start()
+        self._due, self._seen = time.monotonic() + self._first_after_s, self._writes.count
+        for look in self._looks if self._every_s else self._looks[:1]:
+            look.start()
 
     def close(self) -> None:
         """End the verifications under way, and begin no other."""
         self._closing.set()
-        self._noticed.set()
         for process in list(self._processes):
             process.kill()
-        for thread in (self._first_thread, self._thread):
-            if thread.is_alive():
-                thread.join(_CLOSE_S)
+        for look in self._looks:
+            look.close()
 
     # --- the first part -------------------------------------------------------------------------------
 
-    def _serve_first(self) -> None:
-        while not self._closing.is_set():
-            try:
-                self._noticed.clear()
-                count = self._foreign_writes()
-                if not self._writes.are_verified:
-                    self._verify_first(count)
-            except Exception as error:  # its process may have been killed, or the database cannot be read
-                self._log_failure(error)
-                self._closing.wait(LOOK_S)
-            else:
-                self._noticed.wait(LOOK_S)
+    def _look_first(self) -> None:
+        try:
+            count = self._foreign_writes()
+            if not self._writes.are_verified:
+                self._verify_first(count)
+        except Exception as error:  # its process may have been killed, or the database cannot be read
+            self._log_failure(error)
 
     def _log_failure(self, error: Exception) -> None:
         if not self._closing.is_set():
@@ -172,21 +169,19 @@ class LogVerification:
 
     # --- everything -----------------------------------------------------------------------------------
 
-    def _serve(self) -> None:
-        due, seen = time.monotonic() + self._first_after_s, self._writes.count
-        while not self._closing.wait(max(0.0, min(_POLL_S, due - time.monotonic()))):
-            writes = self._writes.count
-            if (time.monotonic() < due and writes == seen) or not self._writes.are_verified:
-                continue
+    def _look(self) -> float:
+        """Verify everything if that is due; the seconds until the next look."""
+        writes = self._writes.count
+        if (time.monotonic() >= self._due or writes != self._seen) and self._writes.are_verified:
             try:
                 self.verify()
+                self._seen, self._due = writes, time.monotonic() + self._every_s
             except Busy:
-                continue
+                pass
             except Exception as error:  # its process may have been killed: it is tried again
                 self._log_failure(error)
-                due = time.monotonic() + min(self._again_s, self._every_s)
-            else:
-                seen, due = writes, time.monotonic() + self._every_s
+                self._due = time.monotonic() + min(self._again_s, self._every_s)
+        return max(_LEAST_S, min(_POLL_S, self._due - time.monotonic()))
 
     def _verify(self) -> wire.Verification:
         at, began, count = self._context.clock(), time.monotonic(), self._foreign_writes()

@@ -1,7 +1,6 @@
 """Background work of the inbox: deadlines that pass, and versions that a crash left begun."""
 
 import logging
-import threading
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -10,6 +9,7 @@ from blindopt.errors import AuditUnavailable, BlindoptError, StorageUnavailable
 from curator_service.queries import table as inbox_store
 from curator_service.queries.answer_versions import AnswerVersions
 from curator_service.queries.inbox.inbox import Inbox
+from service_kit.background import Background
 from service_kit.context.context import ServiceContext
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import StoreFault
@@ -18,43 +18,23 @@ from service_kit.web.wakeups import INBOX, Wakeups
 log = logging.getLogger("blindopt.overdue")
 LONGEST_SECONDS = 60.0
 AGAIN_SECONDS = 1.0
-CLOSE_SECONDS = 5.0
 
 
-class Deadlines:
+class Deadlines(Background):
     """A thread that checks the deadlines at the start, at each deadline, and when the inbox changes."""
 
     def __init__(self, context: ServiceContext, inbox: Inbox, versions: AnswerVersions, wakeups: Wakeups) -> None:
         self._context = context
         self._inbox = inbox
         self._versions = versions
-        self._closing = False
-        self._again = threading.Event()
-        self._thread = threading.Thread(target=self._serve, daemon=True, name="overdue")
-        wakeups.on(INBOX, self._again.set)
+        super().__init__("overdue", self._look, every_s=AGAIN_SECONDS)
+        wakeups.on(INBOX, self.wake)
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop the thread."""
-        self._closing = True
-        self._again.set()
-        if self._thread.is_alive():
-            self._thread.join(CLOSE_SECONDS)
-
-    def _serve(self) -> None:
-        while not self._closing:
-            self._again.clear()
-            try:
-                seconds = self.look()
-            except (BlindoptError, StoreFault):  # the database cannot be written: its requests say so
-                seconds = AGAIN_SECONDS
-            except Exception as error:  # its text may quote a value
-                log.error("fault", extra={"fields": {"kind": type(error).__name__}})
-                seconds = AGAIN_SECONDS
-            self._again.wait(seconds)
+    def _look(self) -> float:
+        try:
+            return self.look()
+        except (BlindoptError, StoreFault):  # the database cannot be written: its requests say so
+            return AGAIN_SECONDS
 
     def look(self) -> float:
         """Publish versions that were begun, decline what is past its deadline; the seconds until the next look."""

@@ -22,6 +22,7 @@ from curator_service.queries.measurement_entries import NewEntry
 from curator_service.queries.table import InboxRow, Measurement
 from curator_service.settings import Settings
 from curator_service.studies.studies import NO_MEASURER
+from service_kit.background import Background
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
 from service_kit.notices import webhooks
@@ -61,9 +62,7 @@ class WebhookMeasurer:
         self._circuit = Circuit()
         self._old_at = datetime.min.replace(tzinfo=UTC)
         self._closing = False
-        self._threads = [
-            threading.Thread(target=self._serve, daemon=True, name=f"measurer-{k}") for k in range(AT_ONCE)
-        ]
+        self._threads = [Background(f"measurer-{k}", self._serve, close_s=CLOSE_SECONDS) for k in range(AT_ONCE)]
         wakeups.on(INBOX, self._look_again)
 
     def start(self) -> None:
@@ -77,8 +76,7 @@ class WebhookMeasurer:
         self._closing = True
         self._look_again()
         for thread in self._threads:
-            if thread.is_alive():
-                thread.join(CLOSE_SECONDS)
+            thread.close()
 
     def _look_again(self) -> None:
         with self._changed:

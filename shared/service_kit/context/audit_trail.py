@@ -5,12 +5,14 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from blindopt.audit.checkpoints import Checkpoint, Signer
 from blindopt.audit.merkle_log import Head, sha256
 from blindopt.errors import AuditUnavailable, LogBroken, RecordChanged
+from service_kit.background import Background
 from service_kit.context.log_summaries import OTHER, Part
 from service_kit.context.outbox import Outbox
 from service_kit.context.request import RequestContext
@@ -234,7 +236,7 @@ class AuditTrail:
 
     def _notify_in_thread(self, finding: LogBroken) -> None:
         # The caller may be in a transaction, which a notice would wait for.
-        threading.Thread(target=self.notify_broken, args=[str(finding)], daemon=True).start()
+        Background("finding", partial(self.notify_broken, str(finding))).start()
 
     @property
     def findings(self) -> list[str]:

@@ -4,12 +4,12 @@ The ledger, the logs, receipts and stored replies are never swept.
 """
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
 from blindopt.errors import BlindoptError
+from service_kit.background import Background
 from service_kit.context.context import ServiceContext
 from service_kit.settings import ServiceSettings
 from service_kit.store import audit_log, notices, sessions
@@ -20,7 +20,6 @@ log = logging.getLogger("blindopt.retention")
 KIND = "retention.swept"
 _DAY = timedelta(days=1)
 _LOOK_SECONDS = 3_600.0
-_CLOSE_SECONDS = 10.0
 Sweep = Callable[[Connection, str], tuple[int, dict[str, Any]]]
 """Deletes what ended before a time; returns how many, and details for the log."""
 
@@ -33,33 +32,24 @@ def common(settings: ServiceSettings) -> dict[str, tuple[int | None, Sweep]]:
     }
 
 
-class Retention:
+class Retention(Background):
     """A thread that sweeps at the start and then daily; there is none where everything is kept."""
 
     def __init__(self, context: ServiceContext, sweeps: Mapping[str, tuple[int | None, Sweep]]) -> None:
         self._context = context
         self._sweeps = {name: (days, sweep) for name, (days, sweep) in sweeps.items() if days is not None}
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._serve, daemon=True, name="retention")
+        super().__init__("retention", self._look, every_s=_LOOK_SECONDS)
 
     def start(self) -> None:
         """Start the thread, if anything is swept."""
         if self._sweeps:
-            self._thread.start()
+            super().start()
 
-    def close(self) -> None:
-        """Stop the thread."""
-        self._closing.set()
-        if self._thread.is_alive():
-            self._thread.join(_CLOSE_SECONDS)
-
-    def _serve(self) -> None:
-        while not self._closing.is_set():
-            try:
-                self.sweep()
-            except (BlindoptError, StoreFault) as error:  # the next look tries again
-                log.warning("nothing was swept: %s", type(error).__name__)
-            self._closing.wait(_LOOK_SECONDS)
+    def _look(self) -> None:
+        try:
+            self.sweep()
+        except (BlindoptError, StoreFault) as error:  # the next look tries again
+            log.warning("nothing was swept: %s", type(error).__name__)
 
     def sweep(self) -> bool:
         """Sweep, unless that was done within a day; whether it was done now."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from blindopt import wire
 from blindopt.errors import BlindoptError, Busy
+from service_kit.background import Background
 from service_kit.context.context import ServiceContext
 from service_kit.context.outbox import Service, body_of, new_notice, view
 from service_kit.notices.receiver import Receiver
@@ -22,12 +23,11 @@ POLL_SECONDS = 0.5
 RETRIES = Retries(first_s=1.0, longest_s=3_600.0, tried_for=timedelta(days=3))
 KEEP_FOR = timedelta(days=30)
 PRUNE_SECONDS = 3_600.0
-CLOSE_SECONDS = 5.0
 NOWHERE = "no receiver is set: set NOTIFY_URL and NOTIFY_SECRET_FILE where this service runs"
 STALE = "it waited for 30 days: no receiver was set, or the service did not run"
 
 
-class NoticeDelivery:
+class NoticeDelivery(Background):
     """One thread that sends the notices of the outbox, if there is a receiver.
 
     The oldest is sent first and the others wait for it, so that a receiver sees them in the order of their events. A
@@ -47,22 +47,14 @@ class NoticeDelivery:
         self._service = service
         self._receiver = receiver
         self._poll_seconds = poll_seconds
-        self._closing = threading.Event()
+        super().__init__("notices", self._deliver_due, every_s=poll_seconds)
         self._testing = threading.Lock()
         self._prune_at = datetime.min.replace(tzinfo=context.clock().tzinfo)
-        # A daemon thread, because a receiver that does not answer must not keep the process from ending.
-        self._thread = threading.Thread(target=self._serve, daemon=True, name="notices")
 
     def start(self) -> None:
         """Start to deliver."""
         if self._receiver is not None:
-            self._thread.start()
-
-    def close(self) -> None:
-        """Stop. Pending notices are sent after the next start."""
-        self._closing.set()
-        if self._thread.is_alive():
-            self._thread.join(CLOSE_SECONDS)
+            super().start()
 
     # --- requests -----------------------------------------------------------------------------------
 
@@ -88,15 +80,10 @@ class NoticeDelivery:
 
     # --- delivery -----------------------------------------------------------------------------------
 
-    def _serve(self) -> None:
-        while not self._closing.is_set():
-            try:
-                self.prune()
-                while not self._closing.is_set() and (row := self._due()) is not None:
-                    self._deliver(row)
-            except Exception as error:  # the database cannot be read for now
-                log.error("notices could not be delivered", extra={"fields": {"kind": type(error).__name__}})
-            self._closing.wait(self._poll_seconds)
+    def _deliver_due(self) -> None:
+        self.prune()
+        while not self.closing.is_set() and (row := self._due()) is not None:
+            self._deliver(row)
 
     def _due(self) -> NoticeRow | None:
         """The oldest pending notice, if its next attempt is due, or later than it can be: the clock was set back."""
@@ -118,7 +105,7 @@ class NoticeDelivery:
             try:
                 return self._context.database.write(partial(store.change, seq=row.seq, **changes))
             except (BlindoptError, StoreFault):
-                if self._closing.wait(self._poll_seconds):
+                if self.closing.wait(self._poll_seconds):
                     return None
 
     def prune(self) -> None:

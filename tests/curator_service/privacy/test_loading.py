@@ -4,17 +4,15 @@ import gc
 import json
 import subprocess
 import sys
-import threading
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
-from curator_service.privacy import composition, loading
+from curator_service.privacy import composition
 from curator_service.privacy.calibration import gaussian_sd
 from curator_service.privacy.composition import Part, distribution_epsilon, tight_epsilon
-from curator_service.privacy.loading import Loading, load
-from tests.interventions import record_calls
+from curator_service.privacy.loading import load
 
 ROOT = Path(__file__).parents[3]
 COMPILED = "scipy/signal/_peak_finding_utils"  # a file that the library loads, and nothing else of the service does
@@ -24,7 +22,8 @@ import json, sys, threading
 from decimal import Decimal
 from curator_service.privacy.composition import Part, tight_epsilon
 from curator_service.privacy.calibration import gaussian_sd
-from curator_service.privacy.loading import Loading
+from curator_service.privacy.loading import load
+from service_kit.background import Background
 
 results = ["dp_accounting" in sys.modules]
 def compute():
@@ -33,7 +32,8 @@ def compute():
 def calibrated():  # by another name of the library
     results.append(gaussian_sd(Decimal(1), 1e-5, 1.0, 2))
 
-loading, computations = Loading(0.0), [threading.Thread(target=act) for act in (compute, compute, calibrated)]
+loading = Background("loading", load)
+computations = [threading.Thread(target=act) for act in (compute, compute, calibrated)]
 threads = [*computations[:2], loading, computations[2]] if sys.argv[1] == "before" else [loading, *computations]
 for thread in threads:
     thread.start()
@@ -61,15 +61,6 @@ def test_a_service_loads_it_without_being_asked(make_service, tmp_path_factory, 
     service = make_service("curator", tmp_path_factory.mktemp("loading"), fresh=True).start()
     assert until(lambda: COMPILED in Path(f"/proc/{service.process.pid}/maps").read_text())
     assert service.stop() == 0
-
-
-def test_what_closes_before_its_moment_loads_nothing(monkeypatch):
-    calls = record_calls(monkeypatch, loading, "load")
-    made, before = Loading(after_seconds=3_600), set(threading.enumerate())
-    made.start()
-    made.close()
-    assert not [thread for thread in set(threading.enumerate()) - before if thread.name == "loading"]
-    assert not calls
 
 
 @pytest.mark.parametrize("collects", [True, False])
