@@ -219,42 +219,12 @@ def test_the_file_stays_open_for_its_digest():
 # --- one fault, in its place -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "bad", ["x", "1,5", "1_000", "0x10", "1e", "--1", "\u0661", "\uff11", "1\u00a0", "\u221e", "True"]
-)
-def test_what_is_no_number_is_refused_in_its_place(bad):
-    error = refusal(csv_of, f'a,b\n1,2\n3,"{bad}"\n5,6\n')
-    assert only_fault(error) == {"row": 2, "line": 3, "column": "b"}
-    assert "not a number" in error.errors[0]["message"]
-
-
-@pytest.mark.parametrize("bad", ["-nan", "inf", "-Infinity", "1e999", "-1e999"])
-def test_what_is_not_finite_is_refused_in_its_place(bad):
-    error = refusal(csv_of, f"a,b\n{bad},2\n3,4\n")
-    assert only_fault(error) == {"row": 1, "line": 2, "column": "a"}
-    assert "not finite" in error.errors[0]["message"]
-
-
-@pytest.mark.parametrize("blank", ["", " ", '""', '" "', "\t", "\u00a0", "nan", "NA", "n/a", "None", " NULL "])
-def test_a_missing_value_is_refused_in_its_place(blank):
-    error = refusal(csv_of, f"a,b\n1,2\n1,{blank}\n")
-    assert only_fault(error) == {"row": 2, "line": 3, "column": "b"}
-    assert "missing" in error.errors[0]["message"]
-
-
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_lines_are_counted_through_quoted_newlines(newline):
     """Rows 1 and 2 spread over three and two lines: row 3 stands on line 7."""
     lines = ["note,a", '"one', "two", 'three",1', '"one', 'two",2', "four,x", "five,4"]
     error = refusal(csv_of, newline.join(lines), ["a"])
     assert only_fault(error) == {"row": 3, "line": 7, "column": "a"}
-
-
-@pytest.mark.parametrize(("row", "cells"), [("1", 1), ("1,2,3", 3), ("", 0), ('"1,2"', 1)])
-def test_a_row_of_another_width_is_refused_in_its_place(row, cells):
-    error = refusal(csv_of, f"a,b\n1,2\n{row}\n3,4\n")
-    assert only_fault(error) == {"row": 2, "line": 3}
-    assert error.errors[0]["message"] == f"{cells} cells where the header has 2"
 
 
 def test_a_dropped_column_does_not_excuse_a_ragged_row():
@@ -310,28 +280,6 @@ def test_faults_of_every_kind_are_counted_together():
     ]
 
 
-PARQUET_FAULTS = [
-    (pa.array([1.0, None]), {"row": 2, "column": "a"}, "missing"),
-    (pa.array([1, None]), {"row": 2, "column": "a"}, "missing"),
-    (pa.array([math.nan, 1.0]), {"row": 1, "column": "a"}, "missing"),
-    (pa.array([1.0, -math.inf]), {"row": 2, "column": "a"}, "not finite"),
-    (pa.array(["1", "2"]), {"column": "a"}, "string"),
-    (pa.array([True, False]), {"column": "a"}, "bool"),
-    (pa.array([0, 1], pa.timestamp("s")), {"column": "a"}, "type is timestamp"),
-    (pa.nulls(2), {"column": "a"}, "null"),
-    (pa.array([{"x": 1.0}, {"x": 2.0}]), {"column": "a"}, "struct"),
-    (pa.array([[1.0], [2.0]]), {"column": "a"}, "list"),
-    (pa.array(["u", "v"]).dictionary_encode(), {"column": "a"}, "dictionary"),
-]
-
-
-@pytest.mark.parametrize(("column", "position", "why"), PARQUET_FAULTS, ids=lambda p: str(getattr(p, "type", "")))
-def test_a_fault_in_parquet_is_refused_in_its_place(column, position, why):
-    error = refusal(parquet_of, pa.table({"b": [1.0, 2.0], "a": column}))
-    assert only_fault(error) == position
-    assert why in error.errors[0]["message"]
-
-
 def test_faults_beyond_the_first_block_of_parquet_have_their_place():
     values = np.ones(25_000)
     values[20_000] = math.inf
@@ -355,47 +303,6 @@ def test_what_comes_after_a_fault_is_read_for_its_faults_alone():
 
 # --- files that are refused whole ------------------------------------------------------------------
 
-WHOLE = {
-    "empty": (b"", "empty"),
-    "a mark of byte order alone": (b"\xef\xbb\xbf", "empty"),
-    "a header alone": (b"a,b\n", "no rows"),
-    "a header alone, unended": (b"a,b", "no rows"),
-    "two columns of one name": (b"a,b,a\n1,2,3\n", "columns 1 and 3 have the same name"),
-    "names alike but for blanks": (b"a, a\n1,2\n", "same name"),
-    "a name that a column without one has": (b"a,,column_2\n1,2,3\n", "columns 2 and 3 have the same name"),
-    "a name that cannot be printed": (b"a,b\x07\n1,2\n", "column 2 has no usable name"),
-    "a name too long": (b"a," + b"n" * 201 + b"\n1,2\n", "column 2 has no usable name"),
-    "no header": (b"1.5,2\n3,4\n", "column 1 is a number"),
-    "a number among the names": (b"a,1e3\n1,2\n", "column 2 is a number"),
-    "latin-1": ("a,b\n1,\u00e9\n".encode("latin-1"), "not UTF-8"),
-    "latin-1 far down": (b"a\n" + b"1\n" * 900 + b"\xe9\n", "not UTF-8"),
-    "utf-16": ("a,b\n1,2\n".encode("utf-16"), "UTF-8"),
-    "a zero byte": (b"a,b\n1,\x002\n", "zero byte"),
-    "an open quote": (b'a,b\n1,"2\n3,4\n', "well-formed"),
-    "a quote inside a cell": (b'a,b\n1,"2"3\n', "well-formed"),
-    "a line without end": (b"a,b\n1," + b" " * (1 << 22) + b"2\n", "longer than"),
-    "a huge cell": (b'a,b\n1,"' + b" " * 200_000 + b'2"\n', "field limit"),
-    "100,000 columns": (b",".join(b"c%d" % i for i in range(100_000)) + b"\n", "100000 columns: at most 50"),
-    "a column too many": (b",".join(b"c%d" % i for i in range(51)) + b"\n", "51 columns: at most 50"),
-    "a row too many": (b"a\n" + b"1\n" * 1_001, "more than 1000 rows"),
-}
-
-
-@pytest.mark.parametrize(("content", "why"), list(WHOLE.values()), ids=list(WHOLE))
-def test_a_file_that_cannot_be_read_is_refused_whole(content, why):
-    error = refusal(csv_of, content)
-    assert why in str(error)
-    assert error.total == len(error.errors) == 1
-
-
-@pytest.mark.parametrize(
-    ("content", "line"),
-    [(b"a\n1\n\x00\n", 3), (b'a\n1\n2\n"3', 4), (b"a,a\n1,2\n", 1), (b"a\n" + b"1\n" * 1_001, 1_002)],
-    ids=["a zero byte", "an open quote", "the header", "a row too many"],
-)
-def test_a_refused_file_tells_the_line(content, line):
-    assert refusal(csv_of, content).errors[0]["line"] == line
-
 
 def test_as_many_rows_and_columns_as_allowed_are_read():
     assert csv_of("a\n" + "1\n" * 1_000).values.shape == (1_000, 1)
@@ -411,25 +318,6 @@ def test_as_many_rows_and_columns_as_allowed_are_read():
 def test_a_choice_of_columns_that_does_not_fit_is_refused(read, columns, why):
     content = "a,b\n1,2\n" if read is csv_of else pa.table({"a": [1.0], "b": [2.0]})
     assert why in str(refusal(read, content, columns))
-
-
-@pytest.mark.parametrize(
-    ("table", "why"),
-    [
-        (pa.table({"a": pa.array([], pa.float64())}), "no rows"),
-        (pa.table({}), "empty"),
-        (pa.table({"a": np.zeros(1_001)}), "more than 1000 rows"),
-        (pa.table({f"c{i}": [1.0] for i in range(51)}), "51 columns"),
-        (pa.Table.from_arrays([pa.array([1.0])] * 2, ["a", "a"]), "same name"),
-        (pa.table({"\x07": [1.0]}), "no usable name"),
-        (b"", "not a readable Parquet"),
-        (b"a,b\n1,2\n", "not a readable Parquet"),
-        (b"PAR1" + b"\0" * 100 + b"PAR1", "not a readable Parquet"),
-    ],
-    ids=["no rows", "no columns", "rows", "columns", "names", "no name", "empty", "csv", "zeros"],
-)
-def test_a_parquet_file_that_cannot_be_read_is_refused_whole(table, why):
-    assert why in str(refusal(parquet_of, table))
 
 
 def test_a_damaged_parquet_file_is_refused_or_read_but_never_a_surprise():

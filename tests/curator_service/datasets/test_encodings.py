@@ -172,10 +172,7 @@ def test_semicolons_and_decimal_commas_are_detected():
     content = '\ufeffGröße;"Preis; €";n\r\n1,5;-2,25;1\r\n,5;1e3;2\r\n3;4,;3\r\n'
     table, values = table_of(content)
     assert (table.reading.separator, table.reading.decimal) == (";", ",")
-    assert (table.names, values.tolist()) == (
-        ["Größe", "Preis; €", "n"],
-        [[1.5, -2.25, 1], [0.5, 1000, 2], [3, 4, 3]],
-    )
+    assert (table.names, values.tolist()) == (["Größe", "Preis; €", "n"], [[1.5, -2.25, 1], [0.5, 1000, 2], [3, 4, 3]])
     assert table_of("a\tb\n1.5\t2\n")[1].tolist() == [[1.5, 2]]
 
 

@@ -7,7 +7,6 @@ import os
 import signal
 import tempfile
 import threading
-import zipfile
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -43,27 +42,8 @@ def outcome(content, columns=None, decimal=None):
 CELLS = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False).map(repr),
     st.integers(-(2**60), 2**60).map(str),
-    st.sampled_from(
-        [
-            "",
-            " ",
-            "1",
-            "+1",
-            "007",
-            "1_0",
-            "1,5",
-            "nan",
-            "NA",
-            "inf",
-            "1e400",
-            "1e-400",
-            "0x10",
-            "1d5",
-            "#1",
-            "1 2",
-            '"1"',
-        ]
-    ),
+    st.sampled_from(["", " ", "1", "+1", "007", "1_0", "1,5", "nan", "NA", "inf", "1e400", "1e-400", "0x10", "1d5"]),
+    st.sampled_from(["#1", "1 2", '"1"']),
     st.sampled_from(
         ["\u0661", "1\u00a0", "1\x0b", "\x1c1", "1.", ".5", "-0.0", "1e5", "1E+5", "-", "1j", "'1'", "2" * 330]
     ),
@@ -109,42 +89,6 @@ def test_parts_that_end_anywhere_are_read_alike():
 def test_blank_lines_at_the_end_are_no_rows(end):
     seen, _, _, rows, _ = outcome(f"a,b\n1,2\n3,4{end}".encode())
     assert (seen.rows, rows) == (2, [1, 2])
-
-
-@pytest.mark.parametrize(
-    ("content", "message", "fault"),
-    [
-        ("\na,b\n1,2\n", "the first line is blank", {"line": 1}),
-        ("a,b\n1,2\n\n3,4\n", "0 cells where the header has 2", {"row": 2, "line": 3}),
-        ("a,b\n1,2\n,\n3,4\n", "missing value", {"row": 2, "line": 3, "column": "a"}),
-        ("a;b\n1;2\n3\n", "1 cells where the header has 2, cut at semicolons", {"row": 2, "line": 3}),
-        ("a\tb\n1\t2\n3\n", "1 cells where the header has 2, cut at tabs", {"row": 2, "line": 3}),
-        ("e\u0301,\u00e9\n1,2\n", "the names of columns 1 and 2 differ only in case", {"line": 1}),
-        ("a,b,A\n1,2,3\n", "the names of columns 1 and 3 differ only in case", {"line": 1}),
-    ],
-)
-def test_what_is_odd_is_named(content, message, fault):
-    _, errors, _ = outcome(content.encode())
-    assert message in errors[0]["message"]
-    assert {key: errors[0][key] for key in fault} == fault
-
-
-def _workbook():
-    """What Excel saves, as far as it matters: an archive of XML."""
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as archive:
-        archive.writestr("[Content_Types].xml", "<Types/>")
-        archive.writestr("xl/worksheets/sheet1.xml", "<worksheet/>")
-    return content.getvalue()
-
-
-@pytest.mark.parametrize(
-    "content", [_workbook(), b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(504)], ids=["xlsx", "xls"]
-)
-def test_of_a_workbook_it_is_said_how_to_save_it(content):
-    message, _, _ = outcome(content)
-    assert "workbook" in message
-    assert "save the sheet as CSV" in message
 
 
 def test_numbers_that_are_stored_as_others_are_counted():
