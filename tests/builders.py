@@ -1,5 +1,6 @@
 """What tests begin with, in one vocabulary: a study, its releases and its answers. Changes are arguments."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from blindopt import wire
@@ -30,21 +31,23 @@ def a_study(
     unit: str = "row",
     *,
     d: int = 1,
+    columns: Sequence[str] = (),
     variance: float = 0.0,
     lower: float = 0.0,
     upper: float = 1.0,
     **more: Any,
 ) -> wire.StudyCreate:
-    """A study of ``d`` features x0, x1, ... with the same bounds, and caps by their names.
+    """A study of these columns, or of ``d`` features x0, x1, ..., with the same bounds, and caps by their names.
 
     Answers of other persons are measured by people: a column has one value behind all of them.
     """
     caps = {name: more.pop(name) for name in wire.Budget.model_fields.keys() & more.keys()}
     scale = {"scale": more.pop("scale")} if "scale" in more else {}
+    columns = columns or [f"x{i}" for i in range(d)]
     values: dict[str, Any] = {
         "name": "s",
         "dataset_id": "ds_0000000000000000",
-        "features": [wire.Feature(column=f"x{i}", lower=lower, upper=upper, **scale) for i in range(d)],
+        "features": [wire.Feature(column=c, lower=lower, upper=upper, **scale) for c in columns],
         "measurement": COLUMN.model_copy(update={"noise_variance": variance}) if unit == "row" else BY_HAND,
         "release": release,
         "answers": answers,

@@ -18,7 +18,7 @@ from functools import cache
 from importlib import import_module
 from itertools import cycle
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 # One thread of BLAS for the tests and for the services that they start: processes of tests use all cores, and
 # threads that wait for each other spin. It is read where numpy is loaded first.
@@ -35,6 +35,7 @@ from blindopt import wire
 from blindopt.audit import merkle_log
 from blindopt.client import Client, Owner, StudyClient, Vendor, is_ready
 from tests import beside, postgres, processes, slow
+from tests.builders import COLUMN, IDENTITY, a_study
 from tests.given_settings import GIVEN
 
 Client.patience_s = 0.0  # a test sees the first reply
@@ -292,6 +293,15 @@ class Small:
         """Smooth and nearly free of noise, like the outcome: GP-UCB finds the best row within 30 queries."""
         return wire.Kernel(lengthscale=3.0, signal_variance=1.0, noise_variance=1e-4)
 
+    def study(
+        self, dataset_id: str, release: wire.ReleaseSpec = IDENTITY, *, variance: float = 0.0, **changes: Any
+    ) -> wire.StudyCreate:
+        """A study of the two features, with the outcome of the file."""
+        of_column = {"column": self.names[2], "noise_variance": variance}
+        measurement = COLUMN.model_copy(update=of_column | {"direction": changes.pop("direction", "maximize")})
+        defaults = {"dataset_id": dataset_id, "features": self.features, "measurement": measurement}
+        return a_study(release, **defaults | changes)
+
     @property
     def scaled(self) -> np.ndarray:
         """The rows in scaled units, in the order of the file."""
@@ -318,7 +328,6 @@ class Opened:
 
 
 GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="4", delta=1e-5)
-IDENTITY = wire.IdentityRelease(mechanism="identity")
 PO_GP_UCB = wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="4", delta=1e-5, r=2, acknowledge_refuted=True)
 
 
@@ -416,24 +425,10 @@ def open_study(small: Small) -> Callable[..., Opened]:
         release: wire.ReleaseSpec = IDENTITY,
         kernel: wire.Kernel | None = small.kernel,
         noise_variance: float = 0.0,
-        direction: Literal["maximize", "minimize"] = "maximize",
         **more: Any,
     ) -> Opened:
-        measurement = wire.ColumnMeasurement(column=small.names[2], direction=direction, noise_variance=noise_variance)
-        features = more.pop("features", small.features)
-        answers = more.pop("answers", wire.NONE)
-        draft = owner.create_study(
-            wire.StudyCreate(
-                name="study",
-                dataset_id=dataset.id,
-                features=features,
-                measurement=measurement,
-                release=release,
-                answers=answers,
-                kernel=kernel,
-                **more,
-            )
-        )
+        more |= {"kernel": kernel, "variance": noise_variance, "name": "study"}
+        draft = owner.create_study(small.study(dataset.id, release, **more))
         view = owner.release(draft.id)
         assert view.release_sha256 is not None
         grant = owner.grant(draft.id, wire.GrantCreate(name="modeler"))

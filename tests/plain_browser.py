@@ -1,11 +1,18 @@
 """What a browser without JavaScript does of a page: keeps cookies, follows redirects, sends forms."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html import unescape
 from html.parser import HTMLParser
 
 import httpx
+
+from service_kit.cli import users
+from service_kit.identity import passwords
+
+PASSWORD = "correct horse battery staple"
 
 
 class _Forms(HTMLParser):
@@ -94,3 +101,23 @@ class Browser:
     def shown(self):
         """The page without its markup."""
         return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", self.text)))
+
+
+def add_people(context, roles):
+    """A user of each role, of its name."""
+    cheap = passwords.hash_of(PASSWORD, "minimal")
+    for role in roles:
+        context.database.write(lambda db, role=role: users.add_user(db, context, role, role, cheap))
+
+
+@contextmanager
+def logged_in(url, roles) -> Iterator[dict[str, Browser]]:
+    """A browser for each role."""
+    # Without cookies of its own: those of the console are for TLS, and browsers take a loopback address for that.
+    nothing = httpx.Cookies()
+    with httpx.Client(base_url=url, trust_env=False, timeout=60, verify=False, cookies=nothing) as client:
+        browsers = {role: Browser(url, client) for role in roles}
+        for role, browser in browsers.items():
+            browser.send("POST", "/console/login", data={"name": role, "password": PASSWORD})
+            assert browser.path == "/console/"
+        yield browsers

@@ -1,6 +1,5 @@
 """A curator in this process with one file of records, and the acts that spend on it."""
 
-import itertools
 from typing import Any
 
 import httpx
@@ -39,30 +38,17 @@ class FileOfRecords:
         fields: dict[str, str] | None = None,
         **settings: Any,
     ) -> None:
-        self._folder, self._settings = folder, settings
-        self._names = itertools.count()
-        self.open()
+        self.in_process = InProcessCurator(folder, **settings)
+        self.tokens: dict[str, str] = {}
         self.csv = csv
         self.dataset = self.register(public=public, **(fields or {}))
 
-    def open(self) -> None:
-        """Open the data folder: again after ``close``, as a service that was killed does."""
-        self.in_process = InProcessCurator(self._folder, **self._settings)
-        self.tokens: dict[str, str] = getattr(self, "tokens", {})
-        self._roles: dict[str, str] = getattr(self, "_roles", dict(self.in_process.tokens))
-        self.in_process.tokens |= self._roles | self.tokens  # a retry is the same caller's
-        self.in_process.keys = self._names  # a key is used once, before and after
-
     def reopen(self) -> None:
         """Close as a kill does, with nothing said to anybody, and open again."""
-        self.in_process.curator.close()
-        self.in_process.close()
-        self.open()
+        self.in_process.reopen()
 
     def register(self, *, public: bool = False, **more: str) -> str:
-        files = {"file": ("a.csv", self.csv)}
-        data = {"name": "n", "public": "true" if public else "false", **more}
-        return str(self.in_process.call("owner", "POST", "/v1/datasets", files=files, data=data)["id"])
+        return self.in_process.register(self.csv, public=public, **more)
 
     def draft(self, dataset: str | None = None, **more: Any) -> str:
         body = spec_of(dataset or self.dataset, **more)
@@ -82,8 +68,8 @@ class FileOfRecords:
         return self.grant(study)
 
     def grant(self, study: str) -> str:
-        grant = self.in_process.call("owner", "POST", f"/v1/studies/{study}/grants", json={"name": "m"})
-        self.tokens[study] = self.in_process.tokens[study] = grant["token"]
+        self.in_process.grant(study, study)
+        self.tokens[study] = self.in_process.tokens[study]
         return study
 
     def ask(self, study: str, *rows: int, plays: int = 1, key: str | None = None) -> httpx.Response:

@@ -2,12 +2,6 @@
 
 import pytest
 
-from blindopt.client import Owner
-from curator_service.context import open_context
-from curator_service.settings import Settings
-from service_kit.cli import users
-from service_kit.identity import passwords
-from tests.curator_service.console.conftest import PASSWORD, ROLES
 from tests.curator_service.queries.inbox.measured_study import open_measured_study
 from tests.curator_service.queries.inbox.owners_system import KEY, serve_owners_system
 
@@ -22,31 +16,16 @@ def owners_system():
 
 
 @pytest.fixture(scope="module")
-def service(make_service, tmp_path_factory, owners_system):
-    """A curator that calls the owner's system; a measurement that fails three times is given up."""
-    folder = tmp_path_factory.mktemp("system")
-    (folder / "secret").write_text(KEY)
-    chosen = {
-        "measurer_url": owners_system.url,
-        "measurer_secret_file": str(folder / "secret"),
-        "measurer_hours": "0.00001",
-    }
-    made = make_service("curator", folder, logins_per_minute="1000", **chosen)
-    cheap = passwords.hash_of(PASSWORD, "minimal")
-    with open_context(Settings(data_dir=made.data)) as context:
-        for role in ROLES:
-            context.database.write(lambda db, role=role: users.add_user(db, context, role, role, cheap))
-    (made.folder / "first-token").write_text("")
-    return made.start()
+def settings(tmp_path_factory, owners_system):
+    """The owner's system is called; a measurement that fails three times is given up."""
+    secret = tmp_path_factory.mktemp("system") / "secret"
+    secret.write_text(KEY)
+    return {"measurer_url": owners_system.url, "measurer_secret_file": str(secret), "measurer_hours": "0.00001"}
 
 
 @pytest.fixture(scope="module")
 def study(service, small):
-    token = service.run("token", "create", "--role", "owner", "--name", "o").stdout.strip()
-    (service.folder / "first-token").write_text(token)
-    with Owner(service.url, token) as owner:
-        dataset = owner.register("small", small.csv, public=True).id
-    with open_measured_study(small, service, dataset, source="webhook") as study:
+    with open_measured_study(small, service, source="webhook") as study:
         yield study
 
 
@@ -89,8 +68,3 @@ def test_a_busy_system_is_reported_and_all_are_tried_by_one_button(owners_system
     for query in queries:
         assert study.modeler.query(query.id, wait_s=50)[0].state == "answered"
     assert "said by the system" not in study.service.log + str(study.service.records())
-
-
-def test_an_auditor_has_no_such_page(auditor):
-    auditor.get("/inbox/system")
-    assert auditor.status == 403

@@ -115,7 +115,7 @@ def test_after_a_foreign_write_nothing_takes_effect_until_it_is_verified(curator
     curator.edit(HARMLESS)
     curator.let_go.clear()
     if when == "while it is stopped":
-        curator.file.open()
+        curator.file.in_process.open_folder()
         threading.Thread(target=curator.start).start()
         until(lambda: curator.file.in_process.context.database.foreign_writes.verified == -1)
     waits_for_verification(curator)

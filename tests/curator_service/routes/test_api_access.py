@@ -305,28 +305,18 @@ def test_a_principal_that_asks_too_often_waits_and_another_does_not(limited):
     assert 429 not in {(record.get("exchange") or {}).get("status") for record in records}  # not looked at, not told
 
 
-def test_bad_tokens_from_one_address_are_limited(limited):
+def test_bad_tokens_from_one_address_are_limited_whatever_header_they_have(limited):
     curator, study = limited(bad_tokens_per_minute="20", rate_burst="1000", rate_per_second="1000")
     bad = f"blindopt_{'0' * 16}.{'A' * 43}"
-    with curator.http(bad) as http:
-        statuses = [http.get(f"/v1/studies/{study.id}").status_code for _ in range(30)]
+    with curator.http(bad) as http:  # whoever is on the machine can write what a proxy does: it changes nothing
+        by_others = [{"X-Forwarded-For": f"192.0.2.{n}"} for n in range(1, 31)]
+        statuses = [http.get(f"/v1/studies/{study.id}", headers=headers).status_code for headers in by_others]
         assert statuses[:20] == [401] * 20
         assert statuses.count(429) >= 5  # one more is looked at every 3 s, however slow the machine is
         reply = next(reply for reply in (http.get("/v1/studies") for _ in range(20)) if reply.status_code == 429)
         assert refusal(reply) == (429, "rate_limited")
         assert 1 <= int(reply.headers["retry-after"]) <= 3
         assert http.get("/healthz").is_success
-
-
-def test_a_header_does_not_change_the_address_that_is_throttled(limited):
-    """The machine itself is where a proxy would be, and whoever else is there can write what one does."""
-    curator, _ = limited(bad_tokens_per_minute="20", rate_burst="1000", rate_per_second="1000")
-    with curator.http(f"blindopt_{'0' * 16}.{'A' * 43}") as http:
-        statuses = [
-            http.get("/v1/studies", headers={"X-Forwarded-For": f"192.0.2.{n}"}).status_code for n in range(1, 31)
-        ]
-    assert statuses[:20] == [401] * 20
-    assert statuses.count(429) >= 5
 
 
 def test_behind_a_trusted_proxy_each_client_is_throttled_and_logged_by_its_own_address(limited):

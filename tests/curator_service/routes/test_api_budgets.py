@@ -237,20 +237,6 @@ def test_a_draft_whose_cap_cannot_hold_is_refused_with_its_field(name, release, 
     assert [error["field"] for error in reply.json()["errors"]] == [f"budget.{name}"]
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("epsilon_per_row", "0"), ("epsilon_per_row", 1.0), ("epsilon_total", "1e3"), ("epsilon_total", "-1"),
-     ("queries", 0), ("queries", 1.5), ("queries", "3"),
-     ("epsilon_total", "NaN"), ("epsilon_total", "0.0000000000001")],
-)  # fmt: skip
-def test_a_cap_is_a_positive_decimal_string_or_a_whole_number(name, value, curator, opened):
-    spec = opened.view.spec.model_dump(mode="json") | {"budget": {name: value}}
-    with curator.http(**{"Idempotency-Key": secrets.token_hex(8)}) as http:
-        reply = http.post("/v1/studies", json=spec)
-    assert reply.status_code == 422
-    assert [error["field"] for error in reply.json()["errors"]] == [f"budget.{name}"]
-
-
 def without_ids(reply):
     """A reply without what names this request, this study and this moment."""
     body = re.sub(r"(std|qry|grt|rel)_[0-9a-f]{16}|[0-9a-f]{32}", "-", reply.text)
@@ -353,15 +339,13 @@ def test_what_a_grant_has_spent_is_the_sum_over_its_own_queries(rivals, ask):
     assert refusal == said
 
 
-def test_a_modeler_sees_the_caps_and_not_the_ledger(made, ask, curator):
+def test_a_modeler_sees_the_caps(made, ask, curator):
     study = made(epsilon_per_row="0.5", queries=9)
     with curator.http(study.token) as http:
         view = http.get(f"/v1/studies/{study.id}").json()
         assert view["budget"] == {"epsilon_per_row": "0.5", "epsilon_total": None, "queries": 9}
         assert view["answers"]["epsilon"] == "0.1"
         assert "to 0.5 at most" in view["guarantee"]
-        for what in ("ledger", "exposure"):
-            assert http.get(f"/v1/studies/{study.id}/{what}").status_code == 403
 
 
 def test_an_auditor_sees_what_was_spent_and_not_which_records(made, ask, curator, owner, small):

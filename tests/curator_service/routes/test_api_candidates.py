@@ -88,16 +88,7 @@ def test_a_range_of_the_file_that_was_there_before_brings_the_whole_new_one(mode
 
 
 @pytest.mark.parametrize(
-    "wanted",
-    [
-        "bytes=6528-",
-        "bytes=99999999-",
-        "bytes=9-3",
-        "bytes=0-1,5-9",
-        "bytes=-0",
-        "bytes=",
-        "bytes=a-b",
-    ],
+    "wanted", ["bytes=6528-", "bytes=99999999-", "bytes=9-3", "bytes=0-1,5-9", "bytes=-0", "bytes=", "bytes=a-b"]
 )
 def test_a_range_that_cannot_be_served_is_a_416_problem(wanted, modeler, path, whole):
     assert len(whole) == 6528

@@ -95,15 +95,7 @@ def test_the_histogram_counts_every_row_once(curator, owner, measured_study, sma
 
 
 def test_a_check_tells_what_the_draft_then_is_and_makes_none(curator, owner, dataset, small):
-    study = wire.StudyCreate(
-        name="checked",
-        dataset_id=dataset.id,
-        features=small.features,
-        measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
-        release=wire.AutoRelease(epsilon="1", delta=1e-6),
-        answers=ANSWERS,
-        budget=BUDGET,
-    )
+    study = small.study(dataset.id, wire.AutoRelease(epsilon="1", delta=1e-6), budget=BUDGET, answers=ANSWERS)
     before = curator.rows("select count(*) from studies")
     with curator.http() as api:
         body = api.post("/v1/studies:check", json=study.model_dump()).json()

@@ -134,20 +134,8 @@ def test_epsilon_is_a_persons(owner, small, open_study):
 
 
 def test_a_study_takes_its_datasets_rows_per_person(owner, registered, small, dataset):
-    def draft(on, **more):
-        measurement = wire.ColumnMeasurement(column=small.names[2], direction="maximize")
-        return wire.StudyCreate(
-            name="s",
-            dataset_id=on.id,
-            features=small.features,
-            measurement=measurement,
-            release=IDENTITY,
-            answers=wire.NONE,
-            **more,
-        )
-
-    assert owner.create_study(draft(registered, rows_per_person=KEPT)).spec.rows_per_person == KEPT
-    for study in (draft(registered, rows_per_person=2), draft(dataset, person_column=True)):
+    assert owner.create_study(small.study(registered.id, rows_per_person=KEPT)).spec.rows_per_person == KEPT
+    for study in (small.study(registered.id, rows_per_person=2), small.study(dataset.id, person_column=True)):
         with pytest.raises(Remote) as refused:
             owner.create_study(study)
         assert refused.value.remote_status == 422
@@ -164,17 +152,7 @@ def test_registrations_of_one_file_agree_about_persons(owner, small, curator):
     owner_post(curator, f"/v1/datasets/{unused.id}:archive")
     used = owner.register("c", file, person="who_c", rows_per_person=2)
     assert owner.register("c again", file, person="who_c", rows_per_person=2).persons == used.persons
-    measurement = wire.ColumnMeasurement(column=small.names[2], direction="maximize")
-    owner.create_study(
-        wire.StudyCreate(
-            name="s",
-            dataset_id=used.id,
-            features=small.features,
-            measurement=measurement,
-            release=GAUSSIAN,
-            answers=wire.NONE,
-        )
-    )
+    owner.create_study(small.study(used.id, GAUSSIAN))
     owner_post(curator, f"/v1/datasets/{used.id}:archive")
     for settings in ({"columns": columns}, {"person": "who_c", "rows_per_person": 3}):
         assert refusal(owner, "c", file, **settings).remote_code == "state_conflict"

@@ -20,6 +20,7 @@ from curator_service.privacy.measurement.column import measure
 from curator_service.privacy.noise import discrete_laplace, laplace
 from curator_service.settings import Settings
 from service_kit.web.reply_pacing import ReplyPacing
+from tests.builders import a_study
 from tests.curator_service.replaced_noise import replace_discrete_laplace
 from tests.curator_service.replaced_steps import replace_measuring
 from tests.scale import scaled
@@ -107,15 +108,7 @@ def test_many_wait_for_one_tick_and_one_that_gives_up_takes_none_with_it():
 
 def timed_draws(answers, outcomes, count):
     """Processor seconds and answers of ``count`` draws about each of some outcomes: (outcomes, count)."""
-    spec = wire.StudyCreate(
-        name="s",
-        dataset_id="ds_",
-        features=[wire.Feature(column="a", lower=0, upper=1)],
-        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
-        release=wire.IdentityRelease(mechanism="identity"),
-        answers=answers,
-    )
-    rows, columns = [wire.RowPlays(row=0)], [np.array([outcome]) for outcome in outcomes]
+    spec, rows, columns = a_study(answers=answers), [wire.RowPlays(row=0)], [np.array([each]) for each in outcomes]
     seconds, drawn = np.empty((2, len(outcomes), count))
     shuffled = np.random.default_rng(0)  # what comes every second time, such as a collection, is of no outcome
     for number in range(count):
@@ -179,15 +172,7 @@ class Local:
         small = self.small
         files = {"files": {"file": ("s.csv", small.csv)}, "data": {"name": "s", "public": "true"}}
         dataset = await post("/v1/datasets", "1", **files)
-        spec = wire.StudyCreate(
-            name="s",
-            dataset_id=dataset["id"],
-            features=small.features,
-            measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
-            release=wire.IdentityRelease(mechanism="identity"),
-            answers=LAPLACE,
-            **self.chosen,
-        )
+        spec = small.study(dataset["id"], answers=LAPLACE, **self.chosen)
         study = (await post("/v1/studies", "2", json=spec.model_dump(mode="json")))["id"]
         await post(f"/v1/studies/{study}:release", "3")
         token = (await post(f"/v1/studies/{study}/grants", "4", json={"name": "m"}))["token"]

@@ -116,9 +116,7 @@ def test_a_list_that_was_changed_is_not_served_nor_any_part_of_it(tmp_path):
         ((report,),) = db.execute("SELECT report FROM releases").fetchall()
     changed = json.dumps(json.loads(report) | {"parts": [parts[1], parts[0], parts[2]]})
     beside.edit(path, "UPDATE releases SET report = ?", changed)  # nobody but the machine's administrator can
-    file.in_process.curator.close()
-    file.in_process.close()
-    file.open()
+    file.reopen()
     for each in ("", "/candidates", "/candidates/parts/1"):
         problem(file.in_process.send(study, "GET", f"{of_file}{each}"), 503, "record_changed")
     file.in_process.curator.close()
@@ -128,9 +126,8 @@ def test_a_list_that_was_changed_is_not_served_nor_any_part_of_it(tmp_path):
 def test_a_small_release_has_no_parts_and_an_erased_one_has_none_any_more(tmp_path):
     identity = {"answers": wire.NONE, "release": wire.IdentityRelease(mechanism="identity")}
     file = FileOfRecords(tmp_path, csv=CSV, public=True, part_bytes=1_100)
-    files = {"file": ("b.csv", CSV[:200].rpartition(b"\n")[0])}
-    small = file.in_process.call("owner", "POST", "/v1/datasets", files=files, data={"name": "b", "public": "true"})
-    small, parted = file.study(small["id"], **identity), file.study(**identity)
+    small = file.in_process.register(CSV[:200].rpartition(b"\n")[0], public=True)
+    small, parted = file.study(small, **identity), file.study(**identity)
     path = f"/v1/studies/{small}"
     assert file.in_process.call(small, "GET", path)["parts"] == []
     assert file.in_process.send(small, "GET", f"{path}/candidates").status_code == 200

@@ -11,22 +11,16 @@ from curator_service.store import jobs, studies
 from curator_service.vault import Vault
 from service_kit.runner.runner import Runner
 from service_kit.store import audit_log
+from tests.builders import a_study
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 
 CSV = b"a,b,y\n" + b"\n".join(b"%d,%d,%d" % (i % 7, i % 5, i % 3) for i in range(40)) + b"\n"
 
 
 def _spec(dataset, name="study", **more):
-    fields = {
-        "name": name,
-        "dataset_id": dataset,
-        "features": [wire.Feature(column=c, lower=0.0, upper=7.0) for c in ("a", "b")],
-        "measurement": wire.ColumnMeasurement(column="y", direction="maximize"),
-        "release": wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-6),
-        "answers": wire.NONE,
-        "kernel": wire.Kernel(lengthscale=1.0, signal_variance=1.0, noise_variance=0.1),
-    }
-    return wire.StudyCreate(**fields | more)
+    more = {"kernel": wire.Kernel(lengthscale=1.0, signal_variance=1.0, noise_variance=0.1)} | more
+    release = more.pop("release", wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-6))
+    return a_study(release, dataset_id=dataset, name=name, columns="ab", upper=7.0, **more)
 
 
 class Drafts:
@@ -34,13 +28,11 @@ class Drafts:
 
     def __init__(self, folder):
         self.in_process = InProcessCurator(folder)
-        files, data = {"file": ("a.csv", CSV)}, {"name": "n"}
-        self.dataset = self.in_process.call("owner", "POST", "/v1/datasets", files=files, data=data)["id"]
+        self.dataset = self.in_process.register(CSV)
         self.make()
 
     def make(self):
-        body = _spec(self.dataset).model_dump(mode="json")
-        self.view = self.in_process.call("owner", "POST", "/v1/studies", json=body)
+        self.view = self.in_process.draft(_spec(self.dataset))
         self.path = f"/v1/studies/{self.view['id']}"
 
     def body(self, spec=None, replaces=None):
@@ -117,9 +109,7 @@ def test_one_stored_value_cannot_stand_for_many_persons_but_in_a_simulation_on_p
     by_hand = said.model_copy(update={"measurement": people}).model_dump(mode="json")
     checked = drafts.in_process.send("owner", "POST", "/v1/studies:check", json=by_hand)
     assert (checked.status_code, "simulation" in checked.json()["guarantee"]) == (200, False)
-    files, data = {"file": ("a.csv", CSV)}, {"name": "n", "public": "true"}
-    public = drafts.in_process.call("owner", "POST", "/v1/datasets", files=files, data=data)["id"]
-    body = body | {"dataset_id": public}
+    body = body | {"dataset_id": drafts.in_process.register(CSV, public=True)}
     checked = drafts.in_process.send("owner", "POST", "/v1/studies:check", json=body).json()
     made = drafts.in_process.call("owner", "POST", "/v1/studies", json=body)
     assert checked["guarantee"] == made["guarantee"]
@@ -136,16 +126,9 @@ def test_a_changed_draft_keeps_its_id_and_is_what_is_released(drafts):
     assert (view.id, view.state, view.spec) == (drafts.view["id"], "draft", spec)
     assert view.spec_sha256 == sha256(spec.model_dump_json().encode()) != drafts.view["spec_sha256"]
     assert drafts.in_process.call("owner", "GET", drafts.path) == reply.json() | {"account": None}
-    assert drafts.records("study.changed") == [
-        {
-            "study_id": view.id,
-            "dataset_id": drafts.dataset,
-            "mechanism": "gaussian",
-            "replaces": drafts.view["spec_sha256"],
-            "spec_sha256": view.spec_sha256,
-            "forecasts_dropped": 0,
-        }
-    ]
+    of_both = {"study_id": view.id, "dataset_id": drafts.dataset, "mechanism": "gaussian", "forecasts_dropped": 0}
+    digests = {"replaces": drafts.view["spec_sha256"], "spec_sha256": view.spec_sha256}
+    assert drafts.records("study.changed") == [of_both | digests]
     released = drafts.in_process.call("owner", "POST", f"{drafts.path}:release", json={"spec_sha256": view.spec_sha256})
     assert (released["state"], released["spec"]["name"]) == ("open", "changed")
 
@@ -169,9 +152,8 @@ def test_a_change_of_what_somebody_else_has_changed_is_refused(drafts):
 
 def test_a_draft_that_was_changed_since_it_was_read_is_not_released(drafts):
     drafts.put()
-    late = drafts.in_process.send(
-        "owner", "POST", f"{drafts.path}:release", json={"spec_sha256": drafts.view["spec_sha256"]}
-    )
+    read = {"spec_sha256": drafts.view["spec_sha256"]}
+    late = drafts.in_process.send("owner", "POST", f"{drafts.path}:release", json=read)
     assert late.status_code == 409
     assert drafts.in_process.call("owner", "GET", drafts.path)["state"] == "draft"
     assert drafts.in_process.call("owner", "GET", f"{drafts.path}/ledger")["entries"] == []

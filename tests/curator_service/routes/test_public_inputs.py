@@ -5,6 +5,7 @@ import pytest
 from blindopt import wire
 from curator_service.privacy.guarantees import CHOOSING
 from tests import beside
+from tests.builders import a_study
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 
 ROWS = "a,b,y\n" + "".join(f"{i},{i * i % 11},{i % 5}\n" for i in range(12))
@@ -23,19 +24,11 @@ def service(tmp_path_factory):
 @pytest.fixture(scope="module", params=["private", "public"])
 def draft(request, service):
     """A draft on private records, and one on public ones, with whether they are private."""
-    data = {"name": request.param, "public": "true" if request.param == "public" else "false"}
-    dataset = service.call("owner", "POST", "/v1/datasets", files={"file": ("a.csv", ROWS.encode())}, data=data)["id"]
-    spec = wire.StudyCreate(
-        name="inputs",
-        dataset_id=dataset,
-        features=[wire.Feature(column=c, lower=0.0, upper=20.0) for c in "ab"],
-        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
-        release=wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1", sensitivity=0.25),
-        answers=wire.NONE,
-        kernel=wire.Kernel(lengthscale=0.3, signal_variance=1.0, noise_variance=0.01),
-    )
-    study = service.call("owner", "POST", "/v1/studies", json=spec.model_dump(mode="json"))
-    return study, request.param == "private"
+    dataset = service.register(ROWS, public=request.param == "public")
+    kernel = wire.Kernel(lengthscale=0.3, signal_variance=1.0, noise_variance=0.01)
+    release = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1", sensitivity=0.25)
+    spec = a_study(release, dataset_id=dataset, columns="ab", upper=20.0, kernel=kernel)
+    return service.draft(spec), request.param == "private"
 
 
 def test_the_gap_names_every_public_input_and_whether_to_release(draft):
@@ -75,22 +68,12 @@ def test_the_report_of_a_release_is_no_reason_to_choose(service, draft):
 @pytest.fixture(scope="module")
 def careless(service):
     """A draft that no expert would pass, on records whose extremes are its bounds; the reply and the study."""
-    data = {"name": "careless", "public": "false"}
     rows = "a,b,y\n" + "".join(f"{0.123456789 + i},{i * i % 11 - 0.5},{i % 5}\n" for i in range(12))
-    dataset = service.call("owner", "POST", "/v1/datasets", files={"file": ("a.csv", rows.encode())}, data=data)["id"]
-    spec = wire.StudyCreate(
-        name="careless",
-        dataset_id=dataset,
-        features=[
-            wire.Feature(column="a", lower=0.123456789, upper=30.0),
-            wire.Feature(column="b", lower=-20.0, upper=20.0),
-        ],
-        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
-        release=wire.GaussianRelease(mechanism="gaussian", epsilon="1000", delta=0.1, sensitivity=0.01),
-        answers=wire.NoAnswerNoise(mechanism="none"),
-    ).model_dump(mode="json")
-    checked = service.call("owner", "POST", "/v1/studies:check", json=spec)
-    return service.call("owner", "POST", "/v1/studies", json=spec), checked
+    bounds = {"a": (0.123456789, 30.0), "b": (-20.0, 20.0)}
+    features = [wire.Feature(column=c, lower=lower, upper=upper) for c, (lower, upper) in bounds.items()]
+    release = wire.GaussianRelease(mechanism="gaussian", epsilon="1000", delta=0.1, sensitivity=0.01)
+    spec = a_study(release, dataset_id=service.register(rows), features=features)
+    return service.draft(spec), service.call("owner", "POST", "/v1/studies:check", json=spec.model_dump(mode="json"))
 
 
 PUBLIC_CODES = ["epsilon_large", "delta_large", "sensitivity_small", "exact_answers", "no_cap"]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from blindopt import wire
+from blindopt.audit.merkle_log import sha256
 from blindopt.errors import LogBroken, StateConflict
 from curator_service.cli import PROGRAM
 from curator_service.datasets.uploads import PENDING_MAX
@@ -43,15 +44,6 @@ def curator(folder):
     yield made
     made.curator.close()
     made.close()
-
-
-def again(curator, folder):
-    """The service after a kill, on the same folder, with the same tokens and clock."""
-    curator.curator.close()
-    curator.close()
-    fresh = InProcessCurator(folder)
-    fresh.tokens, fresh.later, fresh.keys = curator.tokens, curator.later, curator.keys
-    return fresh
 
 
 def upload(curator, content=CSV, name="towns.csv", **more):
@@ -98,16 +90,11 @@ def test_a_choice_that_cannot_be_right_is_named_with_its_fault(curator, columns,
 def test_a_file_waits_through_a_restart_until_it_is_registered_and_is_gone_then(curator, folder):
     identity = upload(curator).json()["id"]
     assert pending(folder) == [f"{identity}.data", f"{identity}.json"]
-    curator = again(curator, folder)
+    curator.reopen()
     seen = curator.call("owner", "GET", f"/v1/uploads/{identity}")
-    assert {c["name"]: c["holds"] for c in seen["columns"]} == {
-        "column_1": "number",
-        "a": "number",
-        "b": "number",
-        "town": "text",
-        "y": "number",
-    }
-    assert [c["missing"] for c in seen["columns"]] == [0, 0, 2, 0, 0]
+    assert [(c["name"], c["holds"], c["missing"]) for c in seen["columns"]] == [
+        ("column_1", "number", 0), ("a", "number", 0), ("b", "number", 2), ("town", "text", 0), ("y", "number", 0),
+    ]  # fmt: skip
     assert curator.call("owner", "GET", "/v1/uploads")["uploads"] == [seen]
 
     wrong = register(curator, identity, ["a", "tawn"])
@@ -167,9 +154,8 @@ def test_what_a_crash_left_of_an_upload_is_deleted_at_the_start(curator, folder)
     stored = folder / "data" / "files" / "pending"
     for name in ("upl_0123456789abcdef.data", "upl_1123456789abcdef.partial", f"{whole}.partial"):
         (stored / name).write_bytes(CSV)
-    fresh = again(curator, folder)
+    curator.reopen()
     assert pending(folder) == [f"{whole}.data", f"{whole}.json"]
-    fresh.curator.close()
 
 
 def crash_before_the_file_is_deleted(curator, monkeypatch, act):
@@ -194,9 +180,8 @@ def test_a_note_that_does_not_parse_is_deleted_with_its_file(curator, folder, no
     """The service starts; the other files stay."""
     whole, broken = (upload(curator, name=name).json()["id"] for name in ("a.csv", "b.csv"))
     (folder / "data" / "files" / "pending" / f"{broken}.json").write_bytes(note)
-    fresh = again(curator, folder)
+    curator.reopen()
     assert pending(folder) == [f"{whole}.data", f"{whole}.json"]
-    fresh.curator.close()
 
 
 def test_a_note_is_durable_before_it_has_its_name(curator, folder, monkeypatch):
@@ -304,9 +289,9 @@ def test_pending_files_are_readable_by_the_service_s_user_alone(curator, folder)
 
 def test_a_packed_file_is_the_same_file(curator):
     """So its records are charged to one account, packed or not."""
+    files = {"a.csv": CSV, "a.csv.gz": gzip.compress(CSV)}
     data = {"name": "n", "columns": '["a", "y"]'}
-    plain = curator.call("owner", "POST", "/v1/datasets", files={"file": ("a.csv", CSV)}, data=data)
-    packed = curator.call("owner", "POST", "/v1/datasets", files={"file": ("a.csv.gz", gzip.compress(CSV))}, data=data)
+    plain, packed = (curator.call("owner", "POST", "/v1/datasets", files={"file": f}, data=data) for f in files.items())
     assert plain["sha256"] == packed["sha256"]
     identity = upload(curator, gzip.compress(CSV), "a.csv.gz").json()["id"]
     same = curator.call("owner", "GET", f"/v1/uploads/{identity}")["registered_as"]
@@ -318,13 +303,7 @@ def test_the_log_has_the_digest_of_how_a_file_was_read(curator):
     reading = wire.FileReading.model_validate_json(json.dumps(view["reading"])).model_dump_json()
     with curator.context.database.read() as db:
         details = [e.record["details"] for e in audit_log.walk(db) if e.record["kind"] == "dataset.registered"]
-    assert [d["reading_sha256"] for d in details] == [wire_sha(reading)]
-
-
-def wire_sha(text):
-    import hashlib
-
-    return hashlib.sha256(text.encode()).hexdigest()
+    assert [d["reading_sha256"] for d in details] == [sha256(reading.encode())]
 
 
 def test_a_reading_that_is_changed_in_the_table_is_found_against_the_log(curator):
@@ -346,8 +325,7 @@ def open_study(curator, dataset, columns, name):
     features = [wire.Feature(column=column, lower=0.0, upper=4.0) for column in columns]
     study = curator.call("owner", "POST", "/v1/studies", json=spec_of(dataset, features=features))["id"]
     curator.call("owner", "POST", f"/v1/studies/{study}:release")
-    curator.tokens[name] = curator.call("owner", "POST", f"/v1/studies/{study}/grants", json={"name": "m"})["token"]
-    return study
+    return curator.grant(study, name)
 
 
 def candidate_of(curator, study, record):
@@ -362,8 +340,7 @@ def query(curator, study, who, record):
 
 
 def test_answers_about_a_record_add_up_over_registrations_that_leave_out_different_rows(curator):
-    data = {"name": "whole", "columns": '["a", "y"]'}
-    whole = curator.call("owner", "POST", "/v1/datasets", files={"file": ("t.csv", CSV)}, data=data)["id"]
+    whole = curator.register(CSV, columns='["a", "y"]')
     fewer = register(curator, upload(curator).json()["id"]).json()["id"]
     first, second = open_study(curator, whole, ["a"], "m1"), open_study(curator, fewer, ["a", "b"], "m2")
     query(curator, first, "m1", 5)  # left out of the second
@@ -372,9 +349,7 @@ def test_answers_about_a_record_add_up_over_registrations_that_leave_out_differe
     for dataset in (whole, fewer):
         account = curator.call("owner", "GET", f"/v1/datasets/{dataset}/account")
         assert (account["epsilon"], account["everyone_epsilon"], account["worst_record"]) == ("3", "2", 6)
-        assert account["losses"] == [
-            *({"epsilon": e, "units": n} for e, n in (("3", 1), ("2.5", 1), ("2", 4))),
-        ]
+        assert account["losses"] == [*({"epsilon": e, "units": n} for e, n in (("3", 1), ("2.5", 1), ("2", 4)))]
     curator.check()
 
 
@@ -415,8 +390,7 @@ def test_a_report_names_the_public_inputs_of_a_file_and_not_how_many_rows_were_l
 
 
 def test_a_report_says_that_neighbours_have_the_same_gaps_where_rows_were_left_out(curator):
-    data = {"name": "whole", "columns": '["a", "y"]'}
-    whole = curator.call("owner", "POST", "/v1/datasets", files={"file": ("t.csv", CSV)}, data=data)["id"]
+    whole = curator.register(CSV, columns='["a", "y"]')
     fewer = register(curator, upload(curator).json()["id"]).json()["id"]
     said = {}
     for dataset in (whole, fewer):
@@ -433,9 +407,7 @@ def test_a_report_says_that_neighbours_have_the_same_gaps_where_rows_were_left_o
 def test_what_bounds_clip_is_counted_for_the_owner_and_kept_nowhere(curator):
     rng = np.random.default_rng(1)
     values = np.round(rng.normal(size=(40_000, 2)), 3)
-    csv = "a,b\n" + "\n".join(f"{a!r},{b!r}" for a, b in values.tolist()) + "\n"
-    data = {"name": "n"}
-    dataset = curator.call("owner", "POST", "/v1/datasets", files={"file": ("a.csv", csv.encode())}, data=data)["id"]
+    dataset = curator.register("a,b\n" + "\n".join(f"{a!r},{b!r}" for a, b in values.tolist()) + "\n")
     with curator.context.database.read() as db:
         before = sum(1 for _ in audit_log.walk(db))
     largest = float(values[:, 0].max())
@@ -445,19 +417,18 @@ def test_what_bounds_clip_is_counted_for_the_owner_and_kept_nowhere(curator):
     assert seen["columns"] == [
         {
             "column": "b",
-            "below": int((b < -0.5).sum()),
-            "above": int((b > 0.25).sum()),
+            "below": (b < -0.5).sum(),
+            "above": (b > 0.25).sum(),
             "is_smallest": False,
             "is_largest": False,
         },
-        {"column": "a", "below": int((a < -1).sum()), "above": 0, "is_smallest": False, "is_largest": True},
+        {"column": "a", "below": sum(a < -1), "above": 0, "is_smallest": False, "is_largest": True},
     ]
     assert "Choosing by this leaks" in seen["caution"]
     with curator.context.database.read() as db:
         assert sum(1 for _ in audit_log.walk(db)) == before
-    wrong = curator.send(
-        "owner", "POST", f"/v1/datasets/{dataset}:clips", json={"columns": [{"column": "z", "outer": [0, 1]}]}
-    )
+    unknown = {"columns": [{"column": "z", "outer": [0, 1]}]}
+    wrong = curator.send("owner", "POST", f"/v1/datasets/{dataset}:clips", json=unknown)
     assert (wrong.status_code, wrong.json()["errors"][0]["field"]) == (422, "columns.0.column")
 
 

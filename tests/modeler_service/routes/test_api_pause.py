@@ -75,39 +75,10 @@ def undisturbed(quick, own_curator, exact, run_of):
         return [trial.row for trial in client.export(run.id).trials]
 
 
-class Silent:
-    """A curator that takes every connection and sends a byte of a header now and then, for ever."""
-
-    def __init__(self):
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
-        self.held = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self):
-        with suppress(OSError):
-            while True:
-                connection, _ = self.listener.accept()
-                self.held.append(connection)
-                threading.Thread(target=self._drip, args=(connection,), daemon=True).start()
-
-    def _drip(self, connection):
-        with suppress(OSError):
-            connection.sendall(b"HTTP/1.1 200 OK\r\nX-Slow: ")
-            while True:
-                connection.sendall(b"x")
-                time.sleep(0.1)
-
-    def close(self):
-        for end in (self.listener, *self.held):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
-
-
 @pytest.fixture
-def silent():
-    with closing(Silent()) as curator:
+def silent(own_curator):
+    """A curator that takes every connection and never finishes an answer."""
+    with closing(Relay(own_curator.port, silent=True)) as curator:
         yield curator
 
 
@@ -292,8 +263,8 @@ def test_a_run_whose_curator_falls_silent_in_the_middle_waits_and_goes_on(
 class Relay:
     """Passes bytes on; while ``silent`` it takes connections and sends a byte of a header now and then."""
 
-    def __init__(self, port):
-        self.port, self.silent = port, False
+    def __init__(self, port, *, silent=False):
+        self.port, self.silent = port, silent
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
         self.ends = []

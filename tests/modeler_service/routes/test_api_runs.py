@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 
 from blindopt import wire
-from modeler_service.context import open_context
-from modeler_service.settings import Settings
 
 CANARY = "canary7f3a9c"
 JSON = {"Content-Type": "application/json"}
@@ -25,14 +23,6 @@ NOBODY = "run_0123456789abcdef"
 def opened(owner, dataset, open_study):
     """A study that runs alone ask: a modeler disputes a query under its grant that it did not make."""
     return open_study(owner, dataset)
-
-
-@pytest.fixture(scope="module")
-def viewer(modeler):
-    context = open_context(Settings(data_dir=modeler.data))
-    token, _ = context.authentication.issue("viewer", "v", days=1)
-    context.database.close()
-    return token.text
 
 
 def _check_problem(reply, status, code):
@@ -106,13 +96,9 @@ def test_numbers_that_are_not_finite_are_refused(number, modeler):
 @pytest.mark.parametrize(
     ("method", "path", "sent", "status", "code"),
     [
-        ("GET", f"/v1/runs/{NOBODY}", {}, 404, "not_found"),
         ("GET", "/v1/runs/x", {}, 404, "not_found"),
-        ("GET", f"/v1/runs/{NOBODY}/trials", {}, 404, "not_found"),
-        ("GET", f"/v1/runs/{NOBODY}/export", {}, 404, "not_found"),
         ("GET", f"/v1/runs/{NOBODY}/export", {"params": {"format": "xml"}}, 422, "invalid"),
         ("POST", f"/v1/runs/{NOBODY}:stop", {"headers": {"Idempotency-Key": "k"}}, 404, "not_found"),
-        ("POST", f"/v1/runs/{NOBODY}:stop", {}, 400, "idempotency_key_missing"),
         ("POST", "/v1/runs", {"json": SPEC}, 400, "idempotency_key_missing"),
         ("POST", "/v1/runs", {"json": SPEC, "headers": {"Idempotency-Key": "k" * 201}}, 400, "idempotency_key_missing"),
         ("POST", "/v1/runs", {"content": b"{", "headers": JSON}, 422, "invalid"),
@@ -171,16 +157,6 @@ def test_a_run_started_again_under_its_key_is_the_same_run(modeler, curator, ope
     ended = vendor.wait(first.json()["id"], timeout_s=60)
     assert (ended.state, ended.trials) == ("completed", 4)
     assert modeler.rows("SELECT count(*) FROM trials WHERE run_id = ?", ended.id) == [(4,)]
-
-
-def test_a_viewer_reads_and_starts_and_stops_nothing(modeler, viewer, opened, curator, run_of, vendor):
-    run = vendor.wait(vendor.start(run_of(curator.url, opened, iterations=2)).id, timeout_s=60)
-    with modeler.http(viewer) as http:
-        for path in ("/v1/runs", f"/v1/runs/{run.id}", f"/v1/runs/{run.id}/trials", "/v1/audit/checkpoint"):
-            assert http.get(path).status_code == 200
-        key = {"Idempotency-Key": "k"}
-        _check_problem(http.post("/v1/runs", json=SPEC, headers=key), 403, "forbidden")
-        _check_problem(http.post(f"/v1/runs/{run.id}:stop", headers=key), 403, "forbidden")
 
 
 def test_a_token_of_the_curator_opens_nothing_at_the_modeler(modeler, curator, opened):

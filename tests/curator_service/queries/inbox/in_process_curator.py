@@ -25,12 +25,22 @@ class InProcessCurator:
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.later = timedelta()
         """How far the curator's clock is ahead of the machine's."""
-        self.app = curator_app.build(Settings(data_dir=folder / "data", **settings), lambda: utc_now() + self.later)
-        self.context, self.curator = self.app.state.context, self.app.state.curator
+        self.settings = Settings(data_dir=folder / "data", **settings)
+        self.open_folder()
         self.tokens = {
             role: self.context.authentication.issue(role, role, days=1)[0].text for role in ("owner", "measurer")
         }
         self.keys = itertools.count()
+
+    def open_folder(self) -> None:
+        self.app = curator_app.build(self.settings, lambda: utc_now() + self.later)
+        self.context, self.curator = self.app.state.context, self.app.state.curator
+
+    def reopen(self) -> None:
+        """Close as a kill does, with nothing said to anybody, and open again, for the same callers."""
+        self.curator.close()
+        self.close()
+        self.open_folder()
 
     def close(self) -> None:
         self.context.database.close()
@@ -61,15 +71,25 @@ class InProcessCurator:
         assert reply.is_success, reply.text
         return reply.json()
 
+    def register(self, csv: bytes | str, *, public: bool = False, **fields: str) -> str:
+        """A dataset of this file; its id."""
+        data = {"name": "n", "public": "true" if public else "false", **fields}
+        return str(self.call("owner", "POST", "/v1/datasets", files={"file": ("a.csv", csv)}, data=data)["id"])
+
+    def draft(self, study: wire.StudyCreate) -> Any:
+        """The view of a draft of this study."""
+        return self.call("owner", "POST", "/v1/studies", json=study.model_dump(mode="json"))
+
+    def grant(self, study: str, modeler: str = "modeler") -> str:
+        """Grant a study to a modeler, who sends under this name; the study again."""
+        self.tokens[modeler] = self.call("owner", "POST", f"/v1/studies/{study}/grants", json={"name": "m"})["token"]
+        return study
+
     def open(self, csv: bytes, study: Any, public: bool = True) -> str:
-        """An open study; a modeler's token of it is kept."""
-        files, data = {"file": ("a.csv", csv)}, {"name": "n", "public": "true" if public else "false"}
-        dataset = self.call("owner", "POST", "/v1/datasets", files=files, data=data)["id"]
-        identity = self.call("owner", "POST", "/v1/studies", json=study(dataset).model_dump(mode="json"))["id"]
+        """An open study on a file, with its modeler."""
+        identity = str(self.draft(study(self.register(csv, public=public)))["id"])
         self.call("owner", "POST", f"/v1/studies/{identity}:release")
-        grant = self.call("owner", "POST", f"/v1/studies/{identity}/grants", json={"name": "m"})
-        self.tokens["modeler"] = grant["token"]
-        return str(identity)
+        return self.grant(identity)
 
     def ask(self, study: str, rows: list[int], plays: int = 1, key: str | None = None) -> str:
         """A query; its id."""

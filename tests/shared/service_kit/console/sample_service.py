@@ -82,10 +82,7 @@ def router(stored: list[Sample]) -> APIRouter:
 
     @routes.post("/file", dependencies=[allowed("owner")], status_code=201)
     def upload(
-        request: Request,
-        caller: RequestContextDep,
-        name: Annotated[str, Form()],
-        file: Annotated[UploadFile, File()],
+        request: Request, caller: RequestContextDep, name: Annotated[str, Form()], file: Annotated[UploadFile, File()]
     ) -> Response:
         context: ServiceContext = request.app.state.context
 

@@ -87,34 +87,23 @@ def vendor(modeler_app_):
 
 
 @pytest.fixture
-def granted(curator_app_, owner, small):
-    """An open study with exact answers at the curator in this process, and its modeler's token."""
-    return _granted(curator_app_, owner, small, noise_variance=0.0)
+def variance():
+    """Of the measurement noise, which is drawn for each answer."""
+    return 0.0
 
 
 @pytest.fixture
-def granted_noisy(curator_app_, owner, small):
-    """The same with measurement noise, drawn for each answer."""
-    return _granted(curator_app_, owner, small, noise_variance=1.0)
-
-
-def _granted(app, owner, small, *, noise_variance):
+def granted(curator_app_, owner, small, variance):
+    """An open study at the curator in this process, and its modeler's token."""
 
     def post(path, key, **sent):
-        reply = ask(app, owner, "POST", path, headers={"Idempotency-Key": key}, **sent)
+        reply = ask(curator_app_, owner, "POST", path, headers={"Idempotency-Key": key}, **sent)
         assert reply.is_success, reply.text
         return reply.json()
 
     files = {"files": {"file": ("s.csv", small.csv)}, "data": {"name": "s", "public": "true"}}
     dataset = post("/v1/datasets", "1", **files)
-    spec = wire.StudyCreate(
-        name="s",
-        dataset_id=dataset["id"],
-        features=small.features,
-        measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize", noise_variance=noise_variance),
-        release=wire.IdentityRelease(mechanism="identity"),
-        answers=wire.NONE,
-    )
+    spec = small.study(dataset["id"], variance=variance)
     study = post("/v1/studies", "2", json=spec.model_dump(mode="json"))["id"]
     post(f"/v1/studies/{study}:release", "3")
     return study, post(f"/v1/studies/{study}/grants", "4", json={"name": "m"})["token"]
@@ -223,11 +212,12 @@ def test_an_error_inside_a_transaction_leaves_nothing_and_the_next_request_works
     assert merkle_log.verify(_entries(context)) == context.audit_trail.head()
 
 
+@pytest.mark.parametrize("variance", [1.0])
 def test_an_error_after_a_charge_keeps_it_and_the_same_key_gets_an_answer_without_another_charge(
-    curator_app_, granted_noisy, log
+    curator_app_, granted, log
 ):
     """An answer with noise is charged before it is drawn: nothing that goes wrong then may be drawn twice for free."""
-    study, token = granted_noisy
+    study, token = granted
     context = curator_app_.state.context
     before = context.audit_trail.head()
     path = f"/v1/studies/{study}/queries"

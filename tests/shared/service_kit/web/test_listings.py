@@ -10,6 +10,7 @@ from blindopt import wire
 from modeler_service import store
 from service_kit.store.base import stamp
 from service_kit.web.listings import Paging, Time
+from tests.builders import a_study
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 from tests.modeler_service.in_process_modeler import SPEC, modeler_at_work
 from tests.modeler_service.stored_trials import ANSWER, add_run, chosen_trial
@@ -97,14 +98,7 @@ def test_a_page_of_studies_tells_what_each_study_tells_in_a_fixed_number_of_stat
     csv = b"a,b,y\n" + b"".join(b"%d,%d,%d\n" % (i, i * 7 % 10, i) for i in range(10))
 
     def study(dataset, release=wire.IdentityRelease(mechanism="identity")):
-        return wire.StudyCreate(
-            name="s",
-            dataset_id=dataset,
-            features=[wire.Feature(column=c, lower=0, upper=10) for c in "ab"],
-            measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
-            release=release,
-            answers=wire.NONE,
-        )
+        return a_study(release, dataset_id=dataset, columns="ab", upper=10.0)
 
     made = [in_process.open(csv, study) for _ in range(2)]
     dataset = in_process.call("owner", "GET", f"/v1/studies/{made[0]}")["spec"]["dataset_id"]

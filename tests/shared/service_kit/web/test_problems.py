@@ -15,8 +15,7 @@ def fault_of(kind, value):
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"),
-    [(wire.ReleaseSpec, "mechanism"), (wire.MeasurementSpec, "source"), (wire.Answers, "mechanism")],
+    ("kind", "name"), [(wire.ReleaseSpec, "mechanism"), (wire.MeasurementSpec, "source"), (wire.Answers, "mechanism")]
 )
 def test_a_kind_that_does_not_exist_is_said_with_the_field_that_names_it(kind, name):
     """Found by hand: a mechanism with a typing mistake was "_kind() must be one of"."""
