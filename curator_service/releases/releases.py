@@ -156,7 +156,7 @@ class Releases:
         current: ReleaseStatus,
         task: Task[Reply],
     ) -> StoredReply:
-        release_id = new_id("rel")
+        release_id, retry = new_id("rel"), self._context.database.foreign_writes.retry
         try:
 
             def on_progress(share: float) -> None:
@@ -170,13 +170,13 @@ class Releases:
             digest, parts = self._vault.keep_release(release_id, drawn.records)
             report, salt = report.model_copy(update={"parts": parts}), secrets.token_hex(16)
             order = salt, self._vault.order_digest(release_id, salt)
-            return self._context.idempotency.once(
-                request, lambda db: self._publish(db, identity, release_id, mechanism, digest, report, order)
-            )
+            publish = partial(self._publish, identity, release_id, mechanism, digest, report, order)
+            return retry(lambda: self._context.idempotency.once(request, publish), lambda: task.is_cancelled)
         except BaseException as error:
             problem = str(error) if isinstance(error, BlindoptError) else UNEXPECTED
             self._vault.drop(release_id)  # first: it may be what fills the disk
-            self._context.database.write(lambda db: self._abandon(db, identity, request.principal.actor, problem))
+            abandon = partial(self._abandon, identity=identity, actor=request.principal.actor, problem=problem)
+            retry(lambda: self._context.database.write(abandon), lambda: task.is_cancelled)
             raise
         finally:
             self._draws.leave(task)
@@ -249,13 +249,13 @@ class Releases:
 
     def _publish(
         self,
-        db: Connection,
         identity: str,
         release_id: str,
         mechanism: Mechanism,
         digest: str,
         report: wire.ReleaseReport,
         salted_order: tuple[str, str],
+        db: Connection,
     ) -> Effect:
         self._context.audit_trail.check_unchanged(identity)
         dataset_id = owner_view(db, identity).spec.dataset_id

@@ -33,6 +33,8 @@ LOOK_S = 1.0
 """How often an idle service looks for foreign writes, and after which pause a first part that failed is tried again."""
 SMALL = 5_000
 """Records of a log whose first part takes less than the start of a process."""
+_SECONDS_A_RECORD = 1e-5
+"""What the first part takes, about, until it has been measured."""
 Findings = Callable[[Connection, Iterable[Json], Part | None, Path | None], Iterator[LogBroken]]
 
 _START = (
@@ -104,6 +106,7 @@ class LogVerification:
     def start(self) -> None:
         """Verify in the background from now on; before this returns, the first part of a log that is not long."""
         self._writes.verified = -1
+        self._writes.seconds = self._context.audit_trail.head().size * _SECONDS_A_RECORD
         self._context.database.on_foreign_write(self._looks[0].wake)
         try:
             if self._is_small():

@@ -2,11 +2,14 @@
 
 import asyncio
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 from sqlalchemy import Connection
 
 from blindopt.errors import Verifying
 
+T = TypeVar("T")
 _WRITES = "blindopt_foreign_writes"
 RETRY_S_MAX = 10
 _SETTLE_S = 1.0
@@ -19,7 +22,7 @@ class ForeignWrites:
         self.count = 0
         self.verified: int | None = None
         """The count that the last verification covered, -1 before the first; None: this process waits for none."""
-        self.seconds = 1.0
+        self.seconds = 0.0
         """How long a verification takes, about."""
 
     @property
@@ -32,6 +35,16 @@ class ForeignWrites:
         deadline = time.monotonic() + _SETTLE_S
         while not self.are_verified and self.seconds <= _SETTLE_S and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
+
+    def retry(self, act: Callable[[], T], is_over: Callable[[], bool]) -> T:
+        """Act again for as long as it raises Verifying, in a thread whose work of minutes would be lost."""
+        while True:
+            try:
+                return act()
+            except Verifying:
+                if is_over():
+                    raise
+                time.sleep(_SETTLE_S)
 
     def check_verified(self) -> None:
         """Raise Verifying unless they are verified."""

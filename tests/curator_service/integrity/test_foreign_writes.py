@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
+from curator_service.vault import Vault
 from service_kit import verification as log_verification
 from service_kit.store.database import Database
 from service_kit.verification import LogVerification
@@ -193,6 +194,23 @@ def test_the_first_part_of_a_long_log_runs_in_a_process_of_its_own(curator, monk
         time.sleep(0.1)
     assert (reply.status_code, reply.json()["code"]) == (503, "record_changed")
     assert begun == ["first"]
+
+
+def test_a_release_that_was_drawn_waits_for_the_verification_and_is_published(curator, monkeypatch):
+    keep = Vault.keep_release
+
+    def edited(vault, release_id, order):
+        curator.let_go.clear()
+        curator.edit(HARMLESS)
+        threading.Timer(0.5, curator.let_go.set).start()
+        return keep(vault, release_id, order)
+
+    draft = curator.file.draft()
+    monkeypatch.setattr(Vault, "keep_release", edited)
+    assert curator.file.release(draft).status_code == 200
+    assert curator.send(OWNER, "GET", f"/v1/studies/{draft}").json()["state"] == "open"
+    with curator.beside() as db:
+        assert db.execute(f"SELECT count(*) FROM ledger WHERE study_id = '{draft}'").fetchone()[0] == 1
 
 
 def test_a_writer_of_postgres_waits_for_an_edit_that_is_not_committed(tmp_path, monkeypatch):
