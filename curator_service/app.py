@@ -48,7 +48,7 @@ spends: the same key with the same body gets the stored reply. Errors are RFC 94
 def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
     """The curator as an ASGI application. Only one process may serve a data folder."""
     context = open_context(settings, clock)
-    context.audit_trail.guard()
+    context.audit_trail.begin()
     delivery = NoticeDelivery(context, "blindopt-curator", Receiver.of(settings))
     vault = Vault(settings.data_dir / "files", settings.part_bytes)
     tempfile.tempdir = str(vault.scratch)  # an upload that does not fit in memory stays in the private folder

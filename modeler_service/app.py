@@ -37,7 +37,7 @@ def _limit_of(path: str, settings: Settings) -> int:
 def build(settings: Settings) -> FastAPI:
     """The modeler as an ASGI application. Only one process may serve a data folder."""
     context = open_context(settings)
-    context.audit_trail.guard()
+    context.audit_trail.begin()
     delivery = NoticeDelivery(context, "blindopt-modeler", Receiver.of(settings))
     modeler = Modeler(context, settings)
     retention = Retention(context, common(settings))

@@ -106,9 +106,9 @@ class LogVerification:
     def start(self) -> None:
         """Verify in the background from now on; before this returns, the first part of a log that is not long."""
         self._writes.verified = -1
-        self._writes.seconds = self._context.audit_trail.head().size * _SECONDS_A_RECORD
         self._context.database.on_foreign_write(self._looks[0].wake)
         try:
+            self._writes.seconds = self._context.audit_trail.head().size * _SECONDS_A_RECORD
             if self._is_small():
                 self._verify_first(self._writes.count)
         except Exception as error:  # it is tried again

@@ -110,7 +110,7 @@ class AuditTrail:
         saved = self._saved.head()
         return 0 if saved is None else max(0, saved.size - self.head().size)
 
-    def guard(self) -> None:
+    def begin(self) -> None:
         """Verify the end of the log now, and save checkpoints of it outside the database from now on.
 
         If the log does not verify, the service starts, so that its log can be read, but refuses requests

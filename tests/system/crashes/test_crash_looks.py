@@ -13,7 +13,7 @@ def contexts(tmp_path):
     """Two processes' views of one curator's data: the service, and a command beside it."""
     settings = Settings(data_dir=tmp_path / "data")
     with open_context(settings) as service, open_context(settings) as beside:
-        service.audit_trail.guard()
+        service.audit_trail.begin()
         yield service, beside
 
 

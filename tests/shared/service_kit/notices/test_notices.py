@@ -220,19 +220,19 @@ def test_a_notice_that_waited_for_a_receiver_for_a_month_is_given_up(posting):
 def test_a_log_that_does_not_verify_is_notified_once_a_day_for_each_fault(posting):
     post = posting("http://127.0.0.1:1/", start=False)
     post.database.write(lambda db: audit_log.append(db, "test", actor="cli", now=NOW))
-    post.context.audit_trail.guard()
+    post.context.audit_trail.begin()
     assert post.views() == []
     with closing(beside.connect(post.database.path)) as db, db:
         beside.drop_triggers(db, "log_UPDATE")
         db.execute("UPDATE log SET body = x'7b7d'")
     for _ in range(2):
-        post.context.audit_trail.guard()
+        post.context.audit_trail.begin()
     assert [view.notice.event for view in post.views()] == ["log_failed"]
     post.context.audit_trail.notify_broken("another fault")
     assert len(post.views()) == 2
     post.now += timedelta(days=1)
     for _ in range(2):
-        post.context.audit_trail.guard()
+        post.context.audit_trail.begin()
     assert len(post.views()) == 3
 
 

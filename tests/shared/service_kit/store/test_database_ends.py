@@ -52,7 +52,7 @@ def context(database, tmp_path, monkeypatch):
     made = ServiceContext.open(
         database, Seal.of(tmp_path / "seal.key"), key, lambda: NOW, checkpoint_file=tmp_path / "checkpoint"
     )
-    made.audit_trail.guard()
+    made.audit_trail.begin()
     return made
 
 

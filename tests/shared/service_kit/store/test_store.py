@@ -405,7 +405,7 @@ def save_checkpoints_often(monkeypatch):
 def test_an_export_beside_a_service_that_goes_on_verifies(context, monkeypatch):
     """The checkpoint that is kept outside the database must not be younger than the log that is exported."""
     save_checkpoints_often(monkeypatch)
-    context.audit_trail.guard()
+    context.audit_trail.begin()
     context.authentication.issue("owner", "kept", days=1)
     act_after(monkeypatch, audit_log, "grants", lambda db: context.authentication.issue("owner", "meanwhile", days=1))
     with context.database.read() as db:
