@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from blindopt import wire
 from blindopt.errors import BudgetExhausted
-from curator_service import notices, store
+from curator_service import notices
 from curator_service.budget import ledger, ledger_lines, table
 from curator_service.budget.account import Cost
 from curator_service.budget.file_budget import FileBudget
@@ -46,15 +46,15 @@ class Budgets:
         self._context = context
         self.uses = FileUses(vault)
 
-    def of_file(self, db: Connection, dataset: Any) -> FileBudget:
+    def of_file(self, db: Connection, dataset_id: str) -> FileBudget:
         """The account of a dataset's file. Raises RecordChanged."""
-        return FileBudget(db, self._context, self.uses, dataset)
+        return FileBudget(db, self._context, self.uses, dataset_id)
 
     def charge_file(
         self,
         db: Connection,
         actor: str,
-        dataset: Any,
+        dataset_id: str,
         kind: str,
         subject: str,
         cost: Cost,
@@ -65,11 +65,11 @@ class Budgets:
         The caller logs ``<kind>.started`` in the same transaction, with account, epsilon and delta (and the caps of a
         tuning).
         """
-        file = self.of_file(db, dataset)
+        file = self.of_file(db, dataset_id)
         charged = file.charge(kind, subject, cost, caps)
         if isinstance(charged, BudgetExhausted):
             cap, (epsilon, delta) = str(charged.budget["cap"]).rpartition(".")[2], cost.texts
-            details = {"account": file.name, "dataset_id": dataset.id, "epsilon": epsilon, "delta": delta, "cap": cap}
+            details = {"account": file.name, "dataset_id": dataset_id, "epsilon": epsilon, "delta": delta, "cap": cap}
             audit_log.append(db, f"{kind}.refused", actor=actor, now=self._context.clock(), details=details)
         return charged
 
@@ -78,7 +78,7 @@ class Budgets:
 
         Raises BudgetExhausted and StateConflict, and then the caller records the refusal.
         """
-        self.of_file(db, store.find(db, store.datasets, spec.dataset_id)).check_release(study_id, spec, ran)
+        self.of_file(db, spec.dataset_id).check_release(study_id, spec, ran)
         if ledger_lines.charged_at(db, study_id) is None:
             charge = ledger.charge_release(spec, ledger_lines.balance(db, study_id))
             self._add(db, actor, study_id, spec, "release", [charge], {"rows": "all"})
@@ -151,8 +151,8 @@ class Budgets:
     def _check_answers(
         self, db: Connection, study_id: str, released: ReleasedStudy, charges: list[Charge], again: int
     ) -> None:
-        dataset = self.uses.dataset(db, released.spec.dataset_id)
-        self.of_file(db, dataset).check_answers(study_id, released.spec, released.id, charges, again)
+        file = self.of_file(db, released.spec.dataset_id)
+        file.check_answers(study_id, released.spec, released.id, charges, again)
 
     def _add(
         self,

@@ -44,8 +44,8 @@ class DatasetAccounts:
         """Declare, lower or raise the caps of a file's account. Raises NotFound, and as that does."""
 
         def effect(db: Connection) -> Effect:
-            dataset = store.find(db, store.datasets, dataset_id)
-            details = self._budgets.of_file(db, dataset).change_caps(change)
+            store.find(db, store.datasets, dataset_id)  # raises NotFound
+            details = self._budgets.of_file(db, dataset_id).change_caps(change)
             account = self._account(db, dataset_id, 0, _ALL, with_records=True)
             return Effect(account.model_copy(update={"uses": account.uses[-1:]}), "dataset.caps", details, 200)
 
@@ -55,7 +55,7 @@ class DatasetAccounts:
         self, db: Connection, dataset_id: str, after: int, limit: int, *, with_records: bool
     ) -> wire.DatasetAccount:
         dataset = store.find(db, store.datasets, dataset_id)
-        file, name = self._budgets.uses.read(db, dataset), self._budgets.uses.account_name(db, dataset)
+        file, name = self._budgets.uses.read(db, dataset), self._budgets.uses.account(db, dataset_id)[1]
         uses = _uses(db, name, file)
         tunings = sum(use.kind == "tuning" for use in uses)
         unbounded = [use for use in uses if use.unbounded is not None]

@@ -28,11 +28,11 @@ class FileBudget:
     other record about a use of the file.
     """
 
-    def __init__(self, db: Connection, context: ServiceContext, uses: FileUses, dataset: Any) -> None:
-        self._db, self._context, self._uses, self._dataset = db, context, uses, dataset
-        self.name = uses.account_name(db, dataset)
+    def __init__(self, db: Connection, context: ServiceContext, uses: FileUses, dataset_id: str) -> None:
+        self._db, self._context, self._uses = db, context, uses
+        self._dataset, self.name = uses.account(db, dataset_id)
         self.account = ledger_lines.account_of(db, self.name)
-        context.audit_trail.check_unchanged(self.name, dataset.id)
+        context.audit_trail.check_unchanged(self.name, dataset_id)
 
     def _check_file(self) -> None:
         """Raise RecordChanged if a verification found any record about a use of the file changed."""
@@ -117,12 +117,12 @@ class FileBudget:
     def _check_everyone(self, study_id: str, spec: wire.StudyCreate, charges: list[Charge], again: int) -> Cost:
         """Check answers that anybody may be behind: the most often released one counts, or two groups' answers."""
         before = ledger_lines.balance(self._db, study_id)
-        now = cost_for_everyone(self._db, study_id, spec, before)
-        then = cost_for_everyone(self._db, study_id, spec, before, charges, again)
+        cost = cost_for_everyone(self._db, study_id, spec, before, charges, again)
+        cost -= cost_for_everyone(self._db, study_id, spec, before)
         used = Cost(self._uses.read(self._db, self._dataset).used.epsilon)
-        if then <= now:
+        if cost <= 0:
             return used
-        return self.account.check(used, Cost(then - now), requested=sum(charge.cost for charge in charges))
+        return self.account.check(used, Cost(cost), requested=sum(charge.cost for charge in charges))
 
     # --- changes of the caps ------------------------------------------------------------------------------------
 

@@ -198,9 +198,9 @@ class FileUse:
 def _matched(names: dict[str, NDArray[Any]]) -> Units:
     """Units by what names them in each registration (n, ...): persons by digest, records by number in the file."""
     different, numbers = np.unique(np.concatenate(list(names.values())), axis=0, return_inverse=True)
-    ends = np.cumsum([len(part) for part in names.values()])[:-1]
-    parts = np.split(numbers.reshape(-1).astype(np.int64), ends)
-    return Units(len(different), dict(zip(names, parts, strict=True)))
+    ends = np.cumsum([len(registration) for registration in names.values()])[:-1]
+    numbers_of_each = np.split(numbers.reshape(-1).astype(np.int64), ends)
+    return Units(len(different), dict(zip(names, numbers_of_each, strict=True)))
 
 
 def _keys(registered: Iterable[Any]) -> Iterator[tuple[str, int, str | None, bool]]:
@@ -221,24 +221,16 @@ class FileUses:
         self._vault = vault
         self._order: Callable[[str], NDArray[np.int64]] = lru_cache(maxsize=_CACHED)(vault.order)
         self._rows: Callable[[str], NDArray[np.int64]] = lru_cache(maxsize=_CACHED)(self._inverse)
-        self._datasets: dict[tuple[int, str], Any] = {}
-        """By the foreign writes before it was read, and id; so are the next."""
-        self._names: dict[tuple[int, str], str] = {}
+        self._accounts: dict[tuple[int, str], tuple[Any, str]] = {}
         self._units_of: Callable[..., dict[str | None, Units]] = lru_cache(maxsize=_CACHED)(self._read_units)
 
-    def dataset(self, db: Connection, identity: str) -> Any:
-        """A dataset's id, digest and person column, which never change."""
-        key = noticed(db), identity
-        if key not in self._datasets:
-            self._datasets[key] = store.find(db, store.datasets, identity)
-        return self._datasets[key]
-
-    def account_name(self, db: Connection, dataset: Any) -> str:
-        """The account of a dataset, which never changes."""
-        key = noticed(db), dataset.id
-        if key not in self._names:
-            self._names[key] = ledger_lines.account_name(db, dataset)
-        return self._names[key]
+    def account(self, db: Connection, dataset_id: str) -> tuple[Any, str]:
+        """The id, digest and person column of a dataset, and the name of its account: they never change."""
+        key = noticed(db), dataset_id
+        if key not in self._accounts:
+            dataset = store.find(db, store.datasets, dataset_id)
+            self._accounts[key] = dataset, ledger_lines.account_name(db, dataset)
+        return self._accounts[key]
 
     def forget(self) -> None:
         """Read every file again: one was erased."""
@@ -259,14 +251,16 @@ class FileUses:
     def _read_units(self, *registered: tuple[str, int, str | None, bool]) -> dict[str | None, Units]:
         units: dict[str | None, Units] = {}
         for column in dict.fromkeys(column for _, _, column, _ in registered):
-            same = [(identity, rows) for identity, rows, person, _ in registered if person == column]
-            whole = {identity for identity, _, _, renumbered in registered if not renumbered}
-            if column is None and any(identity in whole for identity, _ in same):
-                numbers = {each: None if each in whole else self._vault.numbers(each) - 1 for each, _ in same}
-                units[None] = Units(max(rows for identity, rows in same if identity in whole), numbers)
+            sizes = {dataset_id: rows for dataset_id, rows, person, _ in registered if person == column}
+            whole = [
+                dataset_id for dataset_id, _, _, renumbered in registered if dataset_id in sizes and not renumbered
+            ]
+            if column is None and whole:
+                numbers = {name: None if name in whole else self._vault.numbers(name) - 1 for name in sizes}
+                units[None] = Units(max(sizes[name] for name in whole), numbers)
                 continue
             read = self._vault.numbers if column is None else self._vault.persons
-            units[column] = _matched({identity: read(identity) for identity, _ in same})
+            units[column] = _matched({dataset_id: read(dataset_id) for dataset_id in sizes})
         return units
 
     def read(self, db: Connection, dataset: Any, *, without: str | None = None) -> FileUse:
@@ -297,10 +291,10 @@ class FileUses:
     def _answers(self, db: Connection, row: Any, release_id: str, units: Units, kind: Any) -> Any:
         """The sum of a study's answers about each unit (units,)."""
         totals = np.zeros(units.count, dtype=kind)
-        spent = ledger_lines.row_totals(db, row.id)
-        if spent:
-            records = self._order(release_id)[list(spent)]
-            np.add.at(totals, units.of(row.dataset_id, records), np.array(list(spent.values()), dtype=kind))
+        costs = ledger_lines.row_totals(db, row.id)
+        if costs:
+            records = self._order(release_id)[list(costs)]
+            np.add.at(totals, units.of(row.dataset_id, records), np.array(list(costs.values()), dtype=kind))
         return totals
 
     # --- the hot path: the units behind rows of one study --------------------------------------------------
@@ -308,7 +302,7 @@ class FileUses:
     def everyone(self, db: Connection, dataset: Any) -> int:
         """The epsilon that every unit has used."""
         erased = {row.id for row in store.registrations(db, dataset.sha256) if row.erased_at is not None}
-        total = ledger_lines.account_of(db, self.account_name(db, dataset)).used.epsilon
+        total = ledger_lines.account_of(db, self.account(db, dataset.id)[1]).used.epsilon
         for row in ledger_lines.studies_of(db, dataset.sha256):
             spec, balance = _spec_of(row.spec), ledger_lines.balance(db, row.id)
             total += _of_everyone(db, row.id, spec, balance, is_erased=row.dataset_id in erased)
@@ -325,8 +319,7 @@ class FileUses:
         units, total = self.units(db, dataset.sha256)[dataset.person_column], 0
         for row in ledger_lines.studies_of(db, dataset.sha256):
             spec, balance = _spec_of(row.spec), ledger_lines.balance(db, row.id)
-            spent = balance.total > balance.release
-            if not spent or row.dataset_id not in units.numbers or not Prices.of(spec).by_record:
+            if balance.total == balance.release or row.dataset_id not in units.numbers or not Prices.of(spec).by_record:
                 continue
             release = store.release_id_of(db, row.id)
             assert release is not None  # it has answered

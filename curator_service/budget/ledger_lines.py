@@ -24,7 +24,7 @@ _STUDIES = PreparedStatement(
 )
 _ONE_BY_ONE = 200
 """More rows than this are looked up together, by prepared statements no more."""
-_PART = 1_000
+_CHUNK = 1_000
 
 
 def balance(db: Connection, study_id: str) -> Balance:
@@ -35,15 +35,15 @@ def balance(db: Connection, study_id: str) -> Balance:
 
 def last_lines(db: Connection) -> list[int | None]:
     """The numbers of the last line of all studies, and of all accounts; None without any."""
-    return [db.execute(select(func.max(lines.c.seq))).scalar_one() for lines in (ledger, account_lines)]
+    return [db.execute(select(func.max(seq))).scalar_one() for seq in (ledger.c.seq, account_lines.c.seq)]
 
 
 def row_balances(db: Connection, study_id: str, rows: Iterable[int]) -> dict[int, RowBalance]:
     """The amounts spent by answers about each of ``rows`` that has any."""
-    wanted, balances = sorted(set(rows)), {}
-    if len(wanted) > _ONE_BY_ONE:  # persons may have a thousand rows each
-        return {row: RowBalance(*of_row) for row, *of_row in rows_queried(db, study_id, wanted)}
-    for row in wanted:
+    ordered, balances = sorted(set(rows)), {}
+    if len(ordered) > _ONE_BY_ONE:  # persons may have a thousand rows each
+        return {row: RowBalance(*of_row) for row, *of_row in rows_queried(db, study_id, ordered)}
+    for row in ordered:
         last = LAST_OF_ROW.row(db, study=study_id, row=row)
         if last is not None:
             balances[row] = RowBalance(last.row_queries, last.row_plays, last.row_total)
@@ -55,21 +55,21 @@ def ahead_of_query(grant_id: str, key: str, study_id: str, rows: Callable[[], se
     yield stored_replies.ahead_of(grant_id, key)
     yield ahead_of(grant_id, key)
     yield LAST, {"study": study_id}
-    wanted = rows()
-    for row in wanted if len(wanted) <= _ONE_BY_ONE else ():
+    touched = rows()
+    for row in touched if len(touched) <= _ONE_BY_ONE else ():
         yield LAST_OF_ROW, {"study": study_id, "row": row}
 
 
 def rows_queried(db: Connection, study_id: str, rows: Sequence[int] | None = None) -> list[tuple[int, int, int, int]]:
     """Row, number of queries and of measurements, and amount, of each row that was queried, of ``rows`` or of all."""
     columns = ledger.c.row, ledger.c.row_queries, ledger.c.row_plays, ledger.c.row_total
-    parts = [None] if rows is None else [rows[begin : begin + _PART] for begin in range(0, len(rows), _PART)]
+    chunks = [None] if rows is None else [rows[start : start + _CHUNK] for start in range(0, len(rows), _CHUNK)]
     amounts: list[tuple[int, int, int, int]] = []
-    for part in parts:
+    for chunk in chunks:
         latest = _last_of_rows(study_id)
-        chosen = latest if part is None else latest.where(ledger.c.row.in_(part))
-        lines_of_part = db.execute(select(*columns).where(ledger.c.seq.in_(chosen) & _WAS_QUERIED))
-        amounts += [(row, queries, plays, total) for row, queries, plays, total in lines_of_part]
+        last = latest if chunk is None else latest.where(ledger.c.row.in_(chunk))
+        found = db.execute(select(*columns).where(ledger.c.seq.in_(last) & _WAS_QUERIED))
+        amounts += [(row, queries, plays, total) for row, queries, plays, total in found]
     return amounts
 
 
@@ -82,9 +82,9 @@ def of_grant(
     # By cost: few are distinct, and their decimals are added exactly here.
     sums = func.count(), func.sum(ledger.c.plays)
     query = select(ledger.c.cost, *sums).select_from(joined).where(where).group_by(ledger.c.cost)
-    lines = [(units(cost) * number, plays) for cost, number, plays in db.execute(query)]
+    of_answers = [(units(cost) * number, plays) for cost, number, plays in db.execute(query)]
     release = balance(db, study_id).release
-    total = Balance(release, release + sum(cost for cost, _ in lines), sum(plays for _, plays in lines))
+    total = Balance(release, release + sum(cost for cost, _ in of_answers), sum(plays for _, plays in of_answers))
     balances: dict[int, RowBalance] = {}
     by_row = select(ledger.c.row, ledger.c.cost, *sums).select_from(joined)
     by_row = by_row.where(where, true() if rows is None else ledger.c.row.in_(set(rows)))
@@ -133,10 +133,10 @@ def page(
     position: int | None = None,
     limit: int = -1,
     newest: bool = False,
-    chosen: LineFilter = EVERY,
+    shown: LineFilter = EVERY,
 ) -> list[Any]:
     """Lines of a study after a sequence number in order, or before it with the newest first."""
-    query = select(ledger).where(chosen.of(study_id))
+    query = select(ledger).where(shown.of(study_id))
     return list(db.execute(page_of(query, ledger.c.seq, position=position, newest=newest, limit=limit)))
 
 
@@ -176,6 +176,18 @@ def row_totals(db: Connection, study_id: str) -> dict[int, int]:
     return {row: total for row, _, _, total in rows_queried(db, study_id)}
 
 
+def persons_queried(
+    db: Connection, study_id: str, rows_of_person: Callable[[int], Sequence[int]]
+) -> dict[int, tuple[int, int]]:
+    """Amount spent on answers, and number of measurements, by the first row of each person who was ever queried."""
+    persons: dict[int, tuple[int, int]] = {}
+    for row, _, plays, total in rows_queried(db, study_id):
+        first = rows_of_person(row)[0]
+        old = persons.get(first, (0, 0))
+        persons[first] = old[0] + total, old[1] + plays
+    return persons
+
+
 def balances(db: Connection, study_ids: Sequence[str]) -> dict[str, tuple[Balance, int]]:
     """By study what it has spent, and the largest amount spent by answers about one row; none for one without lines."""
     # The amount of a row never falls, so the largest of any line is that of a last line.
@@ -195,10 +207,10 @@ def thinned(db: Connection, study_id: str, points: int) -> tuple[int, list[Any]]
     # Sequence numbers first, from the index alone; then the lines themselves.
     line = func.row_number().over(order_by=ledger.c.seq).label("line")
     numbered = select(ledger.c.seq, line).where(where).subquery()
-    chosen = (numbered.c.line % every == 1 % every) | (numbered.c.line == count)
-    what = ledger.c.total, ledger.c.total_plays, ledger.c.created_at
-    query = select(numbered.c.line, *what).join(ledger, ledger.c.seq == numbered.c.seq)
-    return count, list(db.execute(query.where(chosen).order_by(numbered.c.line)))
+    is_shown = (numbered.c.line % every == 1 % every) | (numbered.c.line == count)
+    columns = ledger.c.total, ledger.c.total_plays, ledger.c.created_at
+    query = select(numbered.c.line, *columns).join(ledger, ledger.c.seq == numbered.c.seq)
+    return count, list(db.execute(query.where(is_shown).order_by(numbered.c.line)))
 
 
 # --- accounts of files ------------------------------------------------------------------------------------------

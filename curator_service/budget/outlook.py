@@ -31,7 +31,7 @@ def outlook(
     cost = Cost() if charged else Cost(Prices.of(spec).release, dataset_account.release_delta(ran))
     why = dataset_account.release_is_unbounded(ran, public=before.public)
     why = why or dataset_account.answers_are_unbounded(spec, public=before.public)
-    tunings = sum(line.kind == "tuning" for line in ledger_lines.lines_of_account(db, uses.account_name(db, dataset)))
+    tunings = sum(line.kind == "tuning" for line in ledger_lines.lines_of_account(db, uses.account(db, dataset.id)[1]))
     (used, used_delta), (then, then_delta) = before.used.texts, (after.used + cost).texts
     shown = None if before.unbounded else used, None if after.unbounded or why else then
     k = max(after.declared_rows, 1 if spec.person_column else spec.rows_per_person)

@@ -96,7 +96,7 @@ class BoundsSearch:
         n = len(kept_records(db, self._vault, dataset_id))
         _check(wanted, dataset, n)
         actor, cost = request.principal.actor, Cost.of(wanted.epsilon, "0")
-        charged = self._budgets.charge_file(db, actor, dataset, "bounds", identity, cost)
+        charged = self._budgets.charge_file(db, actor, dataset_id, "bounds", identity, cost)
         if isinstance(charged, BudgetExhausted):
             return charged
         spec = spec_of(wanted, dataset, n, digest)
@@ -104,7 +104,7 @@ class BoundsSearch:
         details = {
             "bounds_id": identity,
             "dataset_id": dataset_id,
-            "account": self._budgets.uses.account_name(db, dataset),
+            "account": self._budgets.uses.account(db, dataset_id)[1],
             "epsilon": cost.texts[0],
             "delta": cost.texts[1],
         }

@@ -33,12 +33,12 @@ class Accounts:
         limit: int,
         *,
         newest: bool = False,
-        chosen: ledger_lines.LineFilter = ledger_lines.EVERY,
+        shown: ledger_lines.LineFilter = ledger_lines.EVERY,
     ) -> tuple[list[wire.LedgerEntry], wire.LedgerPage]:
         """Lines of the ledger, and a page without lines that has the balances."""
         with self._context.database.read() as db:
             prices = prices_of(db, study_id)
-            rows = ledger_lines.page(db, study_id, position=position, limit=limit, newest=newest, chosen=chosen)
+            rows = ledger_lines.page(db, study_id, position=position, limit=limit, newest=newest, shown=shown)
             entries = [_entry(row, prices) for row in rows]
             now = ledger_lines.balance(db, study_id)
         total = text(now.total) if prices.release_bounded and prices.answers_bounded else None
@@ -116,7 +116,10 @@ class Accounts:
                 n = 0 if of_release is None else of_release.n
             current = release_status(db, spec, of_release)
             charged = ledger_lines.charged_at(db, study_id) is not None
-            queried = self._queried_persons(db, study_id) if by_person else ledger_lines.queried_rows(db, study_id)
+            queried = ledger_lines.queried_rows(db, study_id)
+            if by_person:
+                persons = ledger_lines.persons_queried(db, study_id, self._studies.persons(db, study_id))
+                queried = [(*amounts, many) for amounts, many in Counter(persons.values()).items()]
             again = max(most_by_row(db, study_id).values(), default=1)
         price = Prices.of(spec).answer
         rows: Counter[int] = Counter()
@@ -127,16 +130,6 @@ class Accounts:
             rows[0] += never_queried
         at = delta if delta is not None else getattr(spec.release, "delta", None) or accounting.DELTA
         return accounting.report(spec, rows, total, at, released=charged, release=current.claimed, again=again)
-
-    def _queried_persons(self, db: Connection, study_id: str) -> list[tuple[int, int, int]]:
-        """Amount spent on answers, number of measurements, and how many persons have both, of those ever queried."""
-        persons = self._studies.persons(db, study_id)
-        of_person: dict[int, tuple[int, int]] = {}
-        for row, _, plays, total in ledger_lines.rows_queried(db, study_id):
-            first = persons(row)[0]
-            old = of_person.get(first, (0, 0))
-            of_person[first] = old[0] + total, old[1] + plays
-        return [(total, plays, many) for (total, plays), many in Counter(of_person.values()).items()]
 
 
 def prices_of(db: Connection, study_id: str) -> Prices:

@@ -137,8 +137,9 @@ class Overviews:
     ) -> wire.StudyAccount:
         spec = wire.StudyCreate.model_validate_json(row.spec)
         prices = prices_of(db, row.id) if any_withdrawn else Prices.of(spec)
-        if spec.person_column:
-            most = self._most_of_person(db, row.id)
+        if spec.person_column and most:  # a draft has no rows of persons yet
+            persons = ledger_lines.persons_queried(db, row.id, self._studies.persons(db, row.id))
+            most = max(total for total, _ in persons.values())
         bounded = prices.release_bounded and prices.answers_bounded
         again = max(most_by_row(db, row.id).values(), default=1) if is_corrected else 1
         of_row = (
@@ -163,13 +164,3 @@ class Overviews:
             total_epsilon=text(now.total) if bounded else None,
             total_plays=now.plays,
         )
-
-    def _most_of_person(self, db: Connection, study_id: str) -> int:
-        """The largest amount spent by answers about one person."""
-        if not (queried := ledger_lines.rows_queried(db, study_id)):
-            return 0  # a draft has no rows of persons yet
-        persons = self._studies.persons(db, study_id)
-        of_person: Counter[int] = Counter()
-        for row, _, _, total in queried:
-            of_person[persons(row)[0]] += total
-        return max(of_person.values())

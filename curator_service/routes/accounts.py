@@ -29,9 +29,9 @@ def get_ledger(
     until: Annotated[Time | None, Query(description="Only lines before this time.")] = None,
 ) -> wire.LedgerPage:
     """Every charge and every refusal of a study, and its balance."""
-    chosen = LineFilter(row, kind, stamp(since) if since else None, stamp(until) if until else None)
+    shown = LineFilter(row, kind, stamp(since) if since else None, stamp(until) if until else None)
     newest = order == "newest"
-    entries, balance = curator.accounts.ledger(study_id, paging.token, paging.limit, newest=newest, chosen=chosen)
+    entries, balance = curator.accounts.ledger(study_id, paging.token, paging.limit, newest=newest, shown=shown)
     entries, token = paging.cut(entries, lambda entry: entry.seq)
     return balance.model_copy(update={"entries": entries, "next_page_token": token})
 

@@ -112,7 +112,7 @@ class Tunings(Jobs[Reply]):
             self._check_room(db)
             dataset = store.find(db, store.datasets, tuning.validation_dataset_id)
             actor, cost = request.principal.actor, Cost.of(report.epsilon, report.delta)
-            charged = self._budgets.charge_file(db, actor, dataset, "tuning", identity, cost, tuning.caps)
+            charged = self._budgets.charge_file(db, actor, dataset.id, "tuning", identity, cost, tuning.caps)
             if isinstance(charged, BudgetExhausted):
                 refusals.append(charged)
                 return None
@@ -145,7 +145,7 @@ class Tunings(Jobs[Reply]):
         details = {
             "tuning_id": identity,
             "dataset_id": dataset.id,
-            "account": self._budgets.uses.account_name(db, dataset),
+            "account": self._budgets.uses.account(db, dataset.id)[1],
             "method": report.method,
             "epsilon": report.epsilon,
             "delta": report.delta,

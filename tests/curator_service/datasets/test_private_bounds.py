@@ -71,7 +71,8 @@ def test_bounds_are_drawn_within_the_outer_range_charged_and_public(curator, dat
 
 
 def test_the_log_has_the_charge_and_the_release_and_no_value_of_a_record(curator, dataset):
-    bounds = find(curator, dataset).json()
+    bounds = find(curator, dataset, BODY | {"epsilon": "40.00"}).json()
+    curator.check()
     started, released = [r for r in log_records(curator) if r["kind"].startswith("bounds.")]
     assert (started["kind"], released["kind"]) == ("bounds.started", "bounds.released")
     of_both = {"bounds_id": bounds["id"], "dataset_id": dataset}
