@@ -15,11 +15,12 @@ from blindopt.errors import Erased, Invalid, NotFound, StateConflict
 from blindopt.formats import npy_files
 from curator_service import store
 from curator_service.budget import ledger_lines
-from curator_service.datasets import Limits, digest_of, is_parquet, unpacked
 from curator_service.datasets import table as withheld
+from curator_service.datasets.findings import Limits
 from curator_service.datasets.persons import DIGEST_BYTES, kept_rows, numbers_of, pieces
 from curator_service.datasets.readings import Reading
 from curator_service.datasets.statistics import Statistics
+from curator_service.datasets.unpacking import digest_of, is_parquet, unpacked
 from curator_service.datasets.uploads import Uploads
 from curator_service.datasets.worker import Job, Reply
 from curator_service.privacy import cautions, record_cautions

@@ -12,7 +12,8 @@ from typing import BinaryIO, TypeVar
 from starlette.concurrency import run_in_threadpool
 
 from blindopt.errors import Busy, DatasetInvalid
-from curator_service.datasets import is_parquet, refuse
+from curator_service.datasets.findings import refuse
+from curator_service.datasets.unpacking import is_parquet
 from curator_service.datasets.worker import Job, Reply, Worker, read
 from curator_service.vault import new_id
 from service_kit import runner

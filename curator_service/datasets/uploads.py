@@ -14,8 +14,9 @@ from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Erased, NotFound, StateConflict
 from curator_service import store
-from curator_service.datasets import Limits, digest_of, is_parquet, unpacked
+from curator_service.datasets.findings import Limits
 from curator_service.datasets.readings import Reading
+from curator_service.datasets.unpacking import digest_of, is_parquet, unpacked
 from curator_service.datasets.worker import Job
 from curator_service.settings import Settings
 from curator_service.vault import PendingFiles, Vault, new_id

@@ -6,7 +6,8 @@ import pytest
 
 from blindopt.errors import DatasetInvalid
 from curator_service.console import private_bounds
-from curator_service.datasets import Limits, read_table
+from curator_service.datasets.findings import Limits
+from curator_service.datasets.reading import read_table
 from curator_service.queries.inbox import spreadsheet
 from modeler_service.use_cases import imports
 from service_kit.console import Form
@@ -74,5 +75,5 @@ READINGS = {
 
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
 def test_a_text_has_this_reading(door):
-    place = DOORS.index(door)
-    assert {text: door(text) for text in READINGS} == {text: found[place] for text, found in READINGS.items()}
+    column = DOORS.index(door)
+    assert {text: door(text) for text in READINGS} == {text: row[column] for text, row in READINGS.items()}

@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from blindopt.errors import DatasetInvalid
-from curator_service.datasets import ERRORS_SHOWN, Limits, read_table, survey
+from curator_service.datasets.findings import ERRORS_SHOWN, Limits
+from curator_service.datasets.reading import read_table
+from curator_service.datasets.survey import survey
 
 read_csv, read_parquet = (partial(read_table, parquet=parquet) for parquet in (False, True))
 LIMITS = Limits(rows=1_000, columns=50)

@@ -18,12 +18,14 @@ from pydantic import ValidationError
 
 from blindopt.errors import DatasetInvalid
 from blindopt.wire import NONE, ColumnChoice, ColumnMeasurement, Feature, PlanarLaplaceRelease, StudyCreate
-from curator_service.datasets import Limits, read_table, survey, unpacked
 from curator_service.datasets.csv_source import csv_source
-from curator_service.datasets.findings import Findings
+from curator_service.datasets.findings import Findings, Limits
 from curator_service.datasets.parquet_source import parquet_source
 from curator_service.datasets.persons import PersonColumn
+from curator_service.datasets.reading import read_table
 from curator_service.datasets.scaling import ScaledRows
+from curator_service.datasets.survey import survey
+from curator_service.datasets.unpacking import unpacked
 from curator_service.privacy.cautions import of_categories
 
 read_csv, read_parquet = (partial(read_table, parquet=parquet) for parquet in (False, True))

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curator_service.datasets import Limits
+from curator_service.datasets.findings import Limits
 from curator_service.datasets.worker import Job, Reply, read
 from service_kit import runner
 

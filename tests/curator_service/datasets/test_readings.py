@@ -18,9 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blindopt.errors import Busy, DatasetInvalid
-from curator_service.datasets import Limits, is_parquet, read_table, survey
 from curator_service.datasets.csv_source import CsvSource
+from curator_service.datasets.findings import Limits
+from curator_service.datasets.reading import read_table
 from curator_service.datasets.readings import SMALL_BYTES, Reading, Readings
+from curator_service.datasets.survey import survey
+from curator_service.datasets.unpacking import is_parquet
 from curator_service.datasets.worker import Job, Reply, Worker
 from service_kit.runner.runner import Kind, Runner, Task
 
