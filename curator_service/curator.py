@@ -75,8 +75,8 @@ class Curator:
         self.wakeups = Wakeups()
         versions = AnswerVersions(context, self.released, self.budgets, self.wakeups)
         self.inbox = Inbox(context, vault, self.released, versions, self.wakeups)
-        asked = self.released, self.budgets, self.inbox.decline_withheld
-        self.queries = Queries(context, vault, self.limits, *asked, self.wakeups)
+        of_queries = self.released, self.budgets, self.inbox.decline_withheld
+        self.queries = Queries(context, vault, self.limits, *of_queries, self.wakeups)
         self.withholding = Withholding(context, vault, self.released, self.inbox)
         self.deadlines = Deadlines(context, self.inbox, versions, self.wakeups)
         self.webhook_measurer = WebhookMeasurer(context, self.inbox, self.wakeups, settings)

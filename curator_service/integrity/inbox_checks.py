@@ -110,7 +110,7 @@ class InboxLogSummary:
             if (row.state, row.version, row.entry) != state or (entry is not None and entry.query_id != row.query_id):
                 raise LogBroken(f"measurement {row.id} is not what its last entry says: it was changed")
             waiting[row.query_id] += row.state == "open"
-            stored[row.query_id].append((row.place, row.row, row.play, row.plays))
+            stored[row.query_id].append((row.position, row.row, row.play, row.plays))
         for name in last:
             raise LogBroken(f"measurement {name} is missing")
         for query_id, measurements in stored.items():

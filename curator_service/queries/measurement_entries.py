@@ -104,7 +104,11 @@ def corrections_of(request: wire.CorrectCreate) -> list[NewEntry]:
 def latest_values(db: Connection, query_id: str, measurements: dict[str, Measurement]) -> dict[str, float]:
     """The latest value of each measurement of a query that has one, by measurement id."""
     values = inbox_store.values(db, query_id, inbox_store.last_entry(db, query_id))
-    return {one.id: values[one.place, one.play] for one in measurements.values() if (one.place, one.play) in values}
+    return {
+        measurement.id: values[measurement.position, measurement.play]
+        for measurement in measurements.values()
+        if (measurement.position, measurement.play) in values
+    }
 
 
 def check(

@@ -155,7 +155,7 @@ class Measurement:
     id: str
     query_id: str
     study_id: str
-    place: int
+    position: int
     row: int
     play: int
     plays: int
@@ -244,9 +244,9 @@ def find_query(db: Connection, query_id: str) -> MeasuredQuery | None:
 
 def query(db: Connection, query_id: str) -> MeasuredQuery:
     """The state of a query that people or a system measure. Raises NotFound."""
-    if (found := find_query(db, query_id)) is None:
+    if (measured_query := find_query(db, query_id)) is None:
         raise NotFound("there is no such query")
-    return found
+    return measured_query
 
 
 def change_query(db: Connection, query_id: str, **values: Any) -> None:

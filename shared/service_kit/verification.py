@@ -189,10 +189,10 @@ class LogVerification:
     def _verify(self) -> wire.Verification:
         at, began, count = self._context.clock(), time.monotonic(), self._foreign_writes()
         self._verified = 0
-        found, end = self._run(None)
-        self._settle_first(count, found["first"])
-        self._context.audit_trail.replace_findings("second", [each for each in found["second"] if each.about])
-        findings = [*found["first"], *found["second"]]
+        by_part, end = self._run(None)
+        self._settle_first(count, by_part["first"])
+        self._context.audit_trail.replace_findings("second", [each for each in by_part["second"] if each.about])
+        findings = [*by_part["first"], *by_part["second"]]
         return wire.Verification(
             sound=not findings,
             problem=str(findings[0]) if findings else None,
@@ -205,7 +205,7 @@ class LogVerification:
 
     def _run(self, part: Part | None) -> tuple[dict[Part, list[LogBroken]], dict[str, Any]]:
         """Run a process for one part, or for both, to its end; the findings and its last message."""
-        found: dict[Part, list[LogBroken]] = {"first": [], "second": []}
+        by_part: dict[Part, list[LogBroken]] = {"first": [], "second": []}
         end: dict[str, Any] = {}
         process = self._begun(part)
         self._processes.add(process)
@@ -221,7 +221,7 @@ class LogVerification:
                     message = json.loads(line)
                     if "finding" in message:
                         finding = LogBroken(message["finding"], about=message["about"], others=message["others"])
-                        found[message["part"]].append(finding)
+                        by_part[message["part"]].append(finding)
                     elif "verified" in message:
                         self._verified = message["verified"]
                     else:
@@ -230,7 +230,7 @@ class LogVerification:
             self._processes.discard(process)
         if not end:
             raise StateConflict("the verification was ended before it had read everything")
-        return found, end
+        return by_part, end
 
     def _begun(self, part: Part | None) -> subprocess.Popen[bytes]:
         """The process that verifies a part, or both."""

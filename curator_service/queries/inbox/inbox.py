@@ -141,7 +141,7 @@ class Inbox:
             problem=shown.problem if shown.next_at is None else None,
             earlier=[value for _, value in others][:EARLIER_MAX],
             costs_again=costs_again(query, released.spec),
-            mean_held_back=shown.place in held,
+            mean_held_back=shown.position in held,
             system=system_of(shown),
             **{name: getattr(shown, name) for name in _COLUMNS},
         )
@@ -177,10 +177,10 @@ class Inbox:
         def effect(db: Connection) -> Effect:
             query = inbox_store.query(db, query_id)
             released, measurements = self._studies.of(db, query.study_id), inbox_store.of_query(db, query_id)
-            withheld = withheld_rows(db, self._vault, released, {one.row for one in measurements})
+            withheld = withheld_rows(db, self._vault, released, {measurement.row for measurement in measurements})
             held = ReleasedUnits.of(db, query_id, released.spec).held_back()
-            held -= {one.place for one in measurements if one.row in withheld}
-            places = {one.id: one.place for one in measurements}
+            held -= {measurement.position for measurement in measurements if measurement.row in withheld}
+            places = {measurement.id: measurement.position for measurement in measurements}
             faults: list[dict[str, object]] = [
                 {"field": f"measurement_ids.{index}", "message": "is no measurement of this query"}
                 for index, measurement_id in enumerate(means.measurement_ids)
@@ -201,7 +201,9 @@ class Inbox:
         """Record that some measurements, or all that are open, will not be made."""
 
         def declines(db: Connection) -> list[NewEntry]:
-            still_open = [one.id for one in inbox_store.of_query(db, query_id) if one.state == "open"]
+            still_open = [
+                measurement.id for measurement in inbox_store.of_query(db, query_id) if measurement.state == "open"
+            ]
             if not (declined := decline.measurement_ids or still_open):
                 raise StateConflict("nothing of this query is open")
             return [NewEntry(name, reason=decline.reason, note=decline.note) for name in declined]
@@ -252,12 +254,14 @@ class Inbox:
     ) -> dict[str, Any]:
         query = inbox_store.query(db, query_id)
         check_not_lost(query)
-        measurements = {one.id: one for one in inbox_store.of_query(db, query_id)}
+        measurements = {measurement.id: measurement for measurement in inbox_store.of_query(db, query_id)}
         released = self._studies.of(db, query.study_id)
         latest = measurement_entries.latest_values(db, query_id, measurements) if act == "correct" else {}
         measurement_entries.check(act, entries, measurements, released.spec, latest)
         pairs = [(entry, measurements[entry.measurement_id]) for entry in entries]
-        if withheld_rows(db, self._vault, released, {one.row for entry, one in pairs if entry.value is not None}):
+        if withheld_rows(
+            db, self._vault, released, {measurement.row for entry, measurement in pairs if entry.value is not None}
+        ):
             raise StateConflict("nothing was stored: a record among these is withheld, so it takes no more values")
         return measurement_entries.append(db, query, pairs, author, self._context.clock())
 
@@ -268,7 +272,7 @@ class Inbox:
 
     def expire(self, db: Connection, query_id: str) -> None:
         """Decline the open measurements of a query past its deadline."""
-        still_open = [one for one in inbox_store.of_query(db, query_id) if one.state == "open"]
+        still_open = [measurement for measurement in inbox_store.of_query(db, query_id) if measurement.state == "open"]
         self._decline(db, inbox_store.query(db, query_id), still_open, "overdue")
 
     def decline_withheld(self, db: Connection, query_id: str) -> None:
@@ -277,11 +281,17 @@ class Inbox:
         One that was answered while others are open is declined too: its value does not leave.
         """
         query = inbox_store.query(db, query_id)
-        measurements = [one for one in inbox_store.of_query(db, query_id) if one.state in ("open", "answered")]
+        measurements = [
+            measurement
+            for measurement in inbox_store.of_query(db, query_id)
+            if measurement.state in ("open", "answered")
+        ]
         released = self._studies.of(db, query.study_id)
-        rows = withheld_rows(db, self._vault, released, {one.row for one in measurements})
+        rows = withheld_rows(db, self._vault, released, {measurement.row for measurement in measurements})
         if not query.begun:
-            self._decline(db, query, [one for one in measurements if one.row in rows], "declined")
+            self._decline(
+                db, query, [measurement for measurement in measurements if measurement.row in rows], "declined"
+            )
 
     def _decline(
         self,
@@ -293,7 +303,7 @@ class Inbox:
         """Decline measurements by the curator itself, and begin the version that follows."""
         if not measurements or query.lost:
             return
-        now, entries = self._context.clock(), [(NewEntry(one.id), one) for one in measurements]
+        now, entries = self._context.clock(), [(NewEntry(measurement.id), measurement) for measurement in measurements]
         details = measurement_entries.append(db, query, entries, CURATOR, now, kind)
         audit_log.append(db, f"measurement.{kind}", actor=CURATOR.actor, now=now, details=details)
         self._versions.begin(db, query.query_id, actor=CURATOR.actor)
@@ -330,7 +340,9 @@ class Inbox:
             for query_id, acts in self._by_query(db, sheet).items():
                 check_not_lost(inbox_store.query(db, query_id))
                 entered = {entry.measurement_id for entries in acts.values() for entry in entries}
-                answered += {one.id for one in inbox_store.of_query(db, query_id) if one.state == "open"} <= entered
+                answered += {
+                    measurement.id for measurement in inbox_store.of_query(db, query_id) if measurement.state == "open"
+                } <= entered
         return _import_view(sheet, answered, dry_run=True)
 
     def _import_sheet(self, request: RequestContext, sheet: spreadsheet.Sheet) -> StoredReply:
@@ -356,17 +368,21 @@ class Inbox:
         by_query: dict[str, dict[Act, list[NewEntry]]] = {}
         for line, entry in sheet.entries:
             act: Act = "answer" if entry.value is not None else "decline"
-            if (one := measurements.get(entry.measurement_id)) is None:
+            if (measurement := measurements.get(entry.measurement_id)) is None:
                 sheet.blame(line, "measurement_id", "there is no such measurement")
                 continue
-            spec = self._studies.of(db, one.study_id).spec
+            spec = self._studies.of(db, measurement.study_id).spec
             column = "value" if entry.value is not None else "decline_reason"
-            if one.state not in measurement_entries.FROM[act]:
-                sheet.blame(line, column, f"the measurement is {one.state}: {measurement_entries.INSTEAD[one.state]}")
+            if measurement.state not in measurement_entries.FROM[act]:
+                sheet.blame(
+                    line,
+                    column,
+                    f"the measurement is {measurement.state}: {measurement_entries.INSTEAD[measurement.state]}",
+                )
             elif entry.value is not None and (message := measurement_entries.fault_of(entry.value, spec)):
                 sheet.blame(line, column, message)
             else:
-                by_query.setdefault(one.query_id, {}).setdefault(act, []).append(entry)
+                by_query.setdefault(measurement.query_id, {}).setdefault(act, []).append(entry)
         if sheet.faults:
             raise Invalid("nothing was stored: errors says which lines to mend", sheet.faults)
         if len(by_query) > wire.IMPORT_QUERIES_MAX:  # all of them are one transaction, which others wait for
@@ -384,14 +400,14 @@ class Inbox:
 def _earlier(db: Connection, measurements: Sequence[Measurement]) -> dict[tuple[str, int], list[_Earlier]]:
     """The values about the records of these measurements, by study and row, newest first."""
     rows: dict[str, set[int]] = defaultdict(set)
-    for one in measurements:
-        rows[one.study_id].add(one.row)
+    for measurement in measurements:
+        rows[measurement.study_id].add(measurement.row)
     earlier: dict[tuple[str, int], list[_Earlier]] = defaultdict(list)
     for study_id in rows:
-        for one, entry in inbox_store.answers_about(db, study_id, rows[study_id]):
+        for measurement, entry in inbox_store.answers_about(db, study_id, rows[study_id]):
             assert entry.value is not None
             view = wire.EarlierMeasurement(value=entry.value, at=moment(entry.created_at))
-            earlier[study_id, one.row].append((one.seq, view))
+            earlier[study_id, measurement.row].append((measurement.seq, view))
     return earlier
 
 

@@ -89,19 +89,19 @@ def of_answers(spec: StudyCreate, draws: int) -> list[Fit]:
     answers, fits = concrete_answers(spec.answers), list[Fit]()
     centre, bound = getattr(answers, "centre", 0.0), getattr(answers, "bound", 1.0)
     persons = _PERSONS if releases_mean(spec) and not answers_add_up(spec) else 1
-    for place, sign in _PLACES.items():
+    for clip_end, sign in _PLACES.items():
         value = centre + 2 * sign * bound  # beyond the clip
         if is_groups(spec):
             mechanism = GroupAnswers.of(spec)
             total = steps(np.full(mechanism.rows, value), mechanism.answers)
             noise = [mechanism.total(total) - sign * LEVELS * mechanism.rows for _ in range(draws)]
             fits += _of_integers(
-                f"sum at the {place}", noise, mechanism.move / float(amount(mechanism.answers.epsilon))
+                f"sum at the {clip_end}", noise, mechanism.move / float(amount(mechanism.answers.epsilon))
             )
         else:
             item = Measured(row=0, plays=list(range(1, persons + 1)), values=[value] * persons)
             y = np.array([answer.y for answer in release([item] * draws, spec)])
-            fits += _of_offsets(f"answer at the {place}", answers, y - centre, sign, persons)
+            fits += _of_offsets(f"answer at the {clip_end}", answers, y - centre, sign, persons)
     return fits
 
 

@@ -162,8 +162,8 @@ class Form:
 
     def items(self, name: str, *fields: str) -> list[int]:
         """The numbers of the items of a list that have a text in one of these fields, ascending."""
-        found = (re.fullmatch(rf"{re.escape(name)}\.([0-9]{{1,6}})\.(\w+)", path) for path in self.values)
-        return sorted({int(m[1]) for m in found if m and m[2] in fields and self.get(m[0])})
+        matches = (re.fullmatch(rf"{re.escape(name)}\.([0-9]{{1,6}})\.(\w+)", path) for path in self.values)
+        return sorted({int(m[1]) for m in matches if m and m[2] in fields and self.get(m[0])})
 
     def read(self, model: type[BaseModel], without: Container[str] = (), within: str = "") -> Body:
         """The body that the inputs make, of this wire model; faults are recorded. What is empty has the API's default.
@@ -306,12 +306,12 @@ def input_of(path: str, body: Mapping[Any, Any], names: Mapping[str, str]) -> st
     >>> input_of("release.auto", {"release": {"mechanism": "auto", "epsilon": "1"}}, {})
     'release.mechanism'
     """
-    found: list[str] = []
+    names_of_input: list[str] = []
     node: Any = body
     segments = path.split(".")
     for i, segment in enumerate(segments):
         if not isinstance(node, Mapping):
-            found += [] if node is not None else segments[i:]  # no input for each value of a list
+            names_of_input += [] if node is not None else segments[i:]  # no input for each value of a list
             break
         if segment.isdecimal() and int(segment) < len(node):
             key: Any = sorted(node)[int(segment)]
@@ -319,11 +319,11 @@ def input_of(path: str, body: Mapping[Any, Any], names: Mapping[str, str]) -> st
             continue
         else:
             key = segment
-        found.append(str(key))
+        names_of_input.append(str(key))
         node = node.get(key)
-    while (name := ".".join(found)) not in names and isinstance(node, Mapping) and node:
+    while (name := ".".join(names_of_input)) not in names and isinstance(node, Mapping) and node:
         key = next(iter(node))
-        found.append(str(key))
+        names_of_input.append(str(key))
         node = node[key]
     return names.get(name, name)
 
@@ -338,8 +338,8 @@ def inlined(model: type[BaseModel]) -> Mapping[str, Any]:
             return [resolved(part) for part in schema]
         if not isinstance(schema, dict):
             return schema
-        one, *more = [part for part in schema.get("anyOf", []) if part.get("type") != "null"] or [{}]
-        schema = ({"type": one.get("type")} if more else one) | schema
+        first, *more = [part for part in schema.get("anyOf", []) if part.get("type") != "null"] or [{}]
+        schema = ({"type": first.get("type")} if more else first) | schema
         if "$ref" in schema:
             schema = whole["$defs"][schema["$ref"].rpartition("/")[2]] | schema
         return {key: resolved(part) for key, part in schema.items() if key not in ("$ref", "$defs", "anyOf")}

@@ -228,10 +228,10 @@ class AuditTrail:
 
     def replace_findings(self, part: Part, findings: Sequence[LogBroken]) -> None:
         """Take the findings of one part of a verification in place of its earlier ones, and write notices."""
-        known = self.findings
+        earlier = self.findings
         self._findings[part] = list(findings)
         for finding in findings:
-            if str(finding) not in known:
+            if str(finding) not in earlier:
                 self._notify_in_thread(finding)
 
     def _notify_in_thread(self, finding: LogBroken) -> None:

@@ -37,12 +37,12 @@ def summarize(db: Connection, records: Iterable[Json], summaries: list[LogSummar
 
     What ``records`` raises is yielded too. Where the own log itself is broken, no table can be compared with it.
     """
-    found: dict[tuple[int, str], LogBroken] = {}
+    findings: dict[tuple[int, str], LogBroken] = {}
     by_kind: dict[str, list[tuple[int, LogSummary]]] = {}
 
     def note(index: int, finding: LogBroken) -> None:
         finding.about = finding.about or OTHER
-        found.setdefault((index, finding.about), finding)
+        findings.setdefault((index, finding.about), finding)
 
     try:
         for record in records:
@@ -68,7 +68,7 @@ def summarize(db: Connection, records: Iterable[Json], summaries: list[LogSummar
             note(index, error)
         except (ValueError, LookupError, TypeError, AttributeError) as error:  # a changed row may hold anything
             note(index, LogBroken(f"a stored row cannot be read ({type(error).__name__}): it was changed"))
-    yield from found.values()
+    yield from findings.values()
 
 
 class PrincipalLogSummary:

@@ -84,8 +84,8 @@ class EventStreams:
                 yield f"retry: {retry_ms}\n\n" + "".join(first or ())
                 sent_at = time.monotonic()
                 async for events in batches:
-                    for one in events:
-                        yield one
+                    for line in events:
+                        yield line
                     if events:
                         sent_at = time.monotonic()
                     elif time.monotonic() - sent_at >= self._beat_seconds:

@@ -12,7 +12,7 @@ CSV = f"{MARKUP},y\n" + "".join(f"{20 + i % 50},{i % 13}\n" for i in range(300))
 RANGES = {"age": ("20.5", "80"), "y": ("1", "12")}
 
 
-def _asked(column, lower, upper, number=0):
+def _requested(column, lower, upper, number=0):
     """What is filled in for one column."""
     name = f"columns.{number}"
     return {f"{name}.column": column, f"{name}.outer.0": lower, f"{name}.outer.1": upper}
@@ -31,7 +31,7 @@ def test_bounds_are_found_shown_charged_and_offered_to_a_study(owner, dataset):
     owner.get(f"/datasets/{dataset}")
     assert path in owner.text
     owner.get(path)
-    every = _asked(MARKUP, "0", "128") | _asked("y", "0", "64", 1)
+    every = _requested(MARKUP, "0", "128") | _requested("y", "0", "64", 1)
     owner.submit(path, epsilon="50", outermost="10", **every)
     assert owner.status == 200, owner.shown[-600:]
     assert "Found, for epsilon 50" in owner.shown
@@ -58,13 +58,13 @@ def test_what_is_wrong_with_a_request_is_said_beside_its_field_and_costs_nothing
     before = owner.shown.count("Private bounds for")
     owner.submit(path, epsilon="1", drop=("columns.0.column", "columns.1.column"))
     assert (owner.status, "Choose at least one column" in owner.shown) == (422, True)
-    owner.submit(path, epsilon="1", **_asked(MARKUP, "5", "1"))
+    owner.submit(path, epsilon="1", **_requested(MARKUP, "5", "1"))
     assert (owner.status, "Must be larger" in owner.shown) == (422, True)
-    owner.submit(path, epsilon="1", **_asked(MARKUP, "", "1"))
+    owner.submit(path, epsilon="1", **_requested(MARKUP, "", "1"))
     assert (owner.status, "Enter a number" in owner.shown) == (422, True)
-    owner.submit(path, epsilon="0", **_asked(MARKUP, "0", "1"))
+    owner.submit(path, epsilon="0", **_requested(MARKUP, "0", "1"))
     assert owner.status == 422
-    owner.submit(path, epsilon="1", outermost="60", **_asked(MARKUP, "0", "1"))
+    owner.submit(path, epsilon="1", outermost="60", **_requested(MARKUP, "0", "1"))
     assert (owner.status, "from 0.1 to 49" in owner.shown) == (422, True)
     owner.get(path)
     assert owner.shown.count("Private bounds for") == before
@@ -73,7 +73,7 @@ def test_what_is_wrong_with_a_request_is_said_beside_its_field_and_costs_nothing
 def test_the_outermost_share_can_be_said(owner, dataset):
     path = f"/datasets/{dataset}/bounds"
     owner.get(path)
-    owner.submit(path, epsilon="5", outermost="10", **_asked(MARKUP, "0", "128"))
+    owner.submit(path, epsilon="5", outermost="10", **_requested(MARKUP, "0", "128"))
     assert owner.status == 200
     assert re.search(r"Shares of records below: 10 %, 90 %", owner.shown)
 

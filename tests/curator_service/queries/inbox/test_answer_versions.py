@@ -44,12 +44,12 @@ class Stepwise(AnswerVersions):
 
 
 @pytest.fixture
-def asked(in_process, small, draft_of):
+def queried(in_process, small, draft_of):
     """Opens a study, asks for rows and answers as many measurements as there are values: study, query, measurements."""
-    return partial(_asked, in_process, small, draft_of)
+    return partial(_queried, in_process, small, draft_of)
 
 
-def _asked(in_process, small, draft_of, rows, *values, plays=1, answers=LAPLACE, **draft):
+def _queried(in_process, small, draft_of, rows, *values, plays=1, answers=LAPLACE, **draft):
     study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=answers, **draft))
     query = in_process.ask(study, rows, plays)
     items = in_process.items(query)
@@ -106,9 +106,9 @@ def test_noise_of_another_scale_would_be_seen(in_process, small, draft_of, tmp_p
     assert stats.kstest(first, stats.laplace(loc=1.5, scale=20.0).cdf).pvalue < SURE
 
 
-def _corrected(in_process, asked):
+def _corrected(in_process, queried):
     """Three rows, of which one is corrected: the query's answer before and after, and its lines of the ledger."""
-    study, query, items = asked([3, 4, 5], 1.0, 2.0, 3.0)
+    study, query, items = queried([3, 4, 5], 1.0, 2.0, 3.0)
     before = in_process.reply(study, query)
     assert in_process.enter("correct", query, items[1:2], -1.0).status_code == 200
     lines = in_process.call("owner", "GET", f"/v1/studies/{study}/ledger")["entries"]
@@ -121,8 +121,8 @@ def _check_correction(before, after, lines):
     assert [(line["kind"], line["row"], line["epsilon"]) for line in lines[3:]] == [("correction", 4, "0.5")]
 
 
-def test_a_correction_keeps_what_did_not_change_bit_for_bit(in_process, asked):
-    _check_correction(*_corrected(in_process, asked))
+def test_a_correction_keeps_what_did_not_change_bit_for_bit(in_process, queried):
+    _check_correction(*_corrected(in_process, queried))
 
 
 class DrawsAllAnew(AnswerVersions):
@@ -134,9 +134,9 @@ class DrawsAllAnew(AnswerVersions):
         return (whole if earlier.versions else fresh), again, is_less
 
 
-def test_a_curator_that_draws_all_anew_or_charges_nothing_is_found(in_process, asked):
+def test_a_curator_that_draws_all_anew_or_charges_nothing_is_found(in_process, queried):
     _use(in_process, DrawsAllAnew)
-    correction = _corrected(in_process, asked)
+    correction = _corrected(in_process, queried)
     with pytest.raises(AssertionError):
         _check_correction(*correction)
     with pytest.raises(LogBroken, match="3 answers anew"):
@@ -150,18 +150,18 @@ class ChargesNothing(AnswerVersions):
         return None
 
 
-def test_a_correction_that_is_not_charged_is_found(in_process, asked):
+def test_a_correction_that_is_not_charged_is_found(in_process, queried):
     _use(in_process, ChargesNothing)
-    _corrected(in_process, asked)
+    _corrected(in_process, queried)
     with pytest.raises(LogBroken, match="1 answers anew"):
         in_process.check()
 
 
-def test_an_answer_released_often_is_held_against_its_cap_beside_one_released_once(in_process, asked):
+def test_an_answer_released_often_is_held_against_its_cap_beside_one_released_once(in_process, queried):
     """Two plays of one record, each another person's: only the first is corrected three times, which is its cap."""
     budget = wire.Budget(epsilon_per_row="2")
     draft = {"answers": LAPLACE, "privacy_unit": "answer", "budget": budget}
-    study, query, items = asked([3], 1.0, 2.0, plays=2, **draft)
+    study, query, items = queried([3], 1.0, 2.0, plays=2, **draft)
     for value in (1.1, 1.2, 1.3):
         assert in_process.enter("correct", query, items[:1], value).status_code == 200
     refused = in_process.enter("correct", query, items, 1.4, 2.4)
@@ -184,8 +184,8 @@ def _ledger(in_process, study, query):
     return [(line["kind"], line["row"], line["epsilon"]) for line in lines if line["query_id"] == query]
 
 
-def test_an_answer_taken_back_is_declined_in_the_next_version_and_costs_nothing(in_process, asked):
-    study, query, items = asked([3, 4, 5], 1.0, 2.0, 3.0)
+def test_an_answer_taken_back_is_declined_in_the_next_version_and_costs_nothing(in_process, queried):
+    study, query, items = queried([3, 4, 5], 1.0, 2.0, 3.0)
     before, spent = in_process.reply(study, query), _ledger(in_process, study, query)
     done = _take_back(in_process, query, items[1:2], key="once")
     assert (done.status_code, done.json()["version"], done.json()["charged"]) == (200, 2, None)
@@ -202,8 +202,8 @@ def test_an_answer_taken_back_is_declined_in_the_next_version_and_costs_nothing(
 
 
 @pytest.mark.parametrize("value", [2.0, -1.0])
-def test_an_answer_in_the_place_of_a_void_one_is_drawn_anew_and_charged_whatever_it_is(in_process, asked, value):
-    study, query, items = asked([3, 4], 1.0, 2.0)
+def test_an_answer_in_the_place_of_a_void_one_is_drawn_anew_and_charged_whatever_it_is(in_process, queried, value):
+    study, query, items = queried([3, 4], 1.0, 2.0)
     before = in_process.reply(study, query)
     _take_back(in_process, query, items[1:])
     entered = in_process.enter("answer", query, items[1:], value)
@@ -225,19 +225,19 @@ class ForgetsVoidAnswers(AnswerVersions):
         return fresh, [unit for unit in again if unit in last], is_less
 
 
-def test_a_curator_that_takes_a_void_answer_for_never_released_is_found(in_process, asked):
+def test_a_curator_that_takes_a_void_answer_for_never_released_is_found(in_process, queried):
     """Else fresh noise would be free, as often as an answer is taken back and entered again."""
     _use(in_process, ForgetsVoidAnswers)
-    _, query, items = asked([3], 1.0)
+    _, query, items = queried([3], 1.0)
     _take_back(in_process, query, items)
     assert in_process.enter("answer", query, items, 1.0).json()["charged"] is None
     with pytest.raises(LogBroken, match="1 answers anew"):
         in_process.check()
 
 
-def test_where_the_caps_allow_no_other_answer_a_void_one_stays_void(in_process, asked):
+def test_where_the_caps_allow_no_other_answer_a_void_one_stays_void(in_process, queried):
     budget = wire.Budget(epsilon_per_row="0.7")
-    study, query, items = asked([3], 1.0, budget=budget)
+    study, query, items = queried([3], 1.0, budget=budget)
     assert _take_back(in_process, query, items).status_code == 200
     refused = in_process.enter("answer", query, items, 1.0)
     assert (refused.status_code, refused.json()["code"]) == (403, "privacy_budget_exhausted")
@@ -265,15 +265,15 @@ def _means(in_process, study, query):
     return [(a.row, a.plays, pytest.approx(a.y, abs=0.3)) for a in reply.answers], reply.declined
 
 
-def _answered_means(asked, **more):
+def _answered_means(queried, **more):
     """Three measurements of each of two records, released as means: study, query, measurements."""
-    return asked([3, 4], 1.0, 2.0, 4.5, 0.0, 0.0, 3.0, plays=3, answers=MEANS, **more)
+    return queried([3, 4], 1.0, 2.0, 4.5, 0.0, 0.0, 3.0, plays=3, answers=MEANS, **more)
 
 
-def test_a_measurement_of_a_mean_is_taken_back_at_the_cap_without_a_number_or_a_charge(in_process, asked):
+def test_a_measurement_of_a_mean_is_taken_back_at_the_cap_without_a_number_or_a_charge(in_process, queried):
     """Consent that is withdrawn is honoured, whatever is spent: the candidate is declined, the other mean is copied."""
     budget = wire.Budget(epsilon_per_row="500", epsilon_total="1000")
-    study, query, items = _answered_means(asked, budget=budget)
+    study, query, items = _answered_means(queried, budget=budget)
     before, spent = in_process.reply(study, query), _ledger(in_process, study, query)
     done = _take_back(in_process, query, items[:1], reason="consent")
     assert (done.status_code, done.json()["version"], done.json()["charged"]) == (200, 2, None)
@@ -293,8 +293,8 @@ def test_a_measurement_of_a_mean_is_taken_back_at_the_cap_without_a_number_or_a_
     in_process.check()
 
 
-def test_the_mean_of_what_is_left_is_released_when_the_owner_says_so_and_charged(in_process, asked):
-    study, query, items = _answered_means(asked)
+def test_the_mean_of_what_is_left_is_released_when_the_owner_says_so_and_charged(in_process, queried):
+    study, query, items = _answered_means(queried)
     nothing = _release_mean(in_process, query)
     assert (nothing.status_code, nothing.json()["code"]) == (409, "state_conflict")
     for held in (items[2:3], items[5:]):
@@ -317,9 +317,9 @@ def test_the_mean_of_what_is_left_is_released_when_the_owner_says_so_and_charged
     in_process.check()
 
 
-def test_another_value_of_the_record_releases_its_mean_and_another_record_s_does_not(in_process, asked):
+def test_another_value_of_the_record_releases_its_mean_and_another_record_s_does_not(in_process, queried):
     """A late measurement that joins a mean already released is another mean, and charged; so is a correction."""
-    study, query, items = _answered_means(asked)
+    study, query, items = _answered_means(queried)
     _take_back(in_process, query, items[2:3])
     assert in_process.enter("correct", query, items[3:4], 3.0).json()["charged"] == "500"
     assert _means(in_process, study, query) == ([(4, 3, 2.0)], [3])
@@ -334,16 +334,16 @@ def test_another_value_of_the_record_releases_its_mean_and_another_record_s_does
     in_process.check()
 
 
-def test_a_measurement_taken_back_before_the_first_release_leaves_a_mean_that_the_query_paid_for(in_process, asked):
-    study, query, items = asked([3], 4.5, 2.0, plays=3, answers=MEANS)
+def test_a_measurement_taken_back_before_the_first_release_leaves_a_mean_that_the_query_paid_for(in_process, queried):
+    study, query, items = queried([3], 4.5, 2.0, plays=3, answers=MEANS)
     assert _take_back(in_process, query, items[:1]).json()["version"] == 0
     assert in_process.enter("answer", query, items[2:], 1.0).json()["charged"] is None
     assert _means(in_process, study, query) == ([(3, 2, 1.5)], [])
     in_process.check()
 
 
-def test_a_mean_held_back_stays_so_through_a_crash_and_is_drawn_once_when_it_is_released(in_process, asked):
-    study, query, items = _answered_means(asked)
+def test_a_mean_held_back_stays_so_through_a_crash_and_is_drawn_once_when_it_is_released(in_process, queried):
+    study, query, items = _answered_means(queried)
     before = in_process.reply(study, query)
     versions = _use(in_process, Stepwise)
     versions.crashed = True
@@ -368,8 +368,8 @@ def test_a_mean_held_back_stays_so_through_a_crash_and_is_drawn_once_when_it_is_
     in_process.check()
 
 
-def test_no_mean_of_a_record_that_is_withheld_is_released(in_process, asked):
-    study, query, items = _answered_means(asked)
+def test_no_mean_of_a_record_that_is_withheld_is_released(in_process, queried):
+    study, query, items = _answered_means(queried)
     _take_back(in_process, query, [items[0], items[3]])
     dataset = in_process.call("owner", "GET", f"/v1/studies/{study}")["spec"]["dataset_id"]
     body = {"record": items[0]["record"]}
@@ -387,16 +387,16 @@ class ReleasesTheRest(AnswerVersions):
         return super().begin(db, query_id, actor=actor, means=range(9))
 
 
-def test_a_curator_that_releases_the_rest_by_itself_is_refused_at_the_cap(in_process, asked):
+def test_a_curator_that_releases_the_rest_by_itself_is_refused_at_the_cap(in_process, queried):
     """The control: what these tests forbid."""
     budget = wire.Budget(epsilon_per_row="500")
-    _, query, items = _answered_means(asked, budget=budget)
+    _, query, items = _answered_means(queried, budget=budget)
     _use(in_process, ReleasesTheRest)
     assert _take_back(in_process, query, items[:1], reason="consent").status_code == 403
 
 
-def test_values_and_void_answers_are_corrected_together_and_each_fault_is_named(in_process, asked):
-    study, query, items = asked([3, 4, 5], 1.0, 2.0, 3.0, answers=wire.NONE)
+def test_values_and_void_answers_are_corrected_together_and_each_fault_is_named(in_process, queried):
+    study, query, items = queried([3, 4, 5], 1.0, 2.0, 3.0, answers=wire.NONE)
     value = [{"measurement_id": items[0]["id"], "value": 9.0}]
     wrong = _take_back(in_process, query, [items[1], items[0]], values=value)
     assert (wrong.status_code, wrong.json()["errors"][0]["field"]) == (422, "void.1")
@@ -412,10 +412,10 @@ def test_values_and_void_answers_are_corrected_together_and_each_fault_is_named(
 # --- two threads at once, and a crash in between ----------------------------------------------------
 
 
-def test_of_two_draws_of_one_version_one_is_published(in_process, asked):
+def test_of_two_draws_of_one_version_one_is_published(in_process, queried):
     """Two threads draw and publish: the later draw is dropped, and a correction copies from the first."""
     versions = _use(in_process, Stepwise)
-    study, query, items = asked([3])
+    study, query, items = queried([3])
     versions.crashed = True
     in_process.enter("answer", query, items, 1.0)
     in_process.enter("correct", query, items, 2.0)
@@ -436,9 +436,9 @@ def test_of_two_draws_of_one_version_one_is_published(in_process, asked):
     in_process.check()
 
 
-def test_the_next_request_publishes_what_a_crash_left(in_process, asked):
+def test_the_next_request_publishes_what_a_crash_left(in_process, queried):
     versions = _use(in_process, Stepwise)
-    study, query, items = asked([3])
+    study, query, items = queried([3])
     versions.crashed = True
     first = in_process.enter("answer", query, items, 1.0, key="same")
     versions.crashed = False
@@ -504,9 +504,9 @@ def test_nothing_that_people_see_or_write_reaches_a_modeler_or_the_logs(in_proce
     assert "measurement.declined" in read  # the search does see what is there
 
 
-def test_a_query_may_request_many_measurements(in_process, asked):
+def test_a_query_may_request_many_measurements(in_process, queried):
     """10,000 measurements in one query: all are there, and answered in one request."""
-    study, query, items = asked(list(range(100)), plays=100, answers=wire.NONE)
+    study, query, items = queried(list(range(100)), plays=100, answers=wire.NONE)
     assert len(items) == wire.MEASUREMENTS_MAX
     in_process.app.state.context.audit_trail.check_sound()
     half = len(items) // 2
@@ -545,8 +545,8 @@ TAMPERED = {
 def finished(tmp_path_factory, small, draft_of):
     """A database with an answered, corrected query and a pending one."""
     curator = InProcessCurator(tmp_path_factory.mktemp("finished"))
-    _corrected(curator, partial(_asked, curator, small, draft_of))
-    _asked(curator, small, draft_of, [9])
+    _corrected(curator, partial(_queried, curator, small, draft_of))
+    _queried(curator, small, draft_of, [9])
     curator.check()
     path = curator.context.database.path
     curator.close()

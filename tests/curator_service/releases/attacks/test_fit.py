@@ -42,7 +42,7 @@ def of_answers(name, draws=DRAWS, *, means=False):
     return fit.of_answers(spec, draws)
 
 
-def found(fits):
+def contradicted(fits):
     """The kinds of statistics that contradict the law: what is behind a colon, if there is one."""
     return {each.statistic.split(": ")[-1].rstrip(" 1234567890") for each in fits if each.contradicts}
 
@@ -79,7 +79,7 @@ def test_p_of_sound_answers_are_uniform(name, means):
 @pytest.mark.slow(every=2)
 @pytest.mark.parametrize("name", ANSWERS)
 def test_means_of_several_people_have_the_noise_of_one(name):
-    assert found(of_answers(name, 6_000, means=True)) == set()
+    assert contradicted(of_answers(name, 6_000, means=True)) == set()
 
 
 def one_coordinate(z, sd):
@@ -113,7 +113,7 @@ FAULTS = {
 @pytest.mark.filterwarnings("ignore:invalid value encountered in divide")
 def test_a_fault_of_a_release_is_found(name, fault):
     change, statistics = FAULTS[fault]
-    assert found(of_release(name, broken=change)) & statistics
+    assert contradicted(of_release(name, broken=change)) & statistics
 
 
 CHANGES = {
@@ -133,7 +133,7 @@ def test_a_fault_of_answers_is_found(name, fault, monkeypatch):
         monkeypatch,
         lambda self, offsets: self.centre + CHANGES[fault](right(self, offsets) - self.centre),
     )
-    assert found(of_answers(name, DRAWS if name == "laplace" else 6_000))
+    assert contradicted(of_answers(name, DRAWS if name == "laplace" else 6_000))
 
 
 def test_bits_that_are_kept_too_often_and_low_bits_that_are_stuck_are_found(monkeypatch):
@@ -144,7 +144,7 @@ def test_bits_that_are_kept_too_often_and_low_bits_that_are_stuck_are_found(monk
     size = np.abs(y[0]) * np.tanh(0.6) / np.tanh(0.5)  # as if it were right
     with monkeypatch.context() as patch:
         replace_answer_release(patch, lambda self, offsets: np.sign(y) * size)
-        assert found(of_answers("one_bit", 8_000))
+        assert contradicted(of_answers("one_bit", 8_000))
     right = AnswerMechanism.release
 
     def on_a_wide_lattice(self, offsets):
@@ -152,7 +152,7 @@ def test_bits_that_are_kept_too_often_and_low_bits_that_are_stuck_are_found(monk
         return self.centre + np.rint((right(self, offsets) - self.centre) / step) * step
 
     replace_answer_release(monkeypatch, on_a_wide_lattice)
-    assert found(of_answers("laplace")) == {"low bits"}
+    assert contradicted(of_answers("laplace")) == {"low bits"}
 
 
 INTEGERS = {
@@ -172,6 +172,6 @@ def test_a_fault_of_integer_noise_is_found(name, fault, monkeypatch):
         return INTEGERS[fault](np.array(drawn)).tolist()
 
     replace_integer_laplace(monkeypatch, add)
-    assert found(of_release(name))
+    assert contradicted(of_release(name))
     if fault != "repeated":  # each answer is drawn by itself
-        assert found(of_answers("sums"))
+        assert contradicted(of_answers("sums"))
