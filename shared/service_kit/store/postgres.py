@@ -1,7 +1,10 @@
 """PostgreSQL as the database of a service: one schema of a database, and a session that writes."""
 
+import asyncio
 import secrets
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 from weakref import WeakSet
@@ -12,15 +15,14 @@ from sqlalchemy.pool import QueuePool, StaticPool
 
 from service_kit.store import postgres_dialect, postgres_schema
 from service_kit.store.driver_errors import converted, reading
-from service_kit.store.postgres_lookups import Lookups
-from service_kit.store.postgres_session import Session, Statement, check_url, connect
+from service_kit.store.postgres_session import Message, Session, check_url, connect
 from service_kit.store.prepared_statement import Ahead, Driver, PreparedStatement
 
 LEADS = 0x626F7001
 """First half of the key of the advisory lock of the session that leads."""
 _LEAD_S = 3
 _ANSWER = PreparedStatement(select(literal_column("1").label("one")))
-_WRITER: Statement = "SELECT writer FROM state", []
+_WRITER = Session.message("SELECT writer FROM state", [])
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
@@ -41,9 +43,9 @@ class Postgres:
         self._name = secrets.token_hex(8)
         self._session: Session | None = None
         self._sessions: WeakSet[Session] = WeakSet()
-        self._begin: list[Statement] = [
-            ("BEGIN ISOLATION LEVEL READ COMMITTED", []),  # whatever the default of the role or the database
-            (f"SELECT pg_advisory_xact_lock({postgres_schema.writers_lock(schema)})", []),
+        self._begin = [
+            Session.message("BEGIN ISOLATION LEVEL READ COMMITTED", []),  # whatever the default of the database
+            Session.message(f"SELECT pg_advisory_xact_lock({postgres_schema.writers_lock(schema)})", []),
         ]
         self._leader: Session | None = _leading.pop((url, schema), None)
         self._writer = _engine(self._open_writer, StaticPool)
@@ -81,7 +83,7 @@ class Postgres:
         if not hasattr(self, "_reader"):  # the schema may not be there yet
             session.run(self._begin)
             return None, []
-        _, _, writer, *rows = session.run([*self._begin, _WRITER, *(session.of(*each) for each in ahead)])
+        _, _, writer, *rows = session.run([*self._begin, _WRITER, *(Session.message_of(*each) for each in ahead)])
         if writer.fetchone()[0] != self._name:
             driver.execute(f"UPDATE state SET writer = '{self._name}'")
             self._writes += 1
@@ -99,8 +101,10 @@ class Postgres:
     def open_readers(self) -> Engine:
         """Open the connections that read; the pool of those that SQLAlchemy uses."""
         self._reader = _engine(lambda: self._open("reader"), QueuePool)
-        self._row_session = self._open("reader")
-        self._lookups = Lookups(lambda: self._open("reader"))
+        self._row_session, self._row_lock = self._open("reader"), threading.Lock()
+        self._row_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rows")
+        self._lookups: list[tuple[Message, asyncio.Future[Any]]] = []
+        self._looking_up: asyncio.Task[None] | None = None
 
         @event.listens_for(self._reader, "begin")
         def on_begin(connection: Connection) -> None:
@@ -109,19 +113,45 @@ class Postgres:
         return self._reader
 
     def row(self, statement: PreparedStatement, values: dict[str, Any]) -> Any:
-        """The only row of a statement, or None; not in a transaction, for one thread at a time."""
-        if self._row_session.closed:
-            self._row_session = self._open("reader")
-        return statement.row_on(self._row_session, **values)
+        """The only row of a statement, or None; not in a transaction."""
+        return statement.made(self._fields([Session.message_of(statement, values)])[0])
 
     async def row_soon(self, statement: PreparedStatement, values: dict[str, Any]) -> Any:
-        """``row`` for the event loop, which serves others meanwhile."""
-        return await self._lookups.row(statement, values)
+        """``row`` for the event loop. Rows that are asked for while others are waited for are read together."""
+        future = asyncio.get_running_loop().create_future()
+        self._lookups.append((Session.message_of(statement, values), future))
+        if self._looking_up is None or self._looking_up.done():
+            self._looking_up = asyncio.create_task(self._look_up())
+        return statement.made(await future)
+
+    async def _look_up(self) -> None:
+        while self._lookups:
+            lookups, self._lookups = self._lookups, []
+            messages = [message for message, _ in lookups]
+            results: list[Any]
+            try:
+                results = await asyncio.get_running_loop().run_in_executor(self._row_thread, self._fields, messages)
+            except Exception as error:
+                closed = psycopg.OperationalError("the session is closed")
+                results = [error if isinstance(error, psycopg.Error) else closed] * len(lookups)
+            for (_, future), fields in zip(lookups, results, strict=True):
+                if future.done():  # its caller has gone
+                    continue
+                if isinstance(fields, Exception):
+                    future.set_exception(fields)
+                else:
+                    future.set_result(fields)
+
+    def _fields(self, messages: list[Message]) -> list[Any]:
+        with self._row_lock:
+            if self._row_session.closed:
+                self._row_session = self._open("reader")
+            return [result.fetchone() for result in self._row_session.run(messages)]
 
     async def answer(self) -> None:
         """Wait until the server answers a read that waits for no lock. Raises StorageUnavailable."""
         with reading():
-            await self._lookups.row(_ANSWER, {})
+            await self.row_soon(_ANSWER, {})
 
     def abandon(self) -> None:
         """Cut all connections: whichever thread waits for the server goes on with an error."""
@@ -162,8 +192,9 @@ class Postgres:
 
     def close(self) -> None:
         """Close every session, and with it the locks of this one."""
+        self._row_session.cut()  # a thread may wait for it
+        self._row_thread.shutdown()
         self._row_session.close()
-        self._lookups.close()
         self._reader.dispose()
         self._writer.dispose()
 

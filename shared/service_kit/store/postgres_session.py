@@ -2,7 +2,6 @@
 
 import math
 import os
-import select
 import socket
 import time
 from collections.abc import Iterator
@@ -11,9 +10,10 @@ from itertools import count
 from typing import Any, Self, cast
 
 import psycopg
+from psycopg import generators
 from psycopg.adapt import AdaptersMap, Transformer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import ConnStatus, ExecStatus, Format, TransactionStatus
+from psycopg.pq import ConnStatus, ExecStatus, Format, PipelineStatus, TransactionStatus
 from psycopg.types.numeric import FloatBinaryDumper, FloatDumper, Int8Dumper, NumericLoader
 from psycopg.types.string import StrDumperUnknown, TextBinaryLoader, TextLoader
 
@@ -120,120 +120,123 @@ class _Result:
 
 
 _SENT = _Result([])
-Statement = tuple[str, list[Any]]
-"""PostgreSQL's own text, and its parameters in order."""
 Message = tuple[str, list[bytes | None], list[Format]]
-"""The same with each parameter's bytes and format."""
+"""A statement in PostgreSQL's own text, with the bytes and format of each parameter in order."""
 
 
 class Session(psycopg.Connection[Any]):
     """A connection that begins a transaction at BEGIN alone, like that of ``sqlite3``.
 
     Inserts by a ``PreparedStatement`` and savepoints, whose results nobody reads, are sent together with the next
-    statement, the latest is COMMIT: the wait for the server is for reads alone. An error of theirs comes then.
-    The driver's own cursors take a third more processor time (measured), and are for SQLAlchemy.
+    statement, the latest is COMMIT: the wait for the server is for reads alone. An error of theirs comes then. They
+    wait in libpq's buffer, in pipeline mode. psycopg's own pipeline takes over twice the processor time of a
+    transaction, as each statement is a cursor's (measured): cursors are for SQLAlchemy.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._later: list[Statement] = []
         self._names: dict[str, bytes] = {}
-        self._named = count()
+        self._numbers = count()
+        self._savepoints: list[str] = []
         self._loads = Transformer(self)
         self.found_no_room_at = -math.inf
         """When a statement last found the server's disk full, by the monotonic clock."""
-        self._is_undone = False  # whether the transaction failed in a part that the caller has left
 
     def execute(self, query: Any, params: Any = None, /, **options: Any) -> Any:
         """Run a statement: the text of a ``PreparedStatement``, or PostgreSQL's own without parameters."""
-        text, positions = _TEXTS.get(query) or _learn(query)
-        if ";" in text:  # several, which only the simple protocol takes
-            return self.cursor().execute(text)
-        statement = text, [params[position] for position in positions]
+        if query.startswith(_PARTS):
+            sql, positions = self._renamed(query), list[int]()
+        else:
+            sql, positions = _TEXTS.get(query) or _learn(query)
+        if ";" in sql:  # several, which only the simple protocol takes
+            return self.cursor().execute(sql)
+        message = self.message(sql, [params[position] for position in positions])
         if query.startswith(_LATER) and self.in_transaction:
-            self._later.append(statement)
+            self.send(message)
             return _SENT
-        later, self._later = self._later, []
         if query.startswith("ROLLBACK"):
-            if self._is_undone and query != "ROLLBACK":  # the server's newest savepoint is an earlier one of that name
-                raise psycopg.errors.InFailedSqlTransaction("a statement before this part failed")
-            kept = self._before(later, query)
-            if kept is not None:
-                self._later = kept
-                return _SENT
-            later = []
-        return self.run([*later, statement])[-1]
+            with suppress(psycopg.Error):  # of what is undone: of other statements, the savepoint would not be there
+                self.run([])
+        return self.run([message])[-1]
 
-    def run(self, statements: list[Statement]) -> list[_Result]:
+    def _renamed(self, query: str) -> str:
+        """A statement about a savepoint, by a name of its own: one that was never sent is not taken for an earlier."""
+        verb, _, name = query.rpartition(" ")
+        if verb == "SAVEPOINT":
+            self._savepoints = [*(self._savepoints if self.in_transaction else []), f"{name}_{next(self._numbers)}"]
+        while not self._savepoints[-1].startswith(f"{name}_"):
+            self._savepoints.pop()
+        return f"{verb} {self._savepoints.pop() if verb == 'RELEASE' else self._savepoints[-1]}"
+
+    def run(self, messages: list[Message]) -> list[_Result]:
         """Send statements together, wait once, and return the results. Raises the first error, after which none ran."""
-        connection = self.pgconn
-        self._is_undone &= self.in_transaction
-        messages = [self.message(*statement) for statement in statements]  # before any is sent: a value may be refused
-        with _Waiting(connection) as waiting:
-            for message in messages:
-                self.send(*message)
-            connection.pipeline_sync()
-            results, error = waiting.results(), None
-        done: list[_Result] = []
+        for message in messages:
+            self.send(message)
+        results, error = self._arrived(), None
         for result in results:
             if result.status == ExecStatus.FATAL_ERROR and error is None:
                 error = psycopg.errors.error_from_result(result)
                 self.note(error)
-                self._is_undone |= any(text.startswith(_PARTS) for text, _ in statements[len(done) :])
-            done.append(self.rows_of(result) if error is None else _SENT)
-        if statements[-1][0] == "COMMIT" and results[-1].command_status == b"ROLLBACK":  # it had failed before
+        if messages and messages[-1][0] == "COMMIT" and results[-1].command_status == b"ROLLBACK":  # it had failed
             error = psycopg.errors.InFailedSqlTransaction("the transaction was undone")
         if error is not None:
             self._names.clear()  # some may not have been prepared
             raise error
-        return done
+        return [self._rows_of(result) for result in results[len(results) - len(messages) :]]
 
     @staticmethod
-    def message(text: str, values: list[Any]) -> Message:
+    def message(sql: str, values: list[Any]) -> Message:
         """A statement as it is sent. Raises for a value that cannot be."""
         formats = [Format.BINARY if isinstance(value, bytes) else Format.TEXT for value in values]
-        return text, [_encoded(value) for value in values], formats
+        return sql, [_encoded(value) for value in values], formats
 
-    def send(self, text: str, values: list[bytes | None], formats: list[Format]) -> None:
-        """Send a statement in pipeline mode; one that is new to the server is prepared before it."""
-        name = self._names.get(text)
+    @staticmethod
+    def message_of(statement: PreparedStatement, values: dict[str, Any]) -> Message:
+        """The same of a ``PreparedStatement``."""
+        bound = statement.bound(values)
+        sql, positions = _TEXTS.get(statement.sql) or _learn(statement.sql)
+        return Session.message(sql, [bound[position] for position in positions])
+
+    def send(self, message: Message) -> None:
+        """Send a statement with the next that are waited for; one that is new to the server is prepared before it."""
+        if self.pgconn.pipeline_status == PipelineStatus.OFF:
+            self.pgconn.enter_pipeline_mode()
+        sql, values, formats = message
+        if sql.startswith(_PARTS):  # each has a name of its own
+            self.pgconn.send_query_params(sql.encode(), None)
+            return
+        name = self._names.get(sql)
         if name is None:
-            name = self._names[text] = b"s%d" % next(self._named)
-            self.pgconn.send_prepare(name, text.encode())
+            name = self._names[sql] = b"s%d" % next(self._numbers)
+            self.pgconn.send_prepare(name, sql.encode())
         self.pgconn.send_query_prepared(name, values, formats, Format.BINARY)
 
-    def rows_of(self, result: Any) -> _Result:
-        """The rows of a result of the driver."""
+    def _arrived(self) -> list[Any]:
+        """The results of all statements that were sent."""
+        results: list[Any] = []
+        if self.pgconn.pipeline_status == PipelineStatus.OFF:
+            return results
+        self.pgconn.pipeline_sync()
+        self.wait(generators.send(self.pgconn))
+        while True:
+            result = self.wait(generators.fetch(self.pgconn))
+            if self.pgconn.status == ConnStatus.BAD:  # no sync will come
+                raise psycopg.OperationalError("the connection is lost")
+            if result is not None and result.status == ExecStatus.PIPELINE_SYNC:
+                self.pgconn.exit_pipeline_mode()
+                return results
+            if result is not None and (result.status != ExecStatus.COMMAND_OK or result.command_status):
+                results.append(result)  # not that of a preparation
+
+    def _rows_of(self, result: Any) -> _Result:
         if result.status != ExecStatus.TUPLES_OK:
             return _Result([], result.command_tuples or 0)
         self._loads.set_pgresult(result)
         return _Result(self._loads.load_rows(0, result.ntuples, tuple), result.ntuples)
 
-    @staticmethod
-    def of(statement: PreparedStatement, values: dict[str, Any]) -> Statement:
-        """A statement as this session runs it."""
-        bound = statement.bound(values)
-        text, positions = _TEXTS.get(statement.sql) or _learn(statement.sql)
-        return text, [bound[position] for position in positions]
-
-    @staticmethod
-    def _before(later: list[Statement], query: str) -> list[Statement] | None:
-        """What to send of it where everything back to a savepoint, which was not sent either, is undone."""
-        name, released = query.removeprefix("ROLLBACK TO"), 0
-        for index in reversed(range(len(later))):  # others of this name, which were released, stay
-            text = later[index][0]
-            released += text == f"RELEASE{name}"
-            if text == f"SAVEPOINT{name}":
-                if not released:
-                    return later[: index + 1]
-                released -= 1
-        return None
-
     def cursor(self, *args: Any, **options: Any) -> Any:
-        """A cursor, for SQLAlchemy too: what was to be sent is sent before."""
-        later, self._later = self._later, []
-        if later:
-            self.run(later)
+        """A cursor, for SQLAlchemy too. What was sent before is waited for."""
+        self.run([])
         return super().cursor(*args, **options)
 
     def note(self, error: Exception) -> None:
@@ -250,49 +253,7 @@ class Session(psycopg.Connection[Any]):
     @property
     def in_transaction(self) -> bool:
         """Whether a transaction is under way, also one that failed and was not rolled back."""
-        return self.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
-
-
-class _Waiting:
-    """Pipeline mode of a connection, and the wait of this thread for its results."""
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-        self._poll = select.poll()
-
-    def __enter__(self) -> Self:
-        self._connection.enter_pipeline_mode()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._connection.status == ConnStatus.OK and not error[0]:
-            self._connection.exit_pipeline_mode()
-
-    def results(self) -> list[Any]:
-        """The results of all statements that were sent, up to the sync after them."""
-        connection = self._connection
-        results: list[Any] = []
-        self._poll.register(connection.socket, select.POLLIN | select.POLLOUT)
-        while connection.flush():
-            self._poll.poll()
-            connection.consume_input()
-        self._poll.modify(connection.socket, select.POLLIN)
-        while True:
-            while connection.is_busy():
-                self._poll.poll()
-                connection.consume_input()
-            result = connection.get_result()
-            if connection.status == ConnStatus.BAD:  # no sync will come
-                raise psycopg.OperationalError("the connection is lost")
-            if result is not None and result.status == ExecStatus.PIPELINE_SYNC:
-                return results
-            if result is not None and not is_of_prepare(result):
-                results.append(result)
-
-
-def is_of_prepare(result: Any) -> bool:
-    """Whether a result is that of a statement's preparation."""
-    return result.status == ExecStatus.COMMAND_OK and not result.command_status
+        return self.pgconn.transaction_status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
 
 
 def _encoded(value: Any) -> bytes | None:
@@ -305,8 +266,8 @@ def _encoded(value: Any) -> bytes | None:
     return repr(value + 0).encode()  # True is 1
 
 
-_PARTS = ("SAVEPOINT ", "RELEASE ")
-_LATER = ("INSERT ", *_PARTS)
+_PARTS = ("SAVEPOINT ", "RELEASE ", "ROLLBACK TO ")
+_LATER = ("INSERT ", "SAVEPOINT ", "RELEASE ")
 _TEXTS: dict[str, tuple[str, list[int]]] = {}
 
 

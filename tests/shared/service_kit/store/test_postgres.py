@@ -17,7 +17,7 @@ from sqlalchemy import Column, Float, Integer, LargeBinary, MetaData, Table, Tex
 from sqlalchemy.schema import CreateTable
 from typer.testing import CliRunner
 
-from blindopt.errors import AuditUnavailable, StateConflict
+from blindopt.errors import AuditUnavailable, StateConflict, StorageUnavailable
 from curator_service import cli
 from curator_service.integrity import log_checks
 from curator_service.settings import Settings
@@ -26,8 +26,6 @@ from service_kit.cli.configuration import masked
 from service_kit.context.keys import Seal, signer
 from service_kit.store import audit_log, base, postgres_schema, schema, stored_replies
 from service_kit.store.database import Database, StoreFault, savepoint
-from service_kit.store.postgres_lookups import Lookups
-from service_kit.store.postgres_session import connect
 from service_kit.store.prepared_statement import PreparedStatement, raw
 from tests import postgres
 
@@ -47,6 +45,7 @@ table = Table(
     Column("word", Text),
 )
 ADD = PreparedStatement(table.insert(), ["whole", "real", "body", "word"])
+FOREVER = PreparedStatement(select(literal_column("pg_sleep(100)").label("never")))
 CONSTANT = PreparedStatement(select(literal_column("1").label("constant")))
 BY_WORD = PreparedStatement(select(table).order_by(table.c.word, table.c.seq))
 
@@ -228,17 +227,22 @@ def test_a_write_sees_all_before_it_whatever_the_default_of_the_database():
     assert level == "read committed"
 
 
-def test_no_lookup_waits_for_a_session_that_was_closed(url):
-    async def look():
-        lookups = Lookups(lambda: connect(url, "x", "lookups"))
-        await lookups.row(CONSTANT, {})
-        looking = asyncio.create_task(lookups.row(CONSTANT, {}))
-        await asyncio.sleep(0)  # it is sent
-        lookups.close()
-        with pytest.raises(psycopg.OperationalError):
+def test_no_lookup_waits_for_a_session_that_was_cut_and_the_next_has_another(url, tmp_path):
+    async def look(database):
+        database.attach()
+        looking = asyncio.create_task(database.read_row_soon(FOREVER))
+        while not postgres.server().execute("postgres", "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'"):
+            await asyncio.sleep(0.01)
+        waiting = asyncio.create_task(database.read_row_soon(CONSTANT))
+        await asyncio.sleep(0)
+        database.server.abandon()
+        with pytest.raises(StorageUnavailable):
             await asyncio.wait_for(looking, 20)
+        assert tuple(await asyncio.wait_for(waiting, 20)) == (1,)
+        await database.finish()
 
-    asyncio.run(look())
+    with closing(_curator(tmp_path, url)) as database:
+        asyncio.run(look(database))
 
 
 def test_only_roles_that_were_given_the_right_write_tables_anew(curator, url):
