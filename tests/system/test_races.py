@@ -180,7 +180,9 @@ def test_after_all_of_this_the_log_and_the_ledger_verify(curator):
 
 
 class ChecksOutside(Queries):
-    """Looks at the balance first, and charges in a transaction of its own."""
+    """Looks at the balance first, as every other request does, and charges in a transaction of its own."""
+
+    everybody = asyncio.Barrier(CLIENTS)
 
     async def ask(self, caller, identity, request, pace=None):
         with self._context.database.read() as db:
@@ -189,6 +191,7 @@ class ChecksOutside(Queries):
             ledger.charge_answers(
                 self._studies.of(db, identity).spec, ledger_lines.balance(db, identity), rows, balances
             )
+        await self.everybody.wait()
         return await super().ask(caller, identity, request, pace)
 
     def begin(self, *args):
