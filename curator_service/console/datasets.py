@@ -50,7 +50,7 @@ async def register(page: Page, form: Form) -> Response:
         failed.errors.pop("", None)  # faults of the file: a table of its own shows them
         return _again(page, failed, file, problem.status)
     try:
-        view = await page.api.get(f"/v1/uploads/{kept['id']}")
+        view = await page.api.read(f"/v1/uploads/{kept['id']}", wire.PendingUpload)
     except ApiProblem:  # the form was sent twice
         return page.go("/datasets", "This file was taken already.", mood="note")
     chosen = {name: form.get(name) for name in ("name", "public", "person", "rows_per_person") if form.get(name)}

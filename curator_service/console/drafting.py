@@ -53,7 +53,7 @@ def carried(form: Form, step: str) -> list[tuple[str, str]]:
     return [(name, value) for name, values in others for value in values]
 
 
-def body_of(form: Form, dataset: Mapping[str, Any], upto: str) -> Body:
+def body_of(form: Form, dataset: wire.DatasetView, upto: str) -> Body:
     """The study from the steps up to ``upto``, inclusive; faults are added to ``form.errors``."""
     steps = NAMES[: NAMES.index(upto) + 1]
     of_groups, hides = groups.is_chosen(form), form.get("hide") or "small"
@@ -64,7 +64,7 @@ def body_of(form: Form, dataset: Mapping[str, Any], upto: str) -> Body:
     without |= {"features.*.scale"} if not of_groups and hides not in ("small", "own") else set()
     without |= {"measurement.noise_variance"} if is_column else set()
     without |= set() if form.has("kernel") else {"kernel"}
-    without |= set() if dataset["person_column"] is None else {"rows_per_person"}  # it is the dataset's
+    without |= set() if dataset.person_column is None else {"rows_per_person"}  # it is the dataset's
     body = form.read(wire.StudyCreate, without)
     if "features" in steps:
         _check_features(form, body["features"])
@@ -116,18 +116,18 @@ def _check_queries(form: Form) -> None:
 
 def derived(form: Form) -> dict[str, str]:
     """The inputs of what the page derives, by the path in the body."""
-    if groups.is_chosen(form):
-        return groups.DERIVED | {"measurement.noise_variance": "column_noise"}
     is_column = (form.get("measurement.source") or "column") == "column"
     names = {"measurement.noise_variance": "column_noise"} if is_column else {}
+    if groups.is_chosen(form):
+        return names | groups.DERIVED
     return names | ({"release.sensitivity": "hide"} if form.get("hide") != "own" else {})
 
 
-def labels(dataset: Mapping[str, Any]) -> dict[str, str]:
+def labels(dataset: wire.DatasetView) -> dict[str, str]:
     """What the errors call the fields of each column."""
     parts = {"column": "use", "lower": "smallest", "upper": "largest", "hidden_change": "hidden change"}
     parts["scale"] = "scale"
-    columns = list(enumerate(column["name"] for column in dataset["columns"]))
+    columns = list(enumerate(column.name for column in dataset.columns))
     names = {f"features.{i}.{part}": f"{column}, {words}" for i, column in columns for part, words in parts.items()}
     return names | {f"release.cells.parts.{i}": f"{column}, number of parts" for i, column in columns}
 
@@ -135,11 +135,11 @@ def labels(dataset: Mapping[str, Any]) -> dict[str, str]:
 # --- initial values ---------------------------------------------------------------------------------
 
 
-def defaults(dataset: Mapping[str, Any] | None) -> dict[str, Any]:
+def defaults(dataset: wire.DatasetView | None) -> dict[str, Any]:
     """The initial values of a new study: a sound mechanism and a small epsilon."""
-    is_public = dataset is not None and dataset["public"]
+    is_public = dataset is not None and dataset.public
     return {
-        "dataset_id": dataset["id"] if dataset else None,
+        "dataset_id": dataset.id if dataset else None,
         "measurement.direction": "maximize",
         "measurement.source": "column",
         "find": "record",
@@ -158,9 +158,9 @@ def defaults(dataset: Mapping[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def again(spec: Mapping[str, Any], dataset: Mapping[str, Any]) -> Form:
+def again(spec: Mapping[str, Any], dataset: wire.DatasetView) -> Form:
     """The form that makes a study again: its spec, with features by column and what the page derives."""
-    index = {column["name"]: i for i, column in enumerate(dataset["columns"])}
+    index = {column.name: i for i, column in enumerate(dataset.columns)}
     columns = [index[feature["column"]] for feature in spec["features"]]
     shown = groups.shown(spec, columns) | {
         "features": dict(zip(columns, spec["features"], strict=True)),

@@ -13,7 +13,7 @@ from blindopt import wire
 from blindopt.errors import NotFound
 from curator_service.console import drafting, groups, private_bounds
 from curator_service.console.drafting import NAMES, STEPS
-from curator_service.console.reading import every
+from curator_service.console.reading import datasets, every
 from service_kit.console import ApiProblem, Form, Page, Pages, id_of
 from service_kit.console.forms import Body, fresh_key, sent
 
@@ -29,7 +29,7 @@ async def new(page: Page) -> Response:
     changed = page.query.get("change")
     if (other := changed or page.query.get("from")) is not None:
         study = await page.api.read(f"/v1/studies/{id_of('std', other)}", wire.StudyOwnerView)
-        dataset = await page.api.get(f"/v1/datasets/{study.spec.dataset_id}")
+        dataset = await page.api.read(f"/v1/datasets/{study.spec.dataset_id}", wire.DatasetView)
         form = drafting.again(study.spec.model_dump(mode="json"), dataset)
         if changed is not None:
             form.fill({"change": changed, "replaces": study.spec_sha256})
@@ -37,7 +37,7 @@ async def new(page: Page) -> Response:
             form.fill({"name": f"{study.spec.name} (again)"})
         form.values["reached"] = ["review"]
     elif (chosen := page.query.get("dataset")) is not None:
-        dataset = await page.api.get(f"/v1/datasets/{id_of('ds', chosen)}")
+        dataset = await page.api.read(f"/v1/datasets/{id_of('ds', chosen)}", wire.DatasetView)
     chosen_step = page.query.get("step", "")
     step = chosen_step if changed is not None and chosen_step in NAMES else "data"
     if form is not None and (epsilon := page.query.get("epsilon")) is not None:  # as chosen from a forecast
@@ -87,16 +87,13 @@ async def next_step(page: Page, form: Form) -> Response:
 async def effect(page: Page, form: Form) -> Response:
     """What the release step promises and costs as it stands, as a part of the page: computed from public values."""
     dataset = await _dataset(page, form)
-    if dataset is None:
-        return page.fragment("effect_part.html", problem="There is no such dataset", checked=None, live=True)
-    body = drafting.body_of(form, dataset, "release")
-    context: dict[str, Any] = {"problem": None, "checked": None, "live": True}
-    if not form.ok:
-        return page.fragment("effect_part.html", **context | {"problem": next(iter(form.errors.values()))})
-    try:
-        context |= await _effect(page, body)
-    except ApiProblem as problem:
-        context["problem"] = problem.in_words
+    body = drafting.body_of(form, dataset, "release") if dataset is not None else {}
+    context: dict[str, Any] = {"problem": next(iter(form.errors.values()), None), "checked": None, "live": True}
+    if form.ok:
+        try:
+            context |= await _effect(page, body)
+        except ApiProblem as problem:
+            context["problem"] = problem.in_words
     return page.fragment("effect_part.html", **context)
 
 
@@ -106,64 +103,63 @@ async def _effect(page: Page, body: Body, *, forecast: bool = True) -> dict[str,
     made = None
     if forecast:
         with suppress(ApiProblem):  # such as of a dataset of one record, or of a release without noise
-            made = await page.api.post("/v1/studies:forecast", spec)
+            made = await page.api.ask("/v1/studies:forecast", wire.PublicForecast, spec)
     # Second: what it says of a search reads the forecast, if that has ended.
-    return {"spec": spec, "checked": await page.api.post("/v1/studies:check", spec), "forecast": made}
+    return {"spec": spec, "checked": await page.api.ask("/v1/studies:check", wire.StudyCheck, spec), "forecast": made}
 
 
-async def _compared(page: Page, dataset: dict[str, Any], changed: str) -> list[dict[str, Any]]:
+async def _compared(page: Page, dataset: wire.DatasetView, changed: str) -> list[dict[str, Any]]:
     """The last studies of a dataset, the newest first."""
     studies = await every(page.api, "/v1/studies", "studies")
-    alike = (s for s in studies if s["spec"]["dataset_id"] == dataset["id"] and s["id"] != changed)
+    alike = (s for s in studies if s["spec"]["dataset_id"] == dataset.id and s["id"] != changed)
     return list(alike)[: -_COMPARED - 1 : -1]
 
 
-async def _help_with_features(page: Page, form: Form, dataset: dict[str, Any], go: str) -> Response:
+async def _help_with_features(page: Page, form: Form, dataset: wire.DatasetView, go: str) -> Response:
     """Tick columns, fill in bounds, or count what they clip, and show the features again."""
-    clips: dict[str, Any] | None = None
+    clips: wire.ClipsView | None = None
     if go == "paste":
         file = form.files.get("bounds_file")
         private_bounds.fill_in(form, dataset, None if file is None else await file.read())
     elif go == "clips":
         clips = await _clips(page, form, dataset)
     else:
-        ranges = await private_bounds.latest(page.api, dataset["id"]) if go == "private" else {}
-        for i, column in enumerate(dataset["columns"]):
-            if column["name"] in ranges:
-                lower, upper = ranges[column["name"]]
+        ranges = await private_bounds.latest(page.api, dataset.id) if go == "private" else {}
+        for i, column in enumerate(dataset.columns):
+            if column.name in ranges:
+                lower, upper = ranges[column.name]
                 form.fill({"features": {i: {"lower": lower, "upper": upper}}})
             if go == "all":
-                form.values[f"features.{i}.column"] = [column["name"]]
+                form.values[f"features.{i}.column"] = [column.name]
             elif go == "none":
                 form.values.pop(f"features.{i}.column", None)
     return await _show(page, _fresh(form) if form.ok else form.again(), "features", dataset, clips=clips)
 
 
-async def _clips(page: Page, form: Form, dataset: dict[str, Any]) -> dict[str, Any] | None:
+async def _clips(page: Page, form: Form, dataset: wire.DatasetView) -> wire.ClipsView | None:
     """What the bounds of the chosen features clip; faults are added to ``form.errors``."""
     features = drafting.body_of(form, dataset, "features")["features"]
     form.errors.pop("name", None)
     if not form.ok:
         return None
     wanted = [{"column": f["column"], "outer": [f["lower"], f["upper"]]} for f in features.values()]
-    clips: dict[str, Any] = await page.api.post(f"/v1/datasets/{dataset['id']}:clips", {"columns": wanted})
-    return clips
+    return await page.api.ask(f"/v1/datasets/{dataset.id}:clips", wire.ClipsView, {"columns": wanted})
 
 
-async def _at_extremes(page: Page, form: Form, dataset: dict[str, Any]) -> list[str]:
+async def _at_extremes(page: Page, form: Form, dataset: wire.DatasetView) -> list[str]:
     """Features with a bound that is exactly an extreme of the records, where nothing else says that it is public."""
-    if dataset["public"]:
+    if dataset.public:
         return []
     try:
         clips = await _clips(page, replace(form, errors={}, problem=None), dataset)
     except ApiProblem:
         return []
     is_public = private_bounds.encoded(dataset)
-    columns = clips["columns"] if clips else []
-    return [c["column"] for c in columns if (c["is_smallest"] or c["is_largest"]) and c["column"] not in is_public]
+    columns = clips.columns if clips else []
+    return [c.column for c in columns if (c.is_smallest or c.is_largest) and c.column not in is_public]
 
 
-async def _create(page: Page, form: Form, dataset: dict[str, Any], body: Body) -> Response:
+async def _create(page: Page, form: Form, dataset: wire.DatasetView, body: Body) -> Response:
     changed = form.get("change")
     try:
         if changed:
@@ -178,21 +174,20 @@ async def _create(page: Page, form: Form, dataset: dict[str, Any], body: Body) -
     return page.go(f"/studies/{made['id']}", f"{done} Nothing has been released or charged yet.")
 
 
-async def _dataset(page: Page, form: Form) -> dict[str, Any] | None:
+async def _dataset(page: Page, form: Form) -> wire.DatasetView | None:
     identity = form.text("dataset_id", "A dataset")
     if not identity:
         return None
     try:
-        dataset: dict[str, Any] = await page.api.get(f"/v1/datasets/{id_of('ds', identity)}")
+        return await page.api.read(f"/v1/datasets/{id_of('ds', identity)}", wire.DatasetView)
     except (ApiProblem, NotFound):
         form.wrong("dataset_id", "There is no such dataset")
         return None
-    return dataset
 
 
-def _take_defaults(form: Form, dataset: dict[str, Any]) -> None:
+def _take_defaults(form: Form, dataset: wire.DatasetView) -> None:
     """Fill in values that follow from the dataset, if the first step was shown without it."""
-    if form.get("dataset_before") != dataset["id"]:
+    if form.get("dataset_before") != dataset.id:
         values = drafting.defaults(dataset)
         form.fill({name: values[name] for name in ("release.mechanism", "answers.mechanism")})
 
@@ -212,30 +207,26 @@ async def _show(
     page: Page,
     form: Form,
     step: str,
-    dataset: dict[str, Any] | None,
+    dataset: wire.DatasetView | None,
     shown: dict[str, Any] | None = None,
-    clips: dict[str, Any] | None = None,
+    clips: wire.ClipsView | None = None,
 ) -> Response:
     ranges: private_bounds.PrivateRanges = {}
     if dataset is not None and step in ("features", "answers"):
-        ranges = await private_bounds.latest(page.api, dataset["id"])
+        ranges = await private_bounds.latest(page.api, dataset.id)
     made = {} if dataset is None else private_bounds.encoded(dataset)
-    names = [] if dataset is None else [column["name"] for column in dataset["columns"]]
+    names = [] if dataset is None else [column.name for column in dataset.columns]
     drafting.suggest(form, step, names, ranges, made)
     if dataset is not None and step == "release":
-        groups.suggest(form, dataset["rows"])
+        groups.suggest(form, dataset.rows)
     form.labels.update(drafting.labels(dataset) if dataset is not None else {})
     context: dict[str, Any] = {"form": form, "step": step, "dataset": dataset, "checked": None, "spec": None}
-    context |= {"clips": clips, "extremes": []}
-    if dataset is not None and step == "measurement":
-        context["extremes"] = await _at_extremes(page, form, dataset)
-    context |= {"ranges": ranges, "private_y": drafting.private_y(form, ranges)}
-    context |= shown or {}
+    context |= {"clips": clips, "ranges": ranges, "private_y": drafting.private_y(form, ranges)} | (shown or {})
+    context["extremes"] = await _at_extremes(page, form, dataset) if dataset and step == "measurement" else []
     if step == "data":
-        datasets = await every(page.api, "/v1/datasets", "datasets")
-        context["datasets"] = [d for d in datasets if d["state"] == "active"]
+        context["datasets"] = [d for d in await datasets(page.api) if d.state == "active"]
     if step in ("release", "review"):
-        context["mechanisms"] = (await page.api.get("/v1/meta"))["mechanisms"]
+        context["mechanisms"] = (await page.api.read("/v1/meta", wire.CuratorMeta)).mechanisms
     if dataset is not None and step == "release":
         context |= {"dial": drafting.DIAL, "forecast": context.get("forecast"), "live": False, "problem": None}
         context["compared"] = await _compared(page, dataset, form.get("change"))
@@ -243,14 +234,11 @@ async def _show(
         probe = replace(form, errors={}, problem=None)
         context["spec"] = sent(drafting.body_of(probe, dataset, "budget"))
     if step == "review" and context["checked"] is None and dataset is not None and form.problem is None:
-        context["checked"] = await page.api.post("/v1/studies:check", context["spec"])
+        context["checked"] = await page.api.ask("/v1/studies:check", wire.StudyCheck, context["spec"])
     context |= {"row_cap": drafting.row_cap(form), "of_groups": groups.is_chosen(form)}
-    context["columns"] = [c["name"] for c in dataset["columns"]] if dataset is not None else []
-    context["carried"] = drafting.carried(form, step)
-    current = NAMES.index(step)
-    before = form.get("reached")
+    current, before = NAMES.index(step), form.get("reached")
     reached = max(current, NAMES.index(before) if before in NAMES else 0)
-    context["reached"] = NAMES[reached]
+    context |= {"columns": names, "carried": drafting.carried(form, step), "reached": NAMES[reached]}
     context["steps"] = [
         (name, title, "current" if i == current else "done" if i <= reached else "next")
         for i, (name, title) in enumerate(STEPS)

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from blindopt import wire
 from curator_service.console import figures, groups
 from curator_service.console.live import follow_job
-from curator_service.console.reading import every
+from curator_service.console.reading import datasets
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
 
 pages = Pages()
@@ -36,14 +36,14 @@ async def _listed(page: Page, form: Form, status: int = 200) -> Response:
     where = f"/v1/studies/{page.path['study_id']}"
     study = await page.api.get(where)
     listing = await page.api.get(f"{where}/forecasts", page_token=page.query.get("page_token"))
-    datasets = await every(page.api, "/v1/datasets", "datasets")
+    listed = await datasets(page.api)
     context = {"study": study, "listing": listing, "form": form, "mechanisms": _MECHANISMS, "status": status}
     context |= {**_own(study), "forecast": None}
     if study["state"] == "draft":
         with suppress(ApiProblem):  # such as of a release without noise
             context["forecast"] = await page.api.post("/v1/studies:forecast", study["spec"])
-    context["samples"] = [d for d in datasets if d["public"] and d["id"] != study["spec"]["dataset_id"]]
-    context["is_public"] = any(d["public"] and d["id"] == study["spec"]["dataset_id"] for d in datasets)
+    context["samples"] = [d for d in listed if d.public and d.id != study["spec"]["dataset_id"]]
+    context["is_public"] = any(d.public and d.id == study["spec"]["dataset_id"] for d in listed)
     return page.show("forecasts.html", title="Forecasts", trail=_trail(page, study["spec"]["name"]), **context)
 
 

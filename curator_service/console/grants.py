@@ -29,9 +29,9 @@ async def listed(page: Page) -> Response:
 
 
 async def _listed(page: Page, form: Form, status: int = 200) -> Response:
-    study = await page.api.get(f"/v1/studies/{page.path['study_id']}")
-    listing = await page.api.get(f"/v1{_where(page)}", page_token=page.query.get("page_token"))
-    trail = [("Studies", "/studies"), (study["spec"]["name"], f"/studies/{study['id']}")]
+    study = await page.api.read(f"/v1/studies/{page.path['study_id']}", wire.StudyOwnerView)
+    listing = await page.api.read(f"/v1{_where(page)}", wire.GrantPage, page_token=page.query.get("page_token"))
+    trail = [("Studies", "/studies"), (study.spec.name, f"/studies/{study.id}")]
     context: dict[str, Any] = {"study": study, "listing": listing, "form": form}
     return page.show("grants.html", title="Grants", trail=trail, status=status, **context)
 
@@ -43,7 +43,7 @@ async def make(page: Page, form: Form) -> Response:
     if not form.ok:
         return await _listed(page, form.again(), 422)
     try:
-        made = await page.api.post(f"/v1{_where(page)}", body, key=form.key)
+        made = await page.api.ask(f"/v1{_where(page)}", wire.GrantReply, body, key=form.key)
     except ApiProblem as problem:
         return await _listed(page, form.failed(problem), problem.status)
     return await _shown(page, made)
@@ -53,20 +53,20 @@ async def make(page: Page, form: Form) -> Response:
 async def rotate(page: Page, form: Form) -> Response:
     """A further token, shown once."""
     body = {"expires_in_days": DAYS}
-    made = await page.api.post(f"/v1{_where(page)}/{page.path['grant_id']}:rotate", body, key=form.key)
+    where = f"/v1{_where(page)}/{page.path['grant_id']}:rotate"
+    made = await page.api.ask(where, wire.GrantReply, body, key=form.key)
     return await _shown(page, made)
 
 
-async def _shown(page: Page, made: dict[str, object]) -> Response:
-    study = await page.api.get(f"/v1/studies/{page.path['study_id']}")
-    path = f"/studies/{study['id']}"
-    grant = wire.GrantReply.model_validate(made, strict=False)
+async def _shown(page: Page, grant: wire.GrantReply) -> Response:
+    study = await page.api.read(f"/v1/studies/{page.path['study_id']}", wire.StudyOwnerView)
+    path = f"/studies/{study.id}"
     url = page.request.url  # behind a proxy that ends TLS, only the browser knows the scheme
     address = grant.url or page.request.headers.get("origin") or f"{url.scheme}://{url.netloc}"
     text = wire.GrantFile.of(grant, address).model_dump_json(indent=2)
     context: dict[str, Any] = {
-        "trail": [("Studies", "/studies"), (study["spec"]["name"], path), ("Grants", f"{path}/grants")],
-        "made": made,
+        "trail": [("Studies", "/studies"), (study.spec.name, path), ("Grants", f"{path}/grants")],
+        "made": grant,
         "address": address,
         "is_local": is_loopback(urlsplit(address).hostname or ""),
         "text": text,

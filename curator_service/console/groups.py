@@ -66,7 +66,7 @@ def split(form: Form) -> tuple[str, str]:
     return _plain(counts), _plain(each)
 
 
-def body_of(form: Form, dataset: Mapping[str, Any], columns: Sequence[int], *, is_priced: bool) -> Body:
+def body_of(form: Form, dataset: wire.DatasetView, columns: Sequence[int], *, is_priced: bool) -> Body:
     """Release and answers of a study of groups, whose features have these numbers.
 
     The range of answers is read with their step, ``is_priced``: until then it is any.
@@ -78,7 +78,7 @@ def body_of(form: Form, dataset: Mapping[str, Any], columns: Sequence[int], *, i
         answers = {"epsilon": each} | form.read(wire.LaplaceAnswers, without, within="answers")
     cells, number, epsilon = _cells(form, columns, counts)
     if (least := form.integer("release.min_count", needed=False)) is None:
-        least = suggested_count(epsilon, number, dataset["rows_per_person"] if dataset["person_column"] else 1)
+        least = suggested_count(epsilon, number, dataset.rows_per_person or 1)
     release = {"mechanism": MECHANISM, "epsilon": counts, "cells": cells, "min_count": least}
     return {"release": release, "answers": answers, "privacy_unit": "row"}
 
@@ -192,11 +192,11 @@ async def listed(page: Page) -> Response:
     where = f"/studies/{page.path['study_id']}"
     if page.query.get("as"):
         return await downloads.listing(page, f"/v1{where}/groups", "groups", "groups", wire.GroupEntry)
-    study = await page.api.get(f"/v1{where}")
-    listing: dict[str, Any] = {"groups": [], "next_page_token": None}
-    if study["report"] is not None and study["report"]["counts"]:
-        listing = await page.api.get(f"/v1{where}/groups", page_token=page.query.get("page_token"))
-    trail = [("Studies", "/studies"), (study["spec"]["name"], where)]
+    study = await page.api.read(f"/v1{where}", wire.StudyOwnerView)
+    listing = wire.GroupPage(groups=[], next_page_token=None)
+    if study.report is not None and study.report.counts:
+        listing = await page.api.read(f"/v1{where}/groups", wire.GroupPage, page_token=page.query.get("page_token"))
+    trail = [("Studies", "/studies"), (study.spec.name, where)]
     return page.show("groups.html", title="Groups", trail=trail, listing=listing, study=study)
 
 
@@ -208,12 +208,12 @@ async def open_group(page: Page, form: Form) -> Response:
     if row is None:
         return page.go(where, "Enter the number of a candidate, such as 12, without separators.", mood="bad")
     try:
-        group = await page.api.post(f"/v1{where}:open_group", {"row": row})
+        group = await page.api.ask(f"/v1{where}:open_group", wire.GroupView, {"row": row})
     except ApiProblem as problem:
         return page.go(where, f"No group was opened: {problem.in_words}", mood="bad")
-    study = await page.api.get(f"/v1{where}")
-    trail = [("Studies", "/studies"), (study["spec"]["name"], where)]
-    bounds = (group["lower"], group["upper"]) if group["lower"] is not None else ()
-    columns = [feature["column"] for feature in study["spec"]["features"]]
-    where_it_is = list(zip(columns, group["centre"], *bounds, strict=True))
+    study = await page.api.read(f"/v1{where}", wire.StudyOwnerView)
+    trail = [("Studies", "/studies"), (study.spec.name, where)]
+    bounds = (group.lower, group.upper) if group.lower is not None and group.upper is not None else ()
+    columns = [feature.column for feature in study.spec.features]
+    where_it_is = list(zip(columns, group.centre, *bounds, strict=True))
     return page.show("group.html", title=f"Group {row}", trail=trail, group=group, study=study, where_it_is=where_it_is)

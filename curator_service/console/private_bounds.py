@@ -1,12 +1,12 @@
 """Bounds for the form of a study: private ones and their page, those of categories, and pasted ones."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any
 
 from starlette.responses import Response
 
+from blindopt import wire
 from blindopt.errors import Invalid
 from blindopt.formats.numbers import readings
 from blindopt.formats.tables import SmallTable
@@ -44,60 +44,56 @@ async def find(page: Page, form: Form) -> Response:
     if not form.ok:
         return await _shown(page, form.again(), 422)
     try:
-        made = await page.api.post(f"/v1{where}:bounds", sent(body), key=form.key)
+        found = await page.api.ask(f"/v1{where}:bounds", wire.PrivateBounds, sent(body), key=form.key)
     except ApiProblem as problem:
         failed = form.failed(problem, {"quantiles": "outermost"}, body)
         if problem.status >= 500:  # it may have been charged: the same key is not charged again
             failed = replace(failed, key=form.key)
         return await _shown(page, failed, problem.status)
-    return page.go(f"{where}/bounds", f"Found, for epsilon {made['epsilon']}. A new study on this dataset offers them.")
+    return page.go(f"{where}/bounds", f"Found, for epsilon {found.epsilon}. A new study on this dataset offers them.")
 
 
 async def _shown(page: Page, form: Form, status: int = 200) -> Response:
     where = f"/datasets/{page.path['dataset_id']}"
-    dataset = await page.api.get(f"/v1{where}")
-    bounds = await every(page.api, f"/v1{where}/bounds", "bounds")
-    trail = [("Datasets", "/datasets"), (dataset["name"], where)]
-    context = {"dataset": dataset, "bounds": bounds, "form": form, "status": status}
-    return page.show("dataset_bounds.html", title="Private bounds", trail=trail, **context)
+    dataset = await page.api.read(f"/v1{where}", wire.DatasetView)
+    bounds = await _found(page.api, dataset.id)
+    trail = [("Datasets", "/datasets"), (dataset.name, where)]
+    context = {"dataset": dataset, "bounds": bounds, "form": form}
+    return page.show("dataset_bounds.html", title="Private bounds", trail=trail, status=status, **context)
 
 
 async def latest(api: Api, dataset_id: str) -> PrivateRanges:
     """The latest private bounds of each column."""
-    bounds = await every(api, f"/v1/datasets/{dataset_id}/bounds", "bounds")
-    return of_columns([column for each in bounds for column in each["columns"]])
+    columns = (column for bounds in await _found(api, dataset_id) for column in bounds.columns)
+    return {column.column: (shown(column.lower), shown(column.upper)) for column in columns}
 
 
-def of_columns(columns: Sequence[Mapping[str, Any]]) -> PrivateRanges:
-    """Bounds by column as a form shows them; of several for one column, the last.
-
-    >>> of_columns([{"column": "age", "lower": 20.5, "upper": 80.0}])
-    {'age': ('20.5', '80')}
-    """
-    return {column["column"]: (shown(column["lower"]), shown(column["upper"])) for column in columns}
+async def _found(api: Api, dataset_id: str) -> list[wire.PrivateBounds]:
+    listing = await every(api, f"/v1/datasets/{dataset_id}/bounds", "bounds")
+    return [wire.PrivateBounds.model_validate(bounds, strict=False) for bounds in listing]
 
 
-def encoded(dataset: Mapping[str, Any]) -> dict[str, tuple[str, str, str]]:
+def encoded(dataset: wire.DatasetView) -> dict[str, tuple[str, str, str]]:
     """Public bounds and hidden change, as a form shows them, of columns that were made from categories.
 
     Another category moves two columns of yes and no by 1 each, which is one scaled unit for a hidden change of sqrt(2).
     """
     made: dict[str, tuple[str, str, str]] = {}
-    for choice in (dataset["reading"] or {"columns": []})["columns"]:
-        if choice["kind"] == "one_hot":
-            made |= {f"{choice['column']}={value.strip()}": ("0", "1", "1.42") for value in choice["values"]}
-        elif choice["kind"] == "codes":
-            ends = [1.0, float(len(choice["values"])), *([choice["fill"]] if choice["missing"] == "fill" else [])]
+    for choice in dataset.reading.columns if dataset.reading else []:
+        if choice.kind == "one_hot" and choice.values:
+            made |= {f"{choice.column}={value.strip()}": ("0", "1", "1.42") for value in choice.values}
+        elif choice.kind == "codes" and choice.values:
+            ends = [1.0, float(len(choice.values)), *([choice.fill] if choice.fill is not None else [])]
             if min(ends) < max(ends):
-                made[choice["column"]] = (shown(min(ends)), shown(max(ends)), shown(max(ends) - min(ends)))
+                made[choice.column] = (shown(min(ends)), shown(max(ends)), shown(max(ends) - min(ends)))
     return made
 
 
-def fill_in(form: Form, dataset: Mapping[str, Any], file: bytes | None) -> None:
+def fill_in(form: Form, dataset: wire.DatasetView, file: bytes | None) -> None:
     """Fill in the features of a file, or those pasted: a name, both bounds and perhaps a hidden change on each line."""
     field = "pasted" if file is None else "bounds_file"
     content = form.get(field).encode() if file is None else file
-    index = {column["name"]: i for i, column in enumerate(dataset["columns"])}
+    index = {column.name: i for i, column in enumerate(dataset.columns)}
     lines: list[tuple[int, list[str]]] = []
     try:
         lines = [(line, cells) for line, cells in SmallTable(content) if any(cells)]

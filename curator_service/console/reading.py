@@ -4,10 +4,18 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
+from blindopt import wire
 from service_kit.console import Api
 
 PAGE = 200
 _PAGES_MAX = 20
+
+
+async def datasets(api: Api) -> list[wire.DatasetView]:
+    """All datasets."""
+    return [
+        wire.DatasetView.model_validate(item, strict=False) for item in await every(api, "/v1/datasets", "datasets")
+    ]
 
 
 async def every(api: Api, path: str, member: str, **query: object) -> list[Any]:

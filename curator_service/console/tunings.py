@@ -5,9 +5,8 @@ from typing import Any
 from starlette.responses import Response
 
 from blindopt import wire
-from curator_service.console import tuning_form
+from curator_service.console import reading, tuning_form
 from curator_service.console.live import follow_job
-from curator_service.console.reading import every
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
 from service_kit.console.forms import sent
 
@@ -15,7 +14,7 @@ pages = Pages()
 _TRAIL = [("Tunings", "/tunings")]
 _CHOSEN = ("validation_dataset_id", "score.kind", "score.training_dataset_id", "method.name")
 _CHANGED = "You changed something after you had looked at it: nothing was charged. This is what it would be now."
-Datasets = dict[str, dict[str, Any]]
+Datasets = dict[str, wire.DatasetView]
 
 
 @pages.get("/tunings", roles=("owner",), nav="Tunings", section="Studies")
@@ -63,7 +62,8 @@ def _check_choice(form: Form, datasets: Datasets) -> None:
         return
     if form.get("score.kind") != "logistic":
         form.wrong("score.kind", "Choose where scores come from")
-    if not datasets.get(form.get("score.training_dataset_id"), {}).get("public"):
+    training = datasets.get(form.get("score.training_dataset_id"))
+    if training is None or not training.public:
         form.wrong("score.training_dataset_id", "Choose public records for the models to be trained on")
     elif form.ok and not _shared(datasets, form.get("validation_dataset_id"), form.get("score.training_dataset_id")):
         form.wrong("score.training_dataset_id", "The two datasets have no column in common")
@@ -71,7 +71,7 @@ def _check_choice(form: Form, datasets: Datasets) -> None:
 
 async def _datasets(page: Page) -> Datasets:
     """The datasets that are not archived, by id."""
-    return {d["id"]: d for d in await every(page.api, "/v1/datasets", "datasets") if d["state"] == "active"}
+    return {dataset.id: dataset for dataset in await reading.datasets(page.api) if dataset.state == "active"}
 
 
 def _shared(datasets: Datasets, validation: str | None, training: str | None) -> list[str]:
@@ -79,8 +79,8 @@ def _shared(datasets: Datasets, validation: str | None, training: str | None) ->
     private, public = datasets.get(validation or ""), datasets.get(training or "")
     if private is None or public is None:
         return []
-    names = {column["name"] for column in public["columns"]}
-    return [column["name"] for column in private["columns"] if column["name"] in names]
+    names = {column.name for column in public.columns}
+    return [column.name for column in private.columns if column.name in names]
 
 
 def _choice(page: Page, form: Form, datasets: Datasets) -> Response:
@@ -94,8 +94,8 @@ def _form(page: Page, form: Form, datasets: Datasets, status: int = 200, **previ
     chosen = {name: form.get(name) for name in _CHOSEN}
     title = tuning_form.METHODS[chosen["method.name"]].title
     context: dict[str, Any] = {
-        "private": datasets.get(chosen["validation_dataset_id"], {}),
-        "public": datasets.get(chosen["score.training_dataset_id"], {}),
+        "private": datasets[chosen["validation_dataset_id"]],
+        "public": datasets.get(chosen["score.training_dataset_id"]),
         "columns": _shared(datasets, chosen["validation_dataset_id"], chosen["score.training_dataset_id"]),
         "method_title": title,
         "chosen": chosen,
@@ -124,13 +124,13 @@ async def act(page: Page, form: Form) -> Response:
     seen, starts = tuning_form.digest(tuning_sent), form.get("go") == "start"
     try:
         if not starts or form.get("seen") != seen:
-            report = await page.api.post("/v1/tunings:preview", tuning_sent)
-            preview = {"report": report, "seen": seen, "changed": _CHANGED if starts else None}
-            return _form(page, form.again(), datasets, **preview)
-        started = await page.api.post("/v1/tunings", tuning_sent, key=form.key)
+            report = await page.api.ask("/v1/tunings:preview", wire.TuningReport, tuning_sent)
+            changed = _CHANGED if starts else None
+            return _form(page, form.again(), datasets, report=report, seen=seen, changed=changed)
+        started = await page.api.ask("/v1/tunings", wire.TuningView, tuning_sent, key=form.key)
     except ApiProblem as problem:
         return _form(page, form.failed(problem, tuning_form.whole(form), body), datasets, problem.status)
-    return page.go(f"/tunings/{started['id']}", "Charged, and under way.", mood="note")
+    return page.go(f"/tunings/{started.id}", "Charged, and under way.", mood="note")
 
 
 @pages.get("/tunings/{tuning_id}", roles=("owner",))

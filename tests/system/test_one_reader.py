@@ -4,6 +4,7 @@ import io
 
 import pytest
 
+from blindopt import wire
 from blindopt.errors import DatasetInvalid
 from curator_service.console import private_bounds
 from curator_service.datasets.findings import Limits
@@ -34,7 +35,8 @@ def sheet(text):
 def bounds(text):
     """In bounds that are pasted, separated by semicolons."""
     form = Form.blank(pasted=f"age;-1e9;{text}\n")
-    private_bounds.fill_in(form, {"columns": [{"name": "age"}]}, None)
+    dataset = wire.DatasetView.model_construct(columns=[wire.Column(name="age", minimum=0.0, maximum=1.0)])
+    private_bounds.fill_in(form, dataset, None)
     return REFUSED if form.errors else float(form.get("features.0.upper"))
 
 

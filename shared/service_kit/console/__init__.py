@@ -25,15 +25,16 @@ Check an id of a link or a form with ``id_of("std", text)`` before you put it in
 
 An ``ApiProblem`` that a page does not catch becomes an error page. To show it beside the fields of a form, catch it:
 ``return page.show(..., status=422, form=form.failed(problem))``, with ``Form.blank(name="default", ...)`` when the
-form is first shown, and ``{{ ui.text(form, "name", "Name", help="...") }}`` for each field (all components:
-templates/ui.html). Upload a file with ``page.api.upload(path, fields, {"file": file}, key=form.key)``, where ``file =
-form.file("file")``; the service's ``limit_of`` must allow its size. A chart of ``charts.line``, ``charts.scatter`` or
-``charts.bars`` is an argument of ``page.show``, or in a list or dict; the page shows its numbers as a table, and as
-CSV and JSON with ``?chart=KEY&as=csv``. Large or endless replies are relayed: ``return
-page.stream("/v1/runs/.../events")``. A live part is ``{% call ui.live(page, events, fragment, "Name") %}``, where
-``events`` is a page that streams and ``fragment`` one that ends in ``page.fragment("part.html", ...)``; it ends when
-the fragment has an element with ``data-ended``. Never write markup in Python, ``|safe``, ``style=`` or ``on...=``: the
-content policy forbids them, and tests look for them. Text of people and of files belongs in ``<bdi>``.
+form is first shown, and ``{{ ui.text(form, "name", "Name", help="...") }}`` for each field, by its path in the body,
+such as ``release.epsilon``, which ``form.read(model)`` makes (all components: templates/ui.html). Upload a file with
+``page.api.upload(path, fields, {"file": file}, key=form.key)``, where ``file = form.file("file")``; the service's
+``limit_of`` must allow its size. A chart of ``charts.line``, ``charts.scatter`` or ``charts.bars`` is an argument of
+``page.show``, or in a list or dict; the page shows its numbers as a table, and as CSV and JSON with
+``?chart=KEY&as=csv``. Large or endless replies are relayed: ``return page.stream("/v1/runs/.../events")``. A live part
+is ``{% call ui.live(page, events, fragment, "Name") %}``, where ``events`` is a page that streams and ``fragment`` one
+that ends in ``page.fragment("part.html", ...)``; it ends when the fragment has an element with ``data-ended``. Never
+write markup in Python, ``|safe``, ``style=`` or ``on...=``: the content policy forbids them, and tests look for them.
+Text of people and of files belongs in ``<bdi>``.
 """
 
 from service_kit.console.api import Api, ApiProblem, Reply, Upload, id_of

@@ -110,6 +110,10 @@ class Api:
         reply = await self.send("POST", path, body=_json(body), key=key, headers={"content-type": _JSON})
         return reply.json if reply.body else None
 
+    async def ask(self, path: str, model: type[M], body: object = None, *, key: str | None = None) -> M:
+        """The reply to a POST as a wire model, as for ``post``."""
+        return (await self.send("POST", path, body=_json(body), key=key, headers={"content-type": _JSON})).parse(model)
+
     async def put(self, path: str, body: object, *, key: str) -> Any:
         """The parsed JSON of a PUT, as for ``post``."""
         return (await self.send("PUT", path, body=_json(body), key=key, headers={"content-type": _JSON})).json

@@ -64,7 +64,12 @@ def test_the_cap_on_measurements_is_decided_on_and_never_filled_in():
         assert ("budget.queries" in form.errors, is_wrong or body["budget"]["queries"] == queries) == (is_wrong, True)
 
 
-DATASET = {"id": "ds_1", "columns": [{"name": "kg"}, {"name": "m"}], "person_column": None, "public": False}
+def a_dataset(*names, **more):
+    columns = [wire.Column(name=name, minimum=0.0, maximum=1.0) for name in names]
+    return wire.DatasetView.model_construct(id="ds_1", columns=columns, public=False, **more)
+
+
+DATASET = a_dataset("kg", "m")
 STATED = {
     "name": "s", "dataset_id": "ds_1", "measurement.direction": "maximize", "measurement.column": "y",
     "features.0.column": "kg", "features.0.lower": "0", "features.0.upper": "120",
@@ -129,16 +134,18 @@ def test_the_release_step_suggests_a_twentieth_of_each_range_and_a_delta_for_man
     assert PLANAR_FEATURES_MAX == noise.PLANAR_FEATURES_MAX
 
 
-WIDE = {
-    "columns": [{"name": name} for name in ("carat", "table", "cut=Good", "cut=Ideal", "clarity")],
-    "reading": {
-        "columns": [
-            {"column": "carat", "kind": "number"},
-            {"column": "cut", "kind": "one_hot", "values": ["Good", "Ideal"]},
-            {"column": "clarity", "kind": "codes", "values": list("abcd"), "missing": "fill", "fill": -1.0},
-        ]
-    },
-}
+WIDE = a_dataset(
+    *("carat", "table", "cut=Good", "cut=Ideal", "clarity"),
+    reading=wire.FileReading(
+        separator=",",
+        decimal=".",
+        columns=[
+            wire.ColumnChoice(column="carat"),
+            wire.ColumnChoice(column="cut", kind="one_hot", values=["Good", "Ideal"]),
+            wire.ColumnChoice(column="clarity", kind="codes", values=list("abcd"), missing="fill", fill=-1.0),
+        ],
+    ),
+)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +201,7 @@ def test_columns_made_from_categories_have_public_bounds():
     }
     assert 1.42 > 2**0.5
     form = Form.blank(features={2: {"lower": 0.5}})
-    suggest(form, "features", [c["name"] for c in WIDE["columns"]], made=encoded(WIDE))
+    suggest(form, "features", [column.name for column in WIDE.columns], made=encoded(WIDE))
     assert {
         name: form.get(name) for name in form.values if name.startswith(("features.0", "features.2", "features.3"))
     } == {
@@ -203,7 +210,7 @@ def test_columns_made_from_categories_have_public_bounds():
         "features.3.upper": "1",
         "features.3.hidden_change": "1.42",
     }
-    assert encoded({"columns": [], "reading": None}) == {}
+    assert encoded(a_dataset()) == {}
 
 
 GROUPS = STATED | {
