@@ -7,8 +7,7 @@ from blindopt import wire
 from blindopt.errors import StateConflict
 from blindopt.values import value
 from curator_service.budget.ledger import amount_text, check
-from curator_service.privacy.dataset_account import exact_sum
-from curator_service.privacy.prices import units
+from curator_service.privacy.prices import exact_sum, units
 
 A_FILE = "file"
 """What a finding is about after which it is not known which studies are on a file: no account with a cap is charged."""

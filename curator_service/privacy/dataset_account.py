@@ -15,8 +15,8 @@ from blindopt.wire import (
     StudyCreate,
 )
 from curator_service.privacy.choice import Concrete, failure
+from curator_service.privacy.prices import EXACT
 
-_EXACT = Context(prec=400, rounding=ROUND_CEILING)  # more digits than deltas and their sums have
 _EXP = Context(prec=30)
 _DIGITS = Context(prec=6, rounding=ROUND_CEILING)
 _EXPONENT_MAX = 10_000
@@ -26,11 +26,6 @@ def release_delta(release: Concrete) -> Decimal:
     """The failure probability of a release, in every record's account; 0 where it promises nothing or pure epsilon."""
     delta = failure(release)
     return Decimal(repr(delta)) if delta else Decimal(0)
-
-
-def exact_sum(first: Decimal, second: Decimal) -> Decimal:
-    """The sum of two deltas, without rounding."""
-    return _EXACT.add(first, second)
 
 
 def group_delta(epsilon: Decimal, delta: Decimal, k: int) -> Decimal:
@@ -46,7 +41,7 @@ def group_delta(epsilon: Decimal, delta: Decimal, k: int) -> Decimal:
         return delta
     if exponent > _EXPONENT_MAX:
         return Decimal(1)
-    return min(Decimal(1), _DIGITS.multiply(_EXACT.multiply(k, delta), exponent.exp(_EXP).next_plus(_EXP)))
+    return min(Decimal(1), _DIGITS.multiply(EXACT.multiply(k, delta), exponent.exp(_EXP).next_plus(_EXP)))
 
 
 def release_is_unbounded(release: Concrete, *, public: bool) -> str | None:

@@ -7,7 +7,7 @@ All depends on a study's settings and on the history of requests alone, never on
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from decimal import Decimal
+from decimal import ROUND_CEILING, Context, Decimal
 from functools import lru_cache
 from typing import ClassVar
 
@@ -64,6 +64,15 @@ def exact(amount: Decimal) -> str:
     """
     text = f"{amount:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+EXACT = Context(prec=400, rounding=ROUND_CEILING)
+"""More digits than deltas and their sums have."""
+
+
+def exact_sum(first: Decimal, second: Decimal) -> Decimal:
+    """The sum of two deltas, without rounding."""
+    return EXACT.add(first, second)
 
 
 def answers_add_up(spec: StudyCreate) -> bool:
