@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import BinaryIO, TypeVar
 
 from starlette.concurrency import run_in_threadpool
@@ -14,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from blindopt.errors import Busy, DatasetInvalid
 from curator_service.datasets.findings import refuse
 from curator_service.datasets.unpacking import is_parquet
-from curator_service.datasets.worker import Job, Reply, Worker, read
+from curator_service.datasets.worker import PROGRAM, Job, Reply, read
 from curator_service.vault import new_id
 from service_kit import runner
 from service_kit.runner.runner import Kind, Runner, Task
@@ -32,8 +31,6 @@ class Reading:
 
     filename: str
     task: Task[Reply] | None = None
-    make_worker: Callable[[Job], Worker] = Worker
-    """Starts the process that reads."""
 
     def descriptor(self, file: BinaryIO) -> int | None:
         """The descriptor of a file for the process that reads it; None without a process."""
@@ -44,7 +41,8 @@ class Reading:
         if self.task is None:
             reply = read(job, file, _Silent(Reply, io.BytesIO()))
         else:
-            reply = self.task.do(job, make_worker=partial(self.make_worker, job))
+            files = (job.file, job.values, job.numbers, job.digests)
+            reply = self.task.do(job, files=[file for file in files if file is not None])
             if not reply.is_last:
                 if self.task.status in (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS):
                     raise refuse("the file is damaged: reading it ended the process that reads")
@@ -69,7 +67,7 @@ class Readings:
     """The queue of files to read: when the service ends, nothing of them is stored."""
 
     def __init__(self, runner: Runner) -> None:
-        self._kind = runner.add(Kind("reading", Reply, at_once=AT_ONCE))
+        self._kind = runner.add(Kind("reading", PROGRAM, at_once=AT_ONCE))
 
     async def run(self, filename: str, file: BinaryIO, work: Callable[[Reading], T]) -> T:
         """Call ``work`` in a thread, when it is the file's turn; a small CSV file does not wait."""

@@ -66,14 +66,6 @@ class Reply(runner.Reply):
     """Of a fault that is not the file's: the disk may be full."""
 
 
-class Worker(runner.Worker[Reply]):
-    """A process for one file."""
-
-    def __init__(self, job: Job) -> None:
-        files = [job.file, job.values, job.numbers, job.digests]
-        super().__init__(PROGRAM, tuple(file for file in files if file is not None))
-
-
 def read(job: Job, file: BinaryIO, sender: runner.Sender[Reply]) -> Reply:
     """Do a job on an open file. A refused file is a reply, with all that is to be shown."""
     try:

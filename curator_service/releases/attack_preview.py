@@ -15,7 +15,7 @@ from curator_service.privacy.choice import Concrete
 from curator_service.privacy.prices import is_groups
 from curator_service.releases import attacks
 from curator_service.releases.attacks import groups, harm
-from curator_service.releases.attacks.worker import Job, PreviewResult, Published, Reply, Worker, attempt
+from curator_service.releases.attacks.worker import PROGRAM, Job, PreviewResult, Published, attempt
 from curator_service.releases.mechanisms.mechanism import Assessment
 from curator_service.releases.mechanisms.registry import mechanism_of
 from curator_service.releases.release_status import release_status
@@ -78,7 +78,7 @@ class Previews:
     """Previews of drafts, and attacks on releases: one at a time."""
 
     def __init__(self, runner: Runner) -> None:
-        self._kind = runner.add(Kind("preview", Reply, Worker, seconds=DEADLINE_SECONDS))
+        self._kind = runner.add(Kind("preview", PROGRAM, seconds=DEADLINE_SECONDS))
 
     def make(self, study_id: str, job: Job, wait_s: float = WAIT_SECONDS) -> Preview:
         """Assess a draft, and attack a release of up to 2,000 rows that is drawn for this, until the deadline at most.

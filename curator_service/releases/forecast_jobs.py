@@ -17,7 +17,7 @@ from curator_service.privacy.guarantees import CHOOSING
 from curator_service.privacy.prices import is_groups
 from curator_service.releases.forecasts.cells import GROUP_ROWS, ROWS_MIN, cells_of
 from curator_service.releases.forecasts.public_inputs import kernels_of
-from curator_service.releases.forecasts.worker import Job, Reply, Worker
+from curator_service.releases.forecasts.worker import PROGRAM, Job, Reply
 from curator_service.releases.jobs import Jobs
 from curator_service.settings import Settings
 from curator_service.store.jobs import forecasts
@@ -43,8 +43,7 @@ class Forecasts(Jobs[Reply]):
         self._vault = vault
         kind = Kind(
             self.noun,
-            Reply,
-            Worker,
+            PROGRAM,
             seconds=settings.forecast_seconds_max,
             advice_late=" (FORECAST_SECONDS_MAX): ask for fewer rows, functions, queries or levels",
             advice_ended=": ask for fewer rows",

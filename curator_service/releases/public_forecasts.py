@@ -17,7 +17,7 @@ from curator_service import store
 from curator_service.datasets.datasets import dataset_view
 from curator_service.privacy.prices import is_groups
 from curator_service.releases.forecasts.cells import GROUP_ROWS, ROWS_MIN
-from curator_service.releases.forecasts.worker import Job, Reply, Worker
+from curator_service.releases.forecasts.worker import PROGRAM, Job, Reply
 from curator_service.studies.studies import fitted
 from service_kit.context.context import ServiceContext
 from service_kit.runner.runner import Kind, Runner, Task
@@ -49,7 +49,7 @@ class PublicForecasts:
 
     def __init__(self, context: ServiceContext, runner: Runner) -> None:
         self._context = context
-        kind = Kind("public forecast", Reply, Worker, seconds=SECONDS, waiting_max=WAITING_MAX, is_listed=False)
+        kind = Kind("public forecast", PROGRAM, seconds=SECONDS, waiting_max=WAITING_MAX, is_listed=False)
         self._kind = runner.add(kind)
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, _Entry] = OrderedDict()

@@ -69,7 +69,7 @@ class Releases:
         self._vault = vault
         self._budgets = budgets
         self._previews = previews
-        self._draws = runner.add(Kind("release", Reply, at_once=inf))
+        self._draws = runner.add(Kind[Reply]("release", at_once=inf))
         self._high: dict[str, str] = {}
         """By study, the digest of the draft whose latest preview found a high risk; neither stored nor logged."""
         context.database.write(self._recover)

@@ -20,7 +20,7 @@ from curator_service.salted_digests import salted_digest
 from curator_service.settings import Settings
 from curator_service.store.jobs import tunings
 from curator_service.tuning.scoring import logistic, problems
-from curator_service.tuning.scoring.worker import Ended, Job, Reply, Scorer, Source, Worker, plan_light
+from curator_service.tuning.scoring.worker import PROGRAM, Ended, Job, Reply, Scorer, Source, plan_light
 from curator_service.vault import Vault, new_id
 from service_kit.context.context import ServiceContext
 from service_kit.context.keys import webhook_key
@@ -59,8 +59,7 @@ class Tunings(Jobs[Reply]):
         self._plans = runner.add(
             Kind(
                 "plan",
-                Reply,
-                Worker,
+                PROGRAM,
                 seconds=settings.tuning_plan_seconds_max,
                 keep_seconds=KEEP_SECONDS,
                 is_listed=False,
@@ -69,8 +68,7 @@ class Tunings(Jobs[Reply]):
         )
         kind = Kind(
             self.noun,
-            Reply,
-            Worker,
+            PROGRAM,
             seconds=settings.tuning_seconds_max,
             keep_seconds=KEEP_SECONDS,
             advice_late=" (TUNING_SECONDS_MAX)",
@@ -265,7 +263,12 @@ class Tunings(Jobs[Reply]):
             job = self._job(task.id, tuning, (of_record, report.delta))
         except Invalid as error:  # settings or the machine have changed since it was charged
             raise TuningFailed(str(error)) from None
-        return self._ending(task.do(job))
+
+        def check(reply: Reply) -> None:
+            if reply.ended is not None and reply.tuning_id != task.id:
+                raise TuningFailed("its process reported the outcome of another tuning: nothing was released")
+
+        return self._ending(task.do(job, on_reply=check))
 
     def _ending(self, reply: Reply) -> dict[str, Any]:
         if reply.ended is None:

@@ -54,13 +54,6 @@ class Reply(runner.Reply):
     finding: Finding | None = None
 
 
-class Worker(runner.Worker[Reply]):
-    """A process for one preview."""
-
-    def __init__(self) -> None:
-        super().__init__(PROGRAM)
-
-
 @dataclass(slots=True)
 class PreviewResult:
     """What the process sent before it ended: findings by attack, None for an attack that does not apply.

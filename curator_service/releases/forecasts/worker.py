@@ -28,13 +28,6 @@ class Reply(runner.Reply):
     points: list[ForecastPoint] | None = None
 
 
-class Worker(runner.Worker[Reply]):
-    """A process for one forecast."""
-
-    def __init__(self) -> None:
-        super().__init__(PROGRAM)
-
-
 def _work(job: Job, values: Matrix | None, sender: runner.Sender[Reply]) -> Reply:
     # The curator imports this module but never simulates.
     from curator_service.releases.forecasts.public_inputs import uniform_rows

@@ -3,10 +3,9 @@
 The child reads private records from their file, and of them it sends back nothing but the outcome.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -72,20 +71,6 @@ class Reply(runner.Reply):
     ended: Ended | None = None
     tuning_id: str | None = None
     """The tuning that the outcome belongs to."""
-
-
-class Worker(runner.Worker[Reply]):
-    """A process for tunings, one after the other."""
-
-    def __init__(self) -> None:
-        super().__init__(PROGRAM)
-
-    def work(self, job: Any, array: Matrix | None = None) -> Iterator[Reply]:
-        """Send a job and yield its replies. Raises TuningFailed for the outcome of another tuning."""
-        for reply in super().work(job, array):
-            if reply.ended is not None and reply.tuning_id != job.tuning_id:
-                raise TuningFailed("its process reported the outcome of another tuning: nothing was released")
-            yield reply
 
 
 def report_of(tuning: wire.TuningSpec, problem: Problem) -> wire.TuningReport:

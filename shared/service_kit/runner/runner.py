@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
@@ -10,7 +10,7 @@ from typing import Any, Generic
 
 from blindopt.arrays import Matrix
 from blindopt.errors import BlindoptError
-from service_kit.runner.program import Message, ReplyT
+from service_kit.runner.program import Message, Program, ReplyT
 from service_kit.runner.worker import Worker
 
 CLOSE_SECONDS = 10.0
@@ -39,29 +39,27 @@ class Task(Generic[ReplyT]):
     turn: "Future[None]" = field(default_factory=Future, init=False)
     _worker: Worker[ReplyT] | None = field(default=None, init=False)
 
-    def __post_init__(self) -> None:
-        self.is_cancelled = self.kind.closing.is_set()
-
     def do(
         self,
         job: Message,
         array: Matrix | None = None,
         *,
-        make_worker: Callable[[], Worker[ReplyT]] | None = None,
+        files: Sequence[int] = (),
         on_reply: Callable[[ReplyT], None] = lambda reply: None,
     ) -> ReplyT:
         """The last reply of a process to a job. If the process ended before, its ``problem`` says why.
 
         The process is killed at the deadline of its kind, if the work is cancelled, and when the service ends.
         """
-        last, late, is_read = self.kind.reply(problem=_INTERRUPTED), threading.Event(), False
+        assert self.kind.program is not None
+        last, late, is_read = self.kind.program.reply(problem=_INTERRUPTED), threading.Event(), False
         if self.is_cancelled:
             return last
-        worker = self.kind.take() if make_worker is None else make_worker()
+        worker = self.kind.take(self.kind.program, files)
         try:
             with worker.deadline(self.kind.seconds) as late:
                 self._runs_in(worker)
-                for last in worker.work(job) if array is None else worker.work(job, array):
+                for last in worker.work(job, array):
                     self.progress = last.progress or self.progress
                     on_reply(last)
             is_read = last.is_last and not worker.killed
@@ -101,8 +99,9 @@ class Kind(Generic[ReplyT]):
     """
 
     name: str
-    reply: type[ReplyT]
-    make_worker: Callable[[], Worker[ReplyT]] | None = None
+    program: Program[Any, ReplyT] | None = None
+    """What its processes run; None: it has none."""
+    make_worker: Callable[[Program[Any, ReplyT], Sequence[int]], Worker[ReplyT]] = Worker
     _: KW_ONLY
     at_once: float = 1
     seconds: float = threading.TIMEOUT_MAX
@@ -156,6 +155,7 @@ class Kind(Generic[ReplyT]):
     def enter(self, task: Task[ReplyT]) -> list[Task[ReplyT]]:
         """Queue a task, whose ``turn`` is done when it may begin; the tasks that gave way to it."""
         with self.changed:
+            task.is_cancelled = task.is_cancelled or self.closing.is_set()
             self._tasks.append(task)
         self._advance()
         with self.changed:
@@ -215,16 +215,15 @@ class Kind(Generic[ReplyT]):
 
     # --- processes and the end ------------------------------------------------------------------------
 
-    def take(self) -> Worker[ReplyT]:
-        """The process that was kept, if it lives, or a new one."""
+    def take(self, program: Program[Any, ReplyT], files: Sequence[int]) -> Worker[ReplyT]:
+        """The process that was kept, if it lives, or a new one, which has these open files."""
         with self.changed:
             idle, self._idle = self._idle, None
         if idle is not None:
             if not idle.has_ended:
                 return idle
             idle.end()  # somebody killed it, as a machine does that is short of memory
-        assert self.make_worker is not None
-        return self.make_worker()
+        return self.make_worker(program, files)
 
     def give_back(self, worker: Worker[ReplyT], *, is_read: bool) -> int | None:
         """Keep a process whose messages were all read, or end it: its exit status."""

@@ -24,7 +24,8 @@ from curator_service.datasets.reading import read_table
 from curator_service.datasets.readings import SMALL_BYTES, Reading, Readings
 from curator_service.datasets.survey import survey
 from curator_service.datasets.unpacking import is_parquet
-from curator_service.datasets.worker import Job, Reply, Worker
+from curator_service.datasets.worker import PROGRAM, Job, Reply
+from service_kit.runner import Worker
 from service_kit.runner.runner import Kind, Runner, Task
 
 LIMITS = Limits(rows=10**6, columns=50)
@@ -137,11 +138,11 @@ def repeated(length, rows):
 def surveyed(opened, filename, content, **parts):
     file = opened(content)
     job = Job(file=file.fileno(), limits=LIMITS, parquet=is_parquet(filename))
-    return Reading(filename, a_task(), **parts).read(job, file)
+    return Reading(filename, a_task(**parts)).read(job, file)
 
 
-def a_task():
-    return Task(Kind("reading", Reply), "rdg_1")
+def a_task(**parts):
+    return Task(Kind("reading", PROGRAM, **parts), "rdg_1")
 
 
 def test_a_process_reads_what_the_service_would_read(opened):

@@ -8,8 +8,9 @@ import pytest
 from blindopt import wire
 from blindopt.errors import Invalid
 from curator_service.releases import public_forecasts
-from curator_service.releases.forecasts.worker import Job, Reply, Worker
+from curator_service.releases.forecasts.worker import Job, Reply
 from curator_service.releases.public_forecasts import KEPT_MAX, PublicForecasts
+from service_kit.runner import Worker
 from service_kit.runner.runner import Runner
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 from tests.curator_service.queries.inbox.measured_study import draft
@@ -28,7 +29,7 @@ class Held(Worker):
     jobs: list[Job] = []
     go = threading.Event()
 
-    def __init__(self):
+    def __init__(self, program, files):
         self.killed = False
 
     def work(self, job, array=None):
@@ -161,11 +162,11 @@ def test_a_process_that_cannot_start_is_a_failure_and_the_next_one_runs(made):
     _, spec, curator = made
     workers = [Held]
 
-    def fails():
+    def fails(*_):
         raise OSError("no memory")
 
     workers.append(fails)
-    forecasts = _made_by(curator, lambda: workers.pop()())
+    forecasts = _made_by(curator, lambda *process: workers.pop()(*process))
     forecasts.view(spec)
     _ended()
     assert forecasts.view(spec).problem == "a fault on our side (OSError)"

@@ -7,9 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from blindopt import wire
-from blindopt.errors import TuningFailed
-from curator_service.tuning.scoring.worker import Ended, Job, Reply, Worker
-from service_kit import runner
+from curator_service.tuning.scoring.worker import Ended, Reply
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 from tests.curator_service.tuning_case import Case, csv_of, rows_of
 
@@ -29,7 +27,7 @@ class FakeWorker:
     def __init__(self, broken):
         self.jobs, self.ends, self.killed, self.broken, self.has_ended = [], 0, False, broken, False
 
-    def work(self, job):
+    def work(self, job, array=None):
         self.jobs.append(job.tuning_id)
         yield Reply(progress=0.5)
         if self.broken:
@@ -74,7 +72,7 @@ def test_a_process_whose_messages_could_not_be_read_does_not_serve_the_next_tuni
     """Its later messages would be taken for the outcome of the next one: of other records, at another charge."""
     workers = []
 
-    def start_worker():
+    def start_worker(program, files):
         workers.append(FakeWorker(broken=not workers))
         return workers[-1]
 
@@ -93,12 +91,12 @@ def test_a_tuning_that_runs_while_a_record_is_withheld_shows_no_result(role, in_
     reads, goes_on = threading.Event(), threading.Event()
 
     class Paused(FakeWorker):
-        def work(self, job):
+        def work(self, job, array=None):
             reads.set()
             goes_on.wait()
             yield from super().work(job)
 
-    _use(in_process, lambda: Paused(broken=False))
+    _use(in_process, lambda *_: Paused(broken=False))
     case = _case(in_process)
     path = _started(in_process, case)
     reads.wait()
@@ -112,17 +110,15 @@ def test_a_tuning_that_runs_while_a_record_is_withheld_shows_no_result(role, in_
     until(lambda: in_process.call("owner", "GET", path)["state"] == "completed")
 
 
-def test_the_outcome_of_another_tuning_is_not_taken(monkeypatch):
-    worker = Worker()
-    try:
-        for tuning_id, taken in (("tun_1", True), ("tun_2", False), (None, False)):
-            replies = [Reply(ended=ENDED, tuning_id=tuning_id, is_last=True)]
-            monkeypatch.setattr(runner.Worker, "work", lambda worker, *job, replies=replies: iter(replies))
-            job = Job.model_construct(tuning_id="tun_1")
-            if taken:
-                assert [reply.ended for reply in worker.work(job)] == [ENDED]
-            else:
-                with pytest.raises(TuningFailed, match="another tuning"):
-                    list(worker.work(job))
-    finally:
-        worker.end()
+@pytest.mark.parametrize("tuning_id", ["tun_2", None])
+def test_the_outcome_of_another_tuning_is_not_taken(tuning_id, in_process, until):
+    class Other(FakeWorker):
+        def work(self, job, array=None):
+            yield Reply(ended=ENDED, tuning_id=tuning_id, is_last=True)
+
+    _use(in_process, lambda *_: Other(broken=False))
+    path = _started(in_process, _case(in_process))
+    until(lambda: in_process.call("owner", "GET", path)["state"] != "running")
+    view = in_process.call("owner", "GET", path)
+    assert (view["state"], view["result"]) == ("failed", None)
+    assert "the outcome of another tuning" in view["problem"]

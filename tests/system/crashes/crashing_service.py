@@ -227,7 +227,6 @@ def curator(gun: Gun) -> Callable[[], None]:
     from curator_service.datasets import private_bounds
     from curator_service.datasets import table as bounds
     from curator_service.datasets import table as withheld
-    from curator_service.datasets import worker as datasets_worker
     from curator_service.datasets.datasets import Datasets
     from curator_service.datasets.readings import Reading
     from curator_service.erasure import table as erasures
@@ -236,8 +235,8 @@ def curator(gun: Gun) -> Callable[[], None]:
     from curator_service.queries import answer_versions, measurement_entries, queries
     from curator_service.releases import releases
     from curator_service.studies.messages import Messages
-    from curator_service.tuning.scoring.worker import Worker
     from curator_service.tuning.tunings import Tunings
+    from service_kit.runner import Worker
     from service_kit.store import checkpoints
     from service_kit.store.database import Database
 
@@ -252,7 +251,7 @@ def curator(gun: Gun) -> Callable[[], None]:
     countersignatures = checkpoints.COUNTERSIGNATURES
     commits.mark(countersignatures, "add", "countersigned", lambda db, grant, row, **_: f"{grant}:{row.size}")
     commits.mark(Datasets, "_add", "registered")
-    _call(gun, datasets_worker.Worker, "__init__", "reading.begun")
+    _call(gun, Worker, "__init__", "reading.begun")
     _call(gun, Reading, "read", "reading")
     commits.mark(Budgets, "charge_release", "release", lambda self, db, actor, study_id, *_: study_id)
     commits.mark(releases.Releases, "_publish", "published", lambda self, db, identity, *_: identity)
@@ -275,7 +274,7 @@ def curator(gun: Gun) -> Callable[[], None]:
     )
     commits.mark(Tunings, "_add", "tuning", lambda self, db, identity, *_: identity)
     commits.mark(Tunings, "_settle", "tuned", lambda self, db, identity, **_: identity)
-    _call(gun, Worker, "work", "tuning.work", lambda self, job, *_: str(job.tuning_id))
+    _call(gun, Worker, "work", "tuning.work", lambda self, job, *_: str(getattr(job, "tuning_id", "")))
     _call(gun, Tunings, "_ending", "tuning.drawn")
     commits.mark(FileBudget, "change_caps", "caps")
     commits.mark(bounds, "add_bounds", "bounds")

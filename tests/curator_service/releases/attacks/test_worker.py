@@ -14,9 +14,10 @@ from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy.choice import concrete
 from curator_service.releases import attack_preview
 from curator_service.releases.attacks import ATTACKS
-from curator_service.releases.attacks.worker import Job, Reply, Worker, attempt
+from curator_service.releases.attacks.worker import PROGRAM, Job, attempt
 from curator_service.releases.mechanisms.mechanism import Assessment
 from curator_service.releases.mechanisms.registry import mechanism_of
+from service_kit.runner import Worker
 from service_kit.runner.runner import Kind, Runner, Task
 from tests.curator_service.releases.attacks.test_trial import study
 
@@ -26,7 +27,7 @@ FINDING = wire.Finding(attack="membership", figure=0, low=0, high=1, confidence=
 
 def attempted(job, make_worker=Worker):
     """What the process of a preview sends."""
-    return attempt(Task(Kind("preview", Reply, make_worker, seconds=LONG), "std_1"), job)
+    return attempt(Task(Kind("preview", PROGRAM, make_worker, seconds=LONG), "std_1"), job)
 
 
 @pytest.fixture
@@ -103,8 +104,8 @@ def test_a_wide_study_ends_at_the_deadline_and_says_what_was_not_tried(release, 
 class Late(Worker):
     """Its deadline comes after the second reply, however long the process took to begin."""
 
-    def __init__(self):
-        super().__init__()
+    def __init__(self, program, files=()):
+        super().__init__(program, files)
         self.late, self.seconds = threading.Event(), []
 
     @contextmanager
@@ -121,8 +122,8 @@ class Late(Worker):
 
 
 def test_a_preview_that_its_deadline_ends_keeps_what_it_had_sent(job):
-    worker = Late()
-    result = attempted(job(), lambda: worker)
+    worker = Late(PROGRAM)
+    result = attempted(job(), lambda *_: worker)
     assert (result.late, result.fault) == (True, None)
     assert result.assessment.branch is not None
     assert "averaging" in result.findings

@@ -13,8 +13,9 @@ from blindopt.errors import Invalid
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.releases.forecast_jobs import forecast_request
 from curator_service.releases.forecasts.public_inputs import kernels_of, uniform_rows
-from curator_service.releases.forecasts.worker import Job, Reply, Worker, _work
+from curator_service.releases.forecasts.worker import Job, Reply, _work
 from curator_service.studies.public_kernels import FACTORS, diagonal
+from service_kit.runner import Worker
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 from tests.curator_service.replaced_noise import replace_secrets
 from tests.curator_service.seeded_noise import seed_gaussian_releases

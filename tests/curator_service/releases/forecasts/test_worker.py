@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from blindopt import wire
-from curator_service.releases.forecasts.worker import Job, Worker
+from curator_service.releases.forecasts.worker import PROGRAM, Job
+from service_kit.runner import Worker
 
 RECORDS = {"rows": "records"}
 SMALL = wire.ForecastCreate(epsilons=["1"], mechanisms=["gaussian"], functions=3, queries=4, **RECORDS, rows_max=40)
@@ -15,7 +16,7 @@ LONG = wire.ForecastCreate(epsilons=["1"], mechanisms=["gaussian"], functions=20
 
 @pytest.fixture
 def worker():
-    forecasts = Worker()
+    forecasts = Worker(PROGRAM)
     yield forecasts
     forecasts.end()
 

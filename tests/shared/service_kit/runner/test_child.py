@@ -13,11 +13,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from curator_service.releases import attacks, forecasts
-from curator_service.releases.attacks.worker import Worker as AttackWorker
-from curator_service.releases.forecasts.worker import Worker as ForecastWorker
-from curator_service.tuning import scoring
-from curator_service.tuning.scoring.worker import Worker as TuningWorker
+from curator_service.releases.attacks.worker import PROGRAM as ATTACKS
+from curator_service.releases.forecasts.worker import PROGRAM as FORECASTS
+from curator_service.tuning.scoring.worker import PROGRAM as TUNINGS
 from service_kit import runner
 from service_kit.runner.program import nth_core
 from tests import processes
@@ -33,7 +31,7 @@ def new_interpreters(forked_workers):
         yield
 
 
-PROGRAMS = [package.worker.PROGRAM for package in (attacks, forecasts, scoring)]
+PROGRAMS = [ATTACKS, FORECASTS, TUNINGS]
 
 
 @pytest.fixture
@@ -182,7 +180,7 @@ def test_cores_are_counted_from_the_last_allowed_one_round_and_round(allowed, ta
 
 
 def test_kinds_of_work_share_no_core_while_there_is_another(until):
-    workers = [AttackWorker(), ForecastWorker(), TuningWorker()]
+    workers = [runner.Worker(program) for program in PROGRAMS]
     try:
         until(lambda: all(len(os.sched_getaffinity(worker.pid)) == 1 for worker in workers), within=60)
         taken = {core for worker in workers for core in os.sched_getaffinity(worker.pid)}

@@ -8,15 +8,10 @@ from contextlib import contextmanager
 import pytest
 
 from blindopt.errors import Busy
-from service_kit import runner
 from service_kit.runner.runner import Kind, Runner, Task
 from tests.shared.service_kit.runner.echo_program import PROGRAM, Job, Reply
 
 BUSY = Busy("another one runs", seconds=1)
-
-
-def echo():
-    return runner.Worker(PROGRAM)
 
 
 # --- turns --------------------------------------------------------------------------------------------------
@@ -38,7 +33,7 @@ def ids(kind):
 
 
 def test_so_many_run_at_once_and_others_wait_in_their_order(until):
-    kind, work = Kind("kind", Reply, at_once=2), Held()
+    kind, work = Kind("kind", PROGRAM, at_once=2), Held()
     for number, turns in enumerate((1, 1, 2, 1)):
         assert kind.submit(Task(kind, str(number), turns=turns), work) == []
     until(lambda: len(work.begun) == 2)
@@ -52,7 +47,7 @@ def test_so_many_run_at_once_and_others_wait_in_their_order(until):
 
 
 def test_the_newest_is_next_where_few_may_wait_and_older_ones_give_way(until):
-    kind, work = Kind("kind", Reply, waiting_max=2), Held()
+    kind, work = Kind("kind", PROGRAM, waiting_max=2), Held()
     dropped = []
     for number in range(5):
         dropped += kind.submit(Task(kind, str(number)), work)
@@ -64,7 +59,7 @@ def test_the_newest_is_next_where_few_may_wait_and_older_ones_give_way(until):
 
 
 def test_one_that_waits_in_its_thread_is_refused_after_a_while_and_gives_its_place_back(until):
-    kind, work = Kind("kind", Reply), Held()
+    kind, work = Kind("kind", PROGRAM), Held()
     kind.submit(Task(kind, "first"), work)
     with pytest.raises(Busy), kind.held(Task(kind, "second"), 0.01, BUSY):
         pytest.fail("its turn came")
@@ -95,7 +90,7 @@ ENDS = {
 def test_every_end_of_a_task_is_said_in_the_same_words(act, problem, request):
     end = request.node.callspec.id
     seconds = 0.5 if end == "deadline" else 60
-    kind = Kind("kind", Reply, echo, seconds=seconds, advice_late=" (LIMIT)", advice_ended=": x")
+    kind = Kind("kind", PROGRAM, seconds=seconds, advice_late=" (LIMIT)", advice_ended=": x")
     with kind.held(Task(kind, "task"), 0, BUSY) as task:
         job = Job(action="echo" if end == "done" else "hang")
         reply = task.do(job, on_reply=lambda reply: act(kind, reply.pid))
@@ -106,22 +101,22 @@ def test_every_end_of_a_task_is_said_in_the_same_words(act, problem, request):
 
 
 def test_one_that_was_cancelled_before_it_ran_starts_no_process():
-    def fails():
+    def fails(program, files):
         pytest.fail("it started")
 
-    kind = Kind("kind", Reply, fails)
+    kind = Kind("kind", PROGRAM, fails)
     task = Task(kind, "task")
     task.cancel()
     assert task.do(Job(action="echo")).problem == "it was interrupted"
     kind.close()
-    assert Task(kind, "later").do(Job(action="echo")).problem == "it was interrupted"
+    assert _does(kind) == "it was interrupted"
 
 
 def test_the_end_of_a_service_interrupts_all_kinds_and_waits_for_them(until):
     kinds = Runner()
     ends = []
     for name in ("one", "other"):
-        kind = kinds.add(Kind(name, Reply, echo, is_listed=name == "one"))
+        kind = kinds.add(Kind(name, PROGRAM, is_listed=name == "one"))
         kind.submit(Task(kind, name), lambda task: ends.append(task.do(Job(action="hang")).problem))
     assert [task.id for task, _ in kinds.under_way()] == ["one"]
     kinds.close()
@@ -137,7 +132,7 @@ class FakeWorker:
     def __init__(self, how):
         self.how, self.jobs, self.ends, self.killed, self.has_ended = how, 0, 0, False, False
 
-    def work(self, job):
+    def work(self, job, array=None):
         self.jobs += 1
         if self.how == "broken":
             raise ValueError("not JSON")
@@ -169,7 +164,7 @@ class FakeWorkers:
     def __init__(self):
         self.started, self.hows = [], []
 
-    def __call__(self):
+    def __call__(self, program, files):
         self.started.append(FakeWorker(self.hows.pop(0) if self.hows else ""))
         return self.started[-1]
 
@@ -188,7 +183,7 @@ def _does(kind):
 
 
 def test_a_process_serves_one_job_after_the_other_and_ends_with_its_kind(workers):
-    kind = Kind("kind", Reply, workers, keep_seconds=60)
+    kind = Kind("kind", PROGRAM, workers, keep_seconds=60)
     assert [_does(kind) for _ in range(3)] == [None] * 3
     assert workers.counts() == [(3, 0)]
     kind.close()
@@ -198,7 +193,7 @@ def test_a_process_serves_one_job_after_the_other_and_ends_with_its_kind(workers
 @pytest.mark.parametrize("how", ["broken", "late", "dies"])
 def test_a_process_that_did_not_finish_a_job_does_no_other(how, workers):
     workers.hows.append(how)
-    kind = Kind("kind", Reply, workers, keep_seconds=60)
+    kind = Kind("kind", PROGRAM, workers, keep_seconds=60)
     if how == "broken":
         with pytest.raises(ValueError, match="not JSON"):
             _does(kind)
@@ -212,14 +207,14 @@ def test_a_process_that_did_not_finish_a_job_does_no_other(how, workers):
 
 def test_a_process_that_refused_a_job_does_the_next(workers):
     workers.hows.append("impossible")
-    kind = Kind("kind", Reply, workers, keep_seconds=60)
+    kind = Kind("kind", PROGRAM, workers, keep_seconds=60)
     assert [_does(kind) for _ in range(2)] == ["no"] * 2
     assert workers.counts() == [(2, 0)]
     kind.close()
 
 
 def test_a_process_that_was_killed_while_it_was_kept_is_replaced(workers):
-    kind = Kind("kind", Reply, workers, keep_seconds=60)
+    kind = Kind("kind", PROGRAM, workers, keep_seconds=60)
     _does(kind)
     workers.started[0].has_ended = True
     assert _does(kind) is None
@@ -228,7 +223,7 @@ def test_a_process_that_was_killed_while_it_was_kept_is_replaced(workers):
 
 
 def test_a_process_that_no_job_needs_for_a_while_ends(workers, until):
-    kind = Kind("kind", Reply, workers, keep_seconds=0.01)
+    kind = Kind("kind", PROGRAM, workers, keep_seconds=0.01)
     _does(kind)
     until(lambda: workers.started[0].ends)
     _does(kind)
