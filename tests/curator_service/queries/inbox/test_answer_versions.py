@@ -157,6 +157,18 @@ def test_a_correction_that_is_not_charged_is_found(in_process, queried):
         in_process.check()
 
 
+def test_a_correction_in_a_study_with_a_changed_record_charges_and_releases_nothing(in_process, queried, monkeypatch):
+    study, query, items = queried([3], 1.0)
+    finding = LogBroken("a line of its ledger was changed", about=study)
+    monkeypatch.setitem(in_process.context.audit_trail._findings, "first", [finding])
+    refused = in_process.enter("correct", query, items, 2.0)
+    assert (refused.status_code, refused.json()["code"]) == (503, "record_changed")
+    monkeypatch.undo()
+    assert in_process.reply(study, query).version == 1
+    assert in_process.enter("correct", query, items, 2.0).status_code == 200
+    assert in_process.reply(study, query).version == 2
+
+
 def test_an_answer_released_often_is_held_against_its_cap_beside_one_released_once(in_process, queried):
     """Two plays of one record, each another person's: only the first is corrected three times, which is its cap."""
     budget = wire.Budget(epsilon_per_row="2")
