@@ -18,28 +18,20 @@ from curator_service.privacy import noise
 from service_kit.console import Form
 from service_kit.console.forms import input_of, sent
 
+AUTO = {"release.mechanism": "auto", "release.epsilon": "2"}
+ANSWERED = {"answers.mechanism": "auto", "answers.epsilon": "1"}
+
 
 @pytest.mark.parametrize(
     ("fields", "cap"),
     [
-        (
-            {
-                "release.mechanism": "auto",
-                "release.epsilon": "2",
-                "answers.mechanism": "auto",
-                "answers.epsilon": "0.3",
-            },
-            "3.5",
-        ),
-        ({"release.mechanism": "identity", "answers.mechanism": "laplace", "answers.epsilon": "1"}, "5"),
-        ({"release.mechanism": "auto", "release.epsilon": "2", "answers.mechanism": "none"}, None),
-        ({"release.mechanism": "auto", "release.epsilon": "2"}, None),
-        (
-            {"release.epsilon": "2", "answers.mechanism": "auto", "answers.epsilon": "1", "privacy_unit": "answer"},
-            None,
-        ),
-        ({"release.epsilon": "two", "answers.mechanism": "auto", "answers.epsilon": "1"}, None),
-        ({"release.epsilon": "inf", "answers.mechanism": "auto", "answers.epsilon": "1"}, None),
+        (AUTO | ANSWERED | {"answers.epsilon": "0.3"}, "3.5"),
+        (ANSWERED | {"release.mechanism": "identity", "answers.mechanism": "laplace"}, "5"),
+        (AUTO | {"answers.mechanism": "none"}, None),
+        (AUTO, None),
+        (ANSWERED | {"release.epsilon": "2", "privacy_unit": "answer"}, None),
+        (ANSWERED | {"release.epsilon": "two"}, None),
+        (ANSWERED | {"release.epsilon": "inf"}, None),
     ],
 )
 def test_the_cap_of_a_row_leaves_room_for_the_release_and_five_answers(fields, cap):
@@ -48,8 +40,7 @@ def test_the_cap_of_a_row_leaves_room_for_the_release_and_five_answers(fields, c
 
 def test_the_cap_on_measurements_is_decided_on_and_never_filled_in():
     """Found by hand: 100 stood in the box, a run takes 55, and the second run died."""
-    fields = {"release.epsilon": "2", "answers.mechanism": "auto", "answers.epsilon": "1"}
-    form = Form.blank(**fields)
+    form = Form.blank(**ANSWERED | {"release.epsilon": "2"})
     suggest(form, "budget")
     assert not [name for name in form.values if name.startswith("budget")]
     budgets = [
@@ -119,11 +110,8 @@ def test_small_differences_need_one_change_at_least():
 def test_the_release_step_suggests_a_twentieth_of_each_range_and_a_delta_for_many_features_alone():
     form = Form.blank(**STATED)
     suggest(form, "release", ["kg", "m"])
-    assert (form.get("hide"), form.get("features.0.hidden_change"), form.get("features.1.hidden_change")) == (
-        "small",
-        "6",
-        "0.1",
-    )
+    names = ("hide", "features.0.hidden_change", "features.1.hidden_change")
+    assert [form.get(name) for name in names] == ["small", "6", "0.1"]
     assert form.get("release.delta") == ""
     form = Form.blank(**STATED | {"hide": "most", "features.0.hidden_change": ""})
     suggest(form, "release", ["kg", "m"])

@@ -66,9 +66,7 @@ FORMS = {
     "gp_design": (
         PRIOR | {"method.value_at": "maximum", "method.prior.kernel": "matern_32", "method.prior.scale": "0.3"},
         wire.GpDesign(
-            name="gp_design",
-            prior=wire.TuningPrior(**ASSUMED, kernel="matern_32", scale=0.3),
-            value_at="maximum",
+            name="gp_design", prior=wire.TuningPrior(**ASSUMED, kernel="matern_32", scale=0.3), value_at="maximum"
         ),
         1e-6,
     ),
@@ -76,21 +74,14 @@ FORMS = {
         PRIOR
         | {"budget.delta": "0.05", "method.pairs": "400", "method.seed": "7", "method.prior.estimated": "lengthscale"},
         wire.GpUcbSimulated(
-            name="gp_ucb_simulated",
-            prior=wire.TuningPrior(**ASSUMED, estimated=["lengthscale"]),
-            pairs=400,
-            seed=7,
+            name="gp_ucb_simulated", prior=wire.TuningPrior(**ASSUMED, estimated=["lengthscale"]), pairs=400, seed=7
         ),
         0.05,
     ),
     "kusner_1": (
         PRIOR | {"method.q": "paper", "method.delta_split": "paper", "method.index_bound": "clip"},
         wire.Kusner1(
-            name="kusner_1",
-            prior=wire.TuningPrior(**ASSUMED),
-            q="paper",
-            delta_split="paper",
-            index_bound="clip",
+            name="kusner_1", prior=wire.TuningPrior(**ASSUMED), q="paper", delta_split="paper", index_bound="clip"
         ),
         1e-6,
     ),
@@ -178,28 +169,15 @@ def _expected(case, typed, method, delta):
     loss = typed.get("score.loss", "zero_one")
     fields = {"loss": loss} | ({"clip": 0.8} if loss == "clipped_logistic" else {})
     share = None if method.name in ("kusner_2", "kusner_3", "public_weights") else "0.5"
-    return case.spec(
-        cap="100000",
-        method=method,
-        budget=wire.TuningBudget(epsilon="1", delta=delta, index_share=share),
-        caps=wire.TuningCaps(epsilon="100000", delta=0.5),
-    ).model_copy(
-        update={
-            "score": wire.LogisticScore(
-                kind="logistic",
-                training_dataset_id=case.training.id,
-                features=[wire.Feature(column=f.column, lower=f.lower, upper=f.upper) for f in FEATURES],
-                label=NAMES[2],
-                **fields,
-            )
-        }
-    )
+    budget = wire.TuningBudget(epsilon="1", delta=delta, index_share=share)
+    features = [wire.Feature(column=f.column, lower=f.lower, upper=f.upper) for f in FEATURES]
+    of_training = {"training_dataset_id": case.training.id, "features": features, "label": NAMES[2]}
+    score = wire.LogisticScore(kind="logistic", **of_training, **fields)
+    caps = wire.TuningCaps(epsilon="100000", delta=0.5)
+    return case.spec(cap="100000", method=method, budget=budget, caps=caps).model_copy(update={"score": score})
 
 
-WITHOUT_INPUT = {
-    "score.features.*.hidden_change": "of a study",
-    "score.features.*.scale": "of a study",
-}
+WITHOUT_INPUT = {f"score.features.*.{field}": "of a study" for field in ("hidden_change", "scale")}
 
 
 def test_every_field_of_a_tuning_has_an_input(owner, case):
@@ -211,20 +189,11 @@ def test_every_field_of_a_tuning_has_an_input(owner, case):
 
 
 HTTP = {
-    "name": "trees",
-    "score.model": "trees",
-    "score.lower": "0",
-    "score.upper": "1",
-    "score.reply": "whole",
-    "grid.0.name": "depth",
-    "grid.0.values": "1, 2, 3",
-    "grid.0.scale": "linear",
-    "grid.3.name": "rate",
-    "grid.3.values": "0.1; 0.2",
-    "grid.3.scale": "log10",
-    "caps.epsilon": "100000",
-    "caps.delta": "0.5",
-}
+    "name": "trees", "score.model": "trees", "score.lower": "0", "score.upper": "1", "score.reply": "whole",
+    "grid.0.name": "depth", "grid.0.values": "1, 2, 3", "grid.0.scale": "linear",
+    "grid.3.name": "rate", "grid.3.values": "0.1; 0.2", "grid.3.scale": "log10",
+    "caps.epsilon": "100000", "caps.delta": "0.5",
+}  # fmt: skip
 
 
 def test_a_program_of_ones_own_scores_several_hyperparameters(owner, api, case):

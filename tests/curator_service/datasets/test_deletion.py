@@ -56,14 +56,13 @@ def stored(file, text):
 def test_a_draft_goes_with_its_grants_and_what_replies_said_of_it_and_the_log_verifies(file):
     study = draft(file, name=SECRET)
     assert stored(file, SECRET)
-    token = call(file, "POST", f"/v1/studies/{study}/grants", json={"name": "g"})["token"]
+    file.in_process.grant(study)
     assert "use it" in refused(file, f"/v1/datasets/{file.dataset}:delete")
     first = file.in_process.send("owner", "POST", f"/v1/studies/{study}:delete", key="once")
     assert (first.status_code, first.json()["id"]) == (200, study)
     assert file.in_process.send("owner", "POST", f"/v1/studies/{study}:delete", key="once").content == first.content
     assert file.in_process.send("owner", "POST", f"/v1/studies/{study}:delete").status_code == 404
     assert file.in_process.send("owner", "GET", f"/v1/studies/{study}").status_code == 404
-    file.in_process.tokens["modeler"] = token
     assert file.in_process.send("modeler", "GET", f"/v1/studies/{study}").status_code == 401
     assert not stored(file, SECRET)
     file.in_process.context.database.check_writable()  # with every trigger
@@ -154,7 +153,7 @@ def test_note_and_tags_are_for_owners_alone(file):
     view = call(file, "PUT", f"/v1/studies/{study}/labels", json=labels)
     assert (view["note"], view["tags"]) == (SECRET, [SECRET + "-tag"])
     call(file, "POST", f"/v1/studies/{study}:release")
-    file.in_process.tokens["modeler"] = call(file, "POST", f"/v1/studies/{study}/grants", json={"name": "g"})["token"]
+    file.in_process.grant(study)
     page = call(file, "GET", f"/v1/studies?tag={SECRET}-tag")
     assert ([s["id"] for s in page["studies"]], page["tags"]) == ([study], [SECRET + "-tag"])
     assert call(file, "GET", "/v1/studies?tag=other")["studies"] == []

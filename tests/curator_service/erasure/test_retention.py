@@ -12,6 +12,7 @@ from service_kit.cli import users
 from service_kit.context.retention import Retention
 from service_kit.identity import passwords
 from service_kit.store import audit_log
+from tests.builders import a_study
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 
 CSV = b"a,b\n1,2\n2,1\n3,3\n"
@@ -29,14 +30,8 @@ def curator(tmp_path):
 
 
 def study(dataset):
-    return wire.StudyCreate(
-        name="by hand",
-        dataset_id=dataset,
-        features=[wire.Feature(column=column, lower=0.0, upper=4.0) for column in ("a", "b")],
-        measurement=wire.InboxMeasurement(question="How much?", direction="maximize", shown=["a"]),
-        release=wire.IdentityRelease(mechanism="identity"),
-        answers=wire.NONE,
-    )
+    people = wire.InboxMeasurement(question="How much?", direction="maximize", shown=["a"])
+    return a_study(dataset_id=dataset, columns="ab", upper=4.0, measurement=people)
 
 
 def answered(curator, identity, row):

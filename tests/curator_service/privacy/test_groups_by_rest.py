@@ -14,6 +14,7 @@ import pytest
 from blindopt import wire
 from curator_service.privacy.noise import add_integer_laplace
 from curator_service.releases.mechanisms import private_centres
+from tests.builders import a_study, group_release, laplace
 from tests.curator_service.privacy.epsilon_audit import at_least
 from tests.curator_service.privacy.test_groups import FAR, HIGH, LOW, Forced, halve_answers, halve_numbers, loss
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
@@ -35,8 +36,7 @@ def curator(tmp_path_factory):
 def register(curator, records):
     """A file of records (group, y)."""
     csv = "x,y\n" + "".join(f"{group + 0.5!r},{y!r}\n" for group, y in records)
-    data = {"name": "n", "public": "false"}
-    return curator.call("owner", "POST", "/v1/datasets", files={"file": ("a.csv", csv.encode())}, data=data)["id"]
+    return curator.register(csv)
 
 
 def released(curator, dataset, parts, epsilon, centres=None):
@@ -49,19 +49,9 @@ def released(curator, dataset, parts, epsilon, centres=None):
     if centres is not None:
         cells = wire.PrivateCells(kind="private", number=parts, epsilon=centres)
         of_release = str(wire.amount(epsilon) + wire.amount(centres))
-    spec = wire.StudyCreate(
-        name="g",
-        dataset_id=dataset,
-        features=[wire.Feature(column="x", lower=0.0, upper=float(parts), scale=1.0)],
-        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
-        release=wire.GroupsRelease(mechanism="groups", epsilon=of_release, cells=cells, min_count=1),
-        answers=wire.LaplaceAnswers(mechanism="laplace", epsilon=epsilon, value_bound=1.0),
-    )
-    study = curator.call("owner", "POST", "/v1/studies", json=spec.model_dump(mode="json"))["id"]
-    curator.call("owner", "POST", f"/v1/studies/{study}:release")
-    grant = curator.call("owner", "POST", f"/v1/studies/{study}/grants", json={"name": "m"})
-    curator.tokens["modeler"] = grant["token"]
-    return study
+    release = group_release(of_release, cells=cells, min_count=1)
+    on = {"dataset_id": dataset, "columns": "x", "upper": float(parts), "scale": 1.0}
+    return curator.release(a_study(release, laplace(epsilon), **on))
 
 
 def answered(curator, study, rows):

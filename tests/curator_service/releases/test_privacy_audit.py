@@ -25,22 +25,13 @@ def folder(tmp_path_factory, small):
     """A curator's folder without any file of records, its studies by what they promise."""
     data, ids = tmp_path_factory.mktemp("audited"), {}
     service = InProcessCurator(data)
-    files, form = {"file": ("a.csv", small.csv)}, {"name": "d", "public": "true"}
-    dataset = service.call("owner", "POST", "/v1/datasets", files=files, data=form)["id"]
+    dataset = service.register(small.csv, public=True)
     for name, release, answers in (
         ("private", RELEASE, ANSWERS),
         ("centres", GROUPS["centres"], ANSWERS),
         ("public", wire.IdentityRelease(mechanism="identity"), wire.NoAnswerNoise(mechanism="none")),
     ):
-        spec = wire.StudyCreate(
-            name="s",
-            dataset_id=dataset,
-            features=small.features,
-            measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
-            release=release,
-            answers=answers,
-        )
-        ids[name] = service.call("owner", "POST", "/v1/studies", json=spec.model_dump(mode="json"))["id"]
+        ids[name] = service.draft(small.study(dataset, release, answers=answers))["id"]
     service.curator.context.close()
     shutil.rmtree(data / "data" / "files")
     return data / "data", ids

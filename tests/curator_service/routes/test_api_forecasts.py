@@ -295,26 +295,6 @@ def _stored(context, vault, small, count):
     return ids
 
 
-@pytest.mark.slow(sibling="test_one_whose_process_dies_fails_and_the_next_one_runs")
-def test_a_kill_and_a_shutdown_leave_it_failed_and_nothing_runs_on(own, until):
-    """A shutdown waits for no forecast: these would take minutes."""
-    service, owner, study = own()
-    for end in (service.kill, service.stop):
-        begun, waits = (owner.start_forecast(study, LONG).id for _ in range(2))
-        _moves(owner, study, begun, until)
-        assert len(workers_of(service.process.pid)) == 1
-        assert end() in (None, 0)
-        until(lambda: not workers_of(service.process.pid))
-        service.start()
-        for identity in (begun, waits):
-            view = owner.forecast(study, identity)
-            assert (view.state, view.points) == ("failed", [])
-            assert view.ended_at is not None
-            assert "ask for it again" in view.problem
-    assert owner.wait_forecast(study, owner.start_forecast(study, SHORT).id, timeout_s=WAIT).state == "completed"
-    assert service.run_in_process("audit", "verify").returncode == 0
-
-
 # --- who may see what -----------------------------------------------------------------------------
 
 

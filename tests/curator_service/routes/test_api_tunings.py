@@ -1,8 +1,6 @@
 """Tunings over the real API: what is released, what it costs, who sees it, and what a crash leaves."""
 
 import json
-import os
-import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +17,6 @@ from blindopt.errors import Remote
 from tests.curator_service.number_traces import tells
 from tests.curator_service.tuning.scoring.scorer import KEY, serving
 from tests.curator_service.tuning_case import NAMES, PENALTIES, Case, csv_of, registered, rows_of, scores
-from tests.processes import workers_of
 
 WAIT = 240.0
 WIDE = wire.TuningCaps(epsilon="100000", delta=0.5)
@@ -452,7 +449,7 @@ def test_one_that_runs_and_one_that_waits_can_be_cancelled_and_stay_charged(owne
     assert {runs, waits} <= charged
 
 
-@pytest.mark.slow(sibling="test_one_whose_process_dies_fails_and_the_next_one_runs")
+@pytest.mark.slow(sibling="test_one_that_runs_and_one_that_waits_can_be_cancelled_and_stay_charged")
 def test_a_kill_or_a_shutdown_leaves_it_failed_with_its_charge_and_draws_no_second_time(
     make_service, tmp_path, settings, stuck, scorer, until
 ):
@@ -475,20 +472,6 @@ def test_a_kill_or_a_shutdown_leaves_it_failed_with_its_charge_and_draws_no_seco
         stuck()
         assert _ended(owner, case.http()).state == "completed"
     assert service.run_in_process("audit", "verify").returncode == 0, service.run_in_process("audit", "verify").stderr
-
-
-def test_one_whose_process_dies_fails_and_the_next_one_runs(curator, owner, case, stuck, scorer, until):
-    begun = owner.start_tuning(case.http()).id
-    until(lambda: scorer.requests)
-    workers = workers_of(curator.process.pid)
-    assert workers
-    for worker in workers:
-        os.kill(worker, signal.SIGKILL)
-    ended = owner.wait_tuning(begun, timeout_s=WAIT)
-    assert (ended.state, ended.result) == ("failed", None)
-    assert "stays spent" in ended.problem
-    stuck()
-    assert _ended(owner, case.http()).state == "completed"
 
 
 @pytest.mark.usefixtures("stuck")

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from blindopt import wire
 from curator_service.studies.release_cache import ReleasedStudies
+from tests.builders import a_study
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 
 CSV = ("a,b,y\n" + "".join(f"{i / 100},{(i * 7 % 100) / 100},{i % 5}\n" for i in range(100))).encode()
@@ -19,14 +19,7 @@ def in_process(tmp_path):
 
 
 def study(dataset):
-    return wire.StudyCreate(
-        name="s",
-        dataset_id=dataset,
-        features=[wire.Feature(column=c, lower=0, upper=1) for c in "ab"],
-        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
-        release=wire.IdentityRelease(mechanism="identity"),
-        answers=wire.NONE,
-    )
+    return a_study(dataset_id=dataset, columns="ab")
 
 
 def open_files(folder, ending):

@@ -85,11 +85,15 @@ class InProcessCurator:
         self.tokens[modeler] = self.call("owner", "POST", f"/v1/studies/{study}/grants", json={"name": "m"})["token"]
         return study
 
-    def open(self, csv: bytes, study: Any, public: bool = True) -> str:
-        """An open study on a file, with its modeler."""
-        identity = str(self.draft(study(self.register(csv, public=public)))["id"])
+    def release(self, study: wire.StudyCreate) -> str:
+        """An open study with its modeler; its id."""
+        identity = str(self.draft(study)["id"])
         self.call("owner", "POST", f"/v1/studies/{identity}:release")
         return self.grant(identity)
+
+    def open(self, csv: bytes, study: Any, public: bool = True) -> str:
+        """An open study on a file, with its modeler."""
+        return self.release(study(self.register(csv, public=public)))
 
     def ask(self, study: str, rows: list[int], plays: int = 1, key: str | None = None) -> str:
         """A query; its id."""

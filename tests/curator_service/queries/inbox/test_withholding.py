@@ -13,6 +13,7 @@ from curator_service.queries.answer_versions import AnswerVersions
 from curator_service.releases.mechanisms.identity import Identity
 from service_kit.store import audit_log
 from tests import beside
+from tests.builders import a_study
 from tests.curator_service.replaced_steps import replace_kept_release, replace_measuring
 
 ROWS = 6
@@ -32,18 +33,8 @@ SOURCES = {
 
 
 def study(source="column", answers="none", release=IDENTITY, **more):
-    def make(dataset):
-        return wire.StudyCreate(
-            name="s",
-            dataset_id=dataset,
-            features=FEATURES,
-            measurement=SOURCES[source],
-            release=release,
-            answers=ANSWERS[answers],
-            **more,
-        )
-
-    return make
+    of_x = {"columns": "x", "measurement": SOURCES[source]}
+    return lambda dataset: a_study(release, ANSWERS[answers], dataset_id=dataset, **of_x, **more)
 
 
 @pytest.fixture
@@ -259,16 +250,12 @@ PERSONS = ("who,x,y\n" + "".join(f"P-{i % 3},{i / 10},{i}\n" for i in range(9)))
 @pytest.fixture
 def registered(in_process):
     """A dataset of nine records of three persons, of whom two records each are kept."""
-    data = {"name": "visits", "public": "true", "person": "who", "rows_per_person": "2"}
-    return in_process.call("owner", "POST", "/v1/datasets", files={"file": ("v.csv", PERSONS)}, data=data)["id"]
+    return in_process.register(PERSONS, public=True, person="who", rows_per_person="2")
 
 
 def test_every_record_of_a_person_is_withheld_and_the_name_is_kept_nowhere(registered, in_process):
     spec = study()(registered).model_copy(update={"rows_per_person": 2})
-    identity = in_process.call("owner", "POST", "/v1/studies", json=spec.model_dump(mode="json"))["id"]
-    in_process.call("owner", "POST", f"/v1/studies/{identity}:release")
-    grant = in_process.call("owner", "POST", f"/v1/studies/{identity}/grants", json={"name": "m"})
-    in_process.tokens["modeler"] = grant["token"]
+    identity = in_process.release(spec)
     body = {"person": " P-1 "}
     reply = in_process.call("owner", "POST", f"/v1/datasets/{registered}:withhold", json=body)
     assert reply == {"dataset_id": registered, "records": 2}

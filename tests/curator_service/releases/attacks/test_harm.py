@@ -69,14 +69,8 @@ def test_a_verdict_says_what_the_worst_attack_gets():
 
 def test_a_verdict_says_of_answers_in_noise_without_a_cap_that_the_cap_is_missing(small):
     """Found by hand: it said that the vendor learns the exact outcome, as where answers have no noise."""
-    study = wire.StudyCreate(
-        name="s",
-        dataset_id="ds",
-        features=small.features,
-        measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
-        release=wire.AutoRelease(epsilon="3"),
-        answers=wire.OneBitAnswers(mechanism="one_bit", epsilon="0.5", value_bound=5.0),
-    )
+    answers = wire.OneBitAnswers(mechanism="one_bit", epsilon="0.5", value_bound=5.0)
+    study = small.study("ds", wire.AutoRelease(epsilon="3"), answers=answers)
     averaged = averaging.attack(study, np.arange(-4.0, 5.0), np.random.default_rng(3))
     said = harm.verdict([averaged]).sentence
     assert said.startswith("High risk: no cap ends the answers")

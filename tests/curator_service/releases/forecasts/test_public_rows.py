@@ -16,6 +16,7 @@ from curator_service.releases.forecasts.public_inputs import kernels_of, uniform
 from curator_service.releases.forecasts.worker import Job, Reply, _work
 from curator_service.studies.public_kernels import FACTORS, diagonal
 from service_kit.runner import Worker
+from tests.builders import a_study, laplace
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 from tests.curator_service.replaced_noise import replace_secrets
 from tests.curator_service.seeded_noise import seed_gaussian_releases
@@ -124,20 +125,13 @@ class Twins:
 
     def register(self, rows, public=False, names="abc"):
         lines = [",".join(names), *(",".join(map(repr, row)) for row in rows.tolist())]
-        files, data = {"file": ("a.csv", "\n".join(lines).encode())}, {"name": "n", "public": str(public).lower()}
-        return self.service.call("owner", "POST", "/v1/datasets", files=files, data=data)["id"]
+        return self.service.register("\n".join(lines), public=public)
 
     def draft(self, dataset, small):
-        spec = wire.StudyCreate(
-            name="twin",
-            dataset_id=dataset,
-            features=[wire.Feature(column=c, lower=-3.0, upper=3.0) for c in "ab"],
-            measurement=wire.ColumnMeasurement(column="c", direction="maximize"),
-            release=wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-6),
-            answers=wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=3.0),
-            kernel=small.kernel,
-        )
-        return self.service.call("owner", "POST", "/v1/studies", json=spec.model_dump(mode="json"))["id"]
+        release = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-6)
+        on = {"dataset_id": dataset, "columns": "ab", "lower": -3.0, "upper": 3.0, "kernel": small.kernel}
+        of_c = wire.ColumnMeasurement(column="c", direction="maximize")
+        return self.service.draft(a_study(release, laplace(value_bound=3.0), measurement=of_c, **on))["id"]
 
     def start(self, study, **spec):
         body = {"epsilons": ["1"], "mechanisms": ["identity"], "functions": 3, "queries": 5} | spec

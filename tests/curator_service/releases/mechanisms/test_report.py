@@ -8,6 +8,7 @@ from curator_service.datasets.scaling import ScaledRows
 from curator_service.releases.mechanisms.registry import mechanism_of
 from curator_service.releases.release_status import ReleaseStatus
 from curator_service.releases.report import report_of
+from tests.builders import a_study
 
 LAW = {"epsilon": "1", "delta": 1e-5, "sensitivity": 0.5}
 PLAIN = wire.GaussianRelease(mechanism="gaussian", **LAW)
@@ -17,14 +18,7 @@ PROJECTION = wire.GaussianProjectionRelease(mechanism="gaussian_projection", r=4
 @pytest.mark.parametrize("release", [PLAIN, PROJECTION], ids=lambda r: r.mechanism)
 def test_noise_has_a_feature_s_unit_only_where_a_column_is_a_feature(release):
     features = [wire.Feature(column=f"x{j}", lower=0.0, upper=1.0 + j) for j in range(13)]
-    spec = wire.StudyCreate(
-        name="s",
-        dataset_id="ds_1",
-        features=features,
-        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
-        release=release,
-        answers=wire.NONE,
-    )
+    spec = a_study(release, features=features)
     rows = ScaledRows(np.zeros((20, 13)), list(range(13)), features, np.arange(20))
     mechanism = mechanism_of(spec, release)
     report = report_of(spec, rows, mechanism, ReleaseStatus(release, None, "sound", None), mechanism.assess(rows))

@@ -202,12 +202,8 @@ def test_errors_are_pages_in_words(owner):
     assert (reply.status_code, reply.headers["content-type"][:9]) == (405, "text/html")
     reply = owner.post("/console/samples", {"name": "x" * 2_000_000, "size": "1"})
     assert (reply.status_code, reply.headers["content-type"][:9]) == (413, "text/html")
-    reply = owner.send(
-        "POST",
-        "/console/samples",
-        headers=FROM_HERE | {"content-type": "multipart/form-data; boundary=x"},
-        content=b"--y",
-    )
+    broken = {"headers": FROM_HERE | {"content-type": "multipart/form-data; boundary=x"}, "content": b"--y"}
+    reply = owner.send("POST", "/console/samples", **broken)
     assert (reply.status_code, reply.headers["content-type"][:9]) == (400, "text/html")
 
 

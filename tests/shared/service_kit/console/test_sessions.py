@@ -171,12 +171,8 @@ def test_the_database_holds_no_session_id_and_no_password(owner, app):
 
 def test_passwords_are_hashed_by_argon2id_with_the_parameters_of_rfc_9106():
     parameters = extract_parameters(passwords.hash_of("twelve chars"))
-    assert (parameters.type, parameters.memory_cost, parameters.time_cost, parameters.parallelism) == (
-        Type.ID,
-        65_536,
-        3,
-        4,
-    )
+    costs = (parameters.memory_cost, parameters.time_cost, parameters.parallelism)
+    assert (parameters.type, *costs) == (Type.ID, 65_536, 3, 4)
     assert parameters.salt_len >= 16
     assert parameters.hash_len >= 32
     with pytest.raises(Invalid):
@@ -308,11 +304,10 @@ def test_a_form_of_another_session_another_site_or_none_does_nothing(owner, app)
     other.login("ann")
     other.get("/console/samples")
     assert owner.post("/console/samples", data | {"_csrf": other.hidden("_csrf")}).status_code == 403
+    origins = ("http://evil.example", "null", "http://[127.0.0.1")
     for headers in (
         {},
-        {"origin": "http://evil.example"},
-        {"origin": "null"},
-        {"origin": "http://[127.0.0.1"},
+        *({"origin": origin} for origin in origins),
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site", "origin": "http://127.0.0.1:8410"},
         {"sec-fetch-site": "same-origin", "origin": "http://127.0.0.1:9999"},
@@ -342,15 +337,12 @@ def test_a_form_sent_after_the_session_ended_does_nothing_and_says_so(owner, app
 
 def test_after_the_login_one_lands_where_one_wanted_but_never_elsewhere(browser):
     assert browser.get("/console/samples?a=1").headers["location"] == "/console/login?next=%2Fconsole%2Fsamples%3Fa%3D1"
-    for target, landed in {
-        "/console/samples?a=1": "/console/samples?a=1",
-        "//evil.example": "/console/",
-        "https://evil.example/console/": "/console/",
-        "/console//evil.example": "/console/",
-        "/console/\\evil": "/console/",
-        "/v1/samples": "/console/",
-        "/console/x\r\nset-cookie: a=b": "/console/",
-    }.items():
+    elsewhere = (
+        "//evil.example", "https://evil.example/console/", "/console//evil.example", "/console/\\evil", "/v1/samples",
+        "/console/x\r\nset-cookie: a=b",
+    )  # fmt: skip
+    wanted = "/console/samples?a=1"
+    for target, landed in ((wanted, wanted), *((target, "/console/") for target in elsewhere)):
         reply = browser.login("ann", next=target)
         assert (reply.status_code, reply.headers["location"]) == (303, landed)
 
