@@ -20,6 +20,7 @@ from sqlalchemy import (
     UniqueConstraint,
     bindparam,
     func,
+    literal_column,
     select,
     text,
     true,
@@ -32,7 +33,7 @@ from service_kit.store.base import moment, page_of
 from service_kit.store.database import Connection
 from service_kit.store.labels import EVERYTHING, ListFilter, remove
 from service_kit.store.prepared_statement import PreparedStatement
-from service_kit.store.schema import Migrations
+from service_kit.store.schema import Migrations, is_postgres
 
 METADATA = MetaData()
 MIGRATIONS: Migrations = {
@@ -338,7 +339,7 @@ def run_page(
     db: Connection, *, position: int | None, newest: bool, limit: int, list_filter: ListFilter = EVERYTHING
 ) -> list[RunRow]:
     """Runs after a sequence number in order, or before it with the newest first; None: from the first or the last."""
-    query = _RUNS.where(*list_filter.of(runs))
+    query = _RUNS.where(*list_filter.of(db, runs))
     page = page_of(query, runs.c.seq, position=position, newest=newest, limit=limit)
     return [RunRow(*row) for row in db.execute(page)]
 
@@ -393,7 +394,8 @@ def run_ids(db: Connection) -> set[str]:
 
 def release_digests(db: Connection) -> set[str]:
     """Digests of the releases of all runs that have seen their study."""
-    digest = func.json_extract(runs.c.study, "$.release_sha256")
+    sql = "as_json(study) ->> 'release_sha256'" if is_postgres(db) else "json_extract(study, '$.release_sha256')"
+    digest = literal_column(sql, Text)
     return set(db.execute(select(digest).where(runs.c.study.is_not(None)).distinct()).scalars())
 
 
@@ -538,7 +540,7 @@ def trial_page(
     *,
     position: int | None = None,
     newest: bool = False,
-    limit: int = -1,
+    limit: int | None = None,
 ) -> list[TrialRow]:
     """Trials after a number in order, or before it with the newest first; None: from the first or the last."""
     query = _TRIALS.where(trial_filter.of(run_id))
@@ -752,7 +754,7 @@ def message_body(db: Connection, run_id: str, number: int) -> str | None:
     return db.execute(select(messages.c.body).where(where)).scalar()
 
 
-def message_page(db: Connection, run_id: str, after: int = 0, limit: int = -1) -> list[MessageRow]:
+def message_page(db: Connection, run_id: str, after: int = 0, limit: int | None = None) -> list[MessageRow]:
     """Messages of a run after a number, in order."""
     where = (messages.c.run_id == run_id) & (messages.c.number > after)
     return [MessageRow(*row) for row in db.execute(_MESSAGES.where(where).order_by(messages.c.number).limit(limit))]

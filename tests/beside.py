@@ -37,7 +37,7 @@ def connect(path: Path, address: str | None = None) -> Any:
 
 def _of_postgres(query: str) -> str:
     """What tests write as SQLite has it: bytes, and their text."""
-    query = re.sub(r"CAST\((body|reply) AS TEXT\)", r"as_text(\1)", query)
+    query = re.sub(r"CAST\((body|reply) AS TEXT\)", r"convert_from(\1, 'UTF8')", query)
     query = re.sub(r"CAST\((.*) AS BLOB\)", r"as_bytes(\1)", query)
     return re.sub(r"\bx'([0-9a-f]*)'", r"'\\x\1'::bytea", query)
 

@@ -131,7 +131,7 @@ def page(
     study_id: str,
     *,
     position: int | None = None,
-    limit: int = -1,
+    limit: int | None = None,
     newest: bool = False,
     shown: LineFilter = EVERY,
 ) -> list[Any]:

@@ -51,5 +51,5 @@ def unanswered(db: Connection, run_id: str) -> dict[str, list[str]]:
     """
     numbers = {number for trial in store.unanswered_trials(db, run_id) for number in (trial.query, trial.number)}
     keys = [f"{run_id}:{number}" for number in sorted(numbers)]
-    keys += [message_key(run_id, row.number) for row in store.message_page(db, run_id, 0, -1) if row.reply is None]
+    keys += [message_key(run_id, row.number) for row in store.message_page(db, run_id) if row.reply is None]
     return {key: digests for key in keys if (digests := _digests(db, key))}

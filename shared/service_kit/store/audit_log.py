@@ -22,6 +22,8 @@ from sqlalchemy import (
     bindparam,
     cast,
     func,
+    literal,
+    literal_column,
     or_,
     select,
 )
@@ -32,6 +34,7 @@ from blindopt.errors import LogBroken
 from service_kit.store.base import KIND, METADATA, moment, page_of, stamp
 from service_kit.store.foreign_writes import check_verified
 from service_kit.store.prepared_statement import PreparedStatement
+from service_kit.store.schema import is_postgres
 
 _log = Table(
     "log",
@@ -161,7 +164,7 @@ def share(db: Connection, grant_id: str, body_at: Callable[[int], bytes]) -> Hea
     return head_of(entry)
 
 
-def walk(db: Connection, grant_id: str | None = None, *, after: int = -1, limit: int = -1) -> Iterator[Entry]:
+def walk(db: Connection, grant_id: str | None = None, *, after: int = -1, limit: int | None = None) -> Iterator[Entry]:
     """Stream the entries of the service's own log, or of the log shared with a grant, in order."""
     table = _log if grant_id is None else _shared
     query = select(table).where(table.c.seq > after).order_by(table.c.seq).limit(limit)
@@ -169,12 +172,12 @@ def walk(db: Connection, grant_id: str | None = None, *, after: int = -1, limit:
         query = query.where(_shared.c.grant_id == grant_id)
     # Cast, because a row that was changed by hand may hold something other than bytes.
     query = query.with_only_columns(table.c.seq, *(cast(table.c[name], LargeBinary) for name in _BYTES))
-    for row in db.execute(query.execution_options(yield_per=_AT_ONCE) if limit < 0 else query):
+    for row in db.execute(query.execution_options(yield_per=_AT_ONCE) if limit is None else query):
         yield Entry(*row)
 
 
-_ACTOR_WITHIN = 100
-"""Names in a record are sorted: it begins with its actor."""
+_BEGINNING: Any = (literal_column("1"), literal_column("100"))
+"""Bytes of a record that hold its actor: names in it are sorted."""
 
 
 def page(
@@ -204,16 +207,30 @@ def page(
         query = query.where(or_(*map(_is_kind, kinds)))
     # Compare bytes first: parsing every record of a long log takes ten times as long.
     if actor is not None:
-        query = query.where(func.instr(func.substr(table.c.body, 1, _ACTOR_WITHIN), actor.encode()) > 0)
-        query = query.where(func.instr(func.json_extract(cast(table.c.body, Text), "$.actor"), actor) > 0)
+        query = query.where(_contains(db, func.substr(table.c.body, *_BEGINNING), actor.encode()))
+        query = query.where(_contains(db, _text_at(db, "actor"), actor))
     if about is not None:
-        query = query.where(func.instr(table.c.body, about.encode()) > 0)
+        query = query.where(_contains(db, table.c.body, about.encode()))
     if since is not None:
         query = query.where(table.c.seq >= _first_from(db, since))
     if until is not None:
         query = query.where(table.c.seq < _first_from(db, until))
     query = page_of(query, table.c.seq, position=position, newest=newest, limit=limit)
     return [Entry(*row) for row in db.execute(query)]
+
+
+def _contains(db: Connection, body: ColumnElement[Any], part: str | bytes) -> ColumnElement[bool]:
+    """Whether a text or bytes are within others."""
+    position = func.position(literal(part).op("IN")(body)) if is_postgres(db) else func.instr(body, part)
+    return position > 0
+
+
+def _text_at(db: Connection, path: str) -> ColumnElement[str]:
+    """The text at a path of the records, which are JSON."""
+    sql = f"json_extract(CAST(body AS TEXT), '$.{path}')"
+    if is_postgres(db):
+        sql = f"as_json(convert_from(body, 'UTF8')) #>> '{{{path.replace('.', ',')}}}'"
+    return literal_column(sql, Text)
 
 
 def _first_from(db: Connection, time: str) -> int:
@@ -245,15 +262,15 @@ def of_kind(db: Connection, *kinds: str, after: int = -1, about: str | None = No
     query = select(_log.c.seq, _log.c.body, _log.c.leaf, _log.c.peaks).order_by(_log.c.seq)
     query = query.where(_log.c.kind.in_(kinds), _log.c.seq > after)
     if about is not None:
-        query = query.where(func.instr(_log.c.body, about.encode()) > 0)
+        query = query.where(_contains(db, _log.c.body, about.encode()))
     return (Entry(*row).record for row in db.execute(query))
 
 
 def exchanges_under(db: Connection, key: str) -> list[Json]:
     """The records of exchanges under an idempotency key. It reads the whole log."""
-    stored = func.json_extract(cast(_log.c.body, Text), "$.exchange.idempotency_key")
+    stored = _text_at(db, "exchange.idempotency_key")
     query = select(_log.c.seq, _log.c.body, _log.c.leaf, _log.c.peaks).order_by(_log.c.seq)
-    query = query.where(func.instr(_log.c.body, merkle_log.quoted(key).encode()) > 0, stored == key)
+    query = query.where(_contains(db, _log.c.body, merkle_log.quoted(key).encode()), stored == key)
     return [Entry(*row).record for row in db.execute(query)]
 
 

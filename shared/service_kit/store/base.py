@@ -53,7 +53,9 @@ def states(db: Connection, jobs: Table) -> dict[str, int]:
     return {row[0]: row[1] for row in db.execute(counts)}
 
 
-def page_of(query: Select[Any], order: Column[int], *, position: int | None, newest: bool, limit: int) -> Select[Any]:
+def page_of(
+    query: Select[Any], order: Column[int], *, position: int | None, newest: bool, limit: int | None
+) -> Select[Any]:
     """Rows after a position in an order, or before it with the newest first; None: from the first or the last."""
     if position is not None:
         query = query.where(order < position if newest else order > position)

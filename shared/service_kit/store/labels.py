@@ -4,12 +4,12 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, TableValuedAlias, delete, func, select, update
+from sqlalchemy import ColumnElement, delete, func, select, update
 from sqlalchemy import Table as Table
 
 from blindopt import wire
 from service_kit.store.database import Connection
-from service_kit.store.schema import unguarded
+from service_kit.store.schema import is_postgres, unguarded
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,15 +19,17 @@ class ListFilter:
     archived: bool | None = None
     tag: str | None = None
 
-    def of(self, table: Table) -> list[ColumnElement[bool]]:
+    def of(self, db: Connection, table: Table) -> list[ColumnElement[bool]]:
         """The conditions on the rows of a table."""
         where: list[ColumnElement[bool]] = []
         if self.archived is not None:
             at = table.c.archived_at
             where.append(at.is_not(None) if self.archived else at.is_(None))
         if self.tag is not None:
-            each = _each_tag(table)
-            where.append(select(each.c.value).where(each.c.value == self.tag).exists())
+            tags = table.c.tags
+            values = func.json_array_elements_text(func.as_json(tags)) if is_postgres(db) else func.json_each(tags)
+            tag = values.table_valued("value", joins_implicitly=True).c.value
+            where.append(select(tag).where(tag == self.tag).exists())
         return where
 
 
@@ -41,13 +43,8 @@ def tags_of(row: Any) -> list[str]:
 
 def tags_in_use(db: Connection, table: Table) -> list[str]:
     """Every tag of a row of a table that is not archived, in order."""
-    each = _each_tag(table)
-    query = select(each.c.value).select_from(table, each).where(table.c.archived_at.is_(None))
-    return sorted(db.execute(query.distinct()).scalars())
-
-
-def _each_tag(table: Table) -> TableValuedAlias:
-    return func.json_each(table.c.tags).table_valued("value", joins_implicitly=True)
+    rows = db.execute(select(table.c.tags).where(table.c.archived_at.is_(None)).distinct())
+    return sorted({tag for row in rows for tag in tags_of(row)})
 
 
 def change(db: Connection, table: Table, identity: str, **values: Any) -> None:

@@ -1,13 +1,12 @@
-"""The schema and statements of the services in PostgreSQL's SQL: what SQLAlchemy's own dialect does otherwise.
+"""The tables of the services in PostgreSQL's SQL: what SQLAlchemy's own dialect does otherwise.
 
 Integers are BIGINT and text compares by code point (collation "C"), as in SQLite. A sequence number is one more than
-the largest, which needs one writer at a time. Functions of SQLite that statements use are created in the schema; what
-they take out of JSON has no NUL, as ``postgres_session.without_nul`` stores text.
+the largest, which needs one writer at a time. What ``as_json`` takes out of JSON has no NUL, as
+``postgres_session.without_nul`` stores text.
 """
 
 from typing import Any
 
-from sqlalchemy import LargeBinary
 from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.postgresql import psycopg as base
 from sqlalchemy.dialects.postgresql.base import PGDDLCompiler, PGTypeCompiler
@@ -15,36 +14,18 @@ from sqlalchemy.sql.sqltypes import String
 
 NAME = "blindopt_postgresql"
 FUNCTIONS = r"""
-CREATE FUNCTION as_text(body bytea) RETURNS text LANGUAGE sql IMMUTABLE STRICT AS $$
-SELECT convert_from(body, 'UTF8') $$;
 CREATE FUNCTION as_json(body text) RETURNS json LANGUAGE sql IMMUTABLE STRICT AS $$
 SELECT CASE WHEN strpos(body, '\u000') = 0 THEN body ELSE replace(replace(replace(body,
     '\\', '\u005c'), '\u0001', '\u0001\u0002'), '\u0000', '\u0001\u0001') END::json $$;
 CREATE FUNCTION kind_of(body bytea) RETURNS text LANGUAGE plpgsql IMMUTABLE STRICT AS $$
 BEGIN RETURN SCHEMA.as_json(convert_from(body, 'UTF8')) ->> 'kind';
-EXCEPTION WHEN data_exception THEN RETURN NULL; END $$;
-CREATE FUNCTION json_extract(body text, path text) RETURNS text LANGUAGE sql IMMUTABLE STRICT AS $$
-SELECT SCHEMA.as_json(body) #>> string_to_array(substr(path, 3), '.') $$;
-CREATE FUNCTION json_each(body text) RETURNS TABLE (value text) LANGUAGE sql IMMUTABLE STRICT AS $$
-SELECT json_array_elements_text(SCHEMA.as_json(body)) $$;
-CREATE FUNCTION instr(body bytea, part bytea) RETURNS bigint LANGUAGE sql IMMUTABLE STRICT AS $$
-SELECT position(part IN body)::bigint $$;
-CREATE FUNCTION instr(body text, part text) RETURNS bigint LANGUAGE sql IMMUTABLE STRICT AS $$
-SELECT position(part IN body)::bigint $$;
-CREATE FUNCTION substr(body bytea, first bigint, count bigint) RETURNS bytea LANGUAGE sql IMMUTABLE STRICT AS $$
-SELECT substring(body FROM first::integer FOR count::integer) $$
+EXCEPTION WHEN data_exception THEN RETURN NULL; END $$
 """
 
 
 class _Types(PGTypeCompiler):
     def visit_INTEGER(self, type_: Any, **kw: Any) -> str:  # noqa: N802  SQLAlchemy's name
         return "BIGINT"
-
-    def visit_FLOAT(self, type_: Any, **kw: Any) -> str:  # noqa: N802
-        return "DOUBLE PRECISION"
-
-    def visit_VARCHAR(self, type_: Any, **kw: Any) -> str:  # noqa: N802
-        return "TEXT"
 
 
 class _Tables(PGDDLCompiler):
@@ -70,23 +51,11 @@ class _Tables(PGDDLCompiler):
 
 class _Statements(base.PGCompiler_psycopg):
     def limit_clause(self, select: Any, **kw: Any) -> str:
-        """Negative: no limit, as in SQLite."""
-        text = ""
-        if select._limit_clause is not None:
-            value = getattr(select._limit_clause, "value", None)
-            if self.dialect.paramstyle == "numeric_dollar" and isinstance(value, int) and value >= 0:
-                text += f" \n LIMIT {value}"  # of a ``PreparedStatement``: the plan is for so few
-            else:
-                text += f" \n LIMIT NULLIF({self.process(select._limit_clause, **kw)}, -1)"
-        if select._offset_clause is not None:
-            text += f" OFFSET {self.process(select._offset_clause, **kw)}"
-        return text
-
-    def visit_cast(self, cast: Any, **kwargs: Any) -> str:
-        """Bytes as text are UTF-8."""
-        if isinstance(cast.clause.type, LargeBinary) and isinstance(cast.type, String):
-            return f"as_text({cast.clause._compiler_dispatch(self, **kwargs)})"
-        return str(super().visit_cast(cast, **kwargs))
+        """A limit; in the text of a ``PreparedStatement`` its number, so that the server plans for so few."""
+        limit = getattr(select._limit_clause, "value", None)
+        if self.dialect.paramstyle == "numeric_dollar" and limit is not None and select._offset_clause is None:
+            return f" \n LIMIT {limit:d}"
+        return str(super().limit_clause(select, **kw))
 
 
 class Dialect(base.PGDialect_psycopg):

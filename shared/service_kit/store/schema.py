@@ -69,10 +69,15 @@ def check(db: Connection, append_only: tuple[str, ...]) -> None:
         raise StoreFault("an append-only table has lost its trigger")
 
 
+def is_postgres(db: Connection) -> bool:
+    """Whether a statement needs PostgreSQL's own text; else that of SQLite."""
+    return db.dialect.name == "postgresql"
+
+
 @contextmanager
 def unguarded(db: Connection, table: str) -> Iterator[None]:
     """Let rows of a table be changed, in the caller's transaction, also where the table is append-only."""
-    if db.dialect.name == "postgresql":
+    if is_postgres(db):
         setting = text("SELECT set_config('blindopt.unguarded', :table, true)")
         db.execute(setting, {"table": table})
         yield

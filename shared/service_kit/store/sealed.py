@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from sqlalchemy import Connection, text
 
 from service_kit.store import stored_replies
+from service_kit.store.schema import is_postgres
 
 _SQLITE = """
 SELECT t.name AS of, c.name AS name FROM sqlite_master t JOIN pragma_table_info(t.name) c
@@ -26,7 +27,7 @@ def values(db: Connection, limit: int | None = None) -> Iterator[bytes]:
 
 def seal_anew(db: Connection, again: Callable[[bytes], bytes]) -> None:
     """Replace every sealed value by what ``again`` makes of it, in the caller's transaction."""
-    row = "rowid" if db.dialect.name == "sqlite" else "ctid"
+    row = "ctid" if is_postgres(db) else "rowid"
     for table, column in _columns(db):
         change = text(f"UPDATE {table} SET {column} = :value WHERE {row} = :at")
         for at, value in db.execute(text(f"SELECT {row}, {column} FROM {table}")).all():
@@ -36,5 +37,5 @@ def seal_anew(db: Connection, again: Callable[[bytes], bytes]) -> None:
 
 
 def _columns(db: Connection) -> list[tuple[str, str]]:
-    columns = _SQLITE if db.dialect.name == "sqlite" else _POSTGRES
-    return [(table, column) for table, column in db.execute(text(columns))]
+    columns = db.execute(text(_POSTGRES if is_postgres(db) else _SQLITE))
+    return [(table, column) for table, column in columns]

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import (
     Column,
+    ColumnElement,
     Connection,
     Integer,
     LargeBinary,
@@ -196,8 +197,7 @@ def answer_keys(db: Connection) -> Any:
 
 def forget(db: Connection, identity: str, instead: bytes) -> None:
     """Replace every stored reply that describes what has this id: ``id`` is the first member of such a reply."""
-    start = f'{{"id":"{identity}"'.encode()
-    where = (_replies.c.sealed == 0) & (func.substr(_replies.c.body, 1, len(start)) == start)
+    where = (_replies.c.sealed == 0) & _begins(_DESCRIBES + f'{identity}"'.encode())
     with unguarded(db, _replies.name):
         db.execute(update(_replies).where(where).values(body=instead))
 
@@ -207,10 +207,14 @@ def forget_all(db: Connection, principals: Iterable[str], instead: bytes) -> int
     replaced = 0
     with unguarded(db, _replies.name):
         for principal in principals:
-            of = (_replies.c.principal == principal) & (_replies.c.sealed == 0)
-            where = of & (func.substr(_replies.c.body, 1, len(_DESCRIBES)) == _DESCRIBES)
+            where = (_replies.c.principal == principal) & (_replies.c.sealed == 0) & _begins(_DESCRIBES)
             replaced += int(db.execute(update(_replies).where(where).values(body=instead)).rowcount)
     return replaced
+
+
+def _begins(start: bytes) -> ColumnElement[bool]:
+    """Whether a stored body, which is a text in UTF-8, begins so."""
+    return (_replies.c.body >= start) & (_replies.c.body < start + b"\xff")
 
 
 def sealed_bodies(db: Connection, limit: int | None = None) -> Iterator[bytes]:
