@@ -33,9 +33,11 @@ def _restore(file):
 def test_after_a_restore_nothing_more_is_released_of_the_file_and_its_caps_stay(file):
     file.study()
     _restore(file)
-    refused = file.release(file.draft())
-    assert (refused.status_code, refused.json()["code"]) == (409, "state_conflict")
-    assert "a backup was restored" in refused.json()["detail"]
+    bounds = {"columns": [{"column": "y", "outer": [0.0, 4.0]}], "epsilon": "0.25"}
+    of_bounds = file.in_process.send("owner", "POST", f"/v1/datasets/{file.dataset}:bounds", json=bounds)
+    for refused in (file.release(file.draft()), of_bounds):
+        assert (refused.status_code, refused.json()["code"]) == (409, "state_conflict")
+        assert "a backup was restored" in refused.json()["detail"]
     assert file.caps("100").status_code == 409
     account = file.account()
     assert (account.closed, account.epsilon, [use.kind for use in account.uses]) == (True, "1", ["study", "closed"])
