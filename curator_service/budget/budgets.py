@@ -7,10 +7,9 @@ from blindopt import wire
 from blindopt.errors import BudgetExhausted
 from curator_service import notices
 from curator_service.budget import ledger, ledger_lines, table
-from curator_service.budget.account import Cost
 from curator_service.budget.file_budget import FileBudget
 from curator_service.budget.file_use import FileUse, FileUses
-from curator_service.budget.ledger import Balance, Charge, RowBalance
+from curator_service.budget.ledger import Balance, Charge, Cost, RowBalance
 from curator_service.privacy.choice import Concrete
 from curator_service.privacy.prices import Prices, text, units
 from curator_service.vault import Vault

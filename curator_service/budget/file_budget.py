@@ -9,9 +9,8 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.errors import BudgetExhausted, Invalid, StateConflict
 from curator_service import notices, store
 from curator_service.budget import ledger_lines, table
-from curator_service.budget.account import A_FILE, Account, Cost, is_raised
 from curator_service.budget.file_use import FileUse, FileUses, cost_for_everyone
-from curator_service.budget.ledger import Charge
+from curator_service.budget.ledger import A_FILE, Account, Charge, Cost, is_raised
 from curator_service.privacy import dataset_account
 from curator_service.privacy.choice import Concrete
 from curator_service.privacy.prices import Prices, text

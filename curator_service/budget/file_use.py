@@ -15,8 +15,7 @@ from blindopt import wire
 from blindopt.errors import StateConflict
 from curator_service import store
 from curator_service.budget import ledger_lines
-from curator_service.budget.account import Account, Cost
-from curator_service.budget.ledger import Balance, Charge
+from curator_service.budget.ledger import Account, Balance, Charge, Cost
 from curator_service.privacy import dataset_account
 from curator_service.privacy.prices import GroupPrices, Prices, text
 from curator_service.queries import table as queries

@@ -6,8 +6,7 @@ from typing import Any
 
 from sqlalchemy import bindparam, func, select, true
 
-from curator_service.budget.account import NO_CHARGES, Account, Cost
-from curator_service.budget.ledger import Balance, RowBalance
+from curator_service.budget.ledger import NO_CHARGES, Account, Balance, Cost, RowBalance
 from curator_service.budget.table import LAST, LAST_OF_ACCOUNT, LAST_OF_ROW, account_lines, ledger
 from curator_service.privacy.prices import units
 from curator_service.store import ahead_of, datasets, queries, studies

@@ -6,9 +6,9 @@ from blindopt import wire
 from blindopt.errors import BudgetExhausted, StateConflict
 from curator_service import store
 from curator_service.budget import ledger_lines
-from curator_service.budget.account import Cost
 from curator_service.budget.file_budget import allow_release
 from curator_service.budget.file_use import FileUse, FileUses
+from curator_service.budget.ledger import Cost
 from curator_service.privacy import dataset_account
 from curator_service.privacy.choice import Concrete
 from curator_service.privacy.prices import Prices, text

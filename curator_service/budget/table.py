@@ -9,8 +9,7 @@ from typing import Any
 
 from sqlalchemy import Column, ForeignKey, Index, Integer, Table, Text, bindparam, select
 
-from curator_service.budget.account import Account, Cost
-from curator_service.budget.ledger import Charge
+from curator_service.budget.ledger import Account, Charge, Cost
 from curator_service.privacy.prices import text
 from curator_service.store.base import METADATA
 from service_kit.store.database import Connection

@@ -11,8 +11,8 @@ from blindopt.arrays import Matrix
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import BudgetExhausted, Invalid, StateConflict
 from curator_service import store
-from curator_service.budget.account import Cost
 from curator_service.budget.budgets import Budgets
+from curator_service.budget.ledger import Cost
 from curator_service.datasets import table
 from curator_service.datasets.withheld_records import kept_records
 from curator_service.privacy.guarantees import of_bounds

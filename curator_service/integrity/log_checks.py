@@ -14,7 +14,7 @@ from typing import Any
 from blindopt.audit.merkle_log import Json, sha256
 from blindopt.errors import LogBroken, NotFound
 from curator_service import store
-from curator_service.budget.account import A_FILE
+from curator_service.budget.ledger import A_FILE
 from curator_service.budget.table import ledger
 from curator_service.datasets import table as withheld
 from curator_service.integrity.erasure_checks import ErasureLogSummary

@@ -9,8 +9,7 @@ from typing import Any
 from blindopt.audit.merkle_log import Json, sha256
 from blindopt.errors import LogBroken
 from curator_service import store
-from curator_service.budget.account import A_FILE
-from curator_service.budget.ledger import Balance, RowBalance
+from curator_service.budget.ledger import A_FILE, Balance, RowBalance
 from curator_service.privacy.prices import Prices, text, units
 from service_kit.store.database import Connection
 

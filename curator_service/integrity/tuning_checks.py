@@ -9,7 +9,7 @@ from blindopt import wire
 from blindopt.audit.merkle_log import Json, sha256
 from blindopt.errors import BudgetExhausted, LogBroken
 from curator_service import store
-from curator_service.budget.account import A_FILE, NO_CHARGES, Account, Cost, is_raised
+from curator_service.budget.ledger import A_FILE, NO_CHARGES, Account, Cost, is_raised
 from curator_service.budget.table import account_lines
 from curator_service.integrity.erasure_checks import ErasureLogSummary
 from curator_service.salted_digests import salted_digest

@@ -9,7 +9,7 @@ from blindopt import wire
 from blindopt.errors import Erased, Invalid, StateConflict, StudyNotOpen, UnknownRow
 from curator_service import notices, store
 from curator_service.budget import ledger_lines
-from curator_service.budget.account import is_raised
+from curator_service.budget.ledger import is_raised
 from curator_service.releases.groups import group_view
 from curator_service.salted_digests import salted_digest
 from curator_service.studies import study_caps, table

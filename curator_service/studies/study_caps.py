@@ -8,7 +8,7 @@ from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import StateConflict
 from curator_service import notices, store
-from curator_service.budget.account import is_raised
+from curator_service.budget.ledger import is_raised
 from curator_service.studies import table
 from curator_service.studies.release_cache import ReleasedStudies
 from curator_service.studies.studies import owner_view

@@ -10,9 +10,9 @@ from blindopt import wire
 from blindopt.arrays import Vector
 from blindopt.errors import BudgetExhausted, Busy, Invalid, NotFound, StateConflict, TuningFailed, TuningImpossible
 from curator_service import notices, store
-from curator_service.budget.account import Cost
 from curator_service.budget.budgets import Budgets
 from curator_service.budget.file_use import FileUse
+from curator_service.budget.ledger import Cost
 from curator_service.datasets.withheld_records import withheld_records
 from curator_service.privacy.prices import exact
 from curator_service.releases.jobs import Jobs

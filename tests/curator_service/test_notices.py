@@ -8,8 +8,7 @@ import pytest
 from blindopt import wire
 from curator_service import notices
 from curator_service.budget import budgets, file_budget, ledger
-from curator_service.budget.account import Account, Cost
-from curator_service.budget.ledger import Balance, RowBalance
+from curator_service.budget.ledger import Account, Balance, Cost, RowBalance
 from curator_service.context import open_context
 from curator_service.settings import Settings
 from service_kit.context.outbox import view

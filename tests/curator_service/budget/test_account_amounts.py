@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from blindopt import wire
 from blindopt.errors import BudgetExhausted
-from curator_service.budget.account import Account, Cost
+from curator_service.budget.ledger import Account, Cost
 from curator_service.privacy.prices import UNITS, exact, units
 from curator_service.salted_digests import salted_digest
 

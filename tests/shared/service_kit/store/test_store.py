@@ -24,8 +24,7 @@ from blindopt.errors import AuditUnavailable, IdempotencyKeyReused, NotFound, St
 from blindopt.wire import Health
 from curator_service import store as curator_store
 from curator_service.budget import table as ledger
-from curator_service.budget.account import Account
-from curator_service.budget.ledger import Balance, Charge
+from curator_service.budget.ledger import Account, Balance, Charge
 from curator_service.datasets import table as withheld
 from curator_service.queries import table as inbox
 from curator_service.store import advisories
