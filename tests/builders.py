@@ -55,3 +55,11 @@ def a_study(
         "budget": wire.Budget(**caps),
     }
     return wire.StudyCreate(**values | more)
+
+
+def a_study_of(
+    small: Any, dataset_id: str, release: wire.ReleaseSpec = IDENTITY, of_column: Any = None, **more: Any
+) -> wire.StudyCreate:
+    """A study on the small data of tests/conftest.py; ``of_column``: changes of its measurement."""
+    measurement = COLUMN.model_copy(update={"column": small.names[2]} | (of_column or {}))
+    return a_study(release, **{"features": small.features, "measurement": measurement, "dataset_id": dataset_id} | more)

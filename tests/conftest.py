@@ -35,7 +35,7 @@ from blindopt import wire
 from blindopt.audit import merkle_log
 from blindopt.client import Client, Owner, StudyClient, Vendor, is_ready
 from tests import beside, postgres, processes, slow
-from tests.builders import COLUMN, IDENTITY, a_study
+from tests.builders import IDENTITY, a_study_of
 from tests.given_settings import GIVEN
 
 Client.patience_s = 0.0  # a test sees the first reply
@@ -293,15 +293,6 @@ class Small:
         """Smooth and nearly free of noise, like the outcome: GP-UCB finds the best row within 30 queries."""
         return wire.Kernel(lengthscale=3.0, signal_variance=1.0, noise_variance=1e-4)
 
-    def study(
-        self, dataset_id: str, release: wire.ReleaseSpec = IDENTITY, *, variance: float = 0.0, **changes: Any
-    ) -> wire.StudyCreate:
-        """A study of the two features, with the outcome of the file."""
-        of_column = {"column": self.names[2], "noise_variance": variance}
-        measurement = COLUMN.model_copy(update=of_column | {"direction": changes.pop("direction", "maximize")})
-        defaults = {"dataset_id": dataset_id, "features": self.features, "measurement": measurement}
-        return a_study(release, **defaults | changes)
-
     @property
     def scaled(self) -> np.ndarray:
         """The rows in scaled units, in the order of the file."""
@@ -427,8 +418,9 @@ def open_study(small: Small) -> Callable[..., Opened]:
         noise_variance: float = 0.0,
         **more: Any,
     ) -> Opened:
-        more |= {"kernel": kernel, "variance": noise_variance, "name": "study"}
-        draft = owner.create_study(small.study(dataset.id, release, **more))
+        of_column = {"noise_variance": noise_variance, "direction": more.pop("direction", "maximize")}
+        more |= {"kernel": kernel, "name": "study"}
+        draft = owner.create_study(a_study_of(small, dataset.id, release, of_column, **more))
         view = owner.release(draft.id)
         assert view.release_sha256 is not None
         grant = owner.grant(draft.id, wire.GrantCreate(name="modeler"))

@@ -11,7 +11,7 @@ from blindopt.audit import signed_documents
 from blindopt.audit.checkpoints import Verifier
 from blindopt.errors import LogBroken
 from curator_service import cli
-from tests.builders import laplace
+from tests.builders import a_study_of, laplace
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 from tests.curator_service.releases.attacks.test_fit import GROUPS
 from tests.curator_service.replaced_noise import replace_answer_release
@@ -31,7 +31,7 @@ def folder(tmp_path_factory, small):
         ("centres", GROUPS["centres"], ANSWERS),
         ("public", wire.IdentityRelease(mechanism="identity"), wire.NoAnswerNoise(mechanism="none")),
     ):
-        ids[name] = service.draft(small.study(dataset, release, answers=answers))["id"]
+        ids[name] = service.draft(a_study_of(small, dataset, release, answers=answers))["id"]
     service.curator.context.close()
     shutil.rmtree(data / "data" / "files")
     return data / "data", ids

@@ -14,7 +14,7 @@ from blindopt.errors import Remote
 from curator_service.app import build
 from curator_service.releases.attacks.worker import PreviewResult, attempt
 from curator_service.settings import Settings
-from tests.builders import a_study
+from tests.builders import a_study, a_study_of
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 from tests.curator_service.queries.inbox.measured_study import draft
 from tests.curator_service.replaced_steps import replace_preview
@@ -25,7 +25,7 @@ EVERY = ["known_rows", "known_rows_noisy", "linkage", "column_space", "membershi
 @pytest.fixture(scope="module")
 def draft_of(owner, dataset, small, releases):
     def make(release, **more):
-        return owner.create_study(small.study(dataset.id, releases[release], **more)).id
+        return owner.create_study(a_study_of(small, dataset.id, releases[release], **more)).id
 
     return make
 
@@ -42,7 +42,7 @@ def test_a_preview_tells_the_owner_what_each_attack_gets(owner, draft_of, releas
 
 def test_a_preview_of_a_turned_release_says_that_its_trials_are_too_few(owner, dataset, small):
     release = {"mechanism": "gaussian", "epsilon": "0.1", "delta": 1e-5, "rotate": True}
-    draft = owner.create_study(small.study(dataset.id, release)).id
+    draft = owner.create_study(a_study_of(small, dataset.id, release)).id
     previews = (owner.preview(draft) for _ in range(4))  # by luck something is seen in one preview of 150
     findings = ({finding.attack: finding for finding in preview.attacks}["column_space"] for preview in previews)
     sentence = next(finding.sentence for finding in findings if finding.figure == 0)
@@ -77,7 +77,7 @@ def test_a_study_of_few_rows_is_previewed(owner, small, releases, release, rows)
     """Over REST; the attacks themselves are tried on each number of few rows and each release in test_trial.py."""
     lines = small.csv.splitlines()[: rows + 1]
     few = owner.register(f"few {rows} {release}", b"\n".join(lines) + b"\n", public=True)
-    report = owner.preview(owner.create_study(small.study(few.id, releases[release])).id)
+    report = owner.preview(owner.create_study(a_study_of(small, few.id, releases[release])).id)
     assert report.n == rows
     assert "averaging" in [finding.attack for finding in report.attacks]
 
@@ -163,7 +163,7 @@ def test_two_previews_at_once_are_one_and_a_word_when_to_come_again(tmp_path, sm
                 return await http.post(path, headers=headers, **sent)
 
             file = {"files": {"file": ("s.csv", small.csv)}, "data": {"name": "s", "public": "true"}}
-            spec = small.study((await post("/v1/datasets", **file)).json()["id"], releases["po_gp_ucb"])
+            spec = a_study_of(small, (await post("/v1/datasets", **file)).json()["id"], releases["po_gp_ucb"])
             study = (await post("/v1/studies", json=spec.model_dump(mode="json"))).json()["id"]
             first = asyncio.create_task(post(f"/v1/studies/{study}:preview"))
             await asyncio.to_thread(begun.wait, 60)
@@ -186,7 +186,7 @@ def test_two_previews_at_once_are_one_and_a_word_when_to_come_again(tmp_path, sm
 def private_draft(owner, small, releases, dataset):
     def make(public=False, answers=wire.NONE):
         kept = owner.register(f"private {secrets.token_hex(4)}", small.csv, public=public)
-        return owner.create_study(small.study(kept.id, releases["gaussian"], answers=answers))
+        return owner.create_study(a_study_of(small, kept.id, releases["gaussian"], answers=answers))
 
     return make
 

@@ -20,6 +20,7 @@ from curator_service.settings import Settings
 from curator_service.store import jobs as table
 from curator_service.vault import Vault
 from service_kit.runner.runner import Runner
+from tests.builders import a_study_of
 from tests.curator_service.number_traces import tells
 from tests.processes import parent_of, workers_of
 
@@ -40,7 +41,7 @@ def draft(owner, small):
 
 def _study(dataset, small, **more):
     release = wire.GaussianRelease(mechanism="gaussian", epsilon="4", delta=1e-5)
-    return small.study(dataset.id, **{"release": release, "kernel": small.kernel} | more)
+    return a_study_of(small, dataset.id, **{"release": release, "kernel": small.kernel} | more)
 
 
 def _path(study, *more):
@@ -282,7 +283,7 @@ def _stored(context, vault, small, count):
     dataset = {"name": "d", "public": 0, "rows": 400, "columns": columns, "dropped": "[]", "sha256": "0" * 64}
     study, ids = f"std_{0:016x}", [f"fct_{position:016x}" for position in range(count)]
     release = wire.GaussianRelease(mechanism="gaussian", epsilon="4", delta=1e-5)
-    spec = small.study("ds_0", release, kernel=small.kernel).model_dump_json()
+    spec = a_study_of(small, "ds_0", release, kernel=small.kernel).model_dump_json()
 
     def add(db):
         store.insert(db, store.datasets, id="ds_0", **dataset, **said)

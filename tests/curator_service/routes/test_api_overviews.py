@@ -21,6 +21,7 @@ from service_kit import verification as log_verification
 from service_kit.store import audit_log, checkpoints
 from service_kit.verification import LogVerification
 from tests import beside
+from tests.builders import a_study_of
 
 ANSWERS = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.25", value_bound=2.0)
 REFUSED = 399
@@ -95,7 +96,7 @@ def test_the_histogram_counts_every_row_once(curator, owner, measured_study, sma
 
 
 def test_a_check_tells_what_the_draft_then_is_and_makes_none(curator, owner, dataset, small):
-    study = small.study(dataset.id, wire.AutoRelease(epsilon="1", delta=1e-6), budget=BUDGET, answers=ANSWERS)
+    study = a_study_of(small, dataset.id, wire.AutoRelease(epsilon="1", delta=1e-6), budget=BUDGET, answers=ANSWERS)
     before = curator.rows("select count(*) from studies")
     with curator.http() as api:
         body = api.post("/v1/studies:check", json=study.model_dump()).json()

@@ -12,6 +12,7 @@ from blindopt.errors import Remote
 from curator_service.context import open_context
 from curator_service.settings import Settings
 from curator_service.store import file_names
+from tests.builders import a_study_of
 from tests.curator_service.queries.inbox.measured_study import open_measured_study
 
 PERSONS, EACH, KEPT = 80, 5, 3
@@ -134,8 +135,11 @@ def test_epsilon_is_a_persons(owner, small, open_study):
 
 
 def test_a_study_takes_its_datasets_rows_per_person(owner, registered, small, dataset):
-    assert owner.create_study(small.study(registered.id, rows_per_person=KEPT)).spec.rows_per_person == KEPT
-    for study in (small.study(registered.id, rows_per_person=2), small.study(dataset.id, person_column=True)):
+    assert owner.create_study(a_study_of(small, registered.id, rows_per_person=KEPT)).spec.rows_per_person == KEPT
+    for study in (
+        a_study_of(small, registered.id, rows_per_person=2),
+        a_study_of(small, dataset.id, person_column=True),
+    ):
         with pytest.raises(Remote) as refused:
             owner.create_study(study)
         assert refused.value.remote_status == 422
@@ -152,7 +156,7 @@ def test_registrations_of_one_file_agree_about_persons(owner, small, curator):
     owner_post(curator, f"/v1/datasets/{unused.id}:archive")
     used = owner.register("c", file, person="who_c", rows_per_person=2)
     assert owner.register("c again", file, person="who_c", rows_per_person=2).persons == used.persons
-    owner.create_study(small.study(used.id, GAUSSIAN))
+    owner.create_study(a_study_of(small, used.id, GAUSSIAN))
     owner_post(curator, f"/v1/datasets/{used.id}:archive")
     for settings in ({"columns": columns}, {"person": "who_c", "rows_per_person": 3}):
         assert refusal(owner, "c", file, **settings).remote_code == "state_conflict"

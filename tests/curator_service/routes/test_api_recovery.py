@@ -6,6 +6,7 @@ from blindopt import wire
 from curator_service.datasets.datasets import Datasets
 from curator_service.releases.releases import Releases
 from curator_service.vault import Vault
+from tests.builders import a_study_of
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 from tests.interventions import fail_at
 
@@ -56,7 +57,7 @@ def test_candidates_whose_release_was_not_recorded_are_forgotten_with_their_orde
 ):
     dataset = curator.register(small.csv)
     release = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5)
-    path = f"/v1/studies/{curator.draft(small.study(dataset, release))['id']}:release"
+    path = f"/v1/studies/{curator.draft(a_study_of(small, dataset, release))['id']}:release"
     dead(Releases, "_publish")
     assert curator.send("owner", "POST", path, key="3").status_code == 500
     assert len(_files(tmp_path)) == 3

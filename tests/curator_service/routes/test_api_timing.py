@@ -20,7 +20,7 @@ from curator_service.privacy.measurement.column import measure
 from curator_service.privacy.noise import discrete_laplace, laplace
 from curator_service.settings import Settings
 from service_kit.web.reply_pacing import ReplyPacing
-from tests.builders import a_study
+from tests.builders import a_study, a_study_of
 from tests.curator_service.replaced_noise import replace_discrete_laplace
 from tests.curator_service.replaced_steps import replace_measuring
 from tests.scale import scaled
@@ -172,7 +172,7 @@ class Local:
         small = self.small
         files = {"files": {"file": ("s.csv", small.csv)}, "data": {"name": "s", "public": "true"}}
         dataset = await post("/v1/datasets", "1", **files)
-        spec = small.study(dataset["id"], answers=LAPLACE, **self.chosen)
+        spec = a_study_of(small, dataset["id"], answers=LAPLACE, **self.chosen)
         study = (await post("/v1/studies", "2", json=spec.model_dump(mode="json")))["id"]
         await post(f"/v1/studies/{study}:release", "3")
         token = (await post(f"/v1/studies/{study}/grants", "4", json={"name": "m"}))["token"]

@@ -348,7 +348,7 @@ def test_a_closed_study_takes_no_query_and_its_pending_ones_are_still_answered(c
         assert study.reply(query.id).answers[0].y == 2.0
 
 
-def test_another_grant_sees_no_query_of_this_one(exact, curator):
+def test_another_grant_sees_nothing_of_a_query(exact, curator):
     query = exact.ask(91)
     grant = exact.owner.grant(exact.study, wire.GrantCreate(name="another"))
     with StudyClient(curator.url, grant.token, exact.study) as another:

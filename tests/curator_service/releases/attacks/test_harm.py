@@ -7,6 +7,7 @@ from blindopt import wire
 from curator_service.releases.attacks import ATTACKS, averaging, harm, known_rows, linkage, membership
 from curator_service.releases.attacks.scene import Scene
 from curator_service.releases.mechanisms.identity import Identity
+from tests.builders import a_study_of
 from tests.curator_service.releases.attacks.attack_data import Simulated, public
 
 # Excess over a blind guess from which a finding is notable, and high; of column_space, the epsilon that it proves.
@@ -70,7 +71,7 @@ def test_a_verdict_says_what_the_worst_attack_gets():
 def test_a_verdict_says_of_answers_in_noise_without_a_cap_that_the_cap_is_missing(small):
     """Found by hand: it said that the vendor learns the exact outcome, as where answers have no noise."""
     answers = wire.OneBitAnswers(mechanism="one_bit", epsilon="0.5", value_bound=5.0)
-    study = small.study("ds", wire.AutoRelease(epsilon="3"), answers=answers)
+    study = a_study_of(small, "ds", wire.AutoRelease(epsilon="3"), answers=answers)
     averaged = averaging.attack(study, np.arange(-4.0, 5.0), np.random.default_rng(3))
     said = harm.verdict([averaged]).sentence
     assert said.startswith("High risk: no cap ends the answers")

@@ -28,6 +28,7 @@ from service_kit.context.authentication import Authentication
 from service_kit.store import audit_log, schema
 from service_kit.web.readiness import DiskSpace, Readiness
 from tests import beside, postgres
+from tests.builders import a_study_of
 from tests.interventions import act_before, fail_at, record_calls
 
 CANARY = "canary7f3a9c"
@@ -103,7 +104,7 @@ def granted(curator_app_, owner, small, variance):
 
     files = {"files": {"file": ("s.csv", small.csv)}, "data": {"name": "s", "public": "true"}}
     dataset = post("/v1/datasets", "1", **files)
-    spec = small.study(dataset["id"], variance=variance)
+    spec = a_study_of(small, dataset["id"], of_column={"noise_variance": variance})
     study = post("/v1/studies", "2", json=spec.model_dump(mode="json"))["id"]
     post(f"/v1/studies/{study}:release", "3")
     return study, post(f"/v1/studies/{study}/grants", "4", json={"name": "m"})["token"]
