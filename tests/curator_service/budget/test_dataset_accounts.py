@@ -7,6 +7,8 @@ from decimal import Decimal
 import pytest
 
 from blindopt import wire
+from blindopt.errors import BudgetExhausted, StateConflict
+from curator_service.budget.ledger import Cost
 from tests.curator_service.budget.file_of_records import FileOfRecords, N, spec_of
 
 GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="0.7", delta=1e-5)
@@ -304,3 +306,28 @@ def test_uses_come_in_pages(file):
         seen += [use.seq for use in account.uses]
         token = account.next_page_token
     assert (seen, token) == ([1, 2, 3, 4], None)
+
+
+# --- charges to every record --------------------------------------------------------------------------
+
+
+def _charged(file, epsilon, caps=None):
+    budgets, cost = file.in_process.curator.budgets, Cost.of(epsilon, "0")
+    return file.in_process.context.database.write(
+        lambda db: budgets.charge_file(db, "curator", file.dataset, "tuning", "tun_1", cost, caps)
+    )
+
+
+def test_a_charge_to_every_record_counts_what_studies_used(file):
+    file.study()
+    file.caps("1.2")
+    refusal = _charged(file, "0.25")
+    assert isinstance(refusal, BudgetExhausted)
+    assert (refusal.budget["cap"], refusal.budget["spent"]) == ("dataset.epsilon", "1")
+
+
+def test_a_tuning_with_a_cap_that_cannot_hold_is_not_charged(file):
+    file.study(release=REFUTED)
+    with pytest.raises(StateConflict, match="no cap on this dataset can hold"):
+        _charged(file, "0.25", wire.TuningCaps(epsilon="5"))
+    assert [use.kind for use in file.account().uses] == ["study"]
