@@ -11,20 +11,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar, Union, cast
 
-from sqlalchemy import Connection, MetaData
+from sqlalchemy import Connection, MetaData, select
 
 from blindopt.errors import AuditUnavailable, StateConflict
 from service_kit.store import backends, schema
-from service_kit.store.copying import copy_tables
 from service_kit.store.driver_errors import StoreFault, converted, is_open, reading, savepoint
 from service_kit.store.foreign_writes import ForeignWrites, note, watch
 from service_kit.store.prepared_statement import Ahead, Driver, PreparedStatement, raw, remember_rows
+from service_kit.store.sqlite import Sqlite
 
 __all__ = ["Connection", "Database", "Durations", "StoreFault", "is_open", "savepoint"]
 
 log = logging.getLogger("blindopt.database")
 T = TypeVar("T")
 GROUP_MAX = 64
+_COPIED_AT_ONCE = 1_000
 QUICK_SECONDS = 0.005
 """After a commit that took no longer, the next one is made by the thread that wrote: a hand-over costs more."""
 _ENDING = "the service is going down"
@@ -82,8 +83,15 @@ class Database:
         self._tables = metadata, append_only, migrations
         self._after_commit: Callable[[], None] = lambda: None
         self._on_foreign_write: Callable[[], None] = lambda: None
-        self._backend = self.server = backends.of(self.path, url)
-        self._db = self._reached(self._backend.connect)
+        self._backend: backends.Backend
+        self._file: Sqlite | None = None
+        self.server: Any = None
+        """PostgreSQL; None: SQLite, whose statements may run on the event loop, as they wait for no other machine."""
+        if url is None:
+            self._backend = self._file = Sqlite(self.path)
+        else:
+            self._backend = self.server = backends.postgres().Postgres(url, self.path.stem)
+        self._db = self._reached(self._backend.writer)
         self._memory = remember_rows(self._db)
         watch(self._db, self.foreign_writes)
         self._lock, self._submitting = threading.Lock(), threading.Lock()
@@ -99,9 +107,9 @@ class Database:
                 upgraded(db)
             return bool(is_older)
 
-        if self.write(prepare):
-            self._backend.rewrite(self._db)
-        self._reader = self._reached(self._backend.open_readers)
+        if self.write(prepare) and self._file is not None:
+            self._file.rewrite(self._db)
+        self._reader = self._reached(self._backend.readers)
         self._row_lock = threading.Lock()
 
     @staticmethod
@@ -169,13 +177,13 @@ class Database:
 
     def look(self) -> None:
         """Notice the commits of other connections until now. On the event loop's own thread it would block."""
-        if not self._backend.is_near:
+        if self._file is None:
             self.write(lambda db: None)
             return
         self._lock.acquire()
         try:
             if not self._closed:
-                self._notice_foreign(self._backend.version(raw(self._db)))
+                self._notice_foreign(self._file.version(raw(self._db)))
         finally:
             self._release()
 
@@ -186,10 +194,10 @@ class Database:
     def read_row(self, statement: PreparedStatement, **values: Any) -> Any:
         """The only row of a statement, or None, as it was committed last: for the hot path. Raises as ``read``."""
         try:
-            if self._backend.is_near and self._lock.acquire(blocking=False):  # nobody writes: what is remembered is so
+            if self._file is not None and self._lock.acquire(blocking=False):  # nobody writes: what is remembered is so
                 try:
                     if not self._closed:
-                        self._notice_foreign(self._backend.version(raw(self._db)))
+                        self._notice_foreign(self._file.version(raw(self._db)))
                         if statement.is_known(self._db, values):
                             return statement.row(self._db, **values)
                 finally:
@@ -202,10 +210,10 @@ class Database:
 
     async def read_row_soon(self, statement: PreparedStatement, **values: Any) -> Any:
         """``read_row`` for the event loop, which is not blocked."""
-        if self._backend.is_near or self._loop is None:
+        if self.server is None or self._loop is None:
             return self.read_row(statement, **values)
         with reading():
-            return await self._backend.row_soon(statement, values)
+            return await self.server.row_soon(statement, values)
 
     # --- groups of writes: on the loop's thread, except a slow commit --------------------------------
 
@@ -228,7 +236,7 @@ class Database:
         if not group:  # it was put off, and another call was first
             self._lock.release()
             return
-        if not self._backend.is_near:
+        if self._file is None:
             self._committer.submit(lambda: self._commit_group(self._run_all(group)))
             return
         done = self._run_all(group)
@@ -273,7 +281,7 @@ class Database:
         connection = raw(self._db)
         done: _Done = []
         try:
-            ahead = [] if self._backend.is_near else self._ahead(group)
+            ahead = [] if self.server is None else self._ahead(group)
             version, rows = self._backend.begin(connection, ahead)
             self._notice_foreign(version)
             for (statement, values), fields in zip(ahead, rows, strict=False):
@@ -323,7 +331,7 @@ class Database:
         except Exception as error:
             return self._lost(connection, done, error)
         took_s = time.perf_counter() - began
-        self._is_quick = self._backend.is_near and took_s <= self._quick_seconds
+        self._is_quick = self._file is not None and took_s <= self._quick_seconds
         self.commits.add(took_s)
         try:
             self._after_commit()
@@ -381,12 +389,12 @@ class Database:
 
     def copy(self, target: Path) -> None:
         """Copy the database to a file of SQLite, consistently and beside writers."""
-        if self.url is None:
-            self._backend.copy(target)
+        if self._file is not None:
+            self._file.copy(target)
             return
         copied = Database(target, self._tables[0], append_only=self._tables[1])
         with self.read() as db:
-            copied.write(lambda to: copy_tables(db, to, self._tables[0]))
+            copied.write(lambda to: _copy_tables(db, to, self._tables[0]))
         copied.close()
 
     def copy_to(self, url: str) -> None:
@@ -395,7 +403,7 @@ class Database:
         target = Database(self.path, metadata, append_only=append_only, migrations=migrations, url=url)
         try:
             with self.read() as db:
-                target.write(lambda to: copy_tables(db, to, metadata))
+                target.write(lambda to: _copy_tables(db, to, metadata))
         finally:
             target.close()
 
@@ -405,9 +413,9 @@ class Database:
 
     def rights_of(self, role: str) -> str:
         """The statements that let a role of PostgreSQL serve and no more. Raises StateConflict for SQLite."""
-        if self.url is None:
+        if self.server is None:
             raise StateConflict("the database is SQLite, which has no roles: DATABASE_URL is not set")
-        return self._backend.rights_of(role, self._tables[0], self._tables[1])
+        return str(self.server.rights_of(role, self._tables[0], self._tables[1]))
 
     def size_bytes(self) -> int:
         """The size of the database."""
@@ -445,3 +453,14 @@ def _failed(done: _Done, error: Exception) -> _Done:
     if len(done) > 1 and isinstance(failure, StoreFault):  # a statement of one of them, sent with another's
         failure = AuditUnavailable("a transaction that several requests shared was undone")
     return [(future, None, earlier or failure) for future, _, earlier in done]
+
+
+def _copy_tables(source: Connection, target: Connection, metadata: tuple[MetaData, ...]) -> None:
+    """Copy all rows into ``target``, in the caller's transactions. Raises StateConflict unless its tables are empty."""
+    for table in (table for tables in metadata for table in tables.sorted_tables):
+        if target.execute(select(*table.primary_key).limit(1)).first() is not None:
+            raise StateConflict("the database to copy to is not empty")
+        columns = [column for column in table.columns if column.computed is None]
+        query = select(*columns).order_by(*table.primary_key).execution_options(yield_per=_COPIED_AT_ONCE)
+        for rows in source.execute(query).partitions():
+            target.execute(table.insert(), [dict(zip((c.key for c in columns), row, strict=True)) for row in rows])

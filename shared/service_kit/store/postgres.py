@@ -5,7 +5,6 @@ import secrets
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, cast
 from weakref import WeakSet
 
@@ -35,7 +34,6 @@ class Postgres:
     """
 
     schema = postgres_schema
-    is_near = False
 
     def __init__(self, url: str, schema: str) -> None:
         check_url(url)
@@ -70,7 +68,7 @@ class Postgres:
         """Whether the session that writes has ended."""
         return self._session is not None and self._session.closed
 
-    def connect(self) -> Connection:
+    def writer(self) -> Connection:
         """The connection that writes."""
         return self._writer.connect()
 
@@ -91,14 +89,7 @@ class Postgres:
 
     _writes = 0
 
-    def version(self, driver: Driver) -> Any:
-        raise NotImplementedError  # ``Database`` compares that of a file, which is near
-
-    @staticmethod
-    def rewrite(db: Connection) -> None:
-        """Nothing: pages are the server's."""
-
-    def open_readers(self) -> Engine:
+    def readers(self) -> Engine:
         """Open the connections that read; the pool of those that SQLAlchemy uses."""
         self._reader = _engine(lambda: self._open("reader"), QueuePool)
         self._row_session, self._row_lock = self._open("reader"), threading.Lock()
@@ -173,9 +164,6 @@ class Postgres:
     def rights_of(self, role: str, metadata: tuple[MetaData, ...], append_only: tuple[str, ...]) -> str:
         """The statements that let a role serve and no more."""
         return postgres_schema.rights(self._schema, role, metadata, append_only)
-
-    def copy(self, target: Path) -> None:
-        raise NotImplementedError  # ``Database`` copies the rows: the file is SQLite's
 
     def size_bytes(self) -> int:
         """The size of the tables with their indexes."""

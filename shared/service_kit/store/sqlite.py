@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
 
 from blindopt.errors import AuditUnavailable, StorageUnavailable
@@ -25,9 +25,6 @@ class Sqlite:
     """One file. Its commits are durable (synchronous=FULL); reads have connections that cannot write."""
 
     schema = schema
-    is_lost = False
-    is_near = True
-    """Statements may run on the thread of the event loop: none waits for another machine."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -40,7 +37,7 @@ class Sqlite:
         self._writer = create_engine(url, poolclass=StaticPool, connect_args={"check_same_thread": False})
         _configure(self._writer, writes=True)
 
-    def connect(self) -> Connection:
+    def writer(self) -> Connection:
         """The connection that writes."""
         connection = self._writer.connect()
         self._info = connection.info
@@ -67,10 +64,16 @@ class Sqlite:
 
     @staticmethod
     def rewrite(db: Connection) -> None:
-        """Write the whole database anew, so that nothing of what a migration deleted is in its file."""
-        _rewrite(raw(db))
+        """Write the whole database anew, so that nothing of what a migration deleted is in its file.
 
-    def open_readers(self) -> Engine:
+        A disk without room for a second copy is ignored: the database is as it was.
+        """
+        try:
+            raw(db).execute("VACUUM")
+        except sqlite3.OperationalError as error:
+            log.warning("the database could not be written anew: %s", type(error).__name__)
+
+    def readers(self) -> Engine:
         """Open the connections that read; the pool of those that SQLAlchemy uses."""
         read_only = URL.create("sqlite", database=self._path.as_uri(), query={"mode": "ro", "uri": "true"})
         self._reader = create_engine(read_only, poolclass=QueuePool, pool_size=8)
@@ -85,18 +88,11 @@ class Sqlite:
         """The only row of a statement, or None; not in a transaction, for one thread at a time."""
         return statement.row_on(self._row_connection, **values)
 
-    async def row_soon(self, statement: PreparedStatement, values: dict[str, Any]) -> Any:
-        raise NotImplementedError  # ``Database`` takes ``row``: the file is near (``is_near``)
-
-    async def answer(self) -> None:
-        """Nothing: it is in this process."""
-
-    def abandon(self) -> None:
-        """Nothing."""
-
     def forget_old_pages(self) -> None:
-        """Empty the write-ahead log. Raises AuditUnavailable while a reader is in it."""
-        _truncate_wal(self._path)
+        """Empty the write-ahead log, which holds old pages. Raises AuditUnavailable while a reader is in it."""
+        with closing(sqlite3.connect(self._path, isolation_level=None, timeout=BUSY_SECONDS)) as db:
+            if db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+                raise AuditUnavailable("the write-ahead log cannot be emptied: a long read is under way")
 
     def copy(self, target: Path) -> None:
         """Copy the database to a file, consistently and beside writers. Raises StorageUnavailable (a full disk)."""
@@ -107,19 +103,12 @@ class Sqlite:
             except sqlite3.OperationalError as error:  # its text is SQLite's own, and quotes no value
                 raise StorageUnavailable(f"the copy of the database cannot be written: {error}") from None
 
-    def rights_of(self, role: str, metadata: tuple[MetaData, ...], append_only: tuple[str, ...]) -> str:
-        raise NotImplementedError  # SQLite has no roles
-
-    def replicas_behind(self) -> list[int | None]:
-        """None: it is one file."""
-        return []
-
     def size_bytes(self) -> int:
         """The size of the database with its write-ahead log."""
         return sum(path.stat().st_size for path in self._path.parent.glob(f"{self._path.name}*"))
 
     def close(self) -> None:
-        """Close what ``open_readers`` opened, and the connection that writes."""
+        """Close what ``readers`` opened, and the connection that writes."""
         self._row_connection.close()
         self._reader.dispose()
         self._writer.dispose()
@@ -191,21 +180,3 @@ def _use_wal(cursor: sqlite3.Cursor) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
-
-
-def _truncate_wal(database: Path) -> None:
-    """Empty the write-ahead log, which holds old pages. Raises AuditUnavailable while a reader is in it."""
-    with closing(sqlite3.connect(database, isolation_level=None, timeout=BUSY_SECONDS)) as db:
-        if db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
-            raise AuditUnavailable("the write-ahead log cannot be emptied: a long read is under way")
-
-
-def _rewrite(connection: Driver) -> None:
-    """Write the whole database anew: what older versions deleted is then nowhere in the file.
-
-    A disk without room for a second copy is ignored: the database is as it was.
-    """
-    try:
-        connection.execute("VACUUM")
-    except sqlite3.OperationalError as error:
-        log.warning("the database could not be written anew: %s", type(error).__name__)

@@ -62,7 +62,8 @@ def of_service(context: ServiceContext, data_dir: Path, jobs: Jobs, check_ready:
     yield gauge("blindopt_ready", "1 if /readyz answers 200, else 0.", is_ready)
     by_state: dict[Labels, float] = {(kind, state): n for kind, states in jobs().items() for state, n in states.items()}
     yield gauge(_LEADER, "1: this process serves; 0: it is a standby, which waits to lead (PostgreSQL).", 1)
-    behind_bytes = context.database.server.replicas_behind()
+    server = context.database.server
+    behind_bytes: list[int | None] = [] if server is None else server.replicas_behind()
     yield gauge("blindopt_replicas", "Replicas of PostgreSQL that are connected to its server.", len(behind_bytes))
     lag = max((replica for replica in behind_bytes if replica is not None), default=0)
     yield gauge("blindopt_replication_lag_bytes", "What the replica that is behind most has not replayed.", lag)
