@@ -77,14 +77,8 @@ def is_number(name: str) -> bool:
     return re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", name, re.ASCII) is not None
 
 
-NAMES = st.lists(
-    st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_size=12).filter(
-        lambda name: not is_number(name)
-    ),
-    min_size=1,
-    max_size=6,
-    unique=True,
-)
+NAME = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_size=12)
+NAMES = st.lists(NAME.filter(lambda name: not is_number(name)), min_size=1, max_size=6, unique=True)
 
 
 @st.composite

@@ -17,7 +17,7 @@ import pytest
 from pydantic import ValidationError
 
 from blindopt.errors import DatasetInvalid
-from blindopt.wire import NONE, ColumnChoice, ColumnMeasurement, Feature, PlanarLaplaceRelease, StudyCreate
+from blindopt.wire import ColumnChoice, Feature, PlanarLaplaceRelease
 from curator_service.datasets.csv_source import csv_source
 from curator_service.datasets.findings import Findings, Limits
 from curator_service.datasets.parquet_source import parquet_source
@@ -27,6 +27,7 @@ from curator_service.datasets.scaling import ScaledRows
 from curator_service.datasets.survey import survey
 from curator_service.datasets.unpacking import unpacked
 from curator_service.privacy.cautions import of_categories
+from tests.builders import a_study
 
 read_csv, read_parquet = (partial(read_table, parquet=parquet) for parquet in (False, True))
 LIMITS = Limits(rows=1_000, columns=50)
@@ -214,19 +215,16 @@ def test_choices_that_make_two_columns_of_one_name_or_too_many_are_refused():
     assert "at most 50" in str(refused("a\nx\n", [many]))
 
 
+LISTS = (["x", " x"], [" "], [str(i) for i in range(101)])
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"kind": "one_hot"},
-        {"values": ["x"]},
-        {"kind": "codes", "values": ["x", " x"]},
-        {"kind": "codes", "values": [" "]},
+        *({"kind": "one_hot"}, {"values": ["x"]}, {"missing": "fill"}, {"fill": 1.0}, {"since": "2024-01-01"}),
+        *({"kind": "codes", "values": values} for values in LISTS),
         {"kind": "one_hot", "values": ["x"], "missing": "fill", "fill": 2.0},
-        {"missing": "fill"},
-        {"fill": 1.0},
-        {"since": "2024-01-01"},
         {"kind": "date", "missing": "fill", "fill": math.inf},
-        {"kind": "codes", "values": [str(i) for i in range(101)]},
     ],
 )
 def test_a_choice_that_contradicts_itself_is_refused(wrong):
@@ -261,14 +259,8 @@ def test_a_category_that_is_not_hidden_is_a_caution_and_one_that_is_hidden_is_no
     names = [f"cut={i}" for i in range(len(units))]
     features = [Feature(column=c, lower=0.0, upper=1.0, scale=u) for c, u in zip(names, units, strict=True)]
     for delta, is_hidden in ((moved * 1.000001, True), (moved * 0.999, False)):
-        spec = StudyCreate(
-            name="n",
-            dataset_id="ds_0000000000000000",
-            features=[Feature(column="x", lower=0.0, upper=9.0), *features],
-            measurement=ColumnMeasurement(column="y", direction="maximize"),
-            release=PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1", sensitivity=delta),
-            answers=NONE,
-        )
+        release = PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1", sensitivity=delta)
+        spec = a_study(release, features=[Feature(column="x", lower=0.0, upper=9.0), *features])
         cautions = of_categories(spec, {"cut": names, "other": ["other=1"]})
         assert [(c.code, c.field) for c in cautions] == [("category_not_hidden", "features.1")] * (not is_hidden)
 
@@ -309,12 +301,8 @@ def test_a_survey_names_what_each_column_holds():
     text, rows = diamonds()
     seen, columns = of(text)
     assert (seen.rows, seen.separator, seen.decimal) == (400, ",", ".")
-    assert {name: column.holds for name, column in columns.items()} == {
-        "column_1": "number",
-        "carat": "number",
-        "cut": "text",
-        "price": "number",
-    }
+    holds = {"column_1": "number", "carat": "number", "cut": "text", "price": "number"}
+    assert {name: column.holds for name, column in columns.items()} == holds
     assert [name for name, column in columns.items() if column.unnamed] == ["column_1"]
     assert columns["carat"].missing == sum(not row["carat"] for row in rows)
     assert columns["cut"].values == sorted({row["cut"] for row in rows} - {""})

@@ -27,20 +27,19 @@ def many(count=90_000):
     return {f"{number:06}": 1 for number in range(count)}
 
 
+def crowded(rows):
+    return [{"row": row} | HUNDRED for row in range(rows)]
+
+
+SEEN = {"row": 1, "y": 0.5}
 # What 64 KiB can hold is refused by the limit of their route above that.
 HOSTILE = {
     "a query": (wire.QueryRequest, lambda: many(5_000)),
-    "a query of 100 unknown keys in each row": (
-        wire.QueryRequest,
-        lambda: {"rows": [{"row": row} | HUNDRED for row in range(999)]},
-    ),
+    "a query of 100 unknown keys in each row": (wire.QueryRequest, lambda: {"rows": crowded(999)}),
     "a countersignature": (wire.Countersigning, lambda: many(5_000)),
     "a study": (wire.StudyCreate, many),
     "a run": (wire.RunCreate, many),
-    "a run after 10,000 observations": (
-        wire.RunCreate,
-        lambda: {"observations": [{"row": 1, "y": 0.5}] * 9_999, **many()},
-    ),
+    "a run after 10,000 observations": (wire.RunCreate, lambda: {"observations": [SEEN] * 9_999, **many()}),
 }
 
 
