@@ -1,18 +1,16 @@
 """What the tests share: the services as real processes, small data whose answers are known, a bad network."""
 
 import gc
-import math
 import os
 import secrets
 import signal
 import socket
 import subprocess
 import tempfile
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -29,6 +27,7 @@ os.environ.update(BLINDOPT_CURATOR_VERIFY_HOURS="0", BLINDOPT_MODELER_VERIFY_HOU
 import httpx
 import numpy as np
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 from blindopt import wire
@@ -37,6 +36,7 @@ from blindopt.client import Client, Owner, StudyClient, Vendor, is_ready
 from tests import beside, postgres, processes, slow
 from tests.builders import IDENTITY, a_study_of
 from tests.given_settings import GIVEN
+from tests.tcp_proxy import TcpProxy
 
 Client.patience_s = 0.0  # a test sees the first reply
 
@@ -233,12 +233,7 @@ class Service:
 
     def run_in_process(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """The command line in this process, which spares the start of one: where it is a means and not the subject."""
-        umask = os.umask(0o077)
-        try:
-            settings = {k: v for k, v in self.environment.items() if k.startswith("BLINDOPT_")}
-            done = CliRunner().invoke(import_module(f"{self.name}_service.cli").app, list(arguments), env=settings)
-        finally:
-            os.umask(umask)
+        done = in_process(self, *arguments)
         return subprocess.CompletedProcess(list(arguments), done.exit_code, done.stdout, done.stderr)
 
     def http(self, token: str | None = None, **headers: str) -> httpx.Client:
@@ -260,6 +255,16 @@ class Service:
             entries = [as_entry(entry) for entry in reader.audit()]
         merkle_log.verify(entries)
         return [entry.record for entry in entries]
+
+
+def in_process(service: Any, *arguments: str) -> Result:
+    """The command line of a service, or of one that is stopped, beside its folder and in this process."""
+    umask = os.umask(0o077)
+    try:
+        settings = {k: v for k, v in service.environment.items() if k.startswith("BLINDOPT_")}
+        return CliRunner().invoke(import_module(f"{service.name}_service.cli").app, list(arguments), env=settings)
+    finally:
+        os.umask(umask)
 
 
 def as_entry(entry: wire.AuditEntry) -> merkle_log.Entry:
@@ -468,75 +473,8 @@ def until() -> Callable[..., Any]:
     return _until
 
 
-class Proxy:
-    """A TCP proxy to ``port``: the k-th connection carries at most ``cuts[k]`` bytes back, then it breaks.
-
-    Connections past the list are whole. ``broken`` counts those that were cut, ``carried`` the bytes that
-    went back on all of them, ``sent`` are those bytes.
-    """
-
-    def __init__(self, port: int, cuts: Sequence[int | None]) -> None:
-        self._port = port
-        self._cuts = list(cuts)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.connections = 0
-        self.broken = 0
-        self.carried = 0
-        self.sent: dict[socket.socket, bytearray] = {}
-        self._open: list[socket.socket] = []
-        self._clients: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                cut = self._cuts[self.connections] if self.connections < len(self._cuts) else None
-                self.connections += 1
-                server = socket.create_connection(("127.0.0.1", self._port))
-                self._open += [client, server]
-                self._clients.append(client)
-                limit = math.inf if cut is None else cut
-                threading.Thread(target=self._carry, args=(client, server, math.inf), daemon=True).start()
-                threading.Thread(target=self._carry, args=(server, client, limit), daemon=True).start()
-
-    def _carry(self, source: socket.socket, target: socket.socket, remaining: float) -> None:
-        with suppress(OSError):
-            while data := source.recv(65_536):
-                if len(data) > remaining:
-                    self.broken += 1
-                    target.sendall(data[: int(remaining)])
-                    break
-                remaining -= len(data)
-                target.sendall(data)
-                if target in self._clients:
-                    self.carried += len(data)
-                    self.sent.setdefault(target, bytearray()).extend(data)
-        for end in (source, target):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
-
-    def close(self) -> None:
-        for end in (self._listener, *self._open):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
-
-
 @pytest.fixture(scope="session")
 def bad_network() -> Callable[..., Any]:
     """``with bad_network(port, cuts) as proxy``."""
 
-    @contextmanager
-    def between(port: int, cuts: Sequence[int | None]) -> Iterator[Proxy]:
-        with ExitStack() as stack:
-            proxy = Proxy(port, cuts)
-            stack.callback(proxy.close)
-            yield proxy
-
-    return between
+    return lambda port, cuts: closing(TcpProxy(port, cuts))

@@ -75,11 +75,7 @@ def hostile_files(scale: float) -> dict[str, tuple[str, bytes, tuple[int, ...]]]
             (422,),
         ),
         "rows all alike": ("a.parquet", parquet_of(pa.table({"a": same, "b": same})), (201,)),
-        "columns all alike": (
-            "a.parquet",
-            parquet_of(pa.table({f"c{i}": few for i in range(300)})),
-            (201, 422),
-        ),
+        "columns all alike": ("a.parquet", parquet_of(pa.table({f"c{i}": few for i in range(300)})), (201, 422)),
     }
 
 
@@ -172,7 +168,6 @@ class Load:
 
     def memory(self) -> int:
         """MiB of the service and its children; what they share counts once."""
-        assert self.curator.process is not None
         pid, total = self.curator.process.pid, 0
         for status in Path("/proc").glob("[0-9]*/stat"):
             try:

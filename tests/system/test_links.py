@@ -1,4 +1,4 @@
-"""Runs over a link: the curator opens every connection, and nothing else changes."""
+"""Runs over a bad network, by a socket or by a link, whose connections the curator opens: nothing else changes."""
 
 import json
 import os
@@ -9,21 +9,18 @@ import pytest
 from blindopt import wire
 from blindopt.client import Owner, Vendor
 from tests.plain_browser import Browser
-from tests.system.meddler import between, cut, late, refused, repeated, truncated
+from tests.system.crashes import crash_checks as checks
+from tests.system.meddler import between, cut, in_turn, late, middlebox, refused, reordered, repeated, truncated
 
-RUNS, ITERATIONS = 2, 12
+RUNS, ITERATIONS = 3, 12
 MANY = int(os.environ.get("BLINDOPT_CRASHES", "1")) > 1  # as in `make soak`
 
 
 @pytest.fixture(scope="module")
 def parties(make_service, tmp_path_factory):
     folder = tmp_path_factory.mktemp("links")
-    quick = {
-        "retry_seconds_max": "0.2",
-        "retry_attempts": "40",
-        "countersign_every": "5",
-        "curator_timeout_seconds": "5",
-    }
+    quick = {"retry_seconds_max": "0.2", "retry_attempts": "40", "countersign_every": "5"}
+    quick["curator_timeout_seconds"] = "5"
     curator = make_service("curator", folder, part_bytes="2400")  # the candidates come in three parts, side by side
     return curator.start(), make_service("modeler", folder, **quick).start()
 
@@ -54,7 +51,7 @@ def linked(parties, tmp_path_factory, until):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(parties, linked, open_study, small, run_of):
+def undisturbed(parties, open_study, small, run_of):
     """The study, and the rows that each seed chooses over a socket of the curator's."""
     curator, modeler = parties
     with Owner(curator.url, curator.token) as owner, Vendor(modeler.url, modeler.token) as vendor:
@@ -64,11 +61,10 @@ def undisturbed(parties, linked, open_study, small, run_of):
         return opened, [[t.row for t in vendor.export(run).trials] for run in started]
 
 
-def _play(parties, linked, undisturbed, run_of):
-    """Runs over the link: all complete with the rows that they choose over a socket, each charged once."""
+def _play(parties, undisturbed, run_of, address):
+    """Runs at an address of the curator: all complete with the rows of undisturbed ones, each charged once."""
     curator, modeler = parties
     opened, expected = undisturbed
-    address = f"link://{linked[0].id}"
     with Owner(curator.url, curator.token) as owner, Vendor(modeler.url, modeler.token) as vendor:
         before = owner.balance(opened.id).total_plays
         started = [vendor.start(run_of(address, opened, iterations=ITERATIONS, seed=s)).id for s in range(RUNS)]
@@ -82,7 +78,7 @@ def test_a_run_over_a_link_chooses_what_it_chooses_over_a_socket(parties, linked
     curator, modeler = parties
     (candidates,) = (modeler.data / "candidates").iterdir()
     candidates.unlink()
-    _play(parties, linked, undisturbed, run_of)
+    _play(parties, undisturbed, run_of, f"link://{linked[0].id}")
     lines = [line for line in map(json.loads, curator.log.splitlines()) if line["message"] == "request"]
     over = [line["route"] for line in lines if line["client"] == f"link:{linked[0].id}" and line["status"] == 200]
     fetches = [route for route in over if "candidates" in route]
@@ -123,12 +119,21 @@ def test_a_new_grant_has_the_address_of_the_only_link(parties, linked, undisturb
     assert grant.url == f"link://{linked[0].id}"
 
 
+@pytest.mark.slow(every=7)
+@pytest.mark.parametrize("fault", [late, refused, cut, repeated, reordered, middlebox("reply of before"), in_turn])
+def test_a_bad_network_changes_no_choice_and_no_charge(parties, undisturbed, run_of, fault):
+    with between(parties[0], fault) as net:
+        _play(parties, undisturbed, run_of, net.url)
+        assert net.seen
+        assert min(net.seen.values()) >= (2 if fault is in_turn else 3), f"hardly anything happened: {net.seen}"
+
+
 @pytest.mark.slow(every=2)
 @pytest.mark.parametrize("fault", [cut, repeated, *((late, refused, truncated) if MANY else ())])
 def test_a_bad_network_under_a_link_changes_no_choice_and_no_charge(parties, linked, undisturbed, run_of, fault):
     with between(parties[1], fault) as net:
         linked[1](net.url)
-        _play(parties, linked, undisturbed, run_of)
+        _play(parties, undisturbed, run_of, f"link://{linked[0].id}")
         assert min(net.seen.values()) >= 3, f"hardly anything happened: {net.seen}"
         linked[1](parties[1].url)
 
@@ -155,13 +160,8 @@ def test_a_kill_in_the_middle_changes_no_choice_and_no_charge(parties, linked, u
 
 def test_after_all_of_this_both_logs_verify_and_say_the_same(parties, undisturbed, tmp_path):
     for service in parties:
-        verified = service.run("audit", "verify")
-        assert verified.returncode == 0, verified.stderr
-        (tmp_path / service.name).write_text(service.run("audit", "export").stdout)
-    exports = str(tmp_path / "curator"), str(tmp_path / "modeler")
-    compared = parties[0].run("audit", "reconcile", undisturbed[0].id, *exports)
-    assert compared.returncode == 0, compared.stdout + compared.stderr
-    assert compared.stdout.endswith(" 0 differences\n")
+        checks.check_service(service)
+    checks.check_reconciled(*parties, [undisturbed[0].id], tmp_path)
 
 
 def test_a_revoked_link_is_refused_and_both_sides_say_so(parties, linked, until):

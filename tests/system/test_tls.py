@@ -8,7 +8,7 @@ import socket
 import ssl
 import stat
 import threading
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -30,7 +30,7 @@ from modeler_service.use_cases.connections import try_connection
 from service_kit.cli import tls
 from tests.conftest import Service
 from tests.docs.snippets import run_by
-from tests.system.forward_proxy import forward_proxy
+from tests.system.forward_proxy import ForwardProxy
 
 CLIENTS, RENEWALS = 8, 3
 
@@ -186,14 +186,6 @@ def test_a_run_over_tls_with_client_certificates_completes(curator, copied, open
         assert vendor.wait(run.id, timeout_s=60).state == "completed"
 
 
-def test_a_run_without_a_client_certificate_says_so(curator, copied, opened, run_of, make_service, tmp_path):
-    settings = {"curator_ca": str(copied / "ca.crt"), "retry_attempts": "1"}
-    modeler = make_service("modeler", tmp_path, **settings).start()
-    with Vendor(modeler.url, modeler.token) as vendor:
-        run = vendor.wait(vendor.start(run_of(curator.url, opened, iterations=3)).id, timeout_s=60)
-    assert (run.problem.code, "requires a client certificate" in run.problem.detail) == ("unreachable", True)
-
-
 def test_what_is_wrong_with_certificates_is_said_at_the_side_that_can_act(trying, copied, expired, stranger, curator):
     assert trying(**of_vendor(copied)) is None
     said = {
@@ -307,7 +299,7 @@ USER = "ann:zq_secret%21"
 @pytest.fixture
 def proxy(curator):
     """A forward proxy, which alone knows the name curator.example."""
-    with forward_proxy({f"curator.example:{curator.port}": curator.port}, "ann:zq_secret!") as proxy:
+    with closing(ForwardProxy({f"curator.example:{curator.port}": curator.port}, "ann:zq_secret!")) as proxy:
         proxy.url = f"http://{USER}@127.0.0.1:{proxy.port}"
         yield proxy
 

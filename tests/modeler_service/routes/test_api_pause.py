@@ -14,6 +14,7 @@ from modeler_service import store
 from modeler_service.runs import scheduler
 from tests.modeler_service.in_process_modeler import modeler_at_work, request_of
 from tests.modeler_service.in_process_modeler import start as start_run
+from tests.tcp_proxy import TcpProxy
 
 LENGTH = 70
 
@@ -260,29 +261,20 @@ def test_a_run_whose_curator_falls_silent_in_the_middle_waits_and_goes_on(
         assert finished(vendor, run) == undisturbed
 
 
-class Relay:
+class Relay(TcpProxy):
     """Passes bytes on; while ``silent`` it takes connections and sends a byte of a header now and then."""
 
     def __init__(self, port, *, silent=False):
-        self.port, self.silent = port, silent
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
-        self.ends = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        self.silent = silent
+        super().__init__(port)
 
-    def _accept(self):
-        with suppress(OSError):
-            while True:
-                client, _ = self.listener.accept()
-                server = socket.create_connection(("127.0.0.1", self.port))
-                self.ends += [client, server]
-                threading.Thread(target=self._carry, args=(client, server, False), daemon=True).start()
-                threading.Thread(target=self._carry, args=(server, client, True), daemon=True).start()
-
-    def _carry(self, source, target, back):
+    def _carry(self, source, target, carried, remaining):
+        if not any(carried is back for back in self.back):
+            super()._carry(source, target, carried, remaining)
+            return
         with suppress(OSError):
             while data := source.recv(65_536):
-                if not (self.silent and back):
+                if not self.silent:
                     target.sendall(data)
                     continue
                 target.sendall(b"HTTP/1.1 200 OK\r\nX-Slow: ")
@@ -291,12 +283,6 @@ class Relay:
                     time.sleep(0.05)
                 target.shutdown(socket.SHUT_RDWR)
                 return
-
-    def close(self):
-        for end in (self.listener, *self.ends):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
 
 
 # --- restarts -------------------------------------------------------------------------------------------------

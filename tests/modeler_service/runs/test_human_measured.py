@@ -187,7 +187,11 @@ def test_a_run_waits_for_a_curator_that_is_away_while_people_measure(inbox_curat
 
 @pytest.mark.parametrize(
     ("status", "code", "expected"),
-    [(401, "unauthenticated", ("failed", "failed")), (403, "study_not_open", ("completed", "refused"))],
+    [
+        (401, "unauthenticated", ("failed", "failed")),
+        (403, "study_not_open", ("completed", "refused")),
+        (410, "erased", ("completed", "refused")),
+    ],
 )
 def test_a_grant_revoked_or_a_study_closed_while_it_waits_ends_the_run_in_words(
     status, code, expected, inbox_curator, vendor, until

@@ -380,26 +380,3 @@ def test_an_export_without_its_log_or_of_another_run_is_refused(taken_home, tmp_
     (folder / "broken.json").write_text("{}")
     code, output = _at_home(folder, run, tmp_path, "broken.json")
     assert (code, "is no export of a run in JSON" in output) == (1, True)
-
-
-# --- kills ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow(sibling="test_a_run_of_each_family_is_derived_again_as_it_was")
-def test_a_run_that_was_killed_and_resumed_is_derived_again_as_it_was(play, parties, until):
-    curator, modeler = parties
-    if modeler.process.poll() is not None:
-        modeler.start()
-    run = play(wire.GpUcb(name="gp_ucb"), release=wire.GaussianRelease(mechanism="gaussian", epsilon="4", delta=1e-5),
-               iterations=198)  # fmt: skip
-    count = "SELECT count(*) FROM trials WHERE run_id = ?"
-    for service, past in ((modeler, 30), (curator, 80), (modeler, 130)):
-        until(lambda past=past: modeler.rows(count, run)[0][0] >= past)
-        service.kill()
-        assert modeler.rows(count, run)[0][0] < 200
-        if service is modeler:
-            code, output = replayed(modeler, run)  # in the middle: what was chosen so far
-            assert (code, "choices derived again" in output) == (0, True), output
-        service.start()
-    assert play.ended(run).trials == 200
-    assert replayed(modeler, run)[0] == 0

@@ -1,7 +1,6 @@
 """What must hold of two services whatever killed them and when. Each check fails with an AssertionError."""
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,17 +9,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from typer.testing import CliRunner
-
-import curator_service.cli
-import modeler_service.cli
 from blindopt import wire
 from blindopt.client import Owner, StudyClient
 from blindopt.formats import npy_files
 from blindopt.optimizer.chooser import RowChooser
 from tests import postgres
-
-COMMAND_LINES = {"curator": curator_service.cli.app, "modeler": modeler_service.cli.app}
+from tests.conftest import in_process
 
 
 @dataclass(frozen=True)
@@ -64,12 +58,7 @@ def draft(
 
 def command(service: Any, *arguments: str) -> tuple[int, str]:
     """The command line of a service beside it: exit status and what it printed. In this process: it is quicker."""
-    umask = os.umask(0o077)
-    try:
-        settings = {k: v for k, v in service.environment.items() if k.startswith("BLINDOPT_")}
-        done = CliRunner().invoke(COMMAND_LINES[service.name], list(arguments), env=settings)
-    finally:
-        os.umask(umask)
+    done = in_process(service, *arguments)
     return done.exit_code, done.output
 
 
@@ -124,14 +113,7 @@ def check_charges(curator: Any, study: Study, keys: dict[str, int], records: lis
     assert charge_counts == Counter(answered_keys.keys()), "the log does not tell each charge once"
 
 
-def check_answers(
-    curator: Any,
-    study: Study,
-    keys: dict[str, int],
-    modeler: Any,
-    records: list[dict[str, Any]],
-    modeler_records: list[dict[str, Any]],
-) -> None:
+def check_answers(curator, study, keys, modeler, records, modeler_records):
     """What the modeler stored is what the curator stored, and both logs tell that reply and no other."""
     grant = _grant(curator, study)
     stored = curator.rows("SELECT idempotency_key, body FROM replies WHERE principal = ? AND status = 201", grant)

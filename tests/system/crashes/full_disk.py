@@ -8,6 +8,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.client import Vendor
+from tests.system.crashes.crash_checks import check_reconciled
 
 LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.1", value_bound=1.0)
 EXACT = wire.NoAnswerNoise(mechanism="none")
@@ -88,9 +89,4 @@ def check_a_waiting_run(curator, modeler, study, order, disk, until, while_full=
     assert {trial.query_id: (trial.row, trial.y) for trial in trials} == answers
     charges = curator.rows("SELECT count(*), count(DISTINCT query_id) FROM ledger WHERE kind = 'answers'")
     assert charges == [(151, 151)]
-    exports = []
-    for side in (curator, modeler):
-        exports.append(side.folder / f"{side.name}.jsonl")
-        exports[-1].write_text(side.run("audit", "export").stdout)
-    compared = curator.run("audit", "reconcile", study.id, *map(str, exports))
-    assert compared.returncode == 0, compared.stdout + compared.stderr
+    check_reconciled(curator, modeler, [study.id], curator.folder)

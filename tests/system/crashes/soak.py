@@ -142,7 +142,6 @@ class Soak:
         while not self.over.wait(pause()):
             service = random.choice(services)
             for _ in range(random.choice([1, 1, 2])):
-                assert service.process is not None
                 assert service.process.poll() is None, f"{service.folder} ended by itself: {service.log[-2000:]}"
                 service.kill()
                 self.kills[service.name] += 1

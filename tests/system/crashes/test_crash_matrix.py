@@ -79,10 +79,7 @@ STORIES = {
         ("modeler", "countersigned.before-commit"): (1, None),
         ("modeler", "countersigned.after-commit"): (1, None),
     },
-    "a run ends": {
-        ("modeler", "ended.before-commit"): (1, None),
-        ("modeler", "ended.after-commit"): (1, None),
-    },
+    "a run ends": {("modeler", "ended.before-commit"): (1, None), ("modeler", "ended.after-commit"): (1, None)},
 }
 OVER_A_LINK = {
     "a link carries a run": {
@@ -382,10 +379,7 @@ def test_batches_that_kills_interrupt_are_asked_again_as_they_were_and_charged_o
 
 
 # Of a batch of which two rows have no budget left: it is refused, and each row is queried alone.
-IN_A_REFUSED_BATCH = [
-    ("modeler", "pending.after-commit", 1),
-    ("curator", "answer.reply.half", 2),
-]
+IN_A_REFUSED_BATCH = [("modeler", "pending.after-commit", 1), ("curator", "answer.reply.half", 2)]
 if KILLS > 1:
     IN_A_REFUSED_BATCH += [
         ("modeler", "ask.before", 2),
@@ -558,7 +552,7 @@ def test_a_curator_killed_while_it_takes_back_a_release_takes_it_back_at_the_nex
     checks.check_service(curator)
 
 
-@pytest.mark.slow(sibling="test_crashes.py::test_a_release_that_a_kill_interrupts_leaves_a_draft_and_none_of_its_files")
+@pytest.mark.slow(sibling="test_releases_that_kills_interrupt_are_drawn_again_and_charged_once")
 def test_a_registration_that_a_kill_interrupts_makes_one_dataset_when_it_is_sent_again(parties, small, dataset):
     curator, files = parties.curator, parties.curator.data / "files"
     large = small.csv + small.csv.partition(b"\n")[2] * 20

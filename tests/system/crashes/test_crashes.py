@@ -1,18 +1,13 @@
 """What a kill, a shutdown and a cut connection leave: the same run, the same answers, two logs that verify."""
 
 import signal
-import threading
-import time
-from collections import Counter
-from contextlib import suppress
 
 import pytest
 
 from blindopt import wire
 from blindopt.client import Owner, StudyClient, Vendor
 from blindopt.client.connection import Watch
-from blindopt.errors import Remote, Unreachable
-from curator_service.releases import releases
+from blindopt.errors import Unreachable
 from tests.system.crashes import crash_checks as checks
 
 LONG = 150
@@ -34,10 +29,7 @@ def own(parties):
         if service.process.poll() is not None:
             service.start()
     curator, modeler = parties
-    with (
-        Owner(curator.url, curator.token, timeout_s=300) as owner,
-        Vendor(modeler.url, modeler.token) as vendor,
-    ):
+    with Owner(curator.url, curator.token, timeout_s=300) as owner, Vendor(modeler.url, modeler.token) as vendor:
         yield owner, vendor
 
 
@@ -86,39 +78,6 @@ def _check_story(parties, study, run, length, folder):
     checks.check_reconciled(*parties, [study.id], folder)
 
 
-@pytest.mark.slow(
-    sibling="test_crash_matrix.py::test_the_rows_of_a_run_that_four_kills_interrupt_are_those_of_one_that_lived_and_the_commands_find_nothing"
-)
-def test_a_modeler_killed_twice_in_a_run_ends_it_with_the_rows_of_one_that_lived(
-    parties, own, exact, undisturbed, run_of, until, tmp_path
-):
-    curator, modeler = parties
-    _, vendor = own
-    run = vendor.start(run_of(curator.url, exact, iterations=LONG, seed=3))
-    for moment in (15, 60):
-        until(lambda at=moment: _answered(modeler, run.id) >= at)
-        modeler.kill()
-        assert moment <= _answered(modeler, run.id) < LONG
-        modeler.start()
-    ended = vendor.wait(run.id, timeout_s=240)
-    _check_story(parties, exact, ended, LONG + 1, tmp_path)
-    assert [trial.row for trial in vendor.export(run.id).trials] == undisturbed
-    assert ended.started_at < ended.ended_at
-
-
-@pytest.mark.slow(sibling="test_both_killed_at_once_still_end_the_run_with_one_answer_a_trial")
-def test_a_run_survives_a_curator_killed_and_started_again(parties, own, noisy, run_of, until, tmp_path):
-    curator, modeler = parties
-    _, vendor = own
-    run = vendor.start(run_of(curator.url, noisy, iterations=LONG, seed=3, random=True))
-    until(lambda: _answered(modeler, run.id) >= 30)
-    curator.kill()
-    assert _answered(modeler, run.id) < LONG
-    assert vendor.run(run.id).state == "running"
-    curator.start()
-    _check_story(parties, noisy, vendor.wait(run.id, timeout_s=240), LONG + 1, tmp_path)
-
-
 def test_both_killed_at_once_still_end_the_run_with_one_answer_a_trial(parties, own, noisy, run_of, until, tmp_path):
     curator, modeler = parties
     _, vendor = own
@@ -148,19 +107,6 @@ def test_sigterm_ends_each_service_with_0_and_the_next_start_goes_on(
     _check_story(parties, exact, ended, LONG + 1, tmp_path)
     assert [trial.row for trial in vendor.export(run.id).trials] == undisturbed
     assert statuses == [0, 0]
-
-
-def test_a_restart_does_not_move_the_moment_a_run_started(parties, own, exact, run_of, until):
-    curator, modeler = parties
-    _, vendor = own
-    run = vendor.start(run_of(curator.url, exact, iterations=LONG))
-    until(lambda: _answered(modeler, run.id) >= 10)
-    started = vendor.run(run.id).view.started_at
-    modeler.stop()
-    modeler.start()
-    until(lambda: _answered(modeler, run.id) >= 50)
-    vendor.stop(run.id)
-    assert vendor.wait(run.id, timeout_s=240).started_at == started
 
 
 def test_a_stop_that_was_accepted_survives_a_restart(parties, own, exact, run_of, until):
@@ -222,89 +168,6 @@ def test_an_answer_lost_on_the_way_is_answered_again_with_the_same_bytes(parties
     assert {e["reply_sha256"] for e in recorded} == {last.exchange.reply_sha256}
     assert [exchange.as_json() for exchange, _ in states] == []  # an answer is told by who stores it
     assert last.exchange.as_json() == recorded[-1]
-
-
-def _insisted(client, query, key):
-    """The exchange that answers, asked again while another request under this key is being answered."""
-    for _ in range(1_000):
-        try:
-            return client.ask(query, key=key)[1].exchange
-        except Remote as error:
-            if error.remote_code != "still_running":
-                raise
-            time.sleep(0.01)
-    raise AssertionError("it is still running")
-
-
-def test_one_query_asked_by_many_at_once_is_answered_once(parties, own, noisy):
-    curator, _ = parties
-    query = wire.QueryRequest(rows=[wire.RowPlays(row=11)])
-    count = "SELECT count(*) FROM queries WHERE study_id = ?"
-    before = curator.rows(count, noisy.id)[0][0]
-    replies, together = [], threading.Barrier(8)
-
-    def ask():
-        with StudyClient(curator.url, noisy.token, noisy.id) as client:
-            together.wait()
-            replies.append(_insisted(client, query, "at-once"))
-
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len({exchange.reply_sha256 for exchange in replies}) == 1
-    assert Counter(exchange.replayed for exchange in replies) == {True: 7, False: 1}
-    assert curator.rows(count, noisy.id)[0][0] == before + 1
-
-
-def test_a_release_that_a_kill_interrupts_leaves_a_draft_and_none_of_its_files(parties, own, small, until):
-    curator, _ = parties
-    owner, _ = own
-    lines = [",".join(small.names), *(f"{n % 977},{n % 991},{n}" for n in range(50_000))]
-    dataset = owner.register("large", "\n".join(lines).encode())
-    features = [wire.Feature(column=c, lower=0.0, upper=1000.0, scale=1.0) for c in small.names[:2]]
-    spec = wire.StudyCreate(
-        name="large",
-        dataset_id=dataset.id,
-        features=features,
-        measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
-        release=wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-6),
-        answers=wire.NONE,
-    )
-    files = curator.data / "files"
-
-    def killed(draft):
-        """Whether the kill came while Z was drawn, and what files there were before."""
-
-        def release():
-            with suppress(Unreachable), Owner(curator.url, curator.token, timeout_s=300) as another:
-                another.release(draft.id, key=f"interrupted {draft.id}")
-
-        before = set(files.rglob("*"))
-        asking = threading.Thread(target=release)
-        asking.start()
-        until(lambda: set(files.rglob("*")) - before)  # Z is being drawn
-        curator.kill()
-        asking.join()
-        return curator.rows("SELECT state FROM studies WHERE id = ?", draft.id) == [("releasing",)], before
-
-    for _ in range(20):  # a busy machine may kill too late to be a test
-        draft = owner.create_study(spec)
-        is_interrupted, before = killed(draft)
-        if is_interrupted:
-            break
-        curator.start()
-    assert is_interrupted, "each kill came too late to be a test"
-    curator.start()
-    assert set(files.rglob("*")) == before
-    shown = owner.study(draft.id).view
-    assert (shown.state, shown.release_problem) == ("draft", releases.ENDED)
-    released = owner.release(draft.id, key=f"interrupted {draft.id}")  # the same key: nothing was answered under it
-    assert (released.state, released.report.n, released.release_problem) == ("open", 50_000, None)
-    kinds = [r["kind"] for r in curator.records() if r.get("details", {}).get("study_id") == draft.id]
-    drawn_twice = ["release.begun", "release.abandoned", "release.begun"]
-    assert kinds == ["study.created", "charge", *drawn_twice, "study.released"]
 
 
 def test_the_logs_of_both_verify_after_all_of_this(parties, own):

@@ -146,11 +146,7 @@ def test_a_database_that_is_up_to_date_or_changed_is_not_accepted(history, put_b
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        ("UPDATE studies SET state = 'closed'", "study"),
-        ("DELETE FROM log WHERE seq = 2", "log"),
-    ],
+    ("change", "why"), [("UPDATE studies SET state = 'closed'", "study"), ("DELETE FROM log WHERE seq = 2", "log")]
 )
 def test_an_earlier_state_that_does_not_verify_is_not_accepted(history, put_back, change, why):
     party = Party("curator", put_back(history.earlier).data)

@@ -17,6 +17,7 @@ from curator_service.context import open_context
 from curator_service.curator import Curator
 from curator_service.datasets.datasets import Upload
 from curator_service.datasets.readings import Reading
+from curator_service.releases.releases import ENDED
 from curator_service.settings import Settings
 from curator_service.vault import Vault
 from service_kit.context.request import RequestContext
@@ -24,18 +25,7 @@ from service_kit.store.database import Database
 from tests.curator_service.replaced_steps import replace_kept_release
 from tests.given_settings import GIVEN
 from tests.interventions import fail_at
-from tests.system.crashes.full_disk import (
-    EXACT,
-    LAPLACE,
-    QUICK,
-    ask,
-    check_a_waiting_run,
-    check_once,
-    check_unavailable,
-    fill_the_log,
-    filled,
-    mount_small,
-)
+from tests.system.crashes import full_disk
 
 
 @pytest.fixture
@@ -46,7 +36,7 @@ def small_disk(tmp_path):
     def mount(service, megabytes):
         service.data.mkdir(parents=True, mode=0o700)
         service.settings["DISK_MIN_BYTES"] = "0"
-        mount_small(service.data, megabytes)
+        full_disk.mount_small(service.data, megabytes)
         mounted.append(service)
         return service
 
@@ -72,7 +62,7 @@ def no_room():
 
 
 @pytest.mark.slow(every=2)
-@pytest.mark.parametrize("answers", [LAPLACE, EXACT], ids=["charge, then answer", "both at once"])
+@pytest.mark.parametrize("answers", [full_disk.LAPLACE, full_disk.EXACT], ids=["charge, then answer", "both at once"])
 def test_on_a_full_disk_every_query_is_refused_and_later_answered_once(
     answers, small_disk, make_service, tmp_path, small, open_study, until
 ):
@@ -80,21 +70,21 @@ def test_on_a_full_disk_every_query_is_refused_and_later_answered_once(
     with Owner(curator.url, curator.token) as owner:
         study = open_study(owner, owner.register("small", small.csv, public=True), answers=answers)
         with curator.http(study.token) as http, curator.http() as own:
-            first = ask(http, study, "first")
-            with filled(curator.data):
-                answered, refused, reply = fill_the_log(http, study)
-                check_unavailable(reply, "audit_unavailable")
+            first = full_disk.ask(http, study, "first")
+            with full_disk.filled(curator.data):
+                answered, refused, reply = full_disk.fill_the_log(http, study)
+                full_disk.check_unavailable(reply, "audit_unavailable")
                 waiting = [refused, *(secrets.token_hex(4) for _ in range(10))]
                 for key in waiting:
-                    check_unavailable(ask(http, study, key), "audit_unavailable")
+                    full_disk.check_unavailable(full_disk.ask(http, study, key), "audit_unavailable")
                 # Nothing leaves without its record: neither the study nor the candidates nor an old answer.
                 for path in ("", "/candidates", f"/queries/{first.json()['id']}"):
                     reply = http.get(f"/v1/studies/{study.id}{path}")
-                    check_unavailable(reply, "audit_unavailable")
+                    full_disk.check_unavailable(reply, "audit_unavailable")
                     assert b"NUMPY" not in reply.content
-                check_unavailable(ask(http, study, "first"), "audit_unavailable")
+                full_disk.check_unavailable(full_disk.ask(http, study, "first"), "audit_unavailable")
                 ready = until(lambda: (reply := own.get("/readyz")).status_code == 503 and reply)  # as old as a second
-                check_unavailable(ready, "audit_unavailable")
+                full_disk.check_unavailable(ready, "audit_unavailable")
                 assert own.get("/healthz").status_code == 200
                 assert own.get(f"/v1/studies/{study.id}/ledger").status_code == 200  # an owner only reads
                 for path, body in (
@@ -102,16 +92,16 @@ def test_on_a_full_disk_every_query_is_refused_and_later_answered_once(
                     (f"/v1/studies/{study.id}:close", None),
                 ):
                     reply = own.post(path, json=body, headers={"Idempotency-Key": "later " + path[-6:]})
-                    check_unavailable(reply, "audit_unavailable")
+                    full_disk.check_unavailable(reply, "audit_unavailable")
             until(lambda: own.get("/readyz").status_code == 200)
             assert owner.study(study.id).view.state == "open"
-            again = {key: ask(http, study, key) for key in waiting}
+            again = {key: full_disk.ask(http, study, key) for key in waiting}
             assert {reply.status_code for reply in again.values()} == {201}
             answered |= {"first": first.content} | {key: reply.content for key, reply in again.items()}
-            assert ask(http, study, "first").content == first.content
+            assert full_disk.ask(http, study, "first").content == first.content
             curator.stop()
             curator.start()
-            check_once(curator, owner, study, answered)
+            full_disk.check_once(curator, owner, study, answered)
 
 
 def test_a_service_that_is_killed_on_a_full_disk_comes_back_when_there_is_room(
@@ -119,18 +109,18 @@ def test_a_service_that_is_killed_on_a_full_disk_comes_back_when_there_is_room(
 ):
     curator = small_disk(make_service("curator", tmp_path), 8).start()
     with Owner(curator.url, curator.token) as owner:
-        study = open_study(owner, owner.register("small", small.csv, public=True), answers=LAPLACE)
+        study = open_study(owner, owner.register("small", small.csv, public=True), answers=full_disk.LAPLACE)
         with curator.http(study.token) as http:
-            with filled(curator.data):
-                answered, refused, _ = fill_the_log(http, study)
+            with full_disk.filled(curator.data):
+                answered, refused, _ = full_disk.fill_the_log(http, study)
                 curator.kill()
             curator.start()
-            answered[refused] = ask(http, study, refused).content
-            check_once(curator, owner, study, answered)
+            answered[refused] = full_disk.ask(http, study, refused).content
+            full_disk.check_once(curator, owner, study, answered)
 
 
 @pytest.mark.slow(every=2)
-@pytest.mark.parametrize("answers", [LAPLACE, EXACT], ids=["charge, then answer", "both at once"])
+@pytest.mark.parametrize("answers", [full_disk.LAPLACE, full_disk.EXACT], ids=["charge, then answer", "both at once"])
 def test_where_no_file_may_grow_the_same_holds(answers, no_room, make_service, tmp_path, small, open_study, until):
     """Without a mount: the limit of the process on the size of its files."""
     curator = make_service("curator", tmp_path).start()
@@ -139,12 +129,12 @@ def test_where_no_file_may_grow_the_same_holds(answers, no_room, make_service, t
         with curator.http(study.token) as http, curator.http() as own:
             with no_room(curator):
                 for _ in range(3):
-                    check_unavailable(ask(http, study, "k"), "audit_unavailable")
+                    full_disk.check_unavailable(full_disk.ask(http, study, "k"), "audit_unavailable")
                 ready = until(lambda: (reply := own.get("/readyz")).status_code == 503 and reply)
-                check_unavailable(ready, "audit_unavailable")
-            answered = {"k": ask(http, study, "k").content}
+                full_disk.check_unavailable(ready, "audit_unavailable")
+            answered = {"k": full_disk.ask(http, study, "k").content}
             until(lambda: own.get("/readyz").status_code == 200)
-            check_once(curator, owner, study, answered)
+            full_disk.check_once(curator, owner, study, answered)
 
 
 def test_a_file_for_which_there_is_no_room_is_not_registered_and_later_is(small_disk, make_service, tmp_path):
@@ -159,8 +149,8 @@ def test_a_file_for_which_there_is_no_room_is_not_registered_and_later_is(small_
 
     with curator.http() as http:
         for leave in (400_000, len(big) + 400_000):  # no room for the upload; none for the dataset
-            with filled(curator.data, leave):
-                check_unavailable(upload(http, big, "big"), "storage_unavailable")
+            with full_disk.filled(curator.data, leave):
+                full_disk.check_unavailable(upload(http, big, "big"), "storage_unavailable")
                 assert http.get("/v1/datasets").json()["datasets"] == []
                 assert [path.name for path in (curator.data / "files").rglob("*") if path.is_file()] == []
         assert upload(http, big, "big").status_code == 201
@@ -189,8 +179,8 @@ def test_a_release_for_which_there_is_no_room_stays_a_draft_and_is_charged_once(
 
         files = sorted(path.name for path in (curator.data / "files").rglob("*") if path.is_file())
         for leave in (250_000, 600_000):  # none for Z; none for its row order
-            with filled(curator.data, leave):
-                check_unavailable(release(), "storage_unavailable")
+            with full_disk.filled(curator.data, leave):
+                full_disk.check_unavailable(release(), "storage_unavailable")
                 assert owner.study(draft.id).view.state == "draft"
                 assert sorted(path.name for path in (curator.data / "files").rglob("*") if path.is_file()) == files
         assert release().status_code == 200
@@ -199,8 +189,8 @@ def test_a_release_for_which_there_is_no_room_stays_a_draft_and_is_charged_once(
         assert curator.run("audit", "verify").returncode == 0
 
 
-@pytest.mark.parametrize("key", ["r", "another"])
-def test_a_release_that_could_not_be_taken_back_is_begun_anew_without_a_restart(key, tmp_path, small, monkeypatch):
+@pytest.mark.parametrize("key", ["r", "another", "restart"])
+def test_a_release_that_could_not_be_taken_back_is_begun_anew_with_and_without_a_restart(key, tmp_path, small, monkeypatch):
     """The disk fills between its beginning and the record that it was given up."""
     settings = Settings(data_dir=tmp_path / "data")
 
@@ -236,6 +226,10 @@ def test_a_release_that_could_not_be_taken_back_is_begun_anew_without_a_restart(
                 curator.releases.release(request_of("r"), draft.id)
         assert curator.studies.view(draft.id).state == "releasing"
         assert sorted(path.name for path in (tmp_path / "data/files").rglob("*") if path.is_file()) == files
+        if key == "restart":
+            curator = Curator(context, Vault(tmp_path / "data/files"), settings)
+            view = curator.studies.view(draft.id)
+            assert (view.state, view.release_problem) == ("draft", ENDED)
         curator.releases.release(request_of(key), draft.id)
         assert curator.studies.view(draft.id).state == "open"
         with context.database.read() as db:
@@ -247,27 +241,24 @@ def test_a_run_waits_while_its_modeler_s_disk_is_full_and_goes_on_by_itself(
 ):
     def refuse_a_stop(http, run):
         reply = http.post(f"/v1/runs/{run}:stop", headers={"Idempotency-Key": "stop"})
-        check_unavailable(reply, "audit_unavailable")
+        full_disk.check_unavailable(reply, "audit_unavailable")
 
     curator = make_service("curator", tmp_path).start()
-    modeler = small_disk(make_service("modeler", tmp_path, **QUICK), 8).start()
+    modeler = small_disk(make_service("modeler", tmp_path, **full_disk.QUICK), 8).start()
     with Owner(curator.url, curator.token) as owner:
         study = open_study(owner, owner.register("small", small.csv, public=True), noise_variance=1.0)
     order = run_of(curator.url, study, iterations=150, random=True)
-    check_a_waiting_run(curator, modeler, study, order, modeler.data, until, refuse_a_stop)
+    full_disk.check_a_waiting_run(curator, modeler, study, order, modeler.data, until, refuse_a_stop)
 
 
 @pytest.mark.slow(sibling="test_on_a_full_disk_every_query_is_refused_and_later_answered_once")
 def test_a_run_whose_candidates_find_no_room_waits_and_goes_on(small_disk, make_service, tmp_path, run_of, until):
     """In parts: there is room for some, which do not keep the disk full."""
     curator = make_service("curator", tmp_path, part_bytes="100000").start()
-    modeler = small_disk(make_service("modeler", tmp_path, **QUICK), 8).start()
+    modeler = small_disk(make_service("modeler", tmp_path, **full_disk.QUICK), 8).start()
     rows = np.random.default_rng(0).random((100_000, 2)).round(6)
     content = b"a,y\n" + b"".join(b"%f,%f\n" % (x, y) for x, y in rows)
-    with (
-        Owner(curator.url, curator.token, timeout_s=240) as owner,
-        Vendor(modeler.url, modeler.token) as vendor,
-    ):
+    with Owner(curator.url, curator.token, timeout_s=240) as owner, Vendor(modeler.url, modeler.token) as vendor:
         dataset = owner.register("d", content, public=True)
         draft = owner.create_study(
             wire.StudyCreate(
@@ -285,7 +276,7 @@ def test_a_run_whose_candidates_find_no_room_waits_and_goes_on(small_disk, make_
             curator_url=curator.url, study_id=draft.id, token=token, iterations=3,
             algorithm=wire.RandomRows(name="random"), **GIVEN,
         )  # fmt: skip
-        with filled(modeler.data, leave=500_000):
+        with full_disk.filled(modeler.data, leave=500_000):
             run = vendor.start(spec).id
             waiting = until(lambda: (view := vendor.run(run).view).state in ("waiting", "failed") and view)
             assert waiting.state == "waiting"

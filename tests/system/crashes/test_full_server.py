@@ -20,18 +20,7 @@ import pytest
 from blindopt.client import Owner
 from tests import postgres
 from tests.postgres import Server
-from tests.system.crashes.full_disk import (
-    EXACT,
-    LAPLACE,
-    QUICK,
-    ask,
-    check_a_waiting_run,
-    check_once,
-    check_unavailable,
-    fill_the_log,
-    filled,
-    mount_small,
-)
+from tests.system.crashes import full_disk
 
 TIMES = range(max(1, int(os.environ.get("BLINDOPT_CRASHES", "0"))))
 CODES = ("audit_unavailable", "storage_unavailable", "standby")
@@ -67,7 +56,7 @@ def small_server(request):
     if (reason := postgres.why_not()) is not None:
         pytest.skip(reason)
     disk = Path(tempfile.mkdtemp(prefix="pgsmall", dir="/tmp"))
-    mount_small(disk, MEGABYTES[request.param])
+    full_disk.mount_small(disk, MEGABYTES[request.param])
     server = None
     try:
         Server.give(disk)
@@ -90,7 +79,7 @@ def send(http, study, key):
     """Ask until there is a reply: a process that leads no more closes its connections."""
     for _ in range(20):
         with suppress(httpx.TransportError):
-            return ask(http, study, key)
+            return full_disk.ask(http, study, key)
     pytest.fail("no connection gets a reply")
 
 
@@ -99,7 +88,7 @@ def answer(http, study, key, until):
     return until(lambda: (reply := send(http, study, key)).status_code == 201 and reply.content)
 
 
-KINDS = {"charge, then answer": LAPLACE, "both at once": EXACT}
+KINDS = {"charge, then answer": full_disk.LAPLACE, "both at once": full_disk.EXACT}
 FULL = [*itertools.product((TABLES, LOG, ALL), KINDS)]
 
 
@@ -120,9 +109,9 @@ def test_on_a_full_disk_of_the_server_every_query_is_refused_and_later_answered_
             study = open_study(owner, owner.register("small", small.csv, public=True), answers=KINDS[kind])
             with curator.http(study.token) as http, curator.http() as own:
                 first = send(http, study, "first")
-                with filled(small_server.disk):
-                    answered, refused, reply = fill_the_log(http, study, send=send)
-                    check_unavailable(reply, *CODES)
+                with full_disk.filled(small_server.disk):
+                    answered, refused, reply = full_disk.fill_the_log(http, study, send=send)
+                    full_disk.check_unavailable(reply, *CODES)
                     # Asked again, for what readiness says is of some seconds ago at most.
                     until(lambda: send(http, study, refused) and own.get("/readyz").status_code == 503)
                     waiting = []
@@ -131,15 +120,15 @@ def test_on_a_full_disk_of_the_server_every_query_is_refused_and_later_answered_
                         if reply.status_code == 201:  # what failed before has left room in a page, or in the log
                             answered[key] = reply.content
                         else:
-                            check_unavailable(reply, *CODES)
+                            full_disk.check_unavailable(reply, *CODES)
                             waiting.append(key)
                     until(lambda: own.get("/healthz").status_code == 200)
                     assert small_server.says in (small_server.server.folder / "log").read_text()
                 until(small_server.has_room)
                 until(lambda: own.get("/readyz").status_code == 200)
                 answered |= {"first": first.content} | {key: answer(http, study, key, until) for key in waiting}
-                assert ask(http, study, "first").content == first.content
-                check_once(curator, owner, study, answered)
+                assert full_disk.ask(http, study, "first").content == first.content
+                full_disk.check_once(curator, owner, study, answered)
         assert curator.process is process
         assert process.poll() is None
     finally:
@@ -155,17 +144,17 @@ def test_a_service_that_is_killed_on_a_full_disk_of_the_server_comes_back_when_t
     curator = make_service("curator", tmp_path, database_url=small_server.url).start()
     try:
         with Owner(curator.url, curator.token, timeout_s=240) as owner:
-            study = open_study(owner, owner.register("small", small.csv, public=True), answers=LAPLACE)
+            study = open_study(owner, owner.register("small", small.csv, public=True), answers=full_disk.LAPLACE)
             with curator.http(study.token) as http:
-                with filled(small_server.disk):
-                    answered, refused, _ = fill_the_log(http, study, send=send)
+                with full_disk.filled(small_server.disk):
+                    answered, refused, _ = full_disk.fill_the_log(http, study, send=send)
                     curator.kill()
                     curator.process = curator.spawn()
                     until(curator.listens)
                 until(small_server.has_room)
                 curator.await_ready()
                 answered[refused] = answer(http, study, refused, until)
-                check_once(curator, owner, study, answered)
+                full_disk.check_once(curator, owner, study, answered)
     finally:
         curator.kill()
 
@@ -177,11 +166,11 @@ def test_a_run_waits_while_the_disk_of_its_modeler_s_server_is_full_and_goes_on_
     small_server, make_service, tmp_path, small, open_study, run_of, until, turn
 ):
     curator = make_service("curator", tmp_path).start()
-    modeler = make_service("modeler", tmp_path, database_url=small_server.url, **QUICK).start()
+    modeler = make_service("modeler", tmp_path, database_url=small_server.url, **full_disk.QUICK).start()
     try:
         with Owner(curator.url, curator.token) as owner:
             study = open_study(owner, owner.register("small", small.csv, public=True), noise_variance=1.0)
         order = run_of(curator.url, study, iterations=150, random=True)
-        check_a_waiting_run(curator, modeler, study, order, small_server.disk, until)
+        full_disk.check_a_waiting_run(curator, modeler, study, order, small_server.disk, until)
     finally:
         modeler.kill()

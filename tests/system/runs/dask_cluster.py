@@ -6,13 +6,13 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 import time
 from contextlib import suppress
 
 from blindopt.errors import EngineUnavailable
 from modeler_service.engines.remote import PartsCluster
 from tests.processes import ROOT
+from tests.tcp_proxy import TcpProxy, connection
 
 WAIT_SECONDS = 240
 ALWAYS = "BLINDOPT_ENGINE_TIMES"
@@ -20,15 +20,12 @@ TIMES = int(os.environ.get(ALWAYS, "1"))
 """How often each fault is made, each time at another step."""
 
 
-class Wire:
-    """A TCP proxy to ``port`` that keeps what it carries, and can be cut: closed, or silent."""
+class Wire(TcpProxy):
+    """A proxy that counts what it carries."""
 
-    def __init__(self, port):
-        self._to, self._listener = port, socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self.carried, self._ends, self._is_cut, self._goes_on = [], [], False, threading.Event()
-        self._goes_on.set()
-        threading.Thread(target=self._accept, daemon=True).start()
+    @property
+    def carried(self):
+        return [*self.forth, *self.back]
 
     @property
     def bytes(self):
@@ -44,54 +41,6 @@ class Wire:
                 position += 8 + struct.unpack_from("<Q", carried, position)[0]
                 count += 1
         return count
-
-    def cut(self, *, silent):
-        if silent:
-            self._goes_on.clear()
-        else:
-            self._is_cut = True
-            self._close(self._ends)
-
-    def close(self):
-        self._is_cut = True
-        self._goes_on.set()
-        self._close([self._listener, *self._ends])
-
-    def _accept(self):
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                server = None if self._is_cut else connection(self._to)
-                if server is None:
-                    client.close()
-                    continue
-                self._ends += [client, server]
-                for source, sink in ((client, server), (server, client)):
-                    self.carried.append(kept := bytearray())
-                    threading.Thread(target=self._carry, args=(source, sink, kept), daemon=True).start()
-
-    def _carry(self, source, sink, kept):
-        with suppress(OSError):
-            while data := source.recv(1 << 16):
-                self._goes_on.wait()
-                kept += data
-                sink.sendall(data)
-        self._close([source, sink])
-
-    @staticmethod
-    def _close(ends):
-        for end in ends:
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
-
-
-def connection(port):
-    """A connection, or None where nobody listens."""
-    try:
-        return socket.create_connection(("127.0.0.1", port))
-    except OSError:
-        return None
 
 
 def free_port():

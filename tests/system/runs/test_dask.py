@@ -169,30 +169,6 @@ def test_workers_that_end_hang_or_are_cut_off_cost_time_and_change_nothing(proce
             processes.kill(process)
 
 
-def shorter(content):
-    return content[:-800]
-
-
-def other_bit(content):
-    return bytes([*content[:-3], content[-3] ^ 4, *content[-2:]])
-
-
-@slow
-@every_time
-@pytest.mark.parametrize("change", [shorter, other_bit, None])
-def test_a_file_that_changes_is_an_error_with_its_name_and_never_another_choice(engine, file, change, time):
-    """Before the run, or amid its choices. It may be written over in place, as no program of ours does."""
-
-    def at(number):
-        if number == 1 + 4 * time % (STEPS - 1):
-            content = file.read_bytes()
-            file.unlink() if change is None else file.write_bytes(change(content))
-
-    with pytest.raises(EngineUnavailable, match=r"z\.npy") as error:
-        walk(engine, at=at)
-    assert str(file.parent) not in str(error.value)
-
-
 @slow
 @every_time
 def test_workers_of_another_version_are_refused_with_a_list(processes, cluster, engine, tmp_path, time):
@@ -222,20 +198,6 @@ def test_workers_of_another_version_are_refused_with_a_list(processes, cluster, 
                 walk(engine)
             assert processes.of(address) is process
         processes.kill(process)
-
-
-@slow
-def test_without_its_scheduler_an_engine_is_not_available(processes, engine):
-    def at(step):
-        if step == 5:
-            processes.kill(processes.scheduler)
-            processes.kill_all()
-
-    try:
-        with pytest.raises(EngineUnavailable):
-            walk(engine, at=at)
-    finally:
-        processes.start_scheduler()
 
 
 # --- what is refused ----------------------------------------------------------------------------------------

@@ -8,9 +8,6 @@ import numpy as np
 import pytest
 
 from blindopt import wire
-from blindopt.client import StudyClient, Vendor
-from blindopt.optimizer.algorithms.factory import build_algorithm
-from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 from tests.conftest import IDENTITY
 
 ARMS = 12
@@ -90,54 +87,6 @@ def test_every_algorithm_runs_to_its_end_and_may_ask_a_row_again(family, study_o
         assert float(spent) == 2 * 18 * len(started)
 
 
-@pytest.mark.slow(sibling="test_every_algorithm_runs_to_its_end_and_may_ask_a_row_again")
-def test_runs_that_are_killed_choose_from_their_answers_as_runs_that_were_not(
-    study_of, curator, make_service, run_of, until, tmp_path
-):
-    """The choices, also after the kill, are those that the same answers lead to without one, to the last bit."""
-    cases = {"laplace": [wire.LdpMoma(name="ldp_moma"), wire.LdpAta(name="ldp_ata")]}
-    cases["one_bit"] = [wire.Thompson(name="thompson")]
-    opened = {family: study_of(family) for family in cases}
-    modeler = make_service("modeler", tmp_path).start()
-    chosen = {"iterations": 80, "initial_rows": 1, "seed": 3}
-    with Vendor(modeler.url, modeler.token) as vendor:
-        runs = [
-            (vendor.start(spec_of(run_of, curator, opened[family], algorithm, **chosen)).id, family, algorithm)
-            for family, algorithms in cases.items()
-            for algorithm in algorithms
-        ]
-        until(lambda: all(vendor.run(identity).view.trials >= 13 for identity, _, _ in runs))
-        modeler.kill()
-    assert modeler.rows("SELECT count(*) FROM trials WHERE y IS NOT NULL")[0][0] < 3 * 81
-    modeler.start()
-    for identity, family, algorithm in runs:
-        study = opened[family]
-        with Vendor(modeler.url, modeler.token) as vendor:
-            assert vendor.wait(identity, timeout_s=240).state == "completed"
-            trials = vendor.export(identity).trials
-        with StudyClient(curator.url, study.token, study.id) as client:
-            view, path = client.study(), tmp_path / f"{identity}.npy"
-            client.download(path, view.release_sha256, max_bytes=1 << 20)
-        z = np.load(path, allow_pickle=False)
-        again = build_algorithm(
-            algorithm, z, AlgorithmSettings(KERNEL, sign=1, seed=3, capacity=81, answers=view.answers, initial=1)
-        )
-        for trial in trials:
-            if trial.number > 1:
-                choice = again.choose(trial.number - 1)
-                assert (choice.row, choice.mean, choice.acquisition) == (trial.row, trial.mean, trial.acquisition)
-            again.observe(trial.row, trial.y, trial.passport)
-    modeler.stop()
-
-
-def test_answers_that_do_not_fit_fail_the_run_before_it_asks(study_of, vendor, curator, run_of):
-    opened = study_of("one_bit")
-    run = vendor.start(spec_of(run_of, curator, opened, wire.LaplaceAdf(name="laplace_adf"), iterations=5))
-    ended = vendor.wait(run.id, timeout_s=240)
-    assert (ended.state, ended.problem.code, ended.trials) == ("failed", "invalid", 0)
-    assert "laplace" in ended.problem.detail
-
-
 def test_a_run_goes_on_until_no_row_has_budget(study_of, vendor, curator, run_of):
     """Rows are people: the third answer about one is over the cap, so it is never queried. Nothing is refused."""
     opened = study_of("laplace", unit="row", budget=wire.Budget(epsilon_per_row="4"))
@@ -189,9 +138,3 @@ def test_a_cap_on_all_rows_ends_a_run_as_refused_by_whoever_it_was_spent(study_o
         ended = vendor.wait(run, timeout_s=240)
         ends.append((ended.ended_because, ended.trials, ended.declined))
     assert ends == [("refused", 5, 0), ("refused", 0, 0), ("refused", 0, 2)]
-
-
-def test_a_run_that_has_not_begun_has_no_warnings(vendor, study_of, run_of):
-    opened = study_of("none")
-    run = vendor.wait(vendor.start(run_of("http://127.0.0.1:9", opened)).id, timeout_s=240)
-    assert run.warnings == []

@@ -56,44 +56,6 @@ def test_batches_with_declines_and_private_answers_go_on_to_the_end(parties, tmp
     parties.check(opened[0], run.id, later.id, folder=tmp_path)
 
 
-@pytest.mark.slow(sibling="test_human_measured.py::test_a_correction_takes_effect_from_the_next_choice_on")
-def test_a_correction_and_a_late_answer_change_a_later_choice(parties, tmp_path, until):
-    """The oracle: a fresh RowChooser with what was known, and with what would have been known without them."""
-    opened = study, _ = parties.opened()
-    run, items = parties.start(opened), []
-    for number in range(1, 7):
-        (item,) = until(lambda: parties.open_items(study))
-        items.append(item)
-        if number == 3:
-            parties.measurer.decline(item.query_id, wire.DeclineCreate(reason="unavailable"))
-        elif number < 6:
-            parties.measurer.answer(item.query_id, answers_for([item], parties.truth(item)))
-    parties.measurer.correct(items[1].query_id, answers_for(items[1:2], 7.0))
-    parties.measurer.answer(items[2].query_id, answers_for(items[2:3], 0.5))  # late
-    parties.measurer.answer(item.query_id, answers_for([item], parties.truth(item)))
-    with parties.somebody(study):
-        ended = parties.vendor.wait(run, timeout_s=240)
-    export = parties.vendor.export(run)
-    trials = export.trials
-    assert [(t.y, t.version) for t in trials[1:3]] == [(7.0, 2), (0.5, 2)]
-    z = npy_files.load(parties.modeler.data / "candidates" / f"{ended.study.release_sha256}.npy")
-    names = wire.RunSpec.model_fields.keys() & wire.RunView.model_fields.keys()
-    spec = wire.RunSpec(**{name: getattr(ended, name) for name in names})
-    first = {version.number: version for version in reversed(export.versions)}
-
-    def row(number, *, corrected):
-        chooser = RowChooser(spec, ended.study, z)
-        for trial in trials[: number - 1]:
-            y = trial.y if corrected else first[trial.number].y
-            chooser.decline(trial.row) if y is None else chooser.observe(trial.row, y, trial.passport)
-        return chooser.next()[0].row
-
-    assert [row(n, corrected=n > 6) for n in range(1, 11)] == [trial.row for trial in trials]
-    assert row(7, corrected=False) != trials[6].row
-    assert ended.best.y == 7.0
-    parties.check(study, run, folder=tmp_path)
-
-
 @pytest.mark.slow(
     sibling="test_human_measured.py::test_declined_rows_count_as_trials_teach_nothing_and_are_not_chosen_again"
 )
@@ -168,31 +130,6 @@ def test_replies_that_are_lost_on_the_way_are_sent_again_and_charged_once(partie
     assert (ended.state, ended.trials, proxy.broken > 5) == ("completed", 10, True)
     assert len(parties.charges(study)) == 10
     parties.check(study, ended.id, folder=tmp_path)
-
-
-@pytest.mark.slow(
-    sibling="test_human_measured.py::test_a_grant_revoked_or_a_study_closed_while_it_waits_ends_the_run_in_words"
-)
-def test_a_study_closed_while_it_waits_takes_the_answer_and_ends_the_run_in_words(parties, tmp_path, until):
-    opened = study, _ = parties.opened()
-    run = parties.start(opened)
-    (item,) = until(lambda: parties.open_items(study))
-    until(lambda: parties.vendor.run(run).state == "waiting")
-    parties.owner.close_study(study)
-    parties.measurer.answer(item.query_id, answers_for([item], 0.25))
-    ended = parties.vendor.wait(run, timeout_s=240)
-    assert (ended.state, ended.ended_because, ended.trials) == ("completed", "refused", 1)
-    assert ended.problem.code == "study_not_open"
-    parties.check(study, run, folder=tmp_path)
-
-
-def test_a_grant_revoked_while_it_waits_fails_the_run_and_says_why(parties, until):
-    opened = study, grant = parties.opened()
-    run = parties.start(opened)
-    until(lambda: parties.vendor.run(run).state == "waiting")
-    parties.owner.revoke(study, grant.id)
-    ended = parties.vendor.wait(run, timeout_s=240)
-    assert (ended.state, ended.problem.code, ended.trials) == ("failed", "unauthenticated", 0)
 
 
 @pytest.mark.slow(sibling="test_human_measured.py::test_a_run_waits_for_people_without_a_worker_and_goes_on_by_itself")

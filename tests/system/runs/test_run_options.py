@@ -103,28 +103,6 @@ def test_a_batch_of_more_than_the_budget_left_is_refused_as_a_whole(owner, datas
     assert done.recommendation.outcomes == 8
 
 
-@pytest.mark.parametrize(
-    ("chosen", "word"),
-    [
-        ({"algorithm": "gp_ucb", "batch_size": 2}, "choose gp_bucb"),
-        (
-            {"algorithm": "ldp_ata", "batch_size": 2},
-            "choose gp_bucb, ei, ldp_moma, igp_ucb, thompson or",
-        ),
-        ({"algorithm": "random", "stop": wire.StopRules(improvement=0.1)}, "stop.improvement is for"),
-    ],
-    ids=str,
-)
-def test_settings_that_do_not_go_together_are_refused_in_words(modeler, opened, curator, chosen, word):
-    algorithm = chosen.pop("algorithm")
-    stop = chosen.pop("stop", wire.StopRules()).model_dump()
-    body = {"curator_url": curator.url, "study_id": opened.id, "token": opened.token, "stop": stop} | chosen
-    with modeler.http() as http:
-        reply = http.post("/v1/runs", json=body | {"algorithm": {"name": algorithm}}, headers={"Idempotency-Key": word})
-    assert reply.status_code == 422
-    assert word in reply.text
-
-
 # --- ends -------------------------------------------------------------------------------------------
 
 
