@@ -112,14 +112,7 @@ def furnished(services: BothServices) -> Ids:
 
 
 def _ran(
-    services: BothServices,
-    owner: Owner,
-    vendor: Vendor,
-    study: str,
-    name: str,
-    *,
-    wait: bool = True,
-    **more: int,
+    services: BothServices, owner: Owner, vendor: Vendor, study: str, name: str, *, wait: bool = True, **more: int
 ) -> str:
     grant = owner.grant(study, wire.GrantCreate(name=f"{markup(GRANT)} {TURNED}"))
     spec = wire.RunCreate(

@@ -155,8 +155,7 @@ def test_answers_about_other_persons_are_priced_as_released_once():
 
 
 @pytest.mark.parametrize(
-    ("release", "answers", "ran"),
-    [(REFUTED, laplace(), None), (GAUSSIAN, NONE, None), (PLANAR, laplace(), REFUTED)],
+    ("release", "answers", "ran"), [(REFUTED, laplace(), None), (GAUSSIAN, NONE, None), (PLANAR, laplace(), REFUTED)]
 )
 def test_without_a_bound_on_either_a_person_behind_an_answer_has_none(release, answers, ran):
     (row,) = accounting.report(of_another(release, answers), {4: 1}, 4, 1e-5, release=ran).rows

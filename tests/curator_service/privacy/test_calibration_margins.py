@@ -7,12 +7,7 @@ import dp_accounting
 import numpy as np
 import pytest
 
-from curator_service.privacy.calibration import (
-    gaussian_delta,
-    gaussian_sd,
-    projected_gaussian_sd,
-    projection_error,
-)
+from curator_service.privacy.calibration import gaussian_delta, gaussian_sd, projected_gaussian_sd, projection_error
 from curator_service.privacy.entropy import CONDITION_MAX
 
 LATTICE = 2.0**-40

@@ -57,11 +57,7 @@ def test_a_careful_draft_has_none():
         ({"budget": wire.Budget(queries=18)}, 500, []),  # 1 + 18 * 0.5 = 10
         ({"budget": wire.Budget(epsilon_total="10")}, 500, []),
         ({"budget": wire.Budget(epsilon_per_row="11")}, 500, [("row_epsilon_large", "budget.epsilon_per_row")]),
-        (
-            {"answers": EXACT, "budget": wire.Budget(queries=5)},
-            500,
-            [("exact_answers", "answers.mechanism")],
-        ),
+        ({"answers": EXACT, "budget": wire.Budget(queries=5)}, 500, [("exact_answers", "answers.mechanism")]),
         (
             {"answers": EXACT, "budget": wire.Budget()},
             500,

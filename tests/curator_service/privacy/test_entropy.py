@@ -7,15 +7,6 @@ import pytest
 from scipy import stats
 
 from curator_service.privacy import entropy
-from curator_service.privacy.entropy import (
-    choose_rows,
-    gaussian_matrix,
-    orthonormal,
-    permutation,
-    sample,
-    shuffled,
-    shuffled_pieces,
-)
 from tests.curator_service.replaced_noise import replace_entropy, replace_gaussian_matrix, without_entropy
 
 N = 100_000
@@ -24,7 +15,7 @@ MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hu
 
 @pytest.fixture(scope="module")
 def entries() -> np.ndarray:
-    return gaussian_matrix(1_000, 100)
+    return entropy.gaussian_matrix(1_000, 100)
 
 
 def test_entries_are_standard_normal(entries):
@@ -65,14 +56,14 @@ def test_entries_are_independent(entries):
 )
 def test_a_word_of_entropy_becomes_its_quantile(monkeypatch, word, quantile):
     replace_entropy(monkeypatch, lambda size: int(word).to_bytes(8, "little") * (size // 8))
-    got = gaussian_matrix(2, 3)
+    got = entropy.gaussian_matrix(2, 3)
     assert got.shape == (2, 3)
     np.testing.assert_allclose(got, quantile, rtol=1e-14, atol=1e-15)
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 1_000])
 def test_a_permutation_holds_every_row_once(n):
-    order = permutation(n)
+    order = entropy.permutation(n)
     assert order.dtype == np.int64
     np.testing.assert_array_equal(np.sort(order), np.arange(n))
 
@@ -80,7 +71,7 @@ def test_a_permutation_holds_every_row_once(n):
 def orders_of_five(rows, draws=6_000):
     """How often each of the 120 orders of five rows came, in buckets of about so many."""
     five = np.arange(5, dtype=np.int64)
-    drawn = np.array([np.concatenate([*shuffled_pieces(five, rows, io.BytesIO)]) for _ in range(draws)])
+    drawn = np.array([np.concatenate([*entropy.shuffled_pieces(five, rows, io.BytesIO)]) for _ in range(draws)])
     assert (np.sort(drawn) == five).all()
     counts = np.bincount(drawn @ [625, 125, 25, 5, 1], minlength=5**5)
     orders = [order for order in np.ndindex((5,) * 5) if len(set(order)) == 5]
@@ -106,18 +97,18 @@ def test_an_order_without_one_of_the_two_passes_is_found(monkeypatch, broken):
 
 def test_a_large_order_is_in_a_file_that_has_no_name(tmp_path):
     values = np.arange(7, 50_007, dtype=np.int64)
-    order = shuffled(values, tmp_path, in_memory=1_000)
+    order = entropy.shuffled(values, tmp_path, in_memory=1_000)
     assert isinstance(order, np.memmap)
     np.testing.assert_array_equal(np.sort(order), values)
     assert not (order[:-1] + 1 == order[1:]).mean() > 0.001
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ValueError, match="too many"):
-        next(shuffled_pieces(np.arange(200_000, dtype=np.int64), 1, io.BytesIO))
+        next(entropy.shuffled_pieces(np.arange(200_000, dtype=np.int64), 1, io.BytesIO))
 
 
 def test_every_order_of_four_rows_is_as_likely():
     """24,000 draws over 24 orders; an order half as often again would fail."""
-    drawn = np.array([permutation(4) for _ in range(24_000)])
+    drawn = np.array([entropy.permutation(4) for _ in range(24_000)])
     counts = np.unique(drawn @ [64, 16, 4, 1], return_counts=True)[1]
     assert len(counts) == 24
     assert stats.chisquare(counts).pvalue > MISTAKEN
@@ -129,7 +120,7 @@ def test_every_row_is_as_likely_in_every_place():
     """3,000 orders of 10 rows: where each row lands."""
     places = np.zeros((10, 10))
     for _ in range(3_000):
-        places[permutation(10), np.arange(10)] += 1
+        places[entropy.permutation(10), np.arange(10)] += 1
     statistic = ((places - 300) ** 2 / 300).sum() * 9 / 10  # each row and each column sums to 3,000: 81 degrees
     assert stats.chi2(81).sf(statistic) > MISTAKEN
 
@@ -140,14 +131,14 @@ def test_no_seed_reaches_the_secrets():
     for _ in range(2):
         np.random.seed(0)  # noqa: NPY002
         __import__("random").seed(0)
-        drawn.append((gaussian_matrix(3, 3), permutation(50)))
+        drawn.append((entropy.gaussian_matrix(3, 3), entropy.permutation(50)))
     assert (drawn[0][0] != drawn[1][0]).all()
     assert (drawn[0][1] != drawn[1][1]).any()
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 3), (13, 1), (13, 12), (50, 7), (300, 299)], ids=str)
 def test_columns_are_orthonormal(shape):
-    drawn = orthonormal(*shape)
+    drawn = entropy.orthonormal(*shape)
     assert drawn.shape == shape
     np.testing.assert_allclose(drawn.T @ drawn, np.eye(shape[1]), atol=1e-13)
 
@@ -162,13 +153,13 @@ def uniformity(matrices: np.ndarray) -> float:
 
 def test_a_projection_is_uniform_in_every_entry_and_what_it_keeps_of_a_row_is_beta():
     """3,000 projections of 5 features to 3; without the sign fix, LAPACK's negative diagonal shows at once."""
-    drawn = np.array([orthonormal(5, 3) for _ in range(3_000)])
+    drawn = np.array([entropy.orthonormal(5, 3) for _ in range(3_000)])
     assert uniformity(drawn) > MISTAKEN
     row = np.array([0.1, -2.0, 0.3, 0.7, 1.1])
     kept = ((row @ drawn) ** 2).sum(axis=1) / (row @ row)
     assert stats.kstest(kept, stats.beta(1.5, 1.0).cdf).pvalue > MISTAKEN
     assert stats.kstest(kept, stats.beta(1.0, 1.5).cdf).pvalue < MISTAKEN
-    unsigned = np.array([np.linalg.qr(gaussian_matrix(5, 3))[0] for _ in range(3_000)])
+    unsigned = np.array([np.linalg.qr(entropy.gaussian_matrix(5, 3))[0] for _ in range(3_000)])
     assert uniformity(unsigned) < MISTAKEN
 
 
@@ -177,14 +168,19 @@ def test_a_badly_conditioned_draw_is_drawn_again(monkeypatch):
     good = np.array([[1.0, 0.5], [-1.0, 2.0], [0.3, 0.0]])
     draws = [bad, good]
     replace_gaussian_matrix(monkeypatch, lambda d, r: draws.pop(0))
-    drawn = orthonormal(3, 2)
+    drawn = entropy.orthonormal(3, 2)
     assert not draws
     np.testing.assert_allclose(drawn[:, 0], good[:, 0] / np.linalg.norm(good[:, 0]))
 
 
 @pytest.mark.parametrize(
     "draw",
-    [lambda: gaussian_matrix(2, 2), lambda: orthonormal(3, 2), lambda: permutation(5), lambda: choose_rows(9, 2)],
+    [
+        lambda: entropy.gaussian_matrix(2, 2),
+        lambda: entropy.orthonormal(3, 2),
+        lambda: entropy.permutation(5),
+        lambda: entropy.choose_rows(9, 2),
+    ],
 )
 def test_without_entropy_nothing_is_drawn(monkeypatch, draw):
     without_entropy(monkeypatch)
@@ -196,18 +192,18 @@ def test_a_sample_is_of_different_rows_and_every_set_is_as_likely():
     """10 sets of 3 rows of 5; a sample of the first rows alone would be caught by far."""
     counts: dict[tuple[int, ...], int] = {}
     for _ in range(5_000):
-        drawn = tuple(sample(5, 3).tolist())
+        drawn = tuple(entropy.sample(5, 3).tolist())
         assert len(set(drawn)) == 3
         assert drawn == tuple(sorted(drawn))
         counts[drawn] = counts.get(drawn, 0) + 1
     assert len(counts) == 10
     assert stats.chisquare(list(counts.values())).pvalue > MISTAKEN
-    assert sample(4, 4).tolist() == [0, 1, 2, 3]
+    assert entropy.sample(4, 4).tolist() == [0, 1, 2, 3]
 
 
 def test_chosen_rows_are_different_and_every_row_is_as_likely_at_every_position():
     """12 ordered pairs of 4 rows."""
-    drawn = np.array([choose_rows(4, 2) for _ in range(6_000)])
+    drawn = np.array([entropy.choose_rows(4, 2) for _ in range(6_000)])
     assert drawn.dtype == np.int64
     pairs, counts = np.unique(drawn, axis=0, return_counts=True)
     assert len(pairs) == 12
@@ -217,7 +213,7 @@ def test_chosen_rows_are_different_and_every_row_is_as_likely_at_every_position(
 
 
 def test_no_more_rows_are_chosen_than_there_are():
-    assert sorted(choose_rows(3, 10).tolist()) == [0, 1, 2]
-    for none in (choose_rows(3, 0), sample(3, 0)):
+    assert sorted(entropy.choose_rows(3, 10).tolist()) == [0, 1, 2]
+    for none in (entropy.choose_rows(3, 0), entropy.sample(3, 0)):
         assert none.shape == (0,)
         assert none.dtype == np.int64

@@ -5,29 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from blindopt.wire import (
-    Answers,
-    AutoAnswers,
-    AutoRelease,
-    Budget,
-    ColumnMeasurement,
-    Feature,
-    GaussianProjectionRelease,
-    GaussianRelease,
-    GridCells,
-    GroupsRelease,
-    IdentityRelease,
-    InboxMeasurement,
-    LaplaceAnswers,
-    NoAnswerNoise,
-    OneBitAnswers,
-    PiecewiseAnswers,
-    PlanarLaplaceRelease,
-    PoGpUcbRelease,
-    PrivateCells,
-    ReleaseSpec,
-    StudyCreate,
-)
+from blindopt import wire
 from curator_service.privacy import accounting
 from curator_service.privacy.choice import concrete
 from curator_service.privacy.guarantees import (
@@ -44,52 +22,29 @@ from curator_service.privacy.guarantees import (
     unit_of_privacy,
     whole,
 )
+from tests.builders import BY_HAND, COLUMN, EXACT, IDENTITY, a_study
 
-GAUSSIAN = GaussianRelease(mechanism="gaussian", epsilon="1.25", delta=2e-6, sensitivity=0.4)
-PUBLISHED = PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1.25", delta=2e-6, r=3, acknowledge_refuted=True)
-IDENTITY = IdentityRelease(mechanism="identity")
-EXACT = NoAnswerNoise(mechanism="none")
+GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="1.25", delta=2e-6, sensitivity=0.4)
+PUBLISHED = wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1.25", delta=2e-6, r=3, acknowledge_refuted=True)
 PRIVATE = {"epsilon": "0.75", "value_bound": 1.0}
-LAPLACE = LaplaceAnswers(mechanism="laplace", **PRIVATE)
-ONE_BIT = OneBitAnswers(mechanism="one_bit", **PRIVATE)
-PIECEWISE = PiecewiseAnswers(mechanism="piecewise", **PRIVATE)
-AUTO_ANSWERS = AutoAnswers(mechanism="auto", **PRIVATE)
-PLANAR = PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1.25", sensitivity=0.4)
-PROJECTION = GaussianProjectionRelease(
+LAPLACE = wire.LaplaceAnswers(mechanism="laplace", **PRIVATE)
+ONE_BIT = wire.OneBitAnswers(mechanism="one_bit", **PRIVATE)
+PIECEWISE = wire.PiecewiseAnswers(mechanism="piecewise", **PRIVATE)
+AUTO_ANSWERS = wire.AutoAnswers(mechanism="auto", **PRIVATE)
+PLANAR = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1.25", sensitivity=0.4)
+PROJECTION = wire.GaussianProjectionRelease(
     mechanism="gaussian_projection", epsilon="1.25", delta=2e-6, sensitivity=0.4, r=2
 )
-AUTO = AutoRelease(mechanism="auto", epsilon="1.25", delta=2e-6, sensitivity=0.4)
+AUTO = wire.AutoRelease(mechanism="auto", epsilon="1.25", delta=2e-6, sensitivity=0.4)
 RELEASES = [GAUSSIAN, PLANAR, PROJECTION, AUTO, PUBLISHED, IDENTITY]
 ANSWERS = [EXACT, LAPLACE, ONE_BIT, PIECEWISE, AUTO_ANSWERS]
 
-COLUMN = ColumnMeasurement(column="y", direction="maximize")
-BY_HAND = InboxMeasurement(question="How much?", direction="maximize")
+
+def study(release, d=3, answers=EXACT, unit="row", cap=None, pace=None, **more):
+    return a_study(release, answers, unit, d=d, epsilon_per_row=cap, reply_after_ms=pace, **more)
 
 
-def study(
-    release: ReleaseSpec,
-    d: int = 3,
-    answers: Answers = EXACT,
-    unit: str = "row",
-    cap: str | None = None,
-    pace: int | None = None,
-    measurement: ColumnMeasurement | InboxMeasurement | None = None,
-) -> StudyCreate:
-    """Answers of other persons are measured by people: a column has one value behind all of them."""
-    return StudyCreate(
-        name="s",
-        dataset_id="ds_1",
-        features=[Feature(column=f"x{i}", lower=0.0, upper=1.0) for i in range(d)],
-        measurement=measurement or (COLUMN if unit == "row" else BY_HAND),
-        release=release,
-        answers=answers,
-        privacy_unit=unit,
-        budget=Budget(epsilon_per_row=cap),
-        reply_after_ms=pace,
-    )
-
-
-def text_of(release: ReleaseSpec, *given, **more) -> str:
+def text_of(release: wire.ReleaseSpec, *given, **more) -> str:
     return guarantee(study(release, *given, **more))
 
 
@@ -157,7 +112,7 @@ def test_where_one_stored_value_is_behind_all_answers_about_a_row_they_add_up_an
 def test_a_cap_on_the_study_caps_what_is_said_of_a_row():
     for per_row, total, told_cap in ((None, "4", "4"), ("5", "4", "4"), ("3", "10", "3")):
         spec = study(GAUSSIAN, answers=LAPLACE)
-        spec = spec.model_copy(update={"budget": Budget(epsilon_per_row=per_row, epsilon_total=total)})
+        spec = spec.model_copy(update={"budget": wire.Budget(epsilon_per_row=per_row, epsilon_total=total)})
         assert guarantee(spec).endswith(f"add up, with the release, to ({told_cap}, 2e-06) at most.")
         assert not any(sentence.startswith("Answers about one row") for sentence in not_protected(spec))
 
@@ -207,11 +162,11 @@ def test_every_guarantee_fits_what_the_protocol_allows(release, answers, unit):
     assert len(longest) <= 4_000
 
 
-GROUPS = GroupsRelease(mechanism="groups", epsilon="0.25", cells=GridCells(kind="grid", parts=[2, 2, 2]))
+GROUPS = wire.GroupsRelease(mechanism="groups", epsilon="0.25", cells=wire.GridCells(kind="grid", parts=[2, 2, 2]))
 PERSONS = {"person_column": True, "rows_per_person": 7}
 
 
-def persons(spec: StudyCreate) -> StudyCreate:
+def persons(spec: wire.StudyCreate) -> wire.StudyCreate:
     return spec.model_copy(update=PERSONS)
 
 
@@ -251,7 +206,7 @@ def test_a_release_is_promised_for_a_record_or_for_all_records_of_a_person():
     assert "differ in the rows of one person, 2 at most, each moved by at most 0.4 in scaled units" in guarantee(two)
     alone = two.model_copy(update={"rows_per_person": 1})
     assert "differ in the row of one person, moved by at most 0.4" in guarantee(alone)
-    centres = GROUPS.model_copy(update={"cells": PrivateCells(kind="private", number=3, epsilon="0.125")})
+    centres = GROUPS.model_copy(update={"cells": wire.PrivateCells(kind="private", number=3, epsilon="0.125")})
     declared, drawn = (guarantee(study(release, answers=LAPLACE)) for release in (GROUPS, centres))
     assert declared.startswith("0.25-differential privacy of the numbers of records by group, for a whole record")
     assert "where one record is replaced by any other, features" in declared
@@ -288,7 +243,7 @@ def test_the_cap_on_a_record_bounds_all_of_it_where_groups_protect_it_whole():
 
 def test_answers_of_groups_are_promised_up_to_the_lower_cap_and_with_the_release_unless_it_is_withdrawn():
     def of(cap=None, total=None, withdrawn=None, **more):
-        budget = Budget(epsilon_per_row=cap, epsilon_total=total)
+        budget = wire.Budget(epsilon_per_row=cap, epsilon_total=total)
         spec = study(GROUPS, answers=LAPLACE).model_copy(update={"budget": budget} | more)
         return guarantee(spec, withdrawn=withdrawn)
 

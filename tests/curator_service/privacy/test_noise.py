@@ -214,10 +214,7 @@ def test_only_the_root_of_the_exponential_mechanism_may_be_off_by_its_rounding(m
 
 @pytest.mark.parametrize(
     "make",
-    [
-        lambda: selection._noisy_max.__wrapped__(0.25, Decimal(1), "exponential"),
-        lambda: bounded.coin.__wrapped__(0.75),
-    ],
+    [lambda: selection._noisy_max.__wrapped__(0.25, Decimal(1), "exponential"), lambda: bounded.coin.__wrapped__(0.75)],
 )
 def test_each_law_opens_the_same_part_of_the_library_and_no_other(monkeypatch, make):
     calls = record_calls(monkeypatch, opendp.mod, "enable_features")

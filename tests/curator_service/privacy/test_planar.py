@@ -12,11 +12,7 @@ from scipy import stats
 from blindopt.errors import NumericalFailure
 from curator_service.privacy.noise import PLANAR_FEATURES_MAX, PlanarLaplaceLaw, planar
 from curator_service.releases.mechanisms.planar_laplace import PlanarLaplaceMechanism
-from tests.curator_service.replaced_noise import (
-    entropy_in_parts,
-    leave_decisions_to_decimals,
-    without_entropy,
-)
+from tests.curator_service.replaced_noise import entropy_in_parts, leave_decisions_to_decimals, without_entropy
 from tests.scale import scaled
 
 MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hundreds in a run of all tests

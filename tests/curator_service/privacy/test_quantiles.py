@@ -12,15 +12,7 @@ from scipy import stats
 
 from blindopt.errors import NumericalFailure
 from curator_service.privacy import quantiles
-from curator_service.privacy.quantiles import (
-    FAILURE,
-    STEPS,
-    Outer,
-    outermost,
-    private_quantiles,
-    rank_error,
-    share,
-)
+from curator_service.privacy.quantiles import FAILURE, STEPS, Outer, outermost, private_quantiles, rank_error, share
 from tests.curator_service.replaced_noise import replace_opendp_account
 from tests.scale import scaled
 

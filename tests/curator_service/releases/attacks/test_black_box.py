@@ -19,10 +19,7 @@ RELEASES = {
     "turned": (wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1", rotate=True), 2),
     "with delta": (wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1", delta=0.01), 5),
     "gaussian": (wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5), 3),
-    "projection": (
-        wire.GaussianProjectionRelease(mechanism="gaussian_projection", epsilon="1", delta=1e-5, r=4),
-        13,
-    ),
+    "projection": (wire.GaussianProjectionRelease(mechanism="gaussian_projection", epsilon="1", delta=1e-5, r=4), 13),
 }
 ANSWERS = {
     "laplace": laplace("1", 2.0, centre=3.0),

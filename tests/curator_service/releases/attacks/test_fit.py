@@ -130,8 +130,7 @@ CHANGES = {
 def test_a_fault_of_answers_is_found(name, fault, monkeypatch):
     right = AnswerMechanism.release
     replace_answer_release(
-        monkeypatch,
-        lambda self, offsets: self.centre + CHANGES[fault](right(self, offsets) - self.centre),
+        monkeypatch, lambda self, offsets: self.centre + CHANGES[fault](right(self, offsets) - self.centre)
     )
     assert contradicted(of_answers(name, DRAWS if name == "laplace" else 6_000))
 

@@ -16,25 +16,17 @@ from blindopt.errors import TuningImpossible
 from blindopt.gp.kernels import SquaredExponential
 from blindopt.wire import TuningSpec
 from blindopt.wire.tuning import TuningPrior
-from curator_service.tuning.methods import Problem, constants, plan_of
+from curator_service.tuning.methods import Problem, constants, plan_of, simulation
 from curator_service.tuning.methods.batched_gp_ucb import ucb
 from curator_service.tuning.methods.draws import SLACK
 from curator_service.tuning.methods.gp_design import rounding, sensitivity
 from curator_service.tuning.methods.information import greedy_design, largest_gain
 from curator_service.tuning.methods.prior import Scaled, design_sd, posterior_weights
-from curator_service.tuning.methods.simulation import (
-    World,
-    expected_errors,
-    neighbour_differences,
-    sample_design,
-    sample_search,
-    upper_quantile,
-)
 from tests.scale import scaled
 
 GRID = np.linspace(0, 1, 100)[:, None]
 N, SIGMA, DELTA = 100, 0.1, 0.05
-WORLD = World(SquaredExponential(0.2)(GRID, GRID), SIGMA)
+WORLD = simulation.World(SquaredExponential(0.2)(GRID, GRID), SIGMA)
 PAIRS = {50: scaled(300), 200: scaled(300), 500: scaled(100)}
 PAIRS_OF_DESIGNS = scaled(4_000)
 MISTAKEN = 1e-6
@@ -46,7 +38,7 @@ def betas(evaluations):
 
 @cache
 def simulated(evaluations, apart):
-    return neighbour_differences(WORLD, betas(evaluations), apart, PAIRS[evaluations], seed=5)
+    return simulation.neighbour_differences(WORLD, betas(evaluations), apart, PAIRS[evaluations], seed=5)
 
 
 def theorem_3(evaluations, apart):
@@ -76,11 +68,11 @@ def test_simulated_neighbours_are_jointly_gaussian_as_assumed(rng):
 
 def test_the_order_statistic_is_above_the_quantile_as_often_as_promised(rng):
     """Of uniform values the (1 - delta) quantile is 1 - delta: missed in at most 0.1 % of samples."""
-    missed = sum(upper_quantile(rng.random(400), 0.05) < 0.95 for _ in range(5_000))
+    missed = sum(simulation.upper_quantile(rng.random(400), 0.05) < 0.95 for _ in range(5_000))
     assert 0 <= missed <= 5_000 * 0.001 + 5 * sqrt(5)
     with pytest.raises(TuningImpossible, match=r"688 simulated pairs"):
-        upper_quantile(np.zeros(687), 0.01)
-    assert upper_quantile(np.arange(688.0), 0.01) == 687
+        simulation.upper_quantile(np.zeros(687), 0.01)
+    assert simulation.upper_quantile(np.arange(688.0), 0.01) == 687
 
 
 # --- the paper's bounds ---------------------------------------------------------------------------
@@ -94,7 +86,7 @@ def test_theorems_1_and_3_hold_and_are_far_too_large(evaluations, apart):
     index = constants.index_sensitivity(N, evaluations, apart, DELTA)
     for bound, moved in ((index, differences.mean), (theorem_3(evaluations, apart), differences.maximum)):
         assert moved.max() < bound
-        assert 4 < bound / upper_quantile(moved, DELTA) < 150
+        assert 4 < bound / simulation.upper_quantile(moved, DELTA) < 150
     # The control: the median difference does not bound them.
     assert not is_rarer_than((differences.mean > np.median(differences.mean)).sum(), len(differences.mean), DELTA)
 
@@ -227,7 +219,7 @@ def test_runs_of_a_pair_share_noise_and_no_others_do(rng):
 def test_pairs_with_shared_noise_are_closer_and_follow_their_own_scores():
     """The same runs as one by one, with noise that is written down: choices differ, and the difference counts it."""
     pairs, evaluations, apart = 20, 30, 0.01
-    moved = neighbour_differences(WORLD, betas(evaluations), apart, pairs, seed=11).mean
+    moved = simulation.neighbour_differences(WORLD, betas(evaluations), apart, pairs, seed=11).mean
     rng = np.random.default_rng(11)
     functions = WORLD.functions(pairs, rng)
     others = WORLD.neighbours(functions, apart, rng)
@@ -245,8 +237,8 @@ def test_pairs_with_shared_noise_are_closer_and_follow_their_own_scores():
 
 
 def test_a_simulated_sensitivity_holds_for_other_pairs():
-    bound = upper_quantile(simulated(50, 0.01).mean, DELTA)
-    others = neighbour_differences(WORLD, betas(50), 0.01, PAIRS[50], seed=6).mean
+    bound = simulation.upper_quantile(simulated(50, 0.01).mean, DELTA)
+    others = simulation.neighbour_differences(WORLD, betas(50), 0.01, PAIRS[50], seed=6).mean
     assert is_rarer_than((others > bound).sum(), len(others), DELTA)
     assert not is_rarer_than((others > 0.5 * bound).sum(), len(others), DELTA)
 
@@ -289,15 +281,18 @@ LEVELS = {
 def test_releases_lose_no_more_than_measured_before(apart):
     """T = 200, lambda~ alone by the exponential mechanism, within a factor of 1.5 of the levels."""
     arms, weights = design(200)
-    search, fixed = sample_search(WORLD, betas(200), seed=1), sample_design(WORLD, arms, weights, seed=1)
+    search, fixed = (
+        simulation.sample_search(WORLD, betas(200), seed=1),
+        simulation.sample_design(WORLD, arms, weights, seed=1),
+    )
     bounds = (
         (search, constants.index_sensitivity(N, 200, apart, DELTA)),
-        (search, upper_quantile(simulated(200, apart).mean, DELTA)),
+        (search, simulation.upper_quantile(simulated(200, apart).mean, DELTA)),
         (fixed, sensitivity(float(design_sd(WORLD.covariance, arms, SIGMA, apart).max()), N, DELTA)),
     )
     for epsilon in (1, 10):
         for (sample, bound), level in zip(bounds, LEVELS[apart, epsilon], strict=True):
-            gap, _ = expected_errors(
+            gap, _ = simulation.expected_errors(
                 sample, index_scale=2 * bound / epsilon, exponential=True, value_scale=None, value_at="chosen"
             )
             assert level / 1.5 < gap < level * 1.5, (epsilon, level)

@@ -77,15 +77,7 @@ def audit_root(exchanges: list[Exchange], size: int) -> str:
     return head_of(entries_of([e.body for e in exchanges]), size).root
 
 
-def modelers(
-    exchanges: list[Exchange],
-    signed: tuple[int, ...] = (),
-    lost: frozenset[int] = frozenset(),
-    fetched: int | None = None,
-    signer: Signer = MODELER,
-    curator: Signer = CURATOR,
-    grant: str = GRANT,
-) -> Export:
+def modelers(exchanges, signed=(), lost=frozenset(), fetched=None, signer=MODELER, curator=CURATOR, grant=GRANT):
     """The export of a modeler that received these exchanges, except for the ``lost`` positions.
 
     Lost exchanges at positions below ``fetched`` were fetched later; its copy ends before the first other lost one.

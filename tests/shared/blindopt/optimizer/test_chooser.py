@@ -185,10 +185,7 @@ def test_a_run_that_is_taken_up_again_after_any_query_goes_on_as_it_would_have(o
 
 def test_the_initial_rows_are_those_of_the_design():
     z, none = candidates(), np.empty(0, dtype=np.intp)
-    for kind, wanted in (
-        ("random", random_rows(N, 12, 5, none)),
-        ("maximin", maximin(z, 12, 5, none)),
-    ):
+    for kind, wanted in (("random", random_rows(N, 12, 5, none)), ("maximin", maximin(z, 12, 5, none))):
         run = make(initial_design=kind, initial_rows=12, seed=5, iterations=1)
         assert flat(played(run, outcome_of(z)))[:12] == wanted.tolist()
 

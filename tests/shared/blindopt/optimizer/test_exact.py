@@ -98,7 +98,6 @@ def test_a_run_over_groups_asks_each_once_and_weighs_each_answer_by_its_own_nois
     mean, variance = 0.5 + weights.T @ (y[rows] - 0.5), np.diag(prior - prior[:, rows] @ weights)
     best = max(sorted(rows), key=lambda row: mean[row])
     recommended = recommendation_of(chooser, "asked")
-    assert recommended is not None
     assert recommended.row == best
     np.testing.assert_allclose([recommended.mean, recommended.sd], [mean[best], variance[best] ** 0.5], rtol=1e-5)
     assert recommended.interval is not None

@@ -14,19 +14,14 @@ from blindopt.optimizer.algorithms.bandits.ldp_ata import LdpAta
 from blindopt.optimizer.algorithms.bandits.ldp_moma import LdpMoma
 from blindopt.optimizer.algorithms.bandits.ldp_tgp import LdpTgp
 from blindopt.optimizer.algorithms.bandits.thompson import Thompson
-from blindopt.optimizer.algorithms.factory import (
-    NAMES,
-    build_algorithm,
-    build_few_arms,
-    memory_of,
-    raw_moment,
-)
+from blindopt.optimizer.algorithms.factory import NAMES, build_algorithm, build_few_arms, memory_of, raw_moment
 from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 from blindopt.wire.answer import NONE
 from tests.shared.blindopt.optimizer.algorithms.bandits.synthetic_bandits import KERNEL, Bandit, answers_of, regret
 
 HEAVY = {"alpha": 1.0, "value_bound": 4.0, "noise_moment": 3.0}
 LINE = np.linspace(0, 1, 50)[:, None]
+HUNDRED = np.linspace(0, 1, 100)[:, None]
 CASES = [
     (wire.LdpAta(name="ldp_ata"), "laplace", LdpAta),
     (wire.LdpTgp(name="ldp_tgp"), "laplace", LdpTgp),
@@ -50,20 +45,13 @@ def answers_for(family, **more):
     return NONE if family == "none" else answers_of(family, **more)
 
 
-def build(spec, family, kernel=KERNEL, *, sign=1, seed=0, horizon=200, initial=0, unit_is_row=False, z=LINE, **more):
-    return build_few_arms(
-        spec,
-        z,
-        AlgorithmSettings(
-            kernel,
-            answers=answers_for(family, **more),
-            sign=sign,
-            seed=seed,
-            capacity=horizon,
-            initial=initial,
-            unit_is_row=unit_is_row,
-        ),
-    )
+def settings_for(family, kernel=KERNEL, *, sign=1, seed=0, horizon=200, initial=0, unit_is_row=False, **more):
+    answers = answers_for(family, **more)
+    return AlgorithmSettings(kernel, sign, seed, horizon, initial, answers=answers, unit_is_row=unit_is_row)
+
+
+def build(spec, family, kernel=KERNEL, *, z=LINE, **more):
+    return build_few_arms(spec, z, settings_for(family, kernel, **more))
 
 
 def played(algorithm, rounds, sign=1, centre=0.0, first=1):
@@ -79,25 +67,17 @@ def played(algorithm, rounds, sign=1, centre=0.0, first=1):
 
 @pytest.mark.parametrize(("spec", "family", "kind"), CASES, ids=lambda v: getattr(v, "name", None))
 def test_every_request_builds_its_algorithm(spec, family, kind):
-    algorithm = build_algorithm(
-        spec, LINE, AlgorithmSettings(KERNEL, sign=1, seed=0, capacity=200, answers=answers_for(family))
-    )
+    algorithm = build_algorithm(spec, LINE, settings_for(family))
     assert type(algorithm) is kind
     assert spec.name in NAMES
     if family == "none":  # a kernel says how large outcomes and their noise are
         with pytest.raises(Invalid, match="needs a kernel, and the study has none: give one, or send algorithm: auto"):
-            build_algorithm(
-                spec, LINE, AlgorithmSettings(None, sign=1, seed=0, capacity=200, answers=answers_for(family))
-            )
+            build_algorithm(spec, LINE, settings_for(family, None))
     else:  # the law of the answers says it
-        by_distance = build_algorithm(
-            spec, LINE, AlgorithmSettings(None, sign=1, seed=0, capacity=200, answers=answers_for(family))
-        )
+        by_distance = build_algorithm(spec, LINE, settings_for(family, None))
         distance = math.sqrt(2 * LINE.var())
         kernel = wire.Kernel(lengthscale=0.4 * distance, signal_variance=1.0, noise_variance=1.0)
-        given = build_algorithm(
-            spec, LINE, AlgorithmSettings(kernel, sign=1, seed=0, capacity=200, answers=answers_for(family))
-        )
+        given = build_algorithm(spec, LINE, settings_for(family, kernel))
         assert played(by_distance, 5) == played(given, 5)
 
 
@@ -307,27 +287,13 @@ def test_better_than_uniform_play_at_epsilon_1(spec, family, horizon, most):
     regrets = []
     for seed in range(100, 104):
         bandit = Bandit.drawn(seed, family)
-        answers = answers_of(family, value_bound=bandit.law.value_bound)
-        z = np.linspace(0, 1, 100)[:, None]
-        algorithm = build_few_arms(
-            spec,
-            z,
-            AlgorithmSettings(
-                KERNEL, answers=answers, sign=1, seed=seed, capacity=horizon, initial=0, unit_is_row=False
-            ),
-        )
+        algorithm = build(spec, family, z=HUNDRED, seed=seed, horizon=horizon, value_bound=bandit.law.value_bound)
         regrets.append(regret(algorithm, bandit, horizon))
     assert np.mean(regrets) < most
 
 
 def test_the_papers_constants_of_the_theorem_hardly_beat_uniform_play():
     """What the warning says: TGP with the printed constants at T = 2,000."""
-    bandit = Bandit.drawn(100)
-    answers = answers_of("laplace", value_bound=bandit.law.value_bound)
-    spec, z = wire.LdpTgp(name="ldp_tgp", theory=True), np.linspace(0, 1, 100)[:, None]
-    algorithm = build_few_arms(
-        spec,
-        z,
-        AlgorithmSettings(KERNEL, answers=answers, sign=1, seed=0, capacity=2_000, initial=0, unit_is_row=False),
-    )
+    bandit, spec = Bandit.drawn(100), wire.LdpTgp(name="ldp_tgp", theory=True)
+    algorithm = build(spec, "laplace", z=HUNDRED, horizon=2_000, value_bound=bandit.law.value_bound)
     assert regret(algorithm, bandit, 2_000) > 0.7

@@ -30,6 +30,11 @@ def make(z: np.ndarray, kernel: wire.Kernel = KERNEL, *, sign: int = 1, seed: in
     return GpUcb(z, AlgorithmSettings(kernel, sign, seed, capacity), 0.05)
 
 
+def named(spec, kernel=KERNEL, *, z=None, sign=1, seed=0, capacity=50, **more):
+    settings = AlgorithmSettings(kernel, sign, seed, capacity, **more)
+    return build_algorithm(spec, candidates() if z is None else z, settings)
+
+
 def bound_in_long_double(z, kernel, mean, rows, outcomes, step):
     """Algorithm 2, line 3 from scratch, in 64-bit mantissas: Cholesky by its definition, then two substitutions."""
     long = np.longdouble
@@ -184,30 +189,22 @@ def test_candidates_may_be_a_read_only_file(tmp_path):
 
 
 def test_a_request_builds_its_algorithm():
-    z = candidates()
-    algorithms = {
-        "gp_ucb": build_algorithm(wire.GpUcb(name="gp_ucb"), z, AlgorithmSettings(KERNEL, sign=1, seed=0, capacity=5)),
-        "random": build_algorithm(
-            wire.RandomRows(name="random"), z, AlgorithmSettings(None, sign=1, seed=0, capacity=5)
-        ),
-    }
+    algorithms = {"gp_ucb": named(wire.GpUcb(name="gp_ucb")), "random": named(wire.RandomRows(name="random"), None)}
     assert {name: type(a) for name, a in algorithms.items()} == {"gp_ucb": GpUcb, "random": RandomRows}
     assert set(algorithms) < set(NAMES)  # bandits/test_factory.py has the others
 
 
 def test_an_algorithm_made_by_name_has_the_settings_of_the_request():
     z = candidates()
-    named = build_algorithm(
-        wire.GpUcb(name="gp_ucb", delta_ucb=0.2), z, AlgorithmSettings(KERNEL, sign=-1, seed=9, capacity=50)
-    )
+    by_name = named(wire.GpUcb(name="gp_ucb", delta_ucb=0.2), sign=-1, seed=9)
     direct = GpUcb(z, AlgorithmSettings(KERNEL, -1, seed=9, capacity=50), 0.2)
     y = outcome_of(z)
-    assert run(named, y, 20) == run(direct, y, 20)
+    assert run(by_name, y, 20) == run(direct, y, 20)
 
 
 def test_gp_ucb_without_a_kernel_is_refused():
     with pytest.raises(Invalid, match="kernel"):
-        build_algorithm(wire.GpUcb(name="gp_ucb"), candidates(), AlgorithmSettings(None, sign=1, seed=0, capacity=5))
+        named(wire.GpUcb(name="gp_ucb"), None)
 
 
 # --- noise of the release and of the answers ---------------------------------------------------------
@@ -236,17 +233,11 @@ def test_a_release_with_noise_is_read_by_the_averaged_kernel(family):
 def test_a_release_of_undeclared_noise_is_read_as_it_is(family):
     z = candidates()
     y = outcome_of(z)
-    law = wire.NoiseLaw(family=family)
-    named = build_algorithm(
-        wire.GpUcb(name="gp_ucb"), z, AlgorithmSettings(KERNEL, sign=1, seed=0, capacity=50, noise=law)
-    )
-    assert run(named, y, 20) == run(make(z), y, 20)
-    aware = build_algorithm(
-        wire.GpUcb(name="gp_ucb"), z, AlgorithmSettings(KERNEL, sign=1, seed=0, capacity=50, noise=GAUSSIAN)
-    )
+    undeclared = named(wire.GpUcb(name="gp_ucb"), noise=wire.NoiseLaw(family=family))
+    assert run(undeclared, y, 20) == run(make(z), y, 20)
+    aware = named(wire.GpUcb(name="gp_ucb"), noise=GAUSSIAN)
     assert run(aware, y, 20) != run(make(z), y, 20)
-    spec = wire.GpUcb(name="gp_ucb", noise_aware=False)
-    blind = build_algorithm(spec, z, AlgorithmSettings(KERNEL, sign=1, seed=0, capacity=50, noise=GAUSSIAN))
+    blind = named(wire.GpUcb(name="gp_ucb", noise_aware=False), noise=GAUSSIAN)
     assert run(blind, y, 20) == run(make(z), y, 20)
 
 
@@ -254,7 +245,7 @@ def bytes_of(spec, z, capacity):
     """Bytes that an algorithm holds after its first choice."""
     tracemalloc.start()
     try:
-        algorithm = build_algorithm(spec, z, AlgorithmSettings(KERNEL, sign=1, seed=0, capacity=capacity))
+        algorithm = named(spec, z=z, capacity=capacity)
         algorithm.observe(0, 1.0)
         algorithm.choose(1)
         return tracemalloc.get_traced_memory()[0]
@@ -268,9 +259,7 @@ def test_single_precision_chooses_the_same_rows_and_keeps_half_as_much(name):
     y = outcome_of(z)
     kind = wire.GpUcb if name == "gp_ucb" else wire.GpBucb
     specs = [kind(name=name), kind(name=name, precision="single")]
-    double, single = (
-        build_algorithm(spec, z, AlgorithmSettings(KERNEL, sign=1, seed=0, capacity=50)) for spec in specs
-    )
+    double, single = (named(spec, z=z) for spec in specs)
     assert run(single, y, 40) == run(double, y, 40)
     sizes = [bytes_of(spec, candidates(20_000), 300) for spec in specs]
     assert sizes[0] > 8 * 20_000 * 300

@@ -104,8 +104,6 @@ def test_length_scales_of_coordinates_are_one_length_scale_of_scaled_candidates(
     for row in range(20):
         algorithm.observe(row, float(y[row]))
     choice, fitted = algorithm.choose(1), algorithm.fitted
-    assert fitted is not None
-    assert fitted.lengthscales is not None
     assert 5 * fitted.lengthscales[0] < fitted.lengthscales[1]
     assert fitted.lengthscale == pytest.approx(np.sqrt(np.prod(fitted.lengthscales)), rel=1e-3)
     values = {name: getattr(fitted, name) for name in ("signal_variance", "noise_variance", "mean")}
@@ -119,7 +117,6 @@ def test_length_scales_of_coordinates_are_one_length_scale_of_scaled_candidates(
     for row in range(20):
         noisy.observe(row, float(y[row]))
     noisy.choose(1)
-    assert noisy.fitted is not None
     assert noisy.fitted.lengthscales is None
 
 
@@ -158,16 +155,12 @@ def test_fits_follow_the_direction_and_the_settings():
     choices = run(plain, y, steps=8)[0]
     mirrored = make(z, KERNEL.model_copy(update={"mean": -0.5}), sign=-1)  # minimizes -y: it is shown y
     assert run(mirrored, y, steps=8)[0] == choices
-    assert plain.fitted is not None
-    assert mirrored.fitted is not None
     assert mirrored.fitted.mean == -plain.fitted.mean != 0.0
     kept = make(z, settings=wire.Fit(every=4, mean="kernel"))
     run(kept, y, steps=1)
-    assert kept.fitted is not None
     assert kept.fitted.mean == 0.5
     empty = make(z, None, settings=wire.Fit(every=4, mean="kernel"))
     run(empty, y, steps=1)
-    assert empty.fitted is not None
     assert empty.fitted.mean == 0.0
 
 
@@ -179,7 +172,6 @@ def test_a_fit_finds_a_scale_that_was_given_wrongly():
     for row in range(30):
         algorithm.observe(row, float(outcome_of(z)[row]))
     algorithm.choose(1)
-    assert algorithm.fitted is not None
     assert 0.4 < algorithm.fitted.lengthscale < 2.5
     assert abs(algorithm.fitted.mean - 3.0) < 3.0
     assert algorithm.fitted.problem is None
@@ -198,7 +190,6 @@ def test_noise_that_a_passport_declares_stays_as_it_is():
             algorithm.observe(row, float(y[row]), passport)
         algorithm.choose(1)
         posterior, fitted = algorithm.surrogate.posterior, algorithm.fitted
-        assert fitted is not None
         own[name] = posterior.variance[:25].mean(), fitted.noise_variance
     assert own["declared"][1] == pytest.approx(1e-3, rel=1e-12)  # nothing to fit: that of the kernel
     assert max(own[name][1] for name in ("guessed", "private", "none")) < 0.05
@@ -219,12 +210,10 @@ def test_a_fit_that_fails_keeps_what_was_before_and_says_so(monkeypatch):
     algorithm = make(z)
     choices, _ = run(algorithm, y, steps=11)
     fitted = algorithm.fitted
-    assert fitted is not None
     assert (fitted.answers, fitted.log_likelihood) == (15, None)
     assert fitted.problem == "no fit after 15 answers, earlier values were kept: made to fail"
     first = make(z)
     run(first, y, steps=1)
-    assert first.fitted is not None
     assert first.fitted.problem is None
     assert (fitted.lengthscale, fitted.mean) == (first.fitted.lengthscale, first.fitted.mean)
     again = make(z)
@@ -234,7 +223,6 @@ def test_a_fit_that_fails_keeps_what_was_before_and_says_so(monkeypatch):
     monkeypatch.undo()
     whole = make(z)
     run(whole, y, steps=11)
-    assert whole.fitted is not None
     assert whole.fitted.problem is None
     assert whole.fitted.lengthscale != fitted.lengthscale
 
@@ -245,7 +233,6 @@ def test_answers_that_are_all_equal_leave_the_start(kernel):
     algorithm = make(z, kernel)
     run(algorithm, np.full(200, 7.0), steps=3)
     fitted = algorithm.fitted
-    assert fitted is not None
     assert fitted.problem is not None
     assert "all equal" in fitted.problem
     guess = 0.4 * typical_distance(z, wire.NoiseLaw(family="none"))
@@ -263,7 +250,6 @@ def test_values_that_the_posterior_cannot_take_count_as_a_failed_fit(monkeypatch
     act_before(monkeypatch, Posterior, "__init__", refuse)
     algorithm = make(z)
     run(algorithm, y, steps=2)
-    assert algorithm.fitted is not None
     assert algorithm.fitted.lengthscale == 0.8
     assert algorithm.fitted.problem is not None
     assert "too far apart" in algorithm.fitted.problem
@@ -301,7 +287,6 @@ def test_a_kernel_that_does_not_fit_is_replaced_and_the_fit_says_why(name):
         posterior = surrogate.posterior
         fits.append(surrogate.fitted)
     fitted = fits[-1]
-    assert fitted is not None
     assert fitted.reason is not None
     assert why in fitted.reason
     assert "the given kernel does not fit" in fitted.reason
