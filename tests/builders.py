@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from blindopt import wire
+from tests.given_settings import GP_UCB
 
 IDENTITY = wire.IdentityRelease(mechanism="identity")
 EXACT = wire.NoAnswerNoise(mechanism="none")
@@ -63,3 +64,8 @@ def a_study_of(
     """A study on the small data of tests/conftest.py; ``of_column``: changes of its measurement."""
     measurement = COLUMN.model_copy(update={"column": small.names[2]} | (of_column or {}))
     return a_study(release, **{"features": small.features, "measurement": measurement, "dataset_id": dataset_id} | more)
+
+
+def a_run(curator_url: str, study_id: str, token: str, **chosen: Any) -> wire.RunCreate:
+    """A run of GP-UCB of which nothing is left to the defaults."""
+    return wire.RunCreate(curator_url=curator_url, study_id=study_id, token=token, **GP_UCB | chosen)

@@ -34,8 +34,7 @@ from blindopt import wire
 from blindopt.audit import merkle_log
 from blindopt.client import Client, Owner, StudyClient, Vendor, is_ready
 from tests import beside, postgres, processes, slow
-from tests.builders import IDENTITY, a_study_of
-from tests.given_settings import GIVEN
+from tests.builders import IDENTITY, a_run, a_study_of
 from tests.tcp_proxy import TcpProxy
 
 Client.patience_s = 0.0  # a test sees the first reply
@@ -451,9 +450,9 @@ def run_of() -> Callable[..., wire.RunCreate]:
     """The settings of a run against an opened study, none of them left to the defaults."""
 
     def make(curator_url: str, opened: Opened, **chosen: Any) -> wire.RunCreate:
-        algorithm = wire.RandomRows(name="random") if chosen.pop("random", False) else wire.GpUcb(name="gp_ucb")
-        settings = {"algorithm": algorithm} | GIVEN | chosen
-        return wire.RunCreate(curator_url=curator_url, study_id=opened.id, token=opened.token, **settings)
+        if chosen.pop("random", False):
+            chosen.setdefault("algorithm", wire.RandomRows(name="random"))
+        return a_run(curator_url, opened.id, opened.token, **chosen)
 
     return make
 

@@ -63,7 +63,8 @@ def test_each_sibling_is_there_and_stays():
     texts = defaultdict(str)
     for path in TESTS.rglob("test_*.py"):
         if path != Path(__file__):
-            texts[path.name] += path.read_text()
+            texts[path.name] += (text := path.read_text(encoding="utf-8"))
+            assert len(SIBLING.findall(text)) == text.count("sibling="), f"{path}: a sibling is not named as looked for"
     marks = [
         (file, mark["file"] or file, mark["name"]) for file, text in texts.items() for mark in SIBLING.finditer(text)
     ]
@@ -73,10 +74,3 @@ def test_each_sibling_is_there_and_stays():
         assert definition, f"{marked}: no {file}::{name}"
         decorators = before.rpartition("\n\n")[2]
         assert "sibling=" not in decorators, f"{marked}: {file}::{name} is slow itself"
-
-
-def test_a_whole_test_that_is_slow_names_its_sibling_as_it_is_looked_for():
-    for path in TESTS.rglob("test_*.py"):
-        if path != Path(__file__):
-            text = path.read_text()
-            assert len(SIBLING.findall(text)) == text.count("sibling="), path

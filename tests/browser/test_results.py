@@ -51,14 +51,8 @@ def spent(services):
         study = owner.create_study(hostile_names.spec(dataset, column, budget=wire.Budget(queries=4))).id
         owner.release(study)
         token = owner.grant(study, wire.GrantCreate(name="Valuation Ltd")).token
-        start = wire.RunCreate(
-            curator_url=services.curator.url,
-            study_id=study,
-            token=token,
-            algorithm=wire.RandomRows(name="random"),
-            initial_rows=2,
-            iterations=9,
-        )
+        chosen = {"algorithm": wire.RandomRows(name="random"), "initial_rows": 2, "iterations": 9}
+        start = wire.RunCreate(curator_url=services.curator.url, study_id=study, token=token, **chosen)
         run = vendor.wait(vendor.start(start).id, timeout_s=120)
         assert (run.trials, run.ended_because) == (4, "refused")
         return run, vendor.recommendation(run.id)

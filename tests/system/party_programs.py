@@ -8,6 +8,7 @@ from pathlib import Path
 
 from blindopt import wire
 from blindopt.client import Owner, Vendor
+from tests.builders import a_study
 
 PATIENT = {"timeout_s": 120, "patience_s": 120}
 
@@ -29,15 +30,7 @@ def own(url, token, csv, *tls):
 def _released(owner, csv):
     dataset = owner.register("d", Path(csv).read_bytes(), public=True)
     features = [wire.Feature(column=c, lower=0.0, upper=1.0) for c in ("a", "b")]
-    spec = wire.StudyCreate(
-        name="s",
-        dataset_id=dataset.id,
-        features=features,
-        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
-        release=wire.IdentityRelease(mechanism="identity"),
-        answers=wire.NONE,
-    )
-    return owner.release(owner.create_study(spec).id)
+    return owner.release(owner.create_study(a_study(dataset_id=dataset.id, features=features)).id)
 
 
 def vend(url, token, grant, *ca):

@@ -9,7 +9,8 @@ from blindopt import wire
 from blindopt.client import Owner, StudyClient, Vendor
 from blindopt.errors import Remote
 from tests import beside
-from tests.conftest import _free_port
+from tests.builders import a_study_of
+from tests.conftest import GAUSSIAN, _free_port
 from tests.curator_service.tuning_case import NAMES as TUNING_NAMES
 from tests.curator_service.tuning_case import registered
 from tests.shared.service_kit.notices.notice_receiver import KEY, listening
@@ -59,18 +60,8 @@ def _leaks(text: str, forbidden: set[str]) -> set[str]:
 
 def _private(owner, data, small):
     """A released study on private records, and a modeler's token."""
-    draft = owner.create_study(
-        wire.StudyCreate(
-            name="zq-study",
-            dataset_id=data.id,
-            features=small.features,
-            measurement={"column": small.names[2], "direction": "maximize"},
-            release=wire.GaussianRelease(mechanism="gaussian", epsilon="4", delta=1e-5),
-            kernel=small.kernel,
-            answers=LAPLACE,
-            budget=BUDGET,
-        )
-    )
+    more = {"kernel": small.kernel, "answers": LAPLACE, "budget": BUDGET, "name": "zq-study"}
+    draft = owner.create_study(a_study_of(small, data.id, GAUSSIAN, **more))
     owner.release(draft.id)
     return draft.id, owner.grant(draft.id, wire.GrantCreate(name="zq-vendor")).token
 

@@ -14,6 +14,7 @@ from curator_service.app import build
 from curator_service.budget import ledger, ledger_lines
 from curator_service.queries.queries import Queries
 from curator_service.settings import Settings
+from tests.builders import a_study_of
 
 CLIENTS = 32
 LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.1", value_bound=1.0)
@@ -225,15 +226,7 @@ def test_a_ledger_that_checks_outside_of_its_transaction_would_be_found(kind, ri
 
             file = {"files": {"file": ("s.csv", small.csv)}, "data": {"name": "s", "public": "true"}}
             dataset = (await post("/v1/datasets", **file)).json()["id"]
-            spec = wire.StudyCreate(
-                name="s",
-                dataset_id=dataset,
-                features=small.features,
-                measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
-                release=wire.IdentityRelease(mechanism="identity"),
-                answers=LAPLACE,
-                budget=wire.Budget(epsilon_per_row="1"),
-            )
+            spec = a_study_of(small, dataset, answers=LAPLACE, epsilon_per_row="1")
             study = (await post("/v1/studies", json=spec.model_dump(mode="json"))).json()["id"]
             assert (await post(f"/v1/studies/{study}:release")).is_success
             token = (await post(f"/v1/studies/{study}/grants", json={"name": "m"})).json()["token"]

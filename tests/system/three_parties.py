@@ -7,8 +7,8 @@ from contextlib import contextmanager, suppress
 from blindopt import wire
 from blindopt.client import Measurer, Owner, Vendor
 from blindopt.errors import Unreachable
+from tests.builders import BY_HAND, a_run, a_study_of
 from tests.curator_service.queries.inbox.measured_study import answers_for
-from tests.given_settings import GP_UCB
 from tests.system.crashes import crash_checks as checks
 
 QUICK = {
@@ -35,24 +35,16 @@ class ThreeParties:
 
     def opened(self, **chosen):
         """A study with a grant: its id and the token."""
-        draft = wire.StudyCreate(
-            name="by hand",
-            dataset_id=self.data,
-            features=self.small.features,
-            measurement=wire.InboxMeasurement(question="How much?", direction="maximize"),
-            release=wire.IdentityRelease(mechanism="identity"),
-            kernel=wire.Kernel(lengthscale=3.0, signal_variance=1.0, noise_variance=1e-2),
-            **({"answers": wire.NONE} | chosen),
-        )
+        kernel = wire.Kernel(lengthscale=3.0, signal_variance=1.0, noise_variance=1e-2)
+        draft = a_study_of(self.small, self.data, measurement=BY_HAND, kernel=kernel, **chosen)
         study = self.owner.create_study(draft).id
         self.owner.release(study)
         return study, self.owner.grant(study, wire.GrantCreate(name="modeler"))
 
     def start(self, opened, url=None, **chosen):
         study, grant = opened
-        settings = GP_UCB | {"iterations": 8, "initial_rows": 2, "seed": 3} | chosen
-        run = wire.RunCreate(curator_url=url or self.curator.url, study_id=study, token=grant.token, **settings)
-        return self.vendor.start(run).id
+        settings = {"iterations": 8, "initial_rows": 2, "seed": 3} | chosen
+        return self.vendor.start(a_run(url or self.curator.url, study, grant.token, **settings)).id
 
     def close(self):
         for client in (self.owner, self.vendor, self.measurer):

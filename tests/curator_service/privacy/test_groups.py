@@ -22,6 +22,7 @@ from curator_service.privacy.measurement.groups import measure_groups
 from curator_service.privacy.noise import add_integer_laplace, least_epsilon
 from curator_service.releases.mechanisms import groups as of_release
 from curator_service.releases.mechanisms.registry import mechanism_of
+from tests.builders import a_study, group_release, laplace
 from tests.curator_service.replaced_noise import replace_integer_laplace, replace_moves_of_group_answers
 
 OF_NUMBERS, OF_ANSWER = Fraction("0.25"), Fraction("0.5")
@@ -53,21 +54,9 @@ def loss(all_calls):
 
 
 def draft(parts, k=1):
-    return wire.StudyCreate(
-        name="groups",
-        dataset_id="ds_0",
-        features=[wire.Feature(column="x", lower=0.0, upper=float(parts))],
-        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
-        release=wire.GroupsRelease(
-            mechanism="groups",
-            epsilon=f"{float(OF_NUMBERS)}",
-            cells=wire.GridCells(kind="grid", parts=[parts]),
-            min_count=1,
-        ),
-        answers=wire.LaplaceAnswers(mechanism="laplace", epsilon=f"{float(OF_ANSWER)}", value_bound=1.0),
-        rows_per_person=k,
-        person_column=k > 1,
-    )
+    release = group_release(f"{float(OF_NUMBERS)}", (parts,), 1)
+    answers = laplace(f"{float(OF_ANSWER)}")
+    return a_study(release, answers, upper=float(parts), rows_per_person=k, person_column=k > 1)
 
 
 def transcript(monkeypatch, spec, records, plan, outputs):

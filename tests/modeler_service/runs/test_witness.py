@@ -18,12 +18,13 @@ from modeler_service.context import open_context
 from modeler_service.runs.witness import Witness
 from modeler_service.settings import Settings
 from service_kit.store import audit_log, checkpoints
-from tests.given_settings import GIVEN
+from tests.builders import a_run
 from tests.modeler_service.lying_curator import FakeCurator, note_of, receipt
 from tests.shared.blindopt.audit.test_key_changes import forged
 from tests.system.crashes.crash_checks import command
 
 ZERO = "0" * 64
+RANDOM = wire.RandomRows(name="random")
 
 
 @pytest.fixture(scope="module")
@@ -44,14 +45,7 @@ def liar(study):
 @pytest.fixture(scope="module")
 def play(vendor) -> Callable[..., Any]:
     def make(curator: FakeCurator, iterations: int = 5, **chosen: Any) -> wire.RunView:
-        spec = wire.RunCreate(
-            curator_url=curator.url,
-            study_id=curator.study_id,
-            token="t",
-            algorithm=wire.RandomRows(name="random"),
-            iterations=iterations,
-            **GIVEN | chosen,
-        )
+        spec = a_run(curator.url, curator.study_id, "t", algorithm=RANDOM, iterations=iterations, **chosen)
         return vendor.wait(vendor.start(spec).id, timeout_s=60)
 
     return make
@@ -456,14 +450,7 @@ def test_replies_that_are_lost_are_logged_and_countersigned_all_the_same(lost, l
 
 def test_several_runs_at_once_under_a_grant_share_its_log(liar, vendor, disputes):
     liar.lost = {4, 9, 13}
-    spec = wire.RunCreate(
-        curator_url=liar.url,
-        study_id=liar.study_id,
-        token="t",
-        algorithm=wire.RandomRows(name="random"),
-        iterations=6,
-        **GIVEN,
-    )
+    spec = a_run(liar.url, liar.study_id, "t", algorithm=RANDOM, iterations=6)
     runs = [vendor.start(spec).id for _ in range(4)]
     assert [vendor.wait(run, timeout_s=60).state for run in runs] == ["completed"] * 4
     assert disputes(liar) == []
@@ -501,14 +488,7 @@ def test_a_modeler_killed_between_a_reply_and_its_commit_goes_on(study, make_ser
                 modeler.kill()
 
         curator.on_query = kill
-        spec = wire.RunCreate(
-            curator_url=curator.url,
-            study_id=curator.study_id,
-            token="t",
-            algorithm=wire.RandomRows(name="random"),
-            iterations=5,
-            **GIVEN,
-        )
+        spec = a_run(curator.url, curator.study_id, "t", algorithm=RANDOM, iterations=5)
         run = vendor.start(spec).id
         until(lambda: modeler.process.poll() is not None)
         code, text = command(modeler, "audit", "verify")
@@ -529,14 +509,7 @@ def test_a_run_whose_last_reply_is_lost_for_good_leaves_a_log_that_verifies(stud
     ).start()
     with FakeCurator(study) as curator, Vendor(modeler.url, modeler.token) as vendor:
         curator.lost = {3, *range(5, 100)}  # the answer to the second try of 3 comes, and nothing after it
-        spec = wire.RunCreate(
-            curator_url=curator.url,
-            study_id=curator.study_id,
-            token="t",
-            algorithm=wire.RandomRows(name="random"),
-            iterations=5,
-            **GIVEN,
-        )
+        spec = a_run(curator.url, curator.study_id, "t", algorithm=RANDOM, iterations=5)
         ended = vendor.wait(vendor.start(spec).id, timeout_s=60)
         assert (ended.state, ended.problem.code) == ("failed", "unreachable")
         assert modeler.rows("SELECT count(*) FROM shared") == [(4,)]

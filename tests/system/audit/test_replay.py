@@ -10,7 +10,7 @@ import pytest
 from blindopt import wire
 from blindopt.client import Owner, Vendor
 from blindopt.errors import Remote
-from tests.given_settings import GIVEN
+from tests.builders import a_run
 from tests.processes import ROOT
 from tests.system.audit.tampering import Party
 from tests.system.crashes.crash_checks import command
@@ -52,9 +52,8 @@ def play(parties, small, open_study):
         def make(algorithm, answers=None, iterations=LENGTH - 2, release=None, **chosen):
             more = ({"answers": answers} if answers else {}) | ({"release": release} if release else {})
             study = open_study(owner, data, **more)
-            target = {"curator_url": curator.url, "study_id": study.id, "token": study.token, "algorithm": algorithm}
-            settings = GIVEN | target | {"iterations": iterations, "initial_rows": 2, "seed": 9} | chosen
-            return vendor.start(wire.RunCreate(**settings)).id
+            settings = {"algorithm": algorithm, "iterations": iterations, "initial_rows": 2, "seed": 9} | chosen
+            return vendor.start(a_run(curator.url, study.id, study.token, **settings)).id
 
         def ended(run):
             return vendor.wait(run, timeout_s=240)

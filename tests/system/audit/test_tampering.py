@@ -28,8 +28,8 @@ from curator_service.settings import Settings as CuratorSettings
 from modeler_service import app as modeler_app
 from modeler_service.settings import Settings as ModelerSettings
 from tests import beside
+from tests.builders import a_run
 from tests.conftest import Service
-from tests.given_settings import GIVEN
 from tests.system.audit.tampering import Party, head_of, lines, receipts_under, rows_of, write_lines
 from tests.system.crashes import crash_checks as checks
 
@@ -75,14 +75,7 @@ def finished(make_service, small, run_of, tmp_path_factory):
         dataset = owner.register("small", small.csv, public=True)
         study = owner.release(owner.create_study(checks.draft(small, dataset.id, epsilon="0.5", answers=14)).id)
         grant = owner.grant(study.id, wire.GrantCreate(name="modeler"))
-        spec = wire.RunCreate(
-            curator_url=curator.url,
-            study_id=study.id,
-            token=grant.token,
-            algorithm=wire.RandomRows(name="random"),
-            iterations=11,
-            **GIVEN,
-        )
+        spec = a_run(curator.url, study.id, grant.token, algorithm=wire.RandomRows(name="random"), iterations=11)
         run = vendor.wait(vendor.start(spec).id, timeout_s=240)
         assert (run.state, run.trials) == ("completed", 12)
     assert curator.stop() == modeler.stop() == 0

@@ -14,6 +14,7 @@ from blindopt.client import Owner, StudyClient
 from blindopt.formats import npy_files
 from blindopt.optimizer.chooser import RowChooser
 from tests import postgres
+from tests.builders import a_study_of
 from tests.conftest import in_process
 
 
@@ -45,15 +46,8 @@ def draft(
     settings: dict[str, Any] = {"release": wire.IdentityRelease(mechanism="identity"), **noise, **chosen}
     if isinstance(settings["release"], wire.GaussianRelease) and spent is not None:
         spent += Decimal(settings["release"].epsilon)
-    return wire.StudyCreate(
-        name="crashes",
-        dataset_id=dataset,
-        features=small.features,
-        measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
-        budget=wire.Budget(queries=answers, epsilon_total=None if spent is None else f"{spent:f}"),
-        kernel=kernel,
-        **settings,
-    )
+    caps = {"queries": answers, "epsilon_total": None if spent is None else f"{spent:f}"}
+    return a_study_of(small, dataset, **caps | {"kernel": kernel} | settings)
 
 
 def command(service: Any, *arguments: str) -> tuple[int, str]:

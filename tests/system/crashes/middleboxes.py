@@ -19,8 +19,8 @@ from typing import Any
 import blindopt as bo
 from blindopt import wire
 from blindopt.client import Owner, StudyClient, Vendor
+from tests.builders import a_run
 from tests.conftest import Service
-from tests.given_settings import GIVEN
 from tests.system.crashes import crash_checks as checks
 from tests.system.crashes.soak import small
 from tests.system.meddler import MIDDLEBOXES, Meddler, between, cut, late, middlebox, refused, repeated, truncated
@@ -95,14 +95,7 @@ def soak(folder: Path, seconds: float, seed: int) -> str:
         queried: list[int] = []
         failures: list[BaseException] = []
         with between(curator, weather) as net:
-            order = wire.RunCreate(
-                curator_url=net.url,
-                study_id=study,
-                token=granted[0].token,
-                algorithm=wire.GpUcb(name="gp_ucb"),
-                iterations=TRIALS - 1,
-                **GIVEN,
-            )
+            order = a_run(net.url, study, granted[0].token, iterations=TRIALS - 1)
             file = grant_file(curator, study, granted[1].token)
 
             def guarded(work: Any, *arguments: Any) -> None:

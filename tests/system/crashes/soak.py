@@ -26,8 +26,8 @@ from blindopt.audit import reconciliation
 from blindopt.client import Owner, Vendor
 from blindopt.errors import BlindoptError, Unreachable
 from modeler_service.runs.curator_queries import REFUSED_IN_A_ROW
+from tests.builders import a_run
 from tests.conftest import Service, Small
-from tests.given_settings import GIVEN
 from tests.system.crashes import crash_checks as checks
 
 EPSILON = "0.1"
@@ -107,17 +107,9 @@ class Soak:
         modeler = self.modelers[number]
         while not self.over.is_set():
             study = self.granted[self.studies[(number + turn) % len(self.studies)], number]
-            algorithm: wire.AlgorithmSpec = wire.GpUcb(name="gp_ucb")
-            if turn % 3 == 2:
-                algorithm = wire.RandomRows(name="random")
-            order = wire.RunCreate(
-                curator_url=self.curator.url,
-                study_id=study.id,
-                token=study.token,
-                algorithm=algorithm,
-                iterations=TRIALS - 1,
-                **GIVEN | {"seed": number * 1_000 + turn},
-            )
+            chosen = {"algorithm": wire.RandomRows(name="random")} if turn % 3 == 2 else {}
+            chosen |= {"iterations": TRIALS - 1, "seed": number * 1_000 + turn}
+            order = a_run(self.curator.url, study.id, study.token, **chosen)
             run, turn = self._start(modeler, order), turn + self.runs_each
             self.runs[study.id, number].append(run)
             while modeler.rows("SELECT ended_at FROM runs WHERE id = ?", run) == [(None,)]:

@@ -19,8 +19,8 @@ import httpx
 from blindopt import wire
 from blindopt.client import Owner, StudyClient, Vendor
 from blindopt.errors import BlindoptError
+from tests.builders import a_run
 from tests.conftest import Service
-from tests.given_settings import GIVEN
 from tests.system.crashes import crash_checks as checks
 from tests.system.crashes.soak import small
 
@@ -137,14 +137,8 @@ def _begin(curator: Service, modeler: Service) -> dict[str, str]:
         names["first"] = _code(names["used_token"], curator.url, names["used"], "first")
         owner.close_study(names["closed"])
         owner.change_caps(dataset, wire.DatasetCaps(epsilon="1000", delta=None))
-        spec = wire.RunCreate(
-            curator_url=curator.url,
-            study_id=names["used"],
-            token=names["used_token"],
-            algorithm=wire.RandomRows(name="random"),
-            iterations=TRIALS - 1,
-            **GIVEN,
-        )
+        chosen = {"algorithm": wire.RandomRows(name="random"), "iterations": TRIALS - 1}
+        spec = a_run(curator.url, names["used"], names["used_token"], **chosen)
         assert vendor.wait(vendor.start(spec).id, timeout_s=240).trials == TRIALS
     return names
 

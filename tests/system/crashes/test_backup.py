@@ -18,7 +18,7 @@ from blindopt.audit.merkle_log import Head
 from blindopt.client import Owner, Vendor
 from blindopt.formats.npy_files import digest
 from tests import beside
-from tests.given_settings import GIVEN
+from tests.builders import a_run
 from tests.system.audit.tampering import Party
 from tests.system.crashes import crash_checks as checks
 
@@ -37,14 +37,7 @@ def parties(make_service, small, tmp_path_factory):
         assert len(study.report.parts) == 3
         draft = owner.create_study(checks.draft(small, dataset.id))
         grant = owner.grant(study.id, wire.GrantCreate(name="modeler"))
-        spec = wire.RunCreate(
-            curator_url=curator.url,
-            study_id=study.id,
-            token=grant.token,
-            algorithm=wire.RandomRows(name="random"),
-            iterations=60,
-            **GIVEN,
-        )
+        spec = a_run(curator.url, study.id, grant.token, algorithm=wire.RandomRows(name="random"), iterations=60)
         while True:  # until a run is long enough for this machine
             run = vendor.start(spec).id
             while vendor.run(run).view.trials < 8:

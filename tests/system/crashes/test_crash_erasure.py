@@ -13,6 +13,7 @@ import pytest
 from blindopt import wire
 from blindopt.client import Owner, StudyClient
 from blindopt.errors import Remote, Unreachable
+from tests.builders import a_study
 from tests.conftest import Service
 from tests.system.crashes import crash_checks as checks
 from tests.system.crashes.crashing_service import Shot, arm, shots
@@ -47,16 +48,8 @@ class Erasure:
         with Owner(curator.url, curator.token) as owner:
             self.dataset = owner.register(self.key, f"a,b,y\n{rows}\n".encode(), public=True).id
             feature = [wire.Feature(column=name, lower=0.0, upper=8.0) for name in ("a", "b")]
-            self.study = owner.create_study(
-                wire.StudyCreate(
-                    name=self.key,
-                    dataset_id=self.dataset,
-                    features=feature,
-                    measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
-                    release=wire.IdentityRelease(mechanism="identity"),
-                    answers=wire.NONE,
-                )
-            ).id
+            draft = a_study(name=self.key, dataset_id=self.dataset, features=feature)
+            self.study = owner.create_study(draft).id
             owner.release(self.study)
             self.token = owner.grant(self.study, wire.GrantCreate(name="modeler")).token
             assert self.answer() == self.value

@@ -20,6 +20,7 @@ from curator_service.store import advisories
 from service_kit.store import audit_log
 from service_kit.store.base import stamp
 from tests import beside
+from tests.builders import a_study_of
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 from tests.system.audit.tampering import Party
 from tests.system.crashes import crash_checks as checks
@@ -229,15 +230,8 @@ class Withdrawn:
         _withdraw(self.curator)
 
     def spec(self, dataset: str, release: Any = GAUSSIAN, answers: Any = wire.NONE) -> wire.StudyCreate:
-        return wire.StudyCreate(
-            name="s",
-            dataset_id=dataset,
-            features=self._small.features,
-            measurement=wire.ColumnMeasurement(column=self._small.names[2], direction="maximize"),
-            release=release,
-            answers=answers,
-            budget=wire.Budget() if answers is wire.NONE else wire.Budget(epsilon_per_row="3"),
-        )
+        cap = None if answers is wire.NONE else "3"
+        return a_study_of(self._small, dataset, release, answers=answers, epsilon_per_row=cap)
 
     def _open(self, release: Any, answers: Any) -> tuple[str, str]:
         csv = self._small.csv + b"\n" * (release is IDENTITY)  # an account of its own

@@ -22,10 +22,12 @@ from curator_service.settings import Settings
 from curator_service.vault import Vault
 from service_kit.context.request import RequestContext
 from service_kit.store.database import Database
+from tests.builders import a_run, a_study, a_study_of
 from tests.curator_service.replaced_steps import replace_kept_release
-from tests.given_settings import GIVEN
 from tests.interventions import fail_at
 from tests.system.crashes import full_disk
+
+FEATURES = [wire.Feature(column="a", lower=0, upper=1)]
 
 
 @pytest.fixture
@@ -163,16 +165,8 @@ def test_a_release_for_which_there_is_no_room_stays_a_draft_and_is_charged_once(
     content = b"a,y\n" + b"".join(b"%f,%f\n" % (x, y) for x, y in rows)
     with Owner(curator.url, curator.token, timeout_s=240) as owner, curator.http() as http:
         dataset = owner.register("d", content)
-        draft = owner.create_study(
-            wire.StudyCreate(
-                name="s",
-                dataset_id=dataset.id,
-                features=[wire.Feature(column="a", lower=0, upper=1)],
-                measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
-                release=wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5),
-                answers=wire.NONE,
-            )
-        )
+        release_spec = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5)
+        draft = owner.create_study(a_study(release_spec, dataset_id=dataset.id, features=FEATURES))
 
         def release():
             return http.post(f"/v1/studies/{draft.id}:release", headers={"Idempotency-Key": "r"})
@@ -190,7 +184,7 @@ def test_a_release_for_which_there_is_no_room_stays_a_draft_and_is_charged_once(
 
 
 @pytest.mark.parametrize("key", ["r", "another", "restart"])
-def test_a_release_that_could_not_be_taken_back_is_begun_anew_with_and_without_a_restart(key, tmp_path, small, monkeypatch):
+def test_a_release_that_could_not_be_taken_back_is_begun_anew(key, tmp_path, small, monkeypatch):
     """The disk fills between its beginning and the record that it was given up."""
     settings = Settings(data_dir=tmp_path / "data")
 
@@ -203,14 +197,7 @@ def test_a_release_that_could_not_be_taken_back_is_begun_anew_with_and_without_a
         upload = Upload(name="d", public=True, columns=None, filename="d.csv")
         file, reading = io.BytesIO(small.csv), Reading("d.csv")
         made = curator.datasets.register(request_of("d"), upload, file, reading)
-        spec = wire.StudyCreate(
-            name="s",
-            dataset_id=wire.DatasetView.model_validate_json(made.body).id,
-            features=small.features,
-            measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
-            release=wire.IdentityRelease(mechanism="identity"),
-            answers=wire.NONE,
-        )
+        spec = a_study_of(small, wire.DatasetView.model_validate_json(made.body).id)
         draft = wire.StudyOwnerView.model_validate_json(curator.studies.create(request_of("s"), spec).body)
 
         files = sorted(path.name for path in (tmp_path / "data/files").rglob("*") if path.is_file())
@@ -260,22 +247,10 @@ def test_a_run_whose_candidates_find_no_room_waits_and_goes_on(small_disk, make_
     content = b"a,y\n" + b"".join(b"%f,%f\n" % (x, y) for x, y in rows)
     with Owner(curator.url, curator.token, timeout_s=240) as owner, Vendor(modeler.url, modeler.token) as vendor:
         dataset = owner.register("d", content, public=True)
-        draft = owner.create_study(
-            wire.StudyCreate(
-                name="s",
-                dataset_id=dataset.id,
-                features=[wire.Feature(column="a", lower=0, upper=1)],
-                measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
-                release=wire.IdentityRelease(mechanism="identity"),
-                answers=wire.NONE,
-            )
-        )
+        draft = owner.create_study(a_study(dataset_id=dataset.id, features=FEATURES))
         owner.release(draft.id)
         token = owner.grant(draft.id, wire.GrantCreate(name="m")).token
-        spec = wire.RunCreate(
-            curator_url=curator.url, study_id=draft.id, token=token, iterations=3,
-            algorithm=wire.RandomRows(name="random"), **GIVEN,
-        )  # fmt: skip
+        spec = a_run(curator.url, draft.id, token, iterations=3, algorithm=wire.RandomRows(name="random"))
         with full_disk.filled(modeler.data, leave=500_000):
             run = vendor.start(spec).id
             waiting = until(lambda: (view := vendor.run(run).view).state in ("waiting", "failed") and view)

@@ -14,8 +14,8 @@ from blindopt.client import Owner, StudyClient, Vendor
 from curator_service.context import open_context
 from curator_service.settings import Settings
 from service_kit.context import key_rotation
+from tests.builders import a_run
 from tests.conftest import Service
-from tests.given_settings import GP_UCB
 from tests.interventions import act_after, act_before
 from tests.system.crashes import crash_checks as checks
 from tests.system.crashes.test_crash_matrix import KILLS
@@ -47,11 +47,9 @@ def study(parties, small):
 
 def run(parties, study):
     """A run of four queries, to its end."""
-    settings = GP_UCB | {"iterations": 2, "initial_rows": 2, "seed": 3}
-    wanted = wire.RunCreate(curator_url=parties[0].url, study_id=study.id, token=study.token, **settings)
+    order = a_run(parties[0].url, study.id, study.token, iterations=2, initial_rows=2, seed=3)
     with Vendor(parties[1].url, parties[1].token) as vendor:
-        identity = vendor.start(wanted).id
-        return vendor.wait(identity, timeout_s=240)
+        return vendor.wait(vendor.start(order).id, timeout_s=240)
 
 
 def rotated(service, which):

@@ -6,7 +6,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.client import Owner, Vendor
-from tests.given_settings import GIVEN
+from tests.builders import a_run
 from tests.system.crashes.crash_checks import command
 
 THREADS = {"CANDIDATES_ENGINE": "threads", "ENGINE_PARTITION_ROWS": "100"}
@@ -35,9 +35,8 @@ def on_threads(make_service, tmp_path_factory):
 
 def start(vendor, curator, grant, algorithm, **chosen):
     batch = 3 if algorithm.name != "gp_ucb" else 1
-    access = {"curator_url": curator.url, "study_id": grant.study_id, "token": grant.token, "algorithm": algorithm}
-    settings = {"iterations": 12, "initial_rows": 2, "batch_size": batch, "seed": 5} | chosen
-    return vendor.start(wire.RunCreate(**GIVEN | access | settings)).id
+    settings = {"algorithm": algorithm, "iterations": 12, "initial_rows": 2, "batch_size": batch, "seed": 5} | chosen
+    return vendor.start(a_run(curator.url, grant.study_id, grant.token, **settings)).id
 
 
 def choices(vendor, run):

@@ -14,7 +14,7 @@ from blindopt.formats import npy_files
 from blindopt.gp.kernels import SquaredExponential
 from blindopt.optimizer.chooser import RowChooser
 from modeler_service.use_cases.exports import RUN_KEY
-from tests.given_settings import GIVEN
+from tests.builders import a_run
 
 LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=1.0)
 
@@ -30,12 +30,8 @@ def run(curator, vendor, opened):
     """Start a run and wait for it, or not."""
 
     def start(algorithm="gp_ucb", study=opened, wait=True, **chosen):
-        spec = wire.RunCreate(
-            curator_url=curator.url,
-            study_id=study.id,
-            token=study.token,
-            **GIVEN | {"algorithm": {"name": algorithm}, "iterations": 12, "initial_rows": 2} | chosen,
-        )
+        settings = {"algorithm": {"name": algorithm}, "iterations": 12, "initial_rows": 2} | chosen
+        spec = a_run(curator.url, study.id, study.token, **settings)
         started = vendor.start(spec)
         return vendor.wait(started.id, timeout_s=240) if wait else started.view
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from blindopt import wire
 from blindopt.client import Measurer, Owner, StudyClient
+from tests.builders import a_study_of
 from tests.conftest import Service, Small
 
 LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.5", value_bound=5.0)
@@ -62,16 +63,7 @@ def draft(
     what = {"direction": "maximize", "shown": [small.names[0]], "unit": "mg", **(measurement or {})}
     webhook = source == "webhook"
     kind = wire.WebhookMeasurement(**what) if webhook else wire.InboxMeasurement(question="How much?", **what)
-    return wire.StudyCreate(
-        name="by hand",
-        dataset_id=dataset_id,
-        features=small.features,
-        measurement=kind,
-        release=more.pop("release", wire.IdentityRelease(mechanism="identity")),
-        answers=more.pop("answers", wire.NONE),
-        kernel=small.kernel,
-        **more,
-    )
+    return a_study_of(small, dataset_id, **{"name": "by hand", "measurement": kind, "kernel": small.kernel} | more)
 
 
 @contextmanager

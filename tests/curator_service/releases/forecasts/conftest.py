@@ -5,6 +5,7 @@ import pytest
 
 from blindopt import wire
 from curator_service.datasets.scaling import ScaledRows
+from tests.builders import a_study
 
 
 @pytest.fixture(scope="session")
@@ -29,17 +30,8 @@ def rows_of(features_of):
 @pytest.fixture(scope="session")
 def study_of(features_of):
     def make(d=2, **more):
-        study = {
-            "release": wire.GaussianRelease(mechanism="gaussian", epsilon="3", delta=1e-5),
-            "kernel": wire.Kernel(lengthscale=3.0, signal_variance=4.0, noise_variance=1e-4),
-            "answers": wire.NONE,
-        }
-        return wire.StudyCreate(
-            name="study",
-            dataset_id="ds_0",
-            features=features_of(d),
-            measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
-            **(study | more),
-        )
+        release = wire.GaussianRelease(mechanism="gaussian", epsilon="3", delta=1e-5)
+        kernel = wire.Kernel(lengthscale=3.0, signal_variance=4.0, noise_variance=1e-4)
+        return a_study(**{"release": release, "kernel": kernel, "features": features_of(d)} | more)
 
     return make

@@ -13,6 +13,7 @@ import pytest
 from blindopt import wire
 from blindopt.client import Owner
 from curator_service.privacy.noise.parallel import PARALLEL_DRAWS, processors
+from tests.builders import a_study
 
 ROWS, FEATURES = 60_000, 10
 
@@ -41,16 +42,9 @@ def test_sigterm_leaves_no_worker_and_no_release(make_service, tmp_path, until):
     pq.write_table(pa.table(dict(zip(names, values.T, strict=True))), file)
     with Owner(service.url, service.token, timeout_s=60) as owner:
         dataset = owner.register("large", file.getvalue(), filename="data.parquet")
-        draft = owner.create_study(
-            wire.StudyCreate(
-                name="study",
-                dataset_id=dataset.id,
-                features=[wire.Feature(column=name, lower=0.0, upper=1.0) for name in names[:-1]],
-                measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
-                release=wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1"),  # slow enough to be stopped
-                answers=wire.NONE,
-            )
-        )
+        features = [wire.Feature(column=name, lower=0.0, upper=1.0) for name in names[:-1]]
+        slow = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1")  # enough to be stopped
+        draft = owner.create_study(a_study(slow, dataset_id=dataset.id, features=features))
 
         def release() -> None:
             with suppress(Exception):
