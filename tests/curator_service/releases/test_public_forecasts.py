@@ -144,20 +144,6 @@ def test_a_release_without_noise_has_none(made):
     assert forecasts.points(spec.model_copy(update={"release": wire.IdentityRelease(mechanism="identity")})) == []
 
 
-class EndsEarly(Held):
-    def work(self, job, array=None):
-        yield Reply(progress=0.5)
-
-
-def test_a_worker_that_ends_early_is_a_failure_in_words(made):
-    _, spec, curator = made
-    forecasts = _made_by(curator, EndsEarly)
-    forecasts.view(spec)
-    _ended()
-    view = forecasts.view(spec)
-    assert (view.state, view.problem) == ("failed", "its process ended with status 0; memory may be short")
-
-
 def test_a_process_that_cannot_start_is_a_failure_and_the_next_one_runs(made):
     _, spec, curator = made
     workers = [Held]

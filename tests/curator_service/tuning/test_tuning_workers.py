@@ -1,4 +1,4 @@
-"""The process that a tuning leaves for the next one: never one whose messages were not all read."""
+"""The process of a tuning: what it tells of another one, or of a record that was withheld meanwhile, is not taken."""
 
 import json
 import threading
@@ -22,16 +22,12 @@ def in_process(tmp_path):
 
 
 class FakeWorker:
-    """In place of a process: reports progress, then a result, or nothing readable if it is ``broken``."""
+    """In place of a process: reports progress, then a result."""
 
-    def __init__(self, broken):
-        self.jobs, self.ends, self.killed, self.broken, self.has_ended = [], 0, False, broken, False
+    killed = has_ended = False
 
     def work(self, job, array=None):
-        self.jobs.append(job.tuning_id)
         yield Reply(progress=0.5)
-        if self.broken:
-            raise ValueError("not JSON")
         yield Reply(ended=ENDED, tuning_id=job.tuning_id, is_last=True)
 
     @contextmanager
@@ -39,16 +35,15 @@ class FakeWorker:
         yield threading.Event()
 
     def end(self):
-        self.ends += 1
         return 0
 
     def kill(self):
         self.killed = True
 
 
-def _use(in_process, start_worker):
-    """Run tunings in processes that ``start_worker`` starts."""
-    in_process.curator.runner.kinds["tuning"].make_worker = start_worker
+def _use(in_process, kind):
+    """Run tunings in a fake process of this kind."""
+    in_process.curator.runner.kinds["tuning"].make_worker = lambda *_: kind()
 
 
 def _case(in_process):
@@ -68,24 +63,6 @@ def _started(in_process, case):
     return f"/v1/tunings/{in_process.call('owner', 'POST', '/v1/tunings', json=body)['id']}"
 
 
-def test_a_process_whose_messages_could_not_be_read_does_not_serve_the_next_tuning(in_process, until):
-    """Its later messages would be taken for the outcome of the next one: of other records, at another charge."""
-    workers = []
-
-    def start_worker(program, files):
-        workers.append(FakeWorker(broken=not workers))
-        return workers[-1]
-
-    _use(in_process, start_worker)
-    case, states = _case(in_process), []
-    for _ in range(3):
-        path = _started(in_process, case)
-        until(lambda path=path: in_process.call("owner", "GET", path)["state"] != "running")
-        states.append(in_process.call("owner", "GET", path)["state"])
-    assert states == ["failed", "completed", "completed"]
-    assert [(len(worker.jobs), worker.ends) for worker in workers] == [(1, 1), (2, 0)]
-
-
 @pytest.mark.parametrize("role", ["training", "validation"])
 def test_a_tuning_that_runs_while_a_record_is_withheld_shows_no_result(role, in_process, until):
     reads, goes_on = threading.Event(), threading.Event()
@@ -96,7 +73,7 @@ def test_a_tuning_that_runs_while_a_record_is_withheld_shows_no_result(role, in_
             goes_on.wait()
             yield from super().work(job)
 
-    _use(in_process, lambda *_: Paused(broken=False))
+    _use(in_process, Paused)
     case = _case(in_process)
     path = _started(in_process, case)
     reads.wait()
@@ -116,7 +93,7 @@ def test_the_outcome_of_another_tuning_is_not_taken(tuning_id, in_process, until
         def work(self, job, array=None):
             yield Reply(ended=ENDED, tuning_id=tuning_id, is_last=True)
 
-    _use(in_process, lambda *_: Other(broken=False))
+    _use(in_process, Other)
     path = _started(in_process, _case(in_process))
     until(lambda: in_process.call("owner", "GET", path)["state"] != "running")
     view = in_process.call("owner", "GET", path)

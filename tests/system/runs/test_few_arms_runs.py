@@ -1,5 +1,7 @@
 """Runs of the algorithms over few arms, over both services: to their end, taken up after a kill, refused, warned."""
 
+import csv
+import io
 import math
 from collections import Counter
 from dataclasses import replace
@@ -77,7 +79,11 @@ def test_every_algorithm_runs_to_its_end_and_may_ask_a_row_again(family, study_o
         assert ended.algorithm == algorithm
         assert len({trial.row for trial in trials}) < 18  # 18 plays of 12 arms
         assert all(math.isfinite(t.mean) and t.sd > 0 and math.isfinite(t.acquisition) for t in trials[1:])
-        assert {trial.passport.privacy.family for trial in trials} == {family}
+        lines = list(csv.DictReader(io.StringIO(vendor.export_csv(run.id))))
+        written = [(line["plays"], line["privacy_family"], line["privacy_variance"]) for line in lines]
+        noise = [trial.passport.privacy for trial in trials]
+        assert {privacy.family for privacy in noise} == {family}
+        assert written == [("1", family, "" if p.variance is None else repr(p.variance)) for p in noise]
         few = ["below 100" in warning for warning in ended.warnings]
         quick = algorithm.name in ("laplace_adf", "thompson") or getattr(algorithm, "mode", None) == "practical"
         assert any(few) == (family != "none" and not quick)

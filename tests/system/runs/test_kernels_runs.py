@@ -44,13 +44,3 @@ def test_a_run_chooses_what_the_engine_chooses_with_the_noise_of_z_and_y(
     assert again(noise=wire.NoiseLaw(family="none")) != made
     assert again(kernel=kernel.model_copy(update={"kind": KINDS[KINDS.index(kind) - 1]})) != made
     assert again(passports=False) != made
-
-
-def test_a_run_may_take_z_for_x(curator, owner, dataset, open_study, vendor, run_of):
-    opened = open_study(owner, dataset, GAUSSIAN)
-    spec = run_of(curator.url, opened, iterations=10)
-    plain = spec.model_copy(update={"algorithm": wire.GpUcb(name="gp_ucb", noise_aware=False)})
-    aware, naive = (vendor.wait(vendor.start(each).id, timeout_s=240) for each in (spec, plain))
-    assert (aware.algorithm.noise_aware, naive.algorithm.noise_aware) == (True, False)
-    bounds = [[trial.acquisition for trial in vendor.export(run.id).trials] for run in (aware, naive)]
-    assert bounds[0][1:] != bounds[1][1:]

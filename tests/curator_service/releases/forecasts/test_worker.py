@@ -1,8 +1,5 @@
 """The process of a forecast: what it sends, from which rows."""
 
-import signal
-
-import numpy as np
 import pytest
 
 from blindopt import wire
@@ -11,7 +8,6 @@ from service_kit.runner import Worker
 
 RECORDS = {"rows": "records"}
 SMALL = wire.ForecastCreate(epsilons=["1"], mechanisms=["gaussian"], functions=3, queries=4, **RECORDS, rows_max=40)
-LONG = wire.ForecastCreate(epsilons=["1"], mechanisms=["gaussian"], functions=200, queries=500, **RECORDS, rows_max=400)
 
 
 @pytest.fixture
@@ -42,20 +38,3 @@ def test_a_study_without_a_kernel_has_a_problem_and_no_points(worker, job):
     (reply,) = worker.work(*job(SMALL, kernel=None))
     assert "kernel" in reply.problem
     assert reply.points is None
-
-
-def test_a_forecast_that_is_killed_has_no_points(worker, job):
-    replies = worker.work(*job(LONG, 400))
-    assert next(replies).progress is not None
-    worker.kill()
-    assert all(reply.points is None for reply in replies)
-    assert worker.end() == -signal.SIGKILL
-
-
-def test_rows_travel_exactly_whatever_their_layout(worker, job):
-    """A column-major array would be scrambled if its memory were sent as it lies: half of its rows would be equal."""
-    request, values = job(SMALL)
-    assert not np.asfortranarray(values).flags.c_contiguous
-    *_, by_columns = worker.work(request, np.asfortranarray(values))
-    *_, by_rows = worker.work(request, values)
-    assert by_columns.points[0] == by_rows.points[0]
