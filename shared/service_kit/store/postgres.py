@@ -55,9 +55,9 @@ class Postgres:
             self._session.execute(f"SET blindopt.writer = '{self._name}'; SET blindopt.leads = '1'")
         return self._session
 
-    def _open(self, what: str, **settings: str) -> Session:
+    def _open(self, purpose: str, **settings: str) -> Session:
         try:
-            session = connect(self._url, self._schema, f"blindopt {self._schema} {what}", **settings)
+            session = connect(self._url, self._schema, f"blindopt {self._schema} {purpose}", **settings)
             self._sessions.add(session)
             return session
         except psycopg.Error as error:
@@ -81,7 +81,7 @@ class Postgres:
         if not hasattr(self, "_reader"):  # the schema may not be there yet
             session.run(self._begin)
             return None, []
-        _, _, writer, *rows = session.run([*self._begin, _WRITER, *(Session.message_of(*each) for each in ahead)])
+        _, _, writer, *rows = session.run([*self._begin, _WRITER, *(Session.message_of(*lookup) for lookup in ahead)])
         if writer.fetchone()[0] != self._name:
             driver.execute(f"UPDATE state SET writer = '{self._name}'")
             self._writes += 1
@@ -174,9 +174,9 @@ class Postgres:
 
     def replicas_behind(self) -> list[int | None]:
         """Bytes of the server's log that each connected replica has not replayed; None: the role may not know."""
-        behind = "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), replay_lsn)::bigint FROM pg_stat_replication"
+        query = "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), replay_lsn)::bigint FROM pg_stat_replication"
         with self._reader.connect() as db:
-            return list(db.execute(text(behind)).scalars())
+            return list(db.execute(text(query)).scalars())
 
     def close(self) -> None:
         """Close every session, and with it the locks of this one."""

@@ -87,7 +87,7 @@ def prepare(
     _add_columns(db, metadata)
     with schema.unguarded(db, "*"):
         for step in schema.steps(version, migrations) if version else ():
-            for statement in (each for statements in migrations for each in statements.get(step, ())):
+            for statement in (sql for statements in migrations for sql in statements.get(step, ())):
                 if " ADD COLUMN " not in statement:  # that was done above, with the types that columns have here
                     db.exec_driver_sql(statement)
     _create_tables(db, metadata)
@@ -149,10 +149,10 @@ def _guard(db: Connection, table: str, *, is_append_only: bool) -> None:
         f" FOR EACH STATEMENT WHEN ({leads}) EXECUTE FUNCTION note_writer()"
     )
     for verb in VERBS if is_append_only else ():
-        each = "STATEMENT" if verb == "TRUNCATE" else "ROW"
+        unit = "STATEMENT" if verb == "TRUNCATE" else "ROW"
         db.exec_driver_sql(
             f'{create} {table}_{verb.lower()} BEFORE {verb} ON "{table}"'
-            f" FOR EACH {each} EXECUTE FUNCTION refuse_change()"
+            f" FOR EACH {unit} EXECUTE FUNCTION refuse_change()"
         )
 
 
@@ -181,16 +181,16 @@ def rights(schema_name: str, role: str, metadata: tuple[MetaData, ...], append_o
     Columns that an erasure overwrites may be overwritten as one does: the triggers see to it. For the owner of the
     tables to run, after a first start under his name.
     """
-    tables = {table.name: table for each in metadata for table in each.sorted_tables}
-    lines = [
+    tables = {table.name: table for schema_tables in metadata for table in schema_tables.sorted_tables}
+    grants = [
         f"GRANT USAGE ON SCHEMA {schema_name} TO {role};",
         f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema_name} TO {role};",
         f"GRANT SELECT, UPDATE ON {schema_name}.state TO {role};",
     ]
     for table in sorted(tables):
         rights = "SELECT, INSERT" if table in append_only else "SELECT, INSERT, UPDATE, DELETE"
-        lines.append(f'GRANT {rights} ON {schema_name}."{table}" TO {role};')
+        grants.append(f'GRANT {rights} ON {schema_name}."{table}" TO {role};')
         erased = ", ".join(column.name for column in tables[table].columns if column.info == ERASABLE)
         if erased:
-            lines.append(f'GRANT UPDATE ({erased}) ON {schema_name}."{table}" TO {role};')
-    return "\n".join(lines) + "\n"
+            grants.append(f'GRANT UPDATE ({erased}) ON {schema_name}."{table}" TO {role};')
+    return "\n".join(grants) + "\n"

@@ -32,13 +32,15 @@ _CONNECT = {
 }
 
 
-def without_nul(text: str) -> str:
+def without_nul(value: str) -> str:
     r"""A text that PostgreSQL stores, which has no NUL: a different one for each text, in the same order.
 
     >>> without_nul("a\x00b\x01"), with_nul(without_nul("a\x00b\x01"))
     ('a\x01\x01b\x01\x02', 'a\x00b\x01')
     """
-    return text.replace("\x01", "\x01\x02").replace("\x00", "\x01\x01") if "\x00" in text or "\x01" in text else text
+    if "\x00" not in value and "\x01" not in value:
+        return value
+    return value.replace("\x01", "\x01\x02").replace("\x00", "\x01\x01")
 
 
 def with_nul(stored: str) -> str:
@@ -287,12 +289,11 @@ def check_url(url: str) -> None:
 
 def connect(url: str, schema: str, name: str, **settings: str) -> Session:
     """A session whose tables are those of ``schema``; the server lists it as ``name``. Raises what the driver does."""
-    given = {key: str(value) for key, value in conninfo_to_dict(url).items()}
-    options = {"search_path": schema, **settings}
-    text = " ".join(f"-c {key}={value}" for key, value in options.items())
-    own = {"options": f"{given.get('options', '')} {text}", "application_name": name}
-    text = make_conninfo("", **{**_CONNECT, **given, **own})
-    session = Session.connect(text, autocommit=True, cursor_factory=_Cursor)
+    of_url = {key: str(value) for key, value in conninfo_to_dict(url).items()}
+    options = [of_url.get("options", ""), *(f"-c {key}={value}" for key, value in settings.items())]
+    of_session = {"options": " ".join([*options, f"-c search_path={schema}"]), "application_name": name}
+    address = make_conninfo("", **{**_CONNECT, **of_url, **of_session})
+    session = Session.connect(address, autocommit=True, cursor_factory=_Cursor)
     session.prepare_threshold = None  # the driver would deallocate all with its own, also those that it did not prepare
     _register(session.adapters)
     return session

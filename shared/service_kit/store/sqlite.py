@@ -75,9 +75,7 @@ class Sqlite:
 
     def readers(self) -> Engine:
         """Open the connections that read; the pool of those that SQLAlchemy uses."""
-        read_only = URL.create("sqlite", database=self._path.as_uri(), query={"mode": "ro", "uri": "true"})
-        self._reader = create_engine(read_only, poolclass=QueuePool, pool_size=8)
-        _configure(self._reader, writes=False)
+        self._reader = reader_of(self._path)
         self._row_connection = sqlite3.connect(
             f"{self._path.as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False, timeout=5
         )
@@ -125,7 +123,8 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 def reader_of(path: Path) -> Engine:
     """An engine that reads a file."""
-    engine = create_engine(URL.create("sqlite", database=path.absolute().as_uri(), query={"mode": "ro", "uri": "true"}))
+    read_only = URL.create("sqlite", database=path.absolute().as_uri(), query={"mode": "ro", "uri": "true"})
+    engine = create_engine(read_only, poolclass=QueuePool, pool_size=8)
     _configure(engine, writes=False)
     return engine
 
