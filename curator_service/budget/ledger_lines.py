@@ -67,8 +67,8 @@ def rows_queried(db: Connection, study_id: str, rows: Sequence[int] | None = Non
     for chunk in chunks:
         latest = _last_of_rows(study_id)
         last = latest if chunk is None else latest.where(ledger.c.row.in_(chunk))
-        found = db.execute(select(*columns).where(ledger.c.seq.in_(last) & _WAS_QUERIED))
-        amounts += [(row, queries, plays, total) for row, queries, plays, total in found]
+        stored = db.execute(select(*columns).where(ledger.c.seq.in_(last) & _WAS_QUERIED))
+        amounts += [(row, queries, plays, total) for row, queries, plays, total in stored]
     return amounts
 
 

@@ -44,19 +44,19 @@ async def find(page: Page, form: Form) -> Response:
     if not form.ok:
         return await _shown(page, form.again(), 422)
     try:
-        found = await page.api.ask(f"/v1{where}:bounds", wire.PrivateBounds, sent(body), key=form.key)
+        bounds = await page.api.ask(f"/v1{where}:bounds", wire.PrivateBounds, sent(body), key=form.key)
     except ApiProblem as problem:
         failed = form.failed(problem, {"quantiles": "outermost"}, body)
         if problem.status >= 500:  # it may have been charged: the same key is not charged again
             failed = replace(failed, key=form.key)
         return await _shown(page, failed, problem.status)
-    return page.go(f"{where}/bounds", f"Found, for epsilon {found.epsilon}. A new study on this dataset offers them.")
+    return page.go(f"{where}/bounds", f"Found, for epsilon {bounds.epsilon}. A new study on this dataset offers them.")
 
 
 async def _shown(page: Page, form: Form, status: int = 200) -> Response:
     where = f"/datasets/{page.path['dataset_id']}"
     dataset = await page.api.read(f"/v1{where}", wire.DatasetView)
-    bounds = await _found(page.api, dataset.id)
+    bounds = await _stored_bounds(page.api, dataset.id)
     trail = [("Datasets", "/datasets"), (dataset.name, where)]
     context = {"dataset": dataset, "bounds": bounds, "form": form}
     return page.show("dataset_bounds.html", title="Private bounds", trail=trail, status=status, **context)
@@ -64,11 +64,11 @@ async def _shown(page: Page, form: Form, status: int = 200) -> Response:
 
 async def latest(api: Api, dataset_id: str) -> PrivateRanges:
     """The latest private bounds of each column."""
-    columns = (column for bounds in await _found(api, dataset_id) for column in bounds.columns)
+    columns = (column for bounds in await _stored_bounds(api, dataset_id) for column in bounds.columns)
     return {column.column: (shown(column.lower), shown(column.upper)) for column in columns}
 
 
-async def _found(api: Api, dataset_id: str) -> list[wire.PrivateBounds]:
+async def _stored_bounds(api: Api, dataset_id: str) -> list[wire.PrivateBounds]:
     listing = await every(api, f"/v1/datasets/{dataset_id}/bounds", "bounds")
     return [wire.PrivateBounds.model_validate(bounds, strict=False) for bounds in listing]
 

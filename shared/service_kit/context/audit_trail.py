@@ -227,11 +227,14 @@ class AuditTrail:
             self._notify_in_thread(finding)
 
     def replace_findings(self, part: Part, findings: Sequence[LogBroken]) -> None:
-        """Take the findings of one part of a verification in place of its earlier ones, and write notices."""
-        earlier = self.findings
+        """Take the findings of one part of a verification in place of its earlier ones, and write notices.
+
+        A log that was reported as broken is not reported again in other words.
+        """
+        earlier, was_broken = self.findings, self._log_fault() is not None
         self._findings[part] = list(findings)
         for finding in findings:
-            if str(finding) not in earlier:
+            if str(finding) not in earlier and not (was_broken and finding.about is None):
                 self._notify_in_thread(finding)
 
     def _notify_in_thread(self, finding: LogBroken) -> None:
