@@ -2,13 +2,12 @@
 
 import asyncio
 import secrets
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 from weakref import WeakSet
 
 import psycopg
+from psycopg import waiting
 from sqlalchemy import Connection, Engine, MetaData, create_engine, event, literal_column, select, text
 from sqlalchemy.pool import QueuePool, StaticPool
 
@@ -92,8 +91,8 @@ class Postgres:
     def readers(self) -> Engine:
         """Open the connections that read; the pool of those that SQLAlchemy uses."""
         self._reader = _engine(lambda: self._open("reader"), QueuePool)
-        self._row_session, self._row_lock = self._open("reader"), threading.Lock()
-        self._row_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rows")
+        self._row_session = self._open("reader")
+        self._lookup_session: Session | None = None
         self._lookups: list[tuple[Message, asyncio.Future[Any]]] = []
         self._looking_up: asyncio.Task[None] | None = None
 
@@ -104,8 +103,10 @@ class Postgres:
         return self._reader
 
     def row(self, statement: PreparedStatement, values: dict[str, Any]) -> Any:
-        """The only row of a statement, or None; not in a transaction."""
-        return statement.made(self._fields([Session.message_of(statement, values)])[0])
+        """The only row of a statement, or None; not in a transaction, for one thread at a time."""
+        if self._row_session.closed:
+            self._row_session = self._open("reader")
+        return statement.row_on(self._row_session, **values)
 
     async def row_soon(self, statement: PreparedStatement, values: dict[str, Any]) -> Any:
         """``row`` for the event loop. Rows that are asked for while others are waited for are read together."""
@@ -121,10 +122,13 @@ class Postgres:
             messages = [message for message, _ in lookups]
             results: list[Any]
             try:
-                results = await asyncio.get_running_loop().run_in_executor(self._row_thread, self._fields, messages)
+                if self._lookup_session is None or self._lookup_session.closed:
+                    self._lookup_session = await asyncio.to_thread(self._open, "reader")
+                session = self._lookup_session
+                rows = await waiting.wait_async(session.running(messages), session.pgconn.socket)
+                results = [result.fetchone() for result in rows]
             except Exception as error:
-                closed = psycopg.OperationalError("the session is closed")
-                results = [error if isinstance(error, psycopg.Error) else closed] * len(lookups)
+                results = [error] * len(lookups)
             for (_, future), fields in zip(lookups, results, strict=True):
                 if future.done():  # its caller has gone
                     continue
@@ -132,12 +136,6 @@ class Postgres:
                     future.set_exception(fields)
                 else:
                     future.set_result(fields)
-
-    def _fields(self, messages: list[Message]) -> list[Any]:
-        with self._row_lock:
-            if self._row_session.closed:
-                self._row_session = self._open("reader")
-            return [result.fetchone() for result in self._row_session.run(messages)]
 
     async def answer(self) -> None:
         """Wait until the server answers a read that waits for no lock. Raises StorageUnavailable."""
@@ -180,9 +178,11 @@ class Postgres:
 
     def close(self) -> None:
         """Close every session, and with it the locks of this one."""
-        self._row_session.cut()  # a thread may wait for it
-        self._row_thread.shutdown()
         self._row_session.close()
+        if self._lookup_session is not None and self._looking_up is not None:
+            self._lookup_session.cut()  # the event loop may wait for it
+            if self._looking_up.done():
+                self._lookup_session.close()
         self._reader.dispose()
         self._writer.dispose()
 

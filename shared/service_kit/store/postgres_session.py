@@ -171,10 +171,17 @@ class Session(psycopg.Connection[Any]):
         return f"{verb} {self._savepoints.pop() if verb == 'RELEASE' else self._savepoints[-1]}"
 
     def run(self, messages: list[Message]) -> list[_Result]:
-        """Send statements together, wait once, and return the results. Raises the first error, after which none ran."""
+        """``running``, on a thread that waits."""
+        return cast(list[_Result], self.wait(self.running(messages)))
+
+    def running(self, messages: list[Message]) -> Any:
+        """Send statements together, wait once, and return the results. Raises the first error, after which none ran.
+
+        A generator of psycopg's, which yields what to wait for.
+        """
         for message in messages:
             self.send(message)
-        results, error = self._arrived(), None
+        results, error = (yield from self._arriving()), None
         for result in results:
             if result.status == ExecStatus.FATAL_ERROR and error is None:
                 error = psycopg.errors.error_from_result(result)
@@ -213,15 +220,15 @@ class Session(psycopg.Connection[Any]):
             self.pgconn.send_prepare(name, sql.encode())
         self.pgconn.send_query_prepared(name, values, formats, Format.BINARY)
 
-    def _arrived(self) -> list[Any]:
+    def _arriving(self) -> Any:
         """The results of all statements that were sent."""
         results: list[Any] = []
         if self.pgconn.pipeline_status == PipelineStatus.OFF:
             return results
         self.pgconn.pipeline_sync()
-        self.wait(generators.send(self.pgconn))
+        yield from generators.send(self.pgconn)
         while True:
-            result = self.wait(generators.fetch(self.pgconn))
+            result = yield from generators.fetch(self.pgconn)
             if self.pgconn.status == ConnStatus.BAD:  # no sync will come
                 raise psycopg.OperationalError("the connection is lost")
             if result is not None and result.status == ExecStatus.PIPELINE_SYNC:
