@@ -181,8 +181,8 @@ def main(arguments: list[str] | None = None) -> int:
         with (
             tempfile.TemporaryDirectory(prefix="blindopt-groups-") as folder,
             start_services(Path(folder)) as (curator, modeler),
-            Owner(curator.url, curator.token, timeout_s=300) as owner,
-            Vendor(modeler.url, modeler.token) as vendor,
+            Owner(curator.url, curator.token, timeout_s=300, plain_http=True) as owner,
+            Vendor(modeler.url, modeler.token, plain_http=True) as vendor,
             console.status("starting ...") as status,
         ):
             seeds = range(chosen.seed, chosen.seed + chosen.runs)

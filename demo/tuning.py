@@ -125,7 +125,7 @@ def main(arguments: list[str] | None = None) -> int:
         with (
             tempfile.TemporaryDirectory(prefix="blindopt-tuning-") as folder,
             curator_alone(Path(folder)) as curator,
-            Owner(curator.url, curator.token, timeout_s=120) as owner,
+            Owner(curator.url, curator.token, timeout_s=120, plain_http=True) as owner,
         ):
             datasets = (
                 owner.register("public", public.csv(names), public=True).id,

@@ -4,12 +4,13 @@ What a page derives has inputs of its own: ``hide``, ``find``, ``groups``, ``col
 """
 
 from collections.abc import Mapping, Sequence
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from math import sqrt
 from types import MappingProxyType
 from typing import Any
 
 from blindopt import wire
+from blindopt.formats.numbers import readings
 from curator_service.console import groups
 from service_kit.console import Form
 from service_kit.console.forms import Body
@@ -56,7 +57,7 @@ def carried(form: Form, step: str) -> list[tuple[str, str]]:
 def body_of(form: Form, dataset: wire.DatasetView, upto: str) -> Body:
     """The study from the steps up to ``upto``, inclusive; faults are added to ``form.errors``."""
     steps = NAMES[: NAMES.index(upto) + 1]
-    of_groups, hides = groups.is_chosen(form), form.get("hide") or "small"
+    of_groups, hides = groups.is_chosen(form), _choice_of_hide(form)
     is_column = (form.get("measurement.source") or "column") == "column"
     without = {name for name in wire.StudyCreate.model_fields if step_of(name) not in steps}
     without |= {"release", "answers", "privacy_unit"} if of_groups else {"release.sensitivity"}
@@ -67,7 +68,7 @@ def body_of(form: Form, dataset: wire.DatasetView, upto: str) -> Body:
     without |= set() if dataset.person_column is None else {"rows_per_person"}  # it is the dataset's
     body = form.read(wire.StudyCreate, without)
     if "features" in steps:
-        _check_features(form, body["features"])
+        _check_features(form, body["features"], [column.name for column in dataset.columns])
     if "measurement" in steps and is_column:
         body["measurement"]["noise_variance"] = form.real("column_noise", needed=False) or 0.0
     if "release" in steps and of_groups:
@@ -82,10 +83,17 @@ def body_of(form: Form, dataset: wire.DatasetView, upto: str) -> Body:
     return body
 
 
-def _check_features(form: Form, features: Body) -> None:
+def _choice_of_hide(form: Form) -> str:
+    """The choice of what a release hides; anything else is the first one."""
+    return hides if (hides := form.get("hide")) in ("everything", "most", "own") else "small"
+
+
+def _check_features(form: Form, features: Body, columns: Sequence[str]) -> None:
     if not features:
         form.wrong("features.0.column", "Choose at least one feature")
     for i, feature in features.items():
+        if i >= len(columns) or feature["column"] != columns[i]:
+            form.wrong(f"features.{i}.column", "The dataset has no such column: choose the features again")
         form.interval(f"features.{i}.lower", f"features.{i}.upper")
         if feature.get("hidden_change") is not None and feature.get("scale") is not None:
             message = "Leave it empty, or the hidden change: that is the unit where it is stated"
@@ -94,7 +102,7 @@ def _check_features(form: Form, features: Body) -> None:
 
 def _sensitivity(form: Form, features: Body) -> float | None:
     """Delta in scaled units, from what must not be learned about one record."""
-    match form.get("hide") or "small":
+    match _choice_of_hide(form):
         case "everything":
             return sqrt(len(features))
         case "most":
@@ -240,9 +248,9 @@ def row_cap(form: Form) -> str | None:
     try:
         release = Decimal(0) if form.get("release.mechanism") == "identity" else Decimal(form.get("release.epsilon"))
         cap = release + ANSWERS_PER_ROW * Decimal(form.get("answers.epsilon"))
-    except InvalidOperation:
+    except ArithmeticError:
         return None
-    return format(cap, "f") if cap.is_finite() else None
+    return format(cap, "f") if cap.is_finite() and cap < groups.EPSILON_END else None
 
 
 def _plain(value: float) -> str:
@@ -253,7 +261,7 @@ def _plain(value: float) -> str:
 def _ends(form: Form, name: str) -> tuple[float, float] | None:
     """The bounds that were typed, if they are numbers in order."""
     try:
-        lower, upper = (float(form.get(f"{name}.{end}")) for end in ("lower", "upper"))
-    except ValueError:
+        (lower,), (upper,) = (readings(form.get(f"{name}.{end}")) for end in ("lower", "upper"))
+    except ValueError:  # none, or one that can be read in two ways
         return None
     return (lower, upper) if lower < upper else None

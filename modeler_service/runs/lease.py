@@ -99,6 +99,16 @@ class RunLease:
         if not store.beat(db, self.run_id, self._number, stamp(self.now)):
             raise Interrupted
 
+    def check_verified(self) -> None:
+        """Look for writes of other programs before a query is sent.
+
+        Raises Verifying while one is not verified, and RecordChanged once a finding is about the run.
+        """
+        self.context.database.look()
+        self.context.database.foreign_writes.check_verified()
+        self.context.audit_trail.check_sound()
+        self.context.audit_trail.check_unchanged(self.run_id)
+
     def read(self, work: Callable[[Connection], T]) -> T:
         """Run ``work`` in a transaction that reads."""
         with self.context.database.read() as db:

@@ -175,8 +175,8 @@ class RunWorker:
             if not rows and not proposals:
                 return chooser.ended_because
             self._interrupt.check()
-            self._lease.context.database.foreign_writes.check_verified()
             rows = rows or self._store_choice(first, proposals, chooser.fitted)
+            self._lease.check_verified()
             answers = queries.ask(curator, first, rows)
             last, every = first + len(rows) - 1, self._settings.countersign_every
             if last // every > (first - 1) // every:

@@ -55,6 +55,8 @@ def summarize(db: Connection, records: Iterable[Json], summaries: list[LogSummar
                     summary.follow(record)
                 except LogBroken as finding:
                     note(index, finding)
+                except (ValueError, LookupError, TypeError, AttributeError) as error:  # whoever wrote it can chain it
+                    note(index, LogBroken(f"a record of {kind} cannot be read ({type(error).__name__})"))
     except LogBroken as finding:
         yield finding
         if finding.about is None:

@@ -369,3 +369,23 @@ def test_the_form_of_a_stored_study_makes_that_study_again(changes):
     if changes is STUDIES["grid in another order"]:
         expected["release"]["cells"]["parts"] = [2, 4]
     assert remade.model_dump() == expected
+
+
+def test_values_that_no_page_sends_are_wrong_at_their_input_and_no_fault_of_the_program():
+    stated = STATED | ANSWERED
+    unknown = Form.blank(**stated | {"features.0.column": "nosuch"})
+    body_of(unknown, DATASET, "features")
+    assert "features.0.column" in unknown.errors
+    beyond = Form.blank(**stated | {"features.999.column": "a"})
+    body_of(beyond, DATASET, "features")
+    assert "features.999.column" in beyond.errors
+    bogus = Form.blank(**stated | {"hide": "bogus"})
+    assert body_of(bogus, DATASET, "release")["release"]["sensitivity"] == 1.0
+    for epsilon in ("1e999999999", "1e7", "nan"):
+        assert row_cap(Form.blank(**ANSWERED | {"release.epsilon": epsilon})) is None
+
+
+def test_bounds_with_a_decimal_comma_get_a_suggestion():
+    form = Form.blank(**{"features.0.column": "a", "features.0.lower": "0", "features.0.upper": "60,5"})
+    suggest(form, "release")
+    assert form.get("features.0.hidden_change") == "3"

@@ -202,7 +202,7 @@ def _played(parties, studies, shots_left=0, aim=None, expected=None, **chosen):
     ``expected``: what is stored at a death of the query that it is about; None: what IN_A_RUN says.
     """
     keys = [os.urandom(8).hex() for _ in studies]
-    runs, died = [], 0
+    runs, died, before = [], 0, len(parties.modeler.log)
 
     def revive(service):
         nonlocal died
@@ -236,6 +236,7 @@ def _played(parties, studies, shots_left=0, aim=None, expected=None, **chosen):
         )
         if ended == [(len(runs),)] and not any(map(parties.is_doomed, (parties.curator, parties.modeler))):
             break
+        assert '"RecordChanged"' not in parties.modeler.log[before:], parties.modeler.log[before:][-2000:]
         assert time.monotonic() < deadline, f"the runs do not end: {parties.modeler.log[-2000:]}"
         time.sleep(0.025)
     parties.restore()
@@ -579,7 +580,7 @@ WRONG = {
     "charged twice": ("curator", "draw.after", 3, "the ledger charged a query twice"),
     "drawn first": ("curator", "draw.after", 3, "'draw.after'"),
     "chosen by chance": ("modeler", "ask.after", 5, "was chosen otherwise than its past says"),
-    "not recorded": ("modeler", "answered.after-commit", 5, "is not in the modeler's log"),
+    "not recorded": ("modeler", "answered.after-commit", 5, "RecordChanged"),
     "not charged": ("curator", "answer.after-commit", 5, "was charged 0 times"),
 }
 
