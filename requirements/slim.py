@@ -73,7 +73,8 @@ UNUSED = [
 
 IMPORTED = """
 anyio._backends._asyncio anyio.streams.tls argon2 cffi cffi.cparser cryptography.fernet
-cryptography.hazmat.primitives.asymmetric.ed25519 dp_accounting.pld.privacy_loss_distribution fastapi
+cryptography.hazmat.primitives.asymmetric.ec cryptography.hazmat.primitives.asymmetric.ed25519
+cryptography.hazmat.primitives.serialization cryptography.x509 dp_accounting.pld.privacy_loss_distribution fastapi
 fastapi.responses fastapi.staticfiles fastapi.telemetry._runtime h11 httpcore httpx jinja2 numpy opendp.domains
 opendp.measurements opendp.measures opendp.metrics opendp.mod prometheus_client psycopg pyarrow.compute
 pyarrow.parquet pycparser.c_parser pydantic pydantic.v1 pydantic_settings pygal pygal.style python_multipart rfc8785
