@@ -21,7 +21,7 @@ help:
 	@echo "  make test-engine     runs at a Dask cluster on this machine whose parts fail (TIMES=20 times each)"
 	@echo "  make soak            kills, hostile files and slow peers: more than an hour (SECONDS=600)"
 	@echo "  make audit-privacy   the statistical tests of privacy at full size (SCALE=20; 200 at night)"
-	@echo "  make mutants         small faults that the tests must find: hours (docs/mutants.md)"
+	@echo "  make mutants         small faults that the tests must find: hours (docs/developers/mutants.md)"
 	@echo "  make compatibility   a run between this version and 0.2.0, in both directions (needs the history of git)"
 	@echo "  make docker-check    build and run docker-compose.yml (needs a Docker engine)"
 	@echo "  make deploy-check    systemd units, chart, alert rules and recipes for proxies, each by its own tool"
@@ -31,7 +31,7 @@ help:
 	@echo
 	@echo "Seldom:"
 	@echo "  make bench           speed side by side with what one would use instead (ARGS=PART)"
-	@echo "  make reproduce       the experiments of the papers, into docs/results.md: two hours (ARGS=--quick: minutes)"
+	@echo "  make reproduce       the experiments of the papers, into benchmarks/papers/results: two hours (ARGS=--quick: minutes)"
 	@echo "  make screenshots     the pictures in docs/, made again by the tests"
 	@echo "  make lock            write requirements/*.txt again (needs uv)"
 	@echo "  make clean           remove .venv, build, dist and out"

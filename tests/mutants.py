@@ -1,4 +1,4 @@
-"""Mutation testing of the parts where a fault costs privacy: ``make mutants``, with docs/mutants.md.
+"""Mutation testing of the parts where a fault costs privacy: ``make mutants``, with docs/developers/mutants.md.
 
 A script, run by its path: it copies the sources into out/mutants with both packages of ``shared`` at the top, because
 mutmut derives a module's name from its path, and runs mutmut there. Results are kept: a second run goes on.

@@ -224,7 +224,7 @@ def test_no_static_file_asks_for_another_host():
 
 
 def test_what_does_not_run_on_postgresql_exists_and_is_documented():
-    documented = (ROOT / "docs" / "testing.md").read_text()
+    documented = (ROOT / "docs" / "developers" / "testing.md").read_text()
     for name, why in postgres.SQLITE_ONLY.items():
         file, _, test = name.partition("::")
         (path,) = (path for path in (ROOT / "tests").rglob(file))

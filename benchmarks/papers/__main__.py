@@ -63,16 +63,18 @@ OUT = ROOT / "out"
 def main() -> None:
     """Run the named parts, or all. The same command continues an interrupted run."""
     parser = argparse.ArgumentParser(prog="make reproduce", description=main.__doc__)
-    parser.add_argument("--quick", action="store_true", help="few runs: under five minutes; tables go to out/")
+    parser.add_argument("--quick", action="store_true", help="few runs: under five minutes; tables go to out/papers")
     parser.add_argument("--only", action="append", choices=PARTS, metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--workers", type=int, default=2, help="processes (default: 2)")
-    parser.add_argument("--to", type=Path, help="folder of results.md (default: docs, or out with --quick)")
+    parser.add_argument(
+        "--to", type=Path, help="folder of the page (default: that of the results, or out/papers with --quick)"
+    )
     parser.add_argument("--again", action="store_true", help="discard stored runs")
     chosen = parser.parse_args()
     if chosen.workers < 1:
         parser.error("--workers: at least 1")
     size = SIZES["quick" if chosen.quick else "full"]
-    folder: Path = chosen.to or (OUT if chosen.quick else ROOT / "docs")
+    folder: Path = chosen.to or (OUT / "papers" if chosen.quick else ROOT / "benchmarks/papers/results")
     parts = {name: PARTS[name] for name in chosen.only or PARTS}
     console = Console()
     for name in [name for name in parts if name in NEEDED and not sources.have(NEEDED[name])]:
@@ -94,7 +96,7 @@ def main() -> None:
 
 def reproduce(parts: list[Part], size: Size, kept: Path, folder: Path, workers: int, console: Console) -> Path:
     """Run each part; after each, write its summary, and the page from all summaries in ``folder``."""
-    target = folder / "results.md"
+    target = folder / report.PAGE
     columns = (TextColumn("{task.description:<14}"), BarColumn(), MofNCompleteColumn())
     with (
         threadpool_limits(1),
@@ -102,8 +104,8 @@ def reproduce(parts: list[Part], size: Size, kept: Path, folder: Path, workers: 
     ):
         for part in parts:
             summary = _play(part, size, kept, workers, progress)
-            (folder / report.FOLDER).mkdir(parents=True, exist_ok=True)
-            (folder / report.FOLDER / f"{part.name}.json").write_text(json.dumps(summary, separators=(",", ":")) + "\n")
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{part.name}.json").write_text(json.dumps(summary, separators=(",", ":")) + "\n")
             report.draw(folder, summary)
             target = report.write(folder, summaries(folder))
     return target
@@ -125,7 +127,7 @@ def _play(part: Part, size: Size, kept: Path, workers: int, progress: Progress) 
 
 def summaries(folder: Path) -> list[Summary]:
     """Read the summaries in a folder."""
-    return [json.loads(path.read_text()) for path in sorted((folder / report.FOLDER).glob("*.json"))]
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
 
 
 if __name__ == "__main__":

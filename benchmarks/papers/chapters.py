@@ -1,4 +1,4 @@
-"""The chapters of results.md: the text of each part, and the curves that it shows."""
+"""The chapters of results/README.md: the text of each part, and the curves that it shows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -120,8 +120,8 @@ Kharkovskii, Dai & Low (2020), section 4: a 100 x 100 grid, T = 50, sigma_n^2 = 
 three random rows first; every column meets the same functions, drawn exactly. The side of the domain is 6.4
 length-scales: with the printed length-scale of 1.25 for inputs of norm 25 it would be 28.3, where GP-UCB without any
 privacy keeps a regret of 0.89 after 50 steps (not measured here), and the paper prints 0.003. The release is labelled
-as refuted, since it is not differentially private ([privacy.md](privacy.md)). The errors of differences allow for the
-paper's 50 runs too.""",
+as refuted, since it is not differentially private ([proof](../../../docs/privacy.md)). The errors of differences allow
+for the paper's 50 runs too.""",
         synthetic_tables,
         _grid_panels,
         _STEP,

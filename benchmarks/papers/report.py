@@ -1,4 +1,4 @@
-"""Writes docs/results.md and its figures from the summaries."""
+"""Writes benchmarks/papers/results/README.md and its figures from the summaries."""
 
 from pathlib import Path
 
@@ -6,12 +6,12 @@ from benchmarks.papers import figures
 from benchmarks.papers.chapters import CHAPTERS
 from benchmarks.papers.summary import Summary
 
-FOLDER = "results"
-"""Folder of summaries and figures, beside results.md."""
+PAGE = "README.md"
+"""Stands in one folder with the summaries and the figures."""
 
 
 def write(folder: Path, summaries: list[Summary]) -> Path:
-    """Write results.md into ``folder``."""
+    """Write the page into ``folder``."""
     by_part = {summary["part"]: summary for summary in summaries}
     lines = [HEAD]
     for name, chapter in CHAPTERS.items():
@@ -22,15 +22,15 @@ def write(folder: Path, summaries: list[Summary]) -> Path:
         size = f"{summary['size'].capitalize()} form, {_runs(summary)}"
         cost = f"{summary['cpu_s'] / 60:.1f} minutes of processor time"
         lines += [f"## {chapter.title}", "", f"*{size}; {cost}.*", "", chapter.text, ""]
-        lines += [*chapter.tables(summary), f"![{chapter.title}]({FOLDER}/{name}.svg)", ""]
-    target = folder / "results.md"
+        lines += [*chapter.tables(summary), f"![{chapter.title}]({name}.svg)", ""]
+    target = folder / PAGE
     target.write_text("\n".join(lines).rstrip() + "\n")
     return target
 
 
 def draw(folder: Path, summary: Summary) -> Path:
     """Draw the figure of a part beside its summary."""
-    chapter, path = CHAPTERS[summary["part"]], folder / FOLDER / f"{summary['part']}.svg"
+    chapter, path = CHAPTERS[summary["part"]], folder / f"{summary['part']}.svg"
     panels = chapter.panels(summary)
     figures.draw(path, summary, panels, xlabel=chapter.xlabel, ylabel=chapter.ylabel, log=chapter.log)
     return path
@@ -43,7 +43,8 @@ def _runs(summary: Summary) -> str:
 
 HEAD = """# Results
 
-Written by `make reproduce` from the runs that it made: the numbers in `results/*.json` say the same with more digits.
+Written by `make reproduce` from the runs that it made: the numbers in `*.json` beside this page say the same with more
+digits.
 Every release is drawn by the curator's own mechanisms, every row chosen by the modeler's own algorithms. In brackets:
 the standard error of a mean over runs; in square brackets: the median and the 90 % quantile of the runs. Regrets are
 heavy-tailed, so that a standard error from few runs says little.

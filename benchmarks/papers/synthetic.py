@@ -21,7 +21,7 @@ from curator_service.releases.mechanisms.planar_laplace import PlanarLaplaceMech
 from curator_service.releases.mechanisms.po_gp_ucb import PoGpUcb, largest_r, spectrum
 
 SIDE_PER_LENGTHSCALE = 6.4
-"""The printed length-scale of 1.25 with inputs of norm 25 would be 28.3, which docs/results.md rules out."""
+"""The printed length-scale of 1.25 with inputs of norm 25 would be 28.3, which benchmarks/papers/results rules out."""
 NOISE_VARIANCE = 1e-5
 DELTA = 1e-5
 STEPS = 50

@@ -19,7 +19,7 @@ from service_kit.console.forms import Body
 pages = Pages()
 MECHANISM = "groups"
 SHARE = Decimal("0.5")
-"""The share of epsilon for the numbers of records: half, or anything near it (docs/results.md, "Groups of records")."""
+"""The share of epsilon for the numbers of records: half, or anything near it (measured: benchmarks/papers/results)."""
 RECORDS_PER_GROUP = 50
 """So many records a group has, on average, with the parts that the form suggests."""
 PARTS_MAX = 20

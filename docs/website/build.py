@@ -20,9 +20,8 @@ def build(target: Path) -> Path:
     pages = source / "pages"
     assemble(pages)
     config = (Path(__file__).parent / "zensical.toml").read_text()
-    for section in ("decisions", "notebooks"):
-        entries = ", ".join(f'"{section}/{page.name}"' for page in sorted((pages / section).glob("*.md")))
-        config = config.replace(f'"{section}/*.md"', entries)
+    entries = ", ".join(f'"notebooks/{page.name}"' for page in sorted((pages / "notebooks").glob("*.md")))
+    config = config.replace('"notebooks/*.md"', entries)
     (source / "zensical.toml").write_text(config)
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "-f", str(source / "zensical.toml")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -53,7 +52,12 @@ def assemble(pages: Path) -> None:
         (pages / "reference" / name).parent.mkdir(exist_ok=True)
         (pages / "reference" / name).write_text(text)
     notebooks.render_all(ROOT / "docs/notebooks", pages / "notebooks")
+    for path in (pages / "changelog.md", *(pages / "developers").rglob("*.md")):
+        path.write_text(NOT_SEARCHED + path.read_text(encoding="utf-8"), encoding="utf-8")
 
+
+NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n\n"
+"""What the generator reads at the top of a page that its search leaves out: developers' pages and the changelog."""
 
 EXPLAINED = ("checkpoint", "countersignature", "noise description", "receipt", "shared log")
 """Terms of the glossary that few readers know: each page explains them where the pointer rests on them."""

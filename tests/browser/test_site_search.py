@@ -22,7 +22,7 @@ def site(tmp_path_factory):
         yield url
 
 
-@pytest.mark.slow(sibling="test_site.py::test_the_search_has_every_page")
+@pytest.mark.slow(sibling="test_site.py::test_the_search_has_every_page_for_users_and_no_other")
 def test_a_word_gives_the_pages_that_explain_it(site, visit):
     reader = visit(site)
     reader.open("/index.html")
@@ -31,7 +31,7 @@ def test_a_word_gives_the_pages_that_explain_it(site, visit):
     expect(reader.page.get_by_text(re.compile(r"^[1-9]\d* results$"))).to_be_visible()
 
 
-@pytest.mark.slow(sibling="test_site.py::test_the_search_has_every_page")
+@pytest.mark.slow(sibling="test_site.py::test_the_search_has_every_page_for_users_and_no_other")
 def test_a_word_that_no_page_has_leads_nowhere(site, visit):
     reader = visit(site)
     reader.open("/glossary.html")

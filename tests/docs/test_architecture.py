@@ -1,10 +1,10 @@
-"""docs/architecture.md and docs/testing.md name files that exist; the first leaves out no folder of the product."""
+"""Two pages of docs/developers name files that exist; architecture.md leaves out no folder of the product."""
 
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs/architecture.md").read_text()
+TEXT = (ROOT / "docs/developers/architecture.md").read_text()
 TOPS = ("shared/", "curator_service/", "modeler_service/", "tests/", "demo/", "docs/")
 
 
@@ -29,7 +29,7 @@ def test_every_path_in_the_text_exists():
 
 
 def test_what_is_said_of_tests_names_files_and_verbs_that_exist():
-    testing, makefile = (ROOT / "docs/testing.md").read_text(), (ROOT / "Makefile").read_text()
+    testing, makefile = (ROOT / "docs/developers/testing.md").read_text(), (ROOT / "Makefile").read_text()
     named = [path for path in re.findall(r"`([\w./]+)`", testing) if path.startswith(TOPS)]
     assert len(named) > 60
     assert [path for path in named if not (ROOT / path).exists()] == []

@@ -11,6 +11,7 @@ import pytest
 from docs.website import errors
 from tests import processes
 from tests.docs.site_checks import faults
+from tests.docs.snippets import DOCUMENTS
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,14 +59,17 @@ def test_every_page_has_one_place_in_the_navigation(out):
     source = out / "site-source"
     listed = list(entries(tomllib.loads((source / "zensical.toml").read_text())["project"]["nav"]))
     written = sorted(path.relative_to(source / "pages").as_posix() for path in (source / "pages").rglob("*.md"))
-    assert sorted(listed) == written
+    for_users = [page for page in written if not page.startswith("developers/")]
+    assert sorted(listed) == sorted([*for_users, "developers/index.md"])
 
 
-def test_the_search_has_every_page(out):
+def test_the_search_has_every_page_for_users_and_no_other(out):
     index = json.loads((out / "site" / "search.json").read_text())
     searched = {item["location"].partition("#")[0] for item in index["items"]}
     pages = {path.relative_to(out / "site").as_posix() for path in (out / "site").rglob("*.html")} - {"404.html"}
-    assert pages - searched == set()
+    for_others = {page for page in pages if page.startswith("developers/")} | {"changelog.html"}
+    assert len(for_others) > 5
+    assert searched == pages - for_others
 
 
 def test_the_reference_has_every_operation_and_field(out):
@@ -107,3 +111,21 @@ def test_documents_that_the_readmes_and_the_code_name_exist():
         named |= set(re.findall(r"(?<![\w/])docs/[\w/.-]+\.(?:md|py|png)", path.read_text()))
     assert len(named) > 12
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+REPOSITORY = r"https://github\.com/blindopt/blindopt/(?:blob|tree)/main/([^)#\s\"]+)(?:#([\w-]+))?"
+
+
+def test_pages_link_to_files_and_headings_of_the_repository_that_exist():
+    named = {link for name in DOCUMENTS for link in re.findall(REPOSITORY, (ROOT / name).read_text(encoding="utf-8"))}
+    assert len(named) > 4
+    assert {(path, anchor) for path, anchor in named if not _exists(path, anchor)} == set()
+    assert not _exists("benchmarks/papers/results/README.md", "a-heading-that-is-not-there")  # the control
+
+
+def _exists(path, anchor):
+    """Whether the repository has this file and, in it, a heading with this anchor."""
+    if not anchor or not (ROOT / path).is_file():
+        return not anchor and (ROOT / path).exists()
+    headings = re.findall(r"^#+ (.+)$", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
+    return anchor in {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}

@@ -18,7 +18,7 @@ SHOWN_BY_VERBS = {
     "docs/docker.md": 3,  # a Docker engine: make docker-check
     "docs/howto/install.md": 3,  # root and systemd, or a cluster: make deploy-check, by their own tools
     "docs/privacy.md": 1,  # a transcript: test_privacy_audit.py
-    "docs/mutants.md": 2,  # make mutants itself, which takes hours
+    "docs/developers/mutants.md": 2,  # make mutants itself, which takes hours
 }
 """How many blocks of a document no test of the gate runs, and what does."""
 

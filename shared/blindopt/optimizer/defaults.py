@@ -39,7 +39,7 @@ def group_answers(study: object) -> bool:
 def own_residual(study: object) -> bool:
     """Whether what other candidates do not explain of an answer, beyond its declared noise, is the candidate's own.
 
-    It is then a nugget, part of f, and a recommendation counts it (docs/results.md, "Groups of records").
+    It is then a nugget, part of f, and a recommendation counts it (benchmarks/papers/results, "Groups of records").
     """
     return exact_answers(study) or group_answers(study)
 
@@ -171,7 +171,7 @@ def _upper_bound(batch_size: int) -> wire.AlgorithmSpec:
 def _open(spec: wire.RunSpec, study: Study, past: int) -> wire.AlgorithmSpec:
     """The algorithm where answers are not randomized, or the candidates many; also in batches.
 
-    docs/results.md, "Which rule": with noisy candidates ``ei_deblurred`` has the smallest worst case if the kernel is
+    benchmarks/papers/results: with noisy candidates ``ei_deblurred`` has the smallest worst case if the kernel is
     fitted, and ``ei`` the smaller regret if it is given.
     """
     is_fitted = spec.kernel is None and study.kernel is None

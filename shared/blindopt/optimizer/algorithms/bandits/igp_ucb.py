@@ -56,7 +56,7 @@ class BoundedIgp(IgpUcb):
     """IGP-UCB for answers of sup norm M', which are M'-sub-Gaussian about f (Hoeffding).
 
     ``guaranteed``: s = M', lam = s^2, scale 1: no truncation, no medians, no factor in T. Otherwise s^2 is the
-    worst-case variance and R^2, lam = s^2 / B^2, scale 0.3: better in the trials of docs/results.md, and no theorem.
+    worst-case variance and R^2, lam = s^2 / B^2, scale 0.3: better in the trials of benchmarks/papers, and no theorem.
     """
 
     def __init__(
