@@ -10,7 +10,7 @@ from curator_service.budget import ledger, ledger_lines, table
 from curator_service.budget.file_budget import FileBudget
 from curator_service.budget.file_use import FileUse, FileUses
 from curator_service.budget.ledger import Balance, Charge, Cost, RowBalance
-from curator_service.privacy.choice import Concrete
+from curator_service.privacy.calibration import Concrete
 from curator_service.privacy.prices import Prices, text, units
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext

@@ -11,8 +11,8 @@ from curator_service import notices, store
 from curator_service.budget import ledger_lines, table
 from curator_service.budget.file_use import FileUse, FileUses, cost_for_everyone
 from curator_service.budget.ledger import A_FILE, Account, Charge, Cost, is_raised
-from curator_service.privacy import dataset_account
-from curator_service.privacy.choice import Concrete
+from curator_service.privacy import prices
+from curator_service.privacy.calibration import Concrete
 from curator_service.privacy.prices import Prices, text
 from service_kit.context.context import ServiceContext
 from service_kit.context.outbox import Outbox
@@ -84,7 +84,7 @@ class FileBudget:
             return
         self._check_file()
         public = all(row.public for row in store.registrations(self._db, self._dataset.sha256))
-        if dataset_account.answers_are_unbounded(spec, public=public):
+        if prices.answers_are_unbounded(spec, public=public):
             caps = dict(zip(("dataset.epsilon", "dataset.delta"), self.account.cap_texts, strict=True))
             cap, limit = next((cap, limit) for cap, limit in caps.items() if limit is not None)
             raise BudgetExhausted(cap, requested=text(sum(charge.cost for charge in charges)), spent="0", limit=limit)
@@ -179,12 +179,12 @@ def allow_release(use: FileUse, spec: wire.StudyCreate, ran: Concrete) -> Cost:
     Raises BudgetExhausted at a cap. Raises StateConflict if the account is closed, or if it has a cap and what the
     study would release has no finite bound.
     """
-    cost = Cost(Prices.of(spec).release, dataset_account.release_delta(ran))
+    cost = Cost(Prices.of(spec).release, prices.release_delta(ran))
     if use.public and cost.epsilon == 0:  # nobody in it needs protection
         return use.used + cost
     use.account.check_open()
-    why = dataset_account.release_is_unbounded(ran, public=use.public)
-    why = why or dataset_account.answers_are_unbounded(spec, public=use.public)
+    why = prices.release_is_unbounded(ran, public=use.public)
+    why = why or prices.answers_are_unbounded(spec, public=use.public)
     if why and use.account.is_capped:
         raise StateConflict(f"this dataset has a cap, which cannot hold with this study: {why}")
     return use.account.check(use.used, cost)

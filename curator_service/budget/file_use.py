@@ -16,7 +16,7 @@ from blindopt.errors import StateConflict
 from curator_service import store
 from curator_service.budget import ledger_lines
 from curator_service.budget.ledger import Account, Balance, Charge, Cost
-from curator_service.privacy import dataset_account
+from curator_service.privacy import prices
 from curator_service.privacy.prices import GroupPrices, Prices, text
 from curator_service.queries import table as queries
 from curator_service.releases.release_status import release_status
@@ -95,12 +95,12 @@ class StudyUse:
         spec, balance = _spec_of(study.spec), ledger_lines.balance(db, study.id)
         report = None if release is None else wire.ReleaseReport.model_validate_json(release.report)
         current = release_status(db, spec, report)
-        unbounded = dataset_account.release_is_unbounded(current.release, public=public)
+        unbounded = prices.release_is_unbounded(current.release, public=public)
         if current.status == "withdrawn" and not isinstance(current.release, wire.IdentityRelease):
             unbounded = f"its mechanism {current.release.mechanism} is withdrawn"
         if unbounded is None and balance.plays > 0:
-            unbounded = dataset_account.answers_are_unbounded(spec, public=public)
-        delta = dataset_account.release_delta(current.release)
+            unbounded = prices.answers_are_unbounded(spec, public=public)
+        delta = prices.release_delta(current.release)
         return StudyUse(study.id, study.dataset_id, spec, balance, everyone, most, delta, unbounded)
 
 
@@ -172,7 +172,7 @@ class FileUse:
         if self.unbounded or self.account.used.delta:
             return None
         releases = [(Decimal(text(study.balance.release)), study.delta) for study in self.studies]
-        deltas = (Cost(0, dataset_account.group_delta(*release, k)) for release in releases)
+        deltas = (Cost(0, prices.group_delta(*release, k)) for release in releases)
         return sum(deltas, Cost(k * self.used.epsilon))
 
     def of_other_units(self, column: str | None) -> int:

@@ -9,8 +9,8 @@ from curator_service.budget import ledger_lines
 from curator_service.budget.file_budget import allow_release
 from curator_service.budget.file_use import FileUse, FileUses
 from curator_service.budget.ledger import Cost
-from curator_service.privacy import dataset_account
-from curator_service.privacy.choice import Concrete
+from curator_service.privacy import prices
+from curator_service.privacy.calibration import Concrete
 from curator_service.privacy.prices import Prices, text
 from service_kit.store.database import Connection
 
@@ -28,9 +28,9 @@ def outlook(
             allow_release(before, spec, ran)
         except (BudgetExhausted, StateConflict) as refusal:
             problem = str(refusal)
-    cost = Cost() if charged else Cost(Prices.of(spec).release, dataset_account.release_delta(ran))
-    why = dataset_account.release_is_unbounded(ran, public=before.public)
-    why = why or dataset_account.answers_are_unbounded(spec, public=before.public)
+    cost = Cost() if charged else Cost(Prices.of(spec).release, prices.release_delta(ran))
+    why = prices.release_is_unbounded(ran, public=before.public)
+    why = why or prices.answers_are_unbounded(spec, public=before.public)
     tunings = sum(line.kind == "tuning" for line in ledger_lines.lines_of_account(db, uses.account(db, dataset.id)[1]))
     (used, used_delta), (then, then_delta) = before.used.texts, (after.used + cost).texts
     shown = None if before.unbounded else used, None if after.unbounded or why else then
@@ -61,7 +61,7 @@ def of_declared_person(use: FileUse, k: int, more: Cost = Cost(), *, bounded: bo
     """
     if not bounded or (used := use.of_person(k)) is None:
         return wire.DeclaredPerson(rows=k, epsilon=None, delta=None)
-    delta = dataset_account.group_delta(Decimal(text(more.epsilon)), more.delta, k)
+    delta = prices.group_delta(Decimal(text(more.epsilon)), more.delta, k)
     epsilon_text, delta_text = (used + Cost(k * more.epsilon, delta)).texts
     return wire.DeclaredPerson(rows=k, epsilon=epsilon_text, delta=delta_text)
 

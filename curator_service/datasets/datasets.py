@@ -23,7 +23,7 @@ from curator_service.datasets.statistics import Statistics
 from curator_service.datasets.unpacking import digest_of, is_parquet, unpacked
 from curator_service.datasets.uploads import Uploads
 from curator_service.datasets.worker import Job, Reply
-from curator_service.privacy import cautions, record_cautions
+from curator_service.privacy import cautions
 from curator_service.privacy.guarantees import CHOOSING
 from curator_service.settings import Settings
 from curator_service.store import jobs
@@ -329,7 +329,7 @@ def cautions_from_records(spec: wire.StudyCreate, dataset: wire.DatasetView) -> 
     read = dataset.reading.columns if dataset.reading is not None else []
     one_hot = {choice.column: choice.stored for choice in read if choice.kind == "one_hot"}
     extremes = {c.name: (c.minimum, c.maximum) for c in dataset.columns}
-    return cautions.of_categories(spec, one_hot) + record_cautions.of_bounds(spec, extremes)
+    return cautions.of_categories(spec, one_hot) + cautions.of_bounds(spec, extremes)
 
 
 def check_unused(db: Connection, identity: str) -> None:

@@ -29,13 +29,19 @@ from blindopt.wire import (
     amount,
 )
 from curator_service.privacy.answers import concrete_answers
-from curator_service.privacy.calibration import gaussian_sd
-from curator_service.privacy.choice import Concrete, concrete, failure
+from curator_service.privacy.calibration import Concrete, concrete, failure, gaussian_sd, slope_of_row
 from curator_service.privacy.composition import Part, tight_epsilon
-from curator_service.privacy.dataset_account import group_delta
 from curator_service.privacy.noise import LATTICE_BITS
-from curator_service.privacy.planar_slope import slope_of_row
-from curator_service.privacy.prices import GroupPrices, Prices, answers_add_up, exact, is_groups, text, units
+from curator_service.privacy.prices import (
+    GroupPrices,
+    Prices,
+    answers_add_up,
+    exact,
+    group_delta,
+    is_groups,
+    text,
+    units,
+)
 
 DELTA = 1e-6
 """The delta of a report where a study has none of its own."""

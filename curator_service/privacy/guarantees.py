@@ -1,8 +1,13 @@
-"""Guarantees and their gaps in words: the single source for the API and for docs/privacy.md."""
+"""Guarantees and their gaps in words, and what a release lets anyone believe about a record (docs/privacy.md).
+
+The single source of these words for the API and for docs/privacy.md.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
+from math import exp, log, sqrt
+from statistics import NormalDist
 from textwrap import fill
 
 from blindopt.wire import (
@@ -12,18 +17,18 @@ from blindopt.wire import (
     GroupsRelease,
     IdentityRelease,
     NoAnswerNoise,
+    NoiseLaw,
     PlanarLaplaceRelease,
     PoGpUcbRelease,
     PrivateCells,
     SoundRelease,
+    Strength,
     StudyCreate,
     amount,
 )
 from curator_service.privacy.answers import concrete_answers
-from curator_service.privacy.belief import surest
-from curator_service.privacy.choice import Concrete, concrete, failure
-from curator_service.privacy.dataset_account import group_delta
-from curator_service.privacy.prices import answers_add_up, exact, is_groups
+from curator_service.privacy.calibration import Concrete, concrete, failure
+from curator_service.privacy.prices import answers_add_up, exact, group_delta, is_groups
 
 EXACT_ANSWERS = (
     "The measurement y of each queried row is released without privacy noise, and the number of rows is public."
@@ -395,3 +400,37 @@ def of_bounds(epsilon: str, records: int, *, person: bool) -> str:
         f"quantiles more than e^{epsilon} times as probable. The number of records is public, and so is what was "
         "requested: columns, outer ranges, quantiles and epsilon."
     )
+
+
+RANGES: tuple[tuple[Decimal, Strength], ...] = ((Decimal(1), "strong"), (Decimal(3), "moderate"), (Decimal(6), "weak"))
+"""The largest epsilon of each named range; above all of them it is nearly none."""
+RIGHT = 0.75
+"""How often the best guess between two values may be right for them to count as confused: three times in four."""
+
+
+def strength(epsilon: Decimal) -> Strength:
+    """The name of the range that epsilon is in."""
+    return next((name for most, name in RANGES if epsilon <= most), "nearly none")
+
+
+def surest(epsilon: Decimal) -> float:
+    """The largest belief in one of two values that differ by Delta, of someone who began with 1/2; no delta counted.
+
+    Bayes: the odds change by the ratio of two likelihoods, at most e^epsilon.
+    """
+    return 1 / (1 + exp(-float(epsilon)))
+
+
+def confused_within(law: NoiseLaw, d: int, rows: int = 1) -> float | None:
+    """The largest change, in scaled units, between whose two values no guess is right more often than 3 times in 4.
+
+    Of someone who began with 1/2, about a record of ``d`` features, or about ``rows`` records of one person that all
+    change so. The best guess is right with probability (1 + T) / 2, with T the total variation of the two laws of Z: of
+    Gaussian noise exactly Phi(sqrt(rows) v / (2 sd)); of planar Laplace noise, which is a-private with its slope
+    a = sqrt(d + 1) / sd, at most e^(rows a v) / (1 + e^(rows a v)). None for other noise.
+    """
+    if law.sd is None or law.family not in ("gaussian", "planar_laplace"):
+        return None
+    if law.family == "gaussian":
+        return 2 * law.sd * NormalDist().inv_cdf(RIGHT) / sqrt(rows)
+    return log(RIGHT / (1 - RIGHT)) * law.sd / (sqrt(d + 1) * rows)

@@ -3,6 +3,11 @@
 Answers about a record add up with its release, or a record may be behind any two groups, or each answer is another
 person's. Amounts are integer multiples of 1e-12, because with binary floats ten charges of 0.1 do not fit under 1.0.
 All depends on a study's settings and on the history of requests alone, never on the data.
+
+The account of a file is basic composition for each record (or each person, where the dataset has a person column): its
+studies, tunings and bounds are mechanisms on the same record, each chosen with what the earlier ones released. Sums of
+pure epsilons, and of deltas, hold under such adaptive choices, and a cap on them is a privacy filter (Rogers et al.
+2016). The secret row orders are not relied on.
 """
 
 from abc import ABC, abstractmethod
@@ -16,12 +21,14 @@ from blindopt.wire import (
     Budget,
     ColumnMeasurement,
     GroupsRelease,
+    IdentityRelease,
     NoAnswerNoise,
     PoGpUcbRelease,
     PrivateCells,
     SoundRelease,
     StudyCreate,
 )
+from curator_service.privacy.calibration import Concrete, failure
 
 UNITS = 10**12
 RowsOfPerson = Callable[[int], Sequence[int]]
@@ -116,9 +123,9 @@ class Prices(ABC):
         A release of public records costs nothing, because it claims no privacy. A refuted release and an answer without
         noise have no finite price, and are counted at 0.
         """
-        kind: type[Prices] = AnswerPrices
-        if answers_add_up(spec):
-            kind = GroupPrices if is_groups(spec) else RecordPrices
+        kind: type[Prices] = RecordPrices if answers_add_up(spec) else AnswerPrices
+        if is_groups(spec):
+            kind = GroupPrices
         release, answers = spec.release, spec.answers
         cells = release.cells if isinstance(release, GroupsRelease) else None
         return kind(
@@ -203,7 +210,10 @@ class GroupPrices(Prices):
         return self.worst(totals.values())
 
     def allowed(self, cap: int) -> int:
-        """How many answers about one group a cap on a record allows if no other is queried, after the release."""
+        """How many answers about one group a cap on a record allows if no other is queried, after the release.
+
+        Each has Laplace noise, and so a price above 0.
+        """
         # (x + 1) // 2 <= y holds where x <= 2 y: half a unit is rounded up.
         return min((cap - self.centres) // self.answer, 2 * (cap - self.release) // self.answer)
 
@@ -234,3 +244,46 @@ class AnswerPrices(Prices):
     def used_at(self, release: int, totals: Mapping[int, int], person: Sequence[int], again: int) -> int:
         """The answer alone, as often as it was released."""
         return again * self.answer
+
+
+_EXP = Context(prec=30)
+_DIGITS = Context(prec=6, rounding=ROUND_CEILING)
+_EXPONENT_MAX = 10_000
+
+
+def release_delta(release: Concrete) -> Decimal:
+    """The failure probability of a release, in every record's account; 0 where it promises nothing or pure epsilon."""
+    delta = failure(release)
+    return Decimal(repr(delta)) if delta else Decimal(0)
+
+
+def group_delta(epsilon: Decimal, delta: Decimal, k: int) -> Decimal:
+    """The delta of an (epsilon, delta) mechanism for ``k`` records that change together, rounded up; 1 at most.
+
+    It is k e^((k - 1) epsilon) delta, with k epsilon (Dwork & Roth 2014, Theorem 2.2; Vadhan 2017, Lemma 2.2).
+
+    >>> group_delta(Decimal("0.5"), Decimal("0.00001"), 3)
+    Decimal('0.0000815485')
+    """
+    exponent = (k - 1) * epsilon
+    if k == 1 or delta == 0:
+        return delta
+    if exponent > _EXPONENT_MAX:
+        return Decimal(1)
+    return min(Decimal(1), _DIGITS.multiply(EXACT.multiply(k, delta), exponent.exp(_EXP).next_plus(_EXP)))
+
+
+def release_is_unbounded(release: Concrete, *, public: bool) -> str | None:
+    """Why no finite epsilon bounds what a release costs, or None. ``public``: every registration of the file is."""
+    if isinstance(release, PoGpUcbRelease):
+        return "its release by po_gp_ucb is refuted and has no finite epsilon"
+    if isinstance(release, IdentityRelease) and not public:
+        return "it released the records as they are, and the same file is registered as private too"
+    return None
+
+
+def answers_are_unbounded(spec: StudyCreate, *, public: bool) -> str | None:
+    """Why no finite epsilon bounds what the answers of a study cost, or None."""
+    if isinstance(spec.answers, NoAnswerNoise) and not public:
+        return "its answers have no noise and no finite epsilon"
+    return None

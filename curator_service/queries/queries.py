@@ -25,7 +25,7 @@ from blindopt.formats.release_files import Section
 from curator_service import notices, store
 from curator_service.budget import ledger_lines
 from curator_service.budget.budgets import Budgets
-from curator_service.privacy.measurement.column import is_exact, measure
+from curator_service.privacy.measurement.privatize import is_exact, measure
 from curator_service.queries import measurement_entries
 from curator_service.queries import table as inbox_store
 from curator_service.queries.study_views import view_of

@@ -11,7 +11,7 @@ from blindopt.formats import npy_files
 from curator_service import store
 from curator_service.datasets import dataset_rows
 from curator_service.datasets.withheld_records import withheld_records
-from curator_service.privacy.choice import Concrete
+from curator_service.privacy.calibration import Concrete
 from curator_service.privacy.prices import is_groups
 from curator_service.releases import attacks
 from curator_service.releases.attacks import groups, harm

@@ -8,7 +8,7 @@ from blindopt import wire
 from blindopt.audit import signed_documents
 from blindopt.audit.merkle_log import Json
 from curator_service.privacy.answers import concrete_answers
-from curator_service.privacy.choice import failure
+from curator_service.privacy.calibration import failure
 from curator_service.releases.attacks import fit
 from curator_service.releases.mechanisms.registry import mechanism_of
 from curator_service.releases.release_status import release_status

@@ -5,7 +5,7 @@ from typing import Any
 
 from blindopt import wire
 from curator_service import store
-from curator_service.privacy.choice import Concrete, as_run, concrete
+from curator_service.privacy.calibration import Concrete, as_run, concrete
 from curator_service.privacy.guarantees import guarantee
 from curator_service.releases.mechanisms.registry import MECHANISMS
 from curator_service.store.advisories import Reasons, reasons

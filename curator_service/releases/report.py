@@ -6,9 +6,8 @@ from typing import Any
 from blindopt import wire
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy import accounting, cautions, search_noise
-from curator_service.privacy.belief import confused_within
-from curator_service.privacy.choice import failure
-from curator_service.privacy.guarantees import belief, not_protected, whole
+from curator_service.privacy.calibration import failure
+from curator_service.privacy.guarantees import belief, confused_within, not_protected, whole
 from curator_service.releases.mechanisms.mechanism import Assessment, Mechanism
 from curator_service.releases.release_status import ReleaseStatus
 

@@ -12,9 +12,8 @@ from curator_service.budget.outlook import outlook
 from curator_service.datasets.datasets import cautions_from_records, dataset_view
 from curator_service.privacy import search_noise
 from curator_service.privacy.answers import concrete_answers
-from curator_service.privacy.belief import strength, surest
-from curator_service.privacy.choice import epsilon_of
-from curator_service.privacy.guarantees import whole
+from curator_service.privacy.calibration import epsilon_of
+from curator_service.privacy.guarantees import strength, surest, whole
 from curator_service.privacy.prices import Prices, text
 from curator_service.queries import table as inbox
 from curator_service.releases.mechanisms.registry import mechanism_of

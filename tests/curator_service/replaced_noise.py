@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from opendp import measurements
 
-from curator_service.privacy import entropy, groups, noise
+from curator_service.privacy import entropy, noise
 from curator_service.privacy.answers import AnswerMechanism
-from curator_service.privacy.measurement import privatize
+from curator_service.privacy.measurement import groups, privatize
 from curator_service.releases.mechanisms import groups as release_groups
 from curator_service.releases.mechanisms import private_centres
 from curator_service.releases.mechanisms.private_centres import PrivateCentres

@@ -1,12 +1,115 @@
-"""Measurements of groups from a column of the dataset: private means over their records."""
+"""Answers about groups: the sum of y over a group's records with Laplace noise, over their noisy number.
+
+Everything is counted in whole steps of C / LEVELS, so that sums and noise are exact integers.
+"""
 
 import math
+from dataclasses import dataclass
+from decimal import Decimal
 
 import numpy as np
 
 from blindopt.arrays import Vector
-from blindopt.wire import Answer, LaplaceAnswers, RowPlays, StudyCreate
-from curator_service.privacy.groups import GroupAnswers, steps
+from blindopt.wire import (
+    Answer,
+    GroupsRelease,
+    LaplaceAnswers,
+    NoisePassport,
+    PrivacyNoise,
+    PrivateCells,
+    RowPlays,
+    StudyCreate,
+    amount,
+)
+from curator_service.privacy.noise import add_integer_laplace
+from curator_service.privacy.noise.lattice import check_finite
+
+COUNT_MOVE = 2
+"""A record that is replaced leaves one group and enters another: so much the numbers of records move, in all."""
+LEVELS = 2**30
+"""Steps between the centre and either end of the clip."""
+
+
+def numbers_epsilon(release: GroupsRelease) -> Decimal:
+    """Epsilon of the numbers of records: what private centres leave of the release's."""
+    cells = release.cells
+    return amount(release.epsilon) - (amount(cells.epsilon) if isinstance(cells, PrivateCells) else 0)
+
+
+def steps(values: Vector, answers: LaplaceAnswers) -> int:
+    """The sum of ``values`` (m,) about the centre, each clipped to C, in whole steps. Raises NumericalFailure."""
+    check_finite(values)
+    offsets = np.clip(values - answers.centre, -answers.bound, answers.bound)
+    each = np.clip(np.rint(offsets / answers.bound * LEVELS), -LEVELS, LEVELS)
+    return int(each.astype(np.int64).sum())
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAnswers:
+    """The mechanism of a study's answers about groups.
+
+    A record changes the sum of its group by 2C at most, and leaves or enters one by C at most. So each answer is
+    epsilon-DP for a record, or all ``rows`` of a person, that stays in the group, and epsilon / 2 for one that leaves
+    or enters it (docs/privacy.md). The number that divides the sum is released already.
+    """
+
+    answers: LaplaceAnswers
+    release: GroupsRelease
+    rows: int
+
+    @classmethod
+    def of(cls, spec: StudyCreate) -> "GroupAnswers":
+        """The mechanism of a groups study."""
+        assert isinstance(spec.answers, LaplaceAnswers)
+        assert isinstance(spec.release, GroupsRelease)
+        return cls(spec.answers, spec.release, spec.protected_rows)
+
+    @property
+    def move(self) -> int:
+        """How far a record, or a person's records, move a sum at most, in steps."""
+        return 2 * LEVELS * self.rows
+
+    def draw(self, total: int, count: int) -> float:
+        """One private mean: of a sum in steps, and a released number of records. Charge it before."""
+        return self.answers.centre + self.total(total) / LEVELS * self.answers.bound / divisor(count)
+
+    def total(self, total: int) -> int:
+        """A sum in steps with noise."""
+        return add_integer_laplace([total], self.move, amount(self.answers.epsilon))[0]
+
+    def passport(self, count: int) -> NoisePassport:
+        """The noise description of an answer, from public values and the released number of records.
+
+        The measurement variance bounds what the mean of so few records, and their noisy number, err by: S^2 / count
+        + B^2 v / count^2, with v the variance of the noise in the number. B bounds a group's mean, as the owner
+        declares, and S a y about it: the noise bound, or C where none is declared, which is far too much as a rule and
+        is said not to be known.
+        """
+        answers, n, scale = self.answers, divisor(count), self._scale(count)
+        bound, spread = answers.bound, answers.noise_bound or answers.bound
+        return NoisePassport(
+            privacy=PrivacyNoise(family="laplace", scale=scale, bound=bound, variance=2 * scale**2),
+            clip=(answers.centre - bound, answers.centre + bound),
+            measurement_variance=spread**2 / n + self.number_variance(count),
+            measurement_variance_known=answers.noise_bound > 0,
+        )
+
+    def _scale(self, count: int) -> float:
+        return self.rows * 2 * self.answers.bound / float(amount(self.answers.epsilon)) / divisor(count)
+
+    def variance(self, count: int) -> float:
+        """Variance of an answer about the mean of a group with so many records, by noise in the sum and the number."""
+        return 2 * self._scale(count) ** 2 + self.number_variance(count)
+
+    def number_variance(self, count: int) -> float:
+        """Variance that the noise in a number of records adds to an answer about them: B^2 v / count^2."""
+        of_number = 2 * (COUNT_MOVE * self.rows / float(numbers_epsilon(self.release))) ** 2
+        return self.answers.value_bound**2 * of_number / divisor(count) ** 2
+
+
+def divisor(count: int) -> int:
+    """What a sum is divided by: the noisy number of records, or 1 where noise left none."""
+    return max(count, 1)
 
 
 def measure_groups(values: list[Vector], counts: list[int], request: list[RowPlays], spec: StudyCreate) -> list[Answer]:

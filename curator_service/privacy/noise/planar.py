@@ -8,7 +8,7 @@ s >= sqrt(d) (Delta / g + sqrt(d)) / epsilon makes v g + rounded row epsilon-dif
 no approximation by a continuous law. What is done to the sum after that (writing it as a double) is post-processing.
 The K-norm mechanism with the Euclidean norm: Hardt & Talwar (2010); in the plane: Andres et al. (2013).
 
-**The draw.** L_1 is the discrete Laplace of scale s (``discrete_laplace``). For d = a + b, two independent vectors
+**The draw.** L_1 is the discrete Laplace of scale s (``laplace.integers``). For d = a + b, two independent vectors
 x ~ L_a and y ~ L_b are joined to v = (x, y) and kept with probability
 
     p = exp(-(sqrt(d) |v|_2 - sqrt(a) |x|_2 - sqrt(b) |y|_2) / s),
@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindopt.arrays import Matrix
-from curator_service.privacy.noise.discrete_laplace import SCALE_MAX, integers
+from curator_service.privacy.noise.laplace import SCALE_MAX, integers
 from curator_service.privacy.noise.lattice import (
     BITS,
     EXACT,

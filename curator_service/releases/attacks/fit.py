@@ -16,7 +16,7 @@ from blindopt.arrays import Matrix, Vector
 from blindopt.wire import LaplaceAnswers, OneBitAnswers, StudyCreate, amount
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy.answers import ConcreteAnswers, concrete_answers
-from curator_service.privacy.groups import COUNT_MOVE, LEVELS, GroupAnswers, steps
+from curator_service.privacy.measurement.groups import COUNT_MOVE, LEVELS, GroupAnswers, steps
 from curator_service.privacy.measurement.privatize import Measured, release, releases_mean
 from curator_service.privacy.noise.lattice import lattice
 from curator_service.privacy.prices import answers_add_up, is_groups

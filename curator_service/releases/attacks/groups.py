@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from blindopt.arrays import Vector
 from blindopt.wire import Finding, StudyCreate
-from curator_service.privacy.groups import COUNT_MOVE, LEVELS, GroupAnswers, steps
+from curator_service.privacy.measurement.groups import COUNT_MOVE, LEVELS, GroupAnswers, steps
 from curator_service.releases.attacks.averaging import answers_about_a_row
 from curator_service.releases.attacks.intervals import ALPHA, clopper_pearson, epsilon_bound
 from curator_service.releases.mechanisms.groups import Groups

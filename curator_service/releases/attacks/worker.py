@@ -14,7 +14,7 @@ from blindopt.errors import ReleaseImpossible
 from blindopt.formats import npy_files
 from blindopt.wire import Finding, StudyCreate
 from curator_service.datasets.scaling import ScaledRows
-from curator_service.privacy.choice import Concrete
+from curator_service.privacy.calibration import Concrete
 from curator_service.releases.attacks import trial
 from curator_service.releases.mechanisms.mechanism import Assessment
 from curator_service.releases.mechanisms.registry import mechanism_of

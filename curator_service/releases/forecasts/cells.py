@@ -21,7 +21,7 @@ from blindopt.wire import (
     amount,
 )
 from curator_service.datasets.scaling import ScaledRows
-from curator_service.privacy.groups import GroupAnswers
+from curator_service.privacy.measurement.groups import GroupAnswers
 from curator_service.privacy.prices import UNITS, exact
 from curator_service.releases.mechanisms import groups
 from curator_service.releases.mechanisms.gaussian_projection import PROJECTED_FEATURES_MIN

@@ -20,7 +20,7 @@ from blindopt.gp.input_noise import noise_aware
 from blindopt.gp.kernels import kernel_of
 from blindopt.wire import ForecastCreate, ForecastPoint, LengthscaleRegret, StudyCreate
 from curator_service.datasets.scaling import ScaledRows
-from curator_service.privacy.groups import COUNT_MOVE
+from curator_service.privacy.measurement.groups import COUNT_MOVE
 from curator_service.privacy.measurement.privatize import passport_of
 from curator_service.privacy.noise import OnProgress
 from curator_service.releases.forecasts.cells import ROWS_MIN, Cell, cells_of

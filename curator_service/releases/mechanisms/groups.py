@@ -29,7 +29,7 @@ from blindopt.wire import (
     amount,
 )
 from curator_service.datasets.scaling import ScaledRows
-from curator_service.privacy.groups import COUNT_MOVE, LEVELS, numbers_epsilon
+from curator_service.privacy.measurement.groups import COUNT_MOVE, LEVELS, numbers_epsilon
 from curator_service.privacy.noise import OnProgress, add_integer_laplace, ignore_progress, least_epsilon
 from curator_service.privacy.prices import exact
 from curator_service.releases.mechanisms.mechanism import Assessment, Drawn, Mechanism

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from blindopt.wire import Status
 from curator_service.privacy import noise
-from curator_service.privacy.planar_slope import slope_of_row
+from curator_service.privacy.calibration import slope_of_row
 from curator_service.releases.mechanisms.mechanism import largest_move
 from curator_service.releases.mechanisms.row_noise import RowMechanism
 

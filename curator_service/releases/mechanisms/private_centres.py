@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from blindopt.arrays import Matrix
 from blindopt.wire import Feature
 from curator_service.datasets.scaling import ScaledRows
-from curator_service.privacy.groups import COUNT_MOVE, LEVELS
+from curator_service.privacy.measurement.groups import COUNT_MOVE, LEVELS
 from curator_service.privacy.noise import OnProgress, add_integer_laplace, ignore_progress, least_epsilon
 
 ROUNDS = 8

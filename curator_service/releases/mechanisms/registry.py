@@ -15,7 +15,7 @@ from blindopt.wire import (
     amount,
 )
 from curator_service.datasets.scaling import rounding_of
-from curator_service.privacy.choice import Concrete, concrete
+from curator_service.privacy.calibration import Concrete, concrete
 from curator_service.privacy.noise import PLANAR_FEATURES_MAX
 from curator_service.privacy.search_noise import field_of_delta
 from curator_service.releases.mechanisms.gaussian import GaussianMechanism

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from blindopt import wire
-from curator_service.privacy import dataset_account
+from curator_service.privacy import prices
 from tests.curator_service.budget.file_of_records import FileOfRecords, spec_of
 
 PERSONS = (0, 0, 1, 1, 1, 2)
@@ -112,7 +112,7 @@ def test_the_delta_of_several_records_bounds_that_of_the_gaussian_law_itself(k, 
         return stats.norm.cdf(a) - math.exp(loss) * stats.norm.cdf(b)
 
     shift = optimize.brentq(lambda s: of(s, epsilon) - delta, 1e-3, 50.0)
-    bound = dataset_account.group_delta(Decimal(repr(epsilon)), Decimal(repr(delta)), k)
+    bound = prices.group_delta(Decimal(repr(epsilon)), Decimal(repr(delta)), k)
     assert float(bound) >= of(k * shift, k * epsilon) * (1 - 1e-6)
 
 

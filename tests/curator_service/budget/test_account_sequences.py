@@ -12,7 +12,6 @@ from fractions import Fraction
 import pytest
 
 from blindopt import wire
-from curator_service.privacy import dataset_account
 from service_kit.store import audit_log
 from tests.curator_service.budget.file_of_records import CSV, FileOfRecords, N
 from tests.curator_service.budget.recomputed_account import recomputed, recomputed_delta
@@ -357,7 +356,7 @@ def test_the_check_finds_an_account_that_forgets_a_delta(tmp_path, monkeypatch):
     acts.file.study(release=wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-6))
     acts.check()
     assert acts.losses()[2] == Fraction(1, 10**6)
-    monkeypatch.setattr(dataset_account, "release_delta", lambda release: Decimal(0))
+    monkeypatch.setattr("curator_service.privacy.prices.release_delta", lambda release: Decimal(0))
     with pytest.raises(AssertionError):
         acts.check()
     acts.file.close()

@@ -19,10 +19,9 @@ from blindopt import wire
 from blindopt.errors import BudgetExhausted
 from curator_service.budget.ledger import Balance, RowBalance, charge_answers, charge_corrections, charge_release
 from curator_service.privacy import accounting
-from curator_service.privacy.calibration import gaussian_sd
+from curator_service.privacy.calibration import gaussian_sd, planar_slope
 from curator_service.privacy.composition import Part, distribution_epsilon, renyi_epsilon, tight_epsilon
-from curator_service.privacy.dataset_account import release_delta
-from curator_service.privacy.planar_slope import planar_slope
+from curator_service.privacy.prices import release_delta
 from tests.builders import BY_HAND, COLUMN, IDENTITY, a_study, laplace
 from tests.scale import scaled
 

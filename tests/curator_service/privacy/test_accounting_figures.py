@@ -9,9 +9,8 @@ import pytest
 
 from blindopt import wire
 from curator_service.privacy import accounting
-from curator_service.privacy.calibration import gaussian_sd
+from curator_service.privacy.calibration import gaussian_sd, slope_of_row
 from curator_service.privacy.composition import Part, tight_epsilon
-from curator_service.privacy.planar_slope import slope_of_row
 from tests.curator_service.privacy import test_cost_of_groups as groups
 from tests.curator_service.privacy.test_accounting import (
     AUTO,

@@ -9,7 +9,7 @@ import pytest
 from scipy import integrate, stats
 
 from blindopt import wire
-from curator_service.privacy import belief, guarantees
+from curator_service.privacy import guarantees
 from tests.curator_service.releases.attacks.attack_data import planar
 
 
@@ -18,11 +18,11 @@ def test_the_surest_belief_is_that_of_the_best_guess_from_randomized_response(ep
     """Randomized response attains every ratio that epsilon allows: its posterior by Bayes is the bound."""
     truth = math.exp(float(epsilon)) / (1 + math.exp(float(epsilon)))
     posterior = 0.5 * truth / (0.5 * truth + 0.5 * (1 - truth))
-    assert belief.surest(Decimal(epsilon)) == pytest.approx(posterior, rel=1e-12)
+    assert guarantees.surest(Decimal(epsilon)) == pytest.approx(posterior, rel=1e-12)
 
 
 def test_the_ranges_are_the_named_ones():
-    said = {e: belief.strength(Decimal(e)) for e in ("0.1", "1", "1.01", "3", "3.5", "6", "6.01", "100")}
+    said = {e: guarantees.strength(Decimal(e)) for e in ("0.1", "1", "1.01", "3", "3.5", "6", "6.01", "100")}
     assert list(said.values()) == [
         "strong", "strong", "moderate", "moderate", "weak", "weak", "nearly none", "nearly none",
     ]  # fmt: skip
@@ -32,7 +32,7 @@ def test_the_ranges_are_the_named_ones():
 def test_gaussian_values_that_far_apart_are_told_rightly_three_times_in_four(rows):
     """The oracle: the total variation of the two laws, by quadrature; one coordinate of each row moves."""
     sd = 0.7
-    v = belief.confused_within(wire.NoiseLaw(family="gaussian", sd=sd), 4, rows)
+    v = guarantees.confused_within(wire.NoiseLaw(family="gaussian", sd=sd), 4, rows)
     moved = v * math.sqrt(rows)  # along the direction in which all rows move together
     first, second = stats.norm(0, sd), stats.norm(moved, sd)
     apart, _ = integrate.quad(lambda z: abs(first.pdf(z) - second.pdf(z)) / 2, -8, 8 + moved, limit=200)
@@ -43,7 +43,7 @@ def test_gaussian_values_that_far_apart_are_told_rightly_three_times_in_four(row
 def test_planar_values_that_far_apart_are_told_rightly_no_more_often(d):
     """The oracle: the best guess, by the true densities, on noise drawn by its polar form."""
     rng, sd, runs = np.random.default_rng(d), 1.3, 200_000
-    v = belief.confused_within(wire.NoiseLaw(family="planar_laplace", sd=sd), d)
+    v = guarantees.confused_within(wire.NoiseLaw(family="planar_laplace", sd=sd), d)
     z, far = planar(rng, (runs, d), sd), np.zeros(d)
 
     def right(by):
@@ -53,19 +53,19 @@ def test_planar_values_that_far_apart_are_told_rightly_no_more_often(d):
     error = 4 * math.sqrt(0.25 / runs)
     assert right(v) <= 0.75 + error
     assert right(10 * v) > 0.75 + error  # the control
-    assert belief.confused_within(wire.NoiseLaw(family="planar_laplace", sd=sd), d, 2) == pytest.approx(v / 2)
+    assert guarantees.confused_within(wire.NoiseLaw(family="planar_laplace", sd=sd), d, 2) == pytest.approx(v / 2)
 
 
 def test_planar_values_of_a_slope_of_1_are_confused_within_log_3():
     """Three features and a standard deviation of 2 have the slope sqrt(4) / 2; odds of 3 to 1 are three in four."""
     law = wire.NoiseLaw(family="planar_laplace", sd=2.0)
-    assert belief.confused_within(law, 3) == pytest.approx(math.log(3), rel=1e-12)
-    assert belief.confused_within(law, 8, 2) == pytest.approx(math.log(3) / 3, rel=1e-12)
+    assert guarantees.confused_within(law, 3) == pytest.approx(math.log(3), rel=1e-12)
+    assert guarantees.confused_within(law, 8, 2) == pytest.approx(math.log(3) / 3, rel=1e-12)
 
 
 def test_noise_of_no_known_law_confuses_nothing_that_is_proved():
     for law in (wire.NoiseLaw(family="none"), wire.NoiseLaw(family="gaussian_projection", sd=1.0)):
-        assert belief.confused_within(law, 20) is None
+        assert guarantees.confused_within(law, 20) is None
 
 
 @pytest.mark.parametrize("epsilon", ["0.000001", "0.1", "0.5", "1", "1.098612288668", "2", "3.7", "6", "6.9"])

@@ -18,8 +18,7 @@ from scipy import stats
 from blindopt import wire
 from blindopt.errors import NumericalFailure
 from curator_service.privacy.answers import concrete_answers, faults, mechanism_of
-from curator_service.privacy.measurement.column import measure
-from curator_service.privacy.measurement.privatize import passport_of
+from curator_service.privacy.measurement.privatize import measure, passport_of
 from curator_service.privacy.noise import bounded
 from curator_service.privacy.noise.bounded import OneBit, Piecewise, one_bit, piecewise
 from tests.builders import a_study

@@ -5,9 +5,8 @@ import pytest
 
 from blindopt import wire
 from curator_service.privacy.accounting import price
-from curator_service.privacy.cautions import mean_spacing, of_categories, of_released, of_study
-from curator_service.privacy.choice import concrete
-from curator_service.privacy.record_cautions import of_bounds
+from curator_service.privacy.calibration import concrete
+from curator_service.privacy.cautions import mean_spacing, of_bounds, of_categories, of_released, of_study
 from tests.builders import a_study
 
 CAREFUL = {

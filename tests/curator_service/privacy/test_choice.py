@@ -6,11 +6,9 @@ from decimal import Decimal
 import pytest
 
 from blindopt import wire
-from curator_service.privacy import choice
-from curator_service.privacy.calibration import gaussian_sd
-from curator_service.privacy.choice import as_run, concrete
+from curator_service.privacy import calibration
+from curator_service.privacy.calibration import as_run, concrete, gaussian_sd, planar_slope
 from curator_service.privacy.noise import PLANAR_FEATURES_MAX
-from curator_service.privacy.planar_slope import planar_slope
 from curator_service.releases.mechanisms.registry import choice_of
 from tests.builders import a_study
 
@@ -77,7 +75,7 @@ def test_parameters_are_handed_on():
 
 
 def test_of_equal_noise_the_one_without_a_delta_is_taken(monkeypatch):
-    monkeypatch.setattr(choice, "gaussian_sd", lambda epsilon, delta, sensitivity, d, k: math.sqrt(d + 1))
+    monkeypatch.setattr(calibration, "gaussian_sd", lambda epsilon, delta, sensitivity, d, k: math.sqrt(d + 1))
     assert concrete(study(4))[0].mechanism == "planar_laplace"
 
 
@@ -109,6 +107,6 @@ def test_a_release_that_ran_is_made_again_whatever_auto_would_take_today():
 def test_public_candidates_have_no_epsilon_and_what_promises_pure_epsilon_has_no_delta():
     public = wire.IdentityRelease(mechanism="identity")
     planar = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="0.7")
-    assert (choice.epsilon_of(public), choice.failure(public)) == (None, 0.0)
-    assert (choice.epsilon_of(planar), choice.failure(planar)) == (Decimal("0.7"), 0.0)
-    assert choice.failure(planar.model_copy(update={"delta": 1e-6})) == 1e-6
+    assert (calibration.epsilon_of(public), calibration.failure(public)) == (None, 0.0)
+    assert (calibration.epsilon_of(planar), calibration.failure(planar)) == (Decimal("0.7"), 0.0)
+    assert calibration.failure(planar.model_copy(update={"delta": 1e-6})) == 1e-6

@@ -6,13 +6,14 @@ from decimal import Decimal
 import pytest
 
 from blindopt import wire
-from curator_service.privacy.dataset_account import (
+from curator_service.privacy.prices import (
+    Prices,
     answers_are_unbounded,
+    exact_sum,
     group_delta,
     release_delta,
     release_is_unbounded,
 )
-from curator_service.privacy.prices import Prices, exact_sum
 from tests.builders import a_study, laplace
 
 UNIT = 10**12

@@ -17,7 +17,7 @@ from scipy import stats
 from blindopt import wire
 from blindopt.errors import NumericalFailure
 from curator_service.datasets.scaling import ScaledRows
-from curator_service.privacy import groups as of_answers
+from curator_service.privacy.measurement import groups as of_answers
 from curator_service.privacy.measurement.groups import measure_groups
 from curator_service.privacy.noise import add_integer_laplace, least_epsilon
 from curator_service.releases.mechanisms import groups as of_release

@@ -7,7 +7,7 @@ import pytest
 
 from blindopt import wire
 from curator_service.privacy import accounting
-from curator_service.privacy.choice import concrete
+from curator_service.privacy.calibration import concrete
 from curator_service.privacy.guarantees import (
     EXACT_ANSWERS,
     GAPS,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from blindopt import wire
-from curator_service.privacy import groups as of_answers
+from curator_service.privacy.measurement import groups as of_answers
 from curator_service.releases import groups
 from curator_service.releases.mechanisms import groups as of_release
 from curator_service.releases.mechanisms import private_centres

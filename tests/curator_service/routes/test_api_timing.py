@@ -16,8 +16,8 @@ from scipy import stats
 
 from blindopt import wire
 from curator_service import app as curator_app
-from curator_service.privacy.measurement.column import measure
-from curator_service.privacy.noise import discrete_laplace, laplace
+from curator_service.privacy.measurement.privatize import measure
+from curator_service.privacy.noise import laplace
 from curator_service.settings import Settings
 from service_kit.web.reply_pacing import ReplyPacing
 from tests.builders import a_study, a_study_of
@@ -141,8 +141,10 @@ def test_the_time_of_a_draw_tells_neither_its_noise_nor_the_outcome(answers):
 def test_a_sampler_that_takes_longer_for_larger_noise_is_caught(monkeypatch):
     """The control: noise that is counted up to, at most ten scales. Samplers by rejection do so in effect."""
 
+    integers = laplace.integers
+
     def draw(count: int, scale: float) -> np.ndarray:
-        drawn = discrete_laplace.integers(count, scale)
+        drawn = integers(count, scale)
         for _ in range(int(min(abs(int(drawn[0])) / scale, 10) * 2_000)):
             pass
         return drawn

@@ -231,7 +231,7 @@ def curator(gun: Gun) -> Callable[[], None]:
     from curator_service.datasets.readings import Reading
     from curator_service.erasure import table as erasures
     from curator_service.privacy import noise
-    from curator_service.privacy.measurement.column import is_exact
+    from curator_service.privacy.measurement.privatize import is_exact
     from curator_service.queries import answer_versions, measurement_entries, queries
     from curator_service.releases import releases
     from curator_service.studies.messages import Messages

@@ -8,7 +8,7 @@ from scipy import stats
 
 from blindopt.errors import NumericalFailure
 from blindopt.wire import NoisePassport, RowPlays, StudyCreate
-from curator_service.privacy.measurement.column import measure
+from curator_service.privacy.measurement.privatize import measure
 from tests.builders import a_study
 from tests.curator_service.replaced_noise import replace_measurement_noise
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from blindopt import wire
-from curator_service.privacy import groups as of_answers
+from curator_service.privacy.measurement import groups as of_answers
 from curator_service.privacy.measurement.groups import clipped_mean, measure_groups
 from tests.builders import a_study, group_release
 

@@ -9,8 +9,7 @@ from scipy import stats
 from blindopt import wire
 from blindopt.errors import NumericalFailure
 from curator_service.privacy.answers import mechanism_of
-from curator_service.privacy.measurement.column import measure
-from curator_service.privacy.measurement.privatize import Measured, passport_of, release, releases_mean
+from curator_service.privacy.measurement.privatize import Measured, measure, passport_of, release, releases_mean
 from tests.builders import a_study
 from tests.curator_service.replaced_noise import replace_answer_release
 from tests.scale import scaled

@@ -3,8 +3,7 @@
 import pytest
 
 from blindopt import wire
-from curator_service.privacy.measurement.column import added_variance, is_exact
-from curator_service.privacy.measurement.privatize import Measured, passport_of, release
+from curator_service.privacy.measurement.privatize import Measured, added_variance, is_exact, passport_of, release
 from tests.builders import a_study
 from tests.curator_service.replaced_noise import replace_answer_release
 

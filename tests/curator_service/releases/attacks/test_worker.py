@@ -11,7 +11,7 @@ import pytest
 from blindopt import wire
 from blindopt.errors import Busy, ReleaseImpossible
 from curator_service.datasets.scaling import ScaledRows
-from curator_service.privacy.choice import concrete
+from curator_service.privacy.calibration import concrete
 from curator_service.releases import attack_preview
 from curator_service.releases.attacks import ATTACKS
 from curator_service.releases.attacks.worker import PROGRAM, Job, attempt

@@ -8,7 +8,7 @@ import pytest
 from blindopt import wire
 from blindopt.errors import Invalid
 from curator_service.datasets.scaling import ScaledRows
-from curator_service.privacy.groups import GroupAnswers
+from curator_service.privacy.measurement.groups import GroupAnswers
 from curator_service.releases.forecasts import simulation
 from curator_service.releases.forecasts.cells import cells_of, whole
 from curator_service.releases.forecasts.public_inputs import uniform_rows

@@ -11,7 +11,7 @@ from scipy import stats
 from blindopt import wire
 from blindopt.errors import Invalid
 from curator_service.privacy import accounting
-from curator_service.privacy.choice import concrete
+from curator_service.privacy.calibration import concrete
 from curator_service.privacy.guarantees import guarantee, not_protected
 from curator_service.releases.attacks.scene import as_rows
 from curator_service.releases.mechanisms.gaussian import GaussianMechanism
