@@ -17,15 +17,9 @@ class Code(NamedTuple):
 
 def known_codes() -> dict[str, Code]:
     """Every code that the programs use, by name."""
-    from http import HTTPStatus
-
-    from service_kit.web.problems import HTTP_CODES
-
-    codes = {code: Code(status, HTTPStatus(status).phrase, status == 408, "") for status, code in HTTP_CODES.items()}
-    kinds: list[type[errors.BlindoptError]] = [errors.BlindoptError, *errors.TABLE]
-    for kind in kinds:
-        codes[kind.code] = Code(kind.status, kind.title, kind.retryable, kind.what_to_do)
-    return codes
+    return {
+        code: Code(kind.status, kind.title, kind.retryable, kind.what_to_do) for code, kind in errors.BY_CODE.items()
+    }
 
 
 def with_statuses(page: str) -> str:

@@ -9,7 +9,7 @@ from uuid import uuid4
 import numpy as np
 
 from blindopt.arrays import Matrix, Rows
-from blindopt.errors import BlindoptError, EngineUnavailable, NumericalFailure
+from blindopt.errors import BlindoptError, EngineUnavailable, NumericalFailure, OutOfMemory
 from blindopt.formats.release_files import Section
 from blindopt.gp.observations import Observations
 from blindopt.gp.parts import Model, edges
@@ -77,7 +77,7 @@ class Workers:
         self._reason = "its worker forgot what it was sent"
 
     def build(self, candidates: Matrix, model: Model, observations: Observations) -> tuple[list[range], float]:
-        """Build one part for each worker. Raises MemoryError where the workers have too little memory for it."""
+        """Build one part for each worker. Raises OutOfMemory where the workers have too little memory for it."""
         self._model, self._observations, workers = model, observations, self.living()
         self._shape = candidates.shape
         n, width = len(candidates), np.dtype(model.dtype).itemsize * (model.capacity + model.scaling.rank + 2) + 48
@@ -86,7 +86,7 @@ class Workers:
             free = min(limits) - WORKER_BYTES
             if width * len(self._parts[-1].rows) > free:
                 needed = f"{-(-n * width // free):,} workers" if free > 0 else "workers with more memory"
-                raise MemoryError(
+                raise OutOfMemory(
                     f"{len(workers)} workers have too little memory for {n:,} candidates: {needed} would do"
                 )
         self._hold()

@@ -11,9 +11,6 @@ from service_kit.context.outbox import Outbox
 from service_kit.store.base import moment
 from service_kit.store.database import Connection
 
-_CODES = {"internal", "out_of_memory", *errors.BY_CODE}
-"""The codes that are passed on: a curator may answer with any code."""
-
 
 def notify_ended(db: Connection, outbox: Outbox, row: RunRow, ending: dict[str, Any]) -> None:
     """Send the notice that a run has ended; ``row`` is its row before that."""
@@ -50,6 +47,6 @@ def notify_disputed(db: Connection, outbox: Outbox, study_id: str) -> None:
 
 def _subject(row: RunRow, ending: dict[str, Any]) -> wire.NoticeSubject:
     problem = json.loads(ending["problem"])["code"] if ending.get("problem") else None
-    if problem not in (None, *_CODES):
+    if problem not in (None, *errors.BY_CODE):
         problem = "another_code"
     return wire.NoticeSubject(run_id=row.id, study_id=row.settings.study_id, problem=problem)

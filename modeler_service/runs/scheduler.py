@@ -18,6 +18,7 @@ from blindopt.errors import (
     BlindoptError,
     EngineUnavailable,
     LogBroken,
+    OutOfMemory,
     RecordChanged,
     Remote,
     StorageUnavailable,
@@ -260,7 +261,7 @@ class RunScheduler:
             return self._waits(run_id, _problem(unavailable.code, str(unavailable)), is_local=True)
         except MemoryError as error:
             detail = str(error) or "the run needs more memory than there is: ask for fewer queries"
-            return _failed(_problem("out_of_memory", detail))
+            return _failed(_problem(OutOfMemory.code, detail))
         except Exception as error:
             return self._fault(run_id, error)
 

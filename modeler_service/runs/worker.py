@@ -11,7 +11,7 @@ from blindopt.arrays import Matrix
 from blindopt.audit.merkle_log import sha256
 from blindopt.client import StudyClient
 from blindopt.client.study_client import check_same_study
-from blindopt.errors import ProtocolViolated, Remote, Unreachable
+from blindopt.errors import OutOfMemory, ProtocolViolated, Remote, Unreachable
 from blindopt.optimizer.chooser import Proposal, RowChooser, memory_needed, memory_problem, recommendation_of
 from blindopt.optimizer.defaults import plan_of_run
 from modeler_service import store
@@ -135,7 +135,7 @@ class RunWorker:
         most_memory = self._settings.run_memory_max_bytes
         problem = memory_problem(plan, self._spec.iterations, study, len(self._observations), most_memory)
         if problem and not is_remote(self._settings, plan):
-            raise MemoryError(problem)
+            raise OutOfMemory(problem)
         memory = memory_needed(plan, self._spec.iterations, study, len(self._observations))
         path = path_of(self._folder, study.release_sha256).absolute()
         self._engine = engine_of(self._settings, plan, study, path, memory, self._tick)

@@ -39,6 +39,22 @@ class BlindoptError(Exception):
         return {}
 
 
+class BadRequest(BlindoptError):
+    """Correct the client: its request is not HTTP, or a form that cannot be read."""
+
+
+class MethodNotAllowed(BlindoptError):
+    """Use a method that the header Allow names."""
+
+
+class RequestTimeout(BlindoptError):
+    """Repeat the request with the same key, over a faster connection."""
+
+
+class HeadTooLarge(BlindoptError):
+    """Send fewer or shorter headers."""
+
+
 class Unauthenticated(BlindoptError):
     """Check the token: it may be mistyped, expired or revoked. Ask who gave it for another one."""
 
@@ -224,10 +240,6 @@ class Busy(BlindoptError):
         self.headers = {"Retry-After": str(seconds)}
 
 
-class Draining(BlindoptError):
-    """Repeat the request when the service is up again."""
-
-
 class EngineUnavailable(BlindoptError):
     """See to the scheduler and its workers: the message says what is missing. A run goes on by itself."""
 
@@ -250,6 +262,10 @@ class LogBroken(BlindoptError):
 
 class NumericalFailure(BlindoptError):
     """Check the numbers: duplicates, scales that differ by many powers of ten, values that are not finite."""
+
+
+class OutOfMemory(BlindoptError, MemoryError):
+    """Ask for fewer queries, or give the service more memory."""
 
 
 class ExtraMissing(BlindoptError, ImportError):
@@ -328,6 +344,10 @@ class Declined(BlindoptError):
 
 
 TABLE: dict[type[BlindoptError], tuple[str, int, str, bool]] = {
+    BadRequest: ("bad_request", 400, "The request cannot be read", False),
+    MethodNotAllowed: ("method_not_allowed", 405, "Not a method of this path", False),
+    RequestTimeout: ("request_timeout", 408, "The request came too slowly", True),
+    HeadTooLarge: ("head_too_large", 431, "The head is too large", False),
     Unauthenticated: ("unauthenticated", 401, "A valid token is needed", False),
     ClientCertificateNeeded: ("client_certificate_needed", 403, "A client certificate is needed", True),
     Forbidden: ("forbidden", 403, "Not allowed for this role", False),
@@ -353,11 +373,11 @@ TABLE: dict[type[BlindoptError], tuple[str, int, str, bool]] = {
     StorageUnavailable: ("storage_unavailable", 503, "A file cannot be written or read", True),
     Standby: ("standby", 503, "This process is a standby", True),
     Busy: ("busy", 503, "Busy with another's request", True),
-    Draining: ("draining", 503, "The service is ending", True),
     EngineUnavailable: ("engine_unavailable", 503, "The cluster's workers are not available", True),
     RecordChanged: ("record_changed", 503, "A stored record was changed", True),
     LogBroken: ("log_broken", 500, "The audit log does not verify", False),
     NumericalFailure: ("numerical_failure", 500, "A computation failed", False),
+    OutOfMemory: ("out_of_memory", 500, "Out of memory", False),
     ExtraMissing: ("extra_missing", 500, "A package is not installed", False),
     Unreachable: ("unreachable", 502, "The other party did not answer", True),
     ProtocolViolated: ("protocol_violated", 502, "The other party broke the protocol", False),
@@ -367,7 +387,8 @@ TABLE: dict[type[BlindoptError], tuple[str, int, str, bool]] = {
     Declined: ("declined", 409, "Not measured", False),
 }
 """Code, status and title in the problem document of each error, and whether a retry can help."""
-BY_CODE = {code: kind for kind, (code, *_) in TABLE.items()}
 for _kind, _row in TABLE.items():
     _kind.code, _kind.status, _kind.title, _kind.retryable = _row
     _kind.what_to_do = " ".join((_kind.__doc__ or "").partition("\n\n")[0].split())
+BY_CODE: dict[str, type[BlindoptError]] = {"internal": BlindoptError, **{kind.code: kind for kind in TABLE}}
+"""Every code that the services reply with, and its class, which has status, title, retryable and what_to_do."""

@@ -11,7 +11,14 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from blindopt.errors import BlindoptError, Busy, ClientCertificateNeeded
+from blindopt.errors import (
+    BadRequest,
+    BlindoptError,
+    Busy,
+    ClientCertificateNeeded,
+    HeadTooLarge,
+    RequestTimeout,
+)
 from service_kit.listener.connections import Connections, Standing, TrustedProxies, counted_address
 from service_kit.web import problems
 
@@ -171,13 +178,13 @@ class Protocol(HttpToolsProtocol):
             if now - self._since > (seconds := self.server_state.deadlines.head):
                 self._open.turned_away["head not whole"] += 1
                 if self._counts.is_head and self._counts.framing:
-                    self.refuse(problems.http_error(408, f"the head was not complete within {seconds:.0f} s"))
+                    self.refuse(RequestTimeout(f"the head was not complete within {seconds:.0f} s"))
                 else:  # an unexpected reply might be taken for that of the next request
                     transport.close()
         elif cycle.more_body and not self.flow.read_paused:
             if self._is_late("body", now, self._counts.total_body):
                 self._open.turned_away["body not whole"] += 1
-                self.refuse(problems.http_error(408, "the request's body came too slowly, or not at all"))
+                self.refuse(RequestTimeout("the request's body came too slowly, or not at all"))
         else:
             self._pace = None
 
@@ -214,7 +221,7 @@ class Protocol(HttpToolsProtocol):
             self._is_refused = True
             self.cycle.keep_alive = False
         except httptools.HttpParserError:
-            refusal = self._refusal or problems.http_error(400, "this is no HTTP/1.1 request")
+            refusal = self._refusal or BadRequest("this is no HTTP/1.1 request")
             self._open.turned_away[refusal.code] += 1
             self.refuse(refusal)
         else:
@@ -236,13 +243,13 @@ class Protocol(HttpToolsProtocol):
             size += len(name) + len(value)
             hosts += name == b"host"
         if version not in ("1.0", "1.1") or hosts > 1 or (version == "1.1" and not hosts):
-            self._stop(problems.http_error(400, "a request of HTTP/1.1 has one Host header"))
+            self._stop(BadRequest("a request of HTTP/1.1 has one Host header"))
         if size > HEAD_MAX_BYTES or len(self.headers) > HEAD_MAX_LINES:
             self._stop(_too_long())
         if self._only_health is not None and self.url.partition(b"?")[0] not in HEALTH:
             self._stop(self._only_health)
         if len(self.pipeline) >= PIPELINE_MAX:
-            self._stop(problems.http_error(400, f"more than {PIPELINE_MAX} requests wait for their replies"))
+            self._stop(BadRequest(f"more than {PIPELINE_MAX} requests wait for their replies"))
         if self.client is not None:
             self.scope["client"] = (self.server_state.proxies.client_of(self.client[0], self.headers), self.client[1])
         super().on_headers_complete()
@@ -303,4 +310,4 @@ class Protocol(HttpToolsProtocol):
 
 
 def _too_long() -> BlindoptError:
-    return problems.http_error(431, f"a head has at most {HEAD_MAX_LINES} lines and {HEAD_MAX_BYTES} bytes")
+    return HeadTooLarge(f"a head has at most {HEAD_MAX_LINES} lines and {HEAD_MAX_BYTES} bytes")

@@ -1,10 +1,9 @@
 """Errors as RFC 9457 problem documents: the one place where an error becomes HTTP."""
 
-import http
 import json
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -14,33 +13,32 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from blindopt import wire
-from blindopt.errors import BlindoptError, Invalid, StorageUnavailable
+from blindopt.errors import BadRequest, BlindoptError, Invalid, MethodNotAllowed, NotFound, StorageUnavailable
 
 REQUEST_ID = re.compile(r"[0-9a-f-]{8,64}")
 MEDIA_TYPE = "application/problem+json"
 ERRORS_SHOWN = 50
-HTTP_CODES = {
-    400: "bad_request",
-    404: "not_found",
-    405: "method_not_allowed",
-    406: "not_acceptable",
-    408: "request_timeout",
-    415: "unsupported_media_type",
-    431: "head_too_large",
-}
 _PROBLEM = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+_OF_STATUS: dict[int, tuple[type[BlindoptError], str]] = {
+    400: (BadRequest, "the body cannot be read as a form: its boundary is missing, or a field is broken or too long"),
+    404: (NotFound, "this service has no such path"),
+    405: (MethodNotAllowed, "this path does not take this method"),
+}
+"""What the framework alone refuses."""
 _WHEN = {
     400: "The request cannot be read, or Idempotency-Key is missing.",
     401: "No valid token.",
     403: "The role may not do this, the study is not open, or its budget does not allow it (then with budget).",
     404: "Not there, or not yours.",
     405: "The path does not know this method.",
+    408: "The request came too slowly.",
     409: "Not possible in this state.",
     410: "It was erased by its owner.",
     413: "The request is too large.",
     416: "The range lies outside the file.",
-    422: "Invalid: errors says where; or the Idempotency-Key belongs to another request.",
+    422: "Invalid: detail has the first fault, errors has each; or the Idempotency-Key belongs to another request.",
     429: "Too many requests; Retry-After says when.",
+    431: "The head is too large.",
     500: "A fault of ours; nothing of it is shown.",
     502: "The other party did not answer.",
     503: "The record of the exchange cannot be written, or the service is busy: nothing happened.",
@@ -92,21 +90,6 @@ def refusal(error: BlindoptError, proposed_id: str) -> Response:
     return reply
 
 
-def http_error(status: int, detail: str) -> BlindoptError:
-    """An error that only HTTP knows, such as a head that is too long."""
-    return _HttpError(status, {}, detail)
-
-
-class _HttpError(BlindoptError):
-    def __init__(self, status: int, headers: Mapping[str, str], detail: str | None = None) -> None:
-        self.headers = {k: v for k, v in headers.items() if k.lower() == "allow"}
-        self.title = http.HTTPStatus(status).phrase
-        self.status = status
-        self.code = HTTP_CODES.get(status, f"http_{status}")
-        self.retryable = status == 408
-        super().__init__(detail or self.title)
-
-
 def install(app: FastAPI) -> None:
     """Reply to every error of a route with a problem document, which repeats nothing of the request."""
 
@@ -144,7 +127,8 @@ def as_blindopt_error(error: Exception) -> BlindoptError:
     if isinstance(error, HTTPException) and (unavailable := StorageUnavailable.of(cause)) is not None:
         return unavailable
     if isinstance(error, HTTPException):
-        return _HttpError(error.status_code, error.headers or {})
+        kind, detail = _OF_STATUS.get(error.status_code, _OF_STATUS[400])
+        return kind(detail)
     assert isinstance(error, RequestValidationError)
     return invalid(error.errors())
 

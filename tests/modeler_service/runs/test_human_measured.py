@@ -174,8 +174,8 @@ def test_another_token_is_used_at_once(inbox_curator, until, make_service, tmp_p
 
 def test_a_run_waits_for_a_curator_that_is_away_while_people_measure(inbox_curator, vendor, own, until):
     run = waiting_run(vendor, inbox_curator, until)
-    inbox_curator.refuses = (503, "draining")
-    until(lambda: (view := vendor.run(run).view).waiting_for == "curator" and view.problem.code == "draining")
+    inbox_curator.refuses = (503, "standby")
+    until(lambda: (view := vendor.run(run).view).waiting_for == "curator" and view.problem.code == "standby")
     assert vendor.run(run).view.open_measurements == 1
     inbox_curator.refuses = None
     until(lambda: (view := vendor.run(run).view).waiting_for == "people" and view.problem is None)
@@ -211,9 +211,9 @@ def test_a_run_waits_for_days_from_the_last_look_and_then_says_how_to_go_on(
         run = waiting_run(vendor, inbox_curator, until)
         until(lambda: inbox_curator.looks > 8)  # longer than its days: each look begins them anew
         assert vendor.run(run).state in ("waiting", "running")
-        inbox_curator.refuses = (503, "draining")
+        inbox_curator.refuses = (503, "standby")
         ended = vendor.wait(run, timeout_s=20)
-    assert (ended.state, ended.problem.code) == ("failed", "draining")
+    assert (ended.state, ended.problem.code) == ("failed", "standby")
     assert "start another with its answers as observations" in ended.problem.detail
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from blindopt import wire
-from blindopt.errors import BlindoptError, Busy, Unreachable
+from blindopt.errors import BlindoptError, Busy, CuratorRefused, Remote, Unreachable
 from modeler_service.settings import Settings
 from modeler_service.use_cases.messages import RunMessages
 from tests.modeler_service.in_process_modeler import SPEC, modeler_at_work, request_of, start
@@ -67,3 +67,18 @@ def test_a_note_is_not_confirmed_by_the_digest_of_its_request_in_the_log(tmp_pat
     salts = {re.search('"salt":"([0-9a-f]{32})"', body)[1] for _, body in bodies}
     assert len(salts) == 3
     assert WISH.model_dump_json() not in {body for _, body in bodies}
+
+
+def test_a_refusal_that_a_vendor_cannot_mend_is_told_by_its_code_alone(tmp_path):
+    """The curator's text may quote a token."""
+    with modeler_at_work(tmp_path, work=False) as modeler:
+        run = start(modeler)
+
+        @contextmanager
+        def session(*args):
+            raise Remote(code="forbidden", status=403, detail="not with blindopt_secret", retryable=False)
+            yield
+
+        with pytest.raises(CuratorRefused, match=r"forbidden \(403\)") as refused:
+            messages_over(session, modeler, tmp_path).send(request_of(modeler), run, WISH)
+    assert "secret" not in str(refused.value)

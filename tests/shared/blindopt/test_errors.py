@@ -2,6 +2,7 @@
 
 import http
 import re
+from pathlib import Path
 
 from blindopt import errors
 from blindopt.errors import TABLE, BlindoptError, DatasetInvalid, Invalid, Remote
@@ -15,7 +16,29 @@ def test_every_error_is_in_the_table_with_a_status_a_title_advice_and_a_code_of_
     assert [kind for kind in kinds if not kind.what_to_do.endswith(".")] == []
     codes = [kind.code for kind in TABLE]
     assert [code for code in codes if not re.fullmatch(r"[a-z]+(_[a-z]+)*", code)] == []
-    assert len({*codes, BlindoptError.code}) == len(codes) + 1
+    assert len(errors.BY_CODE) == len(codes) + 1
+
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def source_of(*folders, but):
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*.py") if path != but]
+    return "\n".join(path.read_text(encoding="utf-8") for path in paths)
+
+
+def test_the_product_makes_every_error_and_a_test_expects_it():
+    """Found by hand: codes were documented that nothing could reply with."""
+    product = source_of("curator_service", "modeler_service", "shared", but=Path(errors.__file__))
+    tests = source_of("tests", but=Path(__file__))
+
+    def is_used(name, code):
+        is_made = re.search(rf"\b{name}(?:\.of)?\(|\({name}, ", product)
+        return bool(is_made and re.search(rf'raises\(.*\b{name}\b|"{code}"', tests))
+
+    assert [kind.code for kind in TABLE if not is_used(kind.__name__, kind.code)] == []
+    assert not is_used("Draining", "draining")
+    assert not is_used("Unsupported", "invalid")
 
 
 def test_an_invalid_request_says_where():
