@@ -18,8 +18,8 @@ from curator_service.routes.common import CuratorDep, QueryId, StudyId, of_own_s
 from service_kit.identity.tokens import Principal
 from service_kit.web.bodies import body_of, header
 from service_kit.web.dependencies import (
-    IdempotencyKey,
     RecordedReply,
+    RequestContextDep,
     allowed,
     api_router,
     permitted,
@@ -142,25 +142,28 @@ def _range(wanted: str, size: int) -> tuple[int, int]:
     },
     dependencies=[allowed("modeler")],
 )
-async def ask(study_id: StudyId, query: wire.QueryRequest, idempotency_key: IdempotencyKey = None) -> Response:
+async def ask(
+    request: Request, study_id: StudyId, query: wire.QueryRequest, caller: RequestContextDep, curator: CuratorDep
+) -> Response:
     """Measure rows of Z and release the answers: charged first, stored before they are sent.
 
     202 if people or a system of the owner's measure: then get the query with `wait`.
     """
-    raise AssertionError("documented here, answered by `_ask`")
+    return RecordedReply(await curator.queries.ask(caller, study_id, query, request.scope["state"].get("pacing")))
 
 
 async def _ask(request: Request) -> Response:
-    """The busiest route, without FastAPI's resolution of dependencies, which costs as much as the query itself."""
+    """`ask` without FastAPI's resolution of its arguments, which takes a fifth of an exchange."""
+    request.scope["route"] = HOT  # as FastAPI sets it, for the access log and the metrics
     study_id: str = request.scope["path_params"]["study_id"]
-    state: dict[str, Any] = request.scope["state"]
-    state["route"] = "/v1/studies/{study_id}/queries"
     await of_own_study(request, study_id)
-    permitted(state["principal"], "modeler")
+    permitted(request.scope["state"]["principal"], "modeler")
     query = await body_of(request, wire.QueryRequest)
     caller = await request_context(request, header(request, b"idempotency-key"))
-    curator: Curator = request.scope["app"].state.curator
-    return RecordedReply(await curator.queries.ask(caller, study_id, query, state.get("pacing")))
+    return await ask(request, study_id, query, caller, request.scope["app"].state.curator)
+
+
+HOT = Route("/v1/studies/{study_id}/queries", _ask, methods=["POST"])
 
 
 def period_of(curator: Curator, method: str, path: str, principal: Principal) -> float | None:
@@ -169,9 +172,6 @@ def period_of(curator: Curator, method: str, path: str, principal: Principal) ->
     if method != "POST" or match is None or principal.study_id not in (None, match[1]):
         return None
     return curator.queries.period_s(match[1])
-
-
-HOT = Route("/v1/studies/{study_id}/queries", _ask, methods=["POST"])
 
 
 @router.get(

@@ -9,13 +9,11 @@ import re
 import secrets
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from blindopt.audit.merkle_log import RECEIPT_HEADER
@@ -89,30 +87,6 @@ class RequestMiddleware:
             await self.app(scope, receive, send)
 
 
-class HotRoutes:
-    """Serves the busiest routes without the framework's layers and its search, and passes on every other request."""
-
-    def __init__(self, routes: Sequence[Route], middleware: RequestMiddleware) -> None:
-        self._routes, self._middleware = routes, middleware
-
-    def serve(self, app: object, scope: Scope, receive: Receive, send: Send) -> Awaitable[None] | None:
-        """Serve a request of ``app`` to one of the routes; None for any other."""
-        if scope["type"] == "http" and not scope.get("root_path"):
-            path, method = scope["path"], scope["method"]
-            for route in self._routes:
-                match = route.path_regex.match(path)
-                if match is not None and method in (route.methods or ()):
-                    scope.update(app=app, endpoint=route.endpoint, path_params=match.groupdict())
-                    return self._middleware(scope, receive, send)
-        return None
-
-
-async def serve_hot(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer a request to the hot route that was chosen for it."""
-    response = await scope["endpoint"](Request(scope, receive, send))
-    await response(scope, receive, send)
-
-
 class _Request:
     """One request and its reply.
 
@@ -157,7 +131,7 @@ class _Request:
         finally:
             if self._pacing is not None:
                 self._pacing.stop()
-            route = getattr(self._scope.get("route"), "path", None) or self._state.get("route", "unmatched")
+            route = getattr(self._scope.get("route"), "path", "unmatched")
             took_s = time.perf_counter() - started
             fields = {
                 "request_id": self._request_id,
