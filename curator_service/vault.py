@@ -1,7 +1,6 @@
 """The curator's files: datasets, releases and their secret row orders, as npy in a private folder."""
 
 import os
-import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -35,11 +34,6 @@ def _readable() -> Iterator[None]:
     except (FileNotFoundError, PermissionError, ValueError, EOFError, NumericalFailure) as error:
         temporary = StorageUnavailable.of(error.__cause__)
         raise temporary or StorageUnavailable("a file of the data folder is missing, damaged or not readable") from None
-
-
-def new_id(prefix: str) -> str:
-    """A fresh opaque id."""
-    return f"{prefix}_{secrets.token_hex(8)}"
 
 
 class Vault:

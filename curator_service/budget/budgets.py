@@ -186,7 +186,7 @@ def note_caps(db: Connection, outbox: Outbox, study_id: str, spec: wire.StudyCre
     If answers compose by person, the notice of epsilon_per_row is for the first person who spends so much; it names
     nobody.
     """
-    if not outbox.wants("budget_80") or not charges:
+    if "budget_80" not in outbox.events or not charges:
         return
     budget, after = spec.budget, charges[-1].after
     epsilon_caps = [None if cap is None else units(cap) for cap in (budget.epsilon_per_row, budget.epsilon_total)]

@@ -195,7 +195,7 @@ def note_caps(db: Connection, outbox: Outbox, account_name: str, account: Accoun
 
     A cap that was changed since has a notice of its own.
     """
-    if not outbox.wants("budget_80"):
+    if "budget_80" not in outbox.events:
         return
     amounts, caps = (used.epsilon, used.delta), (account.cap_epsilon, account.cap_delta)
     for cap, amount, limit, limit_text in zip(("epsilon", "delta"), amounts, caps, account.cap_texts, strict=True):

@@ -27,10 +27,11 @@ from curator_service.privacy import cautions
 from curator_service.privacy.guarantees import CHOOSING
 from curator_service.settings import Settings
 from curator_service.store import jobs
-from curator_service.vault import Vault, new_id
+from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.context.housekeeping import Housekeeping
 from service_kit.context.request import Effect, RequestContext
+from service_kit.identity.tokens import new_id
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection
 from service_kit.store.labels import EVERYTHING, ListFilter

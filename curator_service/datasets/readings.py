@@ -14,8 +14,8 @@ from blindopt.errors import Busy, DatasetInvalid
 from curator_service.datasets.findings import refuse
 from curator_service.datasets.unpacking import is_parquet
 from curator_service.datasets.worker import PROGRAM, Job, Reply, read
-from curator_service.vault import new_id
 from service_kit import runner
+from service_kit.identity.tokens import new_id
 from service_kit.runner.runner import Kind, Runner, Task
 
 T = TypeVar("T")

@@ -19,10 +19,10 @@ from curator_service.datasets.readings import Reading
 from curator_service.datasets.unpacking import digest_of, is_parquet, unpacked
 from curator_service.datasets.worker import Job
 from curator_service.settings import Settings
-from curator_service.vault import PendingFiles, Vault, new_id
+from curator_service.vault import PendingFiles, Vault
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
-from service_kit.identity.tokens import Principal
+from service_kit.identity.tokens import Principal, new_id
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
 

@@ -12,6 +12,7 @@ from blindopt.formats.numbers import grouped
 from curator_service.privacy.measurement.privatize import draws_nothing
 from curator_service.queries import table as inbox_store
 from curator_service.queries.table import Entry, MeasuredQuery, Measurement
+from service_kit.identity.tokens import new_id
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection
 
@@ -203,7 +204,7 @@ def ask(
     next_at = stamp(now) if measurement.source == "webhook" else None
     requested = [
         shared
-        | {"id": f"msr_{secrets.token_hex(8)}", "place": index, "row": item.row}
+        | {"id": new_id("msr"), "place": index, "row": item.row}
         | {"play": play, "plays": item.plays, "next_at": next_at}
         for index, item in enumerate(rows)
         for play in range(1, item.plays + 1)

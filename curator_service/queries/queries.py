@@ -30,11 +30,11 @@ from curator_service.queries import measurement_entries
 from curator_service.queries import table as inbox_store
 from curator_service.queries.study_views import view_of
 from curator_service.releases import groups
-from curator_service.studies.release_cache import Released, ReleasedStudies, withheld_rows
-from curator_service.vault import Vault, new_id
+from curator_service.studies.release_cache import Released, ReleasedStudies, withheld_from, withheld_rows
+from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
-from service_kit.identity.tokens import Principal
+from service_kit.identity.tokens import Principal, new_id
 from service_kit.store import stored_replies
 from service_kit.store.base import moment
 from service_kit.store.database import Connection, is_open, savepoint
@@ -177,7 +177,7 @@ class Queries:
             return self._settle(db, caller, identity, begun, released, self._measured(released, request))
         try:
             with savepoint(db):
-                answers = self._measured(released, request, groups.withheld_from(db, self._vault, released))
+                answers = self._measured(released, request, withheld_from(db, self._vault, released))
                 return self._settle(db, caller, identity, begun, released, answers)
         except Exception as error:  # nothing is drawn twice for free: the charge stays, and a retry gets the answer
             if not is_open(db):
@@ -191,7 +191,7 @@ class Queries:
         released.check_current(db)
         _check_open(store.state_of(db, identity))  # it may have been closed since the charge
         request, answers, without = drawn
-        if (now := groups.withheld_from(db, self._vault, released)) != without:  # what was drawn has not left
+        if (now := withheld_from(db, self._vault, released)) != without:  # what was drawn has not left
             answers = self._measured(released, request, now)
         return self._settle(db, caller, identity, begun, released, answers)
 
@@ -215,7 +215,7 @@ class Queries:
         without: list[int] = []
         if released.groups is not None:
             with self._context.database.read() as db:
-                without = groups.withheld_from(db, self._vault, released)
+                without = withheld_from(db, self._vault, released)
         return self._measured(released, request, without), without
 
     def _measured(

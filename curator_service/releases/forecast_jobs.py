@@ -21,9 +21,10 @@ from curator_service.releases.forecasts.worker import PROGRAM, Job, Reply
 from curator_service.releases.jobs import Jobs
 from curator_service.settings import Settings
 from curator_service.store.jobs import forecasts
-from curator_service.vault import Vault, new_id
+from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
+from service_kit.identity.tokens import new_id
 from service_kit.runner.runner import Kind, Runner, Task
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection

@@ -64,11 +64,6 @@ def answers(released: Released, request: list[wire.RowPlays], without: Sequence[
     return measure_groups(values, counts, request, released.spec)
 
 
-def withheld_from(db: Connection, vault: Vault, released: Released) -> list[int]:
-    """The records that the sums of groups are without; none where candidates are records, which are declined."""
-    return [] if released.groups is None else withheld_records(db, vault, released.spec.dataset_id)
-
-
 def centres(vault: Vault, released: Released, rows: list[int]) -> Matrix:
     """The centres of candidates (t, d), in raw units."""
     mechanism, z = _mechanism(released.spec), _scaled(vault, released, rows)

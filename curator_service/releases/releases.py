@@ -32,9 +32,10 @@ from curator_service.releases.mechanisms.registry import mechanism_of
 from curator_service.releases.release_status import ReleaseStatus, release_status
 from curator_service.releases.report import noise_ratio, report_of
 from curator_service.studies.studies import owner_view
-from curator_service.vault import Vault, new_id
+from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
+from service_kit.identity.tokens import new_id
 from service_kit.runner import Reply
 from service_kit.runner.runner import Kind, Runner, Task
 from service_kit.store import audit_log

@@ -16,9 +16,10 @@ from curator_service.releases.made_up_rows import draw_blocks, draw_persons
 from curator_service.releases.mechanisms.registry import choice_of
 from curator_service.releases.releases import Releases
 from curator_service.studies.studies import fitted, owner_view
-from curator_service.vault import Vault, new_id
+from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
+from service_kit.identity.tokens import new_id
 from service_kit.store import audit_log
 from service_kit.store.base import stamp
 from service_kit.store.database import Connection

@@ -14,10 +14,9 @@ from curator_service.releases.groups import group_view
 from curator_service.salted_digests import salted_digest
 from curator_service.studies import study_caps, table
 from curator_service.studies.release_cache import Released, ReleasedStudies
-from curator_service.vault import new_id
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
-from service_kit.identity.tokens import Principal
+from service_kit.identity.tokens import Principal, new_id
 from service_kit.store import audit_log
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection

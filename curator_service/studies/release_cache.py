@@ -237,6 +237,11 @@ def withheld_rows(db: Connection, vault: Vault, released: Released, rows: Iterab
     return {row for row in rows if int(released.order[row]) in records}
 
 
+def withheld_from(db: Connection, vault: Vault, released: Released) -> list[int]:
+    """The records that the sums of groups are without; none where candidates are records, which are declined."""
+    return [] if released.groups is None else withheld_records(db, vault, released.spec.dataset_id)
+
+
 def _with_caps(released: Released, budget: wire.Budget | None) -> Released:
     if budget is None:
         return released

@@ -18,10 +18,10 @@ from curator_service.releases.release_status import release_status
 from curator_service.settings import Settings
 from curator_service.store import jobs
 from curator_service.store.advisories import Reasons, reasons
-from curator_service.vault import new_id
 from service_kit.context.context import ServiceContext
 from service_kit.context.housekeeping import Housekeeping
 from service_kit.context.request import Effect, RequestContext
+from service_kit.identity.tokens import new_id
 from service_kit.store import tokens
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection

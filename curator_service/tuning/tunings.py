@@ -21,10 +21,11 @@ from curator_service.settings import Settings
 from curator_service.store.jobs import tunings
 from curator_service.tuning.scoring import logistic, problems
 from curator_service.tuning.scoring.worker import PROGRAM, Ended, Job, Reply, Scorer, Source, plan_light
-from curator_service.vault import Vault, new_id
+from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.context.keys import webhook_key
 from service_kit.context.request import Effect, RequestContext
+from service_kit.identity.tokens import new_id
 from service_kit.runner.runner import KEEP_SECONDS, Kind, Runner, Task
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection

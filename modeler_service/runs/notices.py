@@ -15,7 +15,7 @@ from service_kit.store.database import Connection
 def notify_ended(db: Connection, outbox: Outbox, row: RunRow, ending: dict[str, Any]) -> None:
     """Send the notice that a run has ended; ``row`` is its row before that."""
     event: wire.NoticeEvent = "run_failed" if ending["state"] == "failed" else "run_ended"
-    if outbox.wants(event):
+    if event in outbox.events:
         outbox.add(db, event, _subject(row, ending), wire.NoticeCounts(answers=store.answered(db, row.id)))
 
 
@@ -26,7 +26,7 @@ def notify_waiting(
     if ending.get("waiting_for", "curator") != "curator":
         return
     since = moment(ending["waiting_since"])
-    if outbox.wants("run_waiting") and now - since >= longer_than:
+    if "run_waiting" in outbox.events and now - since >= longer_than:
         counts = wire.NoticeCounts(
             answers=store.answered(db, row.id), minutes=int((now - since) / timedelta(minutes=1))
         )

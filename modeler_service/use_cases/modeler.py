@@ -32,7 +32,7 @@ from modeler_service.use_cases.messages import RunMessages
 from modeler_service.use_cases.run_events import TRIALS_MAX, RunStreams, RunUpdate
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
-from service_kit.identity.tokens import Principal
+from service_kit.identity.tokens import Principal, new_id
 from service_kit.store.base import moment, stamp, states
 from service_kit.store.database import Connection
 from service_kit.store.labels import EVERYTHING, ListFilter, tags_of
@@ -86,7 +86,7 @@ class Modeler:
             observations = imports.with_earlier(db, spec)
         past = Import(list(enumerate(observations, start=1)), [])
         _check_fits(misfits(past, spec, 2**53))  # the number of rows is known only when the run begins
-        run_id = f"run_{secrets.token_hex(8)}"
+        run_id = new_id("run")
         settings = spec.model_dump_json(exclude={"token", "observations", "hold"})
 
         def effect(db: Connection) -> Effect:

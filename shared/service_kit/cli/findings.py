@@ -12,9 +12,9 @@ from blindopt.audit.merkle_log import Json
 from blindopt.audit.verification import Verification
 from blindopt.errors import LogBroken
 from service_kit import collector
+from service_kit.context.audit_trail import read_note
 from service_kit.context.keys import signer
 from service_kit.context.log_summaries import Part
-from service_kit.context.saved_checkpoint import read_note
 from service_kit.context.stored_records import StoredRecords
 from service_kit.store import audit_log
 from service_kit.store.database import Database

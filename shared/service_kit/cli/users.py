@@ -9,7 +9,7 @@ import typer
 from blindopt.errors import Invalid, NotFound, StateConflict
 from service_kit.cli.program import Program, S, plain_errors, private_file
 from service_kit.context.context import ServiceContext
-from service_kit.identity.tokens import Role, new_principal
+from service_kit.identity.tokens import Role, new_id
 from service_kit.settings import PasswordCost, ServiceSettings
 from service_kit.store import audit_log, sessions, users
 from service_kit.store.base import stamp
@@ -93,7 +93,7 @@ def add_user(db: Connection, context: ServiceContext, name: str, role: Role, pas
     """Add a user who may log in, and record it in the log, inside the caller's transaction."""
     check_name(name)
     now = context.clock()
-    user = User(new_principal("usr"), name, role, password_hash, stamp(now), None)
+    user = User(new_id("usr"), name, role, password_hash, stamp(now), None)
     users.add(db, user, context.seal.mac)
     audit_log.append(db, "user.added", actor="cli", now=now, details={"user": user.id, "role": role})
     return user

@@ -17,7 +17,7 @@ from blindopt import wire
 from blindopt.errors import NotFound
 from service_kit.console.words import plain
 from service_kit.identity.tokens import Principal
-from service_kit.web import in_process
+from service_kit.web.middleware import mark_inside
 
 M = TypeVar("M", bound=BaseModel)
 _JSON = "application/json"
@@ -175,7 +175,7 @@ class Api:
             "client": self._outer.get("client"),
             "server": self._outer.get("server"),
         }
-        in_process.mark(scope, self._principal)
+        mark_inside(scope, self._principal)
         return scope
 
 

@@ -1,5 +1,6 @@
 """Builds a console: its routes, login and logout, the checks before each page, and error pages."""
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -48,6 +49,7 @@ class OtherSite(Forbidden):
 class Console:
     """The pages of one service. ``folder`` holds its own ``templates`` and ``static``."""
 
+    paths = re.compile(rf"/|{ROOT}(/.*)?", re.DOTALL)
     headers = (
         (b"content-security-policy", CSP.encode()),
         (b"cross-origin-opener-policy", b"same-origin"),
@@ -86,10 +88,6 @@ class Console:
         return self
 
     # --- called by the middleware------------------------------------------------------------------------
-
-    def owns(self, path: str) -> bool:
-        """Whether a path belongs to the console."""
-        return path in ("/", ROOT) or path.startswith(f"{ROOT}/")
 
     async def admit(self, scope: Scope, cookies: str) -> Principal | None:
         """The user who is logged in, or None. Called before the body is read."""

@@ -1,6 +1,8 @@
 """The audit trail of a service: records, receipts and checkpoints, verification, and readiness."""
 
 import base64
+import os
+import re
 import threading
 import time
 from collections.abc import Sequence
@@ -10,13 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from blindopt.audit.checkpoints import Checkpoint, Signer
-from blindopt.audit.merkle_log import Head, sha256
+from blindopt.audit.merkle_log import Exchange, Head, sha256
 from blindopt.errors import AuditUnavailable, LogBroken, RecordChanged
 from service_kit.background import Background
 from service_kit.context.log_summaries import OTHER, Part
 from service_kit.context.outbox import Outbox
 from service_kit.context.request import RequestContext
-from service_kit.context.saved_checkpoint import SavedCheckpoint
 from service_kit.context.stored_records import StoredRecords
 from service_kit.identity.tokens import Principal
 from service_kit.store import audit_log
@@ -25,6 +26,8 @@ from service_kit.store.database import Connection, Database, StoreFault
 from service_kit.store.stored_replies import StoredReply
 
 _READY_SECONDS, _REFUSED = 1.0, 300
+_SAVED_EVERY_S = 1.0
+_STUDY = re.compile(r"/v1/studies/(std_[0-9a-f]{16})(?![^/:])")
 
 
 class Recorded(NamedTuple):
@@ -68,18 +71,33 @@ class AuditTrail:
         self.check_sound()
         exchange: bytes | None = None
         receipt = None
-        if request.is_shared:
+
+        def body_at(position: int | None) -> bytes:
+            nonlocal exchange
+            # The study in the path comes first: the other party records it, and does not know the study of its token.
+            in_path = _STUDY.match(request.path)
+            exchange = Exchange(
+                study_id=in_path[1] if in_path else request.principal.study_id or "",
+                grant_id=request.principal.id,
+                position=position,
+                request_id=request.request_id,
+                method=request.method,
+                path=request.path,
+                idempotency_key=request.key,
+                request_sha256=request.body_sha256,
+                status=status,
+                reply_sha256=reply_sha256,
+                replayed=replayed,
+            ).body
+            return exchange
+
+        if request.principal.study_id is not None:
             grant = request.principal.id
-
-            def body_at(position: int) -> bytes:
-                nonlocal exchange
-                exchange = request.exchange(position, status, reply_sha256, replayed=replayed).body
-                return exchange
-
-            head = audit_log.share(db, grant, body_at)
-            receipt = f"{head.size - 1} {base64.b64encode(self.sign(head, grant).encode()).decode()}"
-        elif request.principal.study_id is not None:
-            exchange = request.exchange(None, status, reply_sha256, replayed=replayed).body
+            if request.path.startswith("/v1/audit/"):  # requests about the log itself are not in the shared one
+                body_at(None)
+            else:
+                head = audit_log.share(db, grant, body_at)
+                receipt = f"{head.size - 1} {base64.b64encode(self.sign(head, grant).encode()).decode()}"
         actor, now = request.principal.actor, self._clock()
         added = audit_log.append(db, kind, actor=actor, now=now, details=details, exchange=exchange)
         return Recorded(receipt, added.seq, added.at)
@@ -275,9 +293,59 @@ class AuditTrail:
 
     def notify_broken(self, fault: str) -> None:
         """Write a notice that the log does not verify, once a day for each fault."""
-        if not self._outbox.wants("log_failed"):
+        if "log_failed" not in self._outbox.events:
             return
         now = self._clock()
         once = f"log_failed {now:%Y-%m-%d} {sha256(fault.encode())}"
         with suppress(AuditUnavailable, StoreFault):  # then only the replies report it
             self._database.write(lambda db: self._outbox.add(db, "log_failed", once=once))
+
+
+class SavedCheckpoint:
+    """A file with a signed checkpoint of the log, at most a second older than the log."""
+
+    def __init__(self, file: Path, signer: Signer) -> None:
+        self._file = file
+        self._signer = signer
+        self._saved_at = 0.0
+
+    def note(self) -> str | None:
+        """The signed note, or None if there is none yet. Read it before the log, which may only be newer."""
+        return read_note(self._file)
+
+    def head(self) -> Head | None:
+        """Size and root in the note. Raises LogBroken if this service did not sign it."""
+        note = self.note()
+        return None if note is None else self._signer.first.verify(note).head
+
+    def check(self, db: Connection, head: Head) -> None:
+        """Raise LogBroken unless the log, whose head is ``head``, begins with the log of the checkpoint."""
+        if (saved := self.head()) is None:
+            return
+        if saved.size > head.size:
+            raise LogBroken(f"the tail was cut: the log ends after {head.size} records, it had {saved.size}")
+        if audit_log.root_at(db, None, saved.size) != saved.root:
+            raise LogBroken(f"the first {saved.size} records of the log are not those that were")
+
+    def is_due(self) -> bool:
+        """Whether the last checkpoint was saved a second ago or earlier."""
+        return time.monotonic() - self._saved_at >= _SAVED_EVERY_S
+
+    def save(self, note: str) -> None:
+        """Replace the saved note. A failing disk is ignored: the next commit fails and reports it."""
+        self._saved_at = time.monotonic()
+        partial = self._file.with_suffix(".part")
+        with suppress(OSError):
+            with partial.open("w") as file:
+                file.write(note)
+                file.flush()
+                os.fsync(file.fileno())  # otherwise a power cut may leave an empty file
+            partial.replace(self._file)
+
+
+def read_note(file: Path) -> str | None:
+    """The note in a file, or None if there is none."""
+    try:
+        return file.read_bytes().decode(errors="replace")
+    except FileNotFoundError:
+        return None

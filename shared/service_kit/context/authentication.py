@@ -9,7 +9,7 @@ from typing import Any
 
 from blindopt.errors import AuditUnavailable, LogBroken, RecordChanged, StateConflict, Unauthenticated
 from service_kit.context.log_summaries import secret_digest
-from service_kit.identity.tokens import Principal, Role, Token, mint, new_principal, parse
+from service_kit.identity.tokens import Principal, Role, Token, mint, new_id, parse
 from service_kit.store import audit_log, tokens, users
 from service_kit.store.base import Clock, MacOf
 from service_kit.store.database import Connection, Database
@@ -95,12 +95,12 @@ class Authentication:
 
     def issue(self, role: Role, name: str, *, days: int) -> tuple[Token, Principal]:
         """Issue a token to a new person or program, and record it in the log."""
-        identity = (new_principal("usr"), role, name, None)
+        identity = (new_id("usr"), role, name, None)
         return self._database.write(lambda db: self._issue(db, *identity, days=days, actor="cli"))
 
     def grant(self, db: Connection, name: str, study_id: str, *, days: int, actor: str) -> tuple[Token, Principal]:
         """Issue a modeler's first token for a study, inside the caller's transaction."""
-        return self._issue(db, new_principal("grt"), "modeler", name, study_id, days=days, actor=actor)
+        return self._issue(db, new_id("grt"), "modeler", name, study_id, days=days, actor=actor)
 
     def rotate(
         self, db: Connection, principal: str, *, days: int, actor: str, study_id: str | None = None

@@ -3,11 +3,11 @@
 So a crash loses none, and no notice reports an event that was undone. ``service_kit.notices.delivery`` delivers them.
 """
 
-import secrets
 from datetime import datetime
 from typing import Any, Literal
 
 from blindopt import wire
+from service_kit.identity.tokens import new_id
 from service_kit.store import notices
 from service_kit.store.base import Clock, moment
 from service_kit.store.database import Connection
@@ -40,12 +40,9 @@ class Outbox:
         self, service: Service | None = None, events: frozenset[str] = frozenset(), clock: Clock | None = None
     ) -> None:
         self._service = service
-        self._events = events
+        self.events = events
+        """Those of which notices are written."""
         self._clock = clock
-
-    def wants(self, event: wire.NoticeEvent) -> bool:
-        """Whether notices of this event are written."""
-        return event in self._events
 
     def add(
         self,
@@ -57,7 +54,7 @@ class Outbox:
         once: str | None = None,
     ) -> None:
         """Write a notice in the caller's transaction, if it is wanted and no earlier one has the same ``once``."""
-        if not self.wants(event) or (once is not None and notices.was_written(db, once)):
+        if event not in self.events or (once is not None and notices.was_written(db, once)):
             return
         assert self._service is not None
         assert self._clock is not None
@@ -79,7 +76,7 @@ def new_notice(
     fields["problem"] = subject.problem or "no code"
     fields["spender"] = f"study {subject.study_id}" if subject.study_id else f"dataset {subject.dataset_id}"
     return wire.Notice(
-        id=f"ntc_{secrets.token_hex(8)}",
+        id=new_id("ntc"),
         event=event,
         at=at,
         service=service,

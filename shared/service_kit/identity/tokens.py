@@ -65,8 +65,8 @@ def mint() -> Token:
     return Token(kid=secrets.token_hex(8), secret=secrets.token_urlsafe(32))
 
 
-def new_principal(kind: Literal["usr", "grt"]) -> str:
-    """A new opaque id."""
+def new_id(kind: str) -> str:
+    """A new opaque id, ``<kind>_<16 hex digits>``."""
     return f"{kind}_{secrets.token_hex(8)}"
 
 

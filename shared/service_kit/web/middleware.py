@@ -10,6 +10,7 @@ import secrets
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,12 +24,13 @@ from service_kit.context.context import ServiceContext
 from service_kit.context.idempotency import KEY
 from service_kit.context.request import RequestContext
 from service_kit.identity.tokens import Principal
-from service_kit.web import in_process, problems
+from service_kit.web import problems
 from service_kit.web.rate_limit import RateLimit
 from service_kit.web.reply_pacing import ReplyPacing
 
 log = logging.getLogger("blindopt.access")
 _DISCARDED_BYTES = 4 << 20
+_INSIDE = "blindopt.inside"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _OPEN = ("/healthz", "/readyz", "/openapi.json", "/v1/meta")
 _HEADERS = (
@@ -46,8 +48,9 @@ class ConsoleHook(Protocol):
     def headers(self) -> tuple[tuple[bytes, bytes], ...]:
         """Headers of each of its replies, in place of those of the API."""
 
-    def owns(self, path: str) -> bool:
-        """Whether a path belongs to the pages."""
+    @property
+    def paths(self) -> re.Pattern[str]:
+        """The paths of the pages."""
 
     async def admit(self, scope: Scope, cookies: str) -> Principal | None:
         """The user who is logged in, or None. Each page itself checks the role."""
@@ -87,6 +90,22 @@ class RequestMiddleware:
             await self.app(scope, receive, send)
 
 
+@dataclass(frozen=True, slots=True)
+class _Inside:
+    """A type of its own, so that text under the same key is no mark."""
+
+    principal: Principal
+
+
+def mark_inside(scope: Scope, principal: Principal) -> None:
+    """Mark the scope of a request that the service sends to its own API, whose principal needs no token.
+
+    The server builds the scope, and puts what it reads from a network under ``headers``, ``path`` and the like, as
+    text: nothing sent gets here. Roles, limits of rate and size, idempotency and the log apply as to any other request.
+    """
+    scope[_INSIDE] = _Inside(principal)
+
+
 class _Request:
     """One request and its reply.
 
@@ -107,7 +126,7 @@ class _Request:
         self._state["body_sha256"] = self.digest
         self._principal: Principal | None = None
         console = middleware.console
-        self._console = console if console is not None and console.owns(scope["path"]) else None
+        self._console = console if console is not None and console.paths.fullmatch(scope["path"]) else None
         self._pacing: ReplyPacing | None = None
         self._limit = 0
         self._received = 0
@@ -177,8 +196,9 @@ class _Request:
             self._principal = await self._console.admit(self._scope, self._header(b"cookie"))
         elif path not in _OPEN:
             try:
-                principal = in_process.principal_of(self._scope)
-                if principal is None:
+                if isinstance(inside := self._scope.get(_INSIDE), _Inside):
+                    principal = inside.principal
+                else:
                     authentication = middleware.context.authentication
                     principal = await authentication.authenticate_soon(self._header(b"authorization"))
             except Expired as error:

@@ -100,7 +100,7 @@ def install(app: FastAPI) -> None:
         if converted.status == 405 and (methods := _methods(app.openapi(), request.url.path)):
             converted.headers = {"Allow": ", ".join(methods)}
         console = getattr(request.app.state, "console", None)
-        if console is not None and console.owns(request.url.path):
+        if console is not None and console.paths.fullmatch(request.url.path):
             page: Response = console.refusal(request.scope, converted)
             return page
         return response(converted, path=request.url.path, request_id=request.state.request_id)

@@ -396,8 +396,8 @@ def _break_curator(gun: Gun) -> None:
     from curator_service.queries.queries import Queries
     from curator_service.store import jobs
     from curator_service.tuning.tunings import Tunings
-    from curator_service.vault import new_id
     from service_kit.context.audit_trail import AuditTrail
+    from service_kit.identity.tokens import new_id
     from service_kit.store.base import stamp
 
     def redrawing(ask: Callable[..., Any]) -> Callable[..., Any]:

@@ -113,7 +113,7 @@ def test_a_long_look_wakes_as_soon_as_the_answer_is_stored(exact):
 
 
 def test_rows_that_nobody_measures_are_declined_without_the_reason(exact, curator):
-    query = exact.ask(31, 32, 33, plays=2)
+    query, logged = exact.ask(31, 32, 33, plays=2), len(curator.log)  # an earlier test may have opened a record
     items = exact.items(query.id)
     exact.measurer.answer(query.id, answers_for(items[:1], 1.25, note="on paper slip 7"))
     declined = wire.DeclineCreate(measurement_ids=[items[1].id], reason="consent", note="she said no")
@@ -124,7 +124,7 @@ def test_rows_that_nobody_measures_are_declined_without_the_reason(exact, curato
     assert reply.declined == [32, 33]
     for word in ("consent", "record", "slip", "said no", "msr_"):
         assert word not in sent.body.decode()
-        assert word not in curator.log
+        assert word not in curator.log[logged:]
         assert word == "record" or all(word not in str(record) for record in curator.records())
     assert [(i.state, i.reason, i.note, i.changed_by) for i in exact.items(query.id)[:2]] == [
         ("answered", None, "on paper slip 7", "Ms M"),

@@ -16,7 +16,7 @@ from service_kit.identity import passwords
 from service_kit.identity.tokens import Principal
 from service_kit.settings import ServiceSettings
 from service_kit.store import audit_log, users
-from service_kit.web import in_process
+from service_kit.web.middleware import mark_inside
 from tests import beside
 from tests.interventions import act_after, record_calls
 from tests.shared.service_kit.console import sample_service
@@ -353,12 +353,15 @@ def test_nothing_sent_over_the_network_makes_a_request_one_of_our_own(browser, a
         for path in ("/v1/samples", f"/v1/samples?{name}=usr_ann", f"/v1/samples;{name}=usr_ann"):
             reply = browser.get(path, headers={name: "usr_ann", "authorization": "Inside usr_ann"})
             assert reply.status_code == 401
-    # Even text under the same key is no mark.
-    assert in_process.principal_of({"blindopt.inside": "usr_ann"}) is None
-    assert in_process.principal_of({"blindopt.inside": {"principal": "usr_ann"}}) is None
-    scope = {}
-    in_process.mark(scope, Principal(id="usr_ann", kid="usr_ann", role="owner", name="ann"))
-    assert in_process.principal_of(scope).id == "usr_ann"  # the control: by itself a mark works
+    ann, marked = Principal(id="usr_ann", kid="usr_ann", role="owner", name="ann"), {}
+    mark_inside(marked, ann)
+    (key,) = marked
+    for mark, status in (("usr_ann", 401), ({"principal": ann}, 401), (ann, 401), (marked[key], 200)):  # a control
+
+        async def serve(scope, receive, send, mark=mark):
+            await app(scope | {key: mark}, receive, send)
+
+        assert Browser(serve).get("/v1/samples").status_code == status, mark
 
 
 def test_a_cookie_is_nothing_to_the_api_and_a_token_is_nothing_to_a_page(owner, app):

@@ -398,7 +398,7 @@ def test_an_effect_that_raises_keeps_neither_reply_nor_record(context, filled):
 
 def save_checkpoints_often(monkeypatch):
     """With each commit, in the file outside the database."""
-    monkeypatch.setattr("service_kit.context.saved_checkpoint._SAVED_EVERY_S", 0.0)
+    monkeypatch.setattr("service_kit.context.audit_trail._SAVED_EVERY_S", 0.0)
 
 
 def test_an_export_beside_a_service_that_goes_on_verifies(context, monkeypatch):

@@ -69,7 +69,7 @@ def _routes(app):
     A hot route has no dependencies: it stands for the documented one that it answers in front of, and the
     requests below show that it asks for the same roles.
     """
-    routes = [route for route in _flat(app.routes) if not app.state.console.owns(route.path)]
+    routes = [route for route in _flat(app.routes) if not app.state.console.paths.fullmatch(route.path)]
     documented = {(route.path, *route.methods) for route in routes if hasattr(route, "dependant")}
     for route in routes:
         sets = []
@@ -405,7 +405,7 @@ def test_the_status_of_every_error_is_documented():
 
 
 def test_every_page_of_the_console_names_its_roles_but_those_that_anybody_may_see(app, name):
-    pages = [route for route in _flat(app.routes) if app.state.console.owns(route.path)]
+    pages = [route for route in _flat(app.routes) if app.state.console.paths.fullmatch(route.path)]
     by_role = [route for route in pages if route.endpoint.roles is not None]
     assert len(by_role) == len(app.state.console.entries) > 0
     for route in by_role:
