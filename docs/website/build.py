@@ -38,6 +38,9 @@ def assemble(pages: Path) -> None:
             copy = pages / path.relative_to(ROOT / "docs")
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
+    (pages / "assets").mkdir(parents=True)
+    shutil.copyfile(Path(__file__).with_name("site.css"), pages / "assets/site.css")
+    shutil.copyfile(ROOT / "shared/service_kit/console/static/icon.svg", pages / "assets/icon.svg")
     _add_tooltips(pages)
     shutil.copyfile(ROOT / "CHANGELOG.md", pages / "changelog.md")
     troubleshooting = pages / "howto/troubleshooting.md"
