@@ -211,7 +211,7 @@ def test_an_owners_and_a_vendors_notebook_run_across_two_environments(wheels, tm
         notebooks = sorted((ROOT / "docs" / "notebooks").glob("[ab]-*.ipynb"))
         assert len(notebooks) == 2
         for path in notebooks:
-            command = [python, ROOT / "tests" / "docs" / "run_notebook.py", path]
+            command = [python, ROOT / "docs" / "website" / "run_notebook.py", path, work]
             done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
     finally:

@@ -4,21 +4,27 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from demo.parties import start_services
 from docs.website import command_line, errors, notebooks, operating, python_api, rest
 
 ROOT = Path(__file__).parents[2]
 COPIED = (".md", ".svg", ".png", ".json", ".py")
 
 
-def build(target: Path) -> Path:
-    """Build the site into ``target``/site and return that folder. A broken link or anchor ends the build."""
+def build(target: Path, *, quick: bool = False) -> Path:
+    """Build the site into ``target``/site and return that folder. A broken link or anchor ends the build.
+
+    ``quick`` leaves out all that needs running services: outputs of notebooks, and examples of REST.
+    """
     source, site = target / "site-source", target / "site"
     for folder in (source, site):
         shutil.rmtree(folder, ignore_errors=True)
     pages = source / "pages"
-    assemble(pages)
+    assemble(pages, quick=quick)
     config = (Path(__file__).parent / "zensical.toml").read_text()
     entries = ", ".join(f'"notebooks/{page.name}"' for page in sorted((pages / "notebooks").glob("*.md")))
     config = config.replace('"notebooks/*.md"', entries)
@@ -31,7 +37,7 @@ def build(target: Path) -> Path:
     return site
 
 
-def assemble(pages: Path) -> None:
+def assemble(pages: Path, *, quick: bool) -> None:
     """Copy docs/ to ``pages``, and add the pages that are made from the code."""
     for path in sorted((ROOT / "docs").rglob("*")):
         if path.suffix in COPIED and Path(__file__).parent not in path.parents:
@@ -54,9 +60,21 @@ def assemble(pages: Path) -> None:
     for name, text in made.items():
         (pages / "reference" / name).parent.mkdir(exist_ok=True)
         (pages / "reference" / name).write_text(text)
-    notebooks.render_all(ROOT / "docs/notebooks", pages / "notebooks")
+    add_notebooks(pages / "notebooks", executed=not quick)
     for path in (pages / "changelog.md", *(pages / "developers").rglob("*.md")):
         path.write_text(NOT_SEARCHED + path.read_text(encoding="utf-8"), encoding="utf-8")
+
+
+def add_notebooks(pages: Path, *, executed: bool) -> None:
+    """Write a page for each notebook. They run in the order of their names: one leaves grants and logs for the next."""
+    pages.mkdir()
+    paths = sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        parties = stack.enter_context(start_services(folder / "services")) if executed else ()
+        for path in paths:
+            outputs = notebooks.execute(path, parties, folder, pages) if executed else None
+            (pages / f"{path.stem}.md").write_text(notebooks.page(path, outputs), encoding="utf-8")
 
 
 NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n\n"

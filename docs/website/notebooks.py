@@ -1,41 +1,65 @@
-"""Notebooks as pages: text, code, and the outputs that they were saved with."""
+"""Notebooks as pages: text, code, and the outputs of running them against real services."""
 
 import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
+
+from demo.parties import Party
+
+Outputs = list[list[dict[str, str]]]
+"""The outputs of each code cell, in order, as ``run_notebook`` prints them."""
 
 
-def render_all(notebooks: Path, pages: Path) -> None:
-    """Write a page for each notebook of a folder; nothing where there are none."""
-    for path in sorted(notebooks.glob("*.ipynb")):
-        pages.mkdir(exist_ok=True)
-        page = render(json.loads(path.read_text()))
-        source = f"*This page is a notebook: run it from `docs/notebooks/{path.name}`.*"
-        head, _, rest = page.partition("\n")
-        (pages / f"{path.stem}.md").write_text(f"{head}\n\n{source}\n{rest}")
+def execute(path: Path, parties: tuple[Party, ...], folder: Path, pictures: Path) -> Outputs:
+    """Run a notebook in ``folder``, where earlier ones have left grants and logs. Raises SystemExit if a cell fails."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("BLINDOPT_")}
+    environment |= {"MPLBACKEND": "Agg", "PYTHONUTF8": "1"}
+    for party in parties:
+        token = folder / f"{party.name}-token"
+        token.write_text(party.token, encoding="utf-8")
+        prefix = f"BLINDOPT_{party.name.upper()}"
+        environment |= {f"{prefix}_URL": party.url, f"{prefix}_TOKEN_FILE": str(token)}
+        data = {f"{prefix}_DATA_DIR": party.folder}
+        log = _run(f"{party.name}_service", "audit", "export", cwd=folder, env=environment | data)
+        (folder / f"{party.name}.jsonl").write_text(log, encoding="utf-8")  # an auditor has these
+    outputs: Outputs = json.loads(
+        _run("docs.website.run_notebook", str(path), str(pictures), cwd=folder, env=environment)
+    )
+    return outputs
 
 
-def render(notebook: dict[str, Any]) -> str:
-    """A notebook as Markdown. Of the outputs, text and SVG pictures are shown."""
+def _run(module: str, *arguments: str, cwd: Path, env: dict[str, str]) -> str:
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, encoding="utf-8", check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
+    return done.stdout
+
+
+def page(path: Path, outputs: Outputs | None) -> str:
+    """A notebook as Markdown, with the outputs of its cells; None: without."""
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    shown = iter(outputs or [])
     parts = []
     for cell in notebook["cells"]:
-        source = _text(cell["source"])
+        source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
-            parts.append(source)
-        elif cell["cell_type"] == "code" and source.strip():
+            parts.append(re.sub(r"\((\S+)\.ipynb\)", r"(\1.md)", source))
+        else:
             parts.append(f"```python\n{source}\n```")
-            parts += [text for output in cell.get("outputs", []) if (text := _output(output))]
-    return "\n\n".join(parts) + "\n"
+            parts += [_output(output) for output in next(shown, [])]
+    head, _, body = "\n\n".join(parts).partition("\n")
+    return f"{head}\n\n*This page is a notebook: run it from `docs/notebooks/{path.name}`.*\n{body}\n"
 
 
-def _output(output: dict[str, Any]) -> str:
-    data = output.get("data", {})
-    if "image/png" in data:
-        png = "".join(_text(data["image/png"]).split())
-        return f'<img alt="The plot that the cell above draws" src="data:image/png;base64,{png}">'
-    text = _text(output.get("text") or data.get("text/plain") or "").rstrip()
-    return f"```text\n{text}\n```" if text else ""
-
-
-def _text(value: str | list[str]) -> str:
-    return value if isinstance(value, str) else "".join(value)
+def _output(output: dict[str, str]) -> str:
+    if "svg" in output:
+        return f"![The plot that the cell above draws]({output['svg']})"
+    if "html" in output:
+        html = re.sub(r"<style.*?</style>|\s*\n\s*", "", output["html"], flags=re.DOTALL)
+        return f'<div class="outputs">{html}</div>'
+    lines = [line.rstrip().rpartition("\r")[2] for line in output["text"].rstrip().splitlines()]
+    return "```text\n" + "\n".join(lines) + "\n```"

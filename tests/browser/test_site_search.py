@@ -16,7 +16,7 @@ from tests.browser.conftest import served
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("out")
-    done = processes.run("docs.website", str(folder), env=os.environ)
+    done = processes.run("docs.website", str(folder), "--quick", env=os.environ)
     assert done.returncode == 0, done.stdout + done.stderr
     with served(Starlette(routes=[Mount("/", StaticFiles(directory=folder / "site", html=True))])) as url:
         yield url

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def out(tmp_path_factory):
     folder = tmp_path_factory.mktemp("out")
-    done = processes.run("docs.website", str(folder), env=os.environ)
+    done = processes.run("docs.website", str(folder), "--quick", env=os.environ)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
@@ -96,6 +96,22 @@ def test_every_error_code_is_explained_once(out):
     built = (out / "site-source" / "pages" / "howto" / "troubleshooting.md").read_text()
     explained = re.findall(r"^### `(\w+)`\n\n\*\d{3}: .+\*\n\n\S+ \S+ ", built, re.MULTILINE)
     assert sorted(explained) == sorted(errors.known_codes())
+
+
+def test_the_site_has_the_icon_and_the_colours_of_the_consoles_in_the_scheme_of_the_system(out):
+    site, static = out / "site", ROOT / "shared/service_kit/console/static"
+    assert (site / "assets/icon.svg").read_bytes() == (static / "icon.svg").read_bytes()
+    page = (site / "index.html").read_text()
+    assert len(re.findall(r'<link rel="icon" href="\./assets/icon\.svg">|<img src="\./assets/icon\.svg"', page)) >= 2
+    schemes = re.findall(r'data-md-color-media="\(([^"]+)\)" data-md-color-scheme="(\w+)"', page)
+    assert schemes == [
+        ("prefers-color-scheme", "default"),  # the page's own script takes one of the two others by the system
+        ("prefers-color-scheme: light", "default"),
+        ("prefers-color-scheme: dark", "slate"),
+    ]
+    own = set(re.findall(r"#[0-9a-f]{6}", (site / "assets/site.css").read_text()))
+    assert own
+    assert own - set(re.findall(r"#[0-9a-f]{6}", (static / "console.css").read_text())) == set()
 
 
 def test_a_rare_term_is_explained_where_it_stands(out):

@@ -80,7 +80,7 @@ class StudyAccount(wire.StudyAccount):
             ["epsilon in all", self.total_epsilon or "no finite bound", caps.epsilon_total or "no cap"],
             ["measurements", self.total_plays, caps.queries or "no cap"],
         ]
-        return table(["", "Spent", "Cap"], rows, caption=self.name)
+        return table(["", "Used", "Cap"], rows, caption=self.name)
 
 
 class DatasetAccount(wire.DatasetAccount):
@@ -91,4 +91,4 @@ class DatasetAccount(wire.DatasetAccount):
             ["epsilon", self.epsilon or "no finite bound", self.cap_epsilon or "no cap"],
             ["delta", self.delta, self.cap_delta or "no cap"],
         ]
-        return table(["", "Spent", "Cap"], rows, caption=self.sentence)
+        return table(["", "Used", "Cap"], rows, caption=self.sentence)
