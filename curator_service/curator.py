@@ -4,9 +4,8 @@ import json
 
 from blindopt import wire
 from curator_service import store
-from curator_service.budget.budget_shares import BudgetShares
 from curator_service.budget.budgets import Budgets
-from curator_service.budget.file_accounts import DatasetAccounts
+from curator_service.budget.views import BudgetShares, DatasetAccounts
 from curator_service.datasets.datasets import Datasets
 from curator_service.datasets.private_bounds import BoundsSearch
 from curator_service.datasets.readings import Readings

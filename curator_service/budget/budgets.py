@@ -1,15 +1,18 @@
 """Charges: each checked against every cap, then written to the log, the ledger and the notices, in one transaction."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, Protocol
 
 from blindopt import wire
-from blindopt.errors import BudgetExhausted
-from curator_service import notices
+from blindopt.audit.merkle_log import sha256
+from blindopt.errors import BudgetExhausted, Invalid, StateConflict
+from curator_service import notices, store
 from curator_service.budget import ledger, ledger_lines, table
-from curator_service.budget.file_budget import FileBudget
-from curator_service.budget.file_use import FileUse, FileUses
-from curator_service.budget.ledger import Balance, Charge, Cost, RowBalance
+from curator_service.budget.file_use import FileUse, FileUses, cost_for_everyone
+from curator_service.budget.ledger import A_FILE, Account, Balance, Charge, Cost, RowBalance, is_raised
+from curator_service.privacy import prices
 from curator_service.privacy.calibration import Concrete
 from curator_service.privacy.prices import Prices, text, units
 from curator_service.vault import Vault
@@ -36,6 +39,189 @@ class ReleasedStudy(Protocol):
 
     def rows_of_persons(self, rows: Iterable[int]) -> set[int]:
         """The rows of all persons behind ``rows``."""
+
+
+class FileBudget:
+    """Each check is in the transaction of its charge. Without a cap nothing is read but the account's last line.
+
+    Raises RecordChanged if a verification found the account or the dataset changed; where there is a cap, also for any
+    other record about a use of the file.
+    """
+
+    def __init__(self, db: Connection, context: ServiceContext, uses: FileUses, dataset_id: str) -> None:
+        self._db, self._context, self._uses = db, context, uses
+        self._dataset, self.name = uses.account(db, dataset_id)
+        self.account = ledger_lines.account_of(db, self.name)
+        context.audit_trail.check_unchanged(self.name, dataset_id)
+
+    def _check_file(self) -> None:
+        """Raise RecordChanged if a verification found any record about a use of the file changed."""
+        digest = self._dataset.sha256
+        used_by = (*store.registrations(self._db, digest), *ledger_lines.studies_of(self._db, digest))
+        self._context.audit_trail.check_unchanged(A_FILE, *(row.id for row in used_by))
+
+    # --- charges ------------------------------------------------------------------------------------------------
+
+    def charge(
+        self, kind: str, subject: str, cost: Cost, caps: wire.TuningCaps | None = None
+    ) -> FileUse | BudgetExhausted:
+        """Charge every record of the file; what was used before, or the refusal at a cap, which is recorded.
+
+        ``kind``: of the line, "tuning" or "bounds"; ``subject``: the id of what is charged. ``caps``: lower the
+        account's. Raises StateConflict for a closed account, and where a cap cannot hold.
+        """
+        self.account.check_open()
+        use, at = self._uses.read(self._db, self._dataset), stamp(self._context.clock())
+        before = self.account if caps is None else self.account.lowered(caps)
+        if before.is_capped:
+            self._check_file()
+            use.check_bounded()
+        try:
+            after = before.charge(cost, of_studies=use.of_studies, caps="dataset" if caps is None else "caps")
+        except BudgetExhausted as refusal:
+            # The caps of a refused tuning do not bind later ones.
+            cap = str(refusal.budget["cap"]).rpartition(".")[2]
+            table.add_to_account(self._db, self.name, "refused", after=self.account, at=at, cost=cost, cap=cap)
+            return refusal
+        table.add_to_account(self._db, self.name, kind, after=after, at=at, subject=subject, cost=cost)
+        note_file_caps(self._db, self._context.outbox, self.name, after, after.used + use.of_studies)
+        return use
+
+    def check_release(self, study_id: str, spec: wire.StudyCreate, ran: Concrete) -> None:
+        """Check the release of a study. Raises as ``allow_release``."""
+        if self.account.closed or self.account.is_capped:
+            self._check_file()
+            after = allow_release(self._uses.read(self._db, self._dataset, without=study_id), spec, ran)
+            note_file_caps(self._db, self._context.outbox, self.name, self.account, after)
+
+    def check_answers(
+        self, study_id: str, spec: wire.StudyCreate, release_id: str, charges: list[Charge], again: int
+    ) -> None:
+        """Check charges for answers before they are stored. Raises BudgetExhausted.
+
+        ``again``: how often the answer of these which was released most often will have been.
+        """
+        if not self.account.is_capped:
+            return
+        self._check_file()
+        public = all(row.public for row in store.registrations(self._db, self._dataset.sha256))
+        if prices.answers_are_unbounded(spec, public=public):
+            caps = dict(zip(("dataset.epsilon", "dataset.delta"), self.account.cap_texts, strict=True))
+            cap, limit = next((cap, limit) for cap, limit in caps.items() if limit is not None)
+            raise BudgetExhausted(cap, requested=text(sum(charge.cost for charge in charges)), spent="0", limit=limit)
+        if self.account.cap_epsilon is None:
+            return
+        if Prices.of(spec).by_record:
+            most = self._check_units(release_id, charges)
+        else:
+            most = self._check_everyone(study_id, spec, charges, again)
+        note_file_caps(self._db, self._context.outbox, self.name, self.account, most)
+
+    def _check_units(self, release_id: str, charges: list[Charge]) -> Cost:
+        """Check each record or person behind the charged rows; the largest amount that any of them will have used."""
+        db, dataset, uses = self._db, self._dataset, self._uses
+        cost_at: Counter[int] = Counter()
+        for charge in charges:
+            assert charge.row is not None
+            cost_at[charge.row] += charge.cost
+        rows_of: dict[int, list[int]] = {}
+        for row, unit in uses.units_at(db, dataset, release_id, cost_at).items():
+            rows_of.setdefault(unit, []).append(row)
+        everyone, most = uses.everyone(db, dataset) + uses.of_other_units(db, dataset), Cost()
+        for unit, rows in rows_of.items():
+            used, cost = everyone + uses.answers_about(db, dataset, unit), sum(cost_at[row] for row in rows)
+            after = self.account.check(Cost(used), Cost(cost), requested=cost_at[min(rows)], row=min(rows))
+            most = max(most, after, key=lambda amount: amount.epsilon)
+        return most
+
+    def _check_everyone(self, study_id: str, spec: wire.StudyCreate, charges: list[Charge], again: int) -> Cost:
+        """Check answers that anybody may be behind: the most often released one counts, or two groups' answers."""
+        before = ledger_lines.balance(self._db, study_id)
+        cost = cost_for_everyone(self._db, study_id, spec, before, charges, again)
+        cost -= cost_for_everyone(self._db, study_id, spec, before)
+        used = Cost(self._uses.read(self._db, self._dataset).used.epsilon)
+        if cost <= 0:
+            return used
+        return self.account.check(used, Cost(cost), requested=sum(charge.cost for charge in charges))
+
+    # --- changes of the caps ------------------------------------------------------------------------------------
+
+    def change_caps(self, change: wire.DatasetCaps) -> dict[str, Any]:
+        """Declare, lower or raise the caps of an account; the details for the log, of ``dataset.caps``.
+
+        Raises Invalid for a raise without a reason; StateConflict for a raise that does not say so, for a cap below
+        what is used, where a cap cannot hold, and for a closed account.
+        """
+        (before := self.account).check_open()
+        after = before.with_caps(change.epsilon, None if change.delta is None else repr(change.delta))
+        pairs = {
+            "epsilon": (before.cap_epsilon, after.cap_epsilon),
+            "delta": (before.cap_delta, after.cap_delta),
+        }
+        raised = [cap for cap, (old, new) in pairs.items() if is_raised(old, new)]
+        if raised and not change.raise_caps:
+            caps = " and ".join(f"on {cap}" for cap in raised)
+            raise StateConflict(
+                f"this would raise the cap {caps}: say so with raise_caps and a reason, which others see"
+            )
+        if raised and change.reason is None:
+            raise Invalid("a raised cap needs a reason", [{"field": "reason", "message": "say why the cap is raised"}])
+        if after.is_capped:
+            self._check_file()
+            use = self._uses.read(self._db, self._dataset)
+            use.check_bounded()
+            try:
+                after.check(use.used, Cost())
+            except BudgetExhausted as refusal:
+                cap, spent, limit = (refusal.budget[name] for name in ("cap", "spent", "limit"))
+                cap = str(cap).rpartition(".")[2]
+                raise StateConflict(f"{cap} {spent} is spent already: the cap cannot be {limit}") from None
+        act = "raised" if raised else "lowered" if before.is_capped else "declared"
+        if before == after:
+            act = "unchanged"
+        else:
+            reason, at = change.reason if raised else None, stamp(self._context.clock())
+            table.add_to_account(self._db, self.name, "cap", after=after, at=at, subject=reason, cap=act)
+            for cap in raised:
+                notices.cap_raised(self._db, self._context.outbox, cap, dataset_id=self.name)
+        return {
+            "account": self.name,
+            "dataset_id": self._dataset.id,
+            "act": act,
+            "cap_epsilon": after.cap_texts[0],
+            "cap_delta": after.cap_texts[1],
+            "reason_sha256": sha256(change.reason.encode()) if raised and change.reason is not None else None,
+        }
+
+
+def allow_release(use: FileUse, spec: wire.StudyCreate, ran: Concrete) -> Cost:
+    """What a file has used after the release of a further study.
+
+    Raises BudgetExhausted at a cap. Raises StateConflict if the account is closed, or if it has a cap and what the
+    study would release has no finite bound.
+    """
+    cost = Cost(Prices.of(spec).release, prices.release_delta(ran))
+    if use.public and cost.epsilon == 0:  # nobody in it needs protection
+        return use.used + cost
+    use.account.check_open()
+    why = prices.release_is_unbounded(ran, public=use.public)
+    why = why or prices.answers_are_unbounded(spec, public=use.public)
+    if why and use.account.is_capped:
+        raise StateConflict(f"this dataset has a cap, which cannot hold with this study: {why}")
+    return use.account.check(use.used, cost)
+
+
+def note_file_caps(db: Connection, outbox: Outbox, account_name: str, account: Account, used: Cost) -> None:
+    """A record of a file has used so much: write a notice for each cap of its account that is 80 % spent, once.
+
+    A cap that was changed since has a notice of its own.
+    """
+    if "budget_80" not in outbox.events:
+        return
+    amounts, caps = (used.epsilon, used.delta), (account.cap_epsilon, account.cap_delta)
+    for cap, amount, limit, limit_text in zip(("epsilon", "delta"), amounts, caps, account.cap_texts, strict=True):
+        at = "" if limit_text is None else f" {Decimal(limit_text)}"
+        notices.near_cap(db, outbox, cap, amount, limit, at, dataset_id=account_name)
 
 
 class Budgets:

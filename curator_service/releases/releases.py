@@ -19,7 +19,7 @@ from blindopt.errors import (
 )
 from curator_service import notices, store
 from curator_service.budget.budgets import Budgets
-from curator_service.budget.outlook import outlook
+from curator_service.budget.views import outlook
 from curator_service.datasets import dataset_rows
 from curator_service.datasets.datasets import cautions_from_records, dataset_view
 from curator_service.datasets.scaling import ScaledRows

@@ -8,7 +8,7 @@ from curator_service import store
 from curator_service.budget import ledger_lines
 from curator_service.budget.file_use import FileUses, cost_for_everyone, most_by_row
 from curator_service.budget.ledger import Balance
-from curator_service.budget.outlook import outlook
+from curator_service.budget.views import outlook
 from curator_service.datasets.datasets import cautions_from_records, dataset_view
 from curator_service.privacy import search_noise
 from curator_service.privacy.answers import concrete_answers

@@ -6,7 +6,7 @@ from blindopt import wire
 from blindopt.audit import signed_documents
 from blindopt.errors import Busy
 from curator_service import store
-from curator_service.budget.file_accounts import DatasetAccounts
+from curator_service.budget.views import DatasetAccounts
 from curator_service.datasets.datasets import reading_of
 from curator_service.datasets.withheld_records import withheld_records
 from curator_service.privacy import accounting, cautions

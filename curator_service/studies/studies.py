@@ -8,7 +8,7 @@ from blindopt.errors import Invalid, StateConflict
 from curator_service import store
 from curator_service.budget import ledger, ledger_lines
 from curator_service.budget.file_use import FileUses
-from curator_service.budget.outlook import outlook
+from curator_service.budget.views import outlook
 from curator_service.datasets.datasets import dataset_view
 from curator_service.privacy import accounting, answers, cautions, prices
 from curator_service.privacy.guarantees import belief, not_protected, whole

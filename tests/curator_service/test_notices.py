@@ -7,7 +7,7 @@ import pytest
 
 from blindopt import wire
 from curator_service import notices
-from curator_service.budget import budgets, file_budget, ledger
+from curator_service.budget import budgets, ledger
 from curator_service.budget.ledger import Account, Balance, Cost, RowBalance
 from curator_service.context import open_context
 from curator_service.settings import Settings
@@ -121,7 +121,7 @@ def test_the_account_of_a_file_has_a_notice_for_each_cap(context, outbox):
     def charged(epsilon, delta, cap_epsilon="10", cap_delta="1e-5"):
         account, used = Account().with_caps(cap_epsilon, cap_delta), Cost.of(epsilon, delta)
         name = "ds_0123456789abcdef"
-        context.database.write(lambda db: file_budget.note_caps(db, context.outbox, name, account, used))
+        context.database.write(lambda db: budgets.note_file_caps(db, context.outbox, name, account, used))
         return [(n.subject.cap, n.counts.percent) for n in outbox()]
 
     assert charged("7.999999", "0", cap_delta="0") == []

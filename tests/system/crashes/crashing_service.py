@@ -222,8 +222,7 @@ _asking: contextvars.ContextVar[str] = contextvars.ContextVar("asking", default=
 def curator(gun: Gun) -> Callable[[], None]:
     """Wrap the curator; its command line."""
     from curator_service import cli, links, store, vault
-    from curator_service.budget.budgets import Budgets
-    from curator_service.budget.file_budget import FileBudget
+    from curator_service.budget.budgets import Budgets, FileBudget
     from curator_service.datasets import private_bounds
     from curator_service.datasets import table as bounds
     from curator_service.datasets import table as withheld
@@ -392,7 +391,7 @@ def _break_curator(gun: Gun) -> None:
     from blindopt import wire
     from curator_service import store
     from curator_service.budget import ledger, ledger_lines, table
-    from curator_service.budget.file_budget import FileBudget
+    from curator_service.budget.budgets import FileBudget
     from curator_service.queries.queries import Queries
     from curator_service.store import jobs
     from curator_service.tuning.tunings import Tunings

@@ -1,23 +1,31 @@
-"""The account of a dataset's file, for its owner and for auditors, and changes of its caps."""
+"""What accounts show: a file's for its owner and auditors, with a study to come, and the largest share of a cap."""
 
+import math
+from collections.abc import Iterator
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from blindopt import wire
+from blindopt.errors import BudgetExhausted, StateConflict
 from curator_service import store
 from curator_service.budget import ledger_lines
-from curator_service.budget.budgets import Budgets
-from curator_service.budget.file_use import FileUse, StudyUse
-from curator_service.budget.outlook import of_declared_person, person_in_words, uses_in_words
+from curator_service.budget.budgets import Budgets, allow_release
+from curator_service.budget.file_use import FileUse, FileUses, StudyUse
+from curator_service.budget.ledger import Cost
 from curator_service.datasets.withheld_records import file_numbers
-from curator_service.privacy.prices import exact, is_groups, text
+from curator_service.privacy import prices
+from curator_service.privacy.calibration import Concrete
+from curator_service.privacy.prices import Prices, exact, is_groups, text, units
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
 from service_kit.store.base import moment
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
+from service_kit.web.metrics import Figures, gauge
 
 _GROUPS = 50
 _ALL = 10**9
@@ -197,3 +205,141 @@ def _line_use(row: Any, old_epsilon: str | None, old_delta: str | None) -> dict[
         "total_epsilon": row.total_epsilon,
         "total_delta": row.total_delta,
     }
+
+
+def outlook(
+    db: Connection, uses: FileUses, spec: wire.StudyCreate, ran: Concrete, study_id: str | None = None
+) -> wire.DatasetOutlook:
+    """The account of a study's dataset. ``ran``: its release. ``study_id``: None for a draft that is not stored."""
+    dataset = store.find(db, store.datasets, spec.dataset_id)
+    before = uses.read(db, dataset, without=study_id)
+    after = uses.read(db, dataset) if study_id is not None else before
+    charged, problem = any(study.id == study_id for study in after.studies), None
+    if not charged:
+        try:
+            allow_release(before, spec, ran)
+        except (BudgetExhausted, StateConflict) as refusal:
+            problem = str(refusal)
+    cost = Cost() if charged else Cost(Prices.of(spec).release, prices.release_delta(ran))
+    why = prices.release_is_unbounded(ran, public=before.public)
+    why = why or prices.answers_are_unbounded(spec, public=before.public)
+    tunings = sum(line.kind == "tuning" for line in ledger_lines.lines_of_account(db, uses.account(db, dataset.id)[1]))
+    (used, used_delta), (then, then_delta) = before.used.texts, (after.used + cost).texts
+    shown = None if before.unbounded else used, None if after.unbounded or why else then
+    k = max(after.declared_rows, 1 if spec.person_column else spec.rows_per_person)
+    person = None if k == 1 else of_declared_person(after, k, cost, bounded=shown[1] is not None)
+    cap_epsilon, cap_delta = before.account.cap_texts
+    return wire.DatasetOutlook(
+        studies=len(before.studies),
+        tunings=tunings,
+        spent_epsilon=shown[0],
+        spent_delta=used_delta,
+        with_epsilon=shown[1],
+        with_delta=then_delta,
+        cap_epsilon=cap_epsilon,
+        cap_delta=cap_delta,
+        problem=problem,
+        person=person,
+        sentence=f"This dataset has spent {_amount(shown[0], used_delta)} over "
+        f"{uses_in_words(len(before.studies), tunings)}; with this one {_amount(shown[1], then_delta)}"
+        f"{_answers_in_words(spec, shown[1])}.{person_in_words(person)}{_limits(before, problem)}",
+    )
+
+
+def of_declared_person(use: FileUse, k: int, more: Cost = Cost(), *, bounded: bool = True) -> wire.DeclaredPerson:
+    """What a person with ``k`` records, as declared, has used.
+
+    ``more``: the cost for a record of what is to come; ``bounded``: whether that has a finite bound.
+    """
+    if not bounded or (used := use.of_person(k)) is None:
+        return wire.DeclaredPerson(rows=k, epsilon=None, delta=None)
+    delta = prices.group_delta(Decimal(text(more.epsilon)), more.delta, k)
+    epsilon_text, delta_text = (used + Cost(k * more.epsilon, delta)).texts
+    return wire.DeclaredPerson(rows=k, epsilon=epsilon_text, delta=delta_text)
+
+
+def person_in_words(person: wire.DeclaredPerson | None) -> str:
+    """What a person with several records has lost, for the end of a sentence about one record."""
+    if person is None:
+        return ""
+    lost = _amount(person.epsilon, person.delta or "0")
+    return f" These amounts are per record: for a person with {person.rows} records, as declared, {lost}."
+
+
+def _amount(epsilon: str | None, delta: str) -> str:
+    if epsilon is None:
+        return "more than any finite epsilon"
+    return f"epsilon {epsilon}" if delta == "0" else f"epsilon {epsilon} (delta {delta})"
+
+
+def uses_in_words(studies: int, tunings: int) -> str:
+    """The number of uses.
+
+    >>> uses_in_words(1, 0), uses_in_words(2, 1)
+    ('1 study', '2 studies and 1 tuning')
+    """
+    said = "1 study" if studies == 1 else f"{studies} studies"
+    return f"{said} and {tunings} tuning{'' if tunings == 1 else 's'}" if tunings else said
+
+
+def _answers_in_words(spec: wire.StudyCreate, then: str | None) -> str:
+    return "" if then is None or not Prices.of(spec).answer else ", and more with its answers"
+
+
+def _limits(use: FileUse, problem: str | None) -> str:
+    if problem is not None:
+        return f" It would be refused: {problem}."
+    caps = zip(("epsilon", "delta"), use.account.cap_texts, strict=True)
+    declared = [f"{name} {cap}" for name, cap in caps if cap is not None]
+    if len(declared) > 1:
+        return f" Its caps are {' and '.join(declared)}."
+    return "".join(f" Its cap is {cap}." for cap in declared)
+
+
+class BudgetShares:
+    """Computes the share, and keeps it until something is charged or a cap changes."""
+
+    def __init__(self, context: ServiceContext, uses: FileUses) -> None:
+        self._context = context
+        self._uses = uses
+        self._computed: tuple[Any, float] = (None, 0.0)
+
+    def gauges(self) -> Figures:
+        """The largest share of any cap, of studies that are open and of files, rounded up to a tenth."""
+        with self._context.database.read() as db:
+            state = *ledger_lines.last_lines(db), *store.open_specs(db)
+            if state != self._computed[0]:
+                self._computed = state, _rounded(max(self._shares(db), default=Fraction(0)))
+        about = "Largest share of a cap that is spent, of open studies and files, rounded up to a tenth."
+        yield gauge("blindopt_budget_share_max", about, self._computed[1])
+
+    def _shares(self, db: Connection) -> Iterator[Fraction]:
+        opened = {study for study, _ in store.open_specs(db)}
+        for account in ledger_lines.open_accounts(db):
+            file = self._uses.read(db, store.find(db, store.datasets, account))
+            for study in file.studies:
+                if study.id in opened:
+                    yield from _of_study(study)
+            if file.account.cap_epsilon:
+                yield Fraction(file.used.epsilon, file.account.cap_epsilon)
+            if file.account.cap_delta:
+                yield Fraction(file.used.delta) / Fraction(file.account.cap_delta)
+
+
+def _of_study(study: StudyUse) -> Iterator[Fraction]:
+    budget: wire.Budget = study.spec.budget
+    of_record = max(study.balance.release + study.most, study.everyone)
+    for cap, amount in ((budget.epsilon_per_row, of_record), (budget.epsilon_total, study.balance.total)):
+        if cap is not None and units(cap):
+            yield Fraction(amount, units(cap))
+    if budget.queries:
+        yield Fraction(study.balance.plays, budget.queries)
+
+
+def _rounded(share: Fraction) -> float:
+    """Up to a tenth, so that the page does not say which query came when.
+
+    >>> _rounded(Fraction(0)), _rounded(Fraction(1, 1000)), _rounded(Fraction(4, 5)), _rounded(Fraction(801, 1000))
+    (0.0, 0.1, 0.8, 0.9)
+    """
+    return math.ceil(10 * share) / 10
