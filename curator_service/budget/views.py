@@ -15,7 +15,7 @@ from curator_service.budget import ledger_lines
 from curator_service.budget.budgets import Budgets, allow_release
 from curator_service.budget.file_use import FileUse, FileUses, StudyUse
 from curator_service.budget.ledger import Cost
-from curator_service.datasets.withheld_records import file_numbers
+from curator_service.datasets.records import file_numbers
 from curator_service.privacy import prices
 from curator_service.privacy.calibration import Concrete
 from curator_service.privacy.prices import Prices, exact, is_groups, text, units

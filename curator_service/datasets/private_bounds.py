@@ -14,7 +14,7 @@ from curator_service import store
 from curator_service.budget.budgets import Budgets
 from curator_service.budget.ledger import Cost
 from curator_service.datasets import table
-from curator_service.datasets.withheld_records import kept_records
+from curator_service.datasets.records import kept_records
 from curator_service.privacy.guarantees import of_bounds
 from curator_service.privacy.quantiles import STEPS, Outer, outermost, private_quantiles, rank_error, share
 from curator_service.vault import Vault

@@ -1,24 +1,29 @@
 """Read and check a file of records, a block of rows at a time: it may be larger than the memory."""
 
 from array import array
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from datetime import date
 from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blindopt.arrays import Matrix
+from blindopt.arrays import Matrix, Vector
+from blindopt.formats import numbers as rules
 from blindopt.formats.numbers import DecimalSign
 from blindopt.wire import ColumnChoice, FileReading
 from curator_service.datasets.columns import Choices, choose
-from curator_service.datasets.encoding import encode
+from curator_service.datasets.csv_source import CsvSource, csv_source
 from curator_service.datasets.findings import Findings, Limits, refuse
-from curator_service.datasets.opening import Source, open_source
+from curator_service.datasets.parquet_source import ParquetSource, parquet_source
 from curator_service.datasets.persons import PersonColumn
-from curator_service.datasets.sources import RawBlock
+from curator_service.datasets.sources import Numbers, RawBlock, RawColumn
 
+Source = CsvSource | ParquetSource
+_EPOCH = date(1970, 1, 1)
+Faults = list[tuple[int, str]]
 _NO_PERSON = "missing person: say whose row it is, or leave the row out"
 
 
@@ -164,3 +169,96 @@ def _add_persons(persons: PersonColumn, block: RawBlock, kept: NDArray[np.bool_]
             findings.add(_NO_PERSON, **block.at(index), column=persons.name)
     if not findings.total:
         persons.add(of_kept)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Encoded:
+    """The numbers (m, stored columns) of a column, which rows to leave out (m,), and the faults by index.
+
+    ``rounded``: how many numbers are stored as another one than is written.
+    """
+
+    values: Matrix
+    leave_out: NDArray[np.bool_]
+    faults: Faults
+    rounded: int
+
+
+def encode(choice: ColumnChoice, column: RawColumn, decimal: DecimalSign) -> Encoded:
+    """Encode a block of a column (m cells). Missing cells are refused, left out with their rows, or filled."""
+    values, missing, faults = _parsed(choice, column, decimal)
+    rounded = _rounded(column, values) if choice.kind == "number" else 0
+    none = np.zeros(len(values), dtype=bool)
+    if not missing.any():
+        return Encoded(values, none, faults, rounded)
+    match choice.missing:
+        case "leave_out":
+            return Encoded(values, missing, faults, rounded)
+        case "fill":
+            values[missing] = choice.fill
+            return Encoded(values, none, faults, rounded)
+        case _:
+            said = rules.MISSING_VALUE if choice.values is None else f"{rules.MISSING_VALUE}, or no category"
+            return Encoded(values, none, [*faults, *((int(i), said) for i in np.flatnonzero(missing))], rounded)
+
+
+def _rounded(column: RawColumn, values: Matrix) -> int:
+    return column.rounded if isinstance(column, Numbers) else rules.rounded(column, values[:, 0])
+
+
+def _parsed(choice: ColumnChoice, column: RawColumn, decimal: DecimalSign) -> tuple[Matrix, NDArray[np.bool_], Faults]:
+    if choice.kind == "number":
+        values, missing, faults = _stored(column) if isinstance(column, Numbers) else _numbers(column, decimal)
+        return values[:, None], missing, faults
+    assert isinstance(column, list)
+    if choice.kind == "date":
+        values, missing, faults = _days(column, rules.days_of(choice.date_format or "iso", choice.since or _EPOCH))
+        return values[:, None], missing, faults
+    assert choice.values is not None
+    position = {value.strip(): index for index, value in enumerate(choice.values)}
+    places = np.array([position.get(cell.strip(), -1) for cell in column], dtype=np.int64)
+    missing = places < 0
+    if choice.kind == "codes":
+        return (1 + places).astype(np.float64)[:, None], missing, []
+    one_hot = np.zeros((len(column), len(position)))
+    one_hot[~missing, places[~missing]] = 1.0
+    return one_hot, missing, []
+
+
+def _stored(column: Numbers) -> tuple[Vector, NDArray[np.bool_], Faults]:
+    missing = column.missing | np.isnan(column.values)
+    faults = [(int(i), rules.NOT_FINITE) for i in np.flatnonzero(np.isinf(column.values) & ~missing)]
+    return np.where(missing, 0.0, column.values), missing, faults
+
+
+def _numbers(column: list[str], decimal: DecimalSign) -> tuple[Vector, NDArray[np.bool_], Faults]:
+    """Numbers of cells: all at once; if that fails, cell by cell."""
+    missing = np.zeros(len(column), dtype=bool)
+    if (values := rules.all_numbers(column, decimal)) is not None:
+        return values, missing, []
+    values, faults = np.zeros(len(column)), []
+    for index, cell in enumerate(column):
+        if rules.is_missing(cell):
+            missing[index] = True
+        elif (fault := rules.fault_of(cell, decimal)) is not None:
+            faults.append((index, fault))
+        else:
+            values[index] = rules.number_of(cell, decimal)
+    return values, missing, faults
+
+
+def _days(column: list[str], to_days: Callable[[str], float | None]) -> tuple[Vector, NDArray[np.bool_], Faults]:
+    values, missing, faults = np.zeros(len(column)), np.zeros(len(column), dtype=bool), []
+    for index, cell in enumerate(column):
+        if (days := to_days(cell.strip())) is not None:
+            values[index] = days
+        elif rules.is_missing(cell):
+            missing[index] = True
+        else:
+            faults.append((index, "not a date of this format"))
+    return values, missing, faults
+
+
+def open_source(file: BinaryIO, limits: Limits, *, parquet: bool) -> AbstractContextManager[Source]:
+    """The source of a Parquet or a CSV file."""
+    return parquet_source(file, limits) if parquet else csv_source(file, limits)

@@ -13,7 +13,7 @@ from blindopt.formats.numbers import DecimalSign
 from blindopt.wire import CATEGORIES_MAX, Contents, DateFormat, SurveyedColumn
 from curator_service.datasets.csv_source import Separator
 from curator_service.datasets.findings import Findings, Limits
-from curator_service.datasets.opening import open_source
+from curator_service.datasets.reading import open_source
 from curator_service.datasets.sources import Numbers, RawBlock
 
 _CATEGORY_MAX = 100

@@ -9,8 +9,8 @@ from blindopt import wire
 from blindopt.errors import Busy
 from blindopt.formats import npy_files
 from curator_service import store
-from curator_service.datasets import dataset_rows
-from curator_service.datasets.withheld_records import withheld_records
+from curator_service.datasets import records
+from curator_service.datasets.records import withheld_records
 from curator_service.privacy.calibration import Concrete
 from curator_service.privacy.prices import is_groups
 from curator_service.releases import attacks
@@ -59,7 +59,7 @@ def job_of(
     db: Connection, vault: Vault, spec: wire.StudyCreate, release: Concrete, published: str | None = None
 ) -> Job:
     """The preview of a draft, or attacks on the release with the id ``published``, as a job for its worker process."""
-    columns, outcome = dataset_rows.column_indices(db, spec)
+    columns, outcome = records.column_indices(db, spec)
     return Job(
         study=spec,
         release=release,
@@ -138,7 +138,7 @@ def on_study(database: Database, vault: Vault, identity: str) -> tuple[wire.Stud
     with database.read() as db:
         view, release = owner_view(db, identity), store.release_of(db, identity)
         spec, order = view.spec, vault.order(release.id) if release else None
-        rows, outcomes = dataset_rows.scaled_rows(db, vault, spec, order), dataset_rows.outcomes(db, vault, spec)
+        rows, outcomes = records.scaled_rows(db, vault, spec, order), records.outcomes(db, vault, spec)
         mechanism = mechanism_of(spec, release_status(db, spec, view.report).release)
     z = None if release is None else npy_files.load(vault.candidates(release.id))
     if z is None:

@@ -11,7 +11,7 @@ from blindopt import wire
 from blindopt.arrays import Matrix
 from blindopt.errors import Invalid, NotFound, StateConflict
 from curator_service import notices, store
-from curator_service.datasets.withheld_records import kept_records
+from curator_service.datasets.records import kept_records
 from curator_service.privacy import entropy
 from curator_service.privacy.guarantees import CHOOSING
 from curator_service.privacy.prices import is_groups

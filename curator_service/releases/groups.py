@@ -6,7 +6,7 @@ from blindopt import wire
 from blindopt.arrays import Matrix
 from blindopt.formats import npy_files
 from curator_service.budget import ledger_lines
-from curator_service.datasets.withheld_records import withheld_records
+from curator_service.datasets.records import withheld_records
 from curator_service.privacy.measurement.groups import clipped_mean, measure_groups
 from curator_service.privacy.prices import text
 from curator_service.releases.mechanisms.groups import Groups

@@ -20,10 +20,10 @@ from blindopt.errors import (
 from curator_service import notices, store
 from curator_service.budget.budgets import Budgets
 from curator_service.budget.views import outlook
-from curator_service.datasets import dataset_rows
+from curator_service.datasets import records
 from curator_service.datasets.datasets import cautions_from_records, dataset_view
+from curator_service.datasets.records import withheld_records
 from curator_service.datasets.scaling import ScaledRows
-from curator_service.datasets.withheld_records import withheld_records
 from curator_service.privacy import entropy, search_noise
 from curator_service.privacy.guarantees import CHOOSING
 from curator_service.releases.attack_preview import Previews, job_of
@@ -90,7 +90,7 @@ class Releases:
         with self._context.database.read() as db:
             view = owner_view(db, identity)
             spec = view.spec
-            rows, current = dataset_rows.scaled_rows(db, self._vault, spec), release_status(db, spec, None)
+            rows, current = records.scaled_rows(db, self._vault, spec), release_status(db, spec, None)
             job = job_of(db, self._vault, spec, current.release)
             account = outlook(db, self._budgets.uses, spec, current.release, identity)
             dataset = dataset_view(store.find(db, store.datasets, spec.dataset_id))
@@ -304,7 +304,7 @@ class Releases:
 
     def _in_secret_order(self, spec: wire.StudyCreate) -> ScaledRows:
         with self._context.database.read() as db:
-            rows = dataset_rows.scaled_rows(db, self._vault, spec)
+            rows = records.scaled_rows(db, self._vault, spec)
         return replace(rows, order=entropy.shuffled(rows.order, self._vault.scratch))
 
 

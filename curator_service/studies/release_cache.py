@@ -20,7 +20,7 @@ from curator_service import store
 from curator_service.budget import ledger_lines
 from curator_service.datasets import table as withheld
 from curator_service.datasets.persons import RowsOfPersons, numbers_of
-from curator_service.datasets.withheld_records import withheld_records
+from curator_service.datasets.records import withheld_records
 from curator_service.privacy.prices import alone, is_groups
 from curator_service.vault import Vault
 from service_kit.store import audit_log

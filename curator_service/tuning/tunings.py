@@ -13,7 +13,7 @@ from curator_service import notices, store
 from curator_service.budget.budgets import Budgets
 from curator_service.budget.file_use import FileUse
 from curator_service.budget.ledger import Cost
-from curator_service.datasets.withheld_records import withheld_records
+from curator_service.datasets.records import withheld_records
 from curator_service.privacy.prices import exact
 from curator_service.releases.jobs import Jobs
 from curator_service.salted_digests import salted_digest

@@ -11,7 +11,7 @@ from curator_service import store
 from curator_service.budget.ledger_lines import account_name
 from curator_service.datasets import table as withheld
 from curator_service.datasets.persons import PersonColumn
-from curator_service.datasets.withheld_records import file_numbers, withheld_records
+from curator_service.datasets.records import file_numbers, withheld_records
 from curator_service.queries.inbox.inbox import Inbox
 from curator_service.queries.table import unanswered_queries
 from curator_service.salted_digests import salted_digest
