@@ -23,7 +23,7 @@ from blindopt.optimizer.algorithms.gp.rules import Ei
 from blindopt.optimizer.algorithms.settings import NO_NOISE, AlgorithmSettings
 from curator_service.privacy.search_noise import of_box
 from curator_service.releases.attacks.scene import draw
-from curator_service.releases.mechanisms.planar_laplace import PlanarLaplaceMechanism
+from curator_service.releases.mechanisms.row_noise import PlanarLaplaceMechanism
 
 STEPS = 50
 NORM = 25.0

@@ -24,7 +24,7 @@ from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy.measurement.groups import measure_groups
 from curator_service.privacy.measurement.privatize import Measured, release
 from curator_service.releases.mechanisms.groups import Groups
-from curator_service.releases.mechanisms.planar_laplace import PlanarLaplaceMechanism
+from curator_service.releases.mechanisms.row_noise import PlanarLaplaceMechanism
 
 EVERY = 5
 LEAST = 20

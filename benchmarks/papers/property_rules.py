@@ -15,7 +15,7 @@ from benchmarks.papers.synthetic import RULES as OTHERS
 from blindopt import wire
 from blindopt.gp.kernels import Kind
 from blindopt.optimizer.algorithms.settings import NO_NOISE
-from curator_service.releases.mechanisms.planar_laplace import PlanarLaplaceMechanism
+from curator_service.releases.mechanisms.row_noise import PlanarLaplaceMechanism
 
 KERNELS: dict[str, Kind] = {"squared exponential": "squared_exponential", "Matern 5/2": "matern_52"}
 RELEASES = {"non-private": None, "planar Laplace, epsilon = 1": Decimal(1)}

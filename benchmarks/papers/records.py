@@ -22,8 +22,8 @@ from benchmarks.papers.synthetic import NON_PRIVATE, RANDOM, cell, published
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.gp.kernels import Kind
-from curator_service.releases.mechanisms.planar_laplace import PlanarLaplaceMechanism
 from curator_service.releases.mechanisms.po_gp_ucb import largest_r, omega, spectrum
+from curator_service.releases.mechanisms.row_noise import PlanarLaplaceMechanism
 from demo.property_data import KM_PER_DEGREE_LATITUDE, KM_PER_DEGREE_LONGITUDE
 
 RS: dict[int, tuple[int, ...]] = {

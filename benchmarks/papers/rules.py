@@ -17,7 +17,7 @@ from blindopt import wire
 from blindopt.arrays import Matrix
 from blindopt.optimizer.algorithms.settings import NO_NOISE
 from blindopt.optimizer.chooser import RowChooser, maximin
-from curator_service.releases.mechanisms.planar_laplace import PlanarLaplaceMechanism
+from curator_service.releases.mechanisms.row_noise import PlanarLaplaceMechanism
 
 MARKS = 5
 OPEN = "no privacy"

@@ -16,9 +16,8 @@ from blindopt import wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.gp.kernels import SquaredExponential
 from blindopt.optimizer.algorithms.settings import NO_NOISE
-from curator_service.releases.mechanisms.gaussian import GaussianMechanism
-from curator_service.releases.mechanisms.planar_laplace import PlanarLaplaceMechanism
 from curator_service.releases.mechanisms.po_gp_ucb import PoGpUcb, largest_r, spectrum
+from curator_service.releases.mechanisms.row_noise import GaussianMechanism, PlanarLaplaceMechanism
 
 SIDE_PER_LENGTHSCALE = 6.4
 """The printed length-scale of 1.25 with inputs of norm 25 would be 28.3, which benchmarks/papers/results rules out."""

@@ -19,7 +19,7 @@ from curator_service.budget.ledger import Account, Balance, Charge, Cost
 from curator_service.privacy import prices
 from curator_service.privacy.prices import GroupPrices, Prices, text
 from curator_service.queries import table as queries
-from curator_service.releases.release_status import release_status
+from curator_service.releases.report import release_status
 from curator_service.vault import Vault
 from service_kit.store.database import Connection
 from service_kit.store.foreign_writes import noticed

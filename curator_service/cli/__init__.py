@@ -134,7 +134,7 @@ def audit_privacy(
 
     Reads no record and changes nothing; the service may be running. Exits with 3 if what was drawn contradicts a law.
     """
-    from curator_service.releases import privacy_audit
+    from curator_service.releases.attacks import privacy_audit
 
     with plain_errors():
         chosen = PROGRAM.existing()

@@ -5,7 +5,7 @@ from curator_service import store
 from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.guarantees import not_protected
 from curator_service.releases.mechanisms.registry import mechanism_of
-from curator_service.releases.release_status import release_status
+from curator_service.releases.report import release_status
 from curator_service.studies.release_cache import ReleasedStudies
 from curator_service.studies.study_caps import changes_of
 from service_kit.context.context import ServiceContext

@@ -18,7 +18,7 @@ from curator_service.releases.attacks import groups, harm
 from curator_service.releases.attacks.worker import PROGRAM, Job, PreviewResult, Published, attempt
 from curator_service.releases.mechanisms.mechanism import Assessment
 from curator_service.releases.mechanisms.registry import mechanism_of
-from curator_service.releases.release_status import release_status
+from curator_service.releases.report import release_status
 from curator_service.studies.studies import owner_view
 from curator_service.vault import Vault
 from service_kit.runner.runner import Kind, Runner, Task

@@ -15,8 +15,7 @@ from curator_service.datasets.records import kept_records
 from curator_service.privacy import entropy
 from curator_service.privacy.guarantees import CHOOSING
 from curator_service.privacy.prices import is_groups
-from curator_service.releases.forecasts.cells import GROUP_ROWS, ROWS_MIN, cells_of
-from curator_service.releases.forecasts.public_inputs import kernels_of
+from curator_service.releases.forecasts.cells import GROUP_ROWS, ROWS_MIN, cells_of, kernels_of
 from curator_service.releases.forecasts.worker import PROGRAM, Job, Reply
 from curator_service.releases.jobs import Jobs
 from curator_service.settings import Settings

@@ -29,8 +29,7 @@ from curator_service.privacy.guarantees import CHOOSING
 from curator_service.releases.attack_preview import Previews, job_of
 from curator_service.releases.mechanisms.mechanism import Mechanism
 from curator_service.releases.mechanisms.registry import mechanism_of
-from curator_service.releases.release_status import ReleaseStatus, release_status
-from curator_service.releases.report import noise_ratio, report_of
+from curator_service.releases.report import ReleaseStatus, noise_ratio, release_status, report_of
 from curator_service.studies.studies import owner_view
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext

@@ -1,15 +1,67 @@
-"""What a release promises: the report of one that was drawn, and the public values that a check says as well."""
+"""The release of a study, as it ran or would run: what it promises, whether it keeps that, and its report."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from blindopt import wire
+from curator_service import store
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy import accounting, cautions, search_noise
-from curator_service.privacy.calibration import failure
-from curator_service.privacy.guarantees import belief, confused_within, not_protected, whole
+from curator_service.privacy.calibration import Concrete, as_run, concrete, failure
+from curator_service.privacy.guarantees import belief, confused_within, guarantee, not_protected, whole
 from curator_service.releases.mechanisms.mechanism import Assessment, Mechanism
-from curator_service.releases.release_status import ReleaseStatus
+from curator_service.releases.mechanisms.registry import MECHANISMS
+from curator_service.store.advisories import Reasons, reasons
+from service_kit.store.database import Connection
+
+_REFUTED = wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1", delta=0.1, r=1, acknowledge_refuted=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseStatus:
+    """The release of a study, why ``auto`` chose it, whether its claim holds, and why it was withdrawn if it was.
+
+    ``public``: whether the owner declares that nobody in the dataset needs protection; ``sandbox``: whether it is made
+    up.
+    """
+
+    release: Concrete
+    why: str | None
+    status: wire.Status
+    withdrawn: str | None
+    public: bool = False
+    sandbox: bool = False
+
+    @property
+    def claimed(self) -> Concrete:
+        """The release, or one that is refuted in place of a withdrawn one: it promises nothing at no finite price."""
+        return _REFUTED if self.status == "withdrawn" else self.release
+
+    def promise(self, spec: wire.StudyCreate) -> str:
+        """The guarantee of the study, in words for every party."""
+        return guarantee(spec, self.release, withdrawn=self.withdrawn, public=self.public, sandbox=self.sandbox)
+
+
+def release_status(
+    db: Connection,
+    spec: wire.StudyCreate,
+    report: wire.ReleaseReport | None,
+    withdrawn: Reasons | None = None,
+    dataset: Any = None,
+) -> ReleaseStatus:
+    """The release of a study: the one that ran if there is a report of it, else the one that would run today.
+
+    ``withdrawn`` and ``dataset``: ``reasons``, and the row of the study's dataset, if the caller has read them.
+    """
+    if withdrawn is None:
+        withdrawn = reasons(db)
+    if dataset is None:
+        dataset = store.find(db, store.datasets, spec.dataset_id)
+    release, why = concrete(spec) if report is None else (as_run(spec, report.mechanism, report.delta), report.why)
+    mechanism = next(mechanism for mechanism in MECHANISMS if mechanism.name == release.mechanism)
+    reason = withdrawn.get((mechanism.name, mechanism.version if report is None else report.version))
+    status = mechanism.status if reason is None else "withdrawn"
+    return ReleaseStatus(release, why, status, reason, public=bool(dataset.public), sandbox=bool(dataset.sandbox))
 
 
 def report_of(

@@ -12,7 +12,7 @@ from curator_service.budget.file_use import most_by_row
 from curator_service.privacy import accounting
 from curator_service.privacy.prices import Prices, alone, is_groups, text
 from curator_service.releases.groups import group_entries
-from curator_service.releases.release_status import release_status
+from curator_service.releases.report import release_status
 from curator_service.studies.release_cache import ReleasedStudies
 from service_kit.context.context import ServiceContext
 from service_kit.store.base import moment

@@ -17,9 +17,8 @@ from curator_service.privacy.guarantees import strength, surest, whole
 from curator_service.privacy.prices import Prices, text
 from curator_service.queries import table as inbox
 from curator_service.releases.mechanisms.registry import mechanism_of
-from curator_service.releases.release_status import release_status
 from curator_service.releases.releases import ForecastOf
-from curator_service.releases.report import noise_ratio, promised
+from curator_service.releases.report import noise_ratio, promised, release_status
 from curator_service.reports.accounts import prices_of
 from curator_service.store import advisories
 from curator_service.studies.release_cache import ReleasedStudies

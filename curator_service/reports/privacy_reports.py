@@ -14,7 +14,7 @@ from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.guarantees import neighbours, unit_of_privacy
 from curator_service.releases.attack_preview import Previews, job_of
 from curator_service.releases.mechanisms.registry import mechanism_of
-from curator_service.releases.release_status import release_status
+from curator_service.releases.report import release_status
 from curator_service.reports.accounts import Accounts
 from curator_service.reports.overviews import Overviews
 from curator_service.studies.studies import owner_view

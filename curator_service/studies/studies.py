@@ -14,7 +14,7 @@ from curator_service.privacy import accounting, answers, cautions, prices
 from curator_service.privacy.guarantees import belief, not_protected, whole
 from curator_service.releases.mechanisms import groups
 from curator_service.releases.mechanisms.registry import choice_of
-from curator_service.releases.release_status import release_status
+from curator_service.releases.report import release_status
 from curator_service.settings import Settings
 from curator_service.store import jobs
 from curator_service.store.advisories import Reasons, reasons
@@ -203,13 +203,7 @@ def view_of(db: Connection, row: Any, release: Any, withdrawn: Reasons, dataset:
         said = belief(current.claimed, record=whole(spec, current.release))
         price = accounting.current_price(spec, current.claimed, report.price)
         warned = cautions.of_released(spec, report.cautions, price, is_public=current.public)
-        holds = {
-            "status": current.status,
-            "guarantee": promise,
-            "not_protected": gaps,
-            "features": features,
-            "belief": said,
-        }
+        holds = {"status": current.status, "guarantee": promise, "not_protected": gaps, "features": features}
         report = report.model_copy(update=holds | {"belief": said, "price": price, "cautions": warned})
     return wire.StudyOwnerView(
         id=row.id,

@@ -1,17 +1,22 @@
-"""The cells of a forecast: each mechanism at each privacy level."""
+"""The cells of a forecast: each mechanism at each privacy level; its kernels, and rows of the declared box."""
 
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal
 from typing import Any
 
+import numpy as np
+
+from blindopt.arrays import Matrix
 from blindopt.errors import Invalid
 from blindopt.wire import (
     AutoRelease,
+    Feature,
     ForecastCreate,
     GaussianProjectionRelease,
     GaussianRelease,
     GroupsRelease,
     IdentityRelease,
+    Kernel,
     LaplaceAnswers,
     PlanarLaplaceRelease,
     PoGpUcbRelease,
@@ -28,6 +33,7 @@ from curator_service.releases.mechanisms.gaussian_projection import PROJECTED_FE
 from curator_service.releases.mechanisms.mechanism import Mechanism
 from curator_service.releases.mechanisms.po_gp_ucb import PoGpUcb, largest_r, spectrum
 from curator_service.releases.mechanisms.registry import choice_of
+from curator_service.studies import public_kernels
 
 FAILURE_PROBABILITY = 1e-6
 """delta where the study has none and the mechanism needs one."""
@@ -153,3 +159,28 @@ def _release(study: StudyCreate, name: str, epsilon: str) -> ReleaseSpec:
         case _:
             r = own.r if isinstance(own, PoGpUcbRelease) else 1  # by the paper's rule, once the rows are known
             return PoGpUcbRelease(delta=delta, r=r, acknowledge_refuted=True, **shared)
+
+
+_ROWS = 4  # a stream of the seed that the simulation does not use
+
+
+def kernels_of(study: StudyCreate, forecast: ForecastCreate) -> list[Kernel]:
+    """The kernels of a forecast, by increasing length-scale, from public values alone.
+
+    On public rows three: the middle one is the study's, or else follows from the declared box. On the records the
+    study's alone: Invalid where it has none.
+    """
+    if forecast.rows == "public":
+        return public_kernels.band(study)
+    if study.kernel is None:
+        fault: dict[str, object] = {"field": "kernel", "message": "the study has none"}
+        raise Invalid("a forecast on the records draws from the study's kernel: declare one in the draft", [fault])
+    return [study.kernel]
+
+
+def uniform_rows(features: list[Feature], n: int, seed: int) -> Matrix:
+    """Draw ``n`` raw rows, uniform in the declared box: (n, d). They depend on no record."""
+    rng = np.random.default_rng([seed, _ROWS])
+    lower, upper = np.array([(feature.lower, feature.upper) for feature in features]).T
+    rows: Matrix = lower + (upper - lower) * rng.random((n, len(features)))
+    return rows

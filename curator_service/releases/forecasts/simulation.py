@@ -11,23 +11,25 @@ many records each group has. At each level these numbers have noise of the mecha
 An answer has the noise of a group with the median number.
 """
 
+import math
+from dataclasses import dataclass
+
 import numpy as np
+from numpy.typing import NDArray
 
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
-from blindopt.errors import Invalid
+from blindopt.errors import Invalid, NumericalFailure
+from blindopt.gp.acquisition import UpperConfidenceBound, beta
 from blindopt.gp.input_noise import noise_aware
-from blindopt.gp.kernels import kernel_of
-from blindopt.wire import ForecastCreate, ForecastPoint, LengthscaleRegret, StudyCreate
+from blindopt.gp.kernels import Kernel, kernel_of
+from blindopt.gp.posterior import Posterior
+from blindopt.wire import ForecastCreate, ForecastPoint, GpUcb, LengthscaleRegret, NoiseLaw, StudyCreate
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy.measurement.groups import COUNT_MOVE
 from curator_service.privacy.measurement.privatize import passport_of
 from curator_service.privacy.noise import OnProgress
-from curator_service.releases.forecasts.cells import ROWS_MIN, Cell, cells_of
-from curator_service.releases.forecasts.distances import draw_pairs, relative_errors
-from curator_service.releases.forecasts.functions import draw_functions
-from curator_service.releases.forecasts.public_inputs import kernels_of
-from curator_service.releases.forecasts.regret import chance_regret, gp_ucb_regret, mean_regret
+from curator_service.releases.forecasts.cells import ROWS_MIN, Cell, cells_of, kernels_of
 from curator_service.releases.mechanisms.groups import Groups
 from curator_service.releases.mechanisms.mechanism import Mechanism
 
@@ -197,3 +199,120 @@ def outcome_variance(study: StudyCreate, kernel: wire.Kernel) -> float:
     """Variance of a simulated y around f, in squared units of y."""
     declared = study.measurement.noise_variance if study.kernel is not None else 0.0
     return max(kernel.noise_variance, declared) + (passport_of(study).privacy.variance or 0.0)
+
+
+Pairs = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+def draw_pairs(n: int, count: int, rng: np.random.Generator) -> Pairs:
+    """``count`` uniform random pairs of different rows of n >= 2."""
+    first = rng.integers(n, size=count)
+    return first, (first + rng.integers(1, n, size=count)) % n
+
+
+def read_distances(z: Matrix, law: NoiseLaw, pairs: Pairs) -> Vector:
+    """Estimate distances between rows of X from ``z`` (n, r): sqrt(max(|z_i - z_j|^2 - 2 r sd^2, 0)).
+
+    The expected squared norm of the noise of a row is r sd^2. Where the law has no sd (random_projection: a map
+    with E |z_i - z_j|^2 = |x_i - x_j|^2 where it does not lift) the estimate is |z_i - z_j|.
+    """
+    squared = _squared(z, pairs)
+    if law.sd is not None:
+        squared -= 2 * z.shape[1] * law.sd**2
+    return np.sqrt(np.maximum(squared, 0.0))
+
+
+def relative_errors(x: Matrix, z: Matrix, law: NoiseLaw, pairs: Pairs) -> Vector:
+    """|estimated - true| / true distance, for those ``pairs`` of rows of ``x`` that differ."""
+    true, estimated = np.sqrt(_squared(x, pairs)), read_distances(z, law, pairs)
+    apart = true > 0
+    return np.abs(estimated[apart] - true[apart]) / true[apart]
+
+
+def _squared(rows: Matrix, pairs: Pairs) -> Vector:
+    difference = rows[pairs[0]] - rows[pairs[1]]
+    squared: Vector = np.einsum("ij,ij->i", difference, difference)
+    return squared
+
+
+_JITTERS = tuple(10.0**-power for power in range(10, 3, -1))
+
+
+def draw_functions(points: Matrix, kernel: Kernel, count: int, rng: np.random.Generator) -> Matrix:
+    """Draw ``count`` independent functions f ~ GP(0, kernel) at ``points`` (n, d), as a (count, n) matrix.
+
+    Exact up to a jitter on the diagonal, of at most 1e-4 and mostly 1e-10 of the variance: points that
+    coincide make the covariance singular. O(n^3) time, n^2 numbers twice over. NumericalFailure where
+    even the largest jitter does not make it positive definite. Source: Rasmussen & Williams (2006), A.2.
+    """
+    from scipy.linalg import cholesky
+
+    covariance, diagonal = kernel(points, points), np.arange(len(points))
+    for jitter in _JITTERS:
+        covariance[diagonal, diagonal] = kernel.variance * (1 + jitter)
+        try:
+            factor = cholesky(covariance, lower=True, check_finite=False)
+        except np.linalg.LinAlgError:
+            continue
+        drawn: Matrix = (factor @ rng.standard_normal((len(points), count))).T
+        return np.ascontiguousarray(drawn)
+    raise NumericalFailure("the kernel matrix of the records cannot be factorized: check the kernel's lengthscale")
+
+
+DELTA_PRIME = GpUcb(name="gp_ucb").delta_ucb / 2
+
+
+def gp_ucb_regret(
+    candidates: Matrix,
+    f: Vector,
+    noise: Vector,
+    kernel: Kernel,
+    noise_variance: float,
+    rng: np.random.Generator,
+    nugget: float = 0.0,
+) -> float:
+    """Simple regret max f - max of f over queried rows, after one query for each number in ``noise`` (queries,).
+
+    Simulates a modeler's gp_ucb on ``candidates`` (n, r) with its default settings, maximizing: it observes
+    f + noise, models f by ``kernel`` and ``nugget`` on the candidates and ``noise_variance``, and may query a row
+    again. ``rng`` breaks ties, such as that of the first row, and nothing else. In units of f.
+    """
+    n, best = len(f), -np.inf
+    posterior = Posterior(candidates, kernel, noise_variance=noise_variance, nugget=nugget, capacity=len(noise))
+    for step, error in enumerate(noise, start=1):
+        row = posterior.argmax(UpperConfidenceBound(beta(n, step, DELTA_PRIME)), lambda: rng).row
+        best = max(best, f[row])
+        if step < len(noise):
+            posterior.observe(row, float(f[row] + error))
+    return float(f.max() - best)
+
+
+def chance_regret(f: Vector, queries: int) -> float:
+    """Expected simple regret of ``queries`` uniform random rows without repetition; every row where there are fewer.
+
+    Exact: the row of rank k (0 is the best of n) is the best of q with probability C(n-1-k, q-1) / C(n, q).
+    """
+    n, falling = len(f), np.sort(f)[::-1]
+    q = min(queries, n)
+    k = np.arange(n - q)
+    probability = q / n * np.cumprod(np.concatenate([[1.0], (n - q - k) / (n - 1 - k)]))
+    return float(falling[0] - probability @ falling[: n - q + 1])
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mean with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def mean_regret(regrets: Vector) -> Mean:
+    """The mean of independent regrets (m,), m >= 2, with Student's interval, cut at 0: no regret is less."""
+    from scipy.special import stdtrit
+
+    m = len(regrets)
+    value = math.fsum(regrets) / m
+    half = float(stdtrit(m - 1, 0.975)) * float(np.std(regrets, ddof=1)) / math.sqrt(m)
+    return Mean(value, max(value - half, 0.0), value + half)

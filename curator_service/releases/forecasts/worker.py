@@ -30,7 +30,7 @@ class Reply(runner.Reply):
 
 def _work(job: Job, values: Matrix | None, sender: runner.Sender[Reply]) -> Reply:
     # The curator imports this module but never simulates.
-    from curator_service.releases.forecasts.public_inputs import uniform_rows
+    from curator_service.releases.forecasts.cells import uniform_rows
     from curator_service.releases.forecasts.simulation import simulate
 
     if values is None:

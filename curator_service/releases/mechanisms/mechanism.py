@@ -1,4 +1,4 @@
-"""The interface of every release mechanism."""
+"""The interface of every release mechanism, and Z = X: the baseline without protection."""
 
 import math
 from abc import ABC, abstractmethod
@@ -89,3 +89,24 @@ class Mechanism(ABC):
         """Whether one of these records is behind a candidate of the ``records`` of a draw, which is read by blocks."""
         blocks = range(0, len(drawn), _BLOCK) if records else ()
         return any(np.isin(drawn[start : start + _BLOCK], records).any() for start in blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity(Mechanism):
+    """Publishes the scaled rows. Claims nothing: only for a dataset that its owner declares public."""
+
+    name: ClassVar[str] = "identity"
+    version: ClassVar[int] = 1
+    status: ClassVar[Status] = "unprotected"
+    claim: ClassVar[str] = "No protection; for datasets declared public."
+
+    def noise(self, d: int) -> NoiseLaw:
+        """The law of a release without noise."""
+        return NoiseLaw(family="none")
+
+    def draw(self, rows: ScaledRows, out: Matrix, on_progress: OnProgress = ignore_progress) -> Assessment:
+        """Fill ``out`` (n, d) with the scaled rows."""
+        for index, block in rows.blocks():
+            out[index] = block
+            on_progress(index.stop / rows.n)
+        return Assessment()

@@ -1,19 +1,24 @@
-"""Noise for each row by itself, then a secret rotation, and rounding to a public grid. No claim rests on these two."""
+"""Z = X + noise for each row by itself, Gaussian or planar Laplace: releases that are provably private.
+
+A secret rotation and rounding to a public grid come after the noise. No claim rests on these two.
+"""
 
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import ClassVar, Literal, Self
 
 import numpy as np
 
 from blindopt.arrays import Matrix
-from blindopt.wire import NoiseLaw
+from blindopt.wire import NoiseLaw, Status
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy import entropy, noise
+from curator_service.privacy.calibration import gaussian_sd, slope_of_row
 from curator_service.privacy.noise import OnProgress, ignore_progress
 from curator_service.privacy.noise.lattice import check_finite
-from curator_service.releases.mechanisms.mechanism import Assessment, Mechanism
+from curator_service.releases.mechanisms.mechanism import Assessment, Mechanism, largest_move
 
 GRID_BITS = 16
 """A step of the grid is more than 2^-17 and at most 2^-16 standard deviations of the noise."""
@@ -80,3 +85,82 @@ class RowMechanism(Mechanism):
 
         noise.apply(law, rows.blocks(), out, on_progress, rows.n, finish=finish)
         return Assessment()
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianMechanism(RowMechanism):
+    """Adds N(0, sd^2) to each of the d coordinates of each row; where ``rotate``, rotates the result at random.
+
+    Claims (epsilon, delta)-DP for datasets that differ in the rows of one person, at most ``rows`` of them, each moved
+    by Euclidean norm at most ``sensitivity`` in scaled units. Argument: only the coordinates of those rows change, by
+    sqrt(``rows``) ``sensitivity`` together at most; the analytic Gaussian mechanism (Balle & Wang 2018, Theorem 8)
+    gives the noise; rounding to the lattice is inside the sensitivity, and the discrete Gaussian is so close to
+    the continuous one that delta holds all the same (docs/privacy.md). No centring and no scaling by the
+    data. The rotation and the rounding to a public grid come after the noise and do not depend on the data: they are
+    post-processing, and no privacy is claimed for them. Claims nothing about y, nor about how many rows there are.
+    """
+
+    epsilon: Decimal
+    delta: float
+    sensitivity: float
+    rounding: float = 0.0
+    """How much further than ``sensitivity`` scaling in doubles may move a row."""
+    rotate: bool = False
+    rows: int = 1
+    """Rows of one person."""
+
+    name = family = "gaussian"
+    version: ClassVar[int] = 2
+    status: ClassVar[Status] = "sound"
+    claim: ClassVar[str] = (
+        "(epsilon, delta)-differential privacy of each row's features, or of all rows of a person, for moves of at "
+        "most the sensitivity in scaled units (analytic Gaussian mechanism)."
+    )
+
+    def sd(self, d: int) -> float:
+        """Noise per coordinate, in scaled units."""
+        return gaussian_sd(self.epsilon, self.delta, largest_move(self.sensitivity, self.rounding), d, self.rows)
+
+    def law(self, d: int) -> noise.GaussianLaw:
+        """The law of the noise that is added to each row."""
+        return noise.GaussianLaw(d, self.sd(d))
+
+
+@dataclass(frozen=True, slots=True)
+class PlanarLaplaceMechanism(RowMechanism):
+    """Adds to each row a vector u of density proportional to exp(-a |u| / Delta), on a lattice; a = epsilon, or more.
+
+    Without a ``delta`` claims epsilon-DP, for datasets that differ in the rows of one person, at most ``rows`` = k of
+    them, each moved by Euclidean norm at most ``sensitivity`` = Delta in scaled units. Argument for k = 1: only that
+    row's part of Z changes its law, and moving the centre of the density by w multiplies it by at most
+    exp(epsilon |w| / Delta), by the triangle inequality (the K-norm mechanism of Hardt & Talwar 2010 with the Euclidean
+    norm). For k rows the noise of each is that of epsilon / k: it is independent, so the k losses add up to epsilon at
+    most. With a ``delta`` the slope a is larger, and the claim is (epsilon, delta)-DP: the loss exceeds epsilon with so
+    little weight (docs/privacy.md); each of k rows gets an equal share of both, and both add up. The draw is exact on
+    the lattice, and rounding to it is inside the sensitivity (``noise.planar`` has the argument). Each row is released
+    by itself: no centring, no scaling by the data. After the noise Z is rotated at random where ``rotate``, and rounded
+    to a public grid: this is post-processing, and no privacy is claimed for it. Claims nothing about y, nor about how
+    many rows there are.
+    """
+
+    epsilon: Decimal
+    sensitivity: float
+    rounding: float = 0.0
+    """How much further than ``sensitivity`` scaling in doubles may move a row."""
+    rotate: bool = False
+    rows: int = 1
+    """Rows of one person."""
+    delta: float | None = None
+
+    name = family = "planar_laplace"
+    version: ClassVar[int] = 2
+    status: ClassVar[Status] = "sound"
+    claim: ClassVar[str] = (
+        "epsilon-differential privacy of each row's features, or of all rows of a person, for moves of at most the "
+        "sensitivity in scaled units (planar Laplace noise): without a delta, or with one and less noise."
+    )
+
+    def law(self, d: int) -> noise.PlanarLaplaceLaw:
+        """The law of the noise that is added to each row. Raises ValueError for too many features."""
+        slope = slope_of_row(self.epsilon, self.delta, d, self.rows)
+        return noise.PlanarLaplaceLaw.of(largest_move(self.sensitivity, self.rounding), slope, d)

@@ -11,7 +11,7 @@ from scipy import stats
 
 from blindopt.errors import NumericalFailure
 from curator_service.privacy.noise import PLANAR_FEATURES_MAX, PlanarLaplaceLaw, planar
-from curator_service.releases.mechanisms.planar_laplace import PlanarLaplaceMechanism
+from curator_service.releases.mechanisms.row_noise import PlanarLaplaceMechanism
 from tests.curator_service.replaced_noise import entropy_in_parts, leave_decisions_to_decimals, without_entropy
 from tests.scale import scaled
 

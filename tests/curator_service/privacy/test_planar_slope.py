@@ -12,7 +12,7 @@ from blindopt.wire import Feature
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy.calibration import delta_of, planar_slope, slope_of_row
 from curator_service.privacy.noise import PlanarLaplaceLaw
-from curator_service.releases.mechanisms.planar_laplace import PlanarLaplaceMechanism
+from curator_service.releases.mechanisms.row_noise import PlanarLaplaceMechanism
 from tests.scale import scaled
 
 STRONG = Decimal(1)

@@ -7,7 +7,7 @@ from scipy import stats
 from blindopt import wire
 from blindopt.gp.kernels import kernel_of
 from curator_service.privacy import entropy
-from curator_service.releases.made_up_rows import DrawnFunction, draw_blocks
+from curator_service.releases.sandboxes import DrawnFunction, draw_blocks
 
 KINDS = ["squared_exponential", "matern_12", "matern_32", "matern_52"]
 

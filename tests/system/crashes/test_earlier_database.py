@@ -15,7 +15,7 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.client import Owner, StudyClient
 from blindopt.errors import BlindoptError, LogBroken, Remote
 from curator_service import store
-from curator_service.releases.mechanisms.gaussian import GaussianMechanism
+from curator_service.releases.mechanisms.row_noise import GaussianMechanism
 from curator_service.store import advisories
 from service_kit.store import audit_log
 from service_kit.store.base import stamp

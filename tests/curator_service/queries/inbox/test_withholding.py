@@ -10,7 +10,7 @@ from blindopt import wire
 from blindopt.errors import LogBroken
 from curator_service.queries import queries
 from curator_service.queries.answer_versions import AnswerVersions
-from curator_service.releases.mechanisms.identity import Identity
+from curator_service.releases.mechanisms.mechanism import Identity
 from service_kit.store import audit_log
 from tests import beside
 from tests.builders import a_study

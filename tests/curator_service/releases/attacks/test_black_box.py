@@ -8,8 +8,8 @@ import pytest
 
 from blindopt import wire
 from curator_service.privacy.answers import mechanism_of as answers_of
-from curator_service.releases.mechanisms.gaussian import GaussianMechanism
 from curator_service.releases.mechanisms.registry import choice_of
+from curator_service.releases.mechanisms.row_noise import GaussianMechanism
 from tests.builders import BY_HAND, EXACT, a_study, laplace
 from tests.curator_service.releases.attacks import black_box
 from tests.curator_service.replaced_noise import replace_answer_mechanism

@@ -10,11 +10,10 @@ from scipy import stats
 from blindopt.wire import NoiseLaw
 from curator_service.releases.attacks import column_space
 from curator_service.releases.attacks.scene import Public
-from curator_service.releases.mechanisms.gaussian import GaussianMechanism
 from curator_service.releases.mechanisms.gaussian_projection import GaussianProjection
-from curator_service.releases.mechanisms.identity import Identity
-from curator_service.releases.mechanisms.planar_laplace import PlanarLaplaceMechanism
+from curator_service.releases.mechanisms.mechanism import Identity
 from curator_service.releases.mechanisms.po_gp_ucb import PoGpUcb
+from curator_service.releases.mechanisms.row_noise import GaussianMechanism, PlanarLaplaceMechanism
 from tests.curator_service.releases.attacks.attack_data import Simulated, king_county, public
 from tests.scale import scaled
 

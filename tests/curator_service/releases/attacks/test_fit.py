@@ -9,7 +9,7 @@ from scipy import stats
 from blindopt import wire
 from curator_service.privacy.answers import AnswerMechanism
 from curator_service.privacy.noise import add_integer_laplace
-from curator_service.releases.attacks import fit
+from curator_service.releases.attacks import privacy_audit as fit
 from curator_service.releases.mechanisms.registry import choice_of
 from curator_service.releases.mechanisms.row_noise import PublicGrid
 from tests.builders import BY_HAND, group_release

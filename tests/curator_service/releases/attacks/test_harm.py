@@ -6,7 +6,7 @@ import pytest
 from blindopt import wire
 from curator_service.releases.attacks import ATTACKS, averaging, harm, known_rows, linkage, membership
 from curator_service.releases.attacks.scene import Scene
-from curator_service.releases.mechanisms.identity import Identity
+from curator_service.releases.mechanisms.mechanism import Identity
 from tests.builders import a_study_of
 from tests.curator_service.releases.attacks.attack_data import Simulated, public
 

@@ -8,9 +8,9 @@ from scipy import stats
 
 from curator_service.releases.attacks import known_rows
 from curator_service.releases.attacks.scene import Scene, draw
-from curator_service.releases.mechanisms.gaussian import GaussianMechanism
-from curator_service.releases.mechanisms.identity import Identity
+from curator_service.releases.mechanisms.mechanism import Identity
 from curator_service.releases.mechanisms.po_gp_ucb import PoGpUcb
+from curator_service.releases.mechanisms.row_noise import GaussianMechanism
 from tests.curator_service.releases.attacks.attack_data import king_county, planar, public
 
 N, D = 800, 2

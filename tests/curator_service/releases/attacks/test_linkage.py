@@ -10,9 +10,9 @@ from curator_service.datasets.scaling import BLOCK_ROWS
 from curator_service.releases.attacks import linkage
 from curator_service.releases.attacks.maps import forward
 from curator_service.releases.attacks.scene import Scene, draw
-from curator_service.releases.mechanisms.gaussian import GaussianMechanism
-from curator_service.releases.mechanisms.identity import Identity
+from curator_service.releases.mechanisms.mechanism import Identity
 from curator_service.releases.mechanisms.po_gp_ucb import PoGpUcb
+from curator_service.releases.mechanisms.row_noise import GaussianMechanism
 from tests.curator_service.releases.attacks.attack_data import king_county, planar, public
 
 X = np.unique(king_county()[::11], axis=0)  # sold twice, a house has a twin

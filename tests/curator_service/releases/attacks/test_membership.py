@@ -9,9 +9,9 @@ from scipy import stats
 from curator_service.releases.attacks import membership
 from curator_service.releases.attacks.linkage import nearest
 from curator_service.releases.attacks.maps import forward
-from curator_service.releases.mechanisms.gaussian import GaussianMechanism
-from curator_service.releases.mechanisms.identity import Identity
+from curator_service.releases.mechanisms.mechanism import Identity
 from curator_service.releases.mechanisms.po_gp_ucb import PoGpUcb
+from curator_service.releases.mechanisms.row_noise import GaussianMechanism
 from tests.curator_service.releases.attacks.attack_data import Simulated, king_county, public
 
 X = np.unique(king_county()[::11], axis=0)

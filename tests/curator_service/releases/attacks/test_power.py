@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from curator_service.releases.attacks.column_space import about, best_share, to_contradict, to_differ_from_a_coin
 from curator_service.releases.attacks.intervals import epsilon_bound
-from curator_service.releases.attacks.power import about, best_share, to_contradict, to_differ_from_a_coin
 from tests.curator_service.releases.attacks.attack_data import planar
 
 DELTA = 1e-5

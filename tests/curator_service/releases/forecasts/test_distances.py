@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from blindopt.wire import NoiseLaw
-from curator_service.releases.forecasts.distances import draw_pairs, read_distances, relative_errors
-from curator_service.releases.mechanisms.gaussian import GaussianMechanism
+from curator_service.releases.forecasts.simulation import draw_pairs, read_distances, relative_errors
+from curator_service.releases.mechanisms.row_noise import GaussianMechanism
 from tests.curator_service.seeded_noise import seed_gaussian_releases
 
 

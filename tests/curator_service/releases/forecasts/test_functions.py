@@ -3,7 +3,7 @@
 import numpy as np
 
 from blindopt.gp.kernels import SquaredExponential
-from curator_service.releases.forecasts.functions import draw_functions
+from curator_service.releases.forecasts.simulation import draw_functions
 
 POINTS = np.array([[0.0, 0.0], [1.0, 0.5], [4.0, 0.0], [4.0, 0.0]])
 

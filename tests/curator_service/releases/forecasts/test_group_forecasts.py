@@ -10,8 +10,7 @@ from blindopt.errors import Invalid
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy.measurement.groups import GroupAnswers
 from curator_service.releases.forecasts import simulation
-from curator_service.releases.forecasts.cells import cells_of, whole
-from curator_service.releases.forecasts.public_inputs import uniform_rows
+from curator_service.releases.forecasts.cells import cells_of, uniform_rows, whole
 from curator_service.releases.forecasts.simulation import simulate
 from tests.builders import a_study, group_release, laplace
 from tests.interventions import record_calls

@@ -12,7 +12,7 @@ from blindopt import wire
 from blindopt.errors import Invalid
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.releases.forecast_jobs import forecast_request
-from curator_service.releases.forecasts.public_inputs import kernels_of, uniform_rows
+from curator_service.releases.forecasts.cells import kernels_of, uniform_rows
 from curator_service.releases.forecasts.worker import Job, Reply, _work
 from curator_service.studies.public_kernels import FACTORS, diagonal
 from service_kit.runner import Worker

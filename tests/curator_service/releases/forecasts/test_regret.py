@@ -9,7 +9,7 @@ from blindopt import wire
 from blindopt.gp.kernels import SquaredExponential
 from blindopt.optimizer.algorithms.gp.rules import GpUcb
 from blindopt.optimizer.algorithms.settings import AlgorithmSettings
-from curator_service.releases.forecasts.regret import chance_regret, gp_ucb_regret, mean_regret
+from curator_service.releases.forecasts.simulation import chance_regret, gp_ucb_regret, mean_regret
 
 
 @pytest.mark.parametrize("q", [1, 2, 3, 6])

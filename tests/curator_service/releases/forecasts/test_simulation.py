@@ -9,9 +9,7 @@ from blindopt import wire
 from blindopt.errors import Invalid
 from blindopt.gp.kernels import SquaredExponential
 from curator_service.privacy import noise
-from curator_service.releases.forecasts.functions import draw_functions
-from curator_service.releases.forecasts.regret import chance_regret
-from curator_service.releases.forecasts.simulation import outcome_variance, simulate
+from curator_service.releases.forecasts.simulation import chance_regret, draw_functions, outcome_variance, simulate
 from tests.curator_service.seeded_noise import seed_gaussian_releases
 from tests.scale import scaled
 

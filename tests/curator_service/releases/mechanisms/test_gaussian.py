@@ -11,8 +11,8 @@ from blindopt.errors import NumericalFailure
 from blindopt.wire import Feature, NoiseLaw
 from curator_service.datasets.scaling import BLOCK_ROWS, ScaledRows
 from curator_service.privacy.calibration import gaussian_sd
-from curator_service.releases.mechanisms.gaussian import GaussianMechanism
 from curator_service.releases.mechanisms.mechanism import Assessment
+from curator_service.releases.mechanisms.row_noise import GaussianMechanism
 from tests.scale import scaled
 
 MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hundreds in a run of all tests

@@ -12,10 +12,13 @@ from blindopt.errors import NumericalFailure
 from curator_service.privacy import entropy
 from curator_service.privacy.noise import lattice
 from curator_service.releases.attacks.scene import draw
-from curator_service.releases.mechanisms.gaussian import GaussianMechanism
 from curator_service.releases.mechanisms.gaussian_projection import GaussianProjection
-from curator_service.releases.mechanisms.planar_laplace import PlanarLaplaceMechanism
-from curator_service.releases.mechanisms.row_noise import GRID_BITS, PublicGrid
+from curator_service.releases.mechanisms.row_noise import (
+    GRID_BITS,
+    GaussianMechanism,
+    PlanarLaplaceMechanism,
+    PublicGrid,
+)
 from tests.curator_service.releases.mechanisms.lattice_reduction import axes, degrees_off
 from tests.curator_service.replaced_noise import forget_the_grid
 

@@ -14,9 +14,8 @@ from curator_service.privacy import accounting
 from curator_service.privacy.calibration import concrete
 from curator_service.privacy.guarantees import guarantee, not_protected
 from curator_service.releases.attacks.scene import as_rows
-from curator_service.releases.mechanisms.gaussian import GaussianMechanism
-from curator_service.releases.mechanisms.planar_laplace import PlanarLaplaceMechanism
 from curator_service.releases.mechanisms.registry import choice_of
+from curator_service.releases.mechanisms.row_noise import GaussianMechanism, PlanarLaplaceMechanism
 from tests.builders import a_study
 from tests.curator_service.privacy.epsilon_audit import lower_bound
 

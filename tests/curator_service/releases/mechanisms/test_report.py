@@ -6,8 +6,7 @@ import pytest
 from blindopt import wire
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.releases.mechanisms.registry import mechanism_of
-from curator_service.releases.release_status import ReleaseStatus
-from curator_service.releases.report import report_of
+from curator_service.releases.report import ReleaseStatus, report_of
 from tests.builders import a_study
 
 LAW = {"epsilon": "1", "delta": 1e-5, "sensitivity": 0.5}

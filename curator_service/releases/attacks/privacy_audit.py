@@ -1,4 +1,4 @@
-"""Goodness of fit: whether the noise of a release and of answers has the law that a study promises. No record is read.
+"""Whether a study's noise has the law that it promises, as a signed transcript. It reads settings, never a record.
 
 All is drawn by the code of a release or a query, at public values: rows in the middle of the declared bounds, whose
 part of Z is noise alone, and measurements at either end and in the middle of the clip. Each statistic has a p, uniform
@@ -6,23 +6,33 @@ in [0, 1] if the law holds.
 """
 
 import math
+import platform
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from blindopt import wire
 from blindopt.arrays import Matrix, Vector
-from blindopt.wire import LaplaceAnswers, OneBitAnswers, StudyCreate, amount
+from blindopt.audit import signed_documents
+from blindopt.audit.merkle_log import Json
+from blindopt.wire import amount
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy.answers import ConcreteAnswers, concrete_answers
+from curator_service.privacy.calibration import failure
 from curator_service.privacy.measurement.groups import COUNT_MOVE, LEVELS, GroupAnswers, steps
 from curator_service.privacy.measurement.privatize import Measured, release, releases_mean
 from curator_service.privacy.noise.lattice import lattice
 from curator_service.privacy.prices import answers_add_up, is_groups
 from curator_service.releases.mechanisms.groups import Groups
 from curator_service.releases.mechanisms.mechanism import Mechanism
+from curator_service.releases.mechanisms.registry import mechanism_of
 from curator_service.releases.mechanisms.row_noise import PublicGrid
+from curator_service.releases.report import release_status
+from curator_service.studies.studies import owner_view
+from service_kit.context.context import ServiceContext
 
 P_MIN = 1e-9
 """A smaller p contradicts the law: of 100 statistics of a sound one, in one audit of ten million."""
@@ -46,7 +56,7 @@ class Fit:
         return self.p < P_MIN
 
 
-def of_release(spec: StudyCreate, mechanism: Mechanism, draws: int) -> list[Fit]:
+def of_release(spec: wire.StudyCreate, mechanism: Mechanism, draws: int) -> list[Fit]:
     """The fit of so many rows of noise to the law that the study publishes, or of so many numbers of records."""
     if not isinstance(mechanism, Groups):
         return _of_rows(spec, mechanism, draws)
@@ -59,7 +69,7 @@ def of_release(spec: StudyCreate, mechanism: Mechanism, draws: int) -> list[Fit]
     return fits
 
 
-def _of_rows(spec: StudyCreate, mechanism: Mechanism, draws: int) -> list[Fit]:
+def _of_rows(spec: wire.StudyCreate, mechanism: Mechanism, draws: int) -> list[Fit]:
     from scipy import stats
 
     d = len(spec.features)
@@ -84,7 +94,7 @@ def _of_rows(spec: StudyCreate, mechanism: Mechanism, draws: int) -> list[Fit]:
     return [*fits, _of_cells("orthants", orthants, 1 << columns.shape[1]), _low_bits(z, PublicGrid.of(law.sd).exponent)]
 
 
-def of_answers(spec: StudyCreate, draws: int) -> list[Fit]:
+def of_answers(spec: wire.StudyCreate, draws: int) -> list[Fit]:
     """The fit of so many answers at each place of the clip to the law that epsilon and the bound of y imply."""
     answers, fits = concrete_answers(spec.answers), list[Fit]()
     centre, bound = getattr(answers, "centre", 0.0), getattr(answers, "bound", 1.0)
@@ -110,14 +120,14 @@ def _of_offsets(name: str, answers: ConcreteAnswers, offsets: Vector, sign: int,
     from scipy import stats
 
     bound, epsilon, draws = getattr(answers, "bound", 1.0), float(getattr(answers, "epsilon", 0)), len(offsets)
-    if isinstance(answers, LaplaceAnswers):
+    if isinstance(answers, wire.LaplaceAnswers):
         scale = 2 * bound / persons / epsilon
         noise = (offsets - sign * bound) / scale
         fits = [*_of_uniform(name, stats.laplace.cdf(noise))]
         fits.append(_two_sided(f"{name}: scale", stats.gamma(draws), np.abs(noise).sum()))
         is_exact = abs(answers.centre) < 1_000 * scale  # else the sum with the centre lost the low bits
         return [*fits, _low_bits(offsets, lattice(scale))] if is_exact else fits
-    if isinstance(answers, OneBitAnswers):
+    if isinstance(answers, wire.OneBitAnswers):
         odds = 1 + persons * math.expm1(epsilon)
         size, share = bound * (odds + 1) / (odds - 1), 0.5 + sign * (odds / (1 + odds) - 0.5)
         up = np.asarray(offsets > 0, dtype=np.int64)
@@ -190,3 +200,48 @@ def _two_sided(name: str, law: Any, value: float) -> Fit:
 def _fit(name: str, p: float) -> Fit:
     """A p that is no number fits nothing, as where there is no noise."""
     return Fit(name, 0.0 if math.isnan(p) else float(p))
+
+
+def audit_study(context: ServiceContext, study_id: str, draws: int) -> Json:
+    """Draw the noise of a study's release and answers as this program would now, and sign how it fits its laws."""
+    with context.database.read() as db:
+        view = owner_view(db, study_id)
+        current = release_status(db, view.spec, view.report)
+    spec, answers = view.spec, concrete_answers(view.spec.answers)
+    mechanism = mechanism_of(spec, current.release)
+    release: dict[str, Any] = {"part": "release", "mechanism": mechanism.name, "version": mechanism.version}
+    if isinstance(current.release, wire.SoundRelease) and current.status == "sound":
+        claim = {"epsilon": current.release.epsilon, "delta": failure(current.release)}
+        release |= {"claimed": claim} | _in_fields(of_release(spec, mechanism, draws))
+    answered: dict[str, Any] = {"part": "answers", "mechanism": answers.mechanism}
+    if not isinstance(answers, wire.NoAnswerNoise):
+        claim = {"epsilon": answers.epsilon, "delta": 0.0}
+        answered |= {"claimed": claim} | _in_fields(of_answers(spec, draws))
+    trail = context.audit_trail
+    transcript = {
+        "study_id": view.id,
+        "spec_sha256": view.spec_sha256,
+        "made_at": context.clock().isoformat(),
+        "log_key": context.signer.verifier.vkey,
+        "checkpoint": trail.sign(trail.head()),
+        "versions": {name: _version(name) for name in ("blindopt-services", "opendp", "dp-accounting", "numpy")}
+        | {"python": platform.python_version()},
+        "draws": draws,
+        "p_min": P_MIN,
+        "parts": [release, answered],
+        "contradicts": release.get("contradicts", False) or answered.get("contradicts", False),
+    }
+    signature = signed_documents.sign(context.signer, wire.AUDIT_TITLE, transcript)
+    return {"transcript": transcript, "signature": signature}
+
+
+def _in_fields(fits: list[Fit]) -> dict[str, Any]:
+    statistics = [{"statistic": each.statistic, "p": each.p} for each in fits]
+    return {"statistics": statistics, "contradicts": any(each.contradicts for each in fits)}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # a checkout on the path
+        return "checkout"
