@@ -15,7 +15,6 @@ from blindopt.arrays import Matrix, Rows, Vector
 from blindopt.gp.kernels import SquaredExponential
 from blindopt.wire import TuningSpec
 from curator_service.tuning.methods import Facts, Problem, constants, plan_of
-from curator_service.tuning.methods.batched_gp_ucb import ucb
 from curator_service.tuning.methods.gp_design import sensitivity
 from curator_service.tuning.methods.information import greedy_design, largest_gain
 from curator_service.tuning.methods.prior import design_sd, posterior_weights
@@ -26,6 +25,7 @@ from curator_service.tuning.methods.simulation import (
     neighbour_differences,
     sample_design,
     sample_search,
+    ucb,
     upper_quantile,
 )
 

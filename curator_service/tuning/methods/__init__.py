@@ -7,7 +7,7 @@ its score, v~. Pure: no database, no HTTP. ``plan_of`` makes a plan from public 
 from collections.abc import Callable
 
 from blindopt.wire.tuning import TuningSpec
-from curator_service.tuning.methods import gp_design, gp_ucb_simulated, grid_exponential, kusner_1, kusner_2, lipschitz
+from curator_service.tuning.methods import gp_design, gp_ucb_simulated, grid_exponential, kusner, lipschitz
 from curator_service.tuning.methods.plan import ExpectedError, Outcome, Plan
 from curator_service.tuning.methods.problem import Evaluate, Facts, Problem, Records, Score
 
@@ -28,8 +28,8 @@ _PLANS: dict[str, Callable[..., Plan]] = {
     "grid_exponential": grid_exponential.plan,
     "gp_design": gp_design.plan,
     "gp_ucb_simulated": gp_ucb_simulated.plan,
-    "kusner_1": kusner_1.plan,
-    "kusner_2": kusner_2.plan,
+    "kusner_1": kusner.algorithm_1,
+    "kusner_2": kusner.algorithm_2,
     "kusner_3": lipschitz.algorithm_3,
     "public_weights": lipschitz.public_weights,
 }

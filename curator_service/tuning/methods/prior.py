@@ -11,13 +11,12 @@ from blindopt.gp.kernels import kernel_of
 from blindopt.wire.base import Caution
 from blindopt.wire.tuning import TuningPrior, TuningSearch
 from curator_service.tuning.methods import cautions, guarantees
-from curator_service.tuning.methods.batched_gp_ucb import ucb
 from curator_service.tuning.methods.draws import Draws
 from curator_service.tuning.methods.information import Arms
 from curator_service.tuning.methods.objective import Objective, with_noise
 from curator_service.tuning.methods.plan import ExpectedError, Plan, Search
 from curator_service.tuning.methods.problem import Problem
-from curator_service.tuning.methods.simulation import Estimand, Sample, World, expected_errors
+from curator_service.tuning.methods.simulation import Estimand, Sample, World, expected_errors, ucb
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ from blindopt.gp.kernels import SquaredExponential
 from blindopt.wire import TuningSpec
 from blindopt.wire.tuning import TuningPrior
 from curator_service.tuning.methods import Problem, constants, plan_of, simulation
-from curator_service.tuning.methods.batched_gp_ucb import ucb
 from curator_service.tuning.methods.draws import SLACK
 from curator_service.tuning.methods.gp_design import rounding, sensitivity
 from curator_service.tuning.methods.information import greedy_design, largest_gain
 from curator_service.tuning.methods.prior import Scaled, design_sd, posterior_weights
+from curator_service.tuning.methods.simulation import ucb
 from tests.scale import scaled
 
 GRID = np.linspace(0, 1, 100)[:, None]

@@ -6,7 +6,7 @@ import pytest
 from blindopt.gp.acquisition import beta
 from blindopt.gp.kernels import Matern52, SquaredExponential
 from blindopt.gp.posterior import Posterior
-from curator_service.tuning.methods.batched_gp_ucb import ucb
+from curator_service.tuning.methods.simulation import ucb
 
 GRID = np.linspace(0, 1, 40)[:, None]
 

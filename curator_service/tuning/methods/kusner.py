@@ -1,4 +1,7 @@
-"""Algorithm 1 of Kusner et al. (2015): GP-UCB on noisy scores, with the constants of its theorems."""
+"""Algorithms 1 and 2 of Kusner et al. (2015), with the constants of their theorems.
+
+The first is GP-UCB on noisy scores. The second releases a score without noise, or that of a whole grid without A, tau.
+"""
 
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, Decimal
@@ -6,16 +9,17 @@ from decimal import ROUND_CEILING, Decimal
 import numpy as np
 
 from blindopt.arrays import Vector
-from blindopt.wire.tuning import Kusner1, TuningBudget
+from blindopt.errors import TuningImpossible
+from blindopt.wire.tuning import Kusner1, Kusner2, TuningBudget
 from curator_service.tuning.methods import cautions, constants, guarantees
-from curator_service.tuning.methods.budget import Cost, Shares, split_events
+from curator_service.tuning.methods.budget import Cost, Shares, split_events, value_alone
 from curator_service.tuning.methods.draws import Draws
 from curator_service.tuning.methods.information import largest_gain
 from curator_service.tuning.methods.objective import Objective
-from curator_service.tuning.methods.plan import Plan
+from curator_service.tuning.methods.plan import ExpectedError, Plan
 from curator_service.tuning.methods.prior import Scaled, prior_average_plan
 from curator_service.tuning.methods.problem import Problem
-from curator_service.tuning.methods.simulation import sample_search
+from curator_service.tuning.methods.simulation import sample_grid, sample_search
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ def bounds(method: Kusner1, n: int, gamma: float, index_delta: float | None, val
     return Bounds(index, value, parts)
 
 
-def plan(method: Kusner1, budget: TuningBudget, problem: Problem) -> Plan:
+def algorithm_1(method: Kusner1, budget: TuningBudget, problem: Problem) -> Plan:
     """The plan of Algorithm 1. The search's beta_t is that of the delta of v~'s bound, or of lambda~'s without v~."""
     prior, shares = method.prior, split_events(budget)
     scaled = Scaled.of(prior, problem)
@@ -104,3 +108,52 @@ def _charged(method: Kusner1, shares: Shares) -> Shares:
     delta = (shares.value.delta * 5 / 3).quantize(Decimal("1e-18"), rounding=ROUND_CEILING)
     real = replace(shares.value, delta=delta)
     return Shares(shares.index, real, shares.index + real if shares.index else Cost(real.epsilon, real.delta))
+
+
+@dataclass(frozen=True, slots=True)
+class MaximumSearch:
+    """Evaluates the scores of ``indices`` and releases the largest."""
+
+    scaled: Scaled
+    indices: range
+
+    @property
+    def evaluations(self) -> int:
+        return len(self.indices)
+
+    def release(self, objective: Objective, draws: Draws) -> tuple[int | None, float | None]:
+        largest = max(self.scaled.exact(objective, index) for index in self.indices)
+        return None, self.scaled.unscaled(draws.value.draw(largest) if draws.value else None)
+
+
+def algorithm_2(method: Kusner2, budget: TuningBudget, problem: Problem) -> Plan:
+    """The plan by Theorem 5 with the caller's A and tau, or by c2 alone where the whole grid is scored."""
+    prior, shares = method.prior, value_alone(budget, needs_delta=True)
+    scaled, d = Scaled.of(prior, problem), problem.grid.shape[1]
+    apart = constants.c2(problem.n, prior.one_minus_k1, float(shares.total.delta))
+    if method.a is None or method.tau is None or method.last is None:
+        moved, indices, rate = apart, range(problem.n), 0.0
+    else:
+        if prior.evaluations < 2:
+            raise TuningImpossible(
+                "Algorithm 2 needs two evaluations or more: its rate divides by ln T", "method.prior.evaluations"
+            )
+        if method.last >= problem.n:
+            raise TuningImpossible(f"last is an index of the grid: from 0 to {problem.n - 1}", "method.last")
+        moved = constants.last_sensitivity(method.a, method.tau, prior.evaluations, d, apart)
+        indices, rate = range(method.last, method.last + 1), moved - apart
+    draws = Draws.of(shares, value=moved, unit=scaled.unit, constants={"c2": apart, "regret_bound": rate})
+    whole_plan = prior_average_plan(
+        scaled,
+        draws,
+        MaximumSearch(scaled, indices),
+        sample_grid(scaled.world, seed=0),
+        kind="bound",
+        value_at="maximum",
+        addition="" if method.whole_grid else guarantees.KUSNER_2,
+        warnings=() if method.whole_grid else (cautions.CONSTANTS,),
+    )
+    if method.whole_grid:
+        return whole_plan
+    how = "The mean absolute error of v~, as the score of the last hyper-parameter."
+    return replace(whole_plan, expected_error=ExpectedError(None, draws.noise.value_scale, how))
