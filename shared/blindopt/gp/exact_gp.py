@@ -8,8 +8,7 @@ import numpy as np
 from blindopt.arrays import Matrix, Rows, Vector
 from blindopt.errors import NumericalFailure
 from blindopt.gp.kernels import Kernel
-from blindopt.gp.lower_triangle import times_transposed
-from blindopt.gp.observations import OUTCOME_MAX, Observations
+from blindopt.gp.observations import OUTCOME_MAX, Observations, times_transposed
 from blindopt.gp.single_thread_blas import factors, right_product
 
 

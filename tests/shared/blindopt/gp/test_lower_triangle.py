@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from blindopt.gp.lower_triangle import combined_rows, times_transposed
-from blindopt.gp.observations import Observations
+from blindopt.gp.observations import Observations, combined_rows, times_transposed
 
 SIZES = (1, 2, 63, 255, 256, 257, 300, 511, 512, 513, 767, 1_000)
 
