@@ -138,6 +138,7 @@ def server() -> Server:
 @cache
 def _template() -> str:
     """The template, with the tables of both services, and what SQLite's functions of text do with bytes."""
+    import modeler_service.context  # noqa: F401  every table is there
     from curator_service.store import base as curator
     from modeler_service import store as modeler
     from service_kit.store import base

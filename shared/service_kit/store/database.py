@@ -213,7 +213,11 @@ class Database:
         if self.server is None or self._loop is None:
             return self.read_row(statement, **values)
         with reading():
-            return await self.server.row_soon(statement, values)
+            row = await self.server.row_soon(statement, values)
+        if self.server.saw_foreign_write and not self.foreign_writes.is_seen:
+            self.foreign_writes.is_seen = True
+            self._on_foreign_write()
+        return row
 
     # --- groups of writes: on the loop's thread, except a slow commit --------------------------------
 
@@ -306,6 +310,7 @@ class Database:
                 self.foreign_writes.count += 1
                 self._on_foreign_write()
             self._data_version = version
+        self.foreign_writes.is_seen = False
 
     def _run(self, connection: Driver, work: Callable[[Connection], Any]) -> tuple[Any, Exception | None]:
         connection.execute("SAVEPOINT work")

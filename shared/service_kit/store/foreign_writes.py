@@ -22,13 +22,15 @@ class ForeignWrites:
         self.count = 0
         self.verified: int | None = None
         """The count that the last verification covered, -1 before the first; None: this process waits for none."""
+        self.is_seen = False
+        """Whether a read saw one, which the next transaction counts."""
         self.seconds = 0.0
         """How long a verification takes, about."""
 
     @property
     def are_verified(self) -> bool:
         """Whether a verification has covered all of them, and the start."""
-        return self.verified is None or self.verified >= self.count
+        return self.verified is None or (self.verified >= self.count and not self.is_seen)
 
     async def settle(self) -> None:
         """Wait until they are verified, for a moment, unless a verification takes longer."""

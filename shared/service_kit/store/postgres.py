@@ -50,6 +50,7 @@ class Postgres:
     def _open_writer(self) -> Session:
         self._session = self._leader or self._open("writer", **{"blindopt.writer": self._name})
         if self._leader is not None:
+            _led[self._url, self._schema] = self._session
             self._sessions.add(self._session)
             self._session.execute(f"SET blindopt.writer = '{self._name}'; SET blindopt.leads = '1'")
         return self._session
@@ -95,6 +96,8 @@ class Postgres:
         self._lookup_session: Session | None = None
         self._lookups: list[tuple[Message, asyncio.Future[Any]]] = []
         self._looking_up: asyncio.Task[None] | None = None
+        self.saw_foreign_write = False
+        """Whether there was a commit of another writer after the last of ours, when ``row_soon`` read last."""
 
         @event.listens_for(self._reader, "begin")
         def on_begin(connection: Connection) -> None:
@@ -125,8 +128,9 @@ class Postgres:
                 if self._lookup_session is None or self._lookup_session.closed:
                     self._lookup_session = await asyncio.to_thread(self._open, "reader")
                 session = self._lookup_session
-                rows = await waiting.wait_async(session.running(messages), session.pgconn.socket)
-                results = [result.fetchone() for result in rows]
+                rows = await waiting.wait_async(session.running([*messages, _WRITER]), session.pgconn.socket)
+                *results, (writer,) = (result.fetchone() for result in rows)
+                self.saw_foreign_write = writer != self._name
             except Exception as error:
                 results = [error] * len(lookups)
             for (_, future), fields in zip(lookups, results, strict=True):
@@ -189,11 +193,16 @@ class Postgres:
 
 _leading: dict[tuple[str, str], Session] = {}
 """Sessions that have the lock of a leader, until the database is opened over them."""
+_led: dict[tuple[str, str], Session] = {}
+"""Those over which it was opened last: one that could not be opened whole has left its session, and so the lock."""
 
 
 def lead(url: str, schema: str) -> bool:
     """Wait for the lock of the leader; False after ``_LEAD_S``. The next ``Postgres`` writes in the session with it."""
     check_url(url)
+    for sessions in (_leading, _led):
+        if (old := sessions.pop((url, schema), None)) is not None:
+            old.close()
     try:
         session = connect(url, schema, f"blindopt {schema} writer", lock_timeout=f"{_LEAD_S}s")
         session.execute(f"SELECT pg_advisory_lock({LEADS}, {postgres_schema.key_of(schema)}); SET lock_timeout = 0")
@@ -202,8 +211,6 @@ def lead(url: str, schema: str) -> bool:
         return False
     except psycopg.Error as error:
         raise converted(error) from None
-    if (old := _leading.pop((url, schema), None)) is not None:
-        old.close()
     _leading[url, schema] = session
     return True
 

@@ -128,7 +128,7 @@ def test_a_changed_token_opens_nothing_with_triggers_and_signal_off(copy, monkey
     assert copy.ask("open").status_code == 201
     copy.edit("UPDATE tokens SET study_id = '{used}' WHERE study_id = '{open}'")
     assert copy.ask("used", token="open").json()["code"] == "record_changed"
-    copy.edit("UPDATE tokens SET mac = (SELECT max(mac) FROM tokens) WHERE study_id = '{used}'")
+    copy.edit("UPDATE tokens SET mac = (SELECT mac FROM tokens ORDER BY mac DESC LIMIT 1) WHERE study_id = '{used}'")
     assert copy.ask("used", token="open").json()["code"] == "record_changed"
 
 

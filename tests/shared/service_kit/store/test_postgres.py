@@ -24,7 +24,7 @@ from curator_service.settings import Settings
 from curator_service.store import base as curator_base
 from service_kit.cli.configuration import masked
 from service_kit.context.keys import Seal, signer
-from service_kit.store import audit_log, base, postgres_schema, schema, stored_replies
+from service_kit.store import audit_log, backends, base, postgres_schema, schema, stored_replies
 from service_kit.store.database import Database, StoreFault, savepoint
 from service_kit.store.prepared_statement import PreparedStatement, raw
 from tests import postgres
@@ -243,6 +243,45 @@ def test_no_lookup_waits_for_a_session_that_was_cut_and_the_next_has_another(url
 
     with closing(_curator(tmp_path, url)) as database:
         asyncio.run(look(database))
+
+
+def test_a_lookup_sees_the_write_of_another_program_and_the_next_transaction_counts_it_once(url, tmp_path):
+    """As every lookup of SQLite does: so a request waits for the verification before it does any work."""
+
+    async def look(database):
+        database.attach()
+        writes, woken = database.foreign_writes, []
+        database.on_foreign_write(lambda: woken.append(writes.are_verified))
+        await database.write_soon(lambda db: None)
+        writes.verified = writes.count
+        await database.read_row_soon(CONSTANT)
+        assert (writes.are_verified, woken) == (True, [])
+        postgres.server().execute(postgres.name_of(url), "INSERT INTO curator.keys VALUES ('beside', 'x', 'y')")
+        for _ in range(2):
+            await database.read_row_soon(CONSTANT)
+        assert (writes.count - writes.verified, writes.are_verified, woken) == (0, False, [False])
+        for _ in range(2):
+            await database.write_soon(lambda db: None)
+            await database.read_row_soon(CONSTANT)
+        assert (writes.count - writes.verified, writes.are_verified) == (1, False)
+        writes.verified = writes.count
+        assert writes.are_verified
+        await database.finish()
+
+    with closing(_curator(tmp_path, url)) as database:
+        asyncio.run(look(database))
+
+
+def test_a_service_that_could_not_be_opened_leaves_no_leader_behind(url, tmp_path):
+    """Its session held the lock, and no service came up until somebody ended the process."""
+    assert backends.lead(tmp_path / "curator.sqlite", url)
+    left = _curator(tmp_path, url)
+    assert backends.lead(tmp_path / "curator.sqlite", url)
+    with closing(_curator(tmp_path, url)) as database:
+        database.check_writable()
+    with pytest.raises(AuditUnavailable):
+        left.check_writable()
+    left.close()
 
 
 def test_only_roles_that_were_given_the_right_write_tables_anew(curator, url):
