@@ -61,6 +61,6 @@ def _metrics_table(curator: Metrics, modeler: Metrics) -> str:
     ]
     return (
         "# Metrics\n\nA service shows these at `/metrics`, where `METRICS` is `true`. "
-        "[Operations](../operations.md#start-stop) says who may read them, and what they reveal.\n\n"
+        "[Run a service](../operations.md#metrics) says who may read them, and what they reveal.\n\n"
         + table(["Metric", "Kind", "Labels", "Meaning"], rows)
     )

@@ -12,7 +12,9 @@ OWNER = (
 )
 VENDOR = ("docs/vendor.md", "docs/howto/steer-a-run.md")
 """Their blocks of bash are one script each, in this order: ``test_walkthrough`` runs both."""
-COMMANDS = ("docs/operations.md", "docs/howto/back-up-and-restore.md", "docs/howto/install.md")
+COMMANDS = tuple(
+    f"docs/howto/{page}.md" for page in ("users-and-tokens", "audit-log", "back-up-and-restore", "install")
+)
 """Each line of these is a command of a service: ``test_walkthrough`` runs them too."""
 GRANT = "grant.json"
 """Blocks of Python that name this file need services: ``test_walkthrough`` runs them."""

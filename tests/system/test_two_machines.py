@@ -1,4 +1,4 @@
-"""Two machines as network namespaces, set up by the commands and settings of the two pages of the documents.
+"""Two machines as network namespaces, set up by the commands and settings of the page on how to connect them.
 
 One way, the owner's packet filter lets the vendor's machine in at one port. The other way it drops all that comes from
 outside, and the curator opens the connections. Needs root, `ip` and `nft`; skipped without them.
@@ -18,7 +18,9 @@ from tests import processes
 
 ROOT = Path(__file__).parents[2]
 MODELER, CURATOR = "10.77.31.1", "10.77.31.2"
-DIRECT, OUTBOUND = (ROOT / "docs" / "howto" / page for page in ("two-machines.md", "outbound.md"))
+PAGE = (ROOT / "docs" / "howto" / "connect.md").read_text(encoding="utf-8")
+SECTIONS = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
+DIRECT, OUTBOUND = (SECTIONS[way] + SECTIONS["The first run"] for way in ("With an open port", "Without an open port"))
 NAMES = {"curator.hospital.example": CURATOR, "203.0.113.7": MODELER, "modeler.vendor.example": MODELER}
 FILTER = """
 table inet filter {
@@ -68,13 +70,13 @@ def machines():
             _run("ip", "netns", "del", name)
 
 
-def written(page, begin):
-    """The lines of a page's blocks of code that begin so, with the names of these machines."""
-    lines = "".join(re.findall(r"```text\n(.*?)```", page.read_text(), re.DOTALL)).splitlines()
+def written(section, begin):
+    """The lines of a section's blocks of code that begin so, with the names of these machines."""
+    lines = "".join(re.findall(r"```\w+\n(.*?)```", section, re.DOTALL)).splitlines()
     for name, address in NAMES.items():
         lines = [line.replace(name, address) for line in lines]
     chosen = [line for line in lines if line.startswith(begin)]
-    assert chosen, f"{page.name} has no line that begins with {begin}"
+    assert chosen, f"the section has no line that begins with {begin}"
     return chosen
 
 
@@ -90,14 +92,14 @@ class Machine:
         self.environment = kept | {f"BLINDOPT_{name.upper()}_{key}": str(value) for key, value in chosen.items()}
         self.process = None
 
-    def type(self, page, begin, *more):
-        """Run the command of a page that begins so, with ``more`` options; its output."""
-        (line,) = written(page, f"blindopt-{self.name} {begin}")
+    def type(self, section, begin, *more):
+        """Run the command of a section that begins so, with ``more`` options; its output."""
+        (line,) = written(section, f"blindopt-{self.name} {begin}")
         return self.command(*line.split()[1:], *more)
 
-    def set(self, page):
-        """Take the settings of a page."""
-        self.environment |= dict(line.split("=", 1) for line in written(page, f"BLINDOPT_{self.name.upper()}_"))
+    def set(self, section):
+        """Take the settings of a section."""
+        self.environment |= dict(line.split("=", 1) for line in written(section, f"BLINDOPT_{self.name.upper()}_"))
 
     def command(self, *arguments):
         return self.run(f"{self.name}_service", *arguments)
@@ -163,7 +165,7 @@ def _granted(curator, *arguments):
 
 @pytest.fixture(scope="module")
 def direct(parties, csv):
-    """The first page: the owner opens a port to the vendor's machine. Returns what a run chose."""
+    """The first way: the owner opens a port to the vendor's machine. Returns what a run chose."""
     modeler, curator = parties
     curator.type(DIRECT, "tls init")
     curator.set(DIRECT)
@@ -191,11 +193,11 @@ def test_with_one_port_open_to_the_vendor_runs_complete(direct):
 
 
 def test_with_no_port_open_the_same_candidates_are_chosen(parties, direct, csv, tmp_path):
-    """The second page, on the same records: nothing that comes from outside is let in."""
+    """The second way, on the same records: nothing that comes from outside is let in."""
     modeler, curator = parties
     _checked("nft", "flush", "ruleset", namespace=curator.namespace)
     _checked("nft", "-f", "-", namespace=curator.namespace, input=FILTER)
-    for party in (modeler, curator):  # as if the first page had not been
+    for party in (modeler, curator):  # as if the first way had not been
         party.environment = {k: v for k, v in party.environment.items() if "TLS" not in k and "CURATOR_C" not in k}
         party.environment.pop("BLINDOPT_CURATOR_PUBLIC_URL", None)
     modeler.type(OUTBOUND, "tls init")
@@ -216,7 +218,7 @@ def test_with_no_port_open_the_same_candidates_are_chosen(parties, direct, csv, 
     assert modeler.vend(f"https://{MODELER}:8420", *files) == direct
     modeler.environment |= {"BLINDOPT_MODELER_URL": f"https://{MODELER}:8420", "BLINDOPT_MODELER_CA_FILE": "tls/ca.crt"}
     assert "Recommended: candidate" in modeler.type(OUTBOUND, "run --grant", "--queries", "2")
-    for party in (modeler, curator):  # with the runs of both pages
+    for party in (modeler, curator):  # with the runs of both ways
         party.command("audit", "verify")
         (tmp_path / party.name).write_text(party.command("audit", "export"))
     exports = tmp_path / "curator", tmp_path / "modeler"

@@ -14,7 +14,7 @@ from blindopt import wire
 from tests.http_receiver import Answer, receiving
 
 KEY = b"a secret of thirty-two characters"
-DOCUMENT = Path(__file__).parents[4] / "docs" / "operations.md"
+DOCUMENT = Path(__file__).parents[4] / "docs" / "howto" / "notices.md"
 
 
 @cache
