@@ -22,7 +22,7 @@ PINNED = {
 
 @pytest.mark.parametrize("side", SIDES)
 def test_the_tables_are_those_of_their_version(side):
-    """Where this fails: raise schema.VERSION, write its migration (docs/developers/architecture.md), then pin what it is now."""
+    """Where this fails: raise schema.VERSION, write its migration (architecture.md says how), then pin the tables."""
     own = SIDES[side]
     tables, append_only = (base.METADATA, own.METADATA), (*base.APPEND_ONLY, *own.APPEND_ONLY)
     assert (schema.VERSION, schema.digest(tables, append_only)) == PINNED[side]
