@@ -20,7 +20,8 @@ def read(path: Path) -> list[wire.LinkFile]:
     owners, holds no path.
     """
     try:
-        return TypeAdapter(list[wire.LinkFile]).validate_json(path.read_bytes())
+        links: TypeAdapter[list[wire.LinkFile]] = wire.validator_of(list[wire.LinkFile])
+        return links.validate_json(path.read_bytes())
     except FileNotFoundError:
         return []
     except OSError as error:  # such as a file of another user, who ran `link add`

@@ -5,8 +5,6 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from blindopt import wire
 from blindopt.arrays import Matrix
 from blindopt.errors import Invalid, NotFound, StateConflict
@@ -29,7 +27,7 @@ from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
 
-_POINTS = TypeAdapter(list[wire.ForecastPoint])
+_POINTS = wire.validator_of(list[wire.ForecastPoint])
 
 
 class Forecasts(Jobs[Reply]):

@@ -24,7 +24,7 @@ from service_kit.web.problems import documented, first_errors, invalid
 router = api_router("datasets", "owner", prefix="/v1/datasets")
 FIELDS = ("name", "public", "columns", "decimal", "person", "rows_per_person", "file", "import_name", "upload")
 _SOURCES = ("file", "import_name", "upload")
-_COLUMNS: TypeAdapter[list[str | wire.ColumnChoice]] = TypeAdapter(list[wire.ChosenColumn])
+_COLUMNS: TypeAdapter[list[str | wire.ColumnChoice]] = wire.validator_of(list[wire.ChosenColumn])
 
 
 async def check_fields(request: Request) -> None:

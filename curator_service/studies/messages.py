@@ -24,7 +24,7 @@ from service_kit.store.stored_replies import StoredReply
 
 OPEN_MAX = 5
 """Messages of a kind that one grant may have waiting for a decision."""
-_CONTENT: TypeAdapter[wire.MessageCreate] = TypeAdapter(wire.MessageCreate)
+_CONTENT: TypeAdapter[wire.MessageCreate] = wire.validator_of(wire.MessageCreate)
 _DECISIONS = {"recommendation": ("accepted", "rejected", "measured"), "budget": ("approved", "declined")}
 
 

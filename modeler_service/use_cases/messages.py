@@ -25,7 +25,7 @@ from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
 
-_CONTENT: TypeAdapter[wire.MessageCreate] = TypeAdapter(wire.MessageCreate)
+_CONTENT: TypeAdapter[wire.MessageCreate] = wire.validator_of(wire.MessageCreate)
 _WHY = {
     "unauthenticated": "the owner has withdrawn this grant, or it has expired: ask for another token of it",
     "not_found": "the curator does not know this study or candidate under this grant",

@@ -16,7 +16,7 @@ Columns: TypeAlias = Sequence[str | wire.ColumnChoice | Mapping[str, Any]]
 Outcome: TypeAlias = str | wire.MeasurementSpec
 Privacy: TypeAlias = float | str | Mapping[str, Any] | wire.ReleaseSpec
 Tuning: TypeAlias = wire.TuningCreate | Mapping[str, Any]
-_COLUMNS: TypeAdapter[list[str | wire.ColumnChoice]] = TypeAdapter(list[wire.ChosenColumn])
+_COLUMNS: TypeAdapter[list[str | wire.ColumnChoice]] = wire.validator_of(list[wire.ChosenColumn])
 _DECIMAL = ("epsilon", "epsilon_per_row", "epsilon_total")
 """Fields that are decimal strings on the wire."""
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from blindopt.errors import Invalid
 
@@ -30,6 +30,11 @@ class Reply(BaseModel):
     model_config = ConfigDict(
         strict=True, frozen=True, extra="ignore", allow_inf_nan=False, hide_input_in_errors=True, defer_build=True
     )
+
+
+def validator_of(kind: Any) -> TypeAdapter[Any]:
+    """A validator of what is no model, such as a list: like a model, it does not quote what it refuses."""
+    return TypeAdapter(kind, config=ConfigDict(hide_input_in_errors=True))
 
 
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]

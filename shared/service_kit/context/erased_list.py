@@ -10,9 +10,10 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from blindopt.errors import StateConflict
+from blindopt.wire.base import validator_of
 
 NAME = "erased"
-_IDS = TypeAdapter(list[str])
+_IDS: TypeAdapter[list[str]] = validator_of(list[str])
 
 
 def read(*files: Path) -> set[str]:

@@ -489,6 +489,18 @@ def test_a_refused_request_does_not_echo_its_token(body):
     assert SECRET[:20] not in str(refusal.value)
 
 
+OF_NO_MODEL = [list[str], list[wire.ForecastPoint], list[wire.LinkFile], list[wire.ChosenColumn], wire.MessageCreate]
+
+
+@pytest.mark.parametrize("kind", OF_NO_MODEL, ids=range(len(OF_NO_MODEL)))
+def test_a_validator_of_what_is_no_model_does_not_echo_what_it_refuses(kind):
+    for body in ('{"token": "secret"}', '[{"token": "secret"}]', '"secret"'):
+        for validator, echoes in ((wire.validator_of(kind), False), (TypeAdapter(kind), True)):
+            with pytest.raises(ValidationError) as refusal:
+                validator.validate_json(body)
+            assert ("secret" in str(refusal.value)) == echoes
+
+
 # --- replies ---------------------------------------------------------------------------------------
 
 
