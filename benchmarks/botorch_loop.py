@@ -9,7 +9,7 @@ import numpy as np
 from blindopt.arrays import Matrix, Vector
 
 INSTALLED = all(find_spec(name) is not None for name in ("botorch", "gpytorch", "torch"))
-ABSENT = "BoTorch is not installed (pip install blindopt-services[peers]: more than 1 GB): it is left out"
+ABSENT = "BoTorch is not installed (the extra `peers`: more than 1 GB): it is left out"
 Chooser = Callable[[list[int], float], int]
 
 

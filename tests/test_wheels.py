@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import time
+import tomllib
 import zipfile
 from contextlib import suppress
 from importlib import metadata
@@ -20,6 +21,7 @@ import pytest
 
 from blindopt.version import VERSION
 from tests.conftest import Service
+from tests.docs.snippets import run_by
 
 ROOT = Path(__file__).parent.parent
 REAL = os.environ.get("BLINDOPT_WHEELS") == "install"
@@ -101,6 +103,47 @@ def test_the_library_needs_no_server_and_no_database_and_a_vendor_no_noise_libra
     assert _required(wheels["blindopt_services"], "curator") >= SERVERS | NOISE
 
 
+INDEXED = re.compile(r"pip3? (?:install|download)[^\n`#]*?[\s'\"]blindopt(?:-services)?(?=[\['\"\s`=]|$)", re.MULTILINE)
+"""What would install one of our names from an index, where anybody may have registered it."""
+
+
+def _install_lines():
+    """The commands that install: they stand in one document."""
+    (block,) = run_by("tests/test_wheels.py")
+    return [line.partition(" #")[0] for line in block.text.splitlines()]
+
+
+def test_the_install_command_stands_once_and_nothing_installs_our_names_from_an_index():
+    installing = [line for line in _install_lines() if "pip install" in line]
+    assert [re.findall(r"'?(\./shared|\.)(?:\[([\w,]+)\])?'?(?= |$)", line) for line in installing] == [
+        [("./shared", ""), (".", "curator")]
+    ]
+    assert "curator" in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    texts = [name for name in listed if name.endswith((".md", ".py", ".ipynb", ".html", ".service", ".yaml", ".yml"))]
+    read = {name: (ROOT / name).read_text(encoding="utf-8") for name in texts if (ROOT / name).is_file()}
+    past = ("CHANGELOG.md", "benchmarks/results/", "docs/developers/decisions/", "tests/test_wheels.py")
+    assert {
+        name: INDEXED.findall(text) for name, text in read.items() if not name.startswith(past) and INDEXED.search(text)
+    } == {}
+    for control in (
+        "pip install blindopt",
+        "pip install 'blindopt-services[curator]'",
+        "bin/pip install -q blindopt\n",
+    ):
+        assert INDEXED.search(control)
+    assert not INDEXED.search("pip install ./shared '.[curator]' # blindopt")
+
+
+@pytest.mark.skipif(not REAL, reason="`make wheel-check` installs from a checkout, as the page says")
+def test_the_install_command_gives_both_services(tmp_path):
+    script = "\n".join(["set -e", *_install_lines()]).replace("blindopt-env", str(tmp_path / "environment"))
+    subprocess.run(["bash", "-c", script], cwd=ROOT, check=True, env=_environment(tmp_path))
+    for name in ("curator", "modeler"):
+        command = [tmp_path / "environment" / "bin" / f"blindopt-{name}", "--help"]
+        assert "serve" in subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+
+
 @pytest.mark.parametrize("package", ["opendp", "dp_accounting"])
 def test_an_owner_without_the_noise_libraries_reads_what_to_install(package, tmp_path):
     program = f"import runpy, sys; sys.modules[{package!r}] = None; "
@@ -110,7 +153,7 @@ def test_an_owner_without_the_noise_libraries_reads_what_to_install(package, tmp
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (
         1,
-        f"error: this needs {package}: pip install 'blindopt-services[curator]'\n",
+        f"error: this needs {package}: in a checkout of blindopt, pip install ./shared '.[curator]'\n",
     )
 
 

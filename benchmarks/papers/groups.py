@@ -239,10 +239,13 @@ def without_privacy(data: Prepared) -> Problem:
     return Problem(z, study, lambda row: (float(data.mean[kept[row]]), exact), lambda row: data.regret(int(kept[row])))
 
 
-def over_records(data: Prepared, epsilon: str, answers: str | None) -> Problem:
-    """Records whose features are hidden altogether. The regret is that of the chosen record's group."""
+def over_records(data: Prepared, epsilon: str, answers: str | None, hidden: float | None = None) -> Problem:
+    """Records of which a change of all features at once is hidden, or one of this share of each range.
+
+    The regret is that of the chosen record's group.
+    """
     d = data.rows.d
-    mechanism = PlanarLaplaceMechanism(Decimal(epsilon), sqrt(d))
+    mechanism = PlanarLaplaceMechanism(Decimal(epsilon), sqrt(d) if hidden is None else hidden)
     spec = study_of(data.table, "1")
     given = wire.NONE if answers is None else spec.answers.model_copy(update={"epsilon": answers})
     spec = spec.model_copy(update={"answers": given})

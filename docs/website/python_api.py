@@ -11,7 +11,7 @@ def page() -> str:
     """Every name that `import blindopt as bo` offers."""
     import blindopt
 
-    lines = ["# Python", "`pip install blindopt`, then `import blindopt as bo`. Every public name:"]
+    lines = ["# Python", "[Install](../install.md) it, then `import blindopt as bo`. Every public name:"]
     for name in sorted(blindopt.__all__):
         value = getattr(blindopt, name)
         if isinstance(value, types.ModuleType):

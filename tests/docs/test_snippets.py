@@ -16,6 +16,7 @@ SHELLS = ("bash", "sh")
 SHOWN_BY_VERBS = {
     "README.md": 1,  # make test, which runs this, and make demo: tests/demo
     "docs/docker.md": 3,  # a Docker engine: make docker-check
+    "docs/quickstart.md": 1,  # make demo: tests/demo
     "docs/howto/install.md": 3,  # root and systemd, or a cluster: make deploy-check, by their own tools
     "docs/privacy.md": 1,  # a transcript: test_privacy_audit.py
     "docs/developers/mutants.md": 2,  # make mutants itself, which takes hours

@@ -47,5 +47,7 @@ def postgres() -> Any:
     try:
         from service_kit.store import postgres as module
     except ImportError:
-        raise StateConflict("PostgreSQL needs psycopg: pip install 'blindopt-services[postgres]'") from None
+        raise StateConflict(
+            "PostgreSQL needs psycopg: in a checkout of blindopt, pip install ./shared '.[postgres]'"
+        ) from None
     return module

@@ -105,5 +105,5 @@ def test_progress_without_a_bar_is_a_line_for_each_change(monkeypatch, capsys):
 
 def test_a_frame_without_pandas_names_the_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pandas", None)
-    with pytest.raises(ExtraMissing, match=r"pip install 'blindopt\[pandas\]'"):
+    with pytest.raises(ExtraMissing, match=r"pip install './shared\[pandas\]'"):
         display.frame([], ["y"])
