@@ -3,17 +3,16 @@
 import logging
 import warnings
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, FastAPI
 from pydantic import BaseModel
 from pydantic.warnings import UnsupportedFieldAttributeWarning
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
 
 from blindopt import wire
-from blindopt.errors import AuditUnavailable, RecordChanged, StorageUnavailable, Unauthenticated
 from blindopt.version import VERSION
 from service_kit.certificates import Certificates
 from service_kit.console import Console
@@ -23,14 +22,12 @@ from service_kit.context.retention import Retention
 from service_kit.identity.tokens import Principal, Role
 from service_kit.notices.delivery import NoticeDelivery
 from service_kit.settings import ServiceSettings
-from service_kit.store import schema
 from service_kit.verification import Findings, LogVerification
-from service_kit.web import audit_routes, certificate_routes, notice_routes, openapi, problems
+from service_kit.web import audit_routes, openapi, problems, service_routes
 from service_kit.web.metrics import Figures, Jobs, Metrics, of_certificates, of_service
 from service_kit.web.metrics import router as metrics_router
-from service_kit.web.middleware import RequestMiddleware
-from service_kit.web.rate_limit import RateLimit
-from service_kit.web.readiness import DiskSpace, Readiness
+from service_kit.web.middleware import RateLimit, RequestMiddleware
+from service_kit.web.service_routes import DiskSpace, Readiness
 
 log = logging.getLogger("blindopt.start")
 # FastAPI silences it where it makes its adapters; those of our models are built later, at the first request.
@@ -119,9 +116,14 @@ def build(
     )
     app.router.routes.extend(hot)
     readers = tuple(role for role in auditors if role != "modeler")
-    included = [*routers, audit_routes.router(auditors), certificate_routes.router(readers), _health(monitors)]
+    included = [
+        *routers,
+        audit_routes.router(auditors),
+        service_routes.certificates(readers),
+        service_routes.health(monitors),
+    ]
     if delivery is not None:
-        included.append(notice_routes.router(noticed, noticed[:1]))
+        included.append(service_routes.notices(noticed, noticed[:1]))
     if metrics is not None:
         included.append(metrics_router(metrics, monitors))
     for router in included:  # as they are: FastAPI's include_router builds each of them again, at the first request
@@ -146,52 +148,3 @@ async def running(
             part.start()
             ends.push_async_callback(run_in_threadpool, part.close)
         yield ends
-
-
-def _health(monitors: tuple[Role, ...]) -> APIRouter:
-    router = APIRouter(tags=["health"])
-    unready: dict[int | str, dict[str, Any]] = {
-        503: {
-            "description": "The database cannot be written, or the disk is full.",
-            **problems.documented()[503],
-        }
-    }
-
-    @router.get("/healthz", response_model=wire.Health, operation_id="healthz")
-    async def healthz() -> wire.Health:
-        """The process is up."""
-        return wire.Health(status="ok")
-
-    @router.get(
-        "/readyz",
-        response_model=wire.Health,
-        response_model_exclude_unset=True,
-        operation_id="readyz",
-        responses=unready,
-    )
-    async def readyz(request: Request) -> wire.Health:
-        """The database can be written, the log's head verifies, and the disk has room for new work.
-
-        A token that may read metrics also gets the version of the database's schema, the free bytes of the disk, and
-        how far the verification of everything is.
-        """
-        readiness: Readiness = request.app.state.readiness
-        context: ServiceContext = request.app.state.context
-        try:
-            await readiness.check()
-        except StorageUnavailable:
-            raise
-        except Exception:
-            raise AuditUnavailable("the database cannot be written, or its log does not verify") from None
-        with suppress(Unauthenticated, RecordChanged):
-            principal = context.authentication.authenticate(request.headers.get("authorization", ""))
-            if principal.role in monitors:
-                return wire.Health(
-                    status="ok",
-                    schema_version=schema.VERSION,
-                    disk_free_bytes=request.app.state.disk.free,
-                    verification=request.app.state.log_verification.progress(),
-                )
-        return wire.Health(status="ok")
-
-    return router

@@ -26,7 +26,7 @@ from service_kit.store import audit_log, sessions, users
 from service_kit.store.database import Connection
 from service_kit.store.sessions import NewSession
 from service_kit.store.users import User
-from service_kit.web.rate_limit import RateLimit
+from service_kit.web.middleware import RateLimit
 
 log = logging.getLogger("blindopt.logins")
 COOKIE = "__Host-blindopt-{}"

@@ -5,6 +5,7 @@ This is one ASGI layer and not one for each concern: an exchange takes 200 micro
 
 import hashlib
 import logging
+import math
 import re
 import secrets
 import time
@@ -18,18 +19,26 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from blindopt.audit.merkle_log import RECEIPT_HEADER
-from blindopt.errors import BlindoptError, BodyTooLarge, Invalid, NotFound, StorageUnavailable, Unauthenticated
+from blindopt.errors import (
+    BlindoptError,
+    BodyTooLarge,
+    Invalid,
+    NotFound,
+    RateLimited,
+    StorageUnavailable,
+    Unauthenticated,
+)
 from service_kit.context.authentication import Expired
 from service_kit.context.context import ServiceContext
 from service_kit.context.idempotency import KEY
 from service_kit.context.request import RequestContext
 from service_kit.identity.tokens import Principal
 from service_kit.web import problems
-from service_kit.web.rate_limit import RateLimit
 from service_kit.web.reply_pacing import ReplyPacing
 
 log = logging.getLogger("blindopt.access")
 _DISCARDED_BYTES = 4 << 20
+_NAMES_MAX = 10_000
 _INSIDE = "blindopt.inside"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _OPEN = ("/healthz", "/readyz", "/openapi.json", "/v1/meta")
@@ -39,6 +48,46 @@ _HEADERS = (
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"referrer-policy", b"no-referrer"),
 )
+
+
+class RateLimit:
+    """A token bucket for each name, in memory: ``burst`` requests at once, and ``per_second`` in the long run.
+
+    It bounds load; the privacy budget bounds disclosure.
+    """
+
+    def __init__(self, per_second: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_second = per_second
+        self._burst = burst
+        self._clock = clock
+        self._buckets: dict[str, tuple[float, float]] = {}
+        """By name: the tokens in the bucket, and when they were counted."""
+
+    def _count(self, name: str) -> tuple[float, float]:
+        """The tokens that ``name`` has now, and the time."""
+        now = self._clock()
+        tokens, counted_at = self._buckets.get(name, (float(self._burst), now))
+        return min(float(self._burst), tokens + (now - counted_at) * self._per_second), now
+
+    def check(self, name: str) -> None:
+        """Raise RateLimited if ``name`` has no token."""
+        self._counted(name)
+
+    def _counted(self, name: str) -> tuple[float, float]:
+        tokens, now = self._count(name)
+        if tokens < 1:
+            raise RateLimited(math.ceil((1 - tokens) / self._per_second))
+        return tokens, now
+
+    def take(self, name: str) -> None:
+        """Take a token of ``name``. Raises RateLimited if it has none."""
+        tokens, now = self._counted(name)
+        if name not in self._buckets and len(self._buckets) >= _NAMES_MAX:
+            # A full bucket holds no information. If none is full, the oldest is dropped.
+            self._buckets = {n: bucket for n, bucket in self._buckets.items() if self._count(n)[0] < self._burst}
+            while len(self._buckets) >= _NAMES_MAX:
+                del self._buckets[next(iter(self._buckets))]
+        self._buckets[name] = (tokens - 1, now)
 
 
 class ConsoleHook(Protocol):

@@ -26,7 +26,7 @@ from modeler_service.settings import Settings as ModelerSettings
 from service_kit.cli.log_format import JsonLines
 from service_kit.context.authentication import Authentication
 from service_kit.store import audit_log, schema
-from service_kit.web.readiness import DiskSpace, Readiness
+from service_kit.web.service_routes import DiskSpace, Readiness
 from tests import beside, postgres
 from tests.builders import a_study_of
 from tests.interventions import act_before, fail_at, record_calls
