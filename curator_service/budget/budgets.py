@@ -22,6 +22,7 @@ from service_kit.identity.tokens import Principal
 from service_kit.store import audit_log
 from service_kit.store.base import stamp
 from service_kit.store.database import Connection
+from service_kit.store.foreign_writes import noticed
 
 
 class ReleasedStudy(Protocol):
@@ -48,11 +49,11 @@ class FileBudget:
     other record about a use of the file.
     """
 
-    def __init__(self, db: Connection, context: ServiceContext, uses: FileUses, dataset_id: str) -> None:
+    def __init__(self, db: Connection, context: ServiceContext, uses: FileUses, dataset: Any, name: str) -> None:
         self._db, self._context, self._uses = db, context, uses
-        self._dataset, self.name = uses.account(db, dataset_id)
-        self.account = ledger_lines.account_of(db, self.name)
-        context.audit_trail.check_unchanged(self.name, dataset_id)
+        self._dataset, self.name = dataset, name
+        self.account = ledger_lines.account_of(db, name)
+        context.audit_trail.check_unchanged(name, dataset.id)
 
     def _check_file(self) -> None:
         """Raise RecordChanged if a verification found any record about a use of the file changed."""
@@ -127,7 +128,8 @@ class FileBudget:
         rows_of: dict[int, list[int]] = {}
         for row, unit in uses.units_at(db, dataset, release_id, cost_at).items():
             rows_of.setdefault(unit, []).append(row)
-        everyone, most = uses.everyone(db, dataset) + uses.of_other_units(db, dataset), Cost()
+        everyone = self.account.used.epsilon + uses.by_everyone(db, dataset) + uses.of_other_units(db, dataset)
+        most = Cost()
         for unit, rows in rows_of.items():
             used, cost = everyone + uses.answers_about(db, dataset, unit), sum(cost_at[row] for row in rows)
             after = self.account.check(Cost(used), Cost(cost), requested=cost_at[min(rows)], row=min(rows))
@@ -230,10 +232,19 @@ class Budgets:
     def __init__(self, context: ServiceContext, vault: Vault) -> None:
         self._context = context
         self.uses = FileUses(vault)
+        self._accounts: dict[tuple[int, str], tuple[Any, str]] = {}
+
+    def account(self, db: Connection, dataset_id: str) -> tuple[Any, str]:
+        """The id, digest and person column of a dataset, and the name of its account: they never change."""
+        key = noticed(db), dataset_id
+        if key not in self._accounts:
+            dataset = store.find(db, store.datasets, dataset_id)
+            self._accounts[key] = dataset, ledger_lines.account_name(db, dataset)
+        return self._accounts[key]
 
     def of_file(self, db: Connection, dataset_id: str) -> FileBudget:
         """The account of a dataset's file. Raises RecordChanged."""
-        return FileBudget(db, self._context, self.uses, dataset_id)
+        return FileBudget(db, self._context, self.uses, *self.account(db, dataset_id))
 
     def charge_file(
         self,

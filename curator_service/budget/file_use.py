@@ -22,7 +22,6 @@ from curator_service.queries import table as queries
 from curator_service.releases.report import release_status
 from curator_service.vault import Vault
 from service_kit.store.database import Connection
-from service_kit.store.foreign_writes import noticed
 
 _CACHED = 64
 _LARGE = 2**62
@@ -220,16 +219,7 @@ class FileUses:
         self._vault = vault
         self._order: Callable[[str], NDArray[np.int64]] = lru_cache(maxsize=_CACHED)(vault.order)
         self._rows: Callable[[str], NDArray[np.int64]] = lru_cache(maxsize=_CACHED)(self._inverse)
-        self._accounts: dict[tuple[int, str], tuple[Any, str]] = {}
         self._units_of: Callable[..., dict[str | None, Units]] = lru_cache(maxsize=_CACHED)(self._read_units)
-
-    def account(self, db: Connection, dataset_id: str) -> tuple[Any, str]:
-        """The id, digest and person column of a dataset, and the name of its account: they never change."""
-        key = noticed(db), dataset_id
-        if key not in self._accounts:
-            dataset = store.find(db, store.datasets, dataset_id)
-            self._accounts[key] = dataset, ledger_lines.account_name(db, dataset)
-        return self._accounts[key]
 
     def forget(self) -> None:
         """Read every file again: one was erased."""
@@ -298,10 +288,9 @@ class FileUses:
 
     # --- the hot path: the units behind rows of one study --------------------------------------------------
 
-    def everyone(self, db: Connection, dataset: Any) -> int:
-        """The epsilon that every unit has used."""
-        erased = {row.id for row in store.registrations(db, dataset.sha256) if row.erased_at is not None}
-        total = ledger_lines.account_of(db, self.account(db, dataset.id)[1]).used.epsilon
+    def by_everyone(self, db: Connection, dataset: Any) -> int:
+        """The epsilon that every unit has used by studies."""
+        erased, total = {row.id for row in store.registrations(db, dataset.sha256) if row.erased_at is not None}, 0
         for row in ledger_lines.studies_of(db, dataset.sha256):
             spec, balance = _spec_of(row.spec), ledger_lines.balance(db, row.id)
             total += _of_everyone(db, row.id, spec, balance, is_erased=row.dataset_id in erased)

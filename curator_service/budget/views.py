@@ -63,7 +63,7 @@ class DatasetAccounts:
         self, db: Connection, dataset_id: str, after: int, limit: int, *, with_records: bool
     ) -> wire.DatasetAccount:
         dataset = store.find(db, store.datasets, dataset_id)
-        file, name = self._budgets.uses.read(db, dataset), self._budgets.uses.account(db, dataset_id)[1]
+        file, name = self._budgets.uses.read(db, dataset), self._budgets.account(db, dataset_id)[1]
         uses = _uses(db, name, file)
         tunings = sum(use.kind == "tuning" for use in uses)
         unbounded = [use for use in uses if use.unbounded is not None]
@@ -223,7 +223,9 @@ def outlook(
     cost = Cost() if charged else Cost(Prices.of(spec).release, prices.release_delta(ran))
     why = prices.release_is_unbounded(ran, public=before.public)
     why = why or prices.answers_are_unbounded(spec, public=before.public)
-    tunings = sum(line.kind == "tuning" for line in ledger_lines.lines_of_account(db, uses.account(db, dataset.id)[1]))
+    tunings = sum(
+        line.kind == "tuning" for line in ledger_lines.lines_of_account(db, ledger_lines.account_name(db, dataset))
+    )
     (used, used_delta), (then, then_delta) = before.used.texts, (after.used + cost).texts
     shown = None if before.unbounded else used, None if after.unbounded or why else then
     k = max(after.declared_rows, 1 if spec.person_column else spec.rows_per_person)

@@ -104,7 +104,7 @@ class BoundsSearch:
         details = {
             "bounds_id": identity,
             "dataset_id": dataset_id,
-            "account": self._budgets.uses.account(db, dataset_id)[1],
+            "account": self._budgets.account(db, dataset_id)[1],
             "epsilon": cost.texts[0],
             "delta": cost.texts[1],
         }

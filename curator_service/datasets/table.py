@@ -54,7 +54,9 @@ withheld = Table(
     Column("created_at", Text, nullable=False),
     UniqueConstraint("account", "unit"),
 )
-_ANY = PreparedStatement(select(withheld.c.seq).where(withheld.c.account == bindparam("account")).limit(1), kept=True)
+ANY_WITHHELD = PreparedStatement(
+    select(withheld.c.seq).where(withheld.c.account == bindparam("account")).limit(1), kept=True
+)
 
 
 def record_unit(number: int) -> str:
@@ -85,6 +87,6 @@ def withhold(db: Connection, account: str, unit: str, salt: str, at: str) -> Non
 
 def units(db: Connection, account: str) -> frozenset[str]:
     """The units of an account that are withheld."""
-    if _ANY.row(db, account=account) is None:
+    if ANY_WITHHELD.row(db, account=account) is None:
         return frozenset()
     return frozenset(db.execute(select(withheld.c.unit).where(withheld.c.account == account)).scalars())

@@ -6,8 +6,15 @@ from fastapi import Depends, Path, Query, Request
 from starlette.responses import Response
 
 from blindopt import wire
-from curator_service.routes.common import CuratorDep, StudyId, of_own_study
-from service_kit.web.dependencies import RecordedReply, RequestContextDep, UnkeyedContextDep, allowed, api_router
+from curator_service.routes.common import CuratorDep, StudyId
+from service_kit.web.dependencies import (
+    RecordedReply,
+    RequestContextDep,
+    UnkeyedContextDep,
+    allowed,
+    api_router,
+    of_own_study,
+)
 from service_kit.web.listings import PagingDep
 from service_kit.web.problems import documented
 

@@ -14,7 +14,7 @@ from blindopt.errors import RangeNotSatisfiable
 from blindopt.formats.npy_files import MEDIA_TYPE
 from blindopt.formats.release_files import Section
 from curator_service.curator import Curator
-from curator_service.routes.common import CuratorDep, QueryId, StudyId, of_own_study
+from curator_service.routes.common import CuratorDep, QueryId, StudyId
 from service_kit.identity.tokens import Principal
 from service_kit.web.bodies import body_of, header
 from service_kit.web.dependencies import (
@@ -22,6 +22,7 @@ from service_kit.web.dependencies import (
     RequestContextDep,
     allowed,
     api_router,
+    of_own_study,
     permitted,
     request_context,
 )

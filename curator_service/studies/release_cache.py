@@ -18,9 +18,9 @@ from blindopt.errors import Erased, NotFound, RecordChanged, StateConflict, Stud
 from blindopt.formats.release_files import Section, sections_of
 from curator_service import store
 from curator_service.budget import ledger_lines
-from curator_service.datasets import table as withheld
 from curator_service.datasets.persons import RowsOfPersons, numbers_of
 from curator_service.datasets.records import withheld_records
+from curator_service.datasets.table import ANY_WITHHELD
 from curator_service.privacy.prices import alone, is_groups
 from curator_service.vault import Vault
 from service_kit.store import audit_log
@@ -231,7 +231,7 @@ class ReleasedStudies:
 
 def withheld_rows(db: Connection, vault: Vault, released: Released, rows: Iterable[int]) -> set[int]:
     """The rows of Z among these whose record is withheld; a group only loses it from its sums."""
-    if released.groups is not None or not withheld.units(db, released.account):  # each query looks
+    if released.groups is not None or ANY_WITHHELD.row(db, account=released.account) is None:  # each query looks
         return set()
     records = set(withheld_records(db, vault, released.spec.dataset_id))
     return {row for row in rows if int(released.order[row]) in records}

@@ -144,7 +144,7 @@ class Tunings(Jobs[Reply]):
         details = {
             "tuning_id": identity,
             "dataset_id": dataset.id,
-            "account": self._budgets.uses.account(db, dataset.id)[1],
+            "account": self._budgets.account(db, dataset.id)[1],
             "method": report.method,
             "epsilon": report.epsilon,
             "delta": report.delta,

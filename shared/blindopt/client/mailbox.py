@@ -21,7 +21,7 @@ import httpx
 from pydantic import ValidationError
 
 from blindopt import wire
-from blindopt.client.deadlines import LINK_POSTED
+from blindopt.client.transport import LINK_POSTED
 from blindopt.errors import Busy, NotFound, Unreachable
 
 SCHEME = "link"

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from blindopt.audit.merkle_log import RECEIPT_HEADER
-from blindopt.errors import Forbidden
+from blindopt.errors import Forbidden, NotFound
 from service_kit.context.request import RequestContext
 from service_kit.identity.tokens import Principal, Role
 from service_kit.store.stored_replies import StoredReply
@@ -30,6 +30,13 @@ def api_router(tag: str, *roles: Role, prefix: str = "", dependencies: tuple[Any
         generate_unique_id_function=lambda route: route.name,
         route_class=BoundedRoute,
     )
+
+
+async def of_own_study(request: Request, study_id: str) -> None:
+    """Raise NotFound for a modeler's token on another study, as for a study that does not exist."""
+    principal: Principal = request.scope["state"]["principal"]
+    if principal.study_id is not None and principal.study_id != study_id:
+        raise NotFound("there is no such study")
 
 
 def allowed(*roles: Role) -> Any:
