@@ -171,9 +171,8 @@ class Datasets:
         assert read.reading is not None
         person = None if upload.person is None else upload.person.strip()
         _check_persons_alike(db, digest, person, upload.rows_per_person)
-        store.insert(
+        details = store.register(
             db,
-            store.datasets,
             id=identity,
             name=upload.name,
             public=int(upload.public),
@@ -189,7 +188,6 @@ class Datasets:
             **asdict(counts),
         )
         view = _stored_view(db, identity)
-        details: dict[str, object] = {"dataset_id": identity, "public": upload.public}
         details["reading_sha256"] = sha256(reading.encode())
         details["account"] = ledger_lines.account_name(db, store.find(db, store.datasets, identity))
         if upload.rows_per_person is not None:

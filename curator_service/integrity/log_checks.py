@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from blindopt.audit.merkle_log import Json, sha256
-from blindopt.errors import LogBroken, NotFound
+from blindopt.errors import LogBroken, NotFound, StorageUnavailable
+from blindopt.wire import FileReading
 from curator_service import store
 from curator_service.budget.ledger import A_FILE
 from curator_service.budget.table import ledger
@@ -41,19 +42,20 @@ def findings(
 ) -> Iterator[LogBroken]:
     """Check every table against the log, or those of one part, and yield what differs.
 
-    With the data ``folder``, the second part also checks the row orders in it.
+    With the data ``folder``, what the log of earlier versions has no digest of is compared with the files of datasets,
+    and the second part also checks the row orders.
     """
-    erased = ErasureLogSummary()
+    erased, files = ErasureLogSummary(), None if folder is None else folder / "files"
     second: list[LogSummary] = [_ReplyLogSummary(db)]
-    if folder is not None:
-        second.append(_OrderLogSummary(folder / "files"))
+    if files is not None:
+        second.append(_OrderLogSummary(files))
     if part == "second":
         yield from summarize(db, records, second)
         return
     summaries: list[LogSummary] = [
         erased,
         PrincipalLogSummary(),
-        _DatasetLogSummary(erased),
+        _DatasetLogSummary(erased, files),
         StudyLogSummary(),
         _AdvisoryLogSummary(),
         TuningLogSummary(erased),
@@ -66,12 +68,12 @@ def findings(
 
 
 class _DatasetLogSummary:
-    """Datasets: which are of one file, which are public, and how each file was read, with values that fill gaps."""
+    """Datasets: which are of one file, which are public, what each holds, and how its file was read."""
 
     kinds = ("dataset.registered", "dataset.deleted")
 
-    def __init__(self, erased: ErasureLogSummary) -> None:
-        self._erased = erased
+    def __init__(self, erased: ErasureLogSummary, files: Path | None) -> None:
+        self._erased, self._files = erased, files
         self._readings: dict[str, str] = {}
         self._deleted: dict[str, bool] = {}
         self._registered: dict[str, Json] = {}
@@ -118,7 +120,36 @@ class _DatasetLogSummary:
         stored = {"public": bool(dataset.public), "account": name, "rows_per_person": dataset.rows_per_person}
         if not stored.items() <= {**stored, **logged}.items():
             return f"dataset {dataset.id} was changed: its file, or whether it is public, is not what the log says"
-        return None
+        has_columns = dataset.id not in self._erased.datasets and dataset.id not in self._deleted
+        if "row_sha256" in logged:
+            compared = store.digests_of(dataset)
+            if not has_columns:
+                del compared["columns_sha256"]
+            is_changed = not compared.items() <= logged.items()
+        else:
+            is_changed = has_columns and not self._fits_its_file(dataset)
+        what = "its columns, rows or persons are not what the log or its file says"
+        return f"dataset {dataset.id} was changed: {what}" if is_changed else None
+
+    def _fits_its_file(self, dataset: Any) -> bool:
+        """Whether a dataset of an earlier version holds what its reading and its stored values say."""
+        names = [column["name"] for column in json.loads(dataset.columns)]
+        if dataset.reading is not None:
+            choices = FileReading.model_validate_json(dataset.reading).columns
+            if names != [name for choice in choices for name in choice.stored]:
+                return False
+        if self._files is None:
+            return True
+        from curator_service.vault import Vault
+
+        vault, persons = Vault(self._files), None
+        with suppress(StorageUnavailable):  # without its files it is used by nothing
+            values = vault.dataset(dataset.id)
+            if (self._files / f"{dataset.id}.persons.npy").exists():
+                persons = len({digest.tobytes() for digest in vault.persons(dataset.id)})
+            fits_persons = persons == dataset.persons and (persons is None) == (dataset.person_column is None)
+            return fits_persons and values.shape == (dataset.rows, len(names))
+        return True
 
     def _fault(self, identity: str, fault: str) -> LogBroken:
         """A finding about a dataset, and about the account of its file by the log; without one about all accounts."""

@@ -99,9 +99,8 @@ class Sandboxes:
         spec, k = source.spec, source.spec.rows_per_person
         columns = statistics.columns([*(feature.column for feature in spec.features), _outcome(spec)])
         now = self._context.clock()
-        store.insert(
+        details = store.register(
             db,
-            store.datasets,
             id=dataset_id,
             name=f"Sandbox: {spec.name}"[:_NAME_MAX],
             public=1,
@@ -116,7 +115,7 @@ class Sandboxes:
             persons=None if source.persons is None else -(-source.n // k),
             person_rows_dropped=None if source.persons is None else 0,
         )
-        details = {"dataset_id": dataset_id, "public": True, "sandbox": True, "account": dataset_id}
+        details |= {"sandbox": True, "account": dataset_id}
         audit_log.append(db, "dataset.registered", actor=request.principal.actor, now=now, details=details)
 
     def _add_study(self, db: Connection, source: str, spec: wire.StudyCreate) -> Effect:

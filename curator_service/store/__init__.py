@@ -1,6 +1,7 @@
 """The curator's schema, and the tables of datasets, studies, releases, queries. Each room has its SQL in ``table``."""
 
 import json
+import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -18,8 +19,10 @@ from sqlalchemy import (
     update,
 )
 
+from blindopt.audit.merkle_log import sha256
 from blindopt.errors import NotFound
 from blindopt.wire import ReleaseReport, StudyCreate
+from curator_service.salted_digests import salted_digest
 from curator_service.store.base import METADATA
 from service_kit.store.base import ERASABLE
 from service_kit.store.database import Connection
@@ -48,6 +51,7 @@ datasets = Table(
     Column("rows_left_out", Integer, nullable=False, server_default="0"),
     Column("deleted_at", Text),  # such a row is kept for the account of the file alone
     Column("erased_at", Text),  # its files, and what was measured in its studies, are erased
+    Column("salt", Text),  # null: it was registered before version 0.3, or its columns are deleted
 )
 studies = Table(
     "studies",
@@ -91,6 +95,8 @@ queries = Table(
     Column("created_at", Text, nullable=False),
     UniqueConstraint("grant_id", "idempotency_key"),
 )
+NO_COLUMNS = {"columns": "[]", "dropped": "[]", "reading": None, "salt": None}
+"""What the row of a dataset says of its columns once they are deleted."""
 _PRESENT = datasets.c.deleted_at.is_(None)
 _HAS_FILES = _PRESENT & datasets.c.erased_at.is_(None)
 _BEGUN = PreparedStatement(
@@ -128,6 +134,24 @@ def newest_queries(db: Connection, study_id: str, limit: int) -> list[Row[Any]]:
 def insert(db: Connection, table: Table, **values: Any) -> None:
     """Add one row."""
     db.execute(table.insert(), values)
+
+
+def register(db: Connection, **values: Any) -> dict[str, Any]:
+    """Add a dataset, and return what the log says of it."""
+    insert(db, datasets, salt=secrets.token_hex(16), **values)
+    dataset = find(db, datasets, values["id"])
+    return {"dataset_id": dataset.id, "public": bool(dataset.public), **digests_of(dataset)}
+
+
+def digests_of(dataset: Row[Any]) -> dict[str, Any]:
+    """The digests that the log has of a dataset: of what decides in its row, and of its columns while it has them.
+
+    The digest of its file, which the log has not, is in the first: so neither can be guessed from the log.
+    """
+    names = "sha256", "sandbox", "rows", "rows_left_out", "person_column", "persons", "person_rows_dropped"
+    deciding = json.dumps([getattr(dataset, name) for name in names])
+    columns = salted_digest(dataset.columns + dataset.dropped, dataset.salt or "")
+    return {"row_sha256": sha256(deciding.encode()), "columns_sha256": columns}
 
 
 def change(db: Connection, table: Table, identity: str, **values: Any) -> None:
@@ -269,8 +293,7 @@ def is_used(db: Connection, dataset_id: str) -> bool:
 def forget_dataset(db: Connection, identity: str, at: str, *, kept: bool) -> None:
     """Delete a dataset's row; or, ``kept`` for the account of its file, what the row says of its columns."""
     if kept:
-        blank = {"columns": "[]", "dropped": "[]", "reading": None, "archived_at": at, "deleted_at": at}
-        change(db, datasets, identity, **blank)
+        change(db, datasets, identity, **NO_COLUMNS, archived_at=at, deleted_at=at)
     else:
         db.execute(delete(datasets).where(datasets.c.id == identity))
 

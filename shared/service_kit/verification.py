@@ -154,7 +154,8 @@ class LogVerification:
             with self._context.database.read() as db:
                 try:
                     verification = Verification(self._context.audit_trail.export(db), only_own=True)
-                    findings = list(self._findings(db, verification.records(), "first", None))
+                    folder = self._context.database.path.parent
+                    findings = list(self._findings(db, verification.records(), "first", folder))
                 except LogBroken as finding:
                     findings = [finding]
         else:

@@ -11,6 +11,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.errors import RecordChanged
+from curator_service import store
 from curator_service.integrity import log_checks
 from service_kit.cli import users
 from service_kit.store import tokens
@@ -63,6 +64,8 @@ EDITS = {
     "all lines are gone": (f"DELETE FROM ledger WHERE {OF_USED}", "used", "the ledger of .* lacks the last"),
     "a line is another study's": (f"UPDATE ledger SET study_id = '{{open}}' WHERE {LAST}", "used", "ledger line"),
     "another Z": ("UPDATE releases SET sha256 = '0' WHERE study_id = '{used}'", "used", "the release of study"),
+    "fewer candidates": ("UPDATE releases SET n = n - 1 WHERE study_id = '{used}'", "used", "not as many as"),
+    "more features": ("UPDATE releases SET r = r + 1 WHERE study_id = '{used}'", "used", "not as many as"),
 }
 
 
@@ -94,6 +97,64 @@ def test_without_an_edit_nothing_is_found_and_caps_and_states_are_what_they_were
         "study_not_open",
     ]
     assert copy.findings() == {}
+
+
+DATASET_EDITS = {
+    "rows": "rows = rows - 1",
+    "columns": """columns = replace(replace(replace(columns, '"a"', '"c"'), '"b"', '"a"'), '"c"', '"b"')""",
+    "no columns": "columns = '[]'",
+    "an extreme": "columns = replace(columns, '\"maximum\": 1.0', '\"maximum\": 9.0')",
+    "persons": "persons = 2",
+    "person column": "person_column = NULL",
+    "records left out": "rows_left_out = 5, person_column = NULL",
+}
+
+
+_UNKNOWN = "an extreme", "earlier"
+"""Nothing but a new reading of all values would find that."""
+
+
+@pytest.fixture(scope="module")
+def prepared_persons(tmp_path_factory):
+    """Folders, with the names and tokens of one study on a file of persons: of this version, and of an earlier one."""
+    prepared = {}
+    for version in ("now", "earlier"):
+        folder = tmp_path_factory.mktemp(version)
+        with pytest.MonkeyPatch().context() as patch:
+            if version == "earlier":
+                patch.setattr(store, "digests_of", lambda dataset: {})
+            fields = {"person": "p", "rows_per_person": "2"}
+            csv = b"p,a,b,y\n" + b"".join(b"%d,%d,%d,%d\n" % (i // 2, i % 3, i % 2, i) for i in range(6))
+            file = FileOfRecords(folder, public=True, csv=csv, fields=fields)
+            study = file.study(rows_per_person=2, person_column=True)
+        file.in_process.curator.close()
+        file.in_process.close()
+        prepared[version] = folder, {"open": study}, {"open": file.tokens[study]}
+    return prepared
+
+
+@pytest.mark.parametrize("when", ["while it is stopped", "while it runs"])
+@pytest.mark.parametrize(
+    ("edit", "version"),
+    [(edit, version) for edit in DATASET_EDITS for version in ("now", "earlier") if (edit, version) != _UNKNOWN],
+)
+def test_what_decides_in_the_row_of_a_dataset_is_compared_with_the_log_or_with_its_files(
+    edit, version, when, prepared_persons, tmp_path
+):
+    copy = Copy(prepared_persons[version], tmp_path)
+    if when == "while it runs":
+        copy.open()
+        assert copy.ask("open").status_code == 201
+        assert copy.findings() == {}  # the control
+    copy.edit(f"UPDATE datasets SET {DATASET_EDITS[edit]}")
+    if when == "while it is stopped":
+        copy.open()
+    charged = copy.count("charge")
+    reply = copy.ask("open", row=1)
+    assert (reply.status_code, reply.json()["code"]) == (503, "record_changed"), reply.text
+    assert copy.count("charge") == charged
+    assert any("its columns, rows or persons" in finding for finding in copy.findings()), copy.findings()
+    copy.close()
 
 
 @pytest.mark.parametrize("when", ["while it is stopped", "while it runs"])

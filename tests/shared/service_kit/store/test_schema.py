@@ -15,7 +15,7 @@ from service_kit.store.database import Database, StoreFault
 
 SIDES = {"curator": curator, "modeler": modeler}
 PINNED = {
-    "curator": (14, "df3ee90f03bea1f8f6081efe9a239f6d68a672c5336b04dd6c8683c2d818c99f"),
+    "curator": (14, "45213a9f4a4d4976e608aacee9e54c53c762ad45f9d304233eae690d51bbe883"),
     "modeler": (14, "7b1f71abd32341d5a82c1325e310abe80465961bcd6c442169b344ce2043d480"),
 }
 
