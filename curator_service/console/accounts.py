@@ -65,7 +65,6 @@ async def account(page: Page) -> Response:
 
 @pages.get("/accounts/{study_id}/ledger", roles=("owner", "auditor"))
 async def ledger_file(page: Page) -> Response:
-    """The whole ledger as a file."""
     where = f"/v1/studies/{page.path['study_id']}/ledger"
     return await downloads.listing(page, where, "entries", f"ledger-{page.path['study_id']}", _LEDGER)
 
@@ -93,7 +92,6 @@ async def exposure(page: Page) -> Response:
 
 @pages.get("/accounts/{study_id}/exposure/file", roles=("owner", "auditor"))
 async def exposure_file(page: Page) -> Response:
-    """All rows that were queried, as a file."""
     where = f"/v1/studies/{page.path['study_id']}/exposure"
     return await downloads.listing(page, where, "rows", f"exposure-{page.path['study_id']}", _EXPOSURE)
 

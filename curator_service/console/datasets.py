@@ -19,7 +19,6 @@ _TRAIL = [("Datasets", "/datasets")]
 
 @pages.get("/datasets", roles=("owner",), nav="Data")
 async def listed(page: Page) -> Response:
-    """The list of datasets."""
     if page.query.get("as"):
         return await downloads.listing(page, "/v1/datasets", "datasets", "datasets", wire.DatasetView, **chosen(page))
     listing = await page.api.get("/v1/datasets", page_token=page.query.get("page_token"), **chosen(page))
@@ -30,7 +29,6 @@ async def listed(page: Page) -> Response:
 
 @pages.get("/datasets/new", roles=("owner",))
 async def new(page: Page) -> Response:
-    """The form for a file."""
     form = Form.blank(public="no", which="all")
     return page.show("dataset_new.html", title="Upload a dataset", trail=_TRAIL, form=form, chosen=None)
 
@@ -74,7 +72,6 @@ async def _content(file: UploadFile) -> AsyncIterator[bytes]:
 
 @pages.get("/datasets/{dataset_id}", roles=("owner",))
 async def dataset(page: Page) -> Response:
-    """One dataset with its columns."""
     return await _shown(page, Form.blank())
 
 
@@ -93,7 +90,6 @@ async def _shown(page: Page, form: Form, status: int = 200) -> Response:
 
 @pages.post("/datasets/{dataset_id}:withhold", roles=("owner",))
 async def withhold(page: Page, form: Form) -> Response:
-    """Withhold a record."""
     where = f"/datasets/{page.path['dataset_id']}"
     person = form.get("person")
     record = None if person else form.integer("record")

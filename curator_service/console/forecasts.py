@@ -49,7 +49,6 @@ async def _listed(page: Page, form: Form, status: int = 200) -> Response:
 
 @pages.post("/studies/{study_id}/forecasts", roles=("owner",))
 async def start(page: Page, form: Form) -> Response:
-    """Start a forecast."""
     epsilons = [part.strip() for part in form.text("epsilons", "At least one epsilon").replace(";", ",").split(",")]
     mechanisms = form.all("mechanisms")
     if not mechanisms:
@@ -100,13 +99,11 @@ def _own(study: dict[str, Any]) -> dict[str, Any]:
 
 @pages.get("/studies/{study_id}/forecasts/{forecast_id}/events", roles=("owner",))
 async def events(page: Page) -> Response:
-    """Events at each change of its state or progress."""
     return await follow_job(page, _path(page))
 
 
 @pages.post("/studies/{study_id}/forecasts/{forecast_id}:cancel", roles=("owner",))
 async def cancel(page: Page, form: Form) -> Response:
-    """Cancel a forecast."""
     await page.api.post(f"{_path(page)}:cancel", key=form.key)
     return page.go(f"/studies/{page.path['study_id']}/forecasts", "Cancelled.")
 

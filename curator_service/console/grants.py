@@ -77,14 +77,12 @@ async def _shown(page: Page, grant: wire.GrantReply) -> Response:
 
 @pages.post("/studies/{study_id}/grants/{grant_id}:revoke", roles=("owner",))
 async def revoke(page: Page, form: Form) -> Response:
-    """Refuse all tokens of a grant."""
     await page.api.post(f"/v1{_where(page)}/{page.path['grant_id']}:revoke", key=form.key)
     return page.go(_where(page), "Revoked: its tokens are refused from now on.")
 
 
 @pages.post("/studies/{study_id}/grants/{grant_id}/tokens/{kid}:revoke", roles=("owner",))
 async def revoke_token(page: Page, form: Form) -> Response:
-    """Refuse one token of a grant."""
     where = f"/v1{_where(page)}/{page.path['grant_id']}/tokens/{page.path['kid']}"
     await page.api.post(f"{where}:revoke", key=form.key)
     return page.go(_where(page), "Revoked: this token is refused from now on.")

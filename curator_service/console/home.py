@@ -28,7 +28,6 @@ async def waiting(page: Page) -> Response:
 
 @pages.get("/waiting/events", roles=("owner", "measurer", "auditor"))
 async def events(page: Page) -> Response:
-    """Events at each change."""
     return await follow(page, lambda: _waiting(page))
 
 

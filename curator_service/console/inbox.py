@@ -61,7 +61,6 @@ async def count(page: Page) -> Response:
 
 @pages.get("/inbox/events", roles=("owner", "measurer"))
 async def events(page: Page) -> Response:
-    """Events at each change of the inbox."""
     return page.stream("/v1/inbox/events")
 
 
@@ -161,7 +160,6 @@ _HEAD = (
 
 @pages.get("/inbox/{measurement_id}", roles=("owner", "measurer"))
 async def measurement(page: Page) -> Response:
-    """One measurement in any state."""
     return await _measurement(page, Form.blank())
 
 
@@ -216,13 +214,11 @@ async def undo(page: Page, form: Form) -> Response:
 
 @pages.post("/inbox/{measurement_id}:decline", roles=("owner", "measurer"))
 async def decline(page: Page, form: Form) -> Response:
-    """Decline a measurement with a reason."""
     return await _without_value(page, form, "decline", "measurement_ids", "Declined record {record:,}.")
 
 
 @pages.post("/inbox/{measurement_id}:void", roles=("owner", "measurer"))
 async def void(page: Page, form: Form) -> Response:
-    """Declare an answer void."""
     return await _without_value(page, form, "correct", "void", "Taken back: record {record:,} counts as declined.")
 
 
@@ -276,7 +272,6 @@ def _onward(page: Page, form: Form, item: dict[str, Any], message: str, undo: st
 
 
 def _shown(item: dict[str, Any], value: float | None) -> str:
-    """A value with its unit."""
     return f"{grouped(value or 0.0)} {item['unit'] or ''}".strip()
 
 

@@ -12,13 +12,11 @@ _FILE_MAX = 32 << 20
 
 @pages.get("/inbox/open.csv", roles=("owner", "measurer"))
 async def export(page: Page) -> Response:
-    """The file of open measurements."""
     return page.stream("/v1/inbox.csv", study_id=page.query.get("study"))
 
 
 @pages.get("/inbox/import", roles=("owner", "measurer"))
 async def form_for_file(page: Page) -> Response:
-    """The form for an import."""
     return _shown(page, Form.blank())
 
 

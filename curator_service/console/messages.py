@@ -9,11 +9,7 @@ from service_kit.console import ApiProblem, Form, Page, Pages
 
 pages = Pages()
 _STUDIES = ("Studies", "/studies")
-CAPS = {
-    "queries": "Measurements in all",
-    "epsilon_per_row": "Epsilon of one record",
-    "epsilon_total": "Epsilon in all",
-}
+CAPS = {"queries": "Measurements in all", "epsilon_per_row": "Epsilon of one record", "epsilon_total": "Epsilon in all"}
 """The caps of a study, as forms and pages name them."""
 
 
@@ -66,7 +62,6 @@ def _sum(cap: str | int | None, more: str | int) -> str | None:
 
 @pages.post("/messages/{message_id}:decide", roles=("owner",))
 async def decide(page: Page, form: Form) -> Response:
-    """Decide about a message."""
     where = f"/messages/{page.path['message_id']}"
     decision = form.get("decision")
     body: dict[str, Any] = {"decision": decision, "word": form.get("word") or None}
@@ -88,7 +83,6 @@ async def decide(page: Page, form: Form) -> Response:
 
 @pages.get("/studies/{study_id}/caps", roles=("owner",))
 async def caps(page: Page) -> Response:
-    """The form that raises a study's caps."""
     return await _caps_page(page)
 
 

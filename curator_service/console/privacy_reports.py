@@ -12,13 +12,11 @@ pages = Pages()
 
 @pages.post("/studies/{study_id}:report", roles=("owner",))
 async def of_study(page: Page, form: Form) -> Response:
-    """The report of a study."""
     return await _report(page, form, f"/studies/{page.path['study_id']}", "Studies")
 
 
 @pages.post("/datasets/{dataset_id}:report", roles=("owner",))
 async def of_dataset(page: Page, form: Form) -> Response:
-    """The report of a dataset."""
     return await _report(page, form, f"/datasets/{page.path['dataset_id']}", "Datasets")
 
 

@@ -27,7 +27,6 @@ async def listed(page: Page) -> Response:
 
 @pages.post("/datasets/{dataset_id}/bounds", roles=("owner",))
 async def find(page: Page, form: Form) -> Response:
-    """Find bounds of the chosen columns."""
     where = f"/datasets/{page.path['dataset_id']}"
     chosen = form.items("columns", "column")
     if not chosen:

@@ -12,7 +12,6 @@ _PAGES_MAX = 20
 
 
 async def datasets(api: Api) -> list[wire.DatasetView]:
-    """All datasets."""
     return [
         wire.DatasetView.model_validate(item, strict=False) for item in await every(api, "/v1/datasets", "datasets")
     ]

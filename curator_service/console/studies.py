@@ -25,7 +25,6 @@ _failures: dict[str, str] = {}
 
 @pages.get("/studies", roles=("owner",), nav="Studies", section="Studies")
 async def listed(page: Page) -> Response:
-    """The list of studies."""
     if page.query.get("as"):
         return await downloads.listing(page, "/v1/studies", "studies", "studies", wire.StudyOwnerView, **chosen(page))
     listing = await page.api.get("/v1/studies", page_token=page.query.get("page_token"), **chosen(page))
@@ -89,7 +88,6 @@ async def state(page: Page) -> Response:
 
 @pages.get("/studies/{study_id}/events", roles=("owner",))
 async def events(page: Page) -> Response:
-    """Events at each change of that state."""
     return await follow_job(page, f"/v1/studies/{page.path['study_id']}")
 
 
@@ -196,7 +194,6 @@ async def _sandbox(page: Page, form: Form, made: list[str]) -> str | None:
 
 @pages.post("/studies/{study_id}:close", roles=("owner",))
 async def close(page: Page, form: Form) -> Response:
-    """Refuse further queries."""
     where = f"/studies/{page.path['study_id']}"
     await page.api.post(f"/v1{where}:close", key=form.key)
     return page.go(where, "Closed: no further query is answered. What has left cannot come back.")

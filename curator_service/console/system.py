@@ -39,7 +39,6 @@ async def try_all_again(page: Page, form: Form) -> Response:
 
 @pages.post("/inbox/{measurement_id}:try_again", roles=("owner", "measurer"))
 async def try_again(page: Page, form: Form) -> Response:
-    """Call the system now for one measurement."""
     path = f"/inbox/{page.path['measurement_id']}"
     try:
         await page.api.post(f"/v1/inbox/measurements/{page.path['measurement_id']}:try_again", key=form.key)

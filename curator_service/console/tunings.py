@@ -19,7 +19,6 @@ Datasets = dict[str, wire.DatasetView]
 
 @pages.get("/tunings", roles=("owner",), nav="Tunings", section="Studies")
 async def listed(page: Page) -> Response:
-    """The list of tunings."""
     if page.query.get("as"):
         return await downloads.listing(page, "/v1/tunings", "tunings", "tunings", wire.TuningView)
     listing = await page.api.get("/v1/tunings", page_token=page.query.get("page_token"))
@@ -153,7 +152,6 @@ async def part(page: Page) -> Response:
 
 @pages.get("/tunings/{tuning_id}/events", roles=("owner",))
 async def events(page: Page) -> Response:
-    """Events at each change of its state or progress."""
     return await follow_job(page, _path(page))
 
 

@@ -32,7 +32,6 @@ async def decide(page: Page) -> Response:
 
 @pages.post("/datasets/uploads/{upload_id}:discard", roles=("owner",))
 async def discard(page: Page, form: Form) -> Response:
-    """Delete a pending file."""
     await page.api.post(f"/v1/uploads/{page.path['upload_id']}:discard", key=form.key)
     return page.go("/datasets", "The file is deleted. Nothing was stored.")
 
@@ -50,7 +49,6 @@ async def register(page: Page, form: Form) -> Response:
 
 
 async def show(page: Page, view: wire.PendingUpload, form: Form, status: int = 200) -> Response:
-    """The page of a pending file."""
     context: dict[str, Any] = {"upload": view, "form": form, "status": status, "options": options}
     context |= {"problems": [(i, c) for i, c in enumerate(view.columns) if is_problem(c)]}
     clean = [(i, c) for i, c in enumerate(view.columns) if not is_problem(c)]

@@ -25,7 +25,6 @@ ERASED = "erased"
 
 
 def erased(db: Connection) -> list[str]:
-    """Ids of the datasets that were erased, in order."""
     table = store.datasets
     return list(db.execute(select(table.c.id).where(table.c.erased_at.is_not(None)).order_by(table.c.seq)).scalars())
 

@@ -53,7 +53,6 @@ class AnswerMechanism:
         return offsets
 
     def release(self, offsets: Vector) -> Vector:
-        """Randomize each offset independently."""
         return self.centre + self.draw(offsets)
 
 

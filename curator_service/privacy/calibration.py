@@ -297,11 +297,7 @@ def as_run(study: StudyCreate, mechanism: str, delta: float | None = None) -> Co
 
 def _planar(spec: AutoRelease, delta: float | None) -> PlanarLaplaceRelease:
     return PlanarLaplaceRelease(
-        mechanism="planar_laplace",
-        epsilon=spec.epsilon,
-        delta=delta,
-        sensitivity=spec.sensitivity,
-        rotate=spec.rotate,
+        mechanism="planar_laplace", epsilon=spec.epsilon, delta=delta, sensitivity=spec.sensitivity, rotate=spec.rotate
     )
 
 

@@ -248,7 +248,6 @@ class Gap:
     """What a study's own numbers add to it."""
 
     def sentence(self, spec: StudyCreate) -> str:
-        """The gap of a study with its heading."""
         return f"{self.heading}: {self.says}{self.adds(spec)}"
 
 
@@ -392,7 +391,6 @@ def as_markdown() -> str:
 
 
 def of_bounds(epsilon: str, records: int, *, person: bool) -> str:
-    """The guarantee of private bounds."""
     unit = f"person, with up to {records} records" if person else "record"
     replaced = "the records of one person by any others" if person else "one record by any other"
     return (

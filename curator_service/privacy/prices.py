@@ -178,7 +178,6 @@ class RecordPrices(Prices):
     by_record = True
 
     def used(self, release: int, own: int, other: int = 0, again: int = 1) -> int:
-        """The sum."""
         return release + own
 
     def used_at(self, release: int, totals: Mapping[int, int], person: Sequence[int], again: int) -> int:

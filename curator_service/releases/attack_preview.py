@@ -51,7 +51,6 @@ class Preview:
 
     @property
     def verdict(self) -> wire.Verdict | None:
-        """What the findings amount to."""
         return harm.verdict(self.findings, complete=self.not_tried is None)
 
 

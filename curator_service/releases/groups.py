@@ -80,7 +80,6 @@ def _bounds(vault: Vault, released: Released, rows: list[int]) -> tuple[_Bounds,
 
 
 def _scaled(vault: Vault, released: Released, rows: list[int]) -> Matrix:
-    """The candidates ``rows`` (t, d) of Z."""
     z: Matrix = npy_files.load(vault.candidates(released.id))[rows]
     return z
 

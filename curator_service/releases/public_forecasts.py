@@ -93,11 +93,7 @@ class PublicForecasts:
         if not isinstance(spec.release, wire.GroupsRelease) and spec.release.mechanism in _TRIED:
             mechanisms = [spec.release.mechanism]
         forecast = wire.ForecastCreate(
-            epsilons=list(EPSILONS),
-            mechanisms=mechanisms,
-            functions=FUNCTIONS,
-            queries=QUERIES,
-            rows_max=ROWS,
+            epsilons=list(EPSILONS), mechanisms=mechanisms, functions=FUNCTIONS, queries=QUERIES, rows_max=ROWS
         )
         job = Job(study=study, forecast=forecast, seed=0, n=n)
         if is_groups(spec):

@@ -10,13 +10,7 @@ from typing import Any
 
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
-from blindopt.errors import (
-    BlindoptError,
-    BudgetExhausted,
-    StateConflict,
-    StillRunning,
-    StorageUnavailable,
-)
+from blindopt.errors import BlindoptError, BudgetExhausted, StateConflict, StillRunning, StorageUnavailable
 from curator_service import notices, store
 from curator_service.budget.budgets import Budgets
 from curator_service.budget.views import outlook
@@ -149,12 +143,7 @@ class Releases:
         return None
 
     def _finish(
-        self,
-        request: RequestContext,
-        identity: str,
-        spec: wire.StudyCreate,
-        current: ReleaseStatus,
-        task: Task[Reply],
+        self, request: RequestContext, identity: str, spec: wire.StudyCreate, current: ReleaseStatus, task: Task[Reply]
     ) -> StoredReply:
         release_id, retry = new_id("rel"), self._context.database.foreign_writes.retry
         try:

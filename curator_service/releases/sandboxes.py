@@ -157,9 +157,7 @@ def _source(db: Connection, identity: str) -> _Source:
 def _like(spec: wire.StudyCreate, dataset_id: str) -> wire.StudyCreate:
     """The same settings on a made-up dataset, whose y is a column: answers come at once."""
     measurement = wire.ColumnMeasurement(
-        column=_outcome(spec),
-        direction=spec.measurement.direction,
-        noise_variance=spec.measurement.noise_variance,
+        column=_outcome(spec), direction=spec.measurement.direction, noise_variance=spec.measurement.noise_variance
     )
     name = f"Sandbox: {spec.name}"[:_NAME_MAX]
     return spec.model_copy(update={"name": name, "dataset_id": dataset_id, "measurement": measurement})

@@ -59,7 +59,6 @@ class GroupAnswers:
 
     @classmethod
     def of(cls, spec: StudyCreate) -> "GroupAnswers":
-        """The mechanism of a groups study."""
         assert isinstance(spec.answers, LaplaceAnswers)
         assert isinstance(spec.release, GroupsRelease)
         return cls(spec.answers, spec.release, spec.protected_rows)
@@ -74,7 +73,6 @@ class GroupAnswers:
         return self.answers.centre + self.total(total) / LEVELS * self.answers.bound / divisor(count)
 
     def total(self, total: int) -> int:
-        """A sum in steps with noise."""
         return add_integer_laplace([total], self.move, amount(self.answers.epsilon))[0]
 
     def passport(self, count: int) -> NoisePassport:

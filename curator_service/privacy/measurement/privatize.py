@@ -99,10 +99,7 @@ def _passport(mechanism: AnswerMechanism | None, variance: float, is_column: boo
     if mechanism is None:
         return NoisePassport(measurement_variance=variance, measurement_variance_known=is_known)
     return NoisePassport(
-        privacy=mechanism.noise,
-        clip=mechanism.clip,
-        measurement_variance=variance,
-        measurement_variance_known=is_known,
+        privacy=mechanism.noise, clip=mechanism.clip, measurement_variance=variance, measurement_variance_known=is_known
     )
 
 

@@ -58,7 +58,6 @@ class GaussianLaw:
 
     @property
     def draws_per_row(self) -> float:
-        """The number of draws for a row: one for each coordinate."""
         return float(self.d)
 
     def add(self, block: Matrix) -> Matrix:

@@ -84,7 +84,6 @@ def apply(
 
 
 def processors() -> int:
-    """The number of processors that this process may use."""
     return len(os.sched_getaffinity(0))
 
 

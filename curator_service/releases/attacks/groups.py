@@ -59,7 +59,6 @@ class _Scene:
 
     @property
     def in_words(self) -> str:
-        """What the attacker sees."""
         number = f"{self.queried} answer{'' if self.queried == 1 else 's'}"
         but = "" if self.mechanism.private is None else ", but not the centres,"
         return f"who knows all other records and sees the numbers of records and {number} about each group{but}"

@@ -45,7 +45,6 @@ def harm(finding: Finding) -> float:
 
 
 def level(finding: Finding) -> RiskLevel:
-    """The level of a finding."""
     notable, high = THRESHOLDS[finding.attack]
     return "high" if harm(finding) >= high else "notable" if harm(finding) >= notable else "low"
 

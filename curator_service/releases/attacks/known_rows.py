@@ -158,10 +158,7 @@ def _without_map(scene: Scene) -> dict[str, Matrix]:
 
 def _with_map(scene: Scene, mine: NDArray[np.int64], learnt: Matrix) -> dict[str, Matrix]:
     z, sd = scene.z[mine], scene.public.noise_sd
-    guesses = {
-        "affine": affine(z, learnt)(scene.z),
-        _BLIND: np.broadcast_to(learnt.mean(axis=0), scene.x.shape),
-    }
+    guesses = {"affine": affine(z, learnt)(scene.z), _BLIND: np.broadcast_to(learnt.mean(axis=0), scene.x.shape)}
     if sd:
         guesses["ridge"] = affine(z, learnt, penalty=len(mine) * sd**2)(scene.z)
     if scene.public.rotated:

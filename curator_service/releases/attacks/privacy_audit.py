@@ -52,7 +52,6 @@ class Fit:
 
     @property
     def contradicts(self) -> bool:
-        """Whether it contradicts the law."""
         return self.p < P_MIN
 
 

@@ -26,7 +26,6 @@ class Public:
 
     @classmethod
     def of(cls, spec: StudyCreate, mechanism: Mechanism) -> "Public":
-        """The public parameters of a draft and its mechanism."""
         release, law = spec.release, mechanism.noise(len(spec.features))
         if isinstance(release, IdentityRelease | GroupsRelease):
             epsilon = getattr(release, "epsilon", None)

@@ -137,11 +137,7 @@ def _mechanism(study: StudyCreate, release: ReleaseSpec) -> Mechanism:
 def _release(study: StudyCreate, name: str, epsilon: str) -> ReleaseSpec:
     """The release by mechanism ``name`` at this level, with the study's own Delta, delta and r where it has them."""
     own, d = study.release, len(study.features)
-    shared: dict[str, Any] = {
-        "mechanism": name,
-        "epsilon": epsilon,
-        "sensitivity": getattr(own, "sensitivity", 1.0),
-    }
+    shared: dict[str, Any] = {"mechanism": name, "epsilon": epsilon, "sensitivity": getattr(own, "sensitivity", 1.0)}
     own_delta = getattr(own, "delta", None)
     delta = FAILURE_PROBABILITY if own_delta is None else own_delta
     match name:

@@ -38,14 +38,7 @@ def _work(job: Job, values: Matrix | None, sender: runner.Sender[Reply]) -> Repl
         values = uniform_rows(job.study.features, job.n, job.seed)
     n, d = values.shape
     rows = ScaledRows(values, list(range(d)), job.study.features, np.arange(n))
-    points = simulate(
-        job.study,
-        job.forecast,
-        rows,
-        seed=job.seed,
-        on_progress=sender.progress,
-        records=job.records,
-    )
+    points = simulate(job.study, job.forecast, rows, seed=job.seed, on_progress=sender.progress, records=job.records)
     return Reply(points=points)
 
 

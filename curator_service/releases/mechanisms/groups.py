@@ -91,7 +91,6 @@ class Groups(Mechanism):
 
     @property
     def number(self) -> int:
-        """How many parts the partition has."""
         if isinstance(self.cells, PrivateCells):
             return self.cells.number
         return prod(self.cells.parts) if isinstance(self.cells, GridCells) else len(self.cells.centres)
@@ -153,7 +152,6 @@ class Groups(Mechanism):
         return np.array([(f.lower + f.upper) / 2 for f in self.features]), np.array([f.unit for f in self.features])
 
     def raw_centres(self) -> Matrix:
-        """The same in raw units."""
         if isinstance(self.cells, CentreCells):
             return np.array(self.cells.centres, dtype=float)
         lower, upper = self.bounds()

@@ -63,7 +63,6 @@ class Mechanism(ABC):
         return d
 
     def candidates(self, records: int) -> int:
-        """The number of candidates of so many records."""
         return records
 
     @abstractmethod
@@ -101,7 +100,6 @@ class Identity(Mechanism):
     claim: ClassVar[str] = "No protection; for datasets declared public."
 
     def noise(self, d: int) -> NoiseLaw:
-        """The law of a release without noise."""
         return NoiseLaw(family="none")
 
     def draw(self, rows: ScaledRows, out: Matrix, on_progress: OnProgress = ignore_progress) -> Assessment:

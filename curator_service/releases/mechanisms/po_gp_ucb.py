@@ -50,7 +50,6 @@ class Spectrum:
 
     @property
     def sigma_min(self) -> float:
-        """The smallest singular value."""
         return float(self.values.min())
 
 

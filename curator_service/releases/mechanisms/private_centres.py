@@ -72,7 +72,6 @@ class PrivateCentres:
         return sizes, sums
 
     def noisy(self, totals: Totals) -> Totals:
-        """The totals of one round with noise."""
         numbers, sums = (
             np.array(add_integer_laplace(exact.ravel().tolist(), move, self.share)).reshape(exact.shape)
             for exact, move in zip(totals, self.moves, strict=True)

@@ -118,7 +118,6 @@ class GaussianMechanism(RowMechanism):
     )
 
     def sd(self, d: int) -> float:
-        """Noise per coordinate, in scaled units."""
         return gaussian_sd(self.epsilon, self.delta, largest_move(self.sensitivity, self.rounding), d, self.rows)
 
     def law(self, d: int) -> noise.GaussianLaw:

@@ -11,17 +11,7 @@ from curator_service.tuning.methods import gp_design, gp_ucb_simulated, grid_exp
 from curator_service.tuning.methods.plan import ExpectedError, Outcome, Plan
 from curator_service.tuning.methods.problem import Evaluate, Facts, Problem, Records, Score
 
-__all__ = [
-    "Evaluate",
-    "ExpectedError",
-    "Facts",
-    "Outcome",
-    "Plan",
-    "Problem",
-    "Records",
-    "Score",
-    "plan_of",
-]
+__all__ = ["Evaluate", "ExpectedError", "Facts", "Outcome", "Plan", "Problem", "Records", "Score", "plan_of"]
 
 
 _PLANS: dict[str, Callable[..., Plan]] = {

@@ -21,7 +21,6 @@ class Cost:
     delta: Decimal = Decimal(0)
 
     def __add__(self, other: "Cost") -> "Cost":
-        """Basic composition."""
         return Cost(self.epsilon + other.epsilon, self.delta + other.delta)
 
 

@@ -57,7 +57,6 @@ CONSTANTS = Caution(
 
 
 def of_prior(prior: TuningPrior) -> list[Caution]:
-    """Cautions about an assumed prior."""
     if not prior.estimated:
         return [ON_AVERAGE]
     message = f"Estimated from private data: {', '.join(prior.estimated)}. That leaks: declare public values."

@@ -44,7 +44,6 @@ class IndexDraw:
         return selection_scale(self.sensitivity, self.cost.epsilon)
 
     def draw(self, scores: Vector) -> int:
-        """Draw an index of ``scores`` (n,)."""
         return select(scores, self.sensitivity, self.cost.epsilon, self.law)
 
 
@@ -60,7 +59,6 @@ class ValueDraw:
         return sensitivity_scale(self.sensitivity, self.cost.epsilon)
 
     def draw(self, value: float) -> float:
-        """Add Laplace noise to ``value``."""
         return add_laplace_to_number(value, self.sensitivity, self.cost.epsilon)
 
 
@@ -109,7 +107,6 @@ class Draws:
 
     @property
     def noise(self) -> Noise:
-        """The noise in units of the score."""
         return Noise(
             index_sensitivity=self.index.sensitivity * self.unit if self.index else None,
             index_scale=self.index.scale * self.unit if self.index else None,

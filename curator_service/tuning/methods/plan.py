@@ -41,9 +41,7 @@ class Search(Protocol):
     """The part of a method that uses private scores."""
 
     @property
-    def evaluations(self) -> int:
-        """The number of evaluations."""
-        ...
+    def evaluations(self) -> int: ...
 
     def release(self, objective: Objective, draws: Draws) -> tuple[int | None, float | None]:
         """Evaluate scores and draw lambda~, as an index of the grid, and v~, in units of the score."""

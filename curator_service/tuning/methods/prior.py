@@ -53,7 +53,6 @@ class Scaled:
 
     @property
     def adds_noise(self) -> bool:
-        """Whether the curator adds that noise."""
         return isinstance(self.search, TuningPrior) and self.search.noise == "added"
 
     @property
@@ -87,7 +86,6 @@ class Scaled:
 
     @property
     def world(self) -> World:
-        """The world of simulations of this prior."""
         ends = (self.problem.lower - self.centre) / self.unit, (self.problem.upper - self.centre) / self.unit
         return World(self.covariance, self.sigma, ends, self.adds_noise)
 

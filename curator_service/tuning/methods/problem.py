@@ -80,7 +80,6 @@ class Problem:
 
     @property
     def n(self) -> int:
-        """The number of hyper-parameters in the grid."""
         return len(self.grid)
 
     @property
@@ -90,5 +89,4 @@ class Problem:
 
     @property
     def middle(self) -> float:
-        """The middle of the range."""
         return self.lower + self.width / 2

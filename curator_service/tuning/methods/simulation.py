@@ -203,7 +203,6 @@ def sample_design(world: World, arms: Arms, weights: Matrix, seed: int) -> Sampl
 
 
 def sample_search(world: World, weights: Vector, seed: int) -> Sample:
-    """The sample of GP-UCB."""
     rng = np.random.default_rng(seed)
     functions = world.functions(_count(len(world.covariance), len(weights)), rng)
     means, maxima = world.searched(functions, weights, rng)
@@ -222,12 +221,7 @@ def _count(n: int, steps: int) -> int:
 
 
 def expected_errors(
-    sample: Sample,
-    *,
-    index_scale: float | None,
-    exponential: bool,
-    value_scale: float | None,
-    value_at: Estimand,
+    sample: Sample, *, index_scale: float | None, exponential: bool, value_scale: float | None, value_at: Estimand
 ) -> tuple[float, float]:
     """Mean gap of lambda~, and mean absolute error of v~, over the sample and draws of both.
 

@@ -270,10 +270,7 @@ def log_improvement(t: Vector) -> Vector:
 
 
 def choose_maximum(
-    acquisition: Vector,
-    mean: Vector,
-    variance: Vector,
-    rng: np.random.Generator | Callable[[], np.random.Generator],
+    acquisition: Vector, mean: Vector, variance: Vector, rng: np.random.Generator | Callable[[], np.random.Generator]
 ) -> Choice:
     """The row of largest acquisition; exact ties are broken by a draw from ``rng``.
 
@@ -288,9 +285,5 @@ def choose_maximum(
         source = rng if isinstance(rng, np.random.Generator) else rng()
         row = int(best[source.integers(len(best))])
     return Choice(
-        row=row,
-        mean=float(mean[row]),
-        sd=sqrt(variance[row]),
-        acquisition=float(acquisition[row]),
-        ties=len(best),
+        row=row, mean=float(mean[row]), sd=sqrt(variance[row]), acquisition=float(acquisition[row]), ties=len(best)
     )

@@ -16,13 +16,7 @@ from blindopt.gp.acquisition import Choice, Estimate
 from blindopt.gp.parts import Executor
 from blindopt.gp.progress import NO_TICK, Tick
 from blindopt.optimizer.algorithms.bandits.few_arms import FewArms
-from blindopt.optimizer.algorithms.factory import (
-    BatchAlgorithm,
-    Improver,
-    Learner,
-    build_algorithm,
-    memory_of,
-)
+from blindopt.optimizer.algorithms.factory import BatchAlgorithm, Improver, Learner, build_algorithm, memory_of
 from blindopt.optimizer.algorithms.gp.rules import GpRule, GpUcb
 from blindopt.optimizer.algorithms.random_rows import RandomRows
 from blindopt.optimizer.algorithms.settings import AlgorithmSettings

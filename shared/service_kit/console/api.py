@@ -35,7 +35,6 @@ class ApiProblem(Exception):
 
     @property
     def status(self) -> int:
-        """The HTTP status."""
         return self.problem.status
 
     @property
@@ -60,11 +59,9 @@ class Reply:
 
     @property
     def json(self) -> Any:
-        """The body as parsed JSON."""
         return json.loads(self.body)
 
     def parse(self, model: type[M]) -> M:
-        """The body as a wire model."""
         return model.model_validate_json(self.body)
 
 
@@ -78,8 +75,6 @@ class Upload:
 
     @classmethod
     def of(cls, file: UploadFile) -> Self:
-        """The file of a form."""
-
         async def parts() -> AsyncIterator[bytes]:
             await file.seek(0)
             while part := await file.read(_CHUNK):

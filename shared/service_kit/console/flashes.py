@@ -38,5 +38,4 @@ class Flashes:
         return [(mood, message, "".join(undo))] if session_id == session.id_sha256.hex() else []
 
     def clear(self, response: Response) -> None:
-        """Delete the cookie, after its messages were shown."""
         response.delete_cookie(self.cookie, path="/", secure=True, httponly=True, samesite="strict")

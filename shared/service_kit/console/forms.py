@@ -41,7 +41,6 @@ Body = dict[Any, Any]
 
 
 def fresh_key() -> str:
-    """A new idempotency key for one rendering of a form."""
     return secrets.token_hex(_KEY_LENGTH // 2)
 
 
@@ -98,7 +97,6 @@ class Form:
         return self.values.get(name, [])
 
     def has(self, name: str) -> bool:
-        """Whether a checkbox is ticked."""
         return name in self.values
 
     def text(self, name: str, what: str = "This") -> str:
@@ -227,11 +225,9 @@ class Form:
 
     @property
     def ok(self) -> bool:
-        """Whether there is no error so far."""
         return not self.errors and self.problem is None
 
     def wrong(self, name: str, message: str) -> None:
-        """Record an error of a field."""
         self.errors[name] = message
 
     def failed(

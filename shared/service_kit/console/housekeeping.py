@@ -68,7 +68,6 @@ def add_housekeeping(
 
     @pages.post(f"{where}:label", roles=(role,))
     async def label(page: Page, form: Form) -> Response:
-        """Replace note and tags."""
         item = f"{listing}/{page.path[name]}"
         tags = list(dict.fromkeys(tag for each in form.get("tags").split(",") if (tag := " ".join(each.split()))))
         note = form.get("own_note").replace("\r\n", "\n")

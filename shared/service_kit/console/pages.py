@@ -50,8 +50,6 @@ class Pages:
     def get(
         self, path: str, *, roles: tuple[Role, ...], nav: str | None = None, section: str | None = None
     ) -> Callable[[Get], Get]:
-        """Declare a page that shows something."""
-
         def declare(handler: Get) -> Get:
             self.entries.append(Entry("GET", path, roles, handler, nav, section))
             return handler
@@ -74,19 +72,13 @@ class Site(Protocol):
     entries: list[Entry]
     flashes: Flashes
 
-    async def is_live(self, session: Session) -> bool:
-        """Whether the session is still open."""
-        ...
+    async def is_live(self, session: Session) -> bool: ...
 
     def page(
         self, page: "Page", template: str, *, status: int, title: str, trail: Trail = (), **context: Any
-    ) -> Response:
-        """Render a whole page."""
-        ...
+    ) -> Response: ...
 
-    def fragment(self, page: "Page", template: str, **context: Any) -> Response:
-        """Render a part of a page."""
-        ...
+    def fragment(self, page: "Page", template: str, **context: Any) -> Response: ...
 
     def show_problem(self, page: "Page", problem: ApiProblem) -> Response:
         """Render a refusal of the API as a page."""
@@ -104,12 +96,10 @@ class Page:
 
     @property
     def user(self) -> Principal:
-        """The user who is logged in."""
         return self.session.principal
 
     @property
     def path(self) -> Mapping[str, Any]:
-        """The parameters of the path."""
         return self.request.path_params
 
     @property

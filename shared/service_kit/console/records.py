@@ -94,7 +94,6 @@ def add_log_pages(pages: Pages, roles: tuple[Role, ...]) -> None:
 
     @pages.post("/log:verify", roles=roles)
     async def verify(page: Page, form: Form) -> Response:
-        """Verify the whole log now."""
         return await _verify(page)
 
     @pages.get("/log/file", roles=roles)

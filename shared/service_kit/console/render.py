@@ -78,13 +78,11 @@ class Renderer:
         return Response(self._files[name], 200, headers, media_type=media)
 
     def page(self, page: object | None, template: str, status: int, **context: Any) -> Response:
-        """A whole page."""
         filled: dict[str, Any] = {"trail": (), "flashes": (), "form": None, "page": page, "ui": self._ui, **context}
         html = self.templates.get_template(template).render(filled)
         return Response(html, status, media_type="text/html")
 
     def part(self, page: object, template: str, **context: Any) -> Response:
-        """A part of a page."""
         html = self.templates.get_template(template).render({"form": None, "page": page, "ui": self._ui, **context})
         return Response(html, 200, media_type="text/html")
 

@@ -50,7 +50,6 @@ class Session:
 
     @property
     def id_sha256(self) -> bytes:
-        """The hash of its id, as stored."""
         return hashlib.sha256(self.secret).digest()
 
     @property

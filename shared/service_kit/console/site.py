@@ -99,7 +99,6 @@ class Console:
         return None if session is None else session.principal
 
     def refusal(self, scope: Scope, error: BlindoptError) -> Response:
-        """A page that shows an error."""
         session: Session | None = scope["state"].get("session")
         page = None if session is None else Page(Request(scope), self, session)
         headers = {k.lower(): v for k, v in error.headers.items()}
@@ -266,7 +265,6 @@ class Console:
         return response
 
     def fragment(self, page: Page, template: str, **context: Any) -> Response:
-        """A part of a page."""
         return self.renderer.part(page, template, **context)
 
     def show_problem(self, page: Page, refused: ApiProblem) -> Response:

@@ -5,14 +5,7 @@ import json
 import pytest
 
 from blindopt import wire
-from curator_service.console.drafting import (
-    PLANAR_FEATURES_MAX,
-    again,
-    body_of,
-    derived,
-    row_cap,
-    suggest,
-)
+from curator_service.console.drafting import PLANAR_FEATURES_MAX, again, body_of, derived, row_cap, suggest
 from curator_service.console.private_bounds import encoded, fill_in
 from curator_service.privacy import noise
 from service_kit.console import Form

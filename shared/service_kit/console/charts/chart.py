@@ -34,12 +34,10 @@ class Frame:
 
     @property
     def right(self) -> int:
-        """Where the axes end."""
         return self.width - self.margin_right
 
     @property
     def bottom(self) -> int:
-        """Where the x axis is."""
         return self.height - self.margin_bottom
 
 

@@ -30,15 +30,7 @@ class Points:
     """Where each point leads to."""
 
 
-def scatter(
-    key: str,
-    title: str,
-    points: Sequence[Points],
-    *,
-    x: str,
-    y: str,
-    colour: str = "colour",
-) -> Chart:
+def scatter(key: str, title: str, points: Sequence[Points], *, x: str, y: str, colour: str = "colour") -> Chart:
     """A chart of groups of points; ``x``, ``y`` and ``colour`` name what they mean, with units."""
     groups = [_clean(p) for p in points]
     shades = scale_of((v for g in groups for v in g.colour), 0, _SHADES)
